@@ -5,10 +5,10 @@
     python3 bootstrap.py test --soak MINUTES   the soak; --fuzz N and --kills N: damaged inputs, and kills of everything
     python3 bootstrap.py test --upstream       run llama.cpp's own server tests against both programs
     python3 bootstrap.py test --llama-page     build llama.cpp's own page and drive it against this program
-    python3 bootstrap.py check                 format, lint, types, import directions, prose
+    python3 bootstrap.py check                 format, lint, types, import directions, prose, workflow
     python3 bootstrap.py web [--check]         build the page of appliance/web (needs Node); --check compares
     python3 bootstrap.py freeze [ARGS...]      make the stand-alone program and all it carries, dist/llama-appliance/
-    python3 bootstrap.py package [deb rpm tar] make Linux packages from that, in dist/packages/
+    python3 bootstrap.py package [deb rpm tar] make Linux packages from that, in dist/packages/; app, pkg: for macOS
     python3 bootstrap.py bench [ARGS...]       measure the program beside nginx and other relays
     python3 bootstrap.py setup [--dev]         only install what `serve` (or, with --dev, everything else) needs
     python3 bootstrap.py lock                  renew requirements/*.txt from pyproject.toml
@@ -309,6 +309,7 @@ def run_check(args: Sequence[str]) -> int:
         raise SetupError(f"check takes no arguments, not {' '.join(args)}")
     python = ensure("dev")
     ruff = [script(python, "ruff")]
+    workflows = [str(path) for path in sorted((ROOT / ".github" / "workflows").glob("*.yml"))]
     checks = {
         "format": [*ruff, "format", "--check", "."],
         "lint": [*ruff, "check", "."],
@@ -317,6 +318,8 @@ def run_check(args: Sequence[str]) -> int:
         "packages": [str(python), str(ROOT / ".ci" / "imports.py")],
         "words": [str(python), str(ROOT / ".ci" / "banned.py")],
         "prose": [str(python), str(ROOT / ".ci" / "prose.py")],
+        "workflow": [script(python, "check-jsonschema"), "--builtin-schema", "vendor.github-workflows", *workflows],
+        "pins, permissions": [script(python, "zizmor"), "--offline", "--quiet", *workflows],
     }
     failed: list[str] = []
     for name, command in checks.items():
@@ -357,7 +360,9 @@ def run_freeze(args: Sequence[str]) -> int:
 
 
 def run_package(args: Sequence[str]) -> int:
-    return become([str(ensure("dev")), str(ROOT / "installer" / "linux.py"), *args], folder=ROOT)
+    """Each system has a script; its kinds of packages name it."""
+    script_name = "macos.py" if args and args[0] in ("app", "pkg") else "linux.py"
+    return become([str(ensure("dev")), str(ROOT / "installer" / script_name), *args], folder=ROOT)
 
 
 def run_bench(args: Sequence[str]) -> int:

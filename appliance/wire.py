@@ -283,3 +283,18 @@ class PartialSource(Struct, frozen=True, tag="source", tag_field="t"):
 
 
 PartialLine = PartialHead | PartialChunk | PartialSource
+
+
+class ServiceStatus(Struct, frozen=True, kw_only=True):
+    """The program's service as the operating system sees it. ``state``: active, activating, inactive, failed ..."""
+
+    installed: bool = False
+    enabled: bool = False
+    state: str
+    detail: str = ""
+    pid: int | None = None
+    restarts: int = 0
+    said: str = ""
+    """The program's last report."""
+    unit: str
+    """Its entry: the unit's file, or the command line."""

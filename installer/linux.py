@@ -1,6 +1,6 @@
 """Make the Linux packages from the payload that `bootstrap.py freeze` left in dist/llama-appliance/.
 
-    python3 bootstrap.py package [deb] [rpm] [tar]      all of them, if none is named
+    python3 bootstrap.py package [deb] [rpm] [tar]      all of them, if none is named; tar packs any system's payload
 
 They land in dist/packages/. Needs dpkg-deb for .deb, rpmbuild for .rpm, objdump for both. Equal payloads give equal
 .deb and .tar.gz files: names are sorted, owners are root, times are the commit's.
@@ -67,26 +67,27 @@ def main() -> None:
     kinds: list[str] = parser.parse_args().kinds or list(makers)
     if unknown := [kind for kind in kinds if kind not in makers]:
         parser.error(f"there is no package kind {unknown[0]!r}; the kinds are {', '.join(makers)}")
-    payload = read_payload()
+    payload = read_payload(any_system=kinds == ["tar"])
     os.environ["SOURCE_DATE_EPOCH"] = str(payload.time)
     PACKAGES.mkdir(parents=True, exist_ok=True)
     stage = ROOT / "build" / "package"
     shutil.rmtree(stage, ignore_errors=True)
-    fill(stage)
-    settle(stage, payload.time)
+    if kinds != ["tar"]:
+        fill(stage)
+        settle(stage, payload.time)
     for kind in kinds:
         made = makers[kind](stage, payload)
         print(f"  {made.stat().st_size / 1e6:7.1f} MB  {made}")
 
 
-def read_payload() -> Payload:
+def read_payload(*, any_system: bool) -> Payload:
     """Return the payload's facts; ends with an error where there is none."""
     try:
         facts = json.loads((PAYLOAD / "payload.json").read_bytes())
     except OSError:
         sys.exit(f"error: there is no {PAYLOAD / 'payload.json'}; 'python3 bootstrap.py freeze' makes it")
     made = datetime.datetime.strptime(facts["made"], "%Y-%m-%dT%H:%M:%S%z")
-    if facts["platform"] not in MACHINES:
+    if facts["platform"] not in MACHINES and not any_system:
         sys.exit(f"error: the payload is for {facts['platform']}; Linux packages are for {', '.join(MACHINES)}")
     return Payload(facts["version"], facts["platform"], int(made.timestamp()))
 

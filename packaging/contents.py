@@ -284,7 +284,7 @@ def _thing(part: Component) -> dict[str, object]:
 
 def write_list(payload: Path, platform: str, made_from: Commit) -> str:
     """Write the list of files, and return its sha256, which stands for the whole payload."""
-    content = {
+    content: dict[str, object] = {
         "format": 1,
         "name": NAME,
         "version": program_version(),
@@ -294,19 +294,44 @@ def write_list(payload: Path, platform: str, made_from: Commit) -> str:
         "engines": [engine.name for engine in engines_in(payload)],
         "files": entries(payload),
     }
+    return _write_list(payload, content)
+
+
+def _write_list(payload: Path, content: dict[str, object]) -> str:
     text = json.dumps(content, indent=1).encode() + b"\n"
     (payload / LIST).write_bytes(text)
     return hashlib.sha256(text).hexdigest()
 
 
+def renew_lists(payload: Path) -> str:
+    """State the sums of files that were changed on purpose, and nothing else. Returns as `write_list`.
+
+    A signature of the old list is gone with it.
+    """
+    (payload / SIGNATURE).unlink(missing_ok=True)
+    bill = cast(dict[str, list[dict[str, object]]], json.loads((payload / SBOM).read_bytes()))
+    sums = {entry["path"]: entry.get("sha256") for entry in entries(payload)}
+    for thing in bill["components"]:
+        if thing["type"] == "file" and "hashes" in thing:
+            thing["hashes"] = [{"alg": "SHA-256", "content": sums[thing["name"]]}]
+    (payload / SBOM).write_text(json.dumps(bill, indent=1) + "\n", "utf-8")
+    content = cast(dict[str, object], json.loads((payload / LIST).read_bytes()))
+    return _write_list(payload, content | {"files": [each for each in entries(payload) if each["path"] != LIST]})
+
+
 def sign(payload: Path, key: Path) -> None:
-    """Sign the list with an ed25519 key in PEM form. Needs openssl 3, which does it in constant time."""
-    command = ["openssl", "pkeyutl", "-sign", "-rawin", "-inkey", str(key), "-in", str(payload / LIST)]
+    """Sign the payload's list; see `sign_file`."""
+    sign_file(payload / LIST, payload / SIGNATURE, key)
+
+
+def sign_file(file: Path, signature: Path, key: Path) -> None:
+    """Sign a file with an ed25519 key in PEM form. Needs openssl 3, which does it in constant time."""
+    command = ["openssl", "pkeyutl", "-sign", "-rawin", "-inkey", str(key), "-in", str(file), "-out", str(signature)]
     try:
-        done = subprocess.run([*command, "-out", str(payload / SIGNATURE)], capture_output=True, text=True, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError as cause:
-        sys.exit(f"error: --sign needs the program openssl: {cause}")
-    if done.returncode != 0 or (payload / SIGNATURE).stat().st_size != 64:
+        sys.exit(f"error: signing needs the program openssl: {cause}")
+    if done.returncode != 0 or signature.stat().st_size != 64:
         sys.exit(
             f"error: {key} cannot sign: {done.stderr.strip() or 'it is not an ed25519 key'}\n"
             f"'openssl genpkey -algorithm ed25519 -out {key}' makes one"

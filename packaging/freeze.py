@@ -34,7 +34,7 @@ from layout import platform_name
 
 EXE_SUFFIX = ".exe" if sys.platform == "win32" else ""
 BUILT = ("cpu", "vulkan", "cuda")
-"""Backends that llama-builds/build.py makes; fetch.py gets the others."""
+"""Backends that llama-builds/build.py makes; `llama-appliance engines install` fetches the others."""
 
 
 def main() -> None:
@@ -96,12 +96,19 @@ def find_engine(word: str) -> Path:
     """The folder of a build; one that is not there is made or fetched now."""
     if (folder := Path(word)).is_dir():
         return folder
-    script = "build.py" if word in BUILT else "fetch.py"
-    command = [sys.executable, str(ROOT / "llama-builds" / script), "--backend", word]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=False)
+    fetched = ROOT / "build" / "engines"
+    command = [sys.executable, str(ROOT / "llama-builds" / "build.py"), "--backend", word]
+    if word not in BUILT:
+        command = [sys.executable, "-m", "appliance", "engines", "install", word]
+    environment = os.environ | {"LLAMA_APPLIANCE_ENGINES_DIR": str(fetched)}
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, env=environment, check=False
+    )
     if done.returncode != 0:
         sys.exit(f"error: there is no engine {word} to ship; see above, or name others with --engines")
-    return Path(done.stdout.strip()).parent
+    if word in BUILT:
+        return Path(done.stdout.strip()).parent
+    return max((fetched / f"{platform_name()}-{word}").glob("b*"), key=lambda each: each.stat().st_mtime)
 
 
 def run_pyinstaller(work: Path) -> Path:

@@ -11,13 +11,16 @@ from typing import TYPE_CHECKING
 import click
 
 from appliance.cli.show import print_json
+from appliance.core.settings import DEFAULT_HOST, DEFAULT_PORT
 from appliance.core.systemd import SYSUSERS
 from appliance.errors import UsageError
 from appliance.platform.console import PROGRAM, is_frozen, say
 from appliance.settings import AsyncCommand
 
 if TYPE_CHECKING:
-    from appliance.service.systemd import Status, Systemd
+    from appliance.service.launchd import Launchd
+    from appliance.service.systemd import Systemd
+    from appliance.wire import ServiceStatus
 
 NOT_RUNNING = 3
 """Exit status of ``service status`` for a service that does not run, as systemctl has it."""
@@ -29,7 +32,8 @@ user_option = click.option("--user", is_flag=True, help="A service of your own, 
 def service() -> None:
     """Install the program as a service that starts with the machine, and steer it.
 
-    On Linux this is a systemd service: of the system, under a user of its own, or with --user one of your own.
+    On Linux this is a systemd service: of the system, under a user of its own, or with --user one of your own. On
+    macOS it is a launchd job: a daemon under a user of its own, or with --user an agent that starts with your session.
 
     \b
     Examples:
@@ -64,9 +68,9 @@ def install(user: bool, no_start: bool, words: tuple[str, ...]) -> AsyncCommand:
     """
 
     async def run() -> int:
-        systemd = _systemd(user)
-        await systemd.install(_command(None, words), start=not no_start)
-        say(f"installed {systemd.unit}{'' if no_start else ' and started it'}")
+        entry = _entry(user)
+        await entry.install(_command(None, words), start=not no_start)
+        say(f"installed {entry.unit}{'' if no_start else ' and started it'}")
         return 0
 
     return run
@@ -86,9 +90,9 @@ def uninstall(user: bool, purge: bool) -> AsyncCommand:
     async def run() -> int:
         if purge and user:
             raise UsageError("--purge is for the service of the system; your own models and data belong to you")
-        systemd = _systemd(user)
-        kept = await systemd.uninstall(purge=purge)
-        say(f"removed {systemd.unit}" + (f"; {' and '.join(kept)} stay, --purge deletes them" if kept else ""))
+        entry = _entry(user)
+        kept = await entry.uninstall(purge=purge)
+        say(f"removed {entry.unit}" + (f"; {' and '.join(kept)} stay, --purge deletes them" if kept else ""))
         return 0
 
     return run
@@ -99,7 +103,7 @@ def _steering(verb: str, text: str) -> Callable[..., AsyncCommand]:
     @user_option
     def steer(user: bool) -> AsyncCommand:
         async def run() -> int:
-            await _systemd(user).steer(verb)
+            await _entry(user).steer(verb)
             return 0
 
         return run
@@ -126,7 +130,7 @@ def status(user: bool, as_json: bool) -> AsyncCommand:
 
 
 async def _show_status(user: bool, as_json: bool) -> int:
-    found = await _systemd(user).status()
+    found = await _entry(user).status()
     if as_json:
         print_json(found)
     else:
@@ -134,7 +138,7 @@ async def _show_status(user: bool, as_json: bool) -> int:
     return 0 if found.state == "active" else NOT_RUNNING
 
 
-def _in_words(found: Status) -> str:
+def _in_words(found: ServiceStatus) -> str:
     if not found.installed:
         return f"not installed; '{PROGRAM} service install' installs it"
     pid = f", process {found.pid}" if found.pid is not None else ""
@@ -142,6 +146,34 @@ def _in_words(found: Status) -> str:
     enabled = "starts with the machine" if found.enabled else "does not start by itself"
     said = f"\n  {found.said}" if found.said else ""
     return f"{found.state} ({found.detail}{pid}{restarts}); {enabled}\n  {found.unit}{said}"
+
+
+@service.command("open")
+def open_page() -> AsyncCommand:
+    """Open the page of the service in the browser.
+
+    Without a service that runs, one of your own is installed and started first. A double click on the app of macOS
+    does this.
+
+    \b
+    Example:
+      llama-appliance service open
+    """
+
+    async def run() -> int:
+        found = await _entry(user=False).status()
+        if found.state != "active":
+            own = _entry(user=True)
+            if (await own.status()).installed:
+                await own.steer("start")
+            else:
+                await own.install(_command(None, ()), start=True)
+            found = await own.status()
+        told = found.said.removeprefix("listening on ").partition(" ")[0]  # others may not be told
+        click.launch(told or f"http://{DEFAULT_HOST}:{DEFAULT_PORT}")
+        return 0
+
+    return run
 
 
 @service.command()
@@ -152,7 +184,7 @@ def _in_words(found: Status) -> str:
 @click.option("--sysusers", is_flag=True, help="Print the lines of sysusers.d(5) for the service's user instead.")
 @serve_words
 def unit(user: bool, program: Path | None, sysusers: bool, words: tuple[str, ...]) -> None:
-    """Print the systemd unit that 'service install' would write, and write nothing.
+    """Print the systemd unit (macOS: the plist) that 'service install' would write, and write nothing.
 
     \b
     Example:
@@ -161,16 +193,20 @@ def unit(user: bool, program: Path | None, sysusers: bool, words: tuple[str, ...
     if sysusers:
         click.echo(SYSUSERS, nl=False)
         return
-    click.echo(_systemd(user).text(_command(program, words)), nl=False)
+    click.echo(_entry(user).text(_command(program, words)), nl=False)
 
 
-def _systemd(user: bool) -> Systemd:
-    """Return the service manager. Raises UsageError on systems that this program has no service for yet."""
+def _entry(user: bool) -> Systemd | Launchd:
+    """Return the service of this system. Raises UsageError on systems that this program has no service for yet."""
+    if sys.platform == "darwin":
+        from appliance.service.launchd import Launchd
+
+        return Launchd(user=user)
     if sys.platform != "linux":
         raise UsageError(
-            f"'{PROGRAM} service' works with systemd on Linux; for Windows and macOS it does not exist yet: start "
-            f"'{PROGRAM} serve' from the task scheduler, or as a launchd agent"
+            f"'{PROGRAM} service' works with systemd on Linux and launchd on macOS; for Windows it does not exist yet: "
+            f"start '{PROGRAM} serve' from the task scheduler"
         )
-    from appliance.service.systemd import Systemd  # what it needs exists on Linux alone
+    from appliance.service.systemd import Systemd
 
     return Systemd(user=user)

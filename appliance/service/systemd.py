@@ -6,12 +6,11 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from msgspec import Struct
-
 from appliance.core.systemd import CACHE, HIDDEN, NAME, STATE, SYSUSERS, UNIT, system_unit, user_unit
 from appliance.errors import ApplianceError, UsageError
 from appliance.platform.children import inherited_env, open_children
 from appliance.platform.process import Ran, run_to_end
+from appliance.wire import ServiceStatus
 
 PACKAGED = Path("/usr/lib/systemd/system") / UNIT
 """The unit of a package, which installs and removes it."""
@@ -23,32 +22,21 @@ SHOWN = ("LoadState", "UnitFileState", "ActiveState", "SubState", "MainPID", "NR
 
 
 class ServiceFailed(ApplianceError):
-    """The service manager refused. ``status`` of its command; None when the command did not end in time."""
+    """The service manager refused. ``status`` of its command; None when the command did not end in time.
 
-    def __init__(self, command: str, status: int | None, said: str) -> None:
+    ``log``: where more may be read.
+    """
+
+    def __init__(self, command: str, status: int | None, said: str, *, log: str = f"'journalctl -u {NAME}'") -> None:
         super().__init__(command, status, said)
+        self.log = log
         self.command = command
         self.status = status
         self.said = said
 
     def __str__(self) -> str:
         how = f"ended with {self.status}" if self.status is not None else f"took longer than {COMMAND_TIME:.0f} s"
-        return f"'{self.command}' {how}: {self.said or 'it said nothing'}; 'journalctl -u {NAME}' may say more"
-
-
-class Status(Struct, frozen=True, kw_only=True):
-    """The service as systemd sees it. ``state``: active, activating, inactive, failed ... as systemd calls it."""
-
-    installed: bool
-    enabled: bool
-    state: str
-    detail: str
-    pid: int | None
-    restarts: int
-    said: str
-    """What the program last reported."""
-    unit: str
-    """The unit's file."""
+        return f"'{self.command}' {how}: {self.said or 'it said nothing'}; {self.log} may say more"
 
 
 class Systemd:
@@ -116,13 +104,13 @@ class Systemd:
             raise UsageError(f"the service is not installed; '{self._own('install')}' installs it")
         await self._systemctl(verb, UNIT)
 
-    async def status(self) -> Status:
+    async def status(self) -> ServiceStatus:
         """Ask systemd. Needs no privilege."""
         self._need_systemd()
         ran = await self._systemctl("show", UNIT, f"--property={','.join(SHOWN)}", "--property=FragmentPath")
         lines = [line.partition("=") for line in ran.output.decode(errors="replace").splitlines()]
         words = {name: value for name, _, value in lines}
-        return Status(
+        return ServiceStatus(
             installed=words.get("LoadState") == "loaded",
             enabled=words.get("UnitFileState") == "enabled",
             state=words.get("ActiveState", "unknown"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import booted
@@ -12,6 +13,7 @@ import pytest
 
 pytestmark = [pytest.mark.frozen, pytest.mark.slow, pytest.mark.skipif(bool(booted.missing()), reason=booted.missing())]
 
+ROOT = Path(__file__).resolve().parents[2]
 WORDS = """
 files() {
     find / -xdev \\( -path /proc -o -path /sys -o -path /run -o -path /tmp -o -path /var/lib/dpkg -o -path /var/log \\
@@ -147,10 +149,11 @@ def test_the_rpm_installed_and_removed(tmp_path: Path) -> None:
     assert said["left"] == ""
 
 
-def test_the_tarball_runs_where_it_is_unpacked(tmp_path: Path) -> None:
-    subprocess.run(["tar", "-C", tmp_path, "-xzf", package("*.tar.gz")], check=True)
-    [folder] = tmp_path.iterdir()
-    listed = json.loads((folder / "payload.json").read_bytes())
-    assert folder.name == f"llama-appliance-{listed['version']}-{listed['platform']}"
-    done = subprocess.run([folder / "llama-appliance", "version", "--json"], env={}, capture_output=True, text=True)
-    assert json.loads(done.stdout)["commit"] == listed["commit"]
+def test_the_tarball_serves_where_it_is_unpacked() -> None:
+    """By the script that tries every package of a release on a fresh machine."""
+    archive = package("*.tar.gz")
+    listed = json.loads((ROOT / "dist" / "llama-appliance" / "payload.json").read_bytes())
+    assert archive.name == f"llama-appliance-{listed['version']}-{listed['platform']}.tar.gz"
+    smoke = [sys.executable, str(ROOT / "packaging" / "smoke.py"), str(archive), "--commit", listed["commit"]]
+    done = subprocess.run(smoke, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr

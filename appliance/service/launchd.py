@@ -1,0 +1,221 @@
+"""Installs and steers the program's launchd job, of the machine or of the user.
+
+Not exercised on a Mac yet: the release workflow does it. The tests run it against a launchctl of their own.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import trio
+
+from appliance.core.launchd import (
+    ABSENT,
+    ACCOUNT,
+    DAEMON,
+    HIDDEN,
+    HOME,
+    LABEL,
+    Job,
+    agent,
+    free_id,
+    is_disabled,
+    plist,
+    read_job,
+)  # fmt: skip
+from appliance.core.systemd import NAME
+from appliance.errors import UsageError
+from appliance.platform.children import inherited_env, open_children
+from appliance.platform.process import Ran, run_to_end
+from appliance.service.parent import Ready
+from appliance.service.systemd import COMMAND_TIME, ServiceFailed
+from appliance.wire import ServiceStatus
+
+LOOK_EVERY = 0.1
+"""Seconds between two looks at a job that starts or ends: launchctl does not wait for either."""
+
+
+class Launchd:
+    """One launchd domain: the machine's, or the user's. Every method raises ServiceFailed when launchctl refuses."""
+
+    def __init__(self, *, user: bool, home: Path | None = None) -> None:
+        self._user = user
+        self._place = agent(str(home or Path.home()), os.getuid()) if user else DAEMON
+        self._job = f"{self._place.domain}/{LABEL}"
+        self.unit = Path(self._place.plist)
+
+    def text(self, command: Sequence[str]) -> str:
+        """Return the plist that `install` writes. Raises UsageError."""
+        hidden = next((each for each in HIDDEN if Path(command[0]).is_relative_to(each)), None)
+        if not self._user and hidden is not None:
+            raise UsageError(
+                f"a service of the machine cannot rely on {hidden}, and {command[0]} is there; copy the program to "
+                f"/Applications or /usr/local and install it from there, or use --user"
+            )
+        if "/AppTranslocation/" in command[0]:
+            raise UsageError("macOS runs this app from a place of its own; move it to Applications, and open it there")
+        try:
+            return plist(self._place, command).decode()
+        except ValueError as cause:
+            raise UsageError(str(cause)) from None
+
+    async def install(self, command: Sequence[str], *, start: bool) -> None:
+        """Write the plist, let it start with the machine (or the login), and start it now if asked. Raises OSError."""
+        text = self.text(command)
+        self._need_root()
+        if not self._user:
+            await self._make_account()
+        for file in (self._place.log, self._place.ready, self._place.plist):
+            Path(file).parent.mkdir(parents=True, exist_ok=True)
+        if not self._user:
+            for folder in (Path(HOME), Path(DAEMON.log).parent):
+                folder.chmod(0o750)
+                shutil.chown(folder, ACCOUNT, ACCOUNT)
+        await self._end()
+        temporary = self.unit.with_suffix(".new")
+        temporary.write_text(text, "utf-8")
+        temporary.chmod(0o644)  # launchd refuses what others than the owner may write
+        temporary.replace(self.unit)
+        await self._launchctl("enable", self._job)
+        if start:
+            await self._begin()
+
+    async def uninstall(self, *, purge: bool) -> list[str]:
+        """End the service and remove the plist; with ``purge`` also its data and account. Returns what stays."""
+        self._need_root()
+        self._need_installed()
+        await self._end()
+        self.unit.unlink()
+        kept = [] if self._user else [HOME, str(Path(DAEMON.log).parent)]
+        if not purge:
+            return kept
+        await self._run("rm", "-rf", *kept)
+        await self._run("dscl", ".", "-delete", f"/Users/{ACCOUNT}")
+        await self._run("dscl", ".", "-delete", f"/Groups/{ACCOUNT}")
+        return []
+
+    async def steer(self, verb: str) -> None:
+        """Carry out ``start``, ``stop`` or ``restart`` and wait until it is done."""
+        self._need_root()
+        self._need_installed()
+        if verb != "start":
+            await self._end()
+        if verb != "stop":
+            await self._begin()
+
+    async def status(self) -> ServiceStatus:
+        """Ask launchd. Needs no privilege."""
+        job = await self._look()
+        ready = self._ready(job)
+        off = await self._launchctl("print-disabled", self._place.domain, may_fail=True)
+        state = "inactive" if job is None or not job.ended else "failed"
+        if job is not None and job.pid is not None:
+            state = "activating" if ready is None else "active"
+        return ServiceStatus(
+            installed=self.unit.exists(),
+            enabled=self.unit.exists() and not is_disabled(off.output.decode(errors="replace")),
+            state=state,
+            detail="not loaded" if job is None else job.ended or "loaded",
+            pid=job.pid if job is not None else None,
+            restarts=max(0, job.runs - 1) if job is not None else 0,
+            said=f"listening on {ready}" if ready else "",
+            unit=str(self.unit),
+        )
+
+    def _ready(self, job: Job | None) -> str | None:
+        """Return where the job's process serves; None: not yet. Empty for somebody who may not read that file."""
+        try:
+            said = msgspec.json.decode(Path(self._place.ready).read_bytes(), type=Ready)
+        except PermissionError:
+            return ""
+        except (OSError, msgspec.DecodeError):
+            return None
+        return said.url if job is not None and said.pid == job.pid else None
+
+    async def _begin(self) -> None:
+        """Load the job, or start it where it is loaded, and wait until it serves."""
+        before = await self._look()
+        if before is None:
+            await self._launchctl("bootstrap", self._place.domain, str(self.unit))
+        elif before.pid is None:
+            await self._launchctl("kickstart", self._job)
+        failed_before = before.ended if before is not None else ""
+        with trio.move_on_after(COMMAND_TIME):
+            while True:
+                job = await self._look()
+                if self._ready(job) is not None:
+                    return
+                if job is None or (job.pid is None and job.ended and job.ended != failed_before):
+                    raise self._failed("start", 1, f"it ended at once ({job.ended if job is not None else 'unloaded'})")
+                await trio.sleep(LOOK_EVERY)
+        raise self._failed("start", None, "")
+
+    async def _end(self) -> None:
+        """Unload the job, which ends its process: as a stop it may take its time, and then launchd kills it."""
+        if await self._look() is None:
+            return
+        await self._launchctl("bootout", self._job, may_fail=True)  # 36: it takes its time
+        with trio.move_on_after(COMMAND_TIME):
+            while await self._look() is not None:  # noqa: ASYNC110  launchd has no event for it
+                await trio.sleep(LOOK_EVERY)
+            return
+        raise self._failed("stop", None, "")
+
+    async def _look(self) -> Job | None:
+        """Return the job; None if it is not loaded."""
+        ran = await self._launchctl("print", self._job, may_fail=True)
+        if ran.status == 0:
+            return read_job(ran.output.decode(errors="replace"))
+        if ran.status == ABSENT:
+            return None
+        raise self._failed(f"launchctl print {self._job}", ran.status, _said(ran))
+
+    async def _make_account(self) -> None:
+        """Make the service's user and group, if they are not there. They cannot log in."""
+        user, group = f"/Users/{ACCOUNT}", f"/Groups/{ACCOUNT}"
+        if (await self._run("dscl", ".", "-read", user, may_fail=True)).status == 0:
+            return
+        taken = [await self._run("dscl", ".", "-list", *words) for words in
+                 (("/Users", "UniqueID"), ("/Groups", "PrimaryGroupID"))]  # fmt: skip
+        try:
+            number = str(free_id(b"\n".join(each.output for each in taken).decode(errors="replace")))
+        except ValueError as cause:
+            raise UsageError(str(cause)) from None
+        for record, values in {
+            group: {"PrimaryGroupID": number, "RealName": "Llama Appliance"},
+            user: {"UniqueID": number, "PrimaryGroupID": number, "RealName": "Llama Appliance", "IsHidden": "1",
+                   "UserShell": "/usr/bin/false", "NFSHomeDirectory": HOME},
+        }.items():  # fmt: skip
+            await self._run("dscl", ".", "-create", record)
+            for key, value in values.items():
+                await self._run("dscl", ".", "-create", record, key, value)
+
+    def _need_root(self) -> None:
+        if not self._user and os.geteuid() != 0:
+            raise UsageError("a service of the machine needs root: use sudo, or --user for a service of your own")
+
+    def _need_installed(self) -> None:
+        if not self.unit.exists():
+            own = f"{NAME} service install{' --user' if self._user else ''}"
+            raise UsageError(f"there is no {self.unit}, so the service is not installed; '{own}' installs it")
+
+    def _failed(self, command: str, status: int | None, said: str) -> ServiceFailed:
+        return ServiceFailed(command, status, said, log=self._place.log)
+
+    async def _launchctl(self, *words: str, may_fail: bool = False) -> Ran:
+        return await self._run("launchctl", *words, may_fail=may_fail)
+
+    async def _run(self, *command: str, may_fail: bool = False) -> Ran:
+        async with open_children() as children:
+            ran = await run_to_end(children, command, inherited_env(), seconds=COMMAND_TIME)
+        if ran.status != 0 and not may_fail:
+            raise self._failed(" ".join(command), ran.status, _said(ran))
+        return ran
+
+
+def _said(ran: Ran) -> str:
+    return " ".join((ran.errors or ran.output).decode(errors="replace").split())

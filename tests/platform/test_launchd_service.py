@@ -1,0 +1,86 @@
+"""`service` on macOS: the real program as a launchd job, under a launchctl of the tests."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+import trio
+
+from appliance.core.launchd import HOME
+from appliance.errors import UsageError
+from appliance.service.launchd import Launchd
+from appliance.service.systemd import ServiceFailed
+
+FAKE = Path(__file__).resolve().parents[1] / "fakes" / "launchctl.py"
+
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux", reason="asks /proc; the release workflow asks the real launchctl"
+)
+
+
+@pytest.fixture
+def launchd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Launchd:
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "launchctl").write_text(f"#!/bin/sh\nexec '{sys.executable}' '{FAKE}' \"$@\"\n")
+    (programs / "launchctl").chmod(0o755)
+    (tmp_path / "jobs").mkdir()
+    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("LAUNCHCTL_STATE", str(tmp_path / "jobs"))
+    return Launchd(user=True, home=tmp_path / "home")
+
+
+COMMAND = [sys.executable, "-m", "appliance", "serve", "--port", "0", "--no-stores"]
+
+
+async def test_a_job_from_install_to_uninstall(launchd: Launchd, tmp_path: Path) -> None:
+    assert (await launchd.status()).installed is False
+    with pytest.raises(UsageError, match="service install --user"):
+        await launchd.steer("start")
+    try:
+        await launchd.install([*COMMAND, "--home", str(tmp_path / "data")], start=True)
+        running = await launchd.status()
+        assert (running.state, running.enabled, running.restarts) == ("active", True, 0)
+        assert running.said.startswith("listening on http://127.0.0.1:")
+        await launchd.steer("start")
+        assert (await launchd.status()).pid == running.pid
+        await launchd.steer("restart")
+        again = await launchd.status()
+        assert again.state == "active"
+        assert again.pid != running.pid
+    finally:
+        await launchd.steer("stop")
+    stopped = await launchd.status()
+    assert (stopped.state, stopped.pid, stopped.installed) == ("inactive", None, True)
+    assert await launchd.uninstall(purge=False) == []
+    assert not launchd.unit.exists()
+
+
+async def test_a_job_that_ends_at_once_is_reported_with_its_log(launchd: Launchd) -> None:
+    try:
+        with pytest.raises(ServiceFailed, match=r"exit 2.*service\.log may say more"):
+            await launchd.install([*COMMAND, "--no-such-option"], start=True)
+        assert (await launchd.status()).state == "failed"
+        with trio.fail_after(60), pytest.raises(ServiceFailed):
+            await launchd.steer("restart")
+    finally:
+        await launchd.uninstall(purge=False)
+
+
+@pytest.mark.parametrize("place", ["/Users/x/llama-appliance", "/Volumes/usb/llama-appliance"])
+def test_the_machines_service_is_not_installed_from_a_users_folder(place: str) -> None:
+    with pytest.raises(UsageError, match="/Applications"):
+        Launchd(user=False).text([place, "serve"])
+
+
+def test_no_service_is_made_of_an_app_that_macos_has_set_apart() -> None:
+    with pytest.raises(UsageError, match="move it to Applications"):
+        Launchd(user=True).text(["/private/var/folders/x/AppTranslocation/1/d/x.app/llama-appliance", "serve"])
+
+
+def test_the_plist_is_shown_without_writing_it() -> None:
+    text = Launchd(user=False).text(["/Applications/x/llama-appliance", "serve"])
+    assert f"<string>{HOME}</string>" in text
