@@ -386,7 +386,9 @@ async def test_the_list_is_kept_and_follows_what_changes(open_server: OpenServer
             return {each["name"]: each["capabilities"] for each in told}
 
         first = await listed()
-        assert first == await listed() == {name: ["completion"] for name in ("alpha:latest", "al:latest", "beta:latest")}
+        assert (
+            first == await listed() == {name: ["completion"] for name in ("alpha:latest", "al:latest", "beta:latest")}
+        )
         await server.ask("POST", "/models/load", {"model": "alpha", "wait": True})
         shown = (await ask(server, "show", {"model": "alpha"})).json["capabilities"]  # now the engine has been asked
         assert shown != first["alpha:latest"]
