@@ -38,6 +38,7 @@ from appliance.trio_parts import beside, lacking, persist
 from appliance.upkeep import (
     echoing_engine_log,
     following_files,
+    keep_small,
     logging_into,
     telling_console,
 )
@@ -118,6 +119,7 @@ async def _serve(settings: AppSettings, appliance: Appliance, scanned: trio.Even
             open_parent(settings.embedding) as parent,
             telling_console(traffic.logs if owners.configuration is not None else None),
             following_files(owners.reloads, watch=settings.watch_config),
+            beside(partial(persist, "giving memory back", keep_small)),
             trio.open_nursery() as serving,
         ):
             try:

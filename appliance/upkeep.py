@@ -1,4 +1,4 @@
-"""A running server's other work: it follows its configuration's files and writes its log to the console."""
+"""A running server's other work: it follows its configuration's files, writes its log, gives memory back."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import trio
 from appliance.catalog.configuration import Reloads
 from appliance.fleet.logs import Echo
 from appliance.platform.console import into_file, print_through, said_at_once, say_here
+from appliance.platform.machine import give_back_memory, own_bytes
 from appliance.platform.stopping import on_hangup
 from appliance.settings import AppSettings
 from appliance.traffic.program_log import LogFeeds, LogReader, ProgramLog, ToProgramLog
@@ -26,6 +27,12 @@ MAX_WAITING = 10_000
 """Lines of model processes kept for a standard error that does not take them; beyond that the oldest are lost."""
 
 
+LOOK_AT_MEMORY = 30.0
+"""Seconds."""
+GROWN = 4 << 20
+"""Bytes."""
+
+
 @asynccontextmanager
 async def following_files(reloads: Reloads, *, watch: bool) -> AsyncGenerator[None]:
     """For the length of the block: reload on SIGHUP, and with ``watch`` when a file changes."""
@@ -37,6 +44,17 @@ async def following_files(reloads: Reloads, *, watch: bool) -> AsyncGenerator[No
             nursery.start_soon(reloads.watch)
         nursery.start_soon(on_hangup, partial(persist, "reading the configuration", reloads.reload_quietly))
         yield
+
+
+async def keep_small() -> None:
+    """Give memory back whenever the program has grown by `GROWN`: what a busy minute took would be kept for ever."""
+    least = own_bytes()
+    while least:
+        await trio.sleep(LOOK_AT_MEMORY)
+        least = min(least, now := own_bytes())
+        if now > least + GROWN:
+            await trio.to_thread.run_sync(give_back_memory)
+            least = own_bytes()
 
 
 @contextmanager

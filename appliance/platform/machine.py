@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 
 if sys.platform == "darwin":
@@ -14,7 +15,17 @@ elif sys.platform == "win32":
 else:
     from appliance.platform import machine_linux as here
 
-__all__ = ["SLEPT", "Suspends", "engine_threads", "free_memory", "here", "raise_open_files", "resident_bytes"]
+__all__ = [
+    "SLEPT",
+    "Suspends",
+    "engine_threads",
+    "free_memory",
+    "give_back_memory",
+    "here",
+    "own_bytes",
+    "raise_open_files",
+    "resident_bytes",
+]
 
 SLEPT = 5.0
 """Seconds by which the clocks must differ: a smaller difference is a corrected clock."""
@@ -93,3 +104,22 @@ def resident_bytes(pid: int) -> int | None:
         return psutil.Process(pid).memory_info().rss
     except psutil.Error:
         return None
+
+
+# ---- this program's own memory ---------------------------------------------------------------------------------------
+
+
+def own_bytes() -> int:
+    """Return the bytes of this process in RAM; 0 where `give_back_memory` has nothing to do."""
+    if sys.platform != "linux":
+        return 0
+    with open("/proc/self/statm", "rb") as file:  # noqa: PTH123  psutil would take a megabyte of them
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def give_back_memory() -> None:
+    """Return freed memory to the system, which glibc keeps otherwise. It takes milliseconds: call it in a thread."""
+    import ctypes
+
+    with suppress(AttributeError):  # another C library has neither the function nor the need
+        ctypes.CDLL(None).malloc_trim(0)
