@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import fcntl
 import os
 import socket
 import struct
@@ -19,17 +18,18 @@ import sys
 NEW_MOUNTS, NEW_NETWORK = 0x00020000, 0x40000000
 PRIVATE, RECURSIVE = 1 << 18, 1 << 14
 SIOCSIFFLAGS, UP = 0x8914, 1
-LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def call(name: str, *args: object) -> None:
-    if getattr(LIBC, name)(*args) != 0:
+    if getattr(ctypes.CDLL(None, use_errno=True), name)(*args) != 0:
         number = ctypes.get_errno()
         raise OSError(number, f"{name}: {os.strerror(number)}")
 
 
 def confine(*, network: bool, small: list[tuple[str, int]], user: int | None) -> None:
     """Take it all away from this process, for good."""
+    import fcntl  # Windows has none
+
     call("unshare", (0 if network else NEW_NETWORK) | (NEW_MOUNTS if small else 0))
     if not network:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:

@@ -326,7 +326,11 @@ async def _import(file: Path, public: bytes | None, unsigned: bool, sources: Sou
         reader = contents.Reader(trio.from_thread.check_cancelled)
         standings, wanted = await trio.to_thread.run_sync(plan, opened, homes, reader)
         with _progress("importing", as_json, sum(standing.left for standing in wanted)) as tell:
-            await bring(opened, homes, wanted, tell)
+            try:
+                await bring(opened, homes, wanted, tell)
+            except KeyboardInterrupt:
+                say("stopped: the pieces that have come are kept, and the same command continues")
+                raise
         rows = [
             Row(
                 kind=standing.item.kind,

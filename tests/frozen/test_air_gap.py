@@ -55,6 +55,8 @@ def test_across_an_air_gap(program: Path, open_folder: Path) -> None:
         pytest.skip(why)
     here, there = open_folder / "here", open_folder / "there"
     installed = shutil.copytree(DIST, open_folder / "installed", symlinks=True) / "llama-appliance"
+    with (installed.parent / "payload.json").open("a") as listed:
+        listed.write("\n")  # so it is another version than the bundle's, which would be here already
     (here / "models").mkdir(parents=True)
     there.mkdir()
     shutil.copyfile(STARTER, here / "models" / "tiny.gguf")
