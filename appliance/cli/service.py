@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -161,19 +161,24 @@ def open_page() -> AsyncCommand:
     """
 
     async def run() -> int:
-        found = await _entry(user=False).status()
-        if found.state != "active":
-            own = _entry(user=True)
-            if (await own.status()).installed:
-                await own.steer("start")
-            else:
-                await own.install(_command(None, ()), start=True)
-            found = await own.status()
-        told = found.said.removeprefix("listening on ").partition(" ")[0]  # others may not be told
-        click.launch(told or f"http://{DEFAULT_HOST}:{DEFAULT_PORT}")
+        click.launch(await page_of(_entry, _command(None, ())))
         return 0
 
     return run
+
+
+async def page_of(entry_of: Callable[[bool], Systemd | Launchd], command: Sequence[str]) -> str:
+    """Return the address of the machine's service, else of the user's own, which is installed or started for it."""
+    found = await entry_of(False).status()
+    if found.state != "active":
+        own = entry_of(True)
+        if (await own.status()).installed:
+            await own.steer("start")
+        else:
+            await own.install(command, start=True)
+        found = await own.status()
+    told = found.said.removeprefix("listening on ").partition(" ")[0]  # others may not be told
+    return told or f"http://{DEFAULT_HOST}:{DEFAULT_PORT}"
 
 
 @service.command()

@@ -35,7 +35,7 @@ from appliance.service.parent import Ready
 from appliance.service.systemd import COMMAND_TIME, ServiceFailed
 from appliance.wire import ServiceStatus
 
-LOOK_EVERY = 0.1
+LOOK_EVERY = 0.2
 """Seconds between two looks at a job that starts or ends: launchctl does not wait for either."""
 
 

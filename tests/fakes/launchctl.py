@@ -47,7 +47,7 @@ def watch(plist: str, runs: str) -> None:
 
 def begin(plist: str, label: str, runs: int) -> None:
     keep(label, plist=plist, runs=runs - 1)
-    subprocess.Popen([sys.executable, __file__, "--watch", plist, str(runs)], start_new_session=True,
+    subprocess.Popen([sys.executable, "-I", "-S", __file__, "--watch", plist, str(runs)], start_new_session=True,
                      stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
 
 

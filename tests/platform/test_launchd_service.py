@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from appliance.cli.service import page_of
 from appliance.core.launchd import HOME
 from appliance.errors import UsageError
 from appliance.service.launchd import Launchd
@@ -25,7 +26,7 @@ pytestmark = pytest.mark.skipif(
 def launchd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Launchd:
     programs = tmp_path / "bin"
     programs.mkdir()
-    (programs / "launchctl").write_text(f"#!/bin/sh\nexec '{sys.executable}' '{FAKE}' \"$@\"\n")
+    (programs / "launchctl").write_text(f"#!/bin/sh\nexec '{sys.executable}' -I -S '{FAKE}' \"$@\"\n")
     (programs / "launchctl").chmod(0o755)
     (tmp_path / "jobs").mkdir()
     monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
@@ -36,21 +37,38 @@ def launchd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Launchd:
 COMMAND = [sys.executable, "-m", "appliance", "serve", "--port", "0", "--no-stores"]
 
 
+async def opened(launchd: Launchd, folder: Path) -> str:
+    """As a double click on the app does it."""
+    return await page_of(
+        lambda user: launchd if user else Launchd(user=False), [*COMMAND, "--home", str(folder / "data")]
+    )
+
+
+async def health(url: str) -> bytes:
+    stream = await trio.open_tcp_stream("127.0.0.1", int(url.rpartition(":")[2]))
+    async with stream:
+        await stream.send_all(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        return await stream.receive_some()
+
+
 async def test_a_job_from_install_to_uninstall(launchd: Launchd, tmp_path: Path) -> None:
     assert (await launchd.status()).installed is False
     with pytest.raises(UsageError, match="service install --user"):
         await launchd.steer("start")
     try:
-        await launchd.install([*COMMAND, "--home", str(tmp_path / "data")], start=True)
+        url = await opened(launchd, tmp_path)
         running = await launchd.status()
         assert (running.state, running.enabled, running.restarts) == ("active", True, 0)
-        assert running.said.startswith("listening on http://127.0.0.1:")
+        assert running.said == f"listening on {url}"
+        with trio.fail_after(60):
+            assert (await health(url)).startswith(b"HTTP/1.1 200")
         await launchd.steer("start")
         assert (await launchd.status()).pid == running.pid
         await launchd.steer("restart")
         again = await launchd.status()
         assert again.state == "active"
         assert again.pid != running.pid
+        assert await opened(launchd, tmp_path) == again.said.removeprefix("listening on ")
     finally:
         await launchd.steer("stop")
     stopped = await launchd.status()
