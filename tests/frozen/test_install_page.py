@@ -54,7 +54,8 @@ def test_every_block_of_commands_is_run_by_a_test() -> None:
         "The tarball": 1,
         "The one-file program (AppImage)": 2,
         "Containers": 3,
-        "The macOS app": 2,  # on a Mac alone: tests/test_macos_package.py
+        "The macOS app": 2,  # this and the next on a Mac alone: tests/test_macos_package.py
+        "A launchd service": 1,
         "A systemd service": 1,
     }
 
