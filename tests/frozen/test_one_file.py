@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -18,6 +17,7 @@ import pytest
 from booted import package
 from frozen_harness import DIST, PATIENCE, Server
 
+fcntl = pytest.importorskip("fcntl", reason="the one-file program is Linux's")
 pytestmark = [pytest.mark.frozen, pytest.mark.skipif(sys.platform != "linux", reason="the one-file program is Linux's")]
 
 NOBODY = 65534
