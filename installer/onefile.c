@@ -229,7 +229,7 @@ static int enter(char *path, char reason[256]) {
         snprintf(reason, 256, "%s", strerror(errno));
     else if (there.st_uid != geteuid() || (there.st_mode & (S_IWGRP | S_IWOTH)) != 0)
         snprintf(reason, 256, "others can write to it");
-    else if ((lock = openat(folder, "lock", O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600)) < 0 || fchdir(folder) != 0)
+    else if (fchdir(folder) != 0 || (lock = openat(folder, "lock", O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600)) < 0)
         snprintf(reason, 256, "%s", strerror(errno));
     close(folder);
     while (lock >= 0 && flock(lock, LOCK_EX) != 0)
@@ -371,8 +371,8 @@ int main(int argc, char **argv) {
     flock(folder, LOCK_SH);
     fcntl(folder, F_DUPFD, 3);  // the program keeps it open, and so the lock that says it runs from here
     close(lock);
-    if (before < 0 || fchdir(before) != 0)
-        end(1, "cannot go back to the folder of the start: %s", strerror(errno));
+    if ((before < 0 || fchdir(before) != 0) && chdir("/") != 0)  // a folder that this user may not enter, as after sudo
+        end(1, "cannot leave %s: %s", path, strerror(errno));
     const char *called = argc > 0 ? basename(argv[0]) : "";
     bool stands_in = strncmp(called, "llama-server", 12) == 0;
     snprintf(program, sizeof program, "%s/%s/%s", path, name, stands_in ? NAME "/llama-server" : "AppRun");

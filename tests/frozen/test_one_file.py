@@ -100,8 +100,10 @@ def test_it_unpacks_once_and_starts_as_fast_as_the_folder(
 
 
 @root_only
-def test_another_user_starts_it_from_a_read_only_medium_without_fuse(file: Path, open_folder: Path) -> None:
-    """Nobody has no home: it unpacks itself into a folder of nobody's own in /var/tmp."""
+def test_another_user_starts_it_from_a_read_only_medium_without_fuse(
+    file: Path, open_folder: Path, tmp_path: Path
+) -> None:
+    """Nobody has no home, and may not enter the folder of the start: the program unpacks itself in /var/tmp."""
     medium, starter = open_folder / "medium", open_folder / "start"
     medium.mkdir()
     shutil.copy(file, medium / "llama-appliance")
@@ -116,7 +118,7 @@ def test_another_user_starts_it_from_a_read_only_medium_without_fuse(file: Path,
     starter.write_text(script, "utf-8")
     starter.chmod(0o755)
     try:
-        server = Server(starter, Path("/"), {"PATH": os.defpath + ":/usr/sbin:/sbin", "HOME": "/nonexistent"})
+        server = Server(starter, tmp_path, {"PATH": os.defpath + ":/usr/sbin:/sbin", "HOME": "/nonexistent"})
         try:
             question = {"model": "starter", "messages": [{"role": "user", "content": "What is your name?"}]}
             answer = json.loads(server.ask("/v1/chat/completions", question))
