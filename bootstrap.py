@@ -8,7 +8,7 @@
     python3 bootstrap.py check                 format, lint, types, import directions, prose, workflow
     python3 bootstrap.py web [--check]         build the page of appliance/web (needs Node); --check compares
     python3 bootstrap.py freeze [ARGS...]      make the stand-alone program and all it carries, dist/llama-appliance/
-    python3 bootstrap.py package [deb rpm tar] make Linux packages from that, in dist/packages/; app, pkg: for macOS
+    python3 bootstrap.py package [KINDS...]    make deb rpm tar appimage oci of it in dist/packages/; app, pkg: macOS
     python3 bootstrap.py bench [ARGS...]       measure the program beside nginx and other relays
     python3 bootstrap.py setup [--dev]         only install what `serve` (or, with --dev, everything else) needs
     python3 bootstrap.py lock                  renew requirements/*.txt from pyproject.toml

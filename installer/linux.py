@@ -1,9 +1,10 @@
 """Make the Linux packages from the payload that `bootstrap.py freeze` left in dist/llama-appliance/.
 
-    python3 bootstrap.py package [deb] [rpm] [tar]      all of them, if none is named; tar packs any system's payload
+    python3 bootstrap.py package [KIND...]     deb, rpm, tar, appimage, oci; all of them, if none is named
 
-They land in dist/packages/. Needs dpkg-deb for .deb, rpmbuild for .rpm, objdump for both. Equal payloads give equal
-.deb and .tar.gz files: names are sorted, owners are root, times are the commit's.
+They land in dist/packages/. Needs dpkg-deb for .deb, rpmbuild for .rpm, objdump for both; appimage.py and oci.py say
+what they need. Equal payloads give equal files, but for .rpm: names are sorted, owners are root, times are the
+commit's.
 
     /usr/lib/llama-appliance/      the payload
     /usr/bin/llama-appliance       a link to its program
@@ -15,88 +16,73 @@ They land in dist/packages/. Needs dpkg-deb for .deb, rpmbuild for .rpm, objdump
 from __future__ import annotations
 
 import argparse
-import datetime
 import gzip
-import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-import tarfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parent
-NAME = "llama-appliance"
-PAYLOAD = ROOT / "dist" / NAME
-PACKAGES = ROOT / "dist" / "packages"
-PLACE = f"usr/lib/{NAME}"
+from appimage import make_appimage
+from oci import make_oci
+from payload import (
+    HERE,
+    MACHINES,
+    NAME,
+    OPTIONAL,
+    PACKAGES,
+    PAYLOAD,
+    PLACE,
+    ROOT,
+    Payload,
+    library,
+    needed_of_system,
+    pack,
+    read_payload,
+    run,
+    settle,
+    write,
+)
+
 SUMMARY = "private AI server: runs language models with llama.cpp"
 DESCRIPTION = """\
 One program that turns a machine into a private AI server. It owns llama.cpp
 engines, picks the build that works on this machine, swaps models on demand, and
 serves the OpenAI, Anthropic, llama.cpp and llama-swap APIs on this machine.
 """
-MACHINES = {"linux-x64": ("amd64", "x86_64"), "linux-arm64": ("arm64", "aarch64")}
-"""Platform to what Debian and RPM call the machine."""
 SHELLS = {
     "bash": f"usr/share/bash-completion/completions/{NAME}",
     "zsh": f"usr/share/zsh/vendor-completions/_{NAME}",
     "fish": f"usr/share/fish/vendor_completions.d/{NAME}.fish",
 }
-OPTIONAL = {"libvulkan.so.1": "libvulkan1"}
-"""Libraries that one engine needs and the others do not; without them the program uses another engine."""
-
-
-@dataclass(frozen=True)
-class Payload:
-    """The facts of payload.json that packages state. ``time`` in seconds since 1970."""
-
-    version: str
-    platform: str
-    time: int
 
 
 def main() -> None:
-    makers = {"deb": make_deb, "rpm": make_rpm, "tar": make_tar}
+    makers = {"deb": make_deb, "rpm": make_rpm, "tar": make_tar, "appimage": make_appimage, "oci": make_oci}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kinds", nargs="*", metavar="KIND", help="deb, rpm, tar")
+    parser.add_argument("kinds", nargs="*", metavar="KIND", help=", ".join(makers))
     kinds: list[str] = parser.parse_args().kinds or list(makers)
     if unknown := [kind for kind in kinds if kind not in makers]:
         parser.error(f"there is no package kind {unknown[0]!r}; the kinds are {', '.join(makers)}")
     payload = read_payload(any_system=kinds == ["tar"])
     os.environ["SOURCE_DATE_EPOCH"] = str(payload.time)
     PACKAGES.mkdir(parents=True, exist_ok=True)
-    stage = ROOT / "build" / "package"
-    shutil.rmtree(stage, ignore_errors=True)
-    if kinds != ["tar"]:
-        fill(stage)
-        settle(stage, payload.time)
     for kind in kinds:
-        made = makers[kind](stage, payload)
+        made = makers[kind](payload)
         print(f"  {made.stat().st_size / 1e6:7.1f} MB  {made}")
-
-
-def read_payload(*, any_system: bool) -> Payload:
-    """Return the payload's facts; ends with an error where there is none."""
-    try:
-        facts = json.loads((PAYLOAD / "payload.json").read_bytes())
-    except OSError:
-        sys.exit(f"error: there is no {PAYLOAD / 'payload.json'}; 'python3 bootstrap.py freeze' makes it")
-    made = datetime.datetime.strptime(facts["made"], "%Y-%m-%dT%H:%M:%S%z")
-    if facts["platform"] not in MACHINES and not any_system:
-        sys.exit(f"error: the payload is for {facts['platform']}; Linux packages are for {', '.join(MACHINES)}")
-    return Payload(facts["version"], facts["platform"], int(made.timestamp()))
 
 
 # ---- the tree --------------------------------------------------------------------------------------------------------
 
 
-def fill(stage: Path) -> None:
-    """Lay out every file of the packages below ``stage``."""
+@cache
+def filled(payload: Payload) -> Path:
+    """Lay out every file of .deb and .rpm in a folder, and return it."""
+    stage = ROOT / "build" / "package"
+    shutil.rmtree(stage, ignore_errors=True)
     shutil.copytree(PAYLOAD, stage / PLACE, symlinks=True)
     link = stage / "usr/bin" / NAME
     link.parent.mkdir(parents=True)
@@ -114,11 +100,8 @@ def fill(stage: Path) -> None:
     page = gzip.compress(man_page().encode(), 9, mtime=0)
     (stage / "usr/share/man/man1").mkdir(parents=True)
     (stage / f"usr/share/man/man1/{NAME}.1.gz").write_bytes(page)
-
-
-def write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, "utf-8")
+    settle(stage, payload.time)
+    return stage
 
 
 def said(*argv: str, environment: dict[str, str] | None = None) -> str:
@@ -153,55 +136,21 @@ def roff(text: str) -> str:
     return "\n".join(f"\\&{line}" if line.startswith((".", "'")) else line for line in escaped.splitlines())
 
 
-def settle(stage: Path, seconds: int) -> None:
-    """Give every file the commit's time and plain modes."""
-    for path in (stage, *stage.rglob("*")):
-        if not path.is_symlink():
-            path.chmod(0o755 if path.is_dir() or os.access(path, os.X_OK) else 0o644)
-        os.utime(path, (seconds, seconds), follow_symlinks=False)
-
-
-# ---- what the system must have ---------------------------------------------------------------------------------------
-
-
-def needed(stage: Path) -> tuple[set[str], str]:
-    """Return the shared libraries that the payload expects of the system, and the least version of glibc."""
-    wanted: set[str] = set()
-    floor = (2, 17)
-    files = [path for path in (stage / PLACE).rglob("*") if path.is_file() and not path.is_symlink()]
-    for path in files:
-        with path.open("rb") as file:
-            if file.read(4) != b"\x7fELF":
-                continue
-        shown = subprocess.run(["objdump", "-p", str(path)], capture_output=True, text=True, check=True).stdout
-        wanted |= set(re.findall(r"NEEDED\s+(\S+)", shown))
-        versions = re.findall(r"GLIBC_(\d+)\.(\d+)", shown)
-        floor = max([floor, *((int(major), int(minor)) for major, minor in versions)])
-    inside = {path.name for path in (stage / PLACE).rglob("*.so*")}
-    return wanted - inside, f"{floor[0]}.{floor[1]}"
-
-
-def debian_packages(libraries: set[str]) -> Iterator[str]:
-    """Return the Debian packages of libraries, found in this machine's own."""
-    for library in sorted(libraries - set(OPTIONAL)):
-        command = ["dpkg-query", "--search", f"*/{library}"]
-        found = subprocess.run(command, capture_output=True, text=True, check=False).stdout
-        owners = {line.partition(":")[0] for line in found.splitlines() if line.endswith(f"linux-gnu/{library}")}
-        owners |= {
-            line.partition(":")[0] for line in found.splitlines() if line.partition(": ")[2].startswith("/lib64/")
-        }
-        if not owners:
-            sys.exit(f"error: the payload needs {library}, and no Debian package here has it")
-        yield sorted(owners)[0]
-
-
 # ---- packages --------------------------------------------------------------------------------------------------------
 
 
-def make_deb(stage: Path, payload: Payload) -> Path:
+def debian_package(name: str) -> str:
+    found = library(name)
+    if found is None:
+        sys.exit(f"error: the payload needs {name}, and no Debian package here has it")
+    return found[0]
+
+
+def make_deb(payload: Payload) -> Path:
     """Build the package for Debian and Ubuntu."""
-    libraries, glibc = needed(stage)
-    packages = sorted({*debian_packages(libraries)} - {"libc6"})
+    stage = filled(payload)
+    libraries, glibc = needed_of_system()
+    packages = sorted({debian_package(name) for name in libraries - set(OPTIONAL)} - {"libc6"})
     control = stage / "DEBIAN"
     control.mkdir()
     machine = MACHINES[payload.platform][0]
@@ -232,9 +181,10 @@ def make_deb(stage: Path, payload: Payload) -> Path:
     return made
 
 
-def make_rpm(stage: Path, payload: Payload) -> Path:
+def make_rpm(payload: Payload) -> Path:
     """Build the package for Fedora, RHEL, openSUSE and their kin."""
-    libraries, glibc = needed(stage)
+    stage = filled(payload)
+    libraries, glibc = needed_of_system()
     machine = MACHINES[payload.platform][1]
     top = ROOT / "build" / "rpm"
     shutil.rmtree(top, ignore_errors=True)
@@ -275,35 +225,13 @@ def listed(stage: Path) -> Iterator[str]:
             yield f"%config(noreplace) /{name}" if name.startswith("etc/") else f"/{name}"
 
 
-def make_tar(_stage: Path, payload: Payload) -> Path:
+def make_tar(payload: Payload) -> Path:
     """Pack the payload itself, for machines where it is unpacked by hand."""
     folder = f"{NAME}-{payload.version}-{payload.platform}"
     made = PACKAGES / f"{folder}.tar.gz"
-
-    def plain(entry: tarfile.TarInfo) -> tarfile.TarInfo:
-        entry.uid = entry.gid = 0
-        entry.uname = entry.gname = "root"
-        entry.mtime = payload.time
-        return entry
-
-    with (
-        made.open("wb") as file,
-        gzip.GzipFile("", "wb", 6, file, mtime=payload.time) as packed,
-        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
-    ):
-        for path in (PAYLOAD, *sorted(PAYLOAD.rglob("*"))):
-            name = Path(folder) / path.relative_to(PAYLOAD)
-            archive.add(path, name.as_posix(), recursive=False, filter=plain)
+    with made.open("wb") as file, gzip.GzipFile("", "wb", 6, file, mtime=payload.time) as packed:
+        pack(packed, PAYLOAD, payload.time, lambda path: (str(Path(folder, path.relative_to(PAYLOAD))), 0))
     return made
-
-
-def run(command: list[str]) -> None:
-    try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-    except OSError as cause:
-        sys.exit(f"error: {command[0]} is needed: {cause}")
-    if done.returncode != 0:
-        sys.exit(f"error: {command[0]} failed:\n{(done.stdout + done.stderr).strip()}")
 
 
 if __name__ == "__main__":

@@ -88,7 +88,7 @@ def components(work: Path) -> list[Component]:
             found.setdefault(owner.metadata["Name"].lower(), _of_package(owner))
         elif not (path.is_relative_to(stdlib) or path.is_relative_to(ROOT)):
             others.add(path)
-    foreign, nobodys = _of_debian(sorted(others))
+    foreign, nobodys = of_debian(sorted(others))
     base = Path(sys.base_prefix)
     if unknown := [str(path) for path in nobodys if base == Path("/usr") or not path.is_relative_to(base)]:
         sys.exit(f"error: nobody knows whose these files are, and so their licence: {', '.join(unknown)}")
@@ -103,7 +103,8 @@ def components(work: Path) -> list[Component]:
     program = Component(
         name=NAME, version=program_version(), kind="application", licence="MIT", texts=(ROOT / "LICENSE",)
     )
-    return [program, python, *sorted([*found.values(), *foreign], key=lambda each: each.name)]
+    starter = Component(name="starter-model", version=program_version(), kind="machine-learning-model", licence="MIT")
+    return [program, python, *sorted([*found.values(), *foreign, starter], key=lambda each: each.name)]
 
 
 def program_version() -> str:
@@ -170,8 +171,8 @@ def _python_licence(stdlib: Path) -> tuple[Path, ...]:
     return (found,)
 
 
-def _of_debian(paths: Sequence[Path]) -> tuple[list[Component], list[Path]]:
-    """Return the Debian packages that own system libraries, and the files that no package owns."""
+def of_debian(paths: Sequence[Path]) -> tuple[list[Component], list[Path]]:
+    """Return the Debian packages that own files of the system, and the files that no package owns."""
     if shutil.which("dpkg-query") is None or not paths:
         return [], list(paths)
     # Since /lib became a link to /usr/lib, dpkg knows a file under one of two names.
@@ -251,10 +252,9 @@ def entries(payload: Path) -> list[dict[str, object]]:
 
 
 def write_sbom(payload: Path, parts: Sequence[Component], made_from: Commit) -> None:
-    """Write the bill of materials, which lists every file that is there before it."""
+    """Write the bill of materials, which lists every file that is there before it. The first part is the whole."""
     files = entries(payload)
-    starter = Component("starter-model", program_version(), "machine-learning-model", licence="MIT")
-    things = [_thing(part) for part in (*parts[1:], *engines_in(payload), starter)]
+    things = [_thing(part) for part in (*parts[1:], *engines_in(payload))]
     for file in files:
         thing: dict[str, object] = {"type": "file", "name": file["path"], "bom-ref": f"file:{file['path']}"}
         if "sha256" in file:

@@ -132,6 +132,6 @@ def test_a_library_of_debian_has_its_copyright_file_and_the_texts_that_it_names(
     library = Path("/usr/lib/x86_64-linux-gnu/libz.so.1")
     if shutil.which("dpkg-query") is None or not library.exists():
         pytest.skip("not on Debian for x86-64")
-    [owner], nobodys = contents._of_debian([library, Path("/nobody/owns/this")])
+    [owner], nobodys = contents.of_debian([library, Path("/nobody/owns/this")])
     assert (owner.name, [text.name for text in owner.texts][:1]) == ("zlib1g", ["copyright"])
     assert nobodys == [Path("/nobody/owns/this")]

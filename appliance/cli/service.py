@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from appliance.service.systemd import Systemd
     from appliance.wire import ServiceStatus
 
+ONE_FILE = "LLAMA_APPLIANCE_FILE"
+"""Set by the one-file program (installer/onefile.c): the file that the user started."""
 NOT_RUNNING = 3
 """Exit status of ``service status`` for a service that does not run, as systemctl has it."""
 
@@ -47,7 +50,10 @@ def _command(program: Path | None, words: tuple[str, ...]) -> list[str]:
     """Return what the service runs: this program, or the one at ``program``, with the words for ``serve``."""
     if program is not None:
         return [str(program.absolute()), "serve", *words]
-    own = [str(Path(sys.executable).resolve())] if is_frozen() else [sys.executable, "-m", "appliance"]
+    if one_file := os.environ.get(ONE_FILE):  # the folder that it unpacked itself into comes and goes
+        own = [one_file]
+    else:
+        own = [str(Path(sys.executable).resolve())] if is_frozen() else [sys.executable, "-m", "appliance"]
     return [*own, "serve", *words]
 
 

@@ -452,4 +452,4 @@ def _stamp(program: Path) -> str:
 
 
 def _executable(path: Path) -> bool:
-    return path.is_file() and os.access(path, os.X_OK)
+    return os.access(path, os.X_OK) and path.is_file()  # access first: it says no, and does not raise, for hidden files

@@ -91,6 +91,13 @@ def test_shipped_comes_before_installed_before_built_before_the_path(places: Pla
     assert found[3].command == (str(on_path),)
 
 
+def test_a_folder_of_the_path_that_cannot_be_looked_into_is_passed_over(places: Places, tmp_path: Path) -> None:
+    """As root's folders are for others; here a name that is too long, which root may not look for either."""
+    on_path = program(tmp_path / "bin" / EXECUTABLE)
+    places = structs.replace(places, search_path=f"/{'x' * 300}{os.pathsep}{tmp_path / 'bin'}")
+    assert find_engine(None, places).command == (str(on_path),)
+
+
 def test_the_newest_build_wins_by_number_and_of_one_release_the_processors(places: Places) -> None:
     for version in ("b9999", "b11434", "b10441"):
         build(places.cache, version)

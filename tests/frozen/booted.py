@@ -14,10 +14,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-BASE = ROOT / "build" / "roots" / "bookworm.tar"
 PACKAGES = ROOT / "dist" / "packages"
-INSIDE = "systemd,systemd-sysv,dbus,curl,procps,passwd,rpm"
+INSIDE = "systemd,systemd-sysv,dbus,curl,procps,passwd,rpm,dnf"
 """What the small Debian has beside what every Debian has."""
+BASE = ROOT / "build" / "roots" / f"bookworm-{INSIDE.replace(',', '-')}.tar"
 TIME = 240.0
 UNIT = """\
 [Unit]
@@ -29,6 +29,12 @@ ExecStopPost=/bin/systemctl --force poweroff
 [Install]
 WantedBy=multi-user.target
 """
+
+
+def package(pattern: str) -> Path:
+    found = sorted(PACKAGES.glob(pattern))
+    assert found, f"there is no {pattern} in {PACKAGES}; 'python3 bootstrap.py package' makes it"
+    return found[-1]
 
 
 def missing() -> str:
@@ -72,6 +78,11 @@ def boot(root: Path, script: str, files: Mapping[str, Path]) -> dict[str, str]:
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=TIME, check=False)
     said = (root / "said").read_text("utf-8", "replace") if (root / "said").exists() else ""
     assert done.returncode == 0, done.stdout.decode(errors="replace") + said
+    return in_sections(said)
+
+
+def in_sections(said: str) -> dict[str, str]:
+    """Return what a script said after each line ``@@ NAME``."""
     sections: dict[str, str] = {}
     name = ""
     for line in said.splitlines(keepends=True):

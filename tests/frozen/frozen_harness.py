@@ -17,7 +17,9 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-DIST = Path(__file__).resolve().parents[2] / "dist" / "llama-appliance"
+ROOT = Path(__file__).resolve().parents[2]
+DIST = ROOT / "dist" / "llama-appliance"
+PAGE = ROOT / "docs" / "install.md"
 SUFFIX = ".exe" if sys.platform == "win32" else ""
 LISTENING = re.compile(r"listening on (http://127\.0\.0\.1:\d+)")
 
@@ -86,6 +88,17 @@ class Server:
         self._reader.join()
         assert self.process.stdout is not None
         self.process.stdout.close()
+
+
+def commands_of_the_page() -> dict[str, list[list[str]]]:
+    """The commands of docs/install.md: for each heading its blocks, each a list of commands."""
+    found: dict[str, list[list[str]]] = {}
+    for section in PAGE.read_text("utf-8").split("\n## ")[1:]:
+        blocks = re.findall(r"(?:^ {4}.+\n)+", section, re.MULTILINE)
+        lines = [[line.strip() for line in block.replace("\\\n", "").splitlines()] for block in blocks]
+        if lines:
+            found[section.partition("\n")[0]] = lines
+    return found
 
 
 def bare_environment() -> dict[str, str]:

@@ -10,14 +10,24 @@ from pathlib import Path
 
 import booted
 import pytest
+from booted import package
+from frozen_harness import commands_of_the_page
 
 pytestmark = [pytest.mark.frozen, pytest.mark.slow, pytest.mark.skipif(bool(booted.missing()), reason=booted.missing())]
 
 ROOT = Path(__file__).resolve().parents[2]
+PAGE = commands_of_the_page()
+[_, DEB_WAYS, RPM_WAYS] = [[line.partition("#")[0] for line in block] for block in PAGE["Linux packages"]]
+[SERVICE] = [[line.partition("#")[0] for line in block] for block in PAGE["A systemd service"]]
 WORDS = """
+sudo() { "$@"; }
+echo 'APT::Get::Assume-Yes "true";' >/etc/apt/apt.conf.d/90yes
+echo 'assumeyes=1' >>/etc/dnf/dnf.conf
 files() {
     find / -xdev \\( -path /proc -o -path /sys -o -path /run -o -path /tmp -o -path /var/lib/dpkg -o -path /var/log \\
-        -o -path /var/lib/rpm -o -path /var/cache/ldconfig -o -path /var/lib/systemd \\) -prune -o \\
+        -o -path /var/lib/rpm -o -path /var/cache/ldconfig -o -path /var/lib/systemd \\
+        -o -name .rpmdb -o -path /var/lib/apt -o -path /var/cache/apt -o -path /var/lib/dnf -o -path /var/cache/dnf \\
+        \\) -prune -o \\
         \\( ! -type d -o -name "*llama*" \\) -print |
         grep -v -e '^/etc/.*-$' -e '^/said' -e '^/etc/.pwd.lock' | sort
 }
@@ -37,9 +47,9 @@ until_active() {
 """
 """Shell functions of the scenarios."""
 
-DEB = """
+DEB = f"""
 files >/tmp/before
-section install; dpkg -i /llama-appliance.deb; echo "status $?"
+section install; {DEB_WAYS[0]}; echo "status $?"
 section status; llama-appliance service status --json
 section user; ps -o user:20= -p "$(property MainPID)"
 section chat; chat
@@ -60,18 +70,12 @@ section upgrade; dpkg -i /newer.deb; echo "status $?"; systemctl is-active llama
 grep -c edited /etc/default/llama-appliance; ls /var/lib/llama-appliance/mine
 section upgraded-stopped; systemctl stop llama-appliance; dpkg -i /newer.deb >/dev/null 2>&1
 systemctl is-active llama-appliance
-section remove; dpkg -r llama-appliance; echo "status $?"; ls -d /var/lib/llama-appliance/mine /usr/lib/llama-appliance
+section remove; {DEB_WAYS[1]}; echo "status $?"; ls -d /var/lib/llama-appliance/mine /usr/lib/llama-appliance
 ps -eo args | grep -c '[l]lama-appliance serve'
-section purge; dpkg -P llama-appliance; echo "status $?"
+section purge; {DEB_WAYS[2]}; echo "status $?"
 rm -rf /run/systemd/system/llama-appliance.service.d; files >/tmp/after
 section left; diff /tmp/before /tmp/after; getent passwd llama-appliance
 """
-
-
-def package(pattern: str) -> Path:
-    found = sorted(booted.PACKAGES.glob(pattern))
-    assert found, f"there is no {pattern} in {booted.PACKAGES}; 'python3 bootstrap.py package' makes it"
-    return found[-1]
 
 
 def newer(deb: Path, folder: Path) -> Path:
@@ -93,7 +97,7 @@ def answer(text: str) -> str:
 def test_the_deb_from_install_to_purge(tmp_path: Path) -> None:
     deb = package("*.deb")
     root = booted.unpack_root(tmp_path)
-    said = booted.boot(root, WORDS + DEB, {"llama-appliance.deb": deb, "newer.deb": newer(deb, tmp_path)})
+    said = booted.boot(root, WORDS + DEB, {deb.name: deb, "newer.deb": newer(deb, tmp_path)})
     assert said["install"].endswith("status 0\n"), said["install"]
     status = json.loads(said["status"])
     assert (status["state"], status["enabled"], status["said"]) == (
@@ -125,21 +129,46 @@ def test_the_deb_from_install_to_purge(tmp_path: Path) -> None:
     assert said["left"] == ""
 
 
-RPM = """
-rpm --initdb; files >/tmp/before
-section install; rpm -i --nodeps /llama-appliance.rpm; echo "status $?"
-section verify; rpm -V --nodeps llama-appliance; echo "status $?"
+RPM = f"""
+rpm --initdb; rpm -i --nodeps /system.rpm; files >/tmp/before
+section install; {RPM_WAYS[0]}; echo "status $?"
+section verify; rpm -V llama-appliance; echo "status $?"
 section chat; until_active 0; chat
-section upgrade; rpm -U --nodeps --force /llama-appliance.rpm; echo "status $?"; systemctl is-active llama-appliance
-section remove; rpm -e llama-appliance; echo "status $?"; systemctl is-active llama-appliance
+section upgrade; rpm -U --force /llama-appliance*.rpm; echo "status $?"; systemctl is-active llama-appliance
+section remove; {RPM_WAYS[1]}; echo "status $?"; systemctl is-active llama-appliance
 section left; rm -rf /var/lib/llama-appliance /var/cache/llama-appliance; files >/tmp/after; diff /tmp/before /tmp/after
+"""
+ONE_FILE = f"""
+mkdir -p /opt /usr/local/bin; mv /llama-appliance*.AppImage /opt; chmod +x /opt/llama-appliance*
+ln -s /opt/llama-appliance*.AppImage /usr/local/bin/llama-appliance
+section service-install; {SERVICE[0]}; echo "status $?"; systemctl show llama-appliance -P ExecStart; chat
+section service-status; {SERVICE[1]}
+section service-restart; {SERVICE[2]}; until_active 0
+section service-uninstall; {SERVICE[3]}; ls -d /var/lib/llama-appliance; {SERVICE[0]}
+section service-purge; {SERVICE[4]}; ls -d /var/lib/llama-appliance /var/cache/llama-appliance
+getent passwd llama-appliance
 """
 
 
-def test_the_rpm_installed_and_removed(tmp_path: Path) -> None:
-    """Dependencies are not looked at: this Debian's rpm knows nothing of what Debian installed."""
+def system_of(rpm: Path, folder: Path) -> Path:
+    """A package that says of the small Debian what the program's package asks for: rpm knows nothing of dpkg."""
+    asked = subprocess.run(["rpm", "-qp", "--requires", rpm], capture_output=True, text=True, check=True).stdout
+    provides = "".join(f"Provides: {line}\n" for line in asked.splitlines() if not line.startswith("rpmlib("))
+    (folder / "system.spec").write_text(
+        f"Name: system\nVersion: 1\nRelease: 1\nSummary: x\nLicense: MIT\nBuildArch: noarch\n{provides}"
+        "%description\nx\n%files\n"
+    )
+    command = ["rpmbuild", "-bb", "--quiet", "--define", f"_topdir {folder}/rpm", folder / "system.spec"]
+    subprocess.run(command, check=True)
+    [made] = folder.rglob("system*.rpm")
+    return made
+
+
+def test_the_rpm_installed_and_removed_and_the_one_file_as_a_service(tmp_path: Path) -> None:
+    rpm, one = package("*.rpm"), package("*.AppImage")
     root = booted.unpack_root(tmp_path)
-    said = booted.boot(root, WORDS + RPM, {"llama-appliance.rpm": package("*.rpm")})
+    files = {rpm.name: rpm, one.name: one, "system.rpm": system_of(rpm, tmp_path)}
+    said = booted.boot(root, WORDS + RPM + ONE_FILE, files)
     assert said["install"].endswith("status 0\n"), said["install"]
     assert said["verify"] == "status 0\n"
     assert "appliance" in answer(said["chat"])
@@ -147,6 +176,15 @@ def test_the_rpm_installed_and_removed(tmp_path: Path) -> None:
     assert "status 0\n" in said["remove"]
     assert said["remove"].endswith("inactive\n")
     assert said["left"] == ""
+    installed = said["service-install"].splitlines()
+    assert "status 0" in installed
+    assert f"/opt/{one.name} serve" in said["service-install"]
+    assert "appliance" in answer(installed[-1])
+    assert "starts with the machine" in said["service-status"]
+    assert said["service-restart"] == ""
+    assert "\n/var/lib/llama-appliance\n" in said["service-uninstall"]
+    assert "/var/lib/llama-appliance\n" not in said["service-purge"].splitlines(keepends=True)
+    assert "x:" not in said["service-purge"]
 
 
 def test_the_tarball_serves_where_it_is_unpacked() -> None:
