@@ -14,7 +14,8 @@ from appliance.cli.show import print_json
 from appliance.core.settings import DEFAULT_HOST, DEFAULT_PORT
 from appliance.core.systemd import SYSUSERS
 from appliance.errors import UsageError
-from appliance.platform.console import PROGRAM, is_frozen, say
+from appliance.platform.console import PROGRAM, say
+from appliance.programs.start import own_command
 from appliance.settings import AsyncCommand
 
 if TYPE_CHECKING:
@@ -47,8 +48,7 @@ def _command(program: Path | None, words: tuple[str, ...]) -> list[str]:
     """Return what the service runs: this program, or the one at ``program``, with the words for ``serve``."""
     if program is not None:
         return [str(program.absolute()), "serve", *words]
-    own = [str(Path(sys.executable).resolve())] if is_frozen() else [sys.executable, "-m", "appliance"]
-    return [*own, "serve", *words]
+    return [*own_command(), "serve", *words]
 
 
 serve_words = click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[-- SERVE OPTIONS]")
