@@ -19,16 +19,28 @@ def main() -> None:
     """The installed command. Exit status: 0 done, 1 our fault, 2 the user's mistake, 70 a bug, 130 interrupted."""
     gc.disable()  # what modules consist of stays: looking for garbage in it was a quarter of the start
     from appliance.cli.app import run  # hence not before the line above
+    from appliance.platform.console import EXIT_BUG
+    from appliance.programs.start import ended, lead
 
+    lead()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a model may say what the terminal cannot show
-    sys.exit(run(sys.argv[1:], start))
+    status = run(sys.argv[1:], start)
+    if status != EXIT_BUG:
+        ended()
+    sys.exit(status)
 
 
 def stand_in() -> None:
     """The same command under the name of the program that it stands in for; every word is llama-server's."""
     sys.argv[1:] = ["llama-server", *sys.argv[1:]]
+    main()
+
+
+def on_desktop() -> None:
+    """The same command as a desktop starts it, by a double click: with the page, and an icon."""
+    sys.argv[1:] = ["desktop", *sys.argv[1:]]
     main()
 
 

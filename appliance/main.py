@@ -30,6 +30,7 @@ from appliance.platform.console import EXIT_BUG, EXIT_OURS, PROGRAM, keep_log, s
 from appliance.platform.machine import raise_open_files
 from appliance.platform.stopping import Stop, stop_signals
 from appliance.plugins.folders import default_data
+from appliance.programs import start
 from appliance.service.parent import check_parent, open_parent, open_service_manager
 from appliance.settings import AppSettings
 from appliance.store.engine_state import StateFile
@@ -120,6 +121,7 @@ async def _serve(settings: AppSettings, appliance: Appliance, scanned: trio.Even
             telling_console(traffic.logs if owners.configuration is not None else None),
             following_files(owners.reloads, watch=settings.watch_config),
             beside(partial(persist, "giving memory back", keep_small)),
+            beside(start.forget_after_trial, partial(_look_for_versions, settings)),
             trio.open_nursery() as serving,
         ):
             try:
@@ -148,10 +150,20 @@ async def _beside_serving(settings: AppSettings, owners: Owners) -> ApplianceErr
     _introduce(owners.fleet.launches.engine, owners.catalog)
     configured = settings.config.hooks.on_startup.preload if settings.config is not None else ()
     presets = [model.id for model in owners.catalog.snapshot.models if model.load_on_startup]
-    for name in dict.fromkeys((*configured, *presets, *settings.preload)):
+    for name in dict.fromkeys(() if settings.trial else (*configured, *presets, *settings.preload)):
         if error := await _load(owners, name):
             say(f"cannot preload: {error}")
     return await trio.sleep_forever()
+
+
+async def _look_for_versions(settings: AppSettings) -> None:
+    """Look for newer versions of the program, if the user has named an address."""
+    root = start.programs_folder()
+    if settings.offline or settings.trial or (address := start.look_address(root)) is None:
+        return
+    from appliance.programs.look import look_daily  # with keys and archives, which few servers need
+
+    await look_daily(root, address)
 
 
 async def _serve_single(model: str, owners: Owners) -> ApplianceError | None:

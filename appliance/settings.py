@@ -44,6 +44,8 @@ class AppSettings(Struct, frozen=True, kw_only=True):
     conversations: bool = True
     """The page's conversations are kept on this machine, if the configuration does not say otherwise."""
     preload: tuple[str, ...] = ()
+    trial: bool = False
+    """A server beside the real one, to see whether this version works: it loads nothing that nobody asks for."""
     hub_token: str | None = None
     """The account for downloads; None is the account that is logged in."""
     echo: bool = False

@@ -1,7 +1,8 @@
 """The frozen program's first line of Python: the program itself, or one of the processes that it starts of itself.
 
 Each of those modules says why it is apart, and starts it so. Under the name llama-server the program stands in for
-llama-server, so that an application only has to swap the path of its executable.
+llama-server, so that an application only has to swap the path of its executable. Under the name llama-appliance-desktop
+it is the program of the desktop.
 """
 
 import sys
@@ -14,8 +15,9 @@ if __name__ == "__main__":
         case ["--driver-process"]:
             from appliance.platform.driver_process import main
         case _:
-            from appliance.__main__ import main, stand_in
+            from appliance.__main__ import main, on_desktop, stand_in
 
-            if PurePath(sys.argv[0]).stem.lower() == "llama-server":
-                main = stand_in
+            main = {"llama-server": stand_in, "llama-appliance-desktop": on_desktop}.get(
+                PurePath(sys.argv[0]).stem.lower(), main
+            )
     main()

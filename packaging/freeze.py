@@ -5,6 +5,7 @@
     dist/llama-appliance/
         llama-appliance          the program; start it from anywhere, without Python
         llama-server             the same program, standing in for llama-server
+        llama-appliance-desktop  the same program with the page and an icon, for a double click
         _internal/               its Python and libraries, the starter model, the plugins
         engines/PLATFORM-BACKEND/BUILD/   llama-server, its libraries and engine.json, byte for byte as they were built
         licenses/ sbom.cdx.json payload.json payload.json.sig    see contents.py
@@ -63,7 +64,7 @@ def make(work: Path, engines: list[Path], made_from: contents.Commit) -> Path:
     staged = run_pyinstaller(work)
     for engine in engines:
         copy_engine(engine, staged / "engines")
-    give_second_name(staged)
+    give_other_names(staged)
     parts = contents.components(work / "pyinstaller" / NAME)
     contents.copy_licenses(staged / "licenses", parts)
     contents.settle(staged, made_from.time)
@@ -84,12 +85,13 @@ def compare(one: Path, other: Path) -> None:
     print(f"  made twice: all {len(lists[0])} files are equal")
 
 
-def give_second_name(payload: Path) -> None:
-    """Add the executable called llama-server: a link, or a copy where links need a privilege."""
-    if sys.platform == "win32":
-        shutil.copyfile(payload / f"{NAME}.exe", payload / "llama-server.exe")
-    else:
-        (payload / "llama-server").symlink_to(NAME)
+def give_other_names(payload: Path) -> None:
+    """Add the executables of other names: links, or copies where links need a privilege."""
+    for name in ("llama-server", f"{NAME}-desktop"):
+        if sys.platform == "win32":
+            shutil.copyfile(payload / f"{NAME}.exe", payload / f"{name}.exe")
+        else:
+            (payload / name).symlink_to(NAME)
 
 
 def find_engine(word: str) -> Path:

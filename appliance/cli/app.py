@@ -22,6 +22,7 @@ STAND_IN = "llama-server"
 VERBS = {
     "serve": "Run the server.",
     "run": "Chat with a model in the terminal, or ask it one question.",
+    "desktop": "Start the server, open the page and show an icon.",
     "pull": "Download a model from the Hugging Face hub.",
     "ls": "List the models on this machine.",
     "rm": "Remove a downloaded model.",
@@ -37,6 +38,7 @@ VERBS = {
     "doctor": "Report problems, their evidence and the commands that help.",
     "config": "Check and explain a configuration file.",
     "service": "Run the program as a service of the system.",
+    "upgrade": "Switch to a newer version of the program, and back.",
     "selftest": "Prove that the engine and the starter model work here.",
     "version": "Show versions of the program, Python, platform and engine.",
     "mcp": "Connect a desktop client to the running server, by MCP.",
@@ -121,6 +123,8 @@ def _import_verb(name: str) -> click.Command | None:
     match name:
         case "serve":
             from appliance.cli.serve import serve as command
+        case "desktop":
+            from appliance.cli.desktop import desktop as command
         case "run":
             from appliance.cli.run import run_model as command
         case "pull":
@@ -153,6 +157,8 @@ def _import_verb(name: str) -> click.Command | None:
             from appliance.cli.engines.commands import rpc_worker as command
         case "service":
             from appliance.cli.service import service as command
+        case "upgrade":
+            from appliance.cli.upgrade import upgrade as command
         case "selftest":
             from appliance.cli.selftest import selftest as command
         case "version":

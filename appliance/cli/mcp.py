@@ -36,7 +36,8 @@ from appliance.core.mcp.serving import META_VERSION, encoded_header
 from appliance.core.parts import UNREADABLE, Headers, decoded
 from appliance.core.settings import KEY_VARIABLE
 from appliance.errors import ApplianceError, UpstreamFailed
-from appliance.platform.console import EXIT_OURS, PROGRAM, say
+from appliance.platform.console import EXIT_OURS, PROGRAM, is_frozen, say
+from appliance.programs import start
 from appliance.settings import AsyncCommand
 from appliance.upstream.client import Address, ConnectFailed, Exchange, Response, address_of
 
@@ -274,8 +275,8 @@ def client_config(url: str, key: str) -> str:
 
 def own_command() -> Sequence[str]:
     """Return the command with which another program starts this one, from any folder."""
-    if getattr(sys, "frozen", False):
-        return [sys.executable]
+    if is_frozen():
+        return start.own_command()
     beside = Path(sys.executable).with_name(PROGRAM + (".exe" if sys.platform == "win32" else ""))
     found = str(beside) if beside.is_file() else shutil.which(PROGRAM)
     return [found] if found else [sys.executable, "-m", "appliance"]

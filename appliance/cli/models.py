@@ -12,7 +12,6 @@ import trio
 from msgspec import Struct
 
 from appliance.catalog.catalog import Catalog, Snapshot
-from appliance.catalog.download_file import remove_model
 from appliance.catalog.sources import STARTER, Sources, default_models_dir
 from appliance.cli.options import Choice, catalog_options
 from appliance.cli.remote import (
@@ -120,6 +119,8 @@ async def _rm(sources: Sources, server: Server, name: str, yes: bool, as_json: b
     cache = sources.cache
     if cache is None:
         raise UsageError("there is no cache to remove a model from")
+    from appliance.catalog.download_file import remove_model  # with all of downloading, which `ls` does without
+
     removed = await trio.to_thread.run_sync(remove_model, model, cache, sources.models_dir)
     if as_json:
         print_json(removed)

@@ -49,7 +49,7 @@ from appliance.core.settings import (
 from appliance.engines.found import ENGINE_HELP
 from appliance.errors import UsageError
 from appliance.platform.console import say, say_as_json
-from appliance.platform.ports import stay_on_this_machine
+from appliance.platform.ports import free_port, stay_on_this_machine
 from appliance.settings import AppSettings
 
 if TYPE_CHECKING:
@@ -80,6 +80,7 @@ class EmbedOptions(Struct, frozen=True, kw_only=True):
     home: Path | None
     log_json: bool
     offline: bool
+    trial: Path | None
 
     def settle(self, environ: MutableMapping[str, str] = os.environ) -> None:
         """Move all files below ``--home``, stay off the network, and let messages be JSON. Raises UsageError, OSError.
@@ -154,6 +155,13 @@ embed_options = gathered(
     home_option,
     click.option("--log-json", is_flag=True, help="Write messages as JSON, one object in a line."),
     click.option("--offline", is_flag=True, help="Open no connection that leaves this machine, and download nothing."),
+    click.option(
+        "--trial",
+        type=click.Path(path_type=Path, file_okay=False),
+        metavar="DIR",
+        help="Serve beside the running server for a trial, as 'upgrade' does: on a free port, with copies of the data "
+        "in this new folder, where ready.json gets the address.",
+    ),
 )
 
 
@@ -333,9 +341,9 @@ def serve(
     files = Files(config=config_file, config_dir=config_dir) if config_file or config_dir else None
     if watch_config and files is None and models_preset is None:
         raise UsageError("--watch-config needs something to watch: --config, --config-dir or --models-preset")
-    read = _read(files)
+    read = _read(files, apart=embed.trial is not None)
     config = read.require() if read is not None else None
-    settings = HttpSettings(
+    basic = HttpSettings(
         listen=embed.listen(listen) or HTTP.listen,
         ollama_port=ollama_port or (config.ollama_port if config is not None else 0) or None,
         reuse_port=reuse_port,
@@ -347,7 +355,7 @@ def serve(
         max_body=max_body,
         max_bodies=max(HTTP.max_bodies, max_body),
     )
-    http = web.applied(settings)
+    http = web.applied(basic)
     http = structs.replace(http, cors_proxy=http.cors_proxy or tool_choice.agent)
     if not allow_unauthenticated:
         refuse_open_door(http, config.api_keys if config is not None else ())
@@ -360,7 +368,7 @@ def serve(
         from appliance.cli.llama_server.router import presets_of  # with another front's command line
 
         sources = structs.replace(sources, presets=presets_of(models_preset))
-    return AppSettings(
+    settings = AppSettings(
         http=http,
         fleet=FleetSettings(
             models_max=models_max,
@@ -383,13 +391,23 @@ def serve(
         conversations=not web.no_conversations,
         preload=preload,
     )
+    if embed.trial is None:
+        return settings
+    from appliance.programs.trial import as_trial  # with what starts processes
+
+    return as_trial(settings, embed.trial, os.environ)
 
 
-def _read(files: Files | None) -> Loaded | None:
-    """Return the content of the files, and print their warnings. Raises UsageError if one cannot be read."""
+def _read(files: Files | None, *, apart: bool) -> Loaded | None:
+    """Return the content of the files, and print their warnings. Raises UsageError if one cannot be read.
+
+    ``apart``: no model has a port for ``${PORT}`` that a model of another server may have.
+    """
     if files is None:
         return None
     loaded = files.read()
+    if apart:
+        loaded = files.read({model: free_port() for model in loaded.ports})
     for warning in loaded.warnings:
         say(str(warning))
     return loaded

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -15,7 +14,8 @@ from appliance.cli.show import print_json
 from appliance.core.settings import DEFAULT_HOST, DEFAULT_PORT
 from appliance.core.systemd import SYSUSERS
 from appliance.errors import UsageError
-from appliance.platform.console import PROGRAM, is_frozen, say
+from appliance.platform.console import PROGRAM, say
+from appliance.programs.start import own_command
 from appliance.settings import AsyncCommand
 
 if TYPE_CHECKING:
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from appliance.service.systemd import Systemd
     from appliance.wire import ServiceStatus
 
-ONE_FILE = "LLAMA_APPLIANCE_FILE"
-"""Set by the one-file program (installer/onefile.c): the file that the user started."""
 NOT_RUNNING = 3
 """Exit status of ``service status`` for a service that does not run, as systemctl has it."""
 
@@ -50,11 +48,7 @@ def _command(program: Path | None, words: tuple[str, ...]) -> list[str]:
     """Return what the service runs: this program, or the one at ``program``, with the words for ``serve``."""
     if program is not None:
         return [str(program.absolute()), "serve", *words]
-    if one_file := os.environ.get(ONE_FILE):  # the folder that it unpacked itself into comes and goes
-        own = [one_file]
-    else:
-        own = [str(Path(sys.executable).resolve())] if is_frozen() else [sys.executable, "-m", "appliance"]
-    return [*own, "serve", *words]
+    return [*own_command(), "serve", *words]
 
 
 serve_words = click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[-- SERVE OPTIONS]")

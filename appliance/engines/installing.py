@@ -114,7 +114,7 @@ def check_sums(sources: Sources, files: Sequence[Path], check: Callable[[], None
     """Compare the archives with the sums that are known of them. Raises CannotInstall, OSError, and as ``check``."""
     sums = {archive.name: archive.sha256 for archive in sources.entry.archives} | dict(sources.sums)
     for file in files:
-        if (wanted := sums.get(file.name, "")) and _sha256(file, check) != wanted.lower():
+        if (wanted := sums.get(file.name, "")) and sha256_of(file, check) != wanted.lower():
             raise CannotInstall(f"{file} has another sum than {wanted}: it is damaged, or something else")
 
 
@@ -132,7 +132,7 @@ def _made_in(
     work: Path, shelf: Shelf, entry: Entry, files: Sequence[Path], folder: Path | None, check: Callable[[], None]
 ) -> Path:
     if folder is not None:
-        _copy_folder(folder, work / "0", check)
+        copy_folder(folder, work / "0", check)
     for number, file in enumerate(files):
         unpack(file, work / str(number), check)
     build = home_of(work / "0")
@@ -168,7 +168,7 @@ def _check_room(shelf: Shelf, sources: Sources) -> None:
     fetched = 0 if sources.files or sources.folder else sources.entry.size
     packed = fetched or sum(file.stat().st_size for file in sources.files)
     folder = sources.folder
-    unpacked = _size_of(folder) if folder is not None else packed * UNPACKED
+    unpacked = size_of(folder) if folder is not None else packed * UNPACKED
     needed, free = fetched + unpacked + SPARE, free_bytes(shelf.root)
     if free < needed:
         raise CannotInstall(
@@ -205,11 +205,11 @@ def _sums_of(folder: Path, check: Callable[[], None]) -> list[FileSum]:
             state = path.stat()
             runs = path.suffix == ".exe" if sys.platform == "win32" else bool(state.st_mode & 0o100)
             name = path.relative_to(folder).as_posix()
-            found.append(FileSum(path=name, size=state.st_size, sha256=_sha256(path, check), executable=runs))
+            found.append(FileSum(path=name, size=state.st_size, sha256=sha256_of(path, check), executable=runs))
     return found
 
 
-def _sha256(path: Path, check: Callable[[], None]) -> str:
+def sha256_of(path: Path, check: Callable[[], None]) -> str:
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(BLOCK):
@@ -228,7 +228,7 @@ def _write_manifest(folder: Path, build: Build) -> None:
             sync_folder(path)
 
 
-def _copy_folder(folder: Path, to: Path, check: Callable[[], None]) -> None:
+def copy_folder(folder: Path, to: Path, check: Callable[[], None]) -> None:
     """A build that lies unpacked on this machine, its links as they are."""
 
     def copy(source: str, target: str) -> str:
@@ -241,7 +241,7 @@ def _copy_folder(folder: Path, to: Path, check: Callable[[], None]) -> None:
     shutil.copytree(folder, to, symlinks=True, copy_function=copy)
 
 
-def _size_of(folder: Path) -> int:
+def size_of(folder: Path) -> int:
     return sum(path.lstat().st_size for path in folder.rglob("*"))
 
 

@@ -41,6 +41,11 @@ log = logging.getLogger(__name__)
 class Shelf:
     """One such folder, which need not be there yet. ``root`` is absolute."""
 
+    verbs = "llama-appliance engines"
+    """The commands that change it."""
+    make_room = MAKE_ROOM
+    """What helps when nothing can be written there."""
+
     def __init__(self, root: Path) -> None:
         self.root = root
         self.state = StateFile(root)
@@ -63,10 +68,15 @@ class Shelf:
 
     def placed(self) -> list[str]:
         """Ids of the builds in place."""
-        return _builds_in(self.root)
+        return self.builds_in(self.root)
 
     def staged(self) -> list[str]:
-        return _builds_in(self.root / STAGED)
+        return self.builds_in(self.root / STAGED)
+
+    def builds_in(self, folder: Path) -> list[str]:
+        """Ids of the builds below the folder; hidden ones are none."""
+        found = [path.parent for path in folder.glob(f"*/*/{MANIFEST}")]
+        return sorted(path.relative_to(folder).as_posix() for path in found if not path.parent.name.startswith("."))
 
     def work_folder(self, name: str) -> Path:
         """A folder to work in that is not there yet; its name comes from somewhere within `WORK`."""
@@ -145,7 +155,7 @@ class Shelf:
             lock.release()
 
     def _set_aside(self, folder: Path) -> None:
-        if not folder.exists():
+        if not folder.exists() and not folder.is_symlink():
             return
         gone = self.root / WORK / "gone"
         gone.mkdir(parents=True, exist_ok=True)
@@ -158,12 +168,6 @@ class Shelf:
     def _sweep(self) -> None:
         """What cannot be removed now (a program of it runs, on Windows) is removed another time."""
         shutil.rmtree(self.root / WORK, ignore_errors=True)
-
-
-def _builds_in(root: Path) -> list[str]:
-    """Folders of builds; hidden ones are none."""
-    found = [path.parent for path in root.glob(f"*/*/{MANIFEST}")]
-    return sorted(path.relative_to(root).as_posix() for path in found if not path.parent.name.startswith("."))
 
 
 def _rename(folder: Path, to: Path) -> None:
@@ -191,9 +195,9 @@ async def alone(shelf: Shelf) -> AsyncGenerator[None]:
         await trio.to_thread.run_sync(shelf.recover)
         lock = await trio.to_thread.run_sync(claim, shelf.lock)
     except Taken:
-        raise Conflict("another 'llama-appliance engines' command changes the builds now; wait until it ends") from None
+        raise Conflict(f"another '{shelf.verbs}' command is at work now; wait until it ends") from None
     except OSError as cause:
-        told = f"nothing can be changed in {shelf.root} ({cause.strerror or cause}); {MAKE_ROOM}"
+        told = f"nothing can be changed in {shelf.root} ({cause.strerror or cause}); {shelf.make_room}"
         raise OSError(cause.errno, told) from None
     try:
         yield

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Mapping
 
-from appliance.platform.console import is_frozen
+from appliance.platform.console import is_frozen, without_bootloader
 
 if sys.platform == "win32":
     from appliance.platform.windows import REAP_TIME, Child, Children, open_children
@@ -60,8 +60,6 @@ A child that read them would move its port or ask for a key nobody has (``AIP_HT
 not every ``LLAMA_*``: ``LLAMA_MEDIA_MARKER`` must reach the child.
 """
 
-LOADER_PATHS = ("LD_LIBRARY_PATH", "LIBPATH", "DYLD_LIBRARY_PATH")
-
 
 def inherited_env() -> dict[str, str]:
     """Return a child's environment made from this program's own: see `child_env`."""
@@ -69,29 +67,16 @@ def inherited_env() -> dict[str, str]:
 
 
 def child_env(environ: Mapping[str, str], *, frozen: bool) -> dict[str, str]:
-    """Return ``environ`` as it was before this program: without our settings and the bootloader's library path.
-
-    When frozen, the bootloader has put its own folder in front of ``LD_LIBRARY_PATH`` and kept the old value in
-    ``LD_LIBRARY_PATH_ORIG`` (PyInstaller manual, "LD_LIBRARY_PATH considerations"); with no old value it is removed.
-    """
+    """Return ``environ`` as it was before this program: without our settings and the bootloader's library path."""
     env = {
         name: value
         for name, value in environ.items()
         if name not in SCRUBBED and not name.upper().startswith(SCRUBBED_PREFIXES)
     }
-    return _restored(env) if frozen else env
+    return without_bootloader(env) if frozen else env
 
 
 def own_env(environ: Mapping[str, str], *, frozen: bool) -> dict[str, str]:
     """Return ``environ`` for a command of the user's own: without this program's settings, its key among them."""
     env = {name: value for name, value in environ.items() if not name.upper().startswith(OWN_PREFIX)}
-    return _restored(env) if frozen else env
-
-
-def _restored(env: dict[str, str]) -> dict[str, str]:
-    for name in LOADER_PATHS:
-        original = env.pop(f"{name}_ORIG", None)
-        env.pop(name, None)
-        if original is not None:
-            env[name] = original
-    return {name: value for name, value in env.items() if not name.startswith("_PYI_")}
+    return without_bootloader(env) if frozen else env

@@ -9,6 +9,7 @@ import select
 import stat
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TextIO
 
@@ -155,3 +156,26 @@ def said_at_once(line: bytes) -> bool:
 def is_frozen() -> bool:
     """True if PyInstaller's bootloader has started this program."""
     return bool(getattr(sys, "frozen", False))
+
+
+LOADER_PATHS = ("LD_LIBRARY_PATH", "LIBPATH", "DYLD_LIBRARY_PATH")
+
+
+def without_bootloader(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment as it was before PyInstaller's bootloader, for another program than this one.
+
+    It has put its own folder in front of ``LD_LIBRARY_PATH`` and kept the old value in ``LD_LIBRARY_PATH_ORIG``
+    (PyInstaller manual, "LD_LIBRARY_PATH considerations"); with no old value the variable is removed.
+    """
+    env = dict(environ)
+    for name in LOADER_PATHS:
+        original = env.pop(f"{name}_ORIG", None)
+        env.pop(name, None)
+        if original is not None:
+            env[name] = original
+    return {name: value for name, value in env.items() if not name.startswith("_PYI_")}
+
+
+def outer_environment() -> dict[str, str]:
+    """Return this program's environment, with its settings, for another start of the program or of the user's own."""
+    return without_bootloader(os.environ) if is_frozen() else dict(os.environ)

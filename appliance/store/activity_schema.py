@@ -11,6 +11,7 @@ import sqlite3
 from pathlib import Path
 
 from appliance.errors import UsageError
+from appliance.store.versions import restored
 
 VERSION = 1
 """Kept in ``user_version``; a later program wrote a file with a higher one. llama-swap leaves it at 0."""
@@ -93,6 +94,15 @@ def open_file(path: Path, busy_ms: int = BUSY_MS) -> sqlite3.Connection:
     except sqlite3.Error as error:
         raise unusable(path, error) from error
     try:
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if version > VERSION:
+            connection.close()
+            if not restored(path, VERSION):
+                raise UsageError(
+                    f"store.path '{path}' was written by a later version of this program (schema {version}, this one "
+                    f"knows {VERSION}); use that version, or name another file"
+                )
+            connection = _connect(str(path), busy_ms)
         _prepare(connection, path)
     except sqlite3.Error as error:
         connection.close()
@@ -126,12 +136,6 @@ def _check_place(path: Path) -> None:
 
 
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if version > VERSION:
-        raise UsageError(
-            f"store.path '{path}' was written by a later version of this program (schema {version}, this one knows "
-            f"{VERSION}); use that version, or name another file"
-        )
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = NORMAL")  # a power cut may cost the last rows, never the file
     columns = {row[1]: row for row in connection.execute("PRAGMA table_info(activity)")}

@@ -16,6 +16,7 @@ from msgspec import UNSET, structs
 from appliance.core import conversations as rules
 from appliance.errors import ApplianceError, BadRequest, Busy, Conflict, NotFound, StoreFailed, UsageError
 from appliance.store.activity_schema import set_aside
+from appliance.store.versions import restored
 from appliance.wire import Conversation, Fields, Hit, Message, Whole
 
 VERSION = 1
@@ -56,6 +57,10 @@ def failure(path: Path, error: sqlite3.Error) -> ApplianceError:
     return Busy(f"the conversations in '{path}' cannot be used now ({error}); {remedy}", retry_after=10)
 
 
+def _connect(path: Path) -> sqlite3.Connection:
+    return sqlite3.connect(path, timeout=BUSY_MS / 1000, check_same_thread=False, isolation_level=None)
+
+
 class ConversationStore:
     """Methods raise sqlite3.Error, see `failure`. ``limit``: bytes that it may have before writes are refused."""
 
@@ -64,7 +69,7 @@ class ConversationStore:
         self._limit = limit
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._db = sqlite3.connect(path, timeout=BUSY_MS / 1000, check_same_thread=False, isolation_level=None)
+            self._db = _connect(path)
         except OSError as error:
             raise UsageError(
                 f"conversations cannot be kept in '{path}' ({error}); name another file as conversations.path, or "
@@ -74,7 +79,10 @@ class ConversationStore:
             path.chmod(0o600)
             (version,) = self._db.execute("PRAGMA user_version").fetchone()
             if version > VERSION:
-                raise UsageError(f"the conversations in '{path}' were written by a later version of this program")
+                self._db.close()
+                if not restored(path, VERSION):
+                    raise UsageError(f"the conversations in '{path}' were written by a later version of this program")
+                self._db = _connect(path)
             self._db.execute("PRAGMA journal_mode = WAL")
             self._db.execute("PRAGMA synchronous = NORMAL")
             self._db.execute("PRAGMA secure_delete = ON")

@@ -48,9 +48,10 @@ def main() -> None:
 
     from appliance.cli.app import cli
 
+    sys.argv[0] = os.environ.get("STARTED_AS", sys.argv[0])
     program = cli.main(args=argv, prog_name="llama-appliance", standalone_mode=False)
     sys.addaudithook(watch)
-    sys.exit(trio.run(program))
+    sys.exit(program if isinstance(program, int) else trio.run(program))
 
 
 if __name__ == "__main__":

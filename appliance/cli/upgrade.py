@@ -1,0 +1,327 @@
+"""``upgrade``: a newer version of the program beside the one in use: tried, switched to, returned from."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import click
+import trio
+from msgspec import Struct
+
+from appliance import __version__
+from appliance.cli.show import print_json, print_table
+from appliance.core.bundles.keys import is_signed, public_key_of
+from appliance.core.engines.events import RolledBack
+from appliance.core.engines.state import Step
+from appliance.core.payload import LIST, SIGNATURE
+from appliance.core.programs import LINE, chosen, is_on_trial, matching, name_of, refusal
+from appliance.engines.found import here
+from appliance.engines.installing import CannotInstall
+from appliance.engines.shelf import alone
+from appliance.engines.updating import Steps, run_update
+from appliance.errors import UsageError
+from appliance.platform.children import open_children
+from appliance.platform.console import EXIT_OURS, PROGRAM, say, say_error
+from appliance.programs import look
+from appliance.programs.shelf import Programs, Source, damage_of, find, refuse_packaged
+from appliance.programs.start import look_address, own_folder, programs_folder
+from appliance.programs.trial import Serving, running, try_version
+from appliance.settings import AsyncCommand
+from appliance.store.model_files import write_whole
+
+SAID: dict[Step, str] = {
+    "stage": "1. copying it",
+    "prove": "2. comparing every file with its signed list",
+    "canary": "3. starting it beside the version in use, with the same settings",
+    "place": "4. putting it in its place",
+    "tidy": "5. it is in use; removing versions that are not kept",
+}
+
+
+@click.group()
+def upgrade() -> None:
+    """Upgrade the program, and return to the version before.
+
+    Versions lie side by side in the user's data folder. A new one is compared with its signed list, started once on a
+    free port with the settings of the running server, and asked a chat; then every start leads to it. The two versions
+    before stay. If the new one crashes within its first hour, the next start uses the one before.
+
+    \b
+    Examples:
+      llama-appliance upgrade install llama-appliance-0.3.0-linux-x64.tar.gz --key publisher.pub
+      llama-appliance upgrade rollback
+      llama-appliance upgrade list
+    """
+
+
+key_option = click.option(
+    "--key",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    metavar="FILE",
+    help="The publisher's public key; it is remembered for the next upgrades.",
+)
+
+
+def _trying(command: Callable[..., AsyncCommand]) -> Callable[..., AsyncCommand]:
+    """The options of the verbs that try a version."""
+    for option in (
+        click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[-- SERVE OPTIONS]"),
+        click.option("--force", is_flag=True, help="Also take a version that was given up, or an older one."),
+        click.option("--unsigned", is_flag=True, help="Take it without a signature: you know where it comes from."),
+        key_option,
+        click.option("--model", metavar="MODEL", help="Ask this model instead of the starter model."),
+    ):
+        command = option(command)
+    return command
+
+
+class _Wishes(Struct, frozen=True, kw_only=True):
+    """The options of `_trying`."""
+
+    model: str | None
+    key: Path | None
+    unsigned: bool
+    force: bool
+    words: tuple[str, ...]
+
+
+@upgrade.command()
+@click.argument("source", type=click.Path(path_type=Path, exists=True))
+@_trying
+def install(
+    source: Path, model: str | None, key: Path | None, unsigned: bool, force: bool, words: tuple[str, ...]
+) -> AsyncCommand:
+    """Switch to the version in SOURCE, a payload folder or its archive, if it works here.
+
+    It is tried with the settings of the running server, or with the options of 'serve' after --.
+
+    \b
+    Examples:
+      llama-appliance upgrade install /media/usb/llama-appliance --key publisher.pub
+      llama-appliance upgrade install FILE.tar.gz -- --config ~/llama-swap.yaml
+    """
+    wishes = _Wishes(model=model, key=key, unsigned=unsigned, force=force, words=words)
+    given = source.absolute()
+
+    async def run() -> int:
+        own = refuse_packaged(own_folder())
+        found = await trio.to_thread.run_sync(find, given)
+        return await _switch(Programs(programs_folder()), own, found, wishes)
+
+    return run
+
+
+@upgrade.command()
+@click.argument("version")
+@_trying
+def switch(
+    version: str, model: str | None, key: Path | None, unsigned: bool, force: bool, words: tuple[str, ...]
+) -> AsyncCommand:
+    """Switch to a VERSION that 'upgrade list' shows, such as one that 'bundle import' brought, if it works here.
+
+    \b
+    Example:
+      llama-appliance upgrade switch 0.3.0
+    """
+    wishes = _Wishes(model=model, key=key, unsigned=unsigned, force=force, words=words)
+
+    async def run() -> int:
+        own = refuse_packaged(own_folder())
+        shelf = Programs(programs_folder())
+        there = await trio.to_thread.run_sync(shelf.placed)
+        means = matching(version, there)
+        if len(means) != 1:
+            names = ", ".join(name_of(each) for each in means or there) or "none"
+            what = "several versions here begin so" if means else "there is no such version here"
+            raise UsageError(f"'{version}': {what}: {names}; 'upgrade install' brings one")
+        found = await trio.to_thread.run_sync(find, shelf.place_of(means[0]))
+        return await _switch(shelf, own, found, wishes)
+
+    return run
+
+
+async def _switch(shelf: Programs, own: Path, found: Source, wishes: _Wishes) -> int:
+    async with alone(shelf):
+        old = await trio.to_thread.run_sync(shelf.enter, own)
+        state = await trio.to_thread.run_sync(shelf.state.read)
+        line = state.line(LINE)
+        if found.program == (line.current if line is not None else old):
+            say(f"{name_of(found.program)} is in use already")
+            return 0
+        why = refusal(
+            found.payload, platform=here(), own=__version__, program=found.program, state=state, force=wishes.force
+        )
+        if why:
+            raise UsageError(f"{found.path} is not taken: {why}")
+        steps = Steps(
+            stage=partial(trio.to_thread.run_sync, partial(shelf.copy, found, trio.from_thread.check_cancelled)),
+            prove=partial(_prove, shelf, found.program, wishes),
+            canary=partial(_try, shelf, (own, shelf.root), wishes),
+            tell=lambda step: say(SAID[step]) if step in SAID else None,
+        )
+        try:
+            why = await run_update(shelf, found.program, old, steps, await trio.to_thread.run_sync(shelf.held))
+        except CannotInstall as cause:
+            why = str(cause)
+        if why:
+            return say_error(f"{name_of(found.program)} is not taken: {why}; {name_of(old)} stays in use", EXIT_OURS)
+        if wishes.key is not None:
+            await trio.to_thread.run_sync(_trust, shelf, wishes.key)
+    say(f"{name_of(found.program)} is used from the next start on; 'upgrade rollback' returns to {name_of(old)}")
+    if await trio.to_thread.run_sync(running, (own, shelf.root)) is not None:
+        say(f"the server that runs now is the old version: restart it ('{PROGRAM} service restart' for a service)")
+    return 0
+
+
+async def _prove(shelf: Programs, program: str, wishes: _Wishes, folder: Path) -> str:
+    def differs() -> str:
+        return damage_of(folder, program, trio.from_thread.check_cancelled) or _unsigned(shelf, folder, wishes)
+
+    return await trio.to_thread.run_sync(differs)
+
+
+def _unsigned(shelf: Programs, folder: Path, wishes: _Wishes) -> str:
+    """Return what is wrong with the signature of the folder's list; empty: nothing. Raises UsageError, OSError."""
+    if wishes.unsigned:
+        return ""
+    key = wishes.key or (shelf.trusted if shelf.trusted.is_file() else None)
+    if key is None:
+        return "no publisher's key is known yet: give it with --key FILE, or take it without a signature by --unsigned"
+    if not (folder / SIGNATURE).is_file():
+        return f"it has no {SIGNATURE}; --unsigned takes it anyway"
+    signature, content = (folder / SIGNATURE).read_bytes(), (folder / LIST).read_bytes()
+    if not is_signed(public_key_of(key.read_bytes(), str(key)), content, signature):
+        return f"it was not signed with the key in {key}; get it, or the key, from the publisher again"
+    return ""
+
+
+async def _try(shelf: Programs, folders: tuple[Path, Path], wishes: _Wishes, folder: Path) -> str:
+    serving = Serving(words=wishes.words)
+    if not wishes.words:
+        serving = await trio.to_thread.run_sync(running, folders) or serving
+        say(f"   serve {' '.join(serving.words)}".rstrip())
+    work = await trio.to_thread.run_sync(shelf.work_folder, "trial")
+    async with open_children() as children:
+        return await try_version(folder, serving, wishes.model, work, children, lambda told: say(f"   {told}"))
+
+
+@upgrade.command()
+def rollback() -> AsyncCommand:
+    """Return to the version before the one in use. The next start uses it.
+
+    \b
+    Example:
+      llama-appliance upgrade rollback
+    """
+
+    async def run() -> int:
+        refuse_packaged(own_folder())
+        shelf = Programs(programs_folder())
+        async with alone(shelf):
+            there = tuple(await trio.to_thread.run_sync(shelf.placed))
+            line = (await trio.to_thread.run_sync(shelf.state.read)).line(LINE)
+            if line is None or not any(one in there for one in line.previous):
+                raise UsageError("there is no version to return to; 'upgrade list' shows what is here")
+            event = RolledBack(backend=None, here=there, why="the user returned to the version before")
+            state, _ = await trio.to_thread.run_sync(shelf.state.tell, [event])
+        say(f"{name_of(chosen(state, there) or '')} is used from the next start on; restart the server if it runs")
+        return 0
+
+    return run
+
+
+@upgrade.command()
+@click.option(
+    "--at", "address", metavar="URL", help="Switch looks on: the folder of a payload's list, at this address."
+)
+@click.option("--off", is_flag=True, help="Switch looks off.")
+@key_option
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def check(address: str | None, off: bool, key: Path | None, as_json: bool) -> AsyncCommand:
+    """Look for a newer version at the address that --at has named. A running server then looks once a day.
+
+    Nothing is asked before an address was named, nothing is downloaded, and only a signed list is believed.
+
+    \b
+    Examples:
+      llama-appliance upgrade check --at https://example.org/llama-appliance --key publisher.pub
+      llama-appliance upgrade check
+    """
+    if off and address is not None:
+        raise UsageError("--at switches looks on, and --off switches them off; give one of them")
+
+    async def run() -> int:
+        root = programs_folder()
+        if key is not None:
+            await trio.to_thread.run_sync(_trust, Programs(root), key)
+        if off or address is not None:
+            await trio.to_thread.run_sync(look.switch, root, address)
+        at = await trio.to_thread.run_sync(look_address, root)
+        if at is None:
+            if not off:
+                raise UsageError("looks for a newer version are switched off; --at URL switches them on")
+            return 0
+        found = await look.look(root, at)
+        if as_json:
+            print_json(found)
+        else:
+            say(found.in_words)
+        return 0
+
+    return run
+
+
+def _trust(shelf: Programs, key: Path) -> None:
+    content = key.read_bytes()
+    public_key_of(content, str(key))
+    write_whole(shelf.trusted, content)
+
+
+class Version(Struct, frozen=True, kw_only=True):
+    """A version as ``upgrade list --json`` prints it."""
+
+    name: str
+    folder: str
+    role: str
+    """``current``, ``previous``, ``withdrawn``, or empty: nobody has switched to it."""
+    why: str | None
+    """Why it was given up."""
+    on_trial: bool
+
+
+@upgrade.command("list")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def list_versions(as_json: bool) -> int:
+    """List the versions of the program that are here.
+
+    \b
+    Example:
+      llama-appliance upgrade list --json
+    """
+    shelf = Programs(programs_folder())
+    shelf.recover()
+    state, now = shelf.state.read(), time.time()
+    rows = [
+        Version(
+            name=name_of(program),
+            folder=str(shelf.place_of(program).resolve()),
+            role=state.role(program),
+            why=state.withdrawn.get(program),
+            on_trial=is_on_trial(state, program, now),
+        )
+        for program in shelf.placed()
+    ]
+    if as_json:
+        print_json(rows)
+    elif rows:
+        cells = [
+            (row.name, f"{row.role}{', on trial' * row.on_trial}" or "-", row.why or "", row.folder) for row in rows
+        ]
+        print_table(("VERSION", "USE", "WHY", "FOLDER"), cells)
+    else:
+        say(f"nothing was upgraded here; {__version__} is used, from {own_folder() or sys.prefix}")
+    return 0

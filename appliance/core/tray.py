@@ -1,0 +1,239 @@
+"""The icon beside the clock: what it shows, what its menu holds, and the answers that it gives over D-Bus.
+
+The protocols are StatusNotifierItem (freedesktop.org, "Status Notifier Item") and com.canonical.dbusmenu, which
+KDE, Xfce, MATE, LXQt, Cinnamon, and GNOME with its AppIndicator extension show. Values are those of jeepney: a variant
+is ``(signature, value)``, a struct is a tuple.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Literal, cast
+
+from msgspec import Struct
+
+ITEM, MENU = "org.kde.StatusNotifierItem", "com.canonical.dbusmenu"
+WATCHER, WATCHER_PATH = "org.kde.StatusNotifierWatcher", "/StatusNotifierWatcher"
+ITEM_PATH, MENU_PATH = "/StatusNotifierItem", "/MenuBar"
+PROPERTIES = "org.freedesktop.DBus.Properties"
+TITLE = "Llama Appliance"
+
+Action = Literal["open", "start", "stop", "log", "login", "quit"]
+Condition = Literal["starting", "running", "elsewhere", "stopped", "failed"]
+SAID: Mapping[Condition, str] = {
+    "starting": "Starting",
+    "running": "Running at {url}",
+    "elsewhere": "Another start of it runs at {url}",
+    "stopped": "Stopped",
+    "failed": "It ended by itself; the log says why",
+}
+COLOURS: Mapping[Condition, int] = {
+    "starting": 0xFFE0B040, "running": 0xFF59C392, "elsewhere": 0xFF59C392, "stopped": 0xFF9AA5AC, "failed": 0xFFD9534F
+}  # fmt: skip
+Variant = tuple[str, object]
+Reply = tuple[str, tuple[object, ...]]
+"""Signature and values of an answer."""
+
+
+class Facts(Struct, frozen=True, kw_only=True):
+    """The state of affairs that the icon shows. ``login``: the program starts at login."""
+
+    condition: Condition
+    url: str = ""
+    login: bool = False
+
+    @property
+    def in_words(self) -> str:
+        return SAID[self.condition].format(url=self.url)
+
+
+class Item(Struct, frozen=True, kw_only=True):
+    """A line of the menu; one without ``label`` separates. ``checked``: None if there is nothing to check."""
+
+    id: int
+    label: str = ""
+    action: Action | None = None
+    enabled: bool = True
+    checked: bool | None = None
+
+
+class Answer(Struct, frozen=True, kw_only=True):
+    """The consequences of a call: the reply (None: there is no such member), and what the user has asked for."""
+
+    reply: Reply | None = None
+    action: Action | None = None
+
+
+def menu(facts: Facts) -> tuple[Item, ...]:
+    """Return the lines of the menu."""
+    serves = facts.condition in ("running", "elsewhere")
+    return (
+        Item(id=1, label=facts.in_words, enabled=False),
+        Item(id=2, label="Open the page", action="open", enabled=serves),
+        Item(id=3),
+        Item(id=4, label="Start", action="start", enabled=facts.condition in ("stopped", "failed")),
+        Item(id=5, label="Stop", action="stop", enabled=facts.condition in ("starting", "running")),
+        Item(id=6, label="Show the log", action="log", enabled=facts.condition != "elsewhere"),
+        Item(id=7, label="Start at login", action="login", checked=facts.login),
+        Item(id=8),
+        Item(id=9, label="Quit", action="quit"),
+    )
+
+
+def answer(interface: str, member: str, args: Sequence[object], facts: Facts, revision: int) -> Answer:
+    """Return what follows from a method call. ``revision`` counts the menu's changes."""
+    match interface, member, args:
+        case "org.freedesktop.DBus.Peer", "Ping", _:
+            return Answer(reply=("", ()))
+        case "org.freedesktop.DBus.Introspectable", "Introspect", _:
+            return Answer(reply=("s", ("<node/>",)))
+        case "org.freedesktop.DBus.Properties", "GetAll", [str(of)]:
+            return Answer(reply=("a{sv}", (properties(of, facts),)))
+        case "org.freedesktop.DBus.Properties", "Get", [str(of), str(name)] if name in properties(of, facts):
+            return Answer(reply=("v", (properties(of, facts)[name],)))
+        case "org.kde.StatusNotifierItem", "Activate" | "SecondaryActivate", _:
+            return Answer(reply=("", ()), action="open")
+        case "org.kde.StatusNotifierItem", "ContextMenu" | "Scroll", _:
+            return Answer(reply=("", ()))
+        case "com.canonical.dbusmenu", _, _:
+            return _menu_answer(member, args, menu(facts), revision)
+        case _:
+            return Answer()
+
+
+def _menu_answer(member: str, args: Sequence[object], items: Sequence[Item], revision: int) -> Answer:
+    match member, args:
+        case "GetLayout", [int(parent), *_]:
+            children: list[Variant] = []
+            if parent == 0:
+                nothing: list[object] = []
+                children += [("(ia{sv}av)", (item.id, shown(item), nothing)) for item in items]
+            root: dict[str, Variant] = {"children-display": ("s", "submenu")}
+            return Answer(reply=("u(ia{sv}av)", (revision, (parent, root if parent == 0 else {}, children))))
+        case "GetGroupProperties", [list(), *_]:
+            ids = cast("list[int]", args[0])
+            wanted = [item for item in items if not ids or item.id in ids]
+            return Answer(reply=("a(ia{sv})", ([(item.id, shown(item)) for item in wanted],)))
+        case "GetProperty", [int(id), str(name)]:
+            found = [shown(item)[name] for item in items if item.id == id and name in shown(item)]
+            return Answer(reply=("v", (found[0],))) if found else Answer()
+        case "Event", [int(id), str(event), *_]:
+            return Answer(reply=("", ()), action=_clicked(items, id, event))
+        case "EventGroup", [list()]:
+            events = cast("list[tuple[int, str, object, int]]", args[0])
+            clicks: list[Action] = [
+                click for id, event, *_ in events if (click := _clicked(items, id, event)) is not None
+            ]
+            return Answer(reply=("ai", ([],)), action=clicks[0] if clicks else None)
+        case "AboutToShow", _:
+            return Answer(reply=("b", (False,)))
+        case "AboutToShowGroup", _:
+            return Answer(reply=("aiai", ([], [])))
+        case _:
+            return Answer()
+
+
+def _clicked(items: Sequence[Item], id: int, event: str) -> Action | None:
+    return next((item.action for item in items if item.id == id and item.enabled), None) if event == "clicked" else None
+
+
+def shown(item: Item) -> dict[str, Variant]:
+    """Return a line's properties; those that have their default are left out."""
+    if not item.label:
+        return {"type": ("s", "separator")}
+    found: dict[str, Variant] = {"label": ("s", item.label.replace("_", "__"))}
+    if not item.enabled:
+        found["enabled"] = ("b", False)
+    if item.checked is not None:
+        found |= {"toggle-type": ("s", "checkmark"), "toggle-state": ("i", int(item.checked))}
+    return found
+
+
+def properties(interface: str, facts: Facts) -> dict[str, Variant]:
+    """Return all properties of the icon or of its menu."""
+    if interface == MENU:
+        return {
+            "Version": ("u", 3),
+            "TextDirection": ("s", "ltr"),
+            "Status": ("s", "normal"),
+            "IconThemePath": ("as", []),
+        }
+    if interface != ITEM:
+        return {}
+    picture: Variant = ("a(iiay)", [(SIDE, SIDE, icon(facts.condition))])
+    nothing: list[object] = []
+    return {
+        "Category": ("s", "ApplicationStatus"),
+        "Id": ("s", "llama-appliance"),
+        "Title": ("s", TITLE),
+        "Status": ("s", "Active"),
+        "WindowId": ("i", 0),
+        "IconName": ("s", ""),
+        "IconPixmap": picture,
+        "OverlayIconName": ("s", ""),
+        "OverlayIconPixmap": ("a(iiay)", nothing),
+        "AttentionIconName": ("s", ""),
+        "AttentionIconPixmap": ("a(iiay)", nothing),
+        "AttentionMovieName": ("s", ""),
+        "ToolTip": ("(sa(iiay)ss)", ("", nothing, TITLE, facts.in_words)),
+        "ItemIsMenu": ("b", False),
+        "Menu": ("o", MENU_PATH),
+    }
+
+
+# ---- the picture -----------------------------------------------------------------------------------------------------
+
+SIDE = 32
+GROUND, LLAMA, CLEAR = 0xFF1F3A4D, 0xFFF4EFE6, 0
+OUTLINE = (
+    (44, 106), (44, 74), (40, 58), (40, 34), (44, 22), (48, 33), (56, 33), (60, 22), (64, 34), (64, 38), (82, 50),
+    (68, 59), (62, 59), (72, 67), (76, 67), (90, 81), (90, 106), (80, 106), (80, 88), (58, 88), (58, 106),
+)  # fmt: skip
+"""The animal of installer/llama-appliance.svg, in its 128 units, with straight lines."""
+
+
+@lru_cache
+def icon(condition: Condition) -> bytes:
+    """Return the picture: `SIDE` rows of ARGB, big-endian; the disc at its corner has the condition's colour."""
+    step = 128 / SIDE
+    pixels: list[int] = []
+    for row in range(SIDE):
+        for column in range(SIDE):
+            x, y = (column + 0.5) * step, (row + 0.5) * step
+            if (x - 100) ** 2 + (y - 100) ** 2 <= 26**2:
+                pixels.append(COLOURS[condition])
+            elif _inside(x, y):
+                pixels.append(LLAMA)
+            else:
+                across, down = max(28 - x, x - 100, 0.0), max(28 - y, y - 100, 0.0)
+                pixels.append(GROUND if across**2 + down**2 <= 28**2 else CLEAR)
+    return b"".join(pixel.to_bytes(4, "big") for pixel in pixels)
+
+
+def _inside(x: float, y: float) -> bool:
+    """Tell whether the point is in the outline: a line to the right of it crosses an odd number of edges."""
+    crossed = False
+    for (x1, y1), (x2, y2) in zip(OUTLINE, (*OUTLINE[1:], OUTLINE[0]), strict=True):
+        if (y1 > y) != (y2 > y) and x < (x2 - x1) * (y - y1) / (y2 - y1) + x1:
+            crossed = not crossed
+    return crossed
+
+
+# ---- start at login --------------------------------------------------------------------------------------------------
+
+
+def autostart(command: Sequence[str]) -> str:
+    """Return the desktop entry that starts the program at login (freedesktop.org, "Desktop Application Autostart")."""
+    quoted = " ".join('"' + _escaped(word) + '"' for word in command)
+    return (
+        "[Desktop Entry]\nType=Application\nVersion=1.5\n"
+        f"Name={TITLE}\nExec={quoted}\nIcon=llama-appliance\nTerminal=false\nX-GNOME-Autostart-enabled=true\n"
+    )
+
+
+def _escaped(word: str) -> str:
+    """Quote for ``Exec=``: a string of the file, within it a quoted word, within it ``%`` as a code."""
+    for char in '\\"`$':
+        word = word.replace(char, f"\\{char}")
+    return word.replace("\\", "\\\\").replace("%", "%%")

@@ -1,0 +1,256 @@
+"""The desktop program itself: it owns a server for as long as the user wants one, opens the page, and shows an icon.
+
+One process for each user: a second start opens the page of the first. Without a tray (no D-Bus, nobody who shows icons)
+everything but the icon is the same. What the icon shows and answers is decided in `core.tray`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import webbrowser
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import IO
+from urllib.parse import urlsplit
+
+import platformdirs
+import trio
+from msgspec import Struct
+
+from appliance.core import tray
+from appliance.core.parts import decoded
+from appliance.core.settings import DEFAULT_HOST, DEFAULT_PORT
+from appliance.core.tray import Action, Facts
+from appliance.desktop.icon import Board, show_icon
+from appliance.errors import Busy, UpstreamFailed
+from appliance.platform.children import Children, open_children
+from appliance.platform.console import PROGRAM, outer_environment, say
+from appliance.platform.process import Command, Ending, open_process
+from appliance.platform.stopping import HANGUP, STOP_SIGNALS
+from appliance.programs.start import own_command
+from appliance.store.model_files import write_whole
+from appliance.store.partial_file import Taken, claim
+from appliance.trio_parts import beside
+from appliance.upstream.client import Address, Exchange
+
+LOCK, READY, LOG = "desktop.lock", "desktop.json", "desktop.log"
+"""Files in the user's data folder: held by the one desktop program, the server's address, what the server says."""
+ENDING = Ending(asked=20.0)
+"""Longer than a server's grace."""
+MAX_LOG = 8 << 20
+LOOK_EVERY = 0.1
+"""Seconds between two looks for the address of a server that starts."""
+GONE_EVERY = 2.0
+"""Seconds between two looks whether a server of somebody else still runs."""
+LOOK_TIME = 2.0
+PATIENCE = 60.0
+"""Seconds that a second start waits for the first one's server."""
+USUAL = f"http://{DEFAULT_HOST}:{DEFAULT_PORT}"
+
+log = logging.getLogger(__name__)
+
+
+class _Ready(Struct, frozen=True):
+    url: str
+
+
+class _Health(Struct, frozen=True):
+    status: str
+
+
+class Desktop:
+    """The state of the one desktop program; `run_desktop` owns its tasks."""
+
+    def __init__(self, words: Sequence[str], folder: Path) -> None:
+        self.board = Board(Facts(condition="stopped", login=autostart_file().exists()))
+        self.wanted = trio.Event()
+        self.stop = trio.CancelScope()
+        self.ended = trio.Event()
+        self._words = words
+        self._folder = folder
+
+    @property
+    def _has_place(self) -> bool:
+        """The user says where the server listens, so no server elsewhere is meant."""
+        return any(word.partition("=")[0] in ("--listen", "--port") for word in self._words)
+
+    @property
+    def log_file(self) -> Path:
+        return self._folder / LOG
+
+    async def serve(self, children: Children, *, page: bool) -> None:
+        """Have a server whenever one is wanted, until cancelled. ``page``: open the page for the first one."""
+        while True:
+            await self.wanted.wait()
+            with trio.CancelScope() as self.stop:
+                if (url := None if self._has_place else await _answering(USUAL)) is not None:
+                    self._say("elsewhere", url)
+                    await self._show(page)
+                    while await _answering(url) is not None:  # noqa: ASYNC110  nobody tells of its end
+                        await trio.sleep(GONE_EVERY)
+                    self._say("stopped")
+                else:
+                    self._say("starting")
+                    await self._serve_own(children, page=page)
+                    self._say("failed")
+            if self.stop.cancelled_caught:
+                self._say("stopped")
+            page, self.wanted = False, trio.Event()
+
+    async def _serve_own(self, children: Children, *, page: bool) -> None:
+        """Run a server to its end."""
+        ready = self._folder / READY
+        port = () if self._has_place or await _is_free(DEFAULT_PORT) else ("--port", "0")
+        argv = (*own_command(), "serve", "--ready-file", str(ready), "--parent-pid", str(os.getpid()))
+        command = Command(argv=(*argv, *port, *self._words), env=outer_environment(), ending=ENDING)
+        with self.log_file.open("wb") as file:
+            async with open_process(children, command, _Log(file)) as child, beside() as nursery:
+                nursery.start_soon(self._announce, ready, page)
+                await child.wait_exit()
+
+    async def _announce(self, ready: Path, page: bool) -> None:
+        while (url := _url_in(ready)) is None:  # noqa: ASYNC110  a file tells nobody
+            await trio.sleep(LOOK_EVERY)
+        self._say("running", url)
+        await self._show(page)
+
+    async def _show(self, page: bool) -> None:
+        if page:
+            await open_page(self.board.facts.url)
+
+    def _say(self, condition: tray.Condition, url: str = "") -> None:
+        self.board.tell(Facts(condition=condition, url=url, login=self.board.facts.login))
+
+    async def act(self, action: Action) -> None:
+        """Do what the user has asked for."""
+        match action:
+            case "open":
+                if self.board.facts.url:
+                    await open_page(self.board.facts.url)
+            case "start":
+                self.wanted.set()
+            case "stop":
+                self.stop.cancel()
+            case "log":
+                await open_page(self.log_file.as_uri())
+            case "login":
+                await self._change_login()
+            case "quit":
+                self.ended.set()
+
+    async def _change_login(self) -> None:
+        file = autostart_file()
+        try:
+            if self.board.facts.login:
+                file.unlink(missing_ok=True)
+            else:
+                text = tray.autostart([*own_command(), "desktop", "--no-page", *_after_dashes(self._words)])
+                await trio.to_thread.run_sync(write_whole, file, text.encode())
+        except OSError as cause:
+            log.warning("%s cannot be changed: %s", file, cause)
+        self.board.tell(Facts(condition=self.board.facts.condition, url=self.board.facts.url, login=file.exists()))
+
+
+async def run_desktop(words: Sequence[str], *, page: bool) -> int:
+    """Run until the user quits; the exit status. ``words`` are options of ``serve``. Raises OSError."""
+    folder = platformdirs.user_data_path(PROGRAM, appauthor=False)
+    folder.mkdir(parents=True, exist_ok=True)
+    os.environ.update(environment := outer_environment())  # a browser must not load this program's libraries
+    for name in set(os.environ) - set(environment):
+        del os.environ[name]
+    try:
+        lock = claim(folder / LOCK)
+    except Taken:
+        return await _open_first(folder)
+    try:
+        (folder / READY).unlink(missing_ok=True)
+        desktop = Desktop(words, folder)
+        desktop.wanted.set()
+        async with open_children() as children, beside() as nursery:
+            nursery.start_soon(partial(desktop.serve, children, page=page))
+            nursery.start_soon(_quit_by_signal, desktop)
+            nursery.start_soon(show_icon, desktop.board, desktop.act)
+            await desktop.ended.wait()
+        return 0
+    finally:
+        lock.release()
+
+
+async def _quit_by_signal(desktop: Desktop) -> None:
+    with trio.open_signal_receiver(*STOP_SIGNALS, *HANGUP) as signals:
+        async for _ in signals:
+            desktop.ended.set()
+
+
+async def _open_first(folder: Path) -> int:
+    """Open the page of the desktop program that runs already."""
+    with trio.move_on_after(PATIENCE):
+        while (found := _url_in(folder / READY)) is None and await _answering(USUAL) is None:  # noqa: ASYNC110
+            await trio.sleep(LOOK_EVERY)
+        await open_page(found or USUAL)
+        return 0
+    say(f"{PROGRAM} runs already, and its server does not; its icon's menu starts it")
+    return 1
+
+
+async def open_page(url: str) -> None:
+    """Open an address in the browser that the user's session names."""
+    if not await trio.to_thread.run_sync(webbrowser.open, url):
+        say(f"no browser was found; open {url}")
+
+
+def autostart_file() -> Path:
+    """Return the desktop entry that starts the program at login, which may not be there."""
+    config = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+    return config / "autostart" / f"{PROGRAM}.desktop"
+
+
+def _after_dashes(words: Sequence[str]) -> Sequence[str]:
+    return ("--", *words) if words else ()
+
+
+def _url_in(ready: Path) -> str | None:
+    with suppress(OSError):
+        found = decoded(_Ready, ready.read_bytes())
+        return found.url if found is not None else None
+    return None
+
+
+async def _answering(url: str) -> str | None:
+    """Return the address if a server of this kind answers there."""
+    parts = urlsplit(url)
+    with trio.move_on_after(LOOK_TIME), suppress(UpstreamFailed, Busy):
+        address = Address(parts.hostname or DEFAULT_HOST, parts.port or DEFAULT_PORT, None, url)
+        async with Exchange(address, "GET", "/health") as response:
+            if decoded(_Health, await response.read(1 << 20)) is not None:
+                return url
+    return None
+
+
+async def _is_free(port: int) -> bool:
+    try:
+        listeners = await trio.open_tcp_listeners(port, host=DEFAULT_HOST)
+    except OSError:
+        return False
+    for listener in listeners:
+        await listener.aclose()
+    return True
+
+
+class _Log:
+    """A `Sink` into a file, which begins again when it is full."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+
+    async def __call__(self, piece: bytes) -> bool:
+        with suppress(OSError):
+            if self._file.tell() > MAX_LOG:
+                self._file.seek(0)
+                self._file.truncate()
+            self._file.write(piece)
+            self._file.flush()
+        return True

@@ -1,0 +1,173 @@
+"""The folder of versions, and what is done there to a payload: it is copied, compared with its signed list, placed.
+
+Everything here waits for the disk, and raises OSError.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from msgspec import Struct
+
+from appliance.core.payload import LIST, SIGNATURE, Payload, PayloadFile, digest_of, read_payload
+from appliance.core.programs import LINE, misplaced, name_of, program_id
+from appliance.engines.installing import SPARE, CannotInstall, copy_folder, sha256_of, size_of
+from appliance.engines.shelf import STAGED, Shelf
+from appliance.engines.unpacking import SUFFIXES, BadArchive, is_archive, read_member, unpack
+from appliance.errors import UsageError
+from appliance.programs.start import VARIABLE
+from appliance.store.model_files import free_bytes
+
+MAX_LIST = 16 << 20
+"""Bytes of a list of files; one of a whole payload has a megabyte."""
+UNPACKED = 3
+"""Bytes that a byte of an archive becomes at most, as far as payloads go."""
+PACKAGED = (Path("/usr/lib"), Path("/usr/share"), Path("/usr/bin"), Path("/usr/libexec"))
+"""Where package managers put programs, and nobody else does."""
+TRUSTED = "trusted.pub"
+"""The public key that the first upgrade was checked with; the next ones need no other."""
+
+
+class Source(Struct, frozen=True, kw_only=True):
+    """A payload that was found: a folder or an archive, with its list."""
+
+    path: Path
+    payload: Payload
+    program: str
+
+
+class Programs(Shelf):
+    """The folder of versions; each is one folder, or a link to the folder where the user has unpacked it."""
+
+    verbs = "llama-appliance upgrade"
+    make_room = f"make it writable, make room, or name another folder with {VARIABLE}"
+
+    def place_of(self, build: str) -> Path:
+        return self.root / name_of(build)
+
+    def staged_at(self, build: str) -> Path:
+        return self.root / STAGED / name_of(build)
+
+    def builds_in(self, folder: Path) -> list[str]:
+        found = [path.parent.name for path in folder.glob(f"*/{LIST}")]
+        return sorted(f"{LINE}/{name}" for name in found if not name.startswith("."))
+
+    @property
+    def trusted(self) -> Path:
+        return self.root / TRUSTED
+
+    def enter(self, folder: Path) -> str:
+        """Have the folder among the versions, by a link if it lies elsewhere; its id. Raises UsageError."""
+        source = find(folder)
+        place = self.place_of(source.program)
+        if folder.resolve() != place.resolve():
+            self.root.mkdir(parents=True, exist_ok=True)
+            fresh = self.root / f".{place.name}.new"
+            fresh.unlink(missing_ok=True)
+            fresh.symlink_to(folder.resolve())
+            fresh.replace(place)  # a link whose folder has gone gives way
+        return source.program
+
+    def held(self) -> tuple[str, ...]:
+        """Return the versions that the user installed elsewhere: no upgrade removes their links."""
+        return tuple(program for program in self.placed() if self.place_of(program).is_symlink())
+
+    def copy(self, source: Source, check: Callable[[], None]) -> Path:
+        """Stage the payload. ``check`` is called often and may raise. Raises CannotInstall."""
+        self._check_room(source)
+        work = self.work_folder(name_of(source.program))
+        try:
+            if source.path.is_dir():
+                copy_folder(source.path, work, check)
+            else:
+                unpack(source.path, work, check)
+            found = [folder for folder in (work, *work.iterdir()) if (folder / LIST).is_file()]
+            if not found:
+                raise CannotInstall(f"{source.path} has no {LIST} at its top, so it is not a payload of this program")
+            return self.stage(found[0], source.program)
+        except BadArchive as cause:
+            raise CannotInstall(str(cause)) from None
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+
+    def _check_room(self, source: Source) -> None:
+        size = size_of(source.path) if source.path.is_dir() else source.path.stat().st_size * UNPACKED
+        free = free_bytes(self.root)
+        if free < size + SPARE:
+            raise CannotInstall(
+                f"the new version may need {(size + SPARE) / 1e9:.1f} GB in {self.root}, where {free / 1e9:.1f} GB "
+                f"are free; make room, or name another folder with {VARIABLE}"
+            )
+
+
+def refuse_packaged(folder: Path | None) -> Path:
+    """Return the running program's folder. Raises UsageError for one that somebody else upgrades."""
+    if sys.platform == "win32":
+        raise UsageError("'upgrade' does not work on Windows yet; install the newer version over this one")
+    if folder is None:
+        raise UsageError(
+            "this program runs from its sources or from pip, which upgrade it; 'upgrade' is for the frozen program"
+        )
+    if any(folder.is_relative_to(place) for place in PACKAGED):
+        raise UsageError(
+            f"{folder} belongs to the package manager, which upgrades it: 'apt install ./FILE.deb' or 'dnf install "
+            "./FILE.rpm'"
+        )
+    return folder
+
+
+def find(path: Path) -> Source:
+    """Return the payload that a folder or an archive is. Raises UsageError."""
+    try:
+        if path.is_dir():
+            content = (path / LIST).read_bytes() if (path / LIST).is_file() else None
+        elif path.is_file() and is_archive(path):
+            content = read_member(path, LIST, MAX_LIST)
+        else:
+            raise UsageError(f"{path} is not a payload: give its folder, or its archive ({', '.join(SUFFIXES)})")
+        if content is None:
+            raise UsageError(f"{path} has no {LIST}, so it is not a payload of this program")
+        payload = read_payload(content)
+    except (ValueError, BadArchive) as cause:
+        raise UsageError(f"{LIST} in {path} cannot be read: {cause}; fetch it again") from None
+    return Source(path=path, payload=payload, program=program_id(payload.version, digest_of(content)))
+
+
+def damage_of(folder: Path, program: str, check: Callable[[], None]) -> str:
+    """Return the first difference between the folder and its list, in words; empty: it is what the list says.
+
+    ``program`` is the id that the list's own sum must give.
+    """
+    try:
+        content = (folder / LIST).read_bytes()
+        payload = read_payload(content)
+    except (OSError, ValueError) as cause:
+        return f"its {LIST} cannot be read: {cause}"
+    if program_id(payload.version, digest_of(content)) != program:
+        return f"its {LIST} is of another version than {name_of(program)}"
+    if path := misplaced(payload):
+        return f"its list names {path!r}, which is not a plain path inside it"
+    files = {file.path: file for file in payload.files}
+    for root, folders, names in os.walk(folder):
+        for name in (*names, *(each for each in folders if Path(root, each).is_symlink())):
+            path = Path(root, name)
+            listed = files.pop(path.relative_to(folder).as_posix(), None)
+            if listed is None:
+                if path.parent != folder or name not in (LIST, SIGNATURE):
+                    return f"{path.relative_to(folder)} is not in its list"
+            elif not _is_as_listed(path, listed, check):
+                return f"{listed.path} is not what its list says"
+    return f"{next(iter(files))} is missing" if files else ""
+
+
+def _is_as_listed(path: Path, listed: PayloadFile, check: Callable[[], None]) -> bool:
+    if listed.link or path.is_symlink():
+        return path.is_symlink() and path.readlink().as_posix() == listed.link
+    state = path.stat()
+    if state.st_size != listed.size or bool(state.st_mode & 0o100) != listed.executable:
+        return False
+    return sha256_of(path, check) == listed.sha256

@@ -1,0 +1,208 @@
+"""The first thing of every start: the program that the user installed leads to the version that is in use now.
+
+    <data>/programs/<version>-<digest12>/   a version; a link for the folder that the user unpacked
+    <data>/programs/state.json              what is in use, what was before it, the upgrade under way
+    <data>/programs/.runs/<pid>             servers of a version on trial
+
+A switch is one write of ``state.json``, so no start ever sees half of it. Commands, services and desktop entries keep
+the path that they have always had. A folder that is not linked there is nobody's business here: an application that
+carries its own copy of the program always runs that copy. This module is imported by every start, hence its function
+level imports: where nothing was ever upgraded it looks for one file.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from appliance.core.payload import LIST
+from appliance.platform.console import PROGRAM, is_frozen, outer_environment, say
+
+if TYPE_CHECKING:
+    from appliance.core.programs import Run
+
+VARIABLE = "LLAMA_APPLIANCE_PROGRAMS_DIR"
+LED, RUN = "LLAMA_APPLIANCE_LED_BY", "LLAMA_APPLIANCE_RUN"
+"""Set for the version that a start led to, which leads nowhere else: the program that did, the file of its run."""
+ONE_FILE = "LLAMA_APPLIANCE_FILE"
+"""Set by the one-file program (installer/onefile.c): the file that the user started."""
+STATE = "state.json"
+RUNS = ".runs"
+LOOK = "look"
+"""The file with the address where looks for newer versions are taken."""
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+run_file: Path | None = None
+"""The note of this very run, while it is on trial."""
+_leader = ""
+
+
+def programs_folder() -> Path:
+    """Return the folder of versions: `VARIABLE`, else in the user's data folder."""
+    if named := os.environ.get(VARIABLE):
+        return Path(named).expanduser().absolute()
+    import platformdirs
+
+    return Path(platformdirs.user_data_dir(PROGRAM, appauthor=False)) / "programs"
+
+
+def own_folder() -> Path | None:
+    """Return the payload that this program was started from; None: it runs from its sources."""
+    folder = Path(sys.executable if is_frozen() else sys.argv[0]).resolve().parent
+    return folder if (folder / LIST).is_file() else None
+
+
+def own_command() -> list[str]:
+    """Return the command that starts this program, and that leads to the version in use also after a switch."""
+    if _leader:
+        return [_leader]
+    if one_file := os.environ.get(ONE_FILE):  # the folder that it unpacked itself into comes and goes
+        return [one_file]
+    if is_frozen():
+        return [str(Path(sys.executable).resolve())]
+    return [sys.argv[0]] if own_folder() is not None else [sys.executable, "-m", "appliance"]
+
+
+def linked(root: Path) -> Iterator[tuple[str, Path]]:
+    """Return the name and the folder of each version that the user installed elsewhere."""
+    for entry in os.scandir(root):
+        if entry.is_symlink() and (folder := Path(entry.path).resolve()).is_dir():
+            yield entry.name, folder
+
+
+def lead() -> None:
+    """Become the version in use if this is not it; note the run of one on trial. Returns where this one is to go on."""
+    global run_file, _leader
+    _leader, run = os.environ.pop(LED, ""), os.environ.pop(RUN, "")
+    if _leader:
+        run_file = Path(run) if run else None
+        return
+    own = own_folder()
+    root = programs_folder() if own is not None else None
+    if own is None or root is None or sys.platform == "win32" or not (root / STATE).is_file():
+        return
+    try:
+        _lead(own, root)
+    except (OSError, TimeoutError) as cause:
+        say(f"{PROGRAM}: which version is in use cannot be found out in {root} ({cause}); this one is used")
+
+
+def _lead(own: Path, root: Path) -> None:
+    global run_file
+    from appliance.core import programs
+    from appliance.store.engine_state import StateFile
+
+    is_linked = any(folder == own for _, folder in linked(root))
+    if not is_linked and own.parent != root.resolve():
+        return
+    file = StateFile(root)
+    state = file.read()
+    now, boot = time.time(), _boot()
+    for run in _ended_runs(root):
+        if (event := programs.failure_of(run, boot)) is not None:
+            before = programs.chosen(state, _here(root))
+            state, _ = file.tell([event])
+            after = programs.chosen(state, _here(root))
+            if before != after and before is not None and after is not None:
+                say(
+                    f"{PROGRAM}: version {programs.name_of(before)} {event.why} within its first hour; "
+                    f"{programs.name_of(after)} is used again"
+                )
+    program = programs.chosen(state, _here(root))
+    if program is None:
+        return
+    folder = (root / programs.name_of(program)).resolve()
+    if folder != own and not is_linked:
+        return  # somebody asked for this very version
+    if programs.is_on_trial(state, program, now) and sys.argv[1:2] and sys.argv[1] in programs.SERVES:
+        run_file = _noted(root, programs.Run(program=program, pid=os.getpid(), boot=boot, at=now))
+    if folder == own:
+        return
+    command = str(folder / PROGRAM)
+    environment = outer_environment() | {LED: str(own / PROGRAM), RUN: str(run_file or "")}
+    try:
+        os.execve(command, [command, *sys.argv[1:]], environment)
+    except OSError as cause:
+        ended()
+        say(f"{PROGRAM}: {command} cannot be started ({cause.strerror}); this version is used")
+
+
+def _here(root: Path) -> list[str]:
+    from appliance.core.programs import LINE
+
+    return [f"{LINE}/{path.parent.name}" for path in root.glob(f"*/{LIST}") if not path.parent.name.startswith(".")]
+
+
+def _boot() -> str:
+    try:
+        return BOOT_ID.read_text().strip()
+    except OSError:
+        import psutil
+
+        return str(round(psutil.boot_time()))
+
+
+def look_address(root: Path) -> str | None:
+    """Return where looks for newer versions are taken; None: they are switched off."""
+    try:
+        return (root / LOOK).read_text("utf-8").strip() or None
+    except OSError:
+        return None
+
+
+# ---- runs ------------------------------------------------------------------------------------------------------------
+
+
+def _noted(root: Path, run: Run) -> Path:
+    import msgspec
+
+    from appliance.store.model_files import write_whole
+
+    file = root / RUNS / str(run.pid)
+    write_whole(file, msgspec.json.encode(run))
+    return file
+
+
+def _ended_runs(root: Path) -> Iterator[Run]:
+    """Return the runs that nobody has forgotten and whose process is gone, each once."""
+    from appliance.core.parts import decoded
+    from appliance.core.programs import Run
+
+    for file in list((root / RUNS).glob("[0-9]*")):
+        run = decoded(Run, file.read_bytes())
+        if run is None or not _lives(run.pid):
+            file.unlink(missing_ok=True)
+            if run is not None:
+                yield run
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return pid != os.getpid()  # this process has only begun: the note is of another one that had its number
+
+
+def ended() -> None:
+    """This run ended in good order, or is on trial no more: forget it."""
+    global run_file
+    if run_file is not None:
+        run_file.unlink(missing_ok=True)
+        run_file = None
+
+
+async def forget_after_trial() -> None:
+    """Forget this run when its version's hour is over: what happens to it later is no reason to return."""
+    if run_file is not None:
+        import trio
+
+        from appliance.core.engines.state import TRIAL
+
+        await trio.sleep(TRIAL)
+        ended()

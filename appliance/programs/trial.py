@@ -1,0 +1,241 @@
+"""A new version is tried: it serves once, beside the running server and with the user's own settings, and is asked.
+
+`as_trial` is the new version's side, `try_version` that of the version in use. The two only agree on ``serve --trial
+DIR``, on ``DIR/ready.json``, and on the variable with the key: they are of different versions.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections import deque
+from collections.abc import Callable, MutableMapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import urlsplit
+
+import msgspec
+import psutil
+import trio
+from msgspec import Struct, structs
+
+from appliance.catalog.sources import default_models_dir
+from appliance.core.config.additions import StreamsConfig
+from appliance.core.config.types import Config
+from appliance.core.parts import decoded
+from appliance.core.programs import NAME, SERVES, model_to_ask, words_for_trial
+from appliance.core.settings import KEY_VARIABLE, Embedding
+from appliance.engines.found import FOLDER_VARIABLE, installed_folder
+from appliance.errors import Busy, UpstreamFailed
+from appliance.platform.children import Child, Children, describe_status
+from appliance.platform.console import outer_environment
+from appliance.platform.ports import LOOPBACK
+from appliance.platform.process import Command, Ending, Lines, before_end, open_process, text_of
+from appliance.plugins.folders import default_data
+from appliance.settings import AppSettings
+from appliance.store.versions import keep
+from appliance.upstream.client import Address, Exchange
+
+READY = "ready.json"
+START_TIME = 180.0
+"""Seconds until it must listen, which includes copying the data."""
+CHAT_TIME = 300.0
+"""Seconds for the answer, which includes loading the model."""
+ENDING = Ending(asked=30.0)
+LOOK_EVERY = 0.05
+SHOWN_LINES = 5
+MAX_ANSWER = 16 << 20
+JSON_HEADERS = ((b"Content-Type", b"application/json"),)
+
+T = TypeVar("T")
+
+
+# ---- the new version's side ------------------------------------------------------------------------------------------
+
+
+def as_trial(settings: AppSettings, folder: Path, environ: MutableMapping[str, str]) -> AppSettings:
+    """Return the settings of a server that disturbs no other one: its data are copies in ``folder``.
+
+    Each database is also copied beside itself (`store.versions`), for the way back. Sets variables of the environment,
+    so that what this program would write into the user's data folder goes into ``folder``. Raises OSError, UsageError,
+    sqlite3.Error.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    environ[FOLDER_VARIABLE] = str(installed_folder(environ))
+    sources = settings.sources
+    if sources.models_dir is None and settings.config is None:
+        sources = structs.replace(sources, models_dir=default_models_dir())
+    data, config = folder / "data", settings.config
+    keep(default_data().with_name("conversations.db"), data / NAME / "conversations.db")
+    if config is not None:
+        config = _apart(config, folder)
+    for variable in ("XDG_DATA_HOME", "WIN_PD_OVERRIDE_LOCAL_APPDATA"):
+        environ[variable] = str(data)
+    http = structs.replace(settings.http, listen=((LOOPBACK, 0),), ollama_port=None, tls=None)
+    embedding = Embedding(ready_file=str(folder / READY), parent_pid=os.getppid())
+    return structs.replace(
+        settings, http=http, sources=sources, config=config, embedding=embedding, trial=True, log_file=None
+    )
+
+
+def _apart(config: Config, folder: Path) -> Config:
+    """The same configuration, with files of its own."""
+    store, kept = config.store, config.conversations
+    if store is not None and store.path:
+        keep(Path(store.path), folder / "activity.db")
+        store = structs.replace(store, path=str(folder / "activity.db"))
+    if kept.path:
+        keep(Path(kept.path).expanduser(), folder / "conversations.db")
+        kept = structs.replace(kept, path=str(folder / "conversations.db"))
+    streams = structs.replace(config.streams, path=StreamsConfig().path)
+    return structs.replace(config, store=store, conversations=kept, streams=streams)
+
+
+# ---- the side of the version in use ----------------------------------------------------------------------------------
+
+
+class Serving(Struct, frozen=True, kw_only=True):
+    """A server to imitate: its words after ``serve``, and its folder."""
+
+    words: tuple[str, ...] = ()
+    cwd: str | None = None
+
+
+class _Ready(Struct, frozen=True):
+    url: str
+
+
+class _Model(Struct, frozen=True):
+    id: str
+
+
+class _Models(Struct, frozen=True):
+    data: list[_Model]
+
+
+class _Message(Struct, frozen=True):
+    content: str | None = None
+
+
+class _Choice(Struct, frozen=True):
+    message: _Message
+
+
+class _Chat(Struct, frozen=True):
+    choices: list[_Choice]
+
+
+class _Failed(Exception):
+    """Why the version is not taken."""
+
+
+def running(folders: Sequence[Path]) -> Serving | None:
+    """Return this user's server that runs from one of these folders, the oldest one; it waits for /proc."""
+    for process in sorted(psutil.process_iter(["cmdline", "create_time", "exe"]), key=_began):
+        words: list[str] = process.info["cmdline"] or []
+        at = words.index(SERVES[0]) if SERVES[0] in words[:3] else 0
+        programs = [Path(word) for word in (*words[:at], process.info["exe"] or "") if word.startswith("/")]
+        if at and "--trial" not in words and any(_is_in(program, folders) for program in programs):
+            try:
+                return Serving(words=tuple(words[at + 1 :]), cwd=process.cwd())
+            except psutil.Error:
+                continue
+    return None
+
+
+def _is_in(program: Path, folders: Sequence[Path]) -> bool:
+    return any(program.resolve().is_relative_to(folder.resolve()) for folder in folders)
+
+
+def _began(process: psutil.Process) -> float:
+    return float(process.info["create_time"] or 0)
+
+
+async def try_version(
+    folder: Path, serving: Serving, named: str | None, work: Path, children: Children, tell: Callable[[str], None]
+) -> str:
+    """Start the version in ``folder``, ask it a chat, and end it; why it is not taken, or empty.
+
+    ``work`` is a new folder, for its copies. ``named``: the model to ask, else the starter model or the first one.
+    """
+    key = secrets.token_urlsafe(24)
+    argv = (str(folder / NAME), "serve", "--trial", str(work), *words_for_trial(serving.words))
+    env = outer_environment() | {KEY_VARIABLE: key}
+    command = Command(argv=argv, env=env, cwd=serving.cwd, ending=ENDING)
+    lines: deque[str] = deque(maxlen=SHOWN_LINES)
+    output = Lines(lambda line: lines.append(text_of(line)))
+    try:
+        async with open_process(children, command, output) as child:
+            try:
+                await _try(child, work / READY, key, named, tell)
+            except _Failed as cause:
+                said = f"; it said: {' | '.join(lines)}" if lines else ""
+                return f"{cause}{said}"
+    except (OSError, ValueError) as cause:
+        return f"it cannot be started: {cause}"
+    return ""
+
+
+async def _try(child: Child, ready: Path, key: str, named: str | None, tell: Callable[[str], None]) -> None:
+    """Raises _Failed."""
+    try:
+        with trio.fail_after(START_TIME):
+            url = await before_end(child, partial(_url, ready))
+    except trio.TooSlowError:
+        raise _Failed(f"it did not listen within {START_TIME:.0f} s") from None
+    if url is None:
+        raise _Failed(f"it ended at its start ({describe_status(await child.wait())})")
+    address = Address(LOOPBACK, urlsplit(url).port or 0, key, url)
+    try:
+        with trio.fail_after(CHAT_TIME):
+            tell(await _chat(address, named))
+    except trio.TooSlowError:
+        raise _Failed(f"it did not answer within {CHAT_TIME:.0f} s") from None
+    except (UpstreamFailed, Busy) as cause:
+        raise _Failed(f"it broke off while it was asked: {cause}") from None
+    child.terminate()
+    with trio.move_on_after(ENDING.asked):
+        if status := await child.wait():
+            raise _Failed(f"it did not end in good order when it was asked to ({describe_status(status)})")
+        return
+    raise _Failed(f"it did not end within {ENDING.asked:.0f} s when it was asked to")
+
+
+async def _url(ready: Path) -> str:
+    """Return the address once the version listens."""
+    while True:
+        if (found := decoded(_Ready, _content(ready))) is not None:
+            return found.url
+        await trio.sleep(LOOK_EVERY)
+
+
+def _content(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError:
+        return b""
+
+
+async def _chat(address: Address, named: str | None) -> str:
+    """Ask one question; what came of it, in words. Raises _Failed, UpstreamFailed, Busy."""
+    models = await _asked(address, "GET", "/v1/models", _Models)
+    model = model_to_ask([each.id for each in models.data], named)
+    if model is None:
+        return "it serves; there is no model that it could be asked with"
+    question: dict[str, object] = {
+        "model": model, "max_tokens": 16, "temperature": 0, "messages": [{"role": "user", "content": "Hello!"}]
+    }  # fmt: skip
+    answer = await _asked(address, "POST", "/v1/chat/completions", _Chat, question)
+    if not answer.choices:
+        raise _Failed(f"{model} gave an empty answer")
+    return f"it serves, and {model} answers"
+
+
+async def _asked(address: Address, method: str, path: str, kind: type[T], body: object = None) -> T:
+    sent = b"" if body is None else msgspec.json.encode(body)
+    async with Exchange(address, method, path, JSON_HEADERS, sent) as response:
+        answer = await response.read(MAX_ANSWER)
+    if response.status != 200 or (found := decoded(kind, answer)) is None:
+        raise _Failed(f"{method} {path} was answered with {response.status}: {answer[:300].decode('utf-8', 'replace')}")
+    return found

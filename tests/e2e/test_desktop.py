@@ -1,0 +1,224 @@
+"""The program of the desktop: server, page and icon, with a real browser command, a real D-Bus and a real panel."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+from collections.abc import Generator
+from contextlib import ExitStack
+from pathlib import Path
+from urllib.request import urlopen
+
+import psutil
+import pytest
+from jeepney import DBusAddress, new_method_call
+from jeepney.io.blocking import open_dbus_connection
+from program import COMMAND, REQUIRED, fresh_environment, wait_gone
+from waiting import wait
+
+if sys.platform != "linux":
+    pytest.skip("elsewhere it opens the page alone", allow_module_level=True)
+
+TIME = 60.0
+GREEN, GREY = 0x59C392, 0x9AA5AC
+PANEL = """<?xml version="1.0" encoding="UTF-8"?>
+<channel name="xfce4-panel" version="1.0">
+  <property name="configver" type="int" value="2"/>
+  <property name="panels" type="array">
+    <value type="int" value="1"/>
+    <property name="panel-1" type="empty">
+      <property name="position" type="string" value="p=6;x=0;y=0"/>
+      <property name="size" type="uint" value="48"/>
+      <property name="length" type="uint" value="100"/>
+      <property name="plugin-ids" type="array"><value type="int" value="1"/></property>
+    </property>
+  </property>
+  <property name="plugins" type="empty">
+    <property name="plugin-1" type="string" value="systray"/>
+  </property>
+</channel>
+"""
+
+
+class Desk:
+    """A user's session: its environment, the pages that were opened, and the desktop programs of it."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.opened = home / "opened"
+        self.opened.touch()
+        browser = home / "browser"
+        browser.write_text(f'#!/bin/sh\necho "$1" >> {self.opened}\n')
+        browser.chmod(0o755)
+        self.env = fresh_environment(home) | {"BROWSER": str(browser), "XDG_CONFIG_HOME": str(home / "config")}
+        for name in ("DISPLAY", "WAYLAND_DISPLAY", "DBUS_SESSION_BUS_ADDRESS"):
+            self.env.pop(name, None)
+
+    def start(self, *words: str) -> subprocess.Popen[bytes]:
+        command = [str(COMMAND), "desktop", "--", "--port", "0", "--no-stores", *words]
+        return subprocess.Popen(command, cwd=self.home, env=self.env, stdin=subprocess.DEVNULL)
+
+    def pages(self) -> list[str]:
+        return self.opened.read_text().splitlines()
+
+    def wait_page(self, number: int = 1) -> str:
+        """The page that was opened as the ``number``th."""
+        return wait(self.pages, lambda pages: len(pages) >= number, within=TIME, told=self.log)[number - 1]
+
+    def log(self) -> str:
+        file = self.home / "xdg_data_home" / "llama-appliance" / "desktop.log"
+        return file.read_text() if file.exists() else ""
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        process.terminate()
+        process.wait(TIME)
+
+
+def health(url: str) -> str:
+    with urlopen(f"{url}/health", timeout=TIME) as answer:
+        return str(json.loads(answer.read())["status"])
+
+
+def test_without_a_tray_it_serves_and_opens_the_page_and_a_second_start_opens_the_same(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    first = desk.start()
+    try:
+        url = desk.wait_page()
+        assert health(url) == "ok"
+        [server] = [each for each in psutil.Process(first.pid).children() if "serve" in each.cmdline()]
+        second = desk.start()
+        assert second.wait(TIME) == 0
+        assert desk.wait_page(2) == url
+        first.send_signal(signal.SIGTERM)
+        assert first.wait(TIME) == 0
+        wait_gone([server])
+    finally:
+        end(first)
+
+
+def test_a_server_that_ends_by_itself_leaves_its_words_in_the_log(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    first = desk.start("--engine", "/nowhere")
+    try:
+        wait(lambda: "/nowhere" in desk.log(), within=TIME)
+        assert first.poll() is None
+        assert desk.pages() == []
+    finally:
+        end(first)
+
+
+# ---- with a tray -----------------------------------------------------------------------------------------------------
+
+
+class Screen:
+    """The picture of an X server, which is a file in memory (XWD, as `-fbdir` makes it)."""
+
+    def __init__(self, file: Path) -> None:
+        with file.open("rb") as opened:
+            self._picture = mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ)
+        head = struct.unpack(">25I", self._picture[:100])
+        self._begin = head[0] + 12 * head[19]
+        self.width, self.height, self._stride = head[4], head[5], head[12]
+
+    def pixels(self, colour: int) -> int:
+        """How many pixels have this colour (0xRRGGBB)."""
+        wanted = struct.pack("<I", colour)[:3]
+        rows = (self._picture[at : at + 4 * self.width] for at in self._rows())
+        return sum(row[x : x + 3] == wanted for row in rows for x in range(0, len(row), 4))
+
+    def _rows(self) -> range:
+        return range(self._begin, self._begin + self._stride * self.height, self._stride)
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Generator[Desk]:
+    """A session with a bus, a screen and a panel."""
+    for program in ("dbus-daemon", "Xvfb", "xfce4-panel"):
+        if shutil.which(program) is None:
+            (pytest.fail if os.environ.get(REQUIRED) else pytest.skip)(f"{program} is not on this machine")
+    desk = Desk(tmp_path)
+    settings = tmp_path / "config" / "xfce4" / "xfconf" / "xfce-perchannel-xml"
+    settings.mkdir(parents=True)
+    (settings / "xfce4-panel.xml").write_text(PANEL)
+    bus = f"unix:path={tmp_path / 'bus'}"
+    with ExitStack() as stack:
+
+        def run(*command: str) -> None:
+            log = stack.enter_context((tmp_path / f"{command[0]}.log").open("wb"))
+            process = subprocess.Popen(command, env=desk.env, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            stack.callback(process.wait, TIME)
+            stack.callback(process.terminate)
+
+        run("dbus-daemon", "--session", "--nofork", "--nosyslog", f"--address={bus}")
+        reader, writer = os.pipe()
+        stack.callback(os.close, reader)
+        os.set_inheritable(writer, True)
+        log = stack.enter_context((tmp_path / "Xvfb.log").open("wb"))
+        screen = [
+            "Xvfb",
+            "-displayfd",
+            str(writer),
+            "-screen",
+            "0",
+            "320x64x24",
+            "-fbdir",
+            str(tmp_path),
+            "-nolisten",
+            "tcp",
+        ]
+        server = subprocess.Popen(
+            screen, env=desk.env, pass_fds=[writer], stdin=subprocess.DEVNULL, stdout=log, stderr=log
+        )
+        stack.callback(server.wait, TIME)
+        stack.callback(server.terminate)
+        os.close(writer)
+        desk.env |= {"DISPLAY": f":{os.read(reader, 16).decode().strip()}", "DBUS_SESSION_BUS_ADDRESS": bus}
+        wait((tmp_path / "bus").exists)
+        run("xfce4-panel", "--disable-wm-check")
+        yield desk
+
+
+def test_the_icon_shows_the_server_and_its_menu_steers_it(desk: Desk, tmp_path: Path) -> None:
+    program = desk.start()
+    try:
+        desk.wait_page()
+        screen = Screen(tmp_path / "Xvfb_screen0")
+        wait(lambda: screen.pixels(GREEN), lambda found: found > 20, within=TIME)
+        with open_dbus_connection(desk.env["DBUS_SESSION_BUS_ADDRESS"]) as bus:
+            name = f"org.kde.StatusNotifierItem-{program.pid}-1"
+            menu = DBusAddress("/MenuBar", name, "com.canonical.dbusmenu")
+            asked = new_method_call(menu, "GetLayout", "iias", (0, -1, []))
+            _, (_, _, lines) = bus.send_and_get_reply(asked).body
+            labels = {line[1][1]["label"][1]: line[1][0] for line in lines if "label" in line[1][1]}
+            assert {"Open the page", "Start", "Stop", "Show the log", "Start at login", "Quit"} < set(labels)
+
+            def click(label: str) -> None:
+                event = (labels[label], "clicked", ("i", 0), 0)
+                bus.send_and_get_reply(new_method_call(menu, "Event", "isvu", event))
+
+            click("Open the page")
+            assert desk.wait_page(2) == desk.pages()[0]
+            click("Stop")
+            wait(lambda: screen.pixels(GREY), lambda found: found > 20, within=TIME)
+            assert [each for each in psutil.Process(program.pid).children() if "serve" in each.cmdline()] == []
+            click("Start")
+            wait(lambda: screen.pixels(GREEN), lambda found: found > 20, within=TIME)
+            entry = tmp_path / "config" / "autostart" / "llama-appliance.desktop"
+            click("Start at login")
+            wait(entry.exists)
+            click("Start at login")
+            wait(lambda: not entry.exists())
+            click("Show the log")
+            assert desk.wait_page(3).endswith("desktop.log")
+            click("Quit")
+        assert program.wait(TIME) == 0
+    finally:
+        end(program)
