@@ -121,7 +121,7 @@ async def test_only_a_few_files_wait(monkeypatch: pytest.MonkeyPatch):
 
 async def test_damaged_files_are_read_or_refused():
     good, chance = pages_of(text_of("Hello"), text_of("again")), random.Random(7)
-    for _ in range(6):
+    for _ in range(3):
         broken = bytearray(good)
         for _ in range(20):
             broken[chance.randrange(8, len(broken))] = chance.randrange(256)
