@@ -11,6 +11,7 @@ import io
 import logging
 import sys
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -87,11 +88,13 @@ def _texts(reader: PdfReader, until: float) -> Reading:
 
 
 def _bound_memory() -> None:
-    """Windows has no such bound for a process of its own; there the library's own limits hold."""
+    """Where the system has no such bound (Windows) or refuses it (some of macOS), the library's own limits hold."""
     if sys.platform != "win32":
         import resource
 
-        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+        _, hard = resource.getrlimit(resource.RLIMIT_AS)
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_AS, (MEMORY if hard < 0 else min(MEMORY, hard), hard))
 
 
 if __name__ == "__main__":

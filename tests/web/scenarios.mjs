@@ -211,7 +211,7 @@ export const scenarios = {
     await page.reload();
     await page.getByRole("button", { name: "Parameters" }).click();
     await page.getByLabel("Preset").selectOption("careful");
-    await page.getByRole("button", { name: "Close" }).click();
+    await page.getByRole("complementary", { name: "Parameters" }).getByRole("button", { name: "Close" }).click();
     const shown = await messages(page).evaluateAll((all) => all.map((each) => each.dataset.message));
     const device = await another(browser, url);
     await device.page.goto(url);
