@@ -31,7 +31,7 @@ from appliance.errors import ApplianceError, BadRequest, Busy, Forbidden, NotFou
 from appliance.store.conversations import ConversationStore, failure
 from appliance.streams.generation import End, Generation
 from appliance.trio_parts import Changed, persist
-from appliance.wire import Conversation, Fields, Hit, Listing, Message, Whole, Written
+from appliance.wire import Conversation, Fields, Hit, Listing, Message, Preset, Whole, Written
 
 log = logging.getLogger(__name__)
 
@@ -112,7 +112,10 @@ class Conversations:
             return Listing(enabled=False)
 
         def read(store: ConversationStore) -> Listing:
-            return Listing(enabled=True, conversations=tuple(store.list()), bytes=store.size(), limit=self._limit)
+            found = tuple(store.list())
+            return Listing(
+                enabled=True, conversations=found, presets=store.presets(), bytes=store.size(), limit=self._limit
+            )
 
         return await self._do(read)
 
@@ -200,8 +203,13 @@ class Conversations:
         self._tell(None)
         return added
 
+    async def set_preset(self, preset: Preset) -> None:
+        """Keep settings under a name, or delete those of that name."""
+        await self._do(lambda store: store.set_preset(preset, _now()))
+        self._tell(None)
+
     async def empty(self) -> None:
-        """Delete everything at once, for good."""
+        """Delete all conversations at once, for good."""
         await self._do(lambda store: store.empty())
         self._tell(None)
 

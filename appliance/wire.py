@@ -170,6 +170,27 @@ class Whole(Struct, frozen=True, kw_only=True):
     deleted: tuple[str, ...] = ()
 
 
+class Preset(Struct, frozen=True, kw_only=True):
+    """Settings of conversations under a name, a JSON object; null deletes them."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=60)]
+    settings: Raw
+
+
+class File(Struct, frozen=True, kw_only=True):
+    """The content of an attachment; base64 in JSON."""
+
+    type: Annotated[str, Meta(max_length=127)]
+    data: bytes
+
+
+class Carton(Struct, frozen=True, kw_only=True):
+    """Whole conversations and the attachments that they name, by hash: the content of an export."""
+
+    conversations: tuple[Whole, ...]
+    files: dict[Hash, File] = {}
+
+
 class Hit(Struct, frozen=True, kw_only=True):
     """One message that has all words of a search; ``excerpt`` marks them with U+0002 and U+0003."""
 
@@ -184,6 +205,8 @@ class Listing(Struct, frozen=True, kw_only=True):
 
     enabled: bool
     conversations: tuple[Conversation, ...] = ()
+    presets: dict[str, Raw] = {}
+    """Settings of conversations by the names that people gave them; each is a JSON object."""
     bytes: int = 0
     limit: int = 0
 

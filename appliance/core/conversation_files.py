@@ -257,7 +257,9 @@ def _message(conversation: str, theirs: _TheirMessage, parent: str | None, files
 def _attached(extra: _Extra, files: list[tuple[str, bytes]]) -> Attachment | None:
     """Text, a data URL, or bare base64; None for what has no content or cannot be read."""
     kind, data = "text/plain", extra.content.encode("utf-8", "replace")
-    if match := _DATA_URL.match(extra.base64Url):
+    if extra.type == "PDF" and data:  # its text is what a model can read
+        packed = ""
+    elif match := _DATA_URL.match(extra.base64Url):
         kind, packed = match[1], extra.base64Url[match.end() :]
     else:
         packed = extra.base64Data
@@ -374,9 +376,11 @@ def _extra(attachment: Attachment, data: bytes) -> dict[str, str]:
 
 def write_many(wholes: Sequence[Whole], files: Files) -> bytes:
     """A ZIP of such files."""
-    out = io.BytesIO()
+    out, names = io.BytesIO(), set[str]()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as packed:
         for whole in wholes:
             name, content = write_file(whole, files)
+            name = f"{whole.conversation.id}.jsonl" if name in names else name
+            names.add(name)
             packed.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), content, zipfile.ZIP_DEFLATED)
     return out.getvalue()

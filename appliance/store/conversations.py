@@ -11,20 +11,25 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import msgspec
-from msgspec import UNSET, structs
+from msgspec import UNSET, Raw, structs
 
 from appliance.core import conversations as rules
 from appliance.errors import ApplianceError, BadRequest, Busy, Conflict, NotFound, StoreFailed, UsageError
 from appliance.store.activity_schema import set_aside
 from appliance.store.versions import restored
-from appliance.wire import Conversation, Fields, Hit, Message, Whole
+from appliance.wire import Conversation, Fields, Hit, Message, Preset, Whole
 
 VERSION = 1
 UNDO_MS = 60_000
 """How long a deletion can be taken back; the page offers it for ten seconds."""
+UNUSED_MS = 86_400_000
+"""How long a file that was attached may wait until its message is sent."""
 MAX_MESSAGES = 20_000
 """Messages of one conversation."""
 MAX_HITS = 50
+MAX_PRESETS = 100
+MAX_PRESET = 64 << 10
+"""Bytes of one preset."""
 BUSY_MS = 5000
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS counter (change INTEGER NOT NULL);
@@ -40,6 +45,7 @@ CREATE TABLE IF NOT EXISTS attachments (
   hash TEXT PRIMARY KEY, type TEXT NOT NULL, added INTEGER NOT NULL, data BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS uses (message INTEGER NOT NULL, hash TEXT NOT NULL, PRIMARY KEY (hash, message));
 CREATE INDEX IF NOT EXISTS uses_of ON uses (message);
+CREATE TABLE IF NOT EXISTS presets (name TEXT PRIMARY KEY, body TEXT NOT NULL);
 CREATE VIRTUAL TABLE IF NOT EXISTS words USING fts5 (content, tokenize = 'unicode61 remove_diacritics 2');
 """
 _message = msgspec.json.Decoder(Message).decode
@@ -109,6 +115,9 @@ class ConversationStore:
         rows = self._db.execute("SELECT body, change FROM conversations WHERE deleted IS NULL ORDER BY updated DESC")
         found = (structs.replace(_conversation(body), change=change) for body, change in rows)
         return [structs.replace(each, answering=each.id in answering) for each in found]
+
+    def presets(self) -> dict[str, Raw]:
+        return {name: Raw(body.encode()) for name, body in self._db.execute("SELECT * FROM presets ORDER BY name")}
 
     def read(self, conversation: str, since: int = 0) -> Whole:
         """All of one, or what has changed since. Raises NotFound."""
@@ -268,8 +277,22 @@ class ConversationStore:
         with self._writing(now, more=len(data)):
             self._db.execute("INSERT OR IGNORE INTO attachments VALUES (?, ?, ?, ?)", (digest, kind, now, data))
 
+    def set_preset(self, preset: Preset, now: int) -> None:
+        """Keep it instead of another one of its name; null deletes that. Raises BadRequest for too large or many."""
+        body = bytes(preset.settings)
+        with self._writing(now, more=len(body), check=body != b"null"):
+            self._db.execute("DELETE FROM presets WHERE name = ?", (preset.name,))
+            if body == b"null":
+                return
+            (count,) = self._db.execute("SELECT count(*) FROM presets").fetchone()
+            if count >= MAX_PRESETS:
+                raise BadRequest(f"there are {MAX_PRESETS} presets, the most that are kept; delete one first")
+            if len(body) > MAX_PRESET:
+                raise BadRequest(f"a preset may have {MAX_PRESET} bytes; shorten its system prompt or schema")
+            self._db.execute("INSERT INTO presets VALUES (?, ?)", (preset.name, body.decode()))
+
     def empty(self) -> None:
-        """Delete everything at once and give its room back."""
+        """Delete all conversations at once and give their room back; presets stay."""
         self._db.executescript(
             "BEGIN IMMEDIATE; DELETE FROM words; DELETE FROM uses; DELETE FROM attachments; DELETE FROM messages; "
             "DELETE FROM conversations; UPDATE counter SET change = change + 1; COMMIT; VACUUM;"
@@ -366,5 +389,5 @@ class _Transaction:
         self._db.execute(
             "DELETE FROM attachments WHERE added < ? "
             "AND NOT EXISTS (SELECT 1 FROM uses WHERE uses.hash = attachments.hash)",
-            until,
+            (self._now - UNUSED_MS,),
         )

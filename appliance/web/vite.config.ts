@@ -4,7 +4,7 @@ import { defineConfig } from "vite";
 
 /** Where `npm run dev` finds a running server. */
 const server = process.env.LLAMA_APPLIANCE_URL ?? "http://127.0.0.1:8080";
-const routes = ["/api", "/v1", "/models", "/props", "/health", "/tools", "/logs"];
+const routes = ["/api", "/v1", "/models", "/props", "/health", "/tools", "/logs", "/ui"];
 
 export default defineConfig({
   base: "./", // relative, so that one build works under every prefix

@@ -62,6 +62,14 @@ def test_every_export_of_llama_cpp_is_read(data: bytes) -> None:
                for each in by_content["hi"].attachments)  # fmt: skip
 
 
+def test_the_text_of_a_pdf_is_taken_from_an_export() -> None:
+    pdf = {"type": "PDF", "name": "d.pdf", "base64Data": "AAAA", "content": "its text", "processedAsImages": False}
+    found = read_file(lines(HEAD, {"type": "message", "message": {**ROWS[1], "extra": [pdf]}}))
+    ((_, (message,)),) = found.conversations
+    assert (message.attachments[0].name, message.attachments[0].type) == ("d.pdf", "text/plain")
+    assert found.files == [("text/plain", b"its text")]
+
+
 def test_several_sessions_and_a_zip_of_them() -> None:
     found = read_file(SESSION + b"\n" + SESSION.replace(b'"abc"', b'"def"'))
     assert len(found.conversations) == 2
@@ -143,3 +151,10 @@ def test_any_bytes_are_read_or_refused(data: bytes) -> None:
             read_file(given_bytes)
         except BadRequest:
             pass
+
+
+def test_conversations_of_one_name_are_files_of_their_own() -> None:
+    ids = ["0123456789abcdef" * 2, "0123456789abcdee" * 2]
+    wholes = [Whole(conversation=Conversation(id=each, title="Same", created=1, updated=1)) for each in ids]
+    found = read_file(write_many(wholes, {}))
+    assert [conversation.id for conversation, _ in found.conversations] == ids

@@ -6,7 +6,9 @@ import ctypes
 import json
 import os
 import re
+import select
 import shutil
+import socket
 import subprocess
 import sys
 import urllib.request
@@ -65,6 +67,75 @@ def f(): return "<b>"
 <script>window.hit = 1</script>
 [x]: javascript:hit
 """
+PREVIEWED = """```html
+<!doctype html>
+<html lang="en" manifest="ELSEWHERE/manifest">
+<head>
+<title>A page</title>
+<meta http-equiv="refresh" content="0; url=ELSEWHERE/refresh">
+<meta http-equiv="x-dns-prefetch-control" content="on">
+<meta http-equiv="Content-Security-Policy" content="default-src 'self'; report-uri ELSEWHERE/report">
+<base href="ELSEWHERE/">
+<link rel="preconnect" href="ELSEWHERE"><link rel="dns-prefetch" href="//NAME">
+<link rel="prefetch" href="ELSEWHERE/prefetch"><link rel="preload" as="image" href="ELSEWHERE/preload">
+<link rel="modulepreload" href="ELSEWHERE/module"><link rel="stylesheet" href="ELSEWHERE/style">
+<link rel="icon" href="ELSEWHERE/icon"><link rel="manifest" href="ELSEWHERE/manifest">
+<script type="speculationrules">{"prerender": [{"urls": ["ELSEWHERE/rules"]}]}</script>
+<style>
+@import "ELSEWHERE/import"; @import url(ELSEWHERE/import2);
+@font-face { font-family: f; src: url(ELSEWHERE/font); }
+h1 { color: rgb(1, 2, 3); font-family: f; background: url(ELSEWHERE/background); cursor: url(ELSEWHERE/cursor), auto; }
+p { list-style: url(ELSEWHERE/list); content: url(ELSEWHERE/content); mask: url(ELSEWHERE/mask#m); }
+p::before { content: image-set("ELSEWHERE/set" 1x); } b { filter: url(ELSEWHERE/filter#f); }
+@namespace svg url(ELSEWHERE/namespace);
+</style>
+</head>
+<body background="ELSEWHERE/body" onload="reach('onload')">
+<h1>A page</h1><p>text</p><b>bold</b><a id="inner" href="#inner">inside</a>
+<a href="ELSEWHERE/link" ping="ELSEWHERE/ping" target="_top">link</a> <a href="//NAME/">name</a>
+<a href="javascript:reach('link')">script</a> <a href="data:text/html,<script>opener.hit=1</script>">data</a>
+<map name="m"><area href="ELSEWHERE/area" shape="default"></map>
+<img alt="1" usemap="#m" src="ELSEWHERE/image" srcset="ELSEWHERE/set 2x" lowsrc="ELSEWHERE/low"
+longdesc="ELSEWHERE/long">
+<img alt="2" src="x" onerror="reach('onerror')"><img alt="5" src="//NAME/image">
+<picture><source srcset="ELSEWHERE/source"><img alt="3"></picture>
+<video src="ELSEWHERE/video" poster="ELSEWHERE/poster" autoplay></video><audio src="ELSEWHERE/audio" autoplay></audio>
+<track src="ELSEWHERE/track"><input type="image" alt="4" src="ELSEWHERE/input"><embed src="ELSEWHERE/embed">
+<object data="ELSEWHERE/object"><param name="movie" value="ELSEWHERE/param"></object>
+<applet archive="ELSEWHERE/a"></applet>
+<iframe src="ELSEWHERE/iframe"></iframe><iframe srcdoc="<link rel=preconnect href=ELSEWHERE>"></iframe>
+<frameset><frame src="ELSEWHERE/frame"></frameset><fencedframe src="ELSEWHERE/fenced"></fencedframe>
+<form id="f" action="ELSEWHERE/form" method="post"><input name="q" autofocus onfocus="this.form.submit()">
+<button formaction="ELSEWHERE/button">send</button></form><button form="f" formaction="ELSEWHERE/other">other</button>
+<svg width="9" height="9"><image href="ELSEWHERE/svg"/><use href="ELSEWHERE/use#u"/><feImage href="ELSEWHERE/fe"/>
+<a href="ELSEWHERE/svglink"><text y="9">t</text></a><script href="ELSEWHERE/svgscript"></script>
+<animate attributeName="href" to="ELSEWHERE/animate" begin="0s"/><set attributeName="href" to="ELSEWHERE/set"/>
+<foreignObject><iframe src="ELSEWHERE/foreign"></iframe></foreignObject>
+<style>@import "ELSEWHERE/svgstyle";</style></svg>
+<math><mi href="ELSEWHERE/math">x</mi>
+<annotation-xml encoding="text/html"><img src="ELSEWHERE/mathimage"></annotation-xml></math>
+<template shadowrootmode="open"><link rel="preconnect" href="ELSEWHERE"></template>
+<noscript><p title="</noscript><img src=ELSEWHERE/noscript>"></noscript>
+<form><math><mtext></form><form><mglyph><style></math><img src="ELSEWHERE/mutated" onerror="reach('mutated')">
+<table background="ELSEWHERE/table"><tr><td background="ELSEWHERE/td">cell</td></tr></table>
+<blockquote cite="ELSEWHERE/cite">q</blockquote><p style="background: url(ELSEWHERE/inline)">styled</p>
+<script src="ELSEWHERE/script"></script>
+<script>
+const reach = (what) => {
+  document.documentElement.dataset.ran = what;
+  fetch("ELSEWHERE/fetch").catch(() => 0); navigator.sendBeacon("ELSEWHERE/beacon");
+  new WebSocket("ELSEWHERE/socket".replace("http", "ws")); new EventSource("ELSEWHERE/events");
+  document.head.append(Object.assign(document.createElement("link"), { rel: "preconnect", href: "ELSEWHERE" }));
+  const call = new RTCPeerConnection({ iceServers: [{ urls: "stun:PLACE" }] });
+  call.createDataChannel("x"); call.createOffer().then((offer) => call.setLocalDescription(offer));
+  window.open("ELSEWHERE/open"); top.location = "ELSEWHERE/top";
+};
+reach("script");
+</script>
+</body></html>
+```
+"""
+"""The ways from markup, styles and scripts to another host: a request, a connection, or the look for its name."""
 RIGHT_TO_LEFT = (
     "مرحبا، هذا **نص** طويل بما يكفي ليملأ السطر كله.\n\n```python\ndef f(): return 'x'\n```\n\n" + "שלום עולם " * 40
 )
@@ -171,6 +242,43 @@ def test_the_page_outlives_a_killed_engine(play: Play, serve_fake: Callable[...,
 
 def test_nothing_that_a_model_writes_is_more_than_text(play: Play, serve_fake: Callable[..., Server]) -> None:
     play("hostile", serve_fake(FAKE_SCRIPT=json.dumps([{"text": HOSTILE}])))
+
+
+def test_a_preview_of_html_reaches_nothing(
+    play: Play, serve_fake: Callable[..., Server], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even a connection, or the look for a name; the same HTML outside of the preview does all that."""
+    log = tmp_path / "net.json"
+    monkeypatch.setenv("BROWSER_ARGS", f"--log-net-log={log}")
+    with (
+        socket.create_server(("127.0.0.1", 0)) as elsewhere,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams,
+    ):
+        place = f"127.0.0.1:{elsewhere.getsockname()[1]}"
+        datagrams.bind(elsewhere.getsockname())
+        elsewhere.setblocking(False)
+        datagrams.setblocking(False)
+
+        def nothing() -> None:
+            with pytest.raises(BlockingIOError):
+                elsewhere.accept()
+            with pytest.raises(BlockingIOError):
+                datagrams.recv(1)
+
+        def everything() -> None:
+            wait(lambda: socket_is_ready(elsewhere) and socket_is_ready(datagrams))
+
+        text = (
+            PREVIEWED.replace("ELSEWHERE", f"http://{place}").replace("PLACE", place).replace("NAME", "preview.example")
+        )
+        play("preview", serve_fake(FAKE_SCRIPT=json.dumps([{"text": text}])), nothing=nothing, everything=everything)
+    found = log.read_text("utf-8", "replace")
+    assert "control.example" in found
+    assert "preview.example" not in found
+
+
+def socket_is_ready(listening: socket.socket) -> bool:
+    return bool(select.select([listening], [], [], 0)[0])
 
 
 def test_a_line_of_a_megabyte_stops_nothing(play: Play, serve_fake: Callable[..., Server]) -> None:

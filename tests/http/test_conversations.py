@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import os
@@ -167,6 +168,69 @@ async def test_attachments_are_stored_once_and_never_run(open_server: OpenServer
         assert (got.body, got.header("content-type")) == (page, "application/octet-stream")
         assert got.header("content-security-policy") == "sandbox; default-src 'none'"
         assert (await server.ask("POST", f"{BASE}/attachments", b"")).status == 400
+
+
+async def test_an_attached_file_waits_for_its_message(open_server: OpenServer, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(store, "UNDO_MS", -1000)
+    async with open_server() as server:
+        name = (await server.ask("POST", f"{BASE}/attachments", b"text")).json["hash"]
+        await put(server, "c", draft="I am still writing")
+        await say(server, "q", attachments=[{"hash": name, "name": "n", "type": "text/plain"}])
+        monkeypatch.setattr(store, "UNUSED_MS", -1000)
+        await server.ask("POST", f"{BASE}/attachments", b"never sent")
+        await put(server, "d")
+        assert (await server.ask("GET", f"{BASE}/attachments/{name}")).body == b"text"
+        lost = hashlib.sha256(b"never sent").hexdigest()
+        assert (await server.ask("GET", f"{BASE}/attachments/{lost}")).status == 404
+
+
+async def test_presets_are_there_for_every_browser(open_server: OpenServer):
+    async with open_server() as server:
+        kept = {"system": "Be brief.", "params": {"temperature": 0.2}}
+
+        async def preset(name: str, settings: object) -> Any:
+            return await server.ask("PUT", f"{BASE}/presets", {"name": name, "settings": settings})
+
+        before = server.owners.conversations.latest
+        assert [(await preset(name, kept)).status for name in ("a/../b?", "Kurz")] == [204, 204]
+        assert server.owners.conversations.latest == before + 2  # open pages hear of it
+        assert (await server.ask("GET", BASE)).json["presets"] == {"Kurz": kept, "a/../b?": kept}
+        assert (await preset("Kurz", None)).status == 204
+        await server.ask("DELETE", f"{BASE}?all=1")
+        assert (await server.ask("GET", BASE)).json["presets"] == {"a/../b?": kept}
+        for name, settings, said in (("", {}, "length"), ("n", [], "JSON object"), ("n", {"s": "x" * 70_000}, "bytes")):
+            refused = await preset(name, settings)
+            assert (refused.status, said in refused.error["message"]) == (400, True)
+        for number in range(99):
+            await preset(f"n{number}", {})
+        full = await preset("one more", {})
+        assert (full.status, "delete one" in full.error["message"]) == (400, True)
+
+
+async def test_a_server_that_keeps_nothing_packs_and_unpacks_for_the_browser(open_server: OpenServer, fake_model: Any):
+    async with open_server() as server:
+        name = (await server.ask("POST", f"{BASE}/attachments", b"text")).json["hash"]
+        await put(server, "c", title="One")
+        await say(server, "q", content="hi", attachments=[{"hash": name, "name": "n.txt", "type": "text/plain"}])
+        await say(server, "a", role="assistant", parent="q", content="yo", reasoning="hm")
+        exported = await server.ask("GET", f"{BASE}/export?id=c")
+    config = fake_model.parent / "none.yaml"
+    config.write_text("conversations: {enabled: false}\n" + MODELS)
+    async with open_server(config=config) as server:
+        carton = (await server.ask("POST", f"{BASE}/unpack", exported.body)).json
+        assert base64.b64decode(carton["files"][name]["data"]) == b"text"
+        packed = await server.ask("POST", f"{BASE}/pack", carton)
+        assert packed.header("content-disposition") is not None
+        again = (await server.ask("POST", f"{BASE}/unpack", packed.body)).json
+        assert again == carton
+        assert [each["content"] for each in again["conversations"][0]["messages"]] == ["hi", "yo"]
+        first = carton["conversations"][0]
+        second = {"conversation": {**first["conversation"], "id": "c" * 36}, "messages": []}
+        many = await server.ask("POST", f"{BASE}/pack", {**carton, "conversations": [first, second]})
+        assert many.body[:2] == b"PK"
+        lacking = await server.ask("POST", f"{BASE}/pack", {**carton, "files": {}})
+        assert (lacking.status, name in lacking.error["message"]) == (400, True)
+        assert (await server.ask("POST", f"{BASE}/unpack", b"?")).status == 400
 
 
 async def test_a_branch_becomes_a_conversation_of_its_own(open_server: OpenServer):

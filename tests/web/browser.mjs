@@ -10,7 +10,7 @@ export const axe = require("axe-core").source;
 export async function open(url, context = {}) {
   const browser = await chromium.launch({
     executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
-    args: ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"],
+    args: ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu", ...(process.env.BROWSER_ARGS?.split(" ") ?? [])],
   });
   return { browser, ...(await another(browser, url, context)) };
 }

@@ -1,37 +1,113 @@
-// Takes pictures of every screen in both themes and at phone width: node tests/web/look.mjs URL FOLDER
-import { mkdirSync } from "node:fs";
+// Takes pictures of every screen in both themes and at phone width, and two sheets of them all, page-light.jpg and
+// page-dark.jpg: node tests/web/look.mjs URL FOLDER. The server needs no model; its conversations get an example.
+import { mkdirSync, readFileSync, readdirSync } from "node:fs";
 import { join } from "node:path";
-import { open, say } from "./browser.mjs";
+import { open } from "./browser.mjs";
 
 const [url, folder] = process.argv.slice(2);
 mkdirSync(folder, { recursive: true });
-const SIZES = { wide: { width: 1280, height: 800 }, phone: { width: 390, height: 780 } };
+const SIZES = { wide: { width: 1100, height: 760 }, phone: { width: 390, height: 760 } };
+const CARD = '<style>body{font:16px system-ui;padding:2rem;background:linear-gradient(135deg,#dbe4ff,#fff3bf)}</style>\n<h1>Heat pump</h1>\n<p>Three units of heat for one of electricity.</p>';
+const ANSWER = `A **heat pump** moves heat instead of making it. It works like a refrigerator that runs backwards:
+
+1. A fluid boils at a low temperature and takes heat from the air outside.
+2. A compressor squeezes the vapour, which makes it hot.
+3. Inside, the vapour gives its heat away and becomes liquid again.
+
+For each unit of electricity you get about three units of heat, the *coefficient of performance*:
+
+$$\\mathrm{COP} = \\frac{Q}{W} \\approx 3$$
+
+\`\`\`python
+def heat(watts: float, cop: float = 3.0) -> float:
+    """Watts of heat for so many watts of electricity."""
+    return watts * cop
+\`\`\`
+`;
+const TABLE = `| outside | COP | heat of 2 kW |
+|---|---|---|
+| 7 °C | 4.1 | 8.2 kW |
+| -7 °C | 2.7 | 5.4 kW |
+
+As a card:
+
+\`\`\`html
+${CARD}
+\`\`\`
+`;
+
+function example(id, name, said) {
+  const line = (at, role, content, more = {}) => ({
+    type: "message",
+    message: { id: `${id}${at}`, convId: id, type: "text", role, content, timestamp: Date.now() + at, parent: at ? `${id}${at - 1}` : null, children: [], ...more },
+  });
+  const head = { harness: "llama.app", type: "session", id, name, lastModified: Date.now(), currNode: `${id}${said.length - 1}` };
+  return [head, ...said.map(([role, content, more], at) => line(at, role, content, more))].map((each) => JSON.stringify(each)).join("\n");
+}
+const timings = { prompt_n: 31, predicted_n: 212, predicted_ms: 5300, predicted_per_second: 40 };
+const EXAMPLES = [
+  example("look-2", "Plan a weekend in the Alps", [["user", "Plan a weekend in the Alps"]]),
+  example("look-1", "Explain how a heat pump works in three sentences.", [
+    ["user", "Explain how a heat pump works in three sentences."],
+    ["assistant", ANSWER, { reasoningContent: "Short, with the formula.", model: "example", timings }],
+    ["user", "How well does it do in winter?", { extra: [{ type: "TEXT", name: "readings.csv", content: "-7;2.7" }] }],
+    ["assistant", TABLE, { model: "example", timings }],
+  ]),
+].join("\n");
 
 const { browser } = await open(url);
 try {
+  const { imported, skipped } = await (await fetch(`${url}/api/conversations/import`, { method: "POST", body: EXAMPLES })).json();
+  const place = `${url}/#/chat/${[...imported, ...skipped].at(-1)}`;
   for (const theme of ["light", "dark"]) {
     for (const [size, viewport] of Object.entries(SIZES)) {
-      const context = await browser.newContext({ viewport, colorScheme: theme, locale: "en-GB", deviceScaleFactor: 1 });
+      const context = await browser.newContext({ viewport, colorScheme: theme, locale: "en-GB", deviceScaleFactor: 1, reducedMotion: "reduce" });
       const page = await context.newPage();
-      const shot = (name) => page.screenshot({ path: join(folder, `${name}-${theme}-${size}.png`) });
+      let count = 0;
+      const shot = async (name) => {
+        await page.waitForTimeout(400); // fonts, highlighting, maths
+        await page.screenshot({ path: join(folder, `${size}-${theme}-${++count}-${name}.png`) });
+      };
       await page.goto(url);
-      await page.getByRole("textbox", { name: "Ask anything" }).waitFor();
-      await page.waitForTimeout(400); // fonts and transitions
+      await page.getByRole("heading", { level: 1 }).waitFor();
+      await page.getByRole("textbox").last().waitFor();
       await shot("start");
-      await say(page, "Hello! What can you do?");
-      await page.getByText("The answer is complete.").waitFor({ state: "attached", timeout: 60_000 });
+      await page.goto(place);
+      const messages = page.getByRole("article");
+      await messages.last().getByRole("button", { name: "Preview" }).waitFor();
+      await messages.nth(1).scrollIntoViewIfNeeded();
+      await page.getByRole("region", { name: "Messages" }).evaluate((region) => region.scrollTo({ top: 0 }));
       await shot("chat");
+      await messages.last().getByRole("button", { name: "Preview" }).click();
+      await messages.last().frameLocator("iframe").getByRole("heading").waitFor();
+      await page.getByRole("region", { name: "Messages" }).evaluate((region) => region.scrollTo({ top: region.scrollHeight }));
+      await shot("preview");
       await page.getByRole("button", { name: "Parameters" }).click();
       await shot("parameters");
+      await page.getByRole("button", { name: "Close", exact: true }).click();
+      if (size === "phone") {
+        await page.getByRole("button", { name: "Show the conversations" }).click();
+        await shot("conversations");
+      }
       for (const screen of ["models", "settings", "welcome"]) {
         await page.goto(`${url}/#/${screen}`);
         await page.getByRole("heading", { level: 1 }).waitFor();
-        await page.waitForTimeout(300);
         await shot(screen);
       }
       await context.close();
     }
+    await sheet(theme);
   }
 } finally {
   await browser.close();
+}
+
+/** All pictures of a theme side by side, at half their size. */
+async function sheet(theme) {
+  const page = await browser.newPage({ viewport: { width: 1700, height: 900 } });
+  const names = readdirSync(folder).filter((name) => name.includes(`-${theme}-`)).sort().reverse(); // the wide ones first
+  const images = names.map((name) => `<img height="380" src="data:image/png;base64,${readFileSync(join(folder, name)).toString("base64")}">`);
+  await page.setContent(`<body style="margin:0;padding:10px;display:flex;flex-wrap:wrap;gap:10px;background:#888">${images.join("")}`);
+  await page.screenshot({ path: join(folder, `page-${theme}.jpg`), type: "jpeg", quality: 75, fullPage: true });
+  await page.close();
 }

@@ -1,6 +1,7 @@
 // What the tests of the page do in the browser. Each is given the page and ways to talk to the test that started it:
 // `told(word)` says how far it is and waits until the test has done its part.
 import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
 import { createServer, request } from "node:http";
 import { another, answered, axe, field, open, say } from "./browser.mjs";
 
@@ -22,6 +23,21 @@ async function accessible(page, where) {
     [],
   );
 }
+
+const WORDS = "BT /F 12 Tf 50 700 Td (the password is giraffe) Tj ET";
+const PDF = `%PDF-1.4
+1 0 obj << /Type /Catalog /Pages 2 0 R >> endobj
+2 0 obj << /Type /Pages /Kids [3 0 R] /Count 1 >> endobj
+3 0 obj << /Type /Page /Parent 2 0 R /MediaBox [0 0 600 800] /Contents 4 0 R /Resources << /Font << /F 5 0 R >> >> >> endobj
+4 0 obj << /Length ${WORDS.length} >> stream
+${WORDS}
+endstream endobj
+5 0 obj << /Type /Font /Subtype /Type1 /BaseFont /Helvetica >> endobj
+trailer << /Root 1 0 R >>
+startxref
+0
+%%EOF
+`;
 
 export const scenarios = {
   /** A conversation with the starter model: stream, edit, branch, regenerate, fork, delete, undo, search. */
@@ -188,11 +204,37 @@ export const scenarios = {
     await page.getByRole("searchbox", { name: "Search conversations" }).fill("read");
     await page.locator("nav mark").first().waitFor();
     await page.getByRole("searchbox", { name: "Search conversations" }).fill("");
+    await page.getByRole("button", { name: "Parameters" }).click();
+    page.once("dialog", (dialog) => dialog.accept("careful"));
+    await page.getByRole("button", { name: "Save" }).click();
+    await page.getByRole("button", { name: "Delete the preset" }).waitFor();
+    await page.reload();
+    await page.getByRole("button", { name: "Parameters" }).click();
+    await page.getByLabel("Preset").selectOption("careful");
+    await page.getByRole("complementary", { name: "Parameters" }).getByRole("button", { name: "Close" }).click();
+    const shown = await messages(page).evaluateAll((all) => all.map((each) => each.dataset.message));
     const device = await another(browser, url);
     await device.page.goto(url);
     await device.page.getByText("Your conversations will be listed here.").waitFor();
     await page.goto(`${url}/#/settings`);
     await page.getByText("this browser keeps them", { exact: false }).waitFor();
+    const [download] = await Promise.all([page.waitForEvent("download"), page.getByRole("button", { name: "Export all" }).click()]);
+    const file = { name: download.suggestedFilename(), mimeType: "", buffer: readFileSync(await download.path()) };
+    assert.match(file.name, /^Count_.*\.jsonl$/);
+    for (const said of ["1 imported, 0 were here already.", "0 imported, 1 were here already."]) {
+      await device.page.goto(`${url}/#/settings`);
+      await device.page.getByLabel("Import").setInputFiles(file);
+      await device.page.getByText(said).waitFor();
+    }
+    await device.page.getByRole("link", { name: "Count" }).click();
+    await messages(device.page).first().waitFor();
+    assert.deepEqual(await messages(device.page).evaluateAll((all) => all.map((each) => each.dataset.message)), shown);
+    await device.page.getByText("note.txt").waitFor();
+    await messages(device.page).nth(1).getByText("1/2").waitFor();
+    const asked = device.page.waitForRequest((request) => request.url().endsWith("/chat/completions"));
+    await press(device.page, "Another answer");
+    assert.match((await asked).postData(), /zebra/); // the file came along
+    assert.deepEqual(device.wrong, []);
     page.once("dialog", (dialog) => dialog.accept());
     await page.getByRole("button", { name: "Delete all" }).click();
     await page.getByText("Your conversations will be listed here.").waitFor();
@@ -525,6 +567,44 @@ export const scenarios = {
     assert.ok(browser.isConnected());
   },
 
+  /** HTML of a model is shown as it looks. Whatever a person does in it, nothing is asked of anybody. */
+  async preview({ page, url, told, wrong }) {
+    await say(page, "Draw");
+    await answered(page);
+    const block = messages(page).last().locator(".code").first();
+    const source = await block.locator("pre").innerText();
+    await block.getByRole("button", { name: "Preview", exact: true }).click();
+    const inside = block.frameLocator("iframe");
+    const heading = inside.getByRole("heading", { name: "A page" });
+    await heading.waitFor();
+    assert.equal(await heading.evaluate((element) => getComputedStyle(element).color), "rgb(1, 2, 3)");
+    const things = inside.locator("a, area, button, input, td, text");
+    assert.ok((await things.count()) > 5);
+    for (const thing of await things.all()) {
+      await thing.hover({ force: true, timeout: 1000 }).catch(() => undefined);
+      await thing.click({ force: true, timeout: 1000, button: "middle" }).catch(() => undefined);
+      await thing.click({ force: true, timeout: 1000 }).catch(() => undefined);
+    }
+    await page.waitForTimeout(1000); // what was begun without being waited for
+    assert.equal(await inside.locator("html").getAttribute("data-ran"), null);
+    assert.equal(await heading.innerText(), "A page"); // it is still there
+    // A link within the preview may be opened in a tab, which is the empty sandbox then.
+    for (const each of page.context().pages()) assert.ok(each.url().startsWith(url), each.url());
+    assert.equal(await page.evaluate(() => window.hit), undefined);
+    await accessible(page, "preview");
+    await told("nothing");
+    await block.getByRole("button", { name: "Close the preview" }).click();
+    await block.locator("iframe").waitFor({ state: "detached" });
+    wrong.length = 0; // it has what the preview was refused
+    const [control, scripted] = [await page.context().newPage(), await page.context().newPage()];
+    for (const each of [control, scripted]) await each.goto(`${url}/health`); // of the same server, without a policy
+    // By itself: in the page it waits for styles, which nobody answers.
+    await scripted.evaluate(/<script>\n([^]*?)<\/script>/.exec(source)[1].replace("top.location =", ""));
+    const stays = source.replace(/<meta[^>]+>/g, "").replace("top.location =", "").replaceAll("preview.example", "control.example");
+    await control.evaluate((stays) => (document.open(), document.write(stays), document.close()), stays);
+    await told("everything");
+  },
+
   /** A key is asked for once, and kept. */
   async key({ page }) {
     await page.getByLabel("API key").fill("wrong");
@@ -552,6 +632,13 @@ export const scenarios = {
     await say(page, "Read it");
     await answered(page);
     assert.match(await lastText(page), /zebra/); // this engine says what it was sent
+    await chooser.setInputFiles({ name: "broken.pdf", mimeType: "application/pdf", buffer: Buffer.from("%PDF-1.4 and no more") });
+    await page.getByText("the PDF cannot be read", { exact: false }).waitFor();
+    await chooser.setInputFiles({ name: "paper.pdf", mimeType: "application/pdf", buffer: Buffer.from(PDF) });
+    await page.getByText("paper.pdf").waitFor();
+    await say(page, "Read that");
+    await answered(page);
+    assert.match(await lastText(page), /the password is giraffe/);
     await page.getByRole("button", { name: "Parameters" }).click();
     await page.getByLabel("Temperature").fill("0.3");
     await page.getByLabel("System prompt").fill("Be brief.");
@@ -581,7 +668,7 @@ export const scenarios = {
   },
 
   /** What a conversation is asked with beside its words, under a name for the next one; and commands by their first letters. */
-  async settings({ page, url }) {
+  async settings({ page, browser, url }) {
     const sent = [];
     page.on("request", (request) => request.url().endsWith("/chat/completions") && sent.push(request.postDataJSON()));
     await page.getByRole("button", { name: "Parameters" }).click();
@@ -596,6 +683,7 @@ export const scenarios = {
     await panel.getByRole("heading").click();
     page.once("dialog", (dialog) => dialog.accept("careful"));
     await panel.getByRole("button", { name: "Save" }).click();
+    await panel.getByRole("button", { name: "Delete the preset" }).waitFor();
     await say(page, "Hi");
     await answered(page);
     await page.goto(`${url}/#/chat`);
@@ -611,6 +699,14 @@ export const scenarios = {
       assert.equal(body.seed, 7);
       assert.ok(!("top_k" in body) && !("tools" in body));
     }
+    const device = await another(browser, url);
+    await device.page.goto(url);
+    await device.page.getByRole("button", { name: "Parameters" }).click();
+    const theirs = device.page.getByRole("complementary", { name: "Parameters" }).getByLabel("Preset");
+    await theirs.selectOption("careful");
+    await panel.getByRole("button", { name: "Delete the preset" }).click();
+    await theirs.getByText("careful").waitFor({ state: "detached" });
+    assert.deepEqual(device.wrong, []);
     await panel.getByRole("button", { name: "Close" }).click();
     await field(page).fill("/su");
     await page.getByRole("option", { name: "/summarize" }).waitFor();
@@ -765,7 +861,7 @@ if (name) {
     page.setDefaultTimeout(20_000);
     await page.goto(url);
     if (insecure) assert.equal(await page.evaluate(() => isSecureContext), false);
-    await scenarios[name]({ page, browser, url, told, seed: Number(process.env.SEED ?? 1) });
+    await scenarios[name]({ page, browser, url, told, wrong, seed: Number(process.env.SEED ?? 1) });
     assert.deepEqual(wrong, []);
     console.log(">> passed");
   } catch (error) {

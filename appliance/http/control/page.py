@@ -239,7 +239,28 @@ HEADERS = {
     "Permissions-Policy": "microphone=(self), camera=(), geolocation=()",
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
+    "X-DNS-Prefetch-Control": "off",
 }
+_RECEIVER = """\
+addEventListener("message", (event) => {
+  if (event.source !== parent || parent === window) return;
+  const received = new DOMParser().parseFromString(event.data, "text/html");
+  document.replaceChild(document.adoptNode(received.documentElement), document.documentElement);
+});
+"""
+SANDBOX = f'<!doctype html><meta charset="utf-8"><title>Preview</title><script>{_RECEIVER}</script>'.encode()
+SANDBOX_HEADERS = {
+    "Content-Security-Policy": "sandbox allow-scripts; default-src 'none'; script-src "
+    f"'sha256-{base64.b64encode(hashlib.sha256(_RECEIVER.encode()).digest()).decode()}'; style-src 'unsafe-inline'; "
+    "img-src data:; media-src data:; font-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'self'",
+    "Permissions-Policy": "microphone=(), camera=(), geolocation=()",
+    "Referrer-Policy": "no-referrer",
+    "X-DNS-Prefetch-Control": "off",
+}
+"""The document in which the page shows HTML of a model: an origin of its own, in which no script runs but the one that
+takes the HTML. A policy cannot keep a script from the network: WebRTC is outside of it, and Chromium connects for a
+navigation before the policy refuses that.
+"""
 _ENCODINGS = (("br", ".br"), ("gzip", ".gz"))
 _HASHED = re.compile(r".+-[\w-]{8}\.\w+")
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
@@ -275,6 +296,11 @@ class PageBundle:
                 return response
         return _answer(await _content(path), name, kept)
 
+    async def sandbox(self) -> Response:
+        response = _answer(SANDBOX, "sandbox.html", "no-cache")
+        response.headers.update(SANDBOX_HEADERS)
+        return response
+
     async def _document(self, assets: bytes, status: bytes) -> Response:
         content = await _content(DIST / "index.html")
         content = content.replace(b"./assets/", assets).replace(b"./status", status)
@@ -306,3 +332,4 @@ def add_page_bundle(app: QuartTrio, bundle: PageBundle) -> None:
     app.add_url_rule("/", "page /", bundle.root)
     app.add_url_rule(PAGE_PREFIX, "page /ui/", bundle.below)
     app.add_url_rule(f"{PAGE_PREFIX}assets/<name>", "page asset", bundle.asset)
+    app.add_url_rule(f"{PAGE_PREFIX}sandbox", "page sandbox", bundle.sandbox)

@@ -1,7 +1,10 @@
 /** What a model is asked with: the shown branch, with attachments where the model can take them. */
+import { ask } from "./api";
 import { isSummary, type Attachment, type Effort, type Message, type Settings } from "./chat";
+import { base64 } from "./ids";
 import { keeping } from "./keeping.svelte";
 import { t } from "./prefs.svelte";
+import { toasts } from "./toasts.svelte";
 import { tools } from "./tools.svelte";
 
 const cache = new Map<string, Promise<Blob>>();
@@ -25,23 +28,26 @@ export function isAudio(attachment: { type: string }): boolean {
   return attachment.type.startsWith("audio/");
 }
 
-function dataUrl(blob: Blob, type: string): Promise<string> {
-  return new Promise((resolve, reject) => {
-    const reader = new FileReader();
-    reader.onload = () => resolve(`data:${type};base64,${String(reader.result).split(",", 2)[1] ?? ""}`);
-    reader.onerror = () => reject(reader.error ?? new Error("unreadable"));
-    reader.readAsDataURL(blob);
-  });
+export function isPdf(attachment: { type: string }): boolean {
+  return attachment.type === "application/pdf";
+}
+
+/** The text of a PDF, which the server reads. Pages that are left out are said. */
+export async function pdfText(file: Blob, name: string): Promise<string> {
+  const response = await ask("api/conversations/pdf", { method: "POST", body: file });
+  const { text, pages, read } = (await response.json()) as { text: string; pages: number; read: number };
+  if (read < pages) toasts.tell(t("pdfCut", { name, read, pages }));
+  return text;
 }
 
 async function part(attachment: Attachment): Promise<object> {
   const blob = await content(attachment);
-  if (isImage(attachment)) return { type: "image_url", image_url: { url: await dataUrl(blob, attachment.type) } };
+  if (isImage(attachment)) return { type: "image_url", image_url: { url: `data:${attachment.type};base64,${await base64(blob)}` } };
   if (isAudio(attachment)) {
-    const data = (await dataUrl(blob, attachment.type)).split(",", 2)[1];
-    return { type: "input_audio", input_audio: { data, format: attachment.type.includes("mp") ? "mp3" : "wav" } };
+    return { type: "input_audio", input_audio: { data: await base64(blob), format: attachment.type.includes("mp") ? "mp3" : "wav" } };
   }
-  return { type: "text", text: `\n--- ${attachment.name} ---\n${await blob.text()}` };
+  const text = isPdf(attachment) ? await pdfText(blob, attachment.name) : await blob.text();
+  return { type: "text", text: `\n--- ${attachment.name} ---\n${text}` };
 }
 
 async function told(message: Message): Promise<object> {

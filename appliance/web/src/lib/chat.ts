@@ -72,6 +72,12 @@ export interface Whole {
   deleted: string[];
 }
 
+/** Whole conversations with the attachments that they name, in base64. */
+export interface Carton {
+  conversations: Whole[];
+  files: Record<string, { type: string; data: string }>;
+}
+
 type Known = ReadonlyMap<string, Message>;
 
 /** The messages by their parent, those of one parent by age. */

@@ -1,7 +1,6 @@
 /** The conversations: the list of all, and the one that is open. The server owns them; this follows its news. */
 import { SvelteMap, SvelteSet } from "svelte/reactivity";
-import { ask } from "./api";
-import { requestOf } from "./asking";
+import { isPdf, pdfText, requestOf } from "./asking";
 import { branch, childrenOf, newestBelow, unanswered } from "./chat";
 import type { Attachment, Conversation, Message, Settings, ToolCall, Whole } from "./chat";
 import { events, type ServerEvent } from "./events.svelte";
@@ -21,6 +20,7 @@ const SUM_UP =
 
 interface Listing {
   conversations: Conversation[];
+  presets?: Record<string, Settings>;
   bytes?: number;
   limit?: number;
 }
@@ -281,6 +281,7 @@ export class Chat {
 
 class Chats {
   list = $state.raw<Conversation[]>([]);
+  presets = $state.raw<Record<string, Settings>>({});
   known = $state(false);
   bytes = $state(0);
   limit = $state(0);
@@ -338,20 +339,27 @@ class Chats {
   }
 
   async attach(file: File): Promise<Attachment> {
-    const type = file.type || "text/plain";
-    const { hash, size } = await keeping.store(file, type);
+    const pdf = isPdf(file);
+    const type = pdf ? "text/plain" : file.type || "text/plain";
+    const { hash, size } = await keeping.store(pdf ? new Blob([await pdfText(file, file.name)]) : file, type);
     return { hash, size, type, name: file.name.slice(-255) || "file" };
   }
 
+  /** Keep settings under a name, for every conversation and, with the server, every browser; null deletes them. */
+  async keep(name: string, settings: Settings | null) {
+    await keeping.ask("PUT", `${ROOT}/presets`, { name, settings });
+    await this.read();
+  }
+
   async import(file: File) {
-    const response = await ask(`${ROOT}/import`, { method: "POST", body: file });
-    const { imported, skipped } = (await response.json()) as { imported: string[]; skipped: string[] };
+    const { imported, skipped } = await keeping.import(file);
+    if (keeping.here) await this.read();
     toasts.tell(t("imported", { count: imported.length, skipped: skipped.length }));
   }
 
   /** Save one conversation, or all, as a file. */
   async export(id?: string) {
-    const response = await ask(`${ROOT}/export${id ? `?id=${id}` : ""}`);
+    const response = await keeping.export(id);
     const name = /filename\*=UTF-8''(.+)/.exec(response.headers.get("Content-Disposition") ?? "")?.[1] ?? "conversations";
     const url = URL.createObjectURL(await response.blob());
     const link = Object.assign(document.createElement("a"), { href: url, download: decodeURIComponent(name) });
@@ -377,6 +385,7 @@ class Chats {
     try {
       const listing = await keeping.ask<Listing>("GET", ROOT);
       this.list = listing.conversations;
+      this.presets = listing.presets ?? {};
       this.bytes = listing.bytes ?? 0;
       this.limit = listing.limit ?? 0;
       if (keeping.here && !this.following) {

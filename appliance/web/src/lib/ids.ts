@@ -7,6 +7,16 @@ export function newId(): string {
   return hex.replace(/^(.{8})(.{4})(.{4})(.{4})/, "$1-$2-$3-$4-");
 }
 
+/** The content of a file in base64. */
+export function base64(blob: Blob): Promise<string> {
+  return new Promise((resolve, reject) => {
+    const reader = new FileReader();
+    reader.onload = () => resolve(String(reader.result).split(",", 2)[1] ?? "");
+    reader.onerror = () => reject(reader.error ?? new Error("unreadable"));
+    reader.readAsDataURL(blob);
+  });
+}
+
 /** Copy text, also on plain http, where there is no `navigator.clipboard`. */
 export async function copy(text: string): Promise<boolean> {
   if (navigator.clipboard && isSecureContext) {

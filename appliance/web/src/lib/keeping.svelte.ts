@@ -1,5 +1,6 @@
 /** Where the conversations are: with the server, or, where it keeps none, in this browser. */
 import { ask, get, send } from "./api";
+import type { Carton } from "./chat";
 
 export const ROOT = "api/conversations";
 
@@ -30,6 +31,22 @@ class Keeping {
   async content(hash: string): Promise<Blob> {
     const path = `${ROOT}/attachments/${hash}`;
     return (await this.remote()) ? (await ask(path)).blob() : this.ask("GET", path);
+  }
+
+  /** The file of one conversation, or of all. The server writes it, also of what only this browser has. */
+  async export(id?: string): Promise<Response> {
+    if (await this.remote()) return ask(`${ROOT}/export${id ? `?id=${id}` : ""}`);
+    const { carton } = await import("./local");
+    return ask(`${ROOT}/pack`, { method: "POST", body: JSON.stringify(await carton(id)), headers: { "Content-Type": "application/json" } });
+  }
+
+  /** Add the conversations of a file that the server can read; the ids of those that are new, and of the others. */
+  async import(file: File): Promise<{ imported: string[]; skipped: string[] }> {
+    const remote = await this.remote();
+    const response = await ask(`${ROOT}/${remote ? "import" : "unpack"}`, { method: "POST", body: file });
+    if (remote) return (await response.json()) as { imported: string[]; skipped: string[] };
+    const { unpack } = await import("./local");
+    return unpack((await response.json()) as Carton);
   }
 
   /** Ask again: another server may answer now. */

@@ -3,12 +3,22 @@
  * that the page uses, so that nothing else has to know. Other tabs hear of changes; other devices do not.
  */
 import { ApiError } from "./api";
-import { childrenOf, type Conversation, type Message } from "./chat";
-import { newId } from "./ids";
+import { childrenOf, type Carton, type Conversation, type Message, type Settings } from "./chat";
+import { base64, newId } from "./ids";
 
-type Row<T> = T & { gone?: boolean };
+/** `gone`: when it was deleted. */
+type Row<T> = T & { gone?: number };
 type Kept = Row<Conversation>;
 type Said = Row<Message> & { conversation: string };
+interface Stored {
+  hash: string;
+  blob: Blob;
+  added?: number;
+}
+interface Preset {
+  name: string;
+  settings: Settings | null;
+}
 interface Body {
   message?: string;
   ids?: string[];
@@ -21,8 +31,11 @@ const told = new BroadcastChannel(CHANNEL);
 export const news = new BroadcastChannel(CHANNEL);
 const NAME = "llama-appliance";
 const FOUND = 50;
+const UNDO = 60_000; // ms in which a deletion can be taken back
+const UNUSED = 86_400_000; // ms in which a file that is attached may wait to be sent
 const AROUND = 60; // characters of an excerpt, before and after
 let opening: Promise<IDBDatabase> | undefined;
+let purging: Promise<void> | undefined;
 
 function done<T>(request: IDBRequest<T>): Promise<T> {
   return new Promise((resolve, reject) => {
@@ -33,8 +46,10 @@ function done<T>(request: IDBRequest<T>): Promise<T> {
 
 function opened(): Promise<IDBDatabase> {
   return (opening ??= new Promise((resolve, reject) => {
-    const request = indexedDB.open(NAME, 1);
-    request.onupgradeneeded = () => {
+    const request = indexedDB.open(NAME, 2);
+    request.onupgradeneeded = ({ oldVersion }) => {
+      request.result.createObjectStore("presets", { keyPath: "name" });
+      if (oldVersion) return;
       request.result.createObjectStore("conversations", { keyPath: "id" });
       request.result.createObjectStore("messages", { keyPath: "id" }).createIndex("conversation", "conversation");
       request.result.createObjectStore("files", { keyPath: "hash" });
@@ -44,8 +59,29 @@ function opened(): Promise<IDBDatabase> {
   }));
 }
 
-async function table(name: "conversations" | "messages" | "files"): Promise<IDBObjectStore> {
+type Table = "conversations" | "messages" | "files" | "presets";
+
+async function table(name: Table): Promise<IDBObjectStore> {
   return (await opened()).transaction(name, "readwrite").objectStore(name);
+}
+
+async function all<T>(name: Table): Promise<T[]> {
+  return (await done((await table(name)).getAll())) as T[];
+}
+
+/** Delete for good what nobody can take back any more, once for each start of the page. */
+async function purge() {
+  const old = (row: Row<unknown>) => Number(row.gone ?? Infinity) < Date.now() - UNDO;
+  const lost = new Set((await all<Kept>("conversations")).filter(old).map((each) => each.id));
+  const files = new Set<string>();
+  for (const each of await all<Said>("messages")) {
+    if (old(each) || lost.has(each.conversation)) await done((await table("messages")).delete(each.id));
+    else for (const file of each.attachments ?? []) files.add(file.hash);
+  }
+  for (const id of lost) await done((await table("conversations")).delete(id));
+  for (const { hash, added = 0 } of await all<Stored>("files")) {
+    if (!files.has(hash) && added < Date.now() - UNUSED) await done((await table("files")).delete(hash));
+  }
 }
 
 async function conversation(id: string): Promise<Kept> {
@@ -90,7 +126,7 @@ async function write(id: string, message: Message) {
   return { message: next, branched: false };
 }
 
-async function mark(id: string, ids: string[], gone: boolean, leaf?: string | null) {
+async function mark(id: string, ids: string[], gone: number, leaf?: string | null) {
   for (const each of await messagesOf(id)) if (ids.includes(each.id)) await put("messages", { ...each, gone });
   await change(id, leaf === undefined ? {} : { leaf });
 }
@@ -100,7 +136,7 @@ async function remove(id: string, message: string) {
   const children = childrenOf(known);
   const ids = [message];
   for (const each of ids) ids.push(...(children.get(each) ?? []).map((child) => child.id));
-  await mark(id, ids, true, known.get(message)?.parent ?? null);
+  await mark(id, ids, Date.now(), known.get(message)?.parent ?? null);
   return { ids };
 }
 
@@ -121,9 +157,9 @@ async function fork(id: string, leaf: string) {
 
 async function search(text: string) {
   const words = text.toLowerCase().split(/\s+/);
-  const titles = new Map(((await done((await table("conversations")).getAll())) as Kept[]).filter((each) => !each.gone).map((each) => [each.id, each.title]));
+  const titles = new Map((await all<Kept>("conversations")).filter((each) => !each.gone).map((each) => [each.id, each.title]));
   const data = [];
-  for (const each of (await done((await table("messages")).getAll())) as Said[]) {
+  for (const each of await all<Said>("messages")) {
     const content = each.content ?? "";
     const at = content.toLowerCase().indexOf(words[0]!);
     if (each.gone || !titles.has(each.conversation) || !words.every((word) => content.toLowerCase().includes(word))) continue;
@@ -135,6 +171,67 @@ async function search(text: string) {
   return { data };
 }
 
+/** One conversation, or all, with their files: what an export is made of. */
+export async function carton(id?: string): Promise<Carton> {
+  const found: Carton = { conversations: [], files: {} };
+  for (const each of await all<Kept>("conversations")) {
+    if (each.gone || (id && each.id !== id)) continue;
+    const whole = await read(each.id);
+    for (const message of whole.messages) {
+      const there = [];
+      for (const file of message.attachments ?? []) {
+        const stored = (await done((await table("files")).get(file.hash))) as Stored | undefined;
+        if (!stored) continue;
+        found.files[file.hash] = { type: file.type, data: await base64(stored.blob) };
+        there.push(file);
+      }
+      message.attachments = there;
+    }
+    found.conversations.push(whole);
+  }
+  return found;
+}
+
+/** Keep the content of an export; conversations that are here already stay as they are. */
+export async function unpack({ conversations, files }: Carton) {
+  const imported: string[] = [];
+  const skipped: string[] = [];
+  for (const [hash, { type, data }] of Object.entries(files)) {
+    const blob = new Blob([Uint8Array.from(atob(data), (letter) => letter.charCodeAt(0))], { type });
+    await done((await table("files")).put({ hash, blob, added: Date.now() }));
+  }
+  for (const { conversation: one, messages } of conversations) {
+    const known = (await done((await table("conversations")).get(one.id))) as Kept | undefined;
+    if (known && !known.gone) {
+      skipped.push(one.id);
+      continue;
+    }
+    for (const message of messages) {
+      const other = (await done((await table("messages")).get(message.id))) as Said | undefined;
+      if (other && other.conversation !== one.id) throw new ApiError(`The message '${message.id}' is in another conversation.`, 409, "conflict");
+    }
+    for (const message of messages) await put("messages", { ...message, conversation: one.id });
+    await put("conversations", { ...one, change: Date.now() });
+    imported.push(one.id);
+  }
+  told.postMessage("");
+  return { imported, skipped };
+}
+
+async function list() {
+  await (purging ??= purge());
+  const presets = Object.fromEntries((await all<Preset>("presets")).map(({ name, settings }) => [name, settings]));
+  const conversations = (await all<Kept>("conversations")).filter((each) => !each.gone).sort((a, b) => b.updated - a.updated);
+  return { conversations, presets };
+}
+
+async function preset(given: Preset) {
+  const presets = await table("presets");
+  if (given.settings) await done(presets.put(JSON.parse(JSON.stringify(given))));
+  else await done(presets.delete(given.name));
+  told.postMessage("");
+}
+
 /** Answer a route below `/api/conversations`. */
 export async function local(method: string, path: string, body: unknown): Promise<unknown> {
   const url = new URL(path, "http://local/");
@@ -143,7 +240,8 @@ export async function local(method: string, path: string, body: unknown): Promis
   if (id === "search") return search(url.searchParams.get("q") ?? "");
   if (id === "attachments" && method === "GET") return ((await done((await table("files")).get(part))) as { blob: Blob }).blob;
   if (id === "attachments") {
-    const file = { hash: newId(), blob: body as Blob };
+    const hash = `${newId()}${newId()}`.replaceAll("-", ""); // has the form of the server's names
+    const file: Stored = { hash, blob: body as Blob, added: Date.now() };
     await done((await table("files")).put(file));
     return { hash: file.hash, size: file.blob.size };
   }
@@ -152,15 +250,13 @@ export async function local(method: string, path: string, body: unknown): Promis
     told.postMessage("");
     return undefined;
   }
-  if (!id) {
-    const all = (await done((await table("conversations")).getAll())) as Kept[];
-    return { conversations: all.filter((each) => !each.gone).sort((a, b) => b.updated - a.updated) };
-  }
+  if (!id) return list();
+  if (id === "presets") return preset(body as Preset);
   if (part === "messages" && method === "PUT") return write(id, body as Message);
   if (part === "messages" && method === "DELETE") return remove(id, message);
-  if (part === "messages") return mark(id, given.ids ?? [], false, given.leaf ?? null);
+  if (part === "messages") return mark(id, given.ids ?? [], 0, given.leaf ?? null);
   if (part === "fork") return fork(id, given.message ?? "");
-  if (part === "restore") return change(id, { gone: false });
-  if (method === "DELETE") return change(id, { gone: true });
+  if (part === "restore") return change(id, { gone: 0 });
+  if (method === "DELETE") return change(id, { gone: Date.now() });
   return method === "PUT" ? change(id, body as Partial<Kept>) : read(id);
 }

@@ -1,7 +1,6 @@
 /** What one browser prefers: theme, language, how Enter behaves, whether the side is open. Nothing secret. */
 import { de } from "../i18n/de";
 import { en } from "../i18n/en";
-import type { Settings } from "./chat";
 
 export type Theme = "system" | "light" | "dark";
 export type Language = "en" | "de";
@@ -12,8 +11,6 @@ interface Prefs {
   language: Language;
   enterSends: boolean;
   side: boolean;
-  /** Named settings of conversations. */
-  presets: Record<string, Settings>;
 }
 
 const NAME = "llama-appliance.prefs";
@@ -26,7 +23,6 @@ function stored(): Prefs {
     language: navigator.language.toLowerCase().startsWith("de") ? "de" : "en",
     enterSends: !matchMedia("(pointer: coarse)").matches,
     side: true,
-    presets: {},
   };
   try {
     return { ...usual, ...(JSON.parse(localStorage.getItem(NAME) ?? "{}") as Partial<Prefs>) };
