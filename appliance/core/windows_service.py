@@ -70,14 +70,14 @@ class Life:
         return Report(state=START_PENDING, checkpoint=self._checkpoint, hint=START_HINT)
 
     def listening(self) -> Report | None:
-        """The program listens. Not a state any more of one that was told to stop meanwhile."""
+        """The program listens. One that has to stop meanwhile stays in that state."""
         if self._state != START_PENDING:
             return None
         self._state = RUNNING
         return Report(state=RUNNING, accepts=ACCEPTS)
 
     def stopping(self) -> Report | None:
-        """The program was told to end, or ends of itself."""
+        """The program is to end, or ends of itself."""
         if self._state in (STOP_PENDING, STOPPED):
             return None
         self._state, self._checkpoint = STOP_PENDING, 0

@@ -146,7 +146,7 @@ class Manager(Protocol):
         ...
 
     def stopping(self) -> None:
-        """The program was told to end."""
+        """The program is to end."""
         ...
 
     def close(self) -> None:

@@ -203,7 +203,7 @@ class Session:
         self._report(self._life.alive())
 
     def stopping(self) -> None:
-        """The program was told to end."""
+        """The program is to end."""
         self._report(self._life.stopping())
 
     def close(self) -> None:
