@@ -8,7 +8,8 @@
     python3 bootstrap.py check                 format, lint, types, import directions, prose, workflow
     python3 bootstrap.py web [--check]         build the page of appliance/web (needs Node); --check compares
     python3 bootstrap.py freeze [ARGS...]      make the stand-alone program and all it carries, dist/llama-appliance/
-    python3 bootstrap.py package [KINDS...]    make deb rpm tar appimage oci of it in dist/packages/; app, pkg: macOS
+    python3 bootstrap.py test --wine           freeze for Windows, install, and run as a service, under wine
+    python3 bootstrap.py package [KINDS...]    make deb rpm tar appimage oci in dist/packages/; app pkg; nsis msi
     python3 bootstrap.py bench [ARGS...]       measure the program beside nginx and other relays
     python3 bootstrap.py setup [--dev]         only install what `serve` (or, with --dev, everything else) needs
     python3 bootstrap.py lock                  renew requirements/*.txt from pyproject.toml
@@ -294,10 +295,14 @@ def run_serve(args: Sequence[str]) -> int:
 
 def run_test(args: Sequence[str]) -> int:
     """pytest; tests/conftest.py knows --deep, pyproject.toml leaves out the tests of the frozen program."""
-    for option, script_name in (("--upstream", "run.py"), ("--llama-page", "page.py")):
+    for option, place in (
+        ("--upstream", "tools/upstream_suite/run.py"),
+        ("--llama-page", "tools/upstream_suite/page.py"),
+        ("--wine", "packaging/windows_under_wine.py"),
+    ):
         if option in args:
             rest = [arg for arg in args if arg != option]
-            return become([str(ensure("dev")), str(ROOT / "tools" / "upstream_suite" / script_name), *rest])
+            return become([str(ensure("dev")), str(ROOT / place), *rest])
     if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):  # a thousand processes would each compile the whole program
         os.environ["PYTHONPYCACHEPREFIX"] = os.environ.get("PYTHONPYCACHEPREFIX") or str(ROOT / ".cache" / "bytecode")
     return become([str(ensure("dev")), "-m", "pytest", *args], folder=ROOT)
@@ -361,7 +366,8 @@ def run_freeze(args: Sequence[str]) -> int:
 
 def run_package(args: Sequence[str]) -> int:
     """Each system has a script; its kinds of packages name it."""
-    script_name = "macos.py" if args and args[0] in ("app", "pkg") else "linux.py"
+    kinds = {"app": "macos.py", "pkg": "macos.py", "nsis": "windows.py", "msi": "windows.py"}
+    script_name = kinds.get(args[0] if args else "", "linux.py")
     return become([str(ensure("dev")), str(ROOT / "installer" / script_name), *args], folder=ROOT)
 
 

@@ -116,7 +116,7 @@ async def _serve(settings: AppSettings, appliance: Appliance, scanned: trio.Even
     owners, traffic = appliance.owners, appliance.traffic
     with logging_into(traffic.program_log):
         async with (
-            open_service_manager(stop.asked) as manager,
+            open_service_manager(stop.asked, owners.engines.doubt) as manager,
             open_parent(settings.embedding) as parent,
             telling_console(traffic.logs if owners.configuration is not None else None),
             following_files(owners.reloads, watch=settings.watch_config),
@@ -132,7 +132,7 @@ async def _serve(settings: AppSettings, appliance: Appliance, scanned: trio.Even
                 urls = [url_of(each, tls=settings.http.tls is not None) for each in bound]
                 where = " and ".join(urls)
                 say(f"{PROGRAM} {__version__} listening on {where}")
-                manager.say(READY=1, STATUS=f"listening on {where}")
+                manager.ready(where)
                 async with _until(stop.asked):
                     failure = await parent.tell_ready(urls, __version__)
                     if failure is None:

@@ -10,6 +10,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from functools import partial
 
 import click
 
@@ -92,7 +93,8 @@ def cli(ctx: click.Context) -> None:
 def run(argv: Sequence[str], start: Start) -> int:
     """Carry out ``argv`` and return the exit status; every error is reported on standard error."""
     try:
-        outcome: int | Program | None = cli.main(args=list(argv), prog_name=PROGRAM, standalone_mode=False)
+        again = partial(run, start=start)  # for a verb that runs another one as a service
+        outcome: int | Program | None = cli.main(args=list(argv), prog_name=PROGRAM, standalone_mode=False, obj=again)
         if outcome is None:
             return 0
         return outcome if isinstance(outcome, int) else start(outcome)

@@ -13,6 +13,7 @@ import click
 from appliance.cli.show import print_json
 from appliance.core.settings import DEFAULT_HOST, DEFAULT_PORT
 from appliance.core.systemd import SYSUSERS
+from appliance.core.windows_service import with_folder, without_folder
 from appliance.errors import UsageError
 from appliance.platform.console import PROGRAM, say
 from appliance.programs.start import own_command
@@ -21,6 +22,7 @@ from appliance.settings import AsyncCommand
 if TYPE_CHECKING:
     from appliance.service.launchd import Launchd
     from appliance.service.systemd import Systemd
+    from appliance.service.windows import WindowsService
     from appliance.wire import ServiceStatus
 
 NOT_RUNNING = 3
@@ -35,6 +37,7 @@ def service() -> None:
 
     On Linux this is a systemd service: of the system, under a user of its own, or with --user one of your own. On
     macOS it is a launchd job: a daemon under a user of its own, or with --user an agent that starts with your session.
+    On Windows it runs under an account of its own, and the console has to be an administrator's.
 
     \b
     Examples:
@@ -46,9 +49,12 @@ def service() -> None:
 
 def _command(program: Path | None, words: tuple[str, ...]) -> list[str]:
     """Return what the service runs: this program, or the one at ``program``, with the words for ``serve``."""
-    if program is not None:
-        return [str(program.absolute()), "serve", *words]
-    return [*own_command(), "serve", *words]
+    own = own_command() if program is None else [str(program.absolute())]
+    if sys.platform == "win32":
+        from appliance.service.windows import home_of
+
+        return [*own, "service", "run", "--home", str(home_of()), "--", *words]
+    return [*own, "serve", *words]
 
 
 serve_words = click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[-- SERVE OPTIONS]")
@@ -189,7 +195,9 @@ async def page_of(entry_of: Callable[[bool], Systemd | Launchd], command: Sequen
 @click.option("--sysusers", is_flag=True, help="Print the lines of sysusers.d(5) for the service's user instead.")
 @serve_words
 def unit(user: bool, program: Path | None, sysusers: bool, words: tuple[str, ...]) -> None:
-    """Print the systemd unit (macOS: the plist) that 'service install' would write, and write nothing.
+    """Print the systemd unit that 'service install' would write, and write nothing.
+
+    On macOS that is the plist, on Windows the command line.
 
     \b
     Example:
@@ -201,17 +209,69 @@ def unit(user: bool, program: Path | None, sysusers: bool, words: tuple[str, ...
     click.echo(_entry(user).text(_command(program, words)), nl=False)
 
 
-def _entry(user: bool) -> Systemd | Launchd:
-    """Return the service of this system. Raises UsageError on systems that this program has no service for yet."""
+@service.command("run", hidden=True)
+@click.option("--home", type=click.Path(path_type=Path), required=True)
+@serve_words
+@click.pass_obj
+def run_as_service(run: Callable[[Sequence[str]], int], home: Path, words: tuple[str, ...]) -> int:
+    """Be the service: the service manager of Windows starts this."""
+    if sys.platform != "win32":
+        raise UsageError(f"only the service manager of Windows starts this; '{PROGRAM} serve' serves here")
+    from appliance.platform.windows_services import win32
+    from appliance.service.windows import run_service
+
+    return run_service(win32(), lambda: run(["serve", "--home", str(home), *words]), home)
+
+
+@service.command("on-path", hidden=True)
+@user_option
+def on_path(user: bool) -> None:
+    """Put the program's folder on PATH: the installer of Windows does this."""
+    _change_path(with_folder, user)
+
+
+@service.command("off-path", hidden=True)
+@user_option
+def off_path(user: bool) -> None:
+    """Take the program's folder off PATH."""
+    _change_path(without_folder, user)
+
+
+def _change_path(change: Callable[[str, str], str], user: bool) -> None:
+    if sys.platform != "win32":
+        raise UsageError("this is for the installer of Windows; elsewhere the shell's own settings have PATH")
+    from appliance.platform.windows_services import change_path
+
+    folder = str(Path(sys.executable).parent)
+    change_path(lambda path: change(path, folder), user=user)
+
+
+@service.command("end-programs", hidden=True)
+def end_programs_here() -> None:
+    """End what runs from the program's folder: an installer is about to replace it."""
+    from appliance.service.windows import end_programs
+
+    click.echo(f"ended {end_programs(Path(sys.executable).parent)} programs")
+
+
+def _entry(user: bool) -> Systemd | Launchd | WindowsService:
+    """Return the service of this system. Raises UsageError on systems that this program has no service for."""
     if sys.platform == "darwin":
         from appliance.service.launchd import Launchd
 
         return Launchd(user=user)
+    if sys.platform == "win32":
+        from appliance.platform.windows_services import win32
+        from appliance.service.windows import WindowsService
+
+        if user:
+            raise UsageError(
+                "Windows has services of the machine only; leave out --user in an administrator's console, or let a "
+                "shortcut in your Startup folder start the program"
+            )
+        return WindowsService(win32())
     if sys.platform != "linux":
-        raise UsageError(
-            f"'{PROGRAM} service' works with systemd on Linux and launchd on macOS; for Windows it does not exist yet: "
-            f"start '{PROGRAM} serve' from the task scheduler"
-        )
+        raise UsageError(f"there is no service for {sys.platform}; start '{PROGRAM} serve' from the init system")
     from appliance.service.systemd import Systemd
 
     return Systemd(user=user)

@@ -59,9 +59,13 @@ def cpu_level(root: Path = ROOT) -> tuple[str, tuple[str, ...]]:
 
 
 def system() -> str:
-    """The version with its build and revision: ``Windows 10.0.26100.4061``."""
+    """The version with its build and revision: ``Windows 10.0.26100.4061``, and ``, session 0`` of a service.
+
+    Services see other devices than the programs of somebody who is logged in, so proofs of one do not hold for both.
+    """
     revision = _raw(SYSTEM, "UBR")  # every monthly update raises it
-    return f"Windows {platform.version()}.{revision if isinstance(revision, int) else 0}"
+    place = ", session 0" if _is_session_0() else ""
+    return f"Windows {platform.version()}.{revision if isinstance(revision, int) else 0}{place}"
 
 
 def accelerators(first: int) -> list[Accelerator]:
@@ -115,8 +119,8 @@ def cores(root: Path = ROOT) -> int:
 
 
 def signature(root: Path = ROOT) -> str:
-    """No file shows a change of drivers here."""
-    return "none"
+    """No file shows a change of drivers here; a look from the other kind of session is none of this one."""
+    return "session 0" if _is_session_0() else "none"
 
 
 def with_sleep() -> float:
@@ -129,6 +133,13 @@ def without_sleep() -> float:
     ticks = ctypes.c_uint64()
     ctypes.windll.kernel32.QueryUnbiasedInterruptTime(ctypes.byref(ticks))
     return ticks.value / 1e7
+
+
+def _is_session_0() -> bool:
+    """True in the session that is for services alone; unknown counts as somebody's own."""
+    session = ctypes.c_uint32(1)
+    ctypes.windll.kernel32.ProcessIdToSessionId(os.getpid(), ctypes.byref(session))
+    return session.value == 0
 
 
 def _gpus() -> list[Gpu]:

@@ -44,7 +44,7 @@ class Sampler:
 
     def _system(self, now: datetime) -> SystemSample:
         before, self._busy_before = self._busy_before, _processor_times()
-        memory, swap = psutil.virtual_memory(), psutil.swap_memory()
+        memory, swap = psutil.virtual_memory(), _swap()
         load = _load_average()
         return SystemSample(
             timestamp=now,
@@ -52,8 +52,8 @@ class Sampler:
             mem_total_mb=memory.total // MIB,
             mem_used_mb=memory.used // MIB,
             mem_free_mb=memory.free // MIB,
-            swap_total_mb=swap.total // MIB,
-            swap_used_mb=swap.used // MIB,
+            swap_total_mb=swap[0] // MIB,
+            swap_used_mb=swap[1] // MIB,
             load_avg_1=load[0],
             load_avg_5=load[1],
             load_avg_15=load[2],
@@ -64,6 +64,15 @@ class Sampler:
 def new_sampler() -> Sampler:
     """Blocks for a moment: use a thread."""
     return Sampler(cards_linux.find_cards() if sys.platform == "linux" else [])
+
+
+def _swap() -> tuple[int, int]:
+    """Bytes in all, and in use. Nothing on a Windows whose performance counters are switched off."""
+    try:
+        swap = psutil.swap_memory()
+    except RuntimeError:
+        return 0, 0
+    return swap.total, swap.used
 
 
 def _processor_times() -> list[tuple[float, float]]:

@@ -1,6 +1,7 @@
-"""What started the program hears how it fares: an application that it is a part of, or systemd (sd_notify(3)).
+"""What started the program hears how it fares: an application that it is a part of, or a service manager.
 
-The application learns the address, and the program ends with it.
+The application learns the address, and the program ends with it. Service managers are systemd (sd_notify(3)), and that
+of Windows (`windows.Session`).
 """
 
 from __future__ import annotations
@@ -9,10 +10,12 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 import trio
@@ -124,8 +127,39 @@ def _write(file: Path, content: bytes) -> None:
 ASKED = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 
 
-class ServiceManager:
-    """The socket of the service manager. Without one, every word is lost, and nothing fails."""
+class Manager(Protocol):
+    """A service manager, as the program speaks to it."""
+
+    every: float | None
+    """Seconds between two signs of life; None: it wants none."""
+
+    def open(self, woke: Callable[[], None]) -> None:
+        """The event loop runs. ``woke`` is called in it when the machine has slept, if the manager tells that."""
+        ...
+
+    def ready(self, where: str) -> None:
+        """The program listens at these addresses."""
+        ...
+
+    def alive(self) -> None:
+        """The event loop turns."""
+        ...
+
+    def stopping(self) -> None:
+        """The program is to end."""
+        ...
+
+    def close(self) -> None:
+        """The event loop ends. Twice is once."""
+        ...
+
+
+STARTED_BY: ContextVar[Manager | None] = ContextVar("STARTED_BY", default=None)
+"""The manager of a process that became a service by a call, and not by its environment."""
+
+
+class Systemd:
+    """The socket of systemd. Without one, every word is lost, and nothing fails."""
 
     def __init__(self, watch: Watch) -> None:
         self.every = watch.every
@@ -134,43 +168,61 @@ class ServiceManager:
         if watch.address:
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
 
-    def say(self, **words: str | int) -> None:
+    def open(self, woke: Callable[[], None]) -> None:
+        """systemd reads a SIGHUP of its own as a reload, which must not end a program that has nothing to read again.
+
+        It says nothing of sleep.
+        """
+        if self._socket is not None:
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    def ready(self, where: str) -> None:
+        """See `Manager`."""
+        self._say(READY=1, STATUS=f"listening on {where}")
+
+    def alive(self) -> None:
+        """See `Manager`."""
+        self._say(WATCHDOG=1)
+
+    def stopping(self) -> None:
+        """See `Manager`."""
+        self._say(STOPPING=1, STATUS="requests under way may finish")
+
+    def _say(self, **words: str | int) -> None:
         """Send one message, without waiting. A manager that has gone, or does not read, misses it."""
         if self._socket is not None:
             with suppress(OSError):
                 self._socket.sendto(message(**words), self._address)
 
     def close(self) -> None:
-        """Close the socket; twice is once."""
+        """See `Manager`."""
         if self._socket is not None:
             self._socket.close()
 
 
 @asynccontextmanager
-async def open_service_manager(stopping: trio.Event) -> AsyncGenerator[ServiceManager]:
+async def open_service_manager(stopping: trio.Event, woke: Callable[[], None]) -> AsyncGenerator[Manager]:
     """Speak to the service manager that started this process; there may be none.
 
     Signs of life come from a task of the event loop, so that they end when the loop hangs. The variables that name the
-    socket are taken out of the environment: no child may speak for this program.
+    socket are taken out of the environment: no child may speak for this program. ``woke``: see `Manager.open`.
     """
     watch = watch_of(os.environ, os.getpid()) if hasattr(socket, "AF_UNIX") else Watch()
     for name in ASKED:
         os.environ.pop(name, None)
-    manager = ServiceManager(watch)
+    manager = STARTED_BY.get() or Systemd(watch)
+    manager.open(woke)
     try:
         async with beside() as nursery:
             if manager.every is not None:
-                manager.say(WATCHDOG=1)
-                nursery.start_soon(every, manager.every, lambda: manager.say(WATCHDOG=1))
-            if watch.address:
-                # A reload by systemd must not end a program that has nothing to read again.
-                signal.signal(signal.SIGHUP, signal.SIG_IGN)
-                nursery.start_soon(_tell_stopping, manager, stopping)
+                manager.alive()
+                nursery.start_soon(every, manager.every, manager.alive)
+            nursery.start_soon(_tell_stopping, manager, stopping)
             yield manager
     finally:
         manager.close()
 
 
-async def _tell_stopping(manager: ServiceManager, stopping: trio.Event) -> None:
+async def _tell_stopping(manager: Manager, stopping: trio.Event) -> None:
     await stopping.wait()
-    manager.say(STOPPING=1, STATUS="requests under way may finish")
+    manager.stopping()

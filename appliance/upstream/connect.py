@@ -377,9 +377,12 @@ def _first_attempt(cause: BaseException | None) -> OSError | None:
 
 
 def _keep_alive(sock: socket.socket, seconds: int) -> None:
+    """A system that lets nobody choose the times (Windows before 10.0.16299) uses its own."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    if sys.platform == "darwin":
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPALIVE, seconds)
-    else:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, seconds)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, seconds)
+    idle = socket.TCP_KEEPALIVE if sys.platform == "darwin" else socket.TCP_KEEPIDLE
+    try:
+        sock.setsockopt(socket.IPPROTO_TCP, idle, seconds)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, seconds)
+    except OSError as cause:
+        if cause.errno not in (errno.ENOPROTOOPT, errno.EINVAL):
+            raise

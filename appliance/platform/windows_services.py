@@ -1,0 +1,183 @@
+"""The calls of Windows for services, with their types, and the structures that they take (winsvc.h, winreg.h, sddl.h).
+
+Types have fixed sizes, so that the structures are the same on every 64-bit system; the tests run the calls on Linux,
+against a service manager of their own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Callable, Mapping
+
+from msgspec import Struct
+
+from appliance.core.windows_service import advice
+from appliance.errors import ApplianceError
+
+DWORD, WORD, BOOL, LONG = ctypes.c_uint32, ctypes.c_uint16, ctypes.c_int32, ctypes.c_int32
+HANDLE, TEXT, POINTER = ctypes.c_void_p, ctypes.c_wchar_p, ctypes.c_void_p
+
+
+class Status(ctypes.Structure):
+    """SERVICE_STATUS."""
+
+    _fields_ = [(name, DWORD) for name in ("kind", "state", "accepts", "error", "own", "checkpoint", "hint")]
+
+
+class ProcessStatus(ctypes.Structure):
+    """SERVICE_STATUS_PROCESS."""
+
+    _fields_ = [*Status._fields_, ("pid", DWORD), ("flags", DWORD)]
+
+
+class Configuration(ctypes.Structure):
+    """QUERY_SERVICE_CONFIGW."""
+
+    _fields_ = [
+        ("kind", DWORD), ("start", DWORD), ("errors", DWORD), ("command", TEXT), ("group", TEXT), ("tag", DWORD),
+        ("needs", POINTER), ("account", TEXT), ("display", TEXT),
+    ]  # fmt: skip
+
+
+class Entry(ctypes.Structure):
+    """SERVICE_TABLE_ENTRYW."""
+
+    _fields_ = [("name", TEXT), ("main", POINTER)]
+
+
+class Action(ctypes.Structure):
+    """SC_ACTION: 1 is a restart. ``delay`` in milliseconds."""
+
+    _fields_ = [("kind", DWORD), ("delay", DWORD)]
+
+
+class Failures(ctypes.Structure):
+    """SERVICE_FAILURE_ACTIONSW. ``reset`` in seconds."""
+
+    _fields_ = [
+        ("reset", DWORD), ("message", TEXT), ("command", TEXT), ("count", DWORD), ("actions", ctypes.POINTER(Action)),
+    ]  # fmt: skip
+
+
+class Text(ctypes.Structure):
+    """SERVICE_DESCRIPTIONW."""
+
+    _fields_ = [("text", TEXT)]
+
+
+class Number(ctypes.Structure):
+    """SERVICE_PRESHUTDOWN_INFO, and SERVICE_FAILURE_ACTIONS_FLAG."""
+
+    _fields_ = [("number", DWORD)]
+
+
+class Security(ctypes.Structure):
+    """SECURITY_ATTRIBUTES."""
+
+    _fields_ = [("size", DWORD), ("descriptor", POINTER), ("inherit", BOOL)]
+
+
+SERVICE_MAIN = ctypes.CFUNCTYPE(None, DWORD, POINTER)
+CONTROL_HANDLER = ctypes.CFUNCTYPE(DWORD, DWORD, DWORD, POINTER, POINTER)
+"""64-bit Windows has one calling convention, so these are the same as WINFUNCTYPE."""
+
+SIGNATURES: Mapping[str, Mapping[str, tuple[object, tuple[object, ...]]]] = {
+    "advapi32": {
+        "OpenSCManagerW": (HANDLE, (TEXT, TEXT, DWORD)),
+        "CreateServiceW": (
+            HANDLE,
+            (HANDLE, TEXT, TEXT, DWORD, DWORD, DWORD, DWORD, TEXT, TEXT, POINTER, TEXT, TEXT, TEXT),
+        ),
+        "OpenServiceW": (HANDLE, (HANDLE, TEXT, DWORD)),
+        "ChangeServiceConfigW": (BOOL, (HANDLE, DWORD, DWORD, DWORD, TEXT, TEXT, POINTER, TEXT, TEXT, TEXT, TEXT)),
+        "ChangeServiceConfig2W": (BOOL, (HANDLE, DWORD, POINTER)),
+        "QueryServiceConfigW": (BOOL, (HANDLE, POINTER, DWORD, POINTER)),
+        "QueryServiceStatusEx": (BOOL, (HANDLE, LONG, POINTER, DWORD, POINTER)),
+        "StartServiceW": (BOOL, (HANDLE, DWORD, POINTER)),
+        "ControlService": (BOOL, (HANDLE, DWORD, POINTER)),
+        "DeleteService": (BOOL, (HANDLE,)),
+        "CloseServiceHandle": (BOOL, (HANDLE,)),
+        "StartServiceCtrlDispatcherW": (BOOL, (POINTER,)),
+        "RegisterServiceCtrlHandlerExW": (HANDLE, (TEXT, CONTROL_HANDLER, POINTER)),
+        "SetServiceStatus": (BOOL, (HANDLE, POINTER)),
+        "RegisterEventSourceW": (HANDLE, (TEXT, TEXT)),
+        "ReportEventW": (
+            BOOL,
+            (HANDLE, ctypes.c_uint16, ctypes.c_uint16, DWORD, POINTER, ctypes.c_uint16, DWORD, POINTER, POINTER),
+        ),
+        "DeregisterEventSource": (BOOL, (HANDLE,)),
+        "RegSetKeyValueW": (LONG, (HANDLE, TEXT, TEXT, DWORD, POINTER, DWORD)),
+        "RegDeleteTreeW": (LONG, (HANDLE, TEXT)),
+        "ConvertStringSecurityDescriptorToSecurityDescriptorW": (BOOL, (TEXT, DWORD, POINTER, POINTER)),
+    },
+    "kernel32": {
+        "CreateDirectoryW": (BOOL, (TEXT, POINTER)),
+        "LocalFree": (HANDLE, (HANDLE,)),
+        "SetErrorMode": (DWORD, (DWORD,)),
+    },
+}
+"""Every call of Windows that the program makes, by library: what it returns, and what it takes."""
+
+
+class Win32(Struct, frozen=True):
+    """The calls of `SIGNATURES`, and the error of the last one in this thread."""
+
+    calls: Mapping[str, Callable[..., int | None]]
+    error: Callable[[], int]
+
+    def __call__(self, name: str, *arguments: object) -> int:
+        """Make one call. Raises ServiceRefused if it returns nothing."""
+        result = self.calls[name](*arguments)
+        if not result:
+            raise ServiceRefused(name, self.error())
+        return result
+
+
+def win32() -> Win32:
+    """Load the calls. Only Windows has them."""
+    assert sys.platform == "win32"
+    found: dict[str, Callable[..., int | None]] = {}
+    for library, calls in SIGNATURES.items():
+        loaded = ctypes.WinDLL(library, use_last_error=True)
+        for name, (result, arguments) in calls.items():
+            call = getattr(loaded, name)
+            call.restype, call.argtypes = result, arguments
+            found[name] = call
+    return Win32(found, ctypes.get_last_error)
+
+
+class ServiceRefused(ApplianceError):
+    """Windows refused a call. ``code`` is its error."""
+
+    def __init__(self, call: str, code: int) -> None:
+        super().__init__(call, code)
+        self.call, self.code = call, code
+
+    def __str__(self) -> str:
+        words = advice(self.code)
+        if not words and sys.platform == "win32":
+            words = ctypes.FormatError(self.code).strip()
+        return f"Windows refused {self.call} with error {self.code}" + (f": {words}" if words else "")
+
+
+MACHINE_VARIABLES = r"SYSTEM\CurrentControlSet\Control\Session Manager\Environment"
+USER_VARIABLES = "Environment"
+
+
+def change_path(change: Callable[[str], str], *, user: bool) -> None:
+    """Change the text of PATH in the registry, the user's or the machine's. Raises OSError. New programs see it."""
+    assert sys.platform == "win32"
+    import winreg
+
+    root, key = (winreg.HKEY_CURRENT_USER, USER_VARIABLES) if user else (winreg.HKEY_LOCAL_MACHINE, MACHINE_VARIABLES)
+    with winreg.CreateKeyEx(root, key, access=winreg.KEY_READ | winreg.KEY_WRITE | winreg.KEY_WOW64_64KEY) as opened:
+        try:
+            before = str(winreg.QueryValueEx(opened, "Path")[0])
+        except FileNotFoundError:
+            before = ""
+        after = change(before)
+        if after != before and after:
+            winreg.SetValueEx(opened, "Path", 0, winreg.REG_EXPAND_SZ, after)
+        elif after != before:
+            winreg.DeleteValue(opened, "Path")

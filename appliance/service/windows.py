@@ -1,0 +1,458 @@
+"""Windows services: the process that the service control manager (SCM) starts, and the verbs that install and steer it.
+
+Numbers are those of winsvc.h. The decisions are in `core.windows_service`, the calls in `platform.windows_services`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from pathlib import Path
+
+import trio
+
+from appliance.core.windows_service import (
+    ACCOUNT,
+    CHECKPOINT,
+    DESCRIPTION,
+    DISPLAY,
+    FORGIVEN,
+    HOME,
+    LOG,
+    NAME,
+    NOT_IMPLEMENTED,
+    PRESHUTDOWN_TIME,
+    RESTARTS,
+    RUNNING,
+    STATES,
+    STOP,
+    STOPPED,
+    Life,
+    Report,
+    answer,
+    hidden_from_service,
+    home_rights,
+    last_error,
+)
+from appliance.errors import ApplianceError, UsageError
+from appliance.platform.console import EXIT_BUG
+from appliance.platform.stopping import STOP_SIGNALS
+from appliance.platform.windows_services import (
+    CONTROL_HANDLER,
+    DWORD,
+    POINTER,
+    SERVICE_MAIN,
+    TEXT,
+    Action,
+    Configuration,
+    Entry,
+    Failures,
+    Number,
+    ProcessStatus,
+    Security,
+    ServiceRefused,
+    Status,
+    Text,
+    Win32,
+)
+from appliance.service.parent import STARTED_BY
+from appliance.wire import ServiceStatus
+
+OWN_PROCESS, AUTO_START, ERROR_NORMAL = 0x10, 2, 1
+SCM_CONNECT, SCM_CREATE, SERVICE_ALL, SERVICE_LOOK = 0x0001, 0x0002, 0xF01FF, 0x0005
+"""Access rights; `SERVICE_LOOK` is the right to query configuration and status, which everybody has."""
+NO_CHANGE = 0xFFFFFFFF
+ALREADY_RUNNING, EXISTS, NEVER_STARTED, NOT_ACTIVE, NOT_INSTALLED, UNKNOWN_LEVEL = 1056, 1073, 1077, 1062, 1060, 124
+LOCAL_MACHINE = 0xFFFFFFFF80000002
+EVENTS = rf"SYSTEM\CurrentControlSet\Services\EventLog\Application\{NAME}"
+EVENT_TEXTS = r"%SystemRoot%\System32\EventCreate.exe"
+"""A part of Windows. Its messages 1 to 1000 are whatever text the event has."""
+EVENT_ERROR, EVENT_INFORMATION = 1, 4
+NO_DIALOGS = 0x0001 | 0x0002 | 0x8000
+"""SetErrorMode: no dialog for a missing disk, a crash, a file that cannot be opened. Nobody sees session 0."""
+LOG_SIZE = 8 << 20
+"""Bytes of a log that a new start sets aside; it keeps one old log."""
+TAIL = 40
+LOOK_EVERY = 0.1
+END_TIME = 20.0
+COMMAND_TIME = 240.0
+"""Seconds for which `start` and `stop` wait."""
+
+
+class ServiceEnded(ApplianceError):
+    """The service ended instead of starting. ``status``: its exit status."""
+
+    def __init__(self, status: int, said: str) -> None:
+        super().__init__(status, said)
+        self.status, self.said = status, said
+
+    def __str__(self) -> str:
+        return f"the service ended with status {self.status} instead of starting: {self.said or 'it said nothing'}"
+
+
+def home_of(environ: Mapping[str, str] = os.environ) -> Path:
+    """Return the folder of the service's models, data and log."""
+    return Path(environ.get("ProgramData") or r"C:\ProgramData") / HOME
+
+
+# ---- the process of the service --------------------------------------------------------------------------------------
+
+
+class Session:
+    """This process, as the SCM started it. The program runs in the main thread, because signals arrive there.
+
+    A thread of its own waits in the SCM's dispatcher, which calls `_main` in a third one and `_control` in its own.
+    `Life` belongs to the main thread. `_control` only raises the signal that stops the program, or wakes the loop.
+    """
+
+    every: float | None = CHECKPOINT
+
+    def __init__(self, api: Win32) -> None:
+        self._api = api
+        self._life = Life()
+        self._handle = 0
+        self._asked = self._hears = False
+        self._woke: Callable[[], object] | None = None
+        self._connected, self._ended = threading.Event(), threading.Event()
+        self._callbacks = (
+            SERVICE_MAIN(self._main),
+            CONTROL_HANDLER(self._control),
+        )  # Windows calls them while this lives
+
+    def run(self, work: Callable[[], int]) -> int:
+        """Connect to the SCM, do the work, and report its end, also of an exception. Returns the exit status.
+
+        Raises ServiceRefused if the SCM has not started this process.
+        """
+        with ThreadPoolExecutor(1) as threads:
+            dispatcher = threads.submit(self._dispatch)
+            dispatcher.add_done_callback(self._disconnected)
+            self._connected.wait()
+            if dispatcher.done():
+                dispatcher.result()
+            self._report(self._life.begun())
+            token = STARTED_BY.set(self)
+            status = EXIT_BUG
+            try:
+                status = work()
+            finally:
+                STARTED_BY.reset(token)
+                self._report(self._life.ended(status, asked=self._asked))
+                self._ended.set()
+        return status
+
+    def _dispatch(self) -> None:
+        table = (Entry * 2)(Entry(NAME, ctypes.cast(self._callbacks[0], POINTER)), Entry())
+        self._api("StartServiceCtrlDispatcherW", table)
+
+    def _disconnected(self, _: Future[None]) -> None:
+        self._connected.set()
+
+    def _main(self, _count: int, _words: int) -> None:
+        self._handle = self._api.calls["RegisterServiceCtrlHandlerExW"](NAME, self._callbacks[1], None) or 0
+        self._connected.set()
+        self._ended.wait()
+
+    def _control(self, control: int, event: int, _data: int, _context: int) -> int:
+        """Answer the SCM at once. An exception here would leave it without an answer."""
+        decided = answer(control, event, asked=self._asked)
+        if decided.act == "stop":
+            if not self._hears:
+                return NOT_IMPLEMENTED
+            self._asked = True
+            signal.raise_signal(STOP_SIGNALS[-1])  # as from outside, with the watchdog that this arms
+        elif decided.act == "wake" and self._woke is not None:
+            self._woke()
+        return decided.code
+
+    def _report(self, report: Report | None) -> None:
+        if report is not None:
+            status = Status(
+                OWN_PROCESS, report.state, report.accepts, report.error, report.own, report.checkpoint, report.hint
+            )
+            self._api.calls["SetServiceStatus"](self._handle, ctypes.byref(status))
+
+    # The rest is `parent.Manager`.
+
+    def open(self, woke: Callable[[], None]) -> None:
+        """The event loop runs, and hears of the end of sleep."""
+        token = trio.lowlevel.current_trio_token()
+
+        def wake() -> None:
+            with suppress(trio.RunFinishedError):
+                token.run_sync_soon(woke)
+
+        self._woke, self._hears = wake, True
+
+    def ready(self, where: str) -> None:
+        """The program listens."""
+        self._report(self._life.listening())
+        self.log(EVENT_INFORMATION, f"listening on {where}")
+
+    def alive(self) -> None:
+        """The event loop turns."""
+        self._report(self._life.alive())
+
+    def stopping(self) -> None:
+        """The program is to end."""
+        self._report(self._life.stopping())
+
+    def close(self) -> None:
+        """A stop is not heard any more: the program ends already."""
+        self._hears, self._woke = False, None
+
+    def log(self, kind: int, text: str) -> None:
+        """Write an event into the log of Windows. One that is lost is lost."""
+        if source := self._api.calls["RegisterEventSourceW"](None, NAME):
+            texts = (TEXT * 1)(text)
+            self._api.calls["ReportEventW"](source, kind, 0, kind, None, 1, 0, texts, None)
+            self._api.calls["DeregisterEventSource"](source)
+
+
+def run_service(api: Win32, work: Callable[[], int], home: Path) -> int:
+    """Be the service for the length of ``work``: no dialogs, messages in its log file, errors in the log of Windows."""
+    api.calls["SetErrorMode"](NO_DIALOGS)
+    session = Session(api)
+
+    def logged() -> int:
+        home.mkdir(parents=True, exist_ok=True)
+        with _into_log(home / LOG):
+            status = work()
+        if status != 0:
+            session.log(EVENT_ERROR, f"ended with status {status}: {_last_error(home)}")
+        return status
+
+    return session.run(logged)
+
+
+@contextmanager
+def _into_log(path: Path) -> Generator[None]:
+    """Let standard output and standard error be a file. A service has neither."""
+    with suppress(OSError):
+        if path.stat().st_size > LOG_SIZE:
+            path.replace(path.with_suffix(".old.log"))
+    before = sys.stdout, sys.stderr
+    with path.open("a", encoding="utf-8", errors="replace", buffering=1) as file:
+        sys.stdout = sys.stderr = file
+        try:
+            yield
+        finally:
+            sys.stdout, sys.stderr = before
+
+
+def _last_error(home: Path) -> str:
+    try:
+        return last_error((home / LOG).read_text("utf-8", "replace").splitlines()[-TAIL:])
+    except OSError:
+        return ""
+
+
+def end_programs(folder: Path) -> int:
+    """End every program that runs from a folder, but this one and those that started it. Returns how many there were.
+
+    Each is known by its process, not by its name. Waits for them. Raises UsageError for one that does not end.
+    """
+    import psutil
+
+    spared = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
+    found: list[psutil.Process] = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):
+            if process.pid not in spared and Path(process.exe()).is_relative_to(folder):
+                process.terminate()
+                found.append(process)
+    _, alive = psutil.wait_procs(found, timeout=END_TIME)
+    if alive:
+        told = ", ".join(str(process.pid) for process in alive)
+        raise UsageError(f"these processes of {folder} do not end: {told}; end them in the Task Manager and try again")
+    return len(found)
+
+
+# ---- the verbs -------------------------------------------------------------------------------------------------------
+
+
+class WindowsService:
+    """The service's entry at the SCM. Every method raises ServiceRefused when Windows refuses."""
+
+    def __init__(self, api: Win32, environ: Mapping[str, str] = os.environ) -> None:
+        self._api = api
+        self._home = home_of(environ)
+        self._profile = environ.get("USERPROFILE", "")
+        self.unit = f"the service {NAME}"
+
+    def text(self, command: Sequence[str]) -> str:
+        """Return the command line that `install` registers. Raises UsageError."""
+        if (users := hidden_from_service(command[0], self._profile)) is not None:
+            raise UsageError(
+                f"the service runs as {ACCOUNT}, which cannot read {users}, and {command[0]} is there; install the "
+                "program for all users and install the service from there"
+            )
+        return subprocess.list2cmdline(command)
+
+    async def install(self, command: Sequence[str], *, start: bool) -> None:
+        """Make the entry, or change the one that is there, make the folder of its data, and start it now if asked."""
+        line = self.text(command)
+        with self._manager(SCM_CONNECT | SCM_CREATE) as manager:
+            service = self._create(manager, line)
+            try:
+                self._configure(service)
+            finally:
+                self._api.calls["CloseServiceHandle"](service)
+        self._make_home()
+        self._register_events()
+        if start:
+            await self.steer("restart")
+
+    async def uninstall(self, *, purge: bool) -> list[str]:
+        """Stop the service and remove its entry; with ``purge`` also its data. Returns what stays."""
+        with self._service(SERVICE_ALL) as service:
+            await self._stop(service)
+            self._api("DeleteService", service)
+        self._api.calls["RegDeleteTreeW"](LOCAL_MACHINE, EVENTS)
+        if not purge:
+            return [str(self._home)]
+        await trio.to_thread.run_sync(partial(shutil.rmtree, self._home, ignore_errors=True))
+        return [str(self._home)] if self._home.exists() else []
+
+    async def steer(self, verb: str) -> None:
+        """Carry out ``start``, ``stop`` or ``restart`` and wait until it is done. Raises ServiceEnded."""
+        with self._service(SERVICE_ALL) as service:
+            if verb != "start":
+                await self._stop(service)
+            if verb != "stop":
+                await self._start(service)
+
+    async def status(self) -> ServiceStatus:
+        """Ask Windows. Needs no privilege."""
+        try:
+            with self._service(SERVICE_LOOK) as service:
+                now, entry = self._status(service), self._configuration(service)
+                # The entry's texts lie in the buffer of the call.
+                command, start = str(entry.command), int(entry.start)
+        except ServiceRefused as refused:
+            if refused.code != NOT_INSTALLED:
+                raise
+            return ServiceStatus(state="inactive", unit=self.unit)
+        failed = now.state == STOPPED and now.error not in (0, NEVER_STARTED)
+        return ServiceStatus(
+            installed=True,
+            enabled=start == AUTO_START,
+            state="active" if now.state == RUNNING else "failed" if failed else "inactive",
+            detail=STATES.get(now.state, str(now.state)) + (f", status {now.own or now.error}" if failed else ""),
+            pid=now.pid or None,
+            said=_last_error(self._home) if failed else "",
+            unit=command,
+        )
+
+    def _create(self, manager: int, line: str) -> int:
+        """Return the handle of the entry, which has this command line then."""
+        common = (OWN_PROCESS, AUTO_START, ERROR_NORMAL, line, None, None, None, ACCOUNT, None)
+        try:
+            return self._api("CreateServiceW", manager, NAME, DISPLAY, SERVICE_ALL, *common)
+        except ServiceRefused as refused:
+            if refused.code != EXISTS:
+                raise
+        service = self._api("OpenServiceW", manager, NAME, SERVICE_ALL)
+        self._api("ChangeServiceConfigW", service, *common, DISPLAY)
+        return service
+
+    def _configure(self, service: int) -> None:
+        actions = (Action * len(RESTARTS))(*(Action(1, delay) for delay in RESTARTS))
+        for level, content in (
+            (1, Text(DESCRIPTION)),
+            (2, Failures(FORGIVEN, None, None, len(actions), actions)),
+            (4, Number(1)),  # the actions are also for a service that reports an error, not only for a crash
+            (7, Number(PRESHUTDOWN_TIME)),
+        ):
+            try:
+                self._api("ChangeServiceConfig2W", service, level, ctypes.byref(content))
+            except ServiceRefused as refused:
+                if refused.code != UNKNOWN_LEVEL:  # wine does not know the third; every Windows does
+                    raise
+
+    def _make_home(self) -> None:
+        """Make the folder of the service's data, which nobody but the service and administrators may read."""
+        if self._home.exists():
+            return  # the account of the same name has the same identifier, so the rights hold
+        descriptor = ctypes.c_void_p()
+        self._api(
+            "ConvertStringSecurityDescriptorToSecurityDescriptorW", home_rights(NAME), 1, ctypes.byref(descriptor), None
+        )
+        try:
+            attributes = Security(ctypes.sizeof(Security), descriptor, 0)
+            self._api("CreateDirectoryW", str(self._home), ctypes.byref(attributes))
+        finally:
+            self._api.calls["LocalFree"](descriptor)
+
+    def _register_events(self) -> None:
+        path, kinds = ctypes.create_unicode_buffer(EVENT_TEXTS), DWORD(7)
+        for name, kind, content in (("EventMessageFile", 2, path), ("TypesSupported", 4, kinds)):
+            size = ctypes.sizeof(content)
+            if code := self._api.calls["RegSetKeyValueW"](
+                LOCAL_MACHINE, EVENTS, name, kind, ctypes.byref(content), size
+            ):
+                raise ServiceRefused("RegSetKeyValueW", code)
+
+    async def _start(self, service: int) -> None:
+        try:
+            self._api("StartServiceW", service, 0, None)
+        except ServiceRefused as refused:
+            if refused.code != ALREADY_RUNNING:
+                raise
+        now = await self._wait(service, (RUNNING, STOPPED), "start")
+        if now.state == STOPPED:
+            raise ServiceEnded(now.own or now.error, _last_error(self._home))
+
+    async def _stop(self, service: int) -> None:
+        status = Status()
+        try:
+            self._api("ControlService", service, STOP, ctypes.byref(status))
+        except ServiceRefused as refused:
+            if refused.code != NOT_ACTIVE:
+                raise
+        await self._wait(service, (STOPPED,), "stop")
+
+    async def _wait(self, service: int, states: tuple[int, ...], verb: str) -> ProcessStatus:
+        """Wait for one of the states, which Windows has no event for."""
+        with trio.move_on_after(COMMAND_TIME):
+            while (now := self._status(service)).state not in states:  # noqa: ASYNC110  there is no event
+                await trio.sleep(LOOK_EVERY)
+            return now
+        raise UsageError(f"the service did not {verb} within {COMMAND_TIME:.0f} s; see {self._home / LOG}")
+
+    def _status(self, service: int) -> ProcessStatus:
+        found, needed = ProcessStatus(), DWORD()
+        size = ctypes.sizeof(found)
+        self._api("QueryServiceStatusEx", service, 0, ctypes.byref(found), size, ctypes.byref(needed))
+        return found
+
+    def _configuration(self, service: int) -> Configuration:
+        """Return the entry. Its texts are in the buffer behind it, which lives as long as it."""
+        buffer, needed = ctypes.create_string_buffer(8192), DWORD()
+        self._api("QueryServiceConfigW", service, buffer, len(buffer), ctypes.byref(needed))
+        return Configuration.from_buffer(buffer)
+
+    @contextmanager
+    def _manager(self, access: int) -> Generator[int]:
+        handle = self._api("OpenSCManagerW", None, None, access)
+        try:
+            yield handle
+        finally:
+            self._api.calls["CloseServiceHandle"](handle)
+
+    @contextmanager
+    def _service(self, access: int) -> Generator[int]:
+        with ExitStack() as stack:
+            manager = stack.enter_context(self._manager(SCM_CONNECT))
+            handle = self._api("OpenServiceW", manager, NAME, access)
+            stack.callback(self._api.calls["CloseServiceHandle"], handle)
+            yield handle

