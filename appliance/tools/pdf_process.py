@@ -88,7 +88,7 @@ def _texts(reader: PdfReader, until: float) -> Reading:
 
 
 def _bound_memory() -> None:
-    """Where the system has no such bound (Windows) or refuses it (some of macOS), the library's own limits hold."""
+    """Bound it where the system can: on Windows, and where macOS refuses it, the library's own limits hold."""
     if sys.platform != "win32":
         import resource
 
