@@ -88,7 +88,7 @@ def _texts(reader: PdfReader, until: float) -> Reading:
 
 
 def _bound_memory() -> None:
-    """Bound the memory. On Windows, which has no such bound, and where macOS refuses it, the limits of pypdf hold."""
+    """Bound it where the system can: on Windows, and where macOS refuses it, the library's own limits hold."""
     if sys.platform != "win32":
         import resource
 

@@ -123,7 +123,8 @@ longdesc="ELSEWHERE/long">
 <script>
 const reach = (what) => {
   document.documentElement.dataset.ran = what;
-  fetch("ELSEWHERE/fetch").catch(() => 0); navigator.sendBeacon("ELSEWHERE/beacon");
+  fetch("ELSEWHERE/fetch").catch(() => 0); fetch("http://NAME/fetch").catch(() => 0);
+  navigator.sendBeacon("ELSEWHERE/beacon");
   new WebSocket("ELSEWHERE/socket".replace("http", "ws")); new EventSource("ELSEWHERE/events");
   document.head.append(Object.assign(document.createElement("link"), { rel: "preconnect", href: "ELSEWHERE" }));
   const call = new RTCPeerConnection({ iceServers: [{ urls: "stun:PLACE" }] });

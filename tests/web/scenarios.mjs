@@ -596,11 +596,11 @@ export const scenarios = {
     await block.getByRole("button", { name: "Close the preview" }).click();
     await block.locator("iframe").waitFor({ state: "detached" });
     wrong.length = 0; // it has what the preview was refused
+    const stays = source.replace(/<meta[^>]+>/g, "").replace("top.location =", "").replaceAll("preview.example", "control.example");
     const [control, scripted] = [await page.context().newPage(), await page.context().newPage()];
     for (const each of [control, scripted]) await each.goto(`${url}/health`); // of the same server, without a policy
     // By itself: in the page it waits for styles, which nobody answers.
-    await scripted.evaluate(/<script>\n([^]*?)<\/script>/.exec(source)[1].replace("top.location =", ""));
-    const stays = source.replace(/<meta[^>]+>/g, "").replace("top.location =", "").replaceAll("preview.example", "control.example");
+    await scripted.evaluate(/<script>\n([^]*?)<\/script>/.exec(stays)[1]);
     await control.evaluate((stays) => (document.open(), document.write(stays), document.close()), stays);
     await told("everything");
   },
