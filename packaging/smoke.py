@@ -29,6 +29,7 @@ URL = "http://127.0.0.1:8080"
 PATIENCE = 300.0
 """Seconds for one step."""
 APP = "/Applications/Llama Appliance.app"
+WINDOWS = Path(os.environ.get("PROGRAMFILES", "C:/Program Files")) / "Llama Appliance"
 SERVICE_CHOICE = [{"choiceIdentifier": "service", "choiceAttribute": "selected", "attributeSetting": 1}]
 
 
@@ -56,6 +57,14 @@ KINDS = {
         ("sh", f"{APP}/Contents/Resources/uninstall.sh", "--purge"),
         (APP, f"/usr/local/bin/{NAME}", "/Library/LaunchDaemons/io.llama-appliance.plist",
          f"/Library/Application Support/{NAME}"),
+    ),
+    ".exe": Kind(
+        ("FILE", "/S", "/ALLUSERS", "/SERVICE=1"), f"{WINDOWS / NAME}.exe",
+        (f"{WINDOWS / 'uninstall.exe'}", "/S", "/PURGE=1"), (str(WINDOWS),),
+    ),
+    ".msi": Kind(
+        ("msiexec", "/i", "FILE", "/qn", "ALLUSERS=1", "SERVICE=1"), f"{WINDOWS / NAME}.exe",
+        ("msiexec", "/x", "FILE", "/qn"), (str(WINDOWS),),
     ),
 }  # fmt: skip
 
@@ -95,11 +104,10 @@ def try_installed(file: Path, kind: Kind, commit: str | None, folder: Path) -> N
         sys.exit("error: the service runs on after its stop")
     run("start", kind.program, "service", "start")
     until("the service runs again", lambda: status(kind.program) == "active")
-    run("remove", *kind.remove)
+    run("remove", *(words.get(word, word) for word in kind.remove))
     if answers(URL):
         sys.exit(f"error: something still answers at {URL} after the removal")
-    if left := [path for path in kind.left if os.path.lexists(path)]:
-        sys.exit(f"error: the removal left {', '.join(left)}")
+    until(f"nothing is left of {', '.join(kind.left)}", lambda: not any(os.path.lexists(path) for path in kind.left))
 
 
 def try_archive(file: Path, commit: str | None, folder: Path) -> None:
