@@ -173,7 +173,7 @@ def open_page() -> AsyncCommand:
     return run
 
 
-async def page_of(entry_of: Callable[[bool], Systemd | Launchd], command: Sequence[str]) -> str:
+async def page_of(entry_of: Callable[[bool], Systemd | Launchd | WindowsService], command: Sequence[str]) -> str:
     """Return the address of the machine's service, else of the user's own, which is installed or started for it."""
     found = await entry_of(False).status()
     if found.state != "active":
