@@ -18,7 +18,7 @@ from appliance.core.bundles.keys import is_signed, public_key_of
 from appliance.core.engines.events import RolledBack
 from appliance.core.engines.state import Step
 from appliance.core.payload import LIST, SIGNATURE
-from appliance.core.programs import LINE, chosen, is_on_trial, matching, name_of, refusal
+from appliance.core.programs import LINE, chosen, matching, name_of, refusal, trial_end
 from appliance.engines.found import here
 from appliance.engines.installing import CannotInstall
 from appliance.engines.shelf import alone
@@ -311,7 +311,7 @@ def list_versions(as_json: bool) -> int:
             folder=str(shelf.place_of(program).resolve()),
             role=state.role(program),
             why=state.withdrawn.get(program),
-            on_trial=is_on_trial(state, program, now),
+            on_trial=trial_end(state, program, now) is not None,
         )
         for program in shelf.placed()
     ]

@@ -28,13 +28,15 @@ WORDS_OF_PLACE = ("--listen", "--port", "--ready-file", "--parent-pid", "--log-f
 class Run(Struct, frozen=True, kw_only=True):
     """A server of a version on trial, noted before it starts and forgotten when it ends in good order.
 
-    ``boot`` names the start of the machine: what a power cut ended has not failed. ``at``: Unix time of its start.
+    ``boot`` names the start of the machine: what a power cut ended has not failed. ``at`` and ``until``: Unix times of
+    its start, and of the end of its version's trial.
     """
 
     program: str
     pid: int
     boot: str
     at: float
+    until: float
 
 
 def program_id(version: str, digest: str) -> str:
@@ -109,10 +111,12 @@ def chosen(state: State, here: Collection[str]) -> str | None:
     return next((program for program in known if program in here), None)
 
 
-def is_on_trial(state: State, program: str, now: float) -> bool:
-    """Tell whether the version came into use within the last hour, and there is one to return to."""
+def trial_end(state: State, program: str, now: float) -> float | None:
+    """Return the Unix time at which the version's first hour ends; None if it has ended, or nothing was before it."""
     line = state.line(LINE)
-    return line is not None and line.current == program and bool(line.previous) and 0 <= now - line.switched_at < TRIAL
+    if line is None or line.current != program or not line.previous or not 0 <= now - line.switched_at < TRIAL:
+        return None
+    return line.switched_at + TRIAL
 
 
 def failure_of(run: Run, boot: str) -> Failed | None:

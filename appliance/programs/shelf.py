@@ -19,7 +19,7 @@ from appliance.engines.installing import SPARE, CannotInstall, copy_folder, sha2
 from appliance.engines.shelf import STAGED, Shelf
 from appliance.engines.unpacking import SUFFIXES, BadArchive, is_archive, read_member, unpack
 from appliance.errors import UsageError
-from appliance.programs.start import VARIABLE
+from appliance.programs.start import ONE_FILE, VARIABLE
 from appliance.store.model_files import free_bytes
 
 MAX_LIST = 16 << 20
@@ -108,6 +108,8 @@ def refuse_packaged(folder: Path | None) -> Path:
     """Return the running program's folder. Raises UsageError for one that somebody else upgrades."""
     if sys.platform == "win32":
         raise UsageError("'upgrade' does not work on Windows yet; install the newer version over this one")
+    if one_file := os.environ.get(ONE_FILE):
+        raise UsageError(f"{one_file} is one file: put the newer one in its place; the data stay")
     if folder is None:
         raise UsageError(
             "this program runs from its sources or from pip, which upgrade it; 'upgrade' is for the frozen program"

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from appliance.core.programs import Run
 
 VARIABLE = "LLAMA_APPLIANCE_PROGRAMS_DIR"
-LED, RUN = "LLAMA_APPLIANCE_LED_BY", "LLAMA_APPLIANCE_RUN"
-"""Set for the version that a start led to, which leads nowhere else: the program that did, the file of its run."""
 ONE_FILE = "LLAMA_APPLIANCE_FILE"
 """Set by the one-file program (installer/onefile.c): the file that the user started."""
+LED, RUN = "LLAMA_APPLIANCE_LED_BY", "LLAMA_APPLIANCE_RUN"
+"""Set for the version that a start led to, which leads nowhere else: the program that did, the file of its run."""
 STATE = "state.json"
 RUNS = ".runs"
 LOOK = "look"
@@ -57,10 +57,10 @@ def own_folder() -> Path | None:
 
 def own_command() -> list[str]:
     """Return the command that starts this program, and that leads to the version in use also after a switch."""
-    if _leader:
-        return [_leader]
     if one_file := os.environ.get(ONE_FILE):  # the folder that it unpacked itself into comes and goes
         return [one_file]
+    if _leader:
+        return [_leader]
     if is_frozen():
         return [str(Path(sys.executable).resolve())]
     return [sys.argv[0]] if own_folder() is not None else [sys.executable, "-m", "appliance"]
@@ -117,8 +117,9 @@ def _lead(own: Path, root: Path) -> None:
     folder = (root / programs.name_of(program)).resolve()
     if folder != own and not is_linked:
         return  # somebody asked for this very version
-    if programs.is_on_trial(state, program, now) and sys.argv[1:2] and sys.argv[1] in programs.SERVES:
-        run_file = _noted(root, programs.Run(program=program, pid=os.getpid(), boot=boot, at=now))
+    until = programs.trial_end(state, program, now)
+    if until is not None and sys.argv[1:2] and sys.argv[1] in programs.SERVES:
+        run_file = _noted(root, programs.Run(program=program, pid=os.getpid(), boot=boot, at=now, until=until))
     if folder == own:
         return
     command = str(folder / PROGRAM)
@@ -202,7 +203,9 @@ async def forget_after_trial() -> None:
     if run_file is not None:
         import trio
 
-        from appliance.core.engines.state import TRIAL
+        from appliance.core.parts import decoded
+        from appliance.core.programs import Run
 
-        await trio.sleep(TRIAL)
+        run = decoded(Run, await trio.to_thread.run_sync(run_file.read_bytes))
+        await trio.sleep(max(0.0, run.until - time.time()) if run is not None else 0)
         ended()

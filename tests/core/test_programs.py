@@ -13,11 +13,11 @@ from appliance.core.programs import (
     Run,
     chosen,
     failure_of,
-    is_on_trial,
     matching,
     misplaced,
     model_to_ask,
     refusal,
+    trial_end,
     words_for_trial,
 )
 
@@ -97,12 +97,12 @@ def test_a_start_leads_to_the_newest_version_that_is_here() -> None:
 @given(st.integers(-10, int(2 * TRIAL)), st.booleans())
 def test_only_a_crash_within_the_first_hour_leads_back(after: int, same_boot: bool) -> None:
     state = switched(1000.0)
-    run = Run(program=NEW, pid=1, boot="b", at=1000.0 + after)
+    run = Run(program=NEW, pid=1, boot="b", at=1000.0 + after, until=0.0)
     event = failure_of(run, "b" if same_boot else "another")
     if event is not None:
         state, _ = reduce(state, event)
     is_early = 0 <= after < TRIAL
-    assert is_on_trial(switched(1000.0), NEW, run.at) == is_early
+    assert trial_end(switched(1000.0), NEW, run.at) == (1000.0 + TRIAL if is_early else None)
     assert chosen(state, (OLD, NEW)) == (OLD if is_early and same_boot else NEW)
     assert (NEW in state.withdrawn) == (is_early and same_boot)
     assert state.probations == ()
@@ -110,7 +110,7 @@ def test_only_a_crash_within_the_first_hour_leads_back(after: int, same_boot: bo
 
 def test_the_first_version_of_all_has_no_trial() -> None:
     alone = State().with_line(Line(name="programs", current=OLD, switched_at=5.0))
-    assert not is_on_trial(alone, OLD, 6.0)
+    assert trial_end(alone, OLD, 6.0) is None
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,9 @@ from payload_folders import NAME, make_payload, name_of, write_key
 from program import Server, fresh_environment, http, wait_gone
 from waiting import wait
 
+from appliance.errors import UsageError
+from appliance.programs.shelf import refuse_packaged
+
 if sys.platform == "win32":
     pytest.skip("'upgrade' refuses to work there", allow_module_level=True)
 
@@ -220,10 +223,11 @@ def test_what_a_power_cut_ended_and_what_ends_after_the_first_hour_has_not_faile
     assert upgraded.used() == new
     assert list(runs.iterdir()) == []
     content = json.loads(state.read_text())
-    content["state"]["lines"][0]["switched_at"] -= 3600
+    content["state"]["lines"][0]["switched_at"] = time.time() - 3600 + 5
     state.write_text(json.dumps(content))
     with upgraded.serve().wait_listening() as server:
-        assert list(runs.iterdir()) == []
+        assert folder_of(server) == new
+        wait(lambda: list(runs.iterdir()), lambda left: not left)
         server.process.kill()
         server.wait(TIME)
     assert upgraded.used() == new
@@ -314,3 +318,13 @@ def test_looks_for_newer_versions_are_off_until_an_address_is_named(machine: Mac
         finally:
             server.shutdown()
             thread.join()
+
+
+def test_what_somebody_else_upgrades_is_left_to_them(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder, why in ((None, "from its sources"), (Path("/usr/lib/llama-appliance"), "'apt install")):
+        with pytest.raises(UsageError, match=why):
+            refuse_packaged(folder)
+    assert refuse_packaged(machine.base) == machine.base
+    monkeypatch.setenv("LLAMA_APPLIANCE_FILE", "/media/llama-appliance.run")
+    with pytest.raises(UsageError, match="put the newer one in its place"):
+        refuse_packaged(machine.base)
