@@ -71,7 +71,7 @@ async function all<T>(name: Table): Promise<T[]> {
 
 /** Delete for good what nobody can take back any more, once for each start of the page. */
 async function purge() {
-  const old = (row: Row<unknown>) => Number(row.gone ?? Infinity) < Date.now() - UNDO;
+  const old = (row: Row<unknown>) => !!row.gone && Number(row.gone) < Date.now() - UNDO; // 0: it was taken back
   const lost = new Set((await all<Kept>("conversations")).filter(old).map((each) => each.id));
   const files = new Set<string>();
   for (const each of await all<Said>("messages")) {
