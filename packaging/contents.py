@@ -30,6 +30,7 @@ NAME = "llama-appliance"
 LIST = "payload.json"
 SIGNATURE = "payload.json.sig"
 SBOM = "sbom.cdx.json"
+PAGE_LICENSES = ROOT / "appliance" / "web" / "dist" / "licenses.json"
 COMMON_LICENSES = re.compile(r"/usr/share/common-licenses/([\w.+-]*\w)")
 NAMESPACE = uuid.UUID("5f0f4f6e-3c3a-5d51-9b58-5a5f1f6d0c11")
 """Any fixed number: serial numbers of bills of materials are derived from it and the content, so that they repeat."""
@@ -37,7 +38,7 @@ NAMESPACE = uuid.UUID("5f0f4f6e-3c3a-5d51-9b58-5a5f1f6d0c11")
 
 @dataclass(frozen=True)
 class Component:
-    """Something with a version and a licence of its own. ``texts`` are the files of its licence."""
+    """Something with a version and a licence of its own. ``texts`` are the files of its licence, ``text`` its words."""
 
     name: str
     version: str
@@ -45,6 +46,7 @@ class Component:
     purl: str = ""
     licence: str = ""
     texts: tuple[Path, ...] = field(default=(), compare=False)
+    text: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,23 @@ def components(work: Path) -> list[Component]:
         name=NAME, version=program_version(), kind="application", licence="MIT", texts=(ROOT / "LICENSE",)
     )
     starter = Component(name="starter-model", version=program_version(), kind="machine-learning-model", licence="MIT")
-    return [program, python, *sorted([*found.values(), *foreign, starter], key=lambda each: each.name)]
+    inside = [*found.values(), *foreign, *of_page(), starter]
+    return [program, python, *sorted(inside, key=lambda each: each.name)]
+
+
+def of_page() -> list[Component]:
+    """Return the npm packages in the page; the build of the page lists them with their licences."""
+    listed = cast(list[dict[str, str]], json.loads(PAGE_LICENSES.read_bytes()))
+    return [
+        Component(
+            name=f"npm-{each['name'].replace('/', '-')}",
+            version=each["version"],
+            purl=f"pkg:npm/{each['name'].replace('@', '%40')}@{each['version']}",
+            licence=each["identifier"],
+            text=each["text"],
+        )
+        for each in listed
+    ]
 
 
 def program_version() -> str:
@@ -210,7 +228,9 @@ def copy_licenses(folder: Path, parts: Sequence[Component]) -> None:
         for text in part.texts:  # a package may carry two of one name, in two folders
             name = f"{text.parent.name}-{text.name}" if (place / text.name).exists() else text.name
             shutil.copyfile(text, place / name)
-        if not part.texts:
+        if part.text:
+            (place / "LICENSE").write_text(part.text, "utf-8")
+        elif not part.texts:
             if not part.licence:
                 sys.exit(f"error: {part.name} {part.version} names no licence, so it cannot be shipped")
             (place / "LICENSE").write_text(f"{part.name} {part.version}: {part.licence}\n", "utf-8")

@@ -41,7 +41,7 @@ def payload(tmp_path: Path) -> Path:
 
 def finish(contents: ModuleType, payload: Path) -> str:
     made_from = contents.Commit("c0ffee", 1_700_000_000, True)
-    parts = [contents.Component("llama-appliance", "1", "application", licence="MIT")]
+    parts = [contents.Component("llama-appliance", "1", "application", licence="MIT"), *contents.of_page()]
     contents.copy_licenses(payload / "licenses", parts)
     contents.write_sbom(payload, parts, made_from)
     digest = contents.write_list(payload, "linux-x64", made_from)
@@ -74,6 +74,17 @@ def test_the_bill_of_materials_lists_every_file_and_engine(contents: ModuleType,
     assert "linux-x64-cpu/b1" in {each["name"] for each in bill["components"]}
     references = [each["bom-ref"] for each in bill["components"]]
     assert len(references) == len(set(references))
+
+
+def test_what_the_page_is_made_of_is_listed_with_its_licence(contents: ModuleType, payload: Path) -> None:
+    finish(contents, payload)
+    wanted = json.loads((ROOT / "appliance" / "web" / "package.json").read_bytes())["dependencies"]
+    bill = json.loads((payload / "sbom.cdx.json").read_bytes())
+    listed = {each["purl"] for each in bill["components"] if each.get("purl", "").startswith("pkg:npm/")}
+    assert {f"pkg:npm/{name}@{version}" for name, version in wanted.items()} <= listed
+    assert all(
+        "Permission" in (payload / f"licenses/npm-{name}/LICENSE").read_text("utf-8") for name in ("svelte", "katex")
+    )
 
 
 def test_equal_files_give_equal_lists_whenever_they_were_written(contents: ModuleType, payload: Path) -> None:
