@@ -26,7 +26,8 @@ echo 'assumeyes=1' >>/etc/dnf/dnf.conf
 files() {
     find / -xdev \\( -path /proc -o -path /sys -o -path /run -o -path /tmp -o -path /var/lib/dpkg -o -path /var/log \\
         -o -path /var/lib/rpm -o -path /var/cache/ldconfig -o -path /var/lib/systemd \\
-        -o -name __pycache__ -o -name .rpmdb -o -path /var/lib/apt -o -path /var/cache/apt -o -path /var/lib/dnf -o -path /var/cache/dnf \\
+        -o -name .rpmdb -o -path /var/lib/apt -o -path /var/cache/apt -o -path /var/lib/dnf -o -path /var/cache/dnf \\
+        -o -name __pycache__ \\
         \\) -prune -o \\
         \\( ! -type d -o -name "*llama*" \\) -print |
         grep -v -e '^/etc/.*-$' -e '^/said' -e '^/etc/.pwd.lock' | sort
