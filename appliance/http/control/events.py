@@ -41,7 +41,7 @@ LOOK_EVERY = 3.0
 MAX_LOG = 64 << 10
 """Characters of log in one message."""
 HELD_MESSAGES = 32
-"""Messages that are kept for the other readers; what they tell is at most MAX_LOG each, but for a new reader's."""
+"""Messages that are kept for the other readers, of MAX_LOG characters at most: a new reader's log is its own alone."""
 HELD_ROWS = 1024
 """Activity rows that a slow reader may still hear of; a page asks for the whole list anyway."""
 
@@ -143,7 +143,7 @@ class EventFeed(ResponseBody):
     def _begin(self) -> None:
         """Return the first events of a new client, in llama-swap's order."""
         for source, reader in (("proxy", self._program), ("upstream", self._upstream)):
-            self._put("logData", source=source, data=_text(reader.take()))
+            self._messages.append(_made("logData", source=source, data=_text(reader.take())))
         self._tell_states()
         headers = self._sources.view.config.ui.activity.session_id
         self._messages.append(_message("uiConfig", msgspec.json.encode({"activity": {"session_id": headers}})))
@@ -217,10 +217,12 @@ class EventFeed(ResponseBody):
         self._bell.set()
 
 
-@lru_cache(maxsize=HELD_MESSAGES)
-def _told(kind: str, **data: str | int | None) -> bytes:
-    """A message that all feeds tell at about the same time is made once."""
+def _made(kind: str, **data: str | int | None) -> bytes:
     return _message(kind, msgspec.json.encode(data))
+
+
+_told = lru_cache(maxsize=HELD_MESSAGES)(_made)
+"""The same; a message that all feeds tell at about the same time is made once."""
 
 
 def _message(kind: str, data: bytes) -> bytes:
