@@ -440,7 +440,7 @@ def test_the_development_server_stands_in_front_of_a_running_one(
     with subprocess.Popen(
         command,
         cwd=ROOT / "appliance" / "web",
-        env={**os.environ, "LLAMA_APPLIANCE_URL": server.url},
+        env={**os.environ, "LLAMA_APPLIANCE_URL": server.url, "NO_COLOR": "1"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
