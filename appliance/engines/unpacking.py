@@ -103,6 +103,10 @@ def _members(archive: Path) -> Generator[Iterator[_Member]]:
                     yield _tarred(file, heads)
     except DAMAGED as cause:
         raise BadArchive(f"{archive.name} is damaged, or no archive: {cause}") from None
+    except OSError as cause:
+        if cause.errno is not None:
+            raise
+        raise BadArchive(f"{archive.name} is damaged: {cause}") from None  # as bz2 has it, not the system
 
 
 class _Heads:
