@@ -42,7 +42,7 @@ SPARE = 256 << 20
 """Bytes of the disk that stay free, whatever an archive turns out to be."""
 DAMAGED = (
     zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError, NotImplementedError,
-    RecursionError, UnicodeDecodeError,
+    RecursionError, ValueError, OverflowError,
 )  # fmt: skip
 RESERVED = re.compile(r"(?:con|prn|aux|nul|conin\$|conout\$|com\d|lpt\d)(?: *\..*)?", re.IGNORECASE)
 """Names that are devices on Windows."""
