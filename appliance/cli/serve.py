@@ -85,7 +85,7 @@ class EmbedOptions(Struct, frozen=True, kw_only=True):
     def settle(self, environ: MutableMapping[str, str] = os.environ) -> None:
         """Move all files below ``--home``, stay off the network, and let messages be JSON. Raises UsageError, OSError.
 
-        The environment is what children inherit: so that engines, too, write and download nothing elsewhere.
+        Children inherit the environment, so engines write and download nothing elsewhere either.
         """
         if self.log_json:
             say_as_json()

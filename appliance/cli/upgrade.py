@@ -136,7 +136,7 @@ def switch(
         means = matching(version, there)
         if len(means) != 1:
             names = ", ".join(name_of(each) for each in means or there) or "none"
-            what = "several versions here begin so" if means else "there is no such version here"
+            what = "several versions here begin with that" if means else "there is no such version here"
             raise UsageError(f"'{version}': {what}: {names}; 'upgrade install' brings one")
         found = await trio.to_thread.run_sync(find, shelf.place_of(means[0]))
         return await _switch(shelf, own, found, wishes)

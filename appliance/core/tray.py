@@ -59,7 +59,7 @@ class Item(Struct, frozen=True, kw_only=True):
 
 
 class Answer(Struct, frozen=True, kw_only=True):
-    """The consequences of a call: the reply (None: there is no such member), and what the user has asked for."""
+    """The reply to a call, None where the interface lacks that member; and the action that the call asks for."""
 
     reply: Reply | None = None
     action: Action | None = None

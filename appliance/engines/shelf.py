@@ -44,7 +44,7 @@ class Shelf:
     verbs = "llama-appliance engines"
     """The commands that change it."""
     make_room = MAKE_ROOM
-    """What helps when nothing can be written there."""
+    """Return advice for a folder in which nothing can be written."""
 
     def __init__(self, root: Path) -> None:
         self.root = root

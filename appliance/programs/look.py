@@ -106,7 +106,7 @@ async def _fetched(hub: Hub, url: str) -> bytes:
 
 
 async def look_daily(root: Path, address: str) -> None:
-    """Look once a day; a newer version is told in the log."""
+    """Look once a day, and log a newer version."""
     while True:
         try:
             found = await look(root, address)

@@ -199,7 +199,7 @@ def ended() -> None:
 
 
 async def forget_after_trial() -> None:
-    """Forget this run when its version's hour is over: what happens to it later is no reason to return."""
+    """Forget this run when its version's hour is over: a later failure does not lead back to the version before."""
     if run_file is not None:
         import trio
 
