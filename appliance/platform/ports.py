@@ -74,7 +74,9 @@ def foreign_holder(pid: int, port: int) -> str | None:
         holders = {at.pid for at in found if at.status == psutil.CONN_LISTEN and at.laddr and at.laddr.port == port}
     except (psutil.Error, OSError):  # not told to every user (macOS)
         holders = {each for each in family if _is_among_its(each, port)} or {None}
-    known = {holder for holder in holders if holder is not None}
+    known = {holder for holder in holders if holder}  # 0: a Windows that does not tell, as wine's
+    if sys.platform == "win32" and not known:
+        return None
     if known & family or any(_same_group(pid, holder) for holder in known):
         return None
     return _in_words(known)

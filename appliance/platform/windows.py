@@ -20,12 +20,14 @@ from ctypes import wintypes  # noqa: E402
 
 REAP_TIME = 5.0
 
+CREATE_SUSPENDED = 0x4
 KILL_ON_JOB_CLOSE = 0x2000
 EXTENDED_LIMIT_INFORMATION = 9
 SEM_FAILCRITICALERRORS = 0x0001
 SEM_NOGPFAULTERRORBOX = 0x0002
 
 _kernel32 = ctypes.WinDLL("kernel32", use_last_error=True)
+_ntdll = ctypes.WinDLL("ntdll")
 
 
 class _BasicLimits(ctypes.Structure):
@@ -138,15 +140,31 @@ class Children:
             stderr=subprocess.PIPE if own_errors else subprocess.STDOUT,
             env=dict(env),
             cwd=cwd,
-            creationflags=subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.CREATE_NO_WINDOW,
+            creationflags=subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.CREATE_NO_WINDOW | CREATE_SUSPENDED,
         )
         assert process.stdin is not None
         assert process.stdout is not None
-        job = _Job()
-        job.add(int(process._proc._handle))  # pyright: ignore  # the one place where Trio hides the handle we need
+        handle = int(process._proc._handle)  # pyright: ignore  # the one place where Trio hides the handle we need
+        job = _own(handle)
         child = Child(process, process.stdin, process.stdout, job)
         child.errors = process.stderr
         return child
+
+
+def _own(process_handle: int) -> _Job:
+    """Put a process that has not run yet into a job of its own, and let it run: no descendant can be outside.
+
+    Raises OSError, and ends the process, when that cannot be done.
+    """
+    try:
+        job = _Job()
+        job.add(process_handle)
+    except OSError:
+        _kernel32.TerminateProcess(wintypes.HANDLE(process_handle), 1)
+        raise
+    # Python closes the handle of the first thread, which ResumeThread would need.
+    _ntdll.NtResumeProcess(wintypes.HANDLE(process_handle))
+    return job
 
 
 @asynccontextmanager
