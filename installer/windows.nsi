@@ -150,7 +150,12 @@ Section
   ${If} $R1 == 1
     nsExec::Exec 'netsh advfirewall firewall add rule name="Llama Appliance" dir=in action=allow program="$INSTDIR\${PROGRAM}"'
     Pop $R2
-    WriteRegDWORD SHCTX "${ENTRY}" "Firewall" 1
+    ${If} $R2 == 0
+      WriteRegDWORD SHCTX "${ENTRY}" "Firewall" 1
+    ${Else}
+      SetErrorLevel 5
+      MessageBox MB_OK|MB_ICONEXCLAMATION "netsh refused the firewall rule ($R2); only an administrator can add it. The program is installed without it." /SD IDOK
+    ${EndIf}
   ${EndIf}
   ${If} $everybody == 1
     !insertmacro option "SERVICE" "0"

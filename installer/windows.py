@@ -133,36 +133,29 @@ SECURE = "SecureCustomProperties"
 """The property that names those which reach the part of an installation that runs with rights."""
 FROM_FILE, SET_PROPERTY, IGNORED, DEFERRED, AS_SYSTEM = 18, 51, 64, 1024, 2048
 """Kinds of custom actions (Windows Installer, "Custom Action Types")."""
+BY_USER = FROM_FILE | DEFERRED
+BY_SYSTEM = BY_USER | AS_SYSTEM
+QUIETLY = BY_SYSTEM | IGNORED
+"""There may be no service."""
+UNINSTALL = 'REMOVE="ALL" AND NOT UPGRADINGPRODUCTCODE'
+"""The user removes the program; a newer version that takes its place keeps the service and PATH."""
 ACTIONS = (
     # name, kind, source, target, place in the sequence, condition
     ("KeyWords", SET_PROPERTY, "KEYWORDS", '--api-key-file "[KEYFILE]"', 1010, "KEYFILE"),
-    ("EndPrograms", FROM_FILE | DEFERRED | AS_SYSTEM, "program", "service end-programs", 3430, 'REMOVE="ALL"'),
+    ("RemoveService", QUIETLY, "program", "service uninstall", 3410, f"{UNINSTALL} AND ALLUSERS=1"),
+    ("StopService", QUIETLY, "program", "service stop", 3411, "UPGRADINGPRODUCTCODE AND ALLUSERS=1"),
+    ("OffPath", BY_SYSTEM, "program", "service off-path", 3420, f"{UNINSTALL} AND ALLUSERS=1"),
+    ("OffPathUser", BY_USER, "program", "service off-path --user", 3421, f"{UNINSTALL} AND NOT ALLUSERS=1"),
+    ("EndPrograms", BY_SYSTEM, "program", "service end-programs", 3430, 'REMOVE="ALL"'),
+    ("OnPath", BY_SYSTEM, "program", "service on-path", 4010, "NOT Installed AND ALLUSERS=1"),
+    ("OnPathUser", BY_USER, "program", "service on-path --user", 4011, "NOT Installed AND NOT ALLUSERS=1"),
     (
-        "RemoveService",
-        FROM_FILE | DEFERRED | AS_SYSTEM | IGNORED,
-        "program",
-        "service uninstall",
-        3410,
-        'REMOVE="ALL" AND ALLUSERS=1',
-    ),
-    ("OffPath", FROM_FILE | DEFERRED | AS_SYSTEM, "program", "service off-path", 3420, 'REMOVE="ALL" AND ALLUSERS=1'),
-    (
-        "OffPathUser",
-        FROM_FILE | DEFERRED,
-        "program",
-        "service off-path --user",
-        3421,
-        'REMOVE="ALL" AND NOT ALLUSERS=1',
-    ),
-    ("OnPath", FROM_FILE | DEFERRED | AS_SYSTEM, "program", "service on-path", 4010, "NOT Installed AND ALLUSERS=1"),
-    ("OnPathUser", FROM_FILE | DEFERRED, "program", "service on-path --user", 4011, "NOT Installed AND NOT ALLUSERS=1"),
-    (
-        "MakeService",
-        FROM_FILE | DEFERRED | AS_SYSTEM,
-        "program",
-        "service install -- --port [PORT] [KEYWORDS] [SERVE]",
-        4020,
+        *("MakeService", BY_SYSTEM, "program", "service install -- --port [PORT] [KEYWORDS] [SERVE]", 4020),
         "NOT Installed AND ALLUSERS=1 AND SERVICE=1",
+    ),
+    (
+        *("StartService", QUIETLY, "program", "service start", 4021),
+        "NOT Installed AND ALLUSERS=1 AND WIX_UPGRADE_DETECTED AND NOT SERVICE=1",
     ),
 )
 """The program does the work, as for the other installer. Deferred actions run between 1500 and 6600; files come at 4000

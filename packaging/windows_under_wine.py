@@ -44,6 +44,10 @@ WINE64 = Path("/usr/lib/wine/wine64")
 """Debian does not put it on PATH."""
 LOADER = WINE64 if WINE64.exists() else Path(shutil.which("wine64") or "wine64")
 PACKAGES = ROOT / "dist" / "packages"
+DATA = PREFIX / "drive_c" / "ProgramData" / "llama-appliance"
+"""Of the service."""
+NEWER = "99.0.0"
+"""The version of a second MSI, which replaces the first."""
 PORT = 18123
 UNINSTALL = r"Software\Microsoft\Windows\CurrentVersion\Uninstall\llama-appliance"
 SERVE = r"--config C:\try\config.yaml --port {port}"
@@ -236,7 +240,16 @@ def freeze() -> None:
 
 
 def make_installers() -> None:
-    print(run([sys.executable, "installer/windows.py", "nsis", "msi", "--quick", "--payload", str(PAYLOAD)]).rstrip())
+    """Make both, and an MSI of the same files that says it is newer."""
+    maker = [sys.executable, "installer/windows.py"]
+    print(run([*maker, "nsis", "msi", "--quick", "--payload", str(PAYLOAD)]).rstrip())
+    newer = WORK / "newer"
+    shutil.rmtree(newer, ignore_errors=True)
+    shutil.copytree(PAYLOAD, newer, copy_function=os.link)
+    told = json.loads((newer / "payload.json").read_bytes())
+    (newer / "payload.json").unlink()
+    (newer / "payload.json").write_text(json.dumps(told | {"version": NEWER}), "utf-8")
+    print(run([*maker, "msi", "--payload", str(newer)]).rstrip())
 
 
 def check_prototypes() -> None:
@@ -274,7 +287,7 @@ def wine_running() -> Generator[None]:
         try:
             yield
         finally:
-            log = PREFIX / "drive_c/ProgramData/llama-appliance/service.log"
+            log = DATA / "service.log"
             if sys.exc_info()[0] is not None and log.exists():
                 print(log.read_text("utf-8", "replace")[-4000:])
             keeper.kill()
@@ -292,7 +305,7 @@ def try_setup_for_everybody() -> None:
     """Install silently with the service, ask it, install again over it, stop it, remove it."""
     [setup] = PACKAGES.glob("*-setup.exe")
     path_before = machine_path()
-    line = f'"{windows_path(setup)}" /S /ALLUSERS /SERVICE=1 /SERVE="{SERVE.format(port=PORT)}"'
+    line = f'"{windows_path(setup)}" /S /ALLUSERS /FIREWALL=1 /SERVICE=1 /SERVE="{SERVE.format(port=PORT)}"'
     (PREFIX / "drive_c/try/install.bat").write_text(f"{line}\n", "utf-8")  # quotes as a user writes them
     installed = PREFIX / "drive_c/Program Files/Llama Appliance"
     program = str(installed / "llama-appliance.exe")
@@ -301,6 +314,7 @@ def try_setup_for_everybody() -> None:
     expect("PATH", machine_path(), f"{path_before};C:\\Program Files\\Llama Appliance")
     entry = wine("reg", "query", rf"HKLM\{UNINSTALL}")
     expect("uninstall entry", "QuietUninstallString" in entry and "DisplayVersion" in entry, True)
+    expect("firewall rule", "Firewall" in entry, True)
     expect("service", service_state(program), "active")
     expect("chat", chat(PORT), "said on Windows")
     (installed / "mine.txt").write_text("not the installer's", "utf-8")
@@ -312,16 +326,16 @@ def try_setup_for_everybody() -> None:
     expect("stopped service", service_state(program), "inactive")
     wine(program, "service", "start")
     expect("chat after a start", chat(PORT), "said on Windows")
-    wine(str(installed / "uninstall.exe"), "/S")
+    wine(str(installed / "uninstall.exe"), "/S", "/PURGE=1")
     expect_soon("files left", lambda: installed_files(installed), {"mine.txt"})
     expect("PATH afterwards", machine_path(), path_before)
     expect("uninstall entry afterwards", wine_status("reg", "query", rf"HKLM\{UNINSTALL}"), 1)
     expect("service afterwards", wine_status("sc", "query", "llama-appliance") != 0, True)
-    expect("data kept", (PREFIX / "drive_c/ProgramData/llama-appliance/service.log").exists(), True)
+    expect("data purged", DATA.exists(), False)
 
 
 def try_setup_for_one_user() -> None:
-    """Install silently for one user, run the program, and remove it."""
+    """Install silently for one user, run the program, and remove it; its data stay."""
     [setup] = PACKAGES.glob("*-setup.exe")
     wine(str(setup), "/S", "/CURRENTUSER")
     [installed] = (PREFIX / "drive_c/users").glob("*/AppData/Local/Programs/Llama Appliance")
@@ -336,8 +350,8 @@ def try_setup_for_one_user() -> None:
 
 
 def try_msi() -> None:
-    """Install the MSI silently with properties, ask the service, and remove it."""
-    [package] = PACKAGES.glob("*.msi")
+    """Install the MSI silently with properties, ask the service, replace it by a newer one, and remove that."""
+    package, newer = (PACKAGES / f"llama-appliance-{each}-windows-x64.msi" for each in (version(), NEWER))
     installed = PREFIX / "drive_c/Program Files/Llama Appliance"
     shutil.rmtree(installed, ignore_errors=True)
     path_before = machine_path()
@@ -346,10 +360,17 @@ def try_msi() -> None:
     expect("files", installed_files(installed), payload_files())
     expect("PATH", machine_path(), f"{path_before};C:\\Program Files\\Llama Appliance")
     expect("chat", chat(PORT + 1), "said on Windows")
-    wine("msiexec", "/x", windows_path(package), "/qn")
+    wine("msiexec", "/i", windows_path(newer), "/qn")
+    expect("files after an upgrade", installed_files(installed), payload_files())
+    expect("version after an upgrade", NEWER in (installed / "payload.json").read_text("utf-8"), True)
+    expect("PATH after an upgrade", machine_path(), f"{path_before};C:\\Program Files\\Llama Appliance")
+    expect("chat after an upgrade", chat(PORT + 1), "said on Windows")
+    expect("older one refused", wine_status("msiexec", "/i", windows_path(package), "/qn") != 0, True)
+    wine("msiexec", "/x", windows_path(newer), "/qn")
     expect_soon("files left", lambda: len(installed_files(installed)), 0)
     expect("PATH afterwards", machine_path(), path_before)
     expect("service afterwards", wine_status("sc", "query", "llama-appliance") != 0, True)
+    expect("data kept", (DATA / "service.log").exists(), True)
 
 
 def expect(what: str, found: object, wanted: object) -> None:
@@ -374,6 +395,10 @@ def payload_files() -> set[str]:
 def installed_files(folder: Path) -> set[str]:
     """Every file below the folder."""
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
+def version() -> str:
+    return json.loads((PAYLOAD / "payload.json").read_bytes())["version"]
 
 
 def machine_path() -> str:

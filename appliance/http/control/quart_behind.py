@@ -94,7 +94,11 @@ class QuartBehind:
             await self._app(scope, receive if follows else _without_farewell(receive), lambda event: tell(send, event))
 
         stream = cast("trio.SSLStream[trio.SocketStream]", lent)  # it asks for less: see `_Lent`
-        await TCPServer(ASGIWrapper(app), self._config, context, {}, stream).run()
+        server = TCPServer(ASGIWrapper(app), self._config, context, {}, stream)
+        try:
+            await server.run()
+        finally:
+            vars(server).clear()  # it and its protocol hold each other, with all of the request, until Python looks
         own.ended = own.ended and not connection.gone
 
 
