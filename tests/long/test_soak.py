@@ -88,7 +88,7 @@ def counted(server: Server) -> int:
 
 def configuration(tmp_path: Path, fake_engine: Path, fake_model: Path, **top: object) -> Callable[[int], str]:
     """What writes it, with so many models that nobody uses."""
-    file = ConfigFile(tmp_path / "config.yaml", fake_engine, "--model", fake_model)
+    file = ConfigFile(tmp_path / "config.yaml", fake_engine, "--model", fake_model, "--log-lines", "300")
 
     def write(extra: int) -> str:
         models = {name: () for name in (*MODELS, *(f"extra{each}" for each in range(extra)))}
@@ -96,11 +96,12 @@ def configuration(tmp_path: Path, fake_engine: Path, fake_model: Path, **top: ob
             models,
             modelsMax=2,
             streams={"path": str(tmp_path / "streams")},
-            # Runs wait for each other, so none is refused. What is kept fills within minutes: a store that fills for an
-            # hour looks like a leak.
+            # Runs wait for each other, so none is refused. What is kept fills within minutes, logs too: a store that
+            # fills for an hour looks like a leak.
             runs={"slots": 1, "queue": BESIDE, "keepMax": 20},
             captureBuffer=1,
             metricsMaxInMemory=200,
+            performance={"every": "60s"},
             logToStdout="none",
             **top,
         )
