@@ -105,18 +105,20 @@ class Trial:
         raise TrialFailed(fault, self._end(status, "while it loaded"))
 
     async def _look_again_and_again(self) -> bool:
-        """Return True once it answers."""
-        pause = PAUSE
+        """Return True once it answers. A machine may be too slow for one look, so the next one may take longer."""
+        pause, patience = PAUSE, LOOK_TIME
         while True:
             await trio.sleep(pause)
             pause = min(LONGEST_PAUSE, pause * 1.2)
-            with trio.move_on_after(LOOK_TIME):
+            with trio.move_on_after(patience) as look:
                 try:
                     async with Exchange(self.address, "GET", "/v1/models") as response:
                         if response.status == 200:
                             return True
                 except (UpstreamFailed, Busy):
                     continue  # it does not listen yet
+            if look.cancelled_caught:
+                patience *= 2
 
     def _last_lines(self) -> list[str]:
         return self.lines()[-LAST_LINES:]

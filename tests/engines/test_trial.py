@@ -50,6 +50,14 @@ async def test_a_trial_answers_and_ends_with_its_block(fake_engine: Path, fake_m
         assert not running()
 
 
+async def test_a_machine_that_is_too_slow_for_one_look_gets_a_longer_one(
+    fake_engine: Path, fake_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_LIST_DELAY", "1.5")
+    async with open_children() as children, open_trial(fake(fake_engine), (), fake_model, children, seconds=20):
+        pass  # it was ready
+
+
 async def test_it_asks_for_a_key_that_nobody_else_has(fake_engine: Path, fake_model: Path) -> None:
     async with (
         open_children() as children,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 from fake_dialects import BUILD
 from fake_http import Connection, Request
@@ -147,5 +148,6 @@ def health(state: State, connection: Connection, request: Request) -> None:
 
 @route("GET", "/v1/models", "/models")
 def models(state: State, connection: Connection, request: Request) -> None:
+    time.sleep(state.options.list_delay)
     legacy = {"name": state.name, "model": state.name, "type": "model", "capabilities": ["completion"]}
     answer(connection, {"models": [legacy], "object": "list", "data": [state.info()]})

@@ -77,6 +77,8 @@ class Options:
         self.never_ready = False
         self.late_words = 0.0
         """It answers so many seconds before it says that it is ready."""
+        self.list_delay = 0.0
+        """Seconds until /v1/models is answered."""
         self.port_taken_once = ""
         """A path: the first run that finds nothing there creates it and claims that its port is taken."""
         self.deaf = False
