@@ -84,10 +84,10 @@ def main() -> None:
     args = parser.parse_args()
     need_tools()
     WORK.mkdir(parents=True, exist_ok=True)
+    step("Windows Python and packages", fetch_python)
+    step("sources", copy_sources)
+    step("wine's folder", make_prefix)
     if not (args.keep and PAYLOAD.is_dir()):
-        step("Windows Python and packages", fetch_python)
-        step("sources", copy_sources)
-        step("wine's folder", make_prefix)
         step("freeze", freeze)
     step("the real engine, from sources", try_engine)
     step("installers", make_installers)
@@ -216,9 +216,11 @@ def windows_path(path: Path) -> str:
 
 
 def copy_sources() -> None:
-    """Copy what is committed. The program under test is the committed one."""
-    shutil.rmtree(TREE, ignore_errors=True)
-    TREE.mkdir(parents=True)
+    """Copy what is committed: the program under test is the committed one. A frozen program stays for ``--keep``."""
+    TREE.mkdir(parents=True, exist_ok=True)
+    for path in TREE.iterdir():
+        if path.name != "dist":
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
     archive = WORK / "sources.tar"
     run(["git", "archive", "--output", str(archive), "HEAD"])
     with tarfile.open(archive) as packed:
@@ -295,10 +297,10 @@ def wine_running() -> Generator[None]:
 
 
 def try_engine() -> None:
-    """Prove the embedded engine of the Windows packages, and ask it, with the sources as an installed package."""
+    """Ask the embedded engine of the Windows packages, with the sources as an installed package; this proves it."""
     program = [str(PYTHON / "python.exe"), "-m", "appliance"]
-    expect("proof", "works" in wine(*program, "engines", "prove", cwd=WORK), True)
     expect("chat", "starter model" in wine(*program, "run", "starter", "What are you?", cwd=WORK), True)
+    expect("proof", "proven" in wine(*program, "engines", "ls", cwd=WORK), True)
 
 
 def try_setup_for_everybody() -> None:
