@@ -352,7 +352,10 @@ def try_setup_for_one_user() -> None:
 
 
 def try_msi() -> None:
-    """Install the MSI silently with properties, ask the service, replace it by a newer one, and remove that."""
+    """Install the MSI silently with properties, ask the service, replace it by a newer one, and remove that.
+
+    Wine does not tell the old one that it is replaced, as Windows Installer does. So it is told here, and the new one.
+    """
     package, newer = (PACKAGES / f"llama-appliance-{each}-windows-x64.msi" for each in (version(), NEWER))
     installed = PREFIX / "drive_c/Program Files/Llama Appliance"
     shutil.rmtree(installed, ignore_errors=True)
@@ -362,7 +365,8 @@ def try_msi() -> None:
     expect("files", installed_files(installed), payload_files())
     expect("PATH", machine_path(), f"{path_before};C:\\Program Files\\Llama Appliance")
     expect("chat", chat(PORT + 1), "said on Windows")
-    wine("msiexec", "/i", windows_path(newer), "/qn")
+    wine("msiexec", "/x", windows_path(package), "/qn", "UPGRADINGPRODUCTCODE=the newer one")
+    wine("msiexec", "/i", windows_path(newer), "/qn", "WIX_UPGRADE_DETECTED=the older one")
     expect("files after an upgrade", installed_files(installed), payload_files())
     expect("version after an upgrade", NEWER in (installed / "payload.json").read_text("utf-8"), True)
     expect("PATH after an upgrade", machine_path(), f"{path_before};C:\\Program Files\\Llama Appliance")
