@@ -1,0 +1,39 @@
+"""Run the project's tests with Windows' Python under wine: `windows_under_wine.py --tests`.
+
+What Windows itself lacks is said beside the tests, as a skip with its reason. What only wine lacks is said here.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ELSEWHERE = {
+    "tests/frozen": "the frozen program is tried by `test --wine` and by the workflow's job windows-payload",
+    "tests/long": "they take their time and show nothing of Windows that the others do not",
+}
+"""Folders that are not collected, and why."""
+WINE_LACKS: dict[str, str] = {}
+"""Tests, by the beginning of their names, that Windows passes or ought to, and wine 8 cannot. Each says why."""
+LAST_WORDS = 1.0
+
+
+def run_tests(python: list[str], tree: Path, env: dict[str, str], words: list[str]) -> int:
+    """Run pytest with these words, and show what it says as it says it. Returns its status.
+
+    Wine's programs need pipes, and what they leave running keeps theirs open: the output ends with the command.
+    """
+    for name, reason in {**ELSEWHERE, **WINE_LACKS}.items():
+        print(f"    not run: {name}: {reason}")
+    left_out = [f"--ignore={folder}" for folder in ELSEWHERE] + [f"--deselect={name}" for name in WINE_LACKS]
+    command = [*python, "-m", "pytest", "-p", "no:cacheprovider", "-n", "2", *left_out, *words]
+    with subprocess.Popen(
+        command, cwd=tree, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    ) as running, subprocess.Popen(["cat"], stdin=running.stdout, stdout=sys.stdout) as reader:  # fmt: skip
+        status = running.wait()
+        try:
+            reader.wait(LAST_WORDS)
+        except subprocess.TimeoutExpired:
+            reader.kill()
+    return status
