@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -134,8 +135,9 @@ async def test_a_download_is_a_model_of_the_catalog(hub: FakeHub, settings: Down
     assert_whole(hub, settings)
     assert listed(settings) == {MODEL: None}
     entry = next((folder(settings) / "snapshots").iterdir()) / NAME
-    assert entry.is_symlink()
-    assert str(entry.readlink()).startswith("../../blobs/")
+    if sys.platform == "win32" and not entry.is_symlink():
+        return  # most users may make no links there, and the content itself has the name
+    assert entry.readlink().as_posix().startswith("../../blobs/")
 
 
 async def test_the_second_time_nothing_travels(hub: FakeHub, settings: DownloadSettings) -> None:

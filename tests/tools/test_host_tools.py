@@ -134,7 +134,7 @@ async def test_the_working_directory_of_a_use(tools: Tools, tmp_path: Path) -> N
 
 
 async def test_the_home_folder(tools: Tools, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE" if sys.platform == "win32" else "HOME", str(tmp_path))
     (tmp_path / "mine").write_text("at home")
     assert await tools.text("read_file", path="~/mine") == "at home\n"
     assert "mine" in await tools.text("file_glob_search", path="~")
