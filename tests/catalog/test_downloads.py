@@ -203,6 +203,9 @@ async def test_a_tree_of_several_pages_without_sizes_is_read_whole(hub: FakeHub,
     assert_whole(hub, settings)
 
 
+@pytest.mark.xfail(
+    sys.platform == "win32", reason="without links nothing says what a file of an older commit holds", strict=False
+)
 async def test_other_models_of_a_repository_stay_when_it_moves_on(hub: FakeHub, settings: DownloadSettings) -> None:
     await fetched(settings)
     write_model(hub.root / REPO / "tiny-F16.gguf", weights=1000)
@@ -239,7 +242,7 @@ async def test_cancelled_and_begun_again_it_goes_on(hub: FakeHub, settings: Down
     hub.behave(stall_after=BIG // 2)
     async with open_downloads(settings) as downloads:
         download = await downloads.start(REPO)
-        await until(lambda: download.status.done >= BIG // 3, changed=downloads.wait_changed)
+        await until(lambda: download.status.done >= BIG // 2, changed=downloads.wait_changed)
         download.cancel()
         status = await download.wait()
         assert status.state == "cancelled"
