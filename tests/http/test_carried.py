@@ -186,7 +186,7 @@ async def test_a_reader_who_is_slow_gets_all_of_it(open_server: OpenServer):
         assert (await client.answer()).status == 200
         with counted() as steps:
             assert (await again(client, chat())).status == 200
-        assert steps.count == 0
+        assert steps.count == 0 or not Poller.listens
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -329,7 +329,7 @@ async def test_a_model_that_goes_and_comes_back(open_server: OpenServer):
         assert same(after) == same(before)
         with counted() as steps:
             assert same(await again(client, chat())) == same(before)
-        assert steps.count == 0
+        assert steps.count == 0 or not Poller.listens
 
 
 async def test_an_engine_that_closed_its_connection_meanwhile(open_server: OpenServer):
