@@ -31,7 +31,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.request import Request, urlopen
 
-import pip
 from tests_under_wine import run_tests
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -232,20 +231,9 @@ def fetch_python() -> None:
     # The program's own children are isolated, and find it as they find any installed package.
     (packages / "llama-appliance.pth").write_text(f"{windows_path(TREE)}\n", "utf-8")
     (packages / "sitecustomize.py").write_text(LINKS, "utf-8")
-    install_command(half / "cp311")
     compile_for_windows(RANDOM, half / "cp311" / "bcryptprimitives.dll", "-shared", "-ladvapi32")
     (half / "stamp").write_text(wanted, "utf-8")
     half.rename(WORK / "python")
-
-
-def install_command(python: Path) -> None:
-    """Install `llama-appliance.exe` as pip does on Windows: its launcher, the interpreter, a packed script."""
-    (launcher,) = Path(pip.__file__).parent.glob("_vendor/distlib/t64.exe")
-    command = python / "Scripts" / "llama-appliance.exe"
-    command.parent.mkdir(exist_ok=True)
-    command.write_bytes(launcher.read_bytes() + f"#!{windows_path(PYTHON / 'python.exe')}\r\n".encode())
-    with zipfile.ZipFile(command, "a") as packed:
-        packed.writestr("__main__.py", "import sys\nfrom appliance.__main__ import main\nsys.exit(main())\n")
 
 
 def compile_for_windows(source: str, target: Path, *options: str) -> None:
