@@ -16,6 +16,7 @@ import trio
 import trio.testing
 from gguf_files import write_model
 from hub_process import FakeHub, fake_hub
+from links import needs_links
 from msgspec import structs
 from waiting import until
 
@@ -670,6 +671,7 @@ async def _delete(settings: DownloadSettings, model_id: str) -> list[str]:
         return [Path(path).name for path in (await downloads.delete(model)).paths]
 
 
+@needs_links
 async def test_a_model_goes_with_its_blobs_and_the_last_one_with_everything(
     hub: FakeHub, settings: DownloadSettings
 ) -> None:
@@ -684,6 +686,7 @@ async def test_a_model_goes_with_its_blobs_and_the_last_one_with_everything(
     assert not folder(settings).exists()
 
 
+@needs_links
 async def test_contents_that_two_models_share_stay_with_the_other(hub: FakeHub, settings: DownloadSettings) -> None:
     (hub.root / REPO / "tiny-F16.gguf").write_bytes((hub.root / REPO / NAME).read_bytes())
     await fetched(settings, "Q8_0")
@@ -706,6 +709,7 @@ async def test_a_download_under_way_can_be_discarded(hub: FakeHub, settings: Dow
     assert not folder(settings).exists()
 
 
+@needs_links
 async def test_the_models_folder_loses_the_model_and_other_programs_nothing(
     settings: DownloadSettings, tmp_path: Path
 ) -> None:
