@@ -26,6 +26,7 @@ WINE_LACKS: dict[str, str] = {
     "tests/catalog/test_config_files.py::test_what_cannot_be_read": "wine calls the path of a file no name at all, "
     "where Windows says that it is no folder",
     "tests/store/test_activity_store.py::test_a_damaged_page_names": "wine 8's robocopy does nothing",
+    "tests/http/test_conversations.py::test_a_damaged_file_names": "wine 8's robocopy does nothing",
     "tests/owners/test_lease_cancellation.py::test_cancelled_at_every_step[configured]": "it starts a process for each "
     "step, and wine takes longer for them than the minute it has",
     "tests/owners/test_lease_cancellation.py::test_a_fleet_cancelled": "the same",

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import trio
-from configured_command import command_line
+from command_lines import command_line
 from msgspec import structs
 from waiting import until
 

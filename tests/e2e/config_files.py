@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from configured_command import command_line
+from command_lines import command_line
 from port_blocks import port_block
 from program import Server, http
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from configured_command import command_line
+from command_lines import command_line
 from http_harness import CHAT, Appliance, chat
 from port_blocks import port_block
 from waiting import until

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import trio
-from configured_command import command_line
+from command_lines import command_line
 from http_harness import Appliance, OpenServer
 from swap_harness import Configure, configure
 from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_client_stream

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from configured_command import command_line
+from command_lines import command_line
 from http_harness import CHAT, Answer, OpenServer, model
 from swap_harness import Configure, configure
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import trio
 from bundled import NAMES, PLUGINS
-from configured_command import command_line
+from command_lines import command_line
 from http_harness import CHAT, Answer, Appliance, open_appliance
 from port_blocks import port_block
 from swap_harness import configure

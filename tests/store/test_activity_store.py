@@ -20,6 +20,7 @@ import psutil
 import pytest
 import trio
 import trio.testing
+from command_lines import run_in_shell
 from waiting import PATIENCE, SOON, until
 
 from appliance.core.records.activity import SORT_KEYS, Query, histogram
@@ -235,8 +236,7 @@ async def test_a_damaged_page_names_the_command_that_sets_the_file_aside(tmp_pat
     assert "malformed" in said
     command = said.partition("set it aside: ")[2]
     assert "activity.db.damaged" in command
-    shell = ["cmd", "/c", command] if sys.platform == "win32" else ["/bin/sh", "-c", command]
-    await trio.run_process(shell, check=False, capture_stdout=True, capture_stderr=True)
+    await run_in_shell(command)
     async with open_activity(path, 10) as activity:
         assert activity.add(row()) == 1
     assert (tmp_path / "activity.db.damaged" / "activity.db").stat().st_size > 4096
