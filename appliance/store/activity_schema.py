@@ -160,7 +160,7 @@ def unusable(path: Path, error: sqlite3.Error) -> UsageError:
 
 
 PARTS = ("", "-wal", "-shm")
-"""What a database consists of, beside its name."""
+"""The suffixes of the files of a database."""
 
 
 def set_aside(path: Path) -> str:

@@ -368,7 +368,7 @@ def _words(cause: OSError) -> str:
 
 
 def _system_words(code: int) -> str:
-    """What the system says of an error. Windows' C library, which `os.strerror` asks, knows none of sockets."""
+    """Return the system's words for an error. Windows' C library, which `os.strerror` asks, knows none of sockets."""
     if sys.platform == "win32":
         import ctypes  # one error needs it
 
