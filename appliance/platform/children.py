@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from appliance.platform.console import is_frozen, without_bootloader
 
 if sys.platform == "win32":
-    from appliance.platform.windows import REAP_TIME, Child, Children, open_children
+    from appliance.platform.windows import REAP_TIME, SHELL, Child, Children, open_children
 else:
-    from appliance.platform.posix import REAP_TIME, Child, Children, open_children
+    from appliance.platform.posix import REAP_TIME, SHELL, Child, Children, open_children
 
 __all__ = [
-    "REAP_TIME", "Child", "Children", "child_env", "describe_status", "inherited_env", "open_children",
+    "REAP_TIME", "SHELL", "Child", "Children", "child_env", "describe_status", "inherited_env", "open_children",
     "own_env",
 ]  # fmt: skip
 

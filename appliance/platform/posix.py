@@ -48,6 +48,9 @@ SHELL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 REAP_TIME = 5.0
 """Seconds after SIGKILL within which the kernel must have ended a process (one stuck in a driver may take longer)."""
 
+SHELL = ("/bin/sh", "-c")
+"""The start of an argv whose last word is a command for the system's shell."""
+
 SPARE = 6
 """Descriptors that are kept for the next warden: a pipe, what `subprocess` takes to start it, and its own number."""
 

@@ -20,6 +20,8 @@ from ctypes import wintypes  # noqa: E402
 
 REAP_TIME = 5.0
 
+SHELL = ("cmd", "/d", "/s", "/c")
+"""The start of an argv whose last word is a command for cmd."""
 CREATE_SUSPENDED = 0x4
 KILL_ON_JOB_CLOSE = 0x2000
 EXTENDED_LIMIT_INFORMATION = 9
@@ -122,6 +124,17 @@ class Child:
         _kernel32.TerminateJobObject(self._job.handle, 1)
 
 
+def command_line(argv: Sequence[str]) -> str:
+    """Return the words as a process is given them.
+
+    Every program but cmd undoes the quoting of `list2cmdline`. After `SHELL`, cmd takes what is between the first quote
+    and the last one as it is.
+    """
+    if tuple(argv[:-1]) == SHELL:
+        return f'{subprocess.list2cmdline(SHELL)} "{argv[-1]}"'
+    return subprocess.list2cmdline(argv)
+
+
 class Children:
     """Starts children. Owned by `open_children`; the caller that spawned a child must wait for it."""
 
@@ -134,7 +147,7 @@ class Children:
         executed.
         """
         process = await trio.lowlevel.open_process(
-            list(argv),
+            command_line(argv),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE if own_errors else subprocess.STDOUT,

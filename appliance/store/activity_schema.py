@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shlex
 import sqlite3
+import sys
 from pathlib import Path
 
 from appliance.errors import UsageError
@@ -158,8 +159,15 @@ def unusable(path: Path, error: sqlite3.Error) -> UsageError:
     return UsageError(f"store.path '{path}' cannot be used as an SQLite database: {error}; {advice}")
 
 
+PARTS = ("", "-wal", "-shm")
+"""The suffixes of the files of a database."""
+
+
 def set_aside(path: Path) -> str:
     """Return the advice to move a damaged database away, with what belongs to it."""
     beside = f"{path}.damaged"
-    files = " ".join(shlex.quote(f"{path}{suffix}") for suffix in ("", "-wal", "-shm"))
+    if sys.platform == "win32":  # the same words for cmd and PowerShell
+        files = " ".join(f'"{path.name}{suffix}"' for suffix in PARTS)
+        return f'set it aside: robocopy "{path.parent}" "{beside}" {files} /mov'
+    files = " ".join(shlex.quote(f"{path}{suffix}") for suffix in PARTS)
     return f"set it aside: mkdir {shlex.quote(beside)}; mv {files} {shlex.quote(beside)}"

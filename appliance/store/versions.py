@@ -37,7 +37,7 @@ def keep(path: Path, into: Path) -> None:
         os.close(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, path.stat().st_mode & 0o666))
         with closing(sqlite3.connect(fresh)) as copy:
             database.backup(copy)
-    with fresh.open("rb") as file:
+    with fresh.open("r+b") as file:  # Windows writes only what may be written to the disk
         os.fsync(file.fileno())
     replace(fresh, kept)
     into.parent.mkdir(parents=True, exist_ok=True)

@@ -16,7 +16,7 @@ from appliance.core.tools.places import BadPath, check_path, expanded
 from appliance.core.tools.search import BUDGET, Grep, Job, Kind, Search, Wanted
 from appliance.core.tools.specs import MAX_CONTEXT, MAX_MATCHES, FileGlobSearch, GrepSearch
 from appliance.core.tools.texts import CappedOutput, readable
-from appliance.platform.children import Children, inherited_env
+from appliance.platform.children import SHELL, Children, inherited_env
 from appliance.platform.process import Command, into
 from appliance.tools.files import home_folder, open_folder, open_regular, resolved
 from appliance.tools.place import FileProblem, Listing, Matches, TooLarge, run, search
@@ -82,8 +82,7 @@ class Host:
         return Matches(text="".join(result.text), count=result.matches, full=result.end.full, cut=result.end.cut)
 
     def shell(self, command: str) -> Command:
-        shell = ("cmd", "/c") if sys.platform == "win32" else ("/bin/sh", "-c")
-        return Command(argv=(*shell, command), env=inherited_env(), cwd=self._cwd)
+        return Command(argv=(*SHELL, command), env=inherited_env(), cwd=self._cwd)
 
     async def info(self) -> tuple[str, str]:
         argv = ("cmd", "/c", "ver") if sys.platform == "win32" else ("uname", "-a")

@@ -49,6 +49,8 @@ def open_regular(path: str, root: str | None, *, write: bool = False) -> Generat
         _check_inside(root, os.path.realpath(path), path)
     if write:
         os.makedirs(os.path.dirname(path), exist_ok=True)  # noqa: PTH103, PTH120
+    if os.path.isdir(path):  # noqa: PTH112  opening it would be called forbidden
+        raise BadPath(f"it is a folder, not a regular file: {path}")
     fd = os.open(path, os.O_BINARY | os.O_NOINHERIT | (os.O_WRONLY | os.O_CREAT if write else os.O_RDONLY), 0o666)
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):

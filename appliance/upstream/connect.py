@@ -319,7 +319,7 @@ async def _connect_to(host: str, port: int, seconds: float) -> socket.socket:
                 raise _too_slow(seconds)
             code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code and code not in UNDER_WAY:
-            raise OSError(code, os.strerror(code))
+            raise OSError(code, _system_words(code))
     except BaseException:
         sock.close()
         raise
@@ -363,8 +363,17 @@ def _words(cause: OSError) -> str:
         return f"its host name is not known: {cause.strerror}"
     first = _first_attempt(cause.__cause__)
     if first is not None and first.errno:
-        return f"{cause}: {os.strerror(first.errno)}"
+        return f"{cause}: {_system_words(first.errno)}"
     return cause.strerror or str(cause)
+
+
+def _system_words(code: int) -> str:
+    """Return the system's words for an error. Windows' C library, which `os.strerror` asks, knows none of sockets."""
+    if sys.platform == "win32":
+        import ctypes  # one error needs it
+
+        return ctypes.FormatError(code).strip().rstrip(".")
+    return os.strerror(code)
 
 
 def _first_attempt(cause: BaseException | None) -> OSError | None:

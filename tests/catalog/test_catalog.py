@@ -311,7 +311,7 @@ def test_a_cache_made_to_hurt(tmp_path: Path, write_model):
     ):
         write_model(hub(root, f"bad/ref{number}", ref=ref) / "x-Q8_0.gguf")
     for name in (
-        "models--..--..",
+        *(["models--..--.."] if POSIX else []),  # Windows drops the last dots of a name
         "models--a",
         "models--a--b--c",
         "models--a--b c",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -15,6 +16,7 @@ import trio
 import trio.testing
 from gguf_files import write_model
 from hub_process import FakeHub, fake_hub
+from links import needs_links
 from msgspec import structs
 from waiting import until
 
@@ -134,8 +136,9 @@ async def test_a_download_is_a_model_of_the_catalog(hub: FakeHub, settings: Down
     assert_whole(hub, settings)
     assert listed(settings) == {MODEL: None}
     entry = next((folder(settings) / "snapshots").iterdir()) / NAME
-    assert entry.is_symlink()
-    assert str(entry.readlink()).startswith("../../blobs/")
+    if sys.platform == "win32" and not entry.is_symlink():
+        return  # most users may make no links there, and the content itself has the name
+    assert entry.readlink().as_posix().startswith("../../blobs/")
 
 
 async def test_the_second_time_nothing_travels(hub: FakeHub, settings: DownloadSettings) -> None:
@@ -201,6 +204,9 @@ async def test_a_tree_of_several_pages_without_sizes_is_read_whole(hub: FakeHub,
     assert_whole(hub, settings)
 
 
+@pytest.mark.xfail(
+    sys.platform == "win32", reason="without links nothing says what a file of an older commit holds", strict=False
+)
 async def test_other_models_of_a_repository_stay_when_it_moves_on(hub: FakeHub, settings: DownloadSettings) -> None:
     await fetched(settings)
     write_model(hub.root / REPO / "tiny-F16.gguf", weights=1000)
@@ -237,7 +243,7 @@ async def test_cancelled_and_begun_again_it_goes_on(hub: FakeHub, settings: Down
     hub.behave(stall_after=BIG // 2)
     async with open_downloads(settings) as downloads:
         download = await downloads.start(REPO)
-        await until(lambda: download.status.done >= BIG // 3, changed=downloads.wait_changed)
+        await until(lambda: download.status.done >= BIG // 2, changed=downloads.wait_changed)
         download.cancel()
         status = await download.wait()
         assert status.state == "cancelled"
@@ -665,6 +671,7 @@ async def _delete(settings: DownloadSettings, model_id: str) -> list[str]:
         return [Path(path).name for path in (await downloads.delete(model)).paths]
 
 
+@needs_links
 async def test_a_model_goes_with_its_blobs_and_the_last_one_with_everything(
     hub: FakeHub, settings: DownloadSettings
 ) -> None:
@@ -679,6 +686,7 @@ async def test_a_model_goes_with_its_blobs_and_the_last_one_with_everything(
     assert not folder(settings).exists()
 
 
+@needs_links
 async def test_contents_that_two_models_share_stay_with_the_other(hub: FakeHub, settings: DownloadSettings) -> None:
     (hub.root / REPO / "tiny-F16.gguf").write_bytes((hub.root / REPO / NAME).read_bytes())
     await fetched(settings, "Q8_0")
@@ -701,6 +709,7 @@ async def test_a_download_under_way_can_be_discarded(hub: FakeHub, settings: Dow
     assert not folder(settings).exists()
 
 
+@needs_links
 async def test_the_models_folder_loses_the_model_and_other_programs_nothing(
     settings: DownloadSettings, tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import trio
@@ -40,7 +41,8 @@ async def test_the_library_finds_what_was_downloaded(tmp_path: Path) -> None:
     assert file.size_on_disk == (tmp_path / "hub" / REPO / NAME).stat().st_size
     assert try_to_load_from_cache(REPO, NAME, cache_dir=cache) == str(file.file_path)
     locks = cache / ".locks" / repo_folder_name(repo_id=REPO, repo_type="model")
-    assert [path.name for path in locks.iterdir()] == [f"{Path(file.blob_path).name}.lock"]
+    if sys.platform != "win32":  # there a lock goes when it is released
+        assert [path.name for path in locks.iterdir()] == [f"{Path(file.blob_path).name}.lock"]
 
 
 @given(owner=PART, name=PART)

@@ -80,10 +80,10 @@ def wardens_of(program: subprocess.Popen[str]) -> set[int]:
     return found
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGABRT])
-def test_no_process_outlives_the_program(program: subprocess.Popen[str], number: signal.Signals) -> None:
+@pytest.mark.parametrize("number", ["SIGKILL", "SIGTERM", "SIGABRT"])
+def test_no_process_outlives_the_program(program: subprocess.Popen[str], number: str) -> None:
     pids = pids_below(program)
-    program.send_signal(number)
+    program.send_signal(signal.Signals[number])
     program.wait(20)
     wait_gone(pids)
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from command_lines import command_line
 from port_blocks import port_block
 from program import Server, http
 
@@ -24,7 +24,7 @@ class ConfigFile:
         self.start_port = port_block(80)
 
     def cmd(self, *args: str) -> str:
-        return f"{shlex.join([*self.words, *args])} --port ${{PORT}}"
+        return f"{command_line([*self.words, *args])} --port ${{PORT}}"
 
     def write(self, models: Mapping[str, Sequence[str] | dict[str, object]], **top: object) -> str:
         """A model is the flags of its server, or its keys; the result is the file's path."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import resource
 import signal
 import socket
+import sys
 import time
 from collections.abc import Callable, Generator, Iterator
 from functools import partial
@@ -18,7 +18,10 @@ from program import Server, StartServer, http, wait_gone
 from test_lifetimes import CHAT, ENDLESS, send
 from waiting import wait
 
-pytestmark = pytest.mark.skipif(os.uname().sysname != "Linux", reason="limits and control groups as Linux has them")
+if sys.platform != "linux":
+    pytest.skip("limits and control groups as Linux has them", allow_module_level=True)
+
+import resource  # there is none on Windows
 
 PIDS = Path("/sys/fs/cgroup/pids")
 EVENTS = b"GET /api/events HTTP/1.1\r\nHost: localhost\r\n\r\n"

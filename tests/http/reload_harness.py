@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
+from command_lines import command_line
 from http_harness import CHAT, Appliance, chat
 from port_blocks import port_block
 from waiting import until
@@ -23,7 +23,7 @@ class File:
         self._start_port = port_block(20)
 
     def cmd(self, *args: str) -> str:
-        return f"{shlex.join([*self._words, *args])} --port ${{PORT}}"
+        return f"{command_line([*self._words, *args])} --port ${{PORT}}"
 
     def write(self, models: dict[str, Sequence[str] | dict[str, object]], *, swap: bool = False, **top: object) -> Path:
         """A model is the flags of its engine, or its keys. They all run side by side unless they ``swap``."""

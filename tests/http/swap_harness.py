@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from command_lines import command_line
 from port_blocks import port_block
 
 Configure = Callable[..., Path]
@@ -23,7 +23,7 @@ def configure(path: Path, command: Sequence[str], model_file: Path, models: dict
         keys = dict(given)
         words = [*command, "--model", str(model_file), "--host", "127.0.0.1", *keys.pop("args", ())]
         told[model_id] = {
-            "cmd": f"{shlex.join(words)} --port ${{PORT}}",
+            "cmd": f"{command_line(words)} --port ${{PORT}}",
             "proxy": "http://127.0.0.1:${PORT}",
             **keys,
         }

@@ -18,6 +18,7 @@ from waiting import PATIENCE, until
 
 from appliance.core.records.activity import Query
 from appliance.http.way.carried import MAX_KNOWN
+from appliance.platform.poller import Poller
 from appliance.traffic.record import Record
 
 IN_A_TASK, CARRIED = "CONTENT-LENGTH", "Content-Length"
@@ -94,6 +95,7 @@ async def rows(server: Appliance, count: int) -> list[tuple[object, ...]]:
     ]
 
 
+@pytest.mark.skipif(not Poller.listens, reason="a task answers every request where sockets have no poller of ours")
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_plain_request_wakes_no_task(open_server: OpenServer, stream: bool):
     async with open_server() as server, server.connect() as client:
@@ -184,7 +186,7 @@ async def test_a_reader_who_is_slow_gets_all_of_it(open_server: OpenServer):
         assert (await client.answer()).status == 200
         with counted() as steps:
             assert (await again(client, chat())).status == 200
-        assert steps.count == 0
+        assert steps.count == 0 or not Poller.listens
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -327,7 +329,7 @@ async def test_a_model_that_goes_and_comes_back(open_server: OpenServer):
         assert same(after) == same(before)
         with counted() as steps:
             assert same(await again(client, chat())) == same(before)
-        assert steps.count == 0
+        assert steps.count == 0 or not Poller.listens
 
 
 async def test_an_engine_that_closed_its_connection_meanwhile(open_server: OpenServer):

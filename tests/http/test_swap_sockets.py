@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import subprocess
 import sys
 from collections.abc import AsyncGenerator
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import trio
+from command_lines import command_line
 from http_harness import Appliance, OpenServer
 from swap_harness import Configure, configure
 from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_client_stream
@@ -29,7 +29,7 @@ def configured(tmp_path: Path, fake_llama_server: tuple[str, ...], fake_model: P
 
 def sockets(*args: object, **keys: object) -> dict[str, object]:
     """A model whose server is `SERVER`."""
-    return {"cmd": f"{shlex.join((sys.executable, str(SERVER)))} ${{PORT}} {shlex.join(map(str, args))}", **keys}
+    return {"cmd": f"{command_line((sys.executable, str(SERVER)))} ${{PORT}} {command_line([*map(str, args)])}", **keys}
 
 
 @asynccontextmanager

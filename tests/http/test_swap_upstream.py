@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from functools import partial
 from pathlib import Path
 
 import pytest
+from command_lines import command_line
 from http_harness import CHAT, Answer, OpenServer, model
 from swap_harness import Configure, configure
 
 SERVER = Path(__file__).parent / "echo_server.py"
-ECHO: dict[str, object] = {"cmd": f"{shlex.join((sys.executable, '-S', '-E', str(SERVER)))} ${{PORT}}"}
+ECHO: dict[str, object] = {"cmd": f"{command_line((sys.executable, '-S', '-E', str(SERVER)))} ${{PORT}}"}
 
 
 @pytest.fixture

@@ -70,7 +70,8 @@ async def engines(folder: Path) -> AsyncGenerator[tuple[Fleet, list[Model], str]
 @asynccontextmanager
 async def configured(folder: Path) -> AsyncGenerator[tuple[Fleet, list[Model], str]]:
     fleets = Fleets(folder)
-    servers = {name: fleets.server(name, {"cmdStop": "sh -c 'kill ${PID}'"}, before="closed") for name in ("a", "b")}
+    stopped = {} if sys.platform == "win32" else {"cmdStop": "sh -c 'kill ${PID}'"}  # Windows has a way of its own
+    servers = {name: fleets.server(name, stopped, before="closed") for name in ("a", "b")}
     async with fleets.open(servers) as world:
         yield world.fleet, list(world.models.values()), "/drip"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import shutil
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -12,6 +11,7 @@ from typing import NamedTuple
 
 import trio
 from bundled import NAMES, PLUGINS
+from command_lines import command_line
 from http_harness import CHAT, Answer, Appliance, open_appliance
 from port_blocks import port_block
 from swap_harness import configure
@@ -114,7 +114,7 @@ async def open_plugged(
     told = json.loads(configure(folder / "config.yaml", fake, fake_model, keys).read_text("utf-8"))
     engine = find_engine(None).command
     for name, args in (real or {}).items():
-        words = shlex.join([*engine, "--model", str(starter), "--host", "127.0.0.1", "--threads", "1", *args])
+        words = command_line([*engine, "--model", str(starter), "--host", "127.0.0.1", "--threads", "1", *args])
         told["models"][name] = {"cmd": f"{words} --port ${{PORT}}", "proxy": "http://127.0.0.1:${PORT}"}
     told["groups"] = {"all": {"swap": False, "exclusive": False, "members": list(told["models"])}}
     told["startPort"] = port_block(4 * len(told["models"]))

@@ -20,6 +20,7 @@ import psutil
 import pytest
 import trio
 import trio.testing
+from command_lines import run_in_shell
 from waiting import PATIENCE, SOON, until
 
 from appliance.core.records.activity import SORT_KEYS, Query, histogram
@@ -31,6 +32,8 @@ from appliance.wire import Row, Tokens
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 ALL = Query(limit=999)
+UNUSUAL = "%" if sys.platform == "win32" else "?"
+"""What means something in an address of SQLite, and may stand in a name."""
 
 
 def row(number: int = 0, *, model: str = "m", tokens: Tokens | None = None) -> Row:
@@ -61,7 +64,7 @@ async def test_a_row_comes_back_as_it_went_in(tmp_path: Path):
         error_msg="'; DROP TABLE activity; --",
         metadata={"selector": "s", "fifo_priority": "0"},
     )
-    for path in (None, tmp_path / "with ? and #.db"):
+    for path in (None, tmp_path / f"with {UNUSUAL} and #.db"):
         async with open_activity(path, 10) as activity:
             ids = [activity.add(full), activity.add(row())]
             page = await activity.page(ALL)
@@ -233,7 +236,7 @@ async def test_a_damaged_page_names_the_command_that_sets_the_file_aside(tmp_pat
     assert "malformed" in said
     command = said.partition("set it aside: ")[2]
     assert "activity.db.damaged" in command
-    await trio.run_process(["/bin/sh", "-c", command], check=False, capture_stderr=True)
+    await run_in_shell(command)
     async with open_activity(path, 10) as activity:
         assert activity.add(row()) == 1
     assert (tmp_path / "activity.db.damaged" / "activity.db").stat().st_size > 4096

@@ -41,6 +41,8 @@ with FileLock(sys.argv[1], timeout=5):
     print("held", flush=True)
     time.sleep(60)
 """
+LOCK = f".{FILE}.lock"
+"""Windows removes it when it is released."""
 posix_only = pytest.mark.skipif(sys.platform == "win32", reason="signals, and permissions of folders")
 
 
@@ -64,7 +66,7 @@ def test_a_change_is_there_for_the_next_program(folder: Path) -> None:
     after, effects = StateFile(folder).tell([proof()])
     assert (after.proofs, effects) == ((proof(),), ())
     assert StateFile(folder).read() == after
-    assert sorted(each.name for each in folder.iterdir()) == [f".{FILE}.lock", FILE]
+    assert {each.name for each in folder.iterdir()} - {LOCK} == {FILE}
 
 
 def test_the_work_that_an_event_asks_for_is_told_once_its_state_is_on_the_disk(folder: Path) -> None:
@@ -188,7 +190,7 @@ def test_what_a_former_version_remembered_is_taken_over_once(folder: Path) -> No
     assert state.withdrawn == {"l-x-cpu/b3": "it crashed"}
     assert state.journal is not None
     assert (state.journal.build, state.journal.step) == ("l-x-cpu/b4", "place")
-    assert sorted(each.name for each in folder.iterdir()) == [f".{FILE}.lock", FILE]
+    assert {each.name for each in folder.iterdir()} - {LOCK} == {FILE}
     StateFile(folder).tell([Chosen(word=None)])
     old_files(folder)  # as a former version would leave them that still runs
     assert StateFile(folder).read().use is None
@@ -233,8 +235,9 @@ def test_on_a_full_disk_the_old_file_stays_whole(folder: Path) -> None:
 def test_a_file_where_the_folder_should_be(tmp_path: Path) -> None:
     (tmp_path / "engines").write_bytes(b"")
     file = StateFile(tmp_path / "engines")
-    with pytest.raises(OSError, match="engines"):
-        file.read()
+    if sys.platform != "win32":  # Windows says of a file in a file that it is not there
+        with pytest.raises(OSError, match="engines"):
+            file.read()
     with pytest.raises(OSError, match="engines"):
         file.tell([proof()])
 

@@ -23,6 +23,7 @@ from appliance.errors import BadRequest, NotFound
 
 PATIENCE = 60.0
 SLEEPER = "1000.125"
+posix_shell = pytest.mark.skipif(sys.platform == "win32", reason="the commands are for a POSIX shell")
 
 
 @pytest.fixture
@@ -118,6 +119,7 @@ async def test_nothing_waits_for_pipes_and_devices(tools: Tools, tmp_path: Path)
     assert "pipe" not in await tools.text("file_glob_search", path=tmp_path, type="all")
 
 
+@posix_shell
 async def test_the_working_directory_of_a_use(tools: Tools, tmp_path: Path) -> None:
     work = tmp_path / "work"
     work.mkdir()
@@ -132,7 +134,7 @@ async def test_the_working_directory_of_a_use(tools: Tools, tmp_path: Path) -> N
 
 
 async def test_the_home_folder(tools: Tools, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE" if sys.platform == "win32" else "HOME", str(tmp_path))
     (tmp_path / "mine").write_text("at home")
     assert await tools.text("read_file", path="~/mine") == "at home\n"
     assert "mine" in await tools.text("file_glob_search", path="~")
@@ -284,6 +286,7 @@ async def test_files_that_come_and_go_while_they_are_searched(tools: Tools, tree
 # ---- commands --------------------------------------------------------------------------------------------------------
 
 
+@posix_shell
 async def test_a_command_says_how_it_ended(tools: Tools) -> None:
     text = await tools.text("exec_shell_command", command="echo out; echo err >&2; exit 3")
     assert text == "out\nerr\n\n[exit code: 3]"
@@ -291,6 +294,19 @@ async def test_a_command_says_how_it_ended(tools: Tools) -> None:
     assert "zero byte" in await tools.error("exec_shell_command", command="echo a\0b")
 
 
+@pytest.mark.skipif(sys.platform != "win32", reason="the commands are for cmd")
+async def test_a_command_of_windows_keeps_its_quotes_and_ends_with_all_it_has_started(tools: Tools) -> None:
+    python = f'"{sys.executable}" -S -E -c'
+    text = await tools.text("exec_shell_command", command=f"{python} \"print('a  b')\" & exit 3")
+    assert text.split() == ["a", "b", "[exit", "code:", "3]"]
+    assert "a  b" in text
+    sleep = f'{python} "import time; time.sleep({SLEEPER})"'
+    text = await tools.text("exec_shell_command", command=f"start /b {sleep} & {sleep}", timeout=3)
+    assert text.endswith("[exit due to timed out]")
+    await wait_no_process(SLEEPER)
+
+
+@posix_shell
 async def test_a_command_does_not_see_this_programs_keys(tools: Tools, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LLAMA_APPLIANCE_API_KEY", "secret-one")
     monkeypatch.setenv("LLAMA_API_KEY", "secret-two")
@@ -300,6 +316,7 @@ async def test_a_command_does_not_see_this_programs_keys(tools: Tools, monkeypat
     assert "secret" not in text
 
 
+@posix_shell
 async def test_output_beyond_the_limit_is_drained_and_not_kept(tools: Tools) -> None:
     command = "head -c 100000000 /dev/zero | tr '\\0' x; echo done >&2; exit 5"
     before = psutil.Process().memory_info().rss
@@ -310,6 +327,7 @@ async def test_output_beyond_the_limit_is_drained_and_not_kept(tools: Tools) -> 
     assert short == "1234\n[output truncated]\n[exit code: 0]"
 
 
+@posix_shell
 async def test_a_command_ends_in_time_with_all_it_has_started(tools: Tools) -> None:
     command = f"sleep {SLEEPER} & echo started; sleep {SLEEPER}"
     text = await tools.text("exec_shell_command", command=command, timeout=3)
@@ -317,11 +335,13 @@ async def test_a_command_ends_in_time_with_all_it_has_started(tools: Tools) -> N
     await wait_no_process(SLEEPER)
 
 
+@posix_shell
 async def test_what_a_command_leaves_behind_ends_with_it(tools: Tools) -> None:
     assert "[exit code: 0]" in await tools.text("exec_shell_command", command=f"sleep {SLEEPER} &")
     await wait_no_process(SLEEPER)
 
 
+@posix_shell
 async def test_cancelling_kills_the_command(tools: Tools) -> None:
     with trio.move_on_after(0.5) as scope:
         await tools.text("exec_shell_command", command=f"sleep {SLEEPER}", timeout=50)
@@ -329,6 +349,7 @@ async def test_cancelling_kills_the_command(tools: Tools) -> None:
     await wait_no_process(SLEEPER)
 
 
+@posix_shell
 async def test_output_comes_as_it_is_made(tools: Tools, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "gate")
     command = f'printf "caf\\303"; cat {tmp_path}/gate; printf "\\251"; head -c 20000 /dev/zero | tr "\\0" x'
@@ -350,6 +371,7 @@ async def test_output_comes_as_it_is_made(tools: Tools, tmp_path: Path) -> None:
     assert outcome.text.endswith("\n[output truncated]\n[exit code: 0]")
 
 
+@posix_shell
 async def test_leaving_the_stream_kills_the_command(tools: Tools) -> None:
     arguments = f'{{"command": "echo hi; sleep {SLEEPER}", "timeout": 50}}'.encode()
     async with tools.box.stream("exec_shell_command", arguments, ToolContext()) as stream:

@@ -111,7 +111,7 @@ async def test_environment_and_folder(tmp_path: Path, monkeypatch: pytest.Monkey
     assert about["cwd"] == str(tmp_path)
     assert about["env"]["OUTER"] == "1"
     assert about["env"]["TWICE"] == "inner"
-    assert about["env"]["with-minus"] == "2"
+    assert about["env"]["WITH-MINUS" if sys.platform == "win32" else "with-minus"] == "2"
     assert about["env"]["NUMBER"] == "3"
     assert "LLAMA_API_KEY" not in about["env"], "the program's own key is nothing for others"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 from contextlib import nullcontext
 from pathlib import Path, PurePosixPath
 
@@ -211,6 +212,7 @@ def test_what_the_other_machine_has_is_left_out_by_its_contents() -> None:
 # ---- keys ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.skipif(sys.platform == "win32" and not shutil.which("openssl"), reason="Windows comes without openssl")
 def test_keys_are_those_of_openssl(tmp_path: Path) -> None:
     openssl = shutil.which("openssl")
     assert openssl is not None, "openssl is missing (Debian: openssl)"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
+import sys
 
 import pytest
 from hypothesis import given
@@ -43,6 +45,7 @@ def test_python_reads_it_so(pattern: str, text: str, matches: bool) -> None:
     assert (python_pattern(pattern, literal=False, ignore_case=False).search(text) is not None) is matches
 
 
+@pytest.mark.skipif(sys.platform == "win32" and not shutil.which("grep"), reason="Windows comes without grep")
 @pytest.mark.parametrize(("pattern", "text", "matches"), [case for case in CASES if "[]" not in case[0]])
 def test_grep_reads_it_so(pattern: str, text: str, matches: bool) -> None:
     if pattern in (r"\w", r"^\d+$"):
