@@ -134,7 +134,7 @@ def test_an_exception_is_reported_as_a_failed_service() -> None:
     assert [(each["state"], each["error"], each["own"]) for each in scm.reports] == [(2, 0, 0), (1, 1066, 70)]
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="copies sleep(1); no program of Windows works as a copy")
+@pytest.mark.skipif(sys.platform == "win32", reason="it copies sleep(1), which Windows lacks")
 def test_programs_of_a_folder_are_ended_and_no_others(tmp_path: Path) -> None:
     sleep = shutil.which("sleep")
     assert sleep is not None
