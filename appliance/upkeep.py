@@ -25,11 +25,9 @@ LAST_LINES = 0.5
 """Seconds that the last lines of the log get to be written; for ever, if nobody reads them."""
 MAX_WAITING = 10_000
 """Lines of model processes kept for a standard error that does not take them; beyond that the oldest are lost."""
-
-
 LOOK_AT_MEMORY = 30.0
 """Seconds."""
-GROWN = 4 << 20
+GROWN = 2 << 20
 """Bytes."""
 
 
