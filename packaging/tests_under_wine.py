@@ -13,7 +13,7 @@ FOLDERS = (
     "agents", "bundles", "catalog", "core", "http", "owners", "peers", "platform", "plugins", "plugins_bundled",
     "store", "tools", "traffic", "upstream",
 )  # fmt: skip
-"""What runs unless pytest is told of something else."""
+"""Folders that run unless the command names tests."""
 ELSEWHERE = {
     "tests/frozen": "the frozen program is tried by `test --wine` and by the workflow's job windows-payload",
     "tests/long": "they take their time and show nothing of Windows that the others do not",
@@ -21,7 +21,7 @@ ELSEWHERE = {
     "tests/e2e, tests/cli": "they use the installed command; its launcher ended with status 1 under wine 8",
     "tests/*.py": "they are of this repository, its packages for Linux and its tools",
 }
-"""What does not run by itself, and why."""
+"""Tests that run only if the command names them, each with its reason."""
 WINE_LACKS: dict[str, str] = {
     "tests/catalog/test_config_files.py::test_what_cannot_be_read": "wine calls the path of a file no name at all, "
     "where Windows says that it is no folder",

@@ -8,7 +8,7 @@ gcc-mingw-w64-x86-64. Works in build/wine/: a Windows Python from the package wi
 packages beside it, a tree of the committed sources, wine's folder. --keep uses the frozen program of the last run.
 --tests runs the project's tests instead: tests_under_wine.py.
 
-On two cores that others use as well, freezing took 4 to 6 minutes and the rest 6.
+On two cores that others used as well, freezing took 3.6 minutes and the rest 5.6.
 This shows that the program freezes, installs, serves and goes away again. It does not show Windows: wine has no rights
 of accounts, no session 0 and no recovery. The payload made here is a proof, never what is shipped: docs/platforms.md.
 """
@@ -49,7 +49,7 @@ WINE64 = Path("/usr/lib/wine/wine64")
 LOADER = WINE64 if WINE64.exists() else Path(shutil.which("wine64") or "wine64")
 PACKAGES = ROOT / "dist" / "packages"
 DATA = PREFIX / "drive_c" / "ProgramData" / "llama-appliance"
-"""Of the service."""
+"""The service's data."""
 NEWER = "99.0.0"
 """The version of a second MSI, which replaces the first."""
 PORT = 18123
@@ -69,7 +69,7 @@ TESTED_WITH = [
     *("anthropic", "grimp", "hypothesis", "import-linter", "ollama", "openai", "psutil", "pytest", "pytest-trio"),
     *("pytest-xdist", "resvg-py"),
 ]
-"""What the tests import; the tools for sources are left out."""
+"""Packages that the tests import, without the tools that check sources."""
 RANDOM = """
 #include <windows.h>
 #include <ntsecapi.h>
@@ -372,7 +372,7 @@ def try_setup_for_everybody() -> None:
 
 
 def try_setup_for_one_user() -> None:
-    """Install silently for one user, run the program, and remove it; its data stay."""
+    """Install silently for one user, run the program, and remove it."""
     [setup] = PACKAGES.glob("*-setup.exe")
     wine(str(setup), "/S", "/CURRENTUSER")
     [installed] = (PREFIX / "drive_c/users").glob("*/AppData/Local/Programs/Llama Appliance")
@@ -389,7 +389,7 @@ def try_setup_for_one_user() -> None:
 def try_msi() -> None:
     """Install the MSI silently with properties, ask the service, replace it by a newer one, and remove that.
 
-    Wine does not tell the old one that it is replaced, as Windows Installer does. So it is told here, and the new one.
+    Windows Installer tells each of the two about the other one; wine does not, so this does.
     """
     package, newer = (PACKAGES / f"llama-appliance-{each}-windows-x64.msi" for each in (version(), NEWER))
     installed = PREFIX / "drive_c/Program Files/Llama Appliance"

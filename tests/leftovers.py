@@ -84,7 +84,9 @@ def _listening() -> frozenset[str]:
 
 @cache
 def _ports_are_told() -> bool:
-    """Whether the system says whose a port is. Wine does not, and each look takes it five seconds."""
+    """Return whether the system tells whose a port is. Only wine does not tell, and takes five seconds for a look."""
+    if sys.platform != "win32":
+        return True
     with socket.create_server(("127.0.0.1", 0)) as ours:
         return f"127.0.0.1:{ours.getsockname()[1]}" in _listening()
 

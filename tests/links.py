@@ -1,4 +1,4 @@
-"""Whether this user may make symbolic links; on Windows most may not."""
+"""Tests that need symbolic links: most users of Windows may make none."""
 
 from __future__ import annotations
 

@@ -172,11 +172,12 @@ def _own(process_handle: int) -> _Job:
     try:
         job = _Job()
         job.add(process_handle)
+        # Python closes the handle of the first thread, which ResumeThread would need.
+        if status := _ntdll.NtResumeProcess(wintypes.HANDLE(process_handle)):
+            raise OSError(f"the new process does not begin to run (NTSTATUS {status & 0xFFFFFFFF:#x})")
     except OSError:
         _kernel32.TerminateProcess(wintypes.HANDLE(process_handle), 1)
         raise
-    # Python closes the handle of the first thread, which ResumeThread would need.
-    _ntdll.NtResumeProcess(wintypes.HANDLE(process_handle))
     return job
 
 

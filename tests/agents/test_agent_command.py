@@ -15,6 +15,7 @@ import trio
 from http_harness import Appliance, OpenServer
 from runs_harness import ALARM, WEATHER, asked, box, show
 
+END = os.linesep.encode()
 CALLS = [{"name": "echo", "arguments": '{"text":"a"}'}, {"name": "alarm", "arguments": "{}"}]
 
 
@@ -34,7 +35,7 @@ async def test_a_task_file_its_output_and_what_tools_do(open_server: OpenServer,
     task.write_text(json.dumps(asked(script=script, tools=["echo"], exit_tools=[ALARM])))
     async with open_server(tools=box()) as server:
         done = await agent_run(server, str(task))
-        assert (done.returncode, done.stdout.splitlines()) == (0, [b"Looking.", b"Found it."]), done.stderr
+        assert (done.returncode, done.stdout) == (0, b"Looking.%bFound it.%b" % (END, END)), done.stderr
         told = done.stderr.decode()
         assert 'tool echo {"text":"a"}' in told
         assert 's: echo got {"text":"a"}' in told
@@ -75,7 +76,7 @@ async def test_the_exit_status_tells_the_outcome(open_server: OpenServer, tmp_pa
     task.write_text(json.dumps(asked(script=[{"text": "so far", "die": 3}])))
     async with open_server() as server:
         done = await agent_run(server, str(task))
-        assert (done.returncode, done.stdout.splitlines()) == (1, [b"so far"])
+        assert (done.returncode, done.stdout) == (1, b"so far" + END)
         assert b"failed: server_died" in done.stderr
         done = await agent_run(server, "-", "--model", "gamma", stdin="hi")
         assert (done.returncode, b"gamma" in done.stderr) == (2, True)

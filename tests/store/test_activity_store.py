@@ -33,7 +33,7 @@ from appliance.wire import Row, Tokens
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 ALL = Query(limit=999)
 UNUSUAL = "%" if sys.platform == "win32" else "?"
-"""What means something in an address of SQLite, and may stand in a name."""
+"""A character that file names may have, and that SQLite's addresses give a meaning."""
 
 
 def row(number: int = 0, *, model: str = "m", tokens: Tokens | None = None) -> Row:
