@@ -63,6 +63,19 @@ Var upgrade
   ${EndIf}
 !macroend
 
+; $R5 becomes the path, if it is a file that something runs or holds: Windows lets nobody both write and delete it.
+!macro find_used path
+  ${If} $R5 == ""
+  ${AndIf} ${FileExists} "${path}"
+    System::Call 'kernel32::CreateFileW(w "${path}", i 0x40010000, i 7, p 0, i 3, i 0, p 0) p.r0'
+    ${If} $0 = -1
+      StrCpy $R5 "${path}"
+    ${Else}
+      System::Call 'kernel32::CloseHandle(p r0)'
+    ${EndIf}
+  ${EndIf}
+!macroend
+
 !macro choose_scope
   SetRegView 64
   ${GetParameters} $R0
@@ -117,8 +130,14 @@ Section
     StrCpy $upgrade 1
     ExecWait '"$INSTDIR\uninstall.exe" /S /UPGRADE=1 _?=$INSTDIR' $R2
     ${If} $R2 != 0
+      ReadRegStr $R5 SHCTX "${ENTRY}" "InUse"
+      ${If} $R5 == ""
+        StrCpy $R5 "The program did not let itself be stopped (status $R2)"
+      ${Else}
+        StrCpy $R5 "Something uses $R5"
+      ${EndIf}
       SetErrorLevel 4
-      MessageBox MB_OK|MB_ICONSTOP "The installed version cannot be replaced; end what uses $INSTDIR and try again." /SD IDOK
+      MessageBox MB_OK|MB_ICONSTOP "$R5, so the installed version stays. End what uses it and try again." /SD IDOK
       Abort
     ${EndIf}
   ${EndIf}
@@ -204,6 +223,22 @@ Section Uninstall
     ${EndIf}
   ${EndIf}
   !insertmacro must "service end-programs"
+  DeleteRegValue SHCTX "${ENTRY}" "InUse"
+  StrCpy $R5 ""
+  !insertmacro find_used_file
+  ${If} $R5 != ""
+    ${If} $upgrade == 1
+      WriteRegStr SHCTX "${ENTRY}" "InUse" "$R5"
+      ReadRegDWORD $R1 SHCTX "${ENTRY}" "Paused"
+      ${If} $R1 == 1
+        DeleteRegValue SHCTX "${ENTRY}" "Paused"
+        !insertmacro program "service start"
+      ${EndIf}
+    ${EndIf}
+    SetErrorLevel 4
+    MessageBox MB_OK|MB_ICONSTOP "Something uses $R5. End it and try again." /SD IDOK
+    Abort
+  ${EndIf}
   ${If} $upgrade != 1
     !insertmacro program "service off-path $scope"
     SendMessage ${HWND_BROADCAST} ${WM_SETTINGCHANGE} 0 "STR:Environment" /TIMEOUT=5000
@@ -221,12 +256,7 @@ Section Uninstall
     DeleteRegKey SHCTX "${ENTRY}"
   ${EndIf}
   SetOutPath "$TEMP"
-  ClearErrors
   !insertmacro remove_files
-  ${If} ${Errors}
-  ${AndIf} $upgrade == 1
-    SetErrorLevel 4
-  ${EndIf}
   Delete "$INSTDIR\uninstall.exe"
   RMDir "$INSTDIR"
 SectionEnd

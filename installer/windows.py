@@ -104,7 +104,7 @@ def filled(template: str, words: dict[str, str]) -> str:
 
 
 def nsis_lines(payload: Path, files: list[PurePosixPath]) -> Iterator[str]:
-    """Yield two macros: one installs every file, one deletes each of them, and the folders that are empty then."""
+    """Yield three macros: one installs every file, one finds a file that cannot be deleted, one deletes all of them."""
     yield "!macro install_files"
     folder = None
     for path in sorted(files, key=lambda each: (each.parent, each)):
@@ -112,6 +112,10 @@ def nsis_lines(payload: Path, files: list[PurePosixPath]) -> Iterator[str]:
             folder = path.parent
             yield f'  SetOutPath "$INSTDIR{backslashed(folder)}"'
         yield f'  File "{payload / path}"'
+    yield "!macroend"
+    yield "!macro find_used_file"
+    for path in files:
+        yield f'  !insertmacro find_used "$INSTDIR{backslashed(path)}"'
     yield "!macroend"
     yield "!macro remove_files"
     for path in files:

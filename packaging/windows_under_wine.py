@@ -355,6 +355,10 @@ def try_setup_for_everybody() -> None:
     expect("service", service_state(program), "active")
     expect("chat", chat(PORT), "said on Windows")
     (installed / "mine.txt").write_text("not the installer's", "utf-8")
+    with used(next(installed.rglob("*.pyd"))):
+        expect("an upgrade beside a file that something uses", wine_status(str(setup), "/S", "/ALLUSERS"), 4)
+        expect("files that stayed", installed_files(installed) - {"uninstall.exe", "mine.txt"}, payload_files())
+        expect("service that stayed", service_state(program), "active")
     wine(str(setup), "/S", "/ALLUSERS")
     expect("files after an upgrade", installed_files(installed) - {"uninstall.exe", "mine.txt"}, payload_files())
     expect("service after an upgrade", service_state(program), "active")
@@ -414,6 +418,20 @@ def try_msi() -> None:
     expect("data kept", (DATA / "service.log").exists(), True)
 
 
+@contextmanager
+def used(path: Path) -> Generator[None]:
+    """Have a Windows program read the file; nobody can delete it then."""
+    program = "import sys; held = open(sys.argv[1], 'rb'); print('held', flush=True); input()"
+    command = [str(LOADER), str(PYTHON / "python.exe"), "-c", program]
+    with subprocess.Popen(
+        [*command, windows_path(path)], env=wine_environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    ) as holder:  # fmt: skip
+        assert holder.stdout is not None
+        expect("holder", holder.stdout.readline().strip(), b"held")
+        yield  # it ends when its input does
+
+
 def expect(what: str, found: object, wanted: object) -> None:
     """End with an error unless it is so."""
     if found != wanted:
@@ -434,8 +452,9 @@ def payload_files() -> set[str]:
 
 
 def installed_files(folder: Path) -> set[str]:
-    """Every file below the folder."""
-    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    """Every file below the folder, which may lose files meanwhile."""
+    walked = ((Path(parent).relative_to(folder), names) for parent, _, names in os.walk(folder))
+    return {(parent / name).as_posix() for parent, names in walked for name in names}
 
 
 def version() -> str:
