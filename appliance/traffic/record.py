@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 import trio
 from msgspec import UNSET
 
+from appliance.core.answers.continuation import is_over
 from appliance.core.records.accounting import ErrorText, TokenCounter, Usage, count_whole
 from appliance.core.records.activity import Query, prompt_cache_told, with_captures
 from appliance.core.records.captures import Body, CaptureBuffer, Exchange, Packing, captured_parts
@@ -159,6 +160,7 @@ class RecordingSink(Passing):
         self._record = record
         self._packer = packer
         self._fresh: list[bytes] = []  # what has not been looked at
+        self._looked_at = b""  # the piece before it
         self._next_look = 0
         self._status = 0
         self._headers: Headers = ()
@@ -208,9 +210,19 @@ class RecordingSink(Passing):
 
     def _piece(self) -> bytes:
         """Take the bytes that have not been looked at."""
-        piece = b"".join(self._fresh)
+        piece = self._looked_at = b"".join(self._fresh)
         self._fresh.clear()
         return piece
+
+    def outcome(self, status: int) -> int:
+        """Return the status to write down for a request that ended with ``status``.
+
+        Official clients close their connection at a stream's last record, without waiting for the end of the body. An
+        engine that is slower with that end makes it look as if they had left early.
+        """
+        if status == CLIENT_LEFT and self._streaming and is_over(self._looked_at + b"".join(self._fresh)):
+            return self._status
+        return status
 
     def _new_reader(self) -> TokenCounter | ErrorText:
         if self._status != 200:

@@ -158,6 +158,7 @@ def _stream(connection: Connection, slots: Slots, dialect: Dialect, bad: Misbeha
     connection.chunk(b"".join([*records, *dialect.end()]))
     if dialect.done:
         connection.chunk(dialect.done)
+    connection.wait(bad.slow_end)
     connection.end_stream()
 
 

@@ -30,6 +30,8 @@ class Misbehaviour:
         self.exit_code = 1
         """Exit status of every way to die or to fail here; -9 is a death by signal 9."""
         self.stall_after_tokens = NEVER
+        self.slow_end = 0.0
+        """Between a stream's last record and the end of its body."""
         self.error_record = NEVER
         """A ``data: {"error": ...}`` record after so many tokens; with 0 the answer is a plain error response."""
         self.malformed_sse = False

@@ -210,6 +210,22 @@ async def test_a_client_that_leaves_frees_its_engine_at_once(open_server: OpenSe
         assert server.traffic.inflight.snapshot() == []
 
 
+@pytest.mark.parametrize("spelling", [IN_A_TASK, CARRIED])
+async def test_a_client_that_leaves_at_the_last_record_has_its_answer(open_server: OpenServer, spelling: str):
+    """Official clients do not wait for the end of the body."""
+    async with open_server() as server:
+        await make_ready(server)
+        async with server.connect() as client:
+            await send(client, chat(stream=True, slow_end=60), spelling)
+            got = b""
+            while b"[DONE]" not in got:
+                got += await client.data()
+        await until(lambda: server.traffic.metrics.under_way == 0)
+        [row] = (await server.ask("GET", "/api/metrics/activity?limit=1")).json["data"]
+        assert (row["resp_status_code"], row["tokens"]["output_tokens"]) == (200, 8)
+        assert "error_msg" not in row
+
+
 @pytest.mark.parametrize("stream", [False, True])
 async def test_somebody_cancels_it(open_server: OpenServer, stream: bool):
     async with open_server() as server, server.connect() as client:

@@ -146,6 +146,8 @@ class Gateway:
         traffic, status = self._traffic, CLIENT_LEFT if left or own.status is None else own.status
         if fault is not None and not own.event_stream:
             status = fault
+        if isinstance(sink, RecordingSink):
+            status = sink.outcome(status)
         body.release()
         traffic.metrics.under_way -= 1
         traffic.metrics.count(route.name if route else OWN, status, own.sent)

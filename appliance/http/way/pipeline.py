@@ -348,7 +348,7 @@ class Pipeline:
             body.release()
             if isinstance(sink, RecordingSink) and route is not None:
                 status = handover.status if handover.ended and handover.status is not None else CLIENT_LEFT
-                recorder.finish(record, sink, route.name, status)
+                recorder.finish(record, sink, route.name, sink.outcome(status))
             handover.close()
 
 

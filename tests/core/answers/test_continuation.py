@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from appliance.core.answers.continuation import MAX_TEXT, Partial, Refusal, SoFar, continued_body
+from appliance.core.answers.continuation import MAX_TEXT, Partial, Refusal, SoFar, continued_body, is_over
 from appliance.core.answers.splice import Seam, Splicer
 from appliance.core.bodies.sse import PING, Decoder, Event, encode
 from appliance.core.runs.slash import Family
@@ -366,6 +366,32 @@ def test_garbage_never_raises(family: Family, pieces: list[bytes]):
                 splicer.feed(piece)
             continued_body(b"".join(pieces), partial)
             continued_body(json.dumps(REQUESTS["chat"]).encode(), partial)
+
+
+LAST_WORDS = [
+    '"type":"message_stop"',
+    "\n\ndata: [DONE]\n\n",
+    '"type": "response.completed"',
+    '\\"stop": true',
+    "data: ",
+]
+
+
+@pytest.mark.parametrize("kind", sorted(REQUESTS))
+@given(
+    pieces=st.lists(st.sampled_from(LAST_WORDS) | st.text(min_size=1), max_size=4),
+    at=st.floats(0, 1, exclude_max=True),
+    held=st.integers(0, 2000),
+)
+def test_only_a_stream_with_its_last_record_is_over(kind: str, pieces: Pieces, at: float, held: int):
+    records = Engine(kind, "one").stream([], pieces)
+    stream = b"".join(records)
+    tail = len(records[-1]) + held
+    assert is_over(stream[-tail:])
+    assert is_over(stream[-tail:].replace(b"\n", b"\r\n"))
+    cut = stream[: int(len(stream) * at)]
+    assert not is_over(cut)
+    assert not is_over(cut[-held:])
 
 
 def partial_of(kind: str, thoughts: Pieces = (), pieces: Pieces = ("Once", " upon")) -> Partial:
