@@ -146,7 +146,7 @@ def _rows(names: str | None) -> list[Row]:
 
 
 def _machine() -> str:
-    models = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+    models = [line for line in Path("/proc/cpuinfo").read_text("utf-8").splitlines() if line.startswith("model name")]
     name = models[0].partition(": ")[2] if models else platform.machine()
     return f"{name}, {os.cpu_count()} cores, {platform.system()} {platform.release()}, load {os.getloadavg()[0]:.1f}"
 
@@ -208,7 +208,7 @@ def main() -> int:
         return 130
     print(run.text())
     if options.json:
-        options.json.write_text(json.dumps(run.json(), indent=2), encoding="utf-8")
+        options.json.write_text(json.dumps(run.json(), indent=2), "utf-8")
     if options.publish:
         run.publish(DOCUMENT)
     return 0

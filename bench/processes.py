@@ -142,7 +142,7 @@ def used(root: int, engine: Path) -> Used:
     for pid in relay_tree(root, engine):
         try:
             cpu += time.clock_gettime(~pid << 3 | 2)  # clock_getcpuclockid(3)
-            stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            stat = Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()
             cpu += (int(stat[13]) + int(stat[14])) / TICK  # of children that were waited for
             for task in Path(f"/proc/{pid}/task").iterdir():
                 status = (task / "status").read_text()
@@ -161,7 +161,7 @@ class Machine(NamedTuple):
     @staticmethod
     def now() -> Machine:
         """Work of this process and of everything below it is not somebody else's; a hypervisor's is."""
-        words = Path("/proc/stat").read_text().split("\n")[0].split()
+        words = Path("/proc/stat").read_text("utf-8").split("\n")[0].split()
         # Idle time is exact; the times of work beside it are samples, which miss short work.
         total, idle = time.monotonic() * (os.cpu_count() or 1), (int(words[4]) + int(words[5])) / TICK
         return Machine(total, total - idle - used(os.getpid(), Path(os.devnull)).cpu)
@@ -172,7 +172,7 @@ def memory(root: int, engine: Path) -> float:
     pages = 0
     for pid in relay_tree(root, engine):
         try:
-            pages += int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+            pages += int(Path(f"/proc/{pid}/statm").read_text("utf-8").split()[1])
         except OSError:
             continue
     return pages * PAGE / 1e6

@@ -73,7 +73,7 @@ def _arm_watchdog(seconds: float) -> None:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(math.ceil(seconds) + 1)
     try:
-        file = sys.stderr or Path(os.devnull).open("w")  # noqa: SIM115  a program without a console has none
+        file = sys.stderr or Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  a program without a console has none
         faulthandler.dump_traceback_later(seconds, exit=True, file=file)
     except (OSError, RuntimeError):
         pass  # no descriptor, no thread; an exception here would end the program without its grace

@@ -139,7 +139,7 @@ def _here(root: Path) -> list[str]:
 
 def _boot() -> str:
     try:
-        return BOOT_ID.read_text().strip()
+        return BOOT_ID.read_text("utf-8").strip()
     except OSError:
         import psutil
 

@@ -54,7 +54,7 @@ async def watched(config: Path | None, folder: Path | None = None) -> AsyncGener
 
 
 def write(path: Path, *models: str) -> Path:
-    path.write_text("".join(("models:\n", *(f"  {model}: {{cmd: 'serve ${{PORT}}'}}\n" for model in models))))
+    path.write_text("".join(("models:\n", *(f"  {model}: {{cmd: 'serve ${{PORT}}'}}\n" for model in models))), "utf-8")
     return path
 
 

@@ -152,7 +152,7 @@ def test_mistakes(command: Command, preset: Path, line: str, message: str) -> No
 
 
 def test_all_mistakes_of_a_preset_file_with_their_places(command: Command, preset: Path) -> None:
-    preset.write_text("[m]\nctx_size = 1\njinja = no\n[n\n")
+    preset.write_text("[m]\nctx_size = 1\njinja = no\n[n\n", "utf-8")
     outcome = command("llama-server", "--models-preset", str(preset))
     assert (outcome.status, outcome.program) == (1, None)
     assert [line.partition(": ")[0] for line in outcome.err.splitlines()[1:]] == [
@@ -161,14 +161,16 @@ def test_all_mistakes_of_a_preset_file_with_their_places(command: Command, prese
 
 
 def test_what_is_odd_about_a_preset_file_is_told(command: Command, preset: Path) -> None:
-    preset.write_text("[m]\nmodel = /x.gguf\nport = 3\n")
+    preset.write_text("[m]\nmodel = /x.gguf\nport = 3\n", "utf-8")
     outcome = command("llama-server", "--models-preset", str(preset))
     assert isinstance(outcome.program, AppSettings)
     assert f"{preset}:3:1: warning: [m]: port is for the server" in outcome.err
 
 
 def test_more_models_at_the_start_than_may_run(command: Command, preset: Path) -> None:
-    preset.write_text("[*]\nload-on-startup = 1\n[a]\nm=/a\n[b]\nm=/b\n[c]\nm=/c\nload-on-startup=0\n")
+    preset.write_text(
+        "[*]\nload-on-startup = 1\n[a]\nm=/a\n[b]\nm=/b\n[c]\nm=/c\nload-on-startup=0\n", encoding="utf-8"
+    )
     outcome = command("llama-server", "--models-preset", str(preset), "--models-max", "1")
     assert (outcome.status, outcome.program) == (1, None)
     assert "2 models are configured to load at the start (a, b), and --models-max is 1" in outcome.err
@@ -183,7 +185,7 @@ def test_serve_takes_the_same_file(command: Command, preset: Path) -> None:
     assert outcome.program.sources.presets is not None
     models = {model.id: model for model in Catalog(outcome.program.sources).scan().models}
     assert models["m"].args == ("--ctx-size", "3", "--n-gpu-layers", "1")
-    preset.write_text("[m]\nfoo=1\n")
+    preset.write_text("[m]\nfoo=1\n", "utf-8")
     outcome = command("serve", "--models-preset", str(preset))
     assert (outcome.status, outcome.program) == (2, None)
     assert "llama-server has no option 'foo'" in outcome.err

@@ -75,5 +75,5 @@ def peak(server: Server) -> int:
     status = Path(f"/proc/{server.process.pid}/status")
     if not status.is_file():
         return psutil.Process(server.process.pid).memory_info().rss
-    line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
+    line = next(line for line in status.read_text("utf-8").splitlines() if line.startswith("VmHWM:"))
     return int(line.split()[1]) * 1024

@@ -20,7 +20,7 @@ ADDRESS = re.compile(r'sin_addr=inet_addr\("([^"]+)"\)|inet_pton\(AF_INET6, "([^
 
 def reached(log: Path) -> set[str]:
     """Every address that the processes have sent or connected to, but for those of this machine."""
-    found = {four or six for four, six in ADDRESS.findall(log.read_text())}
+    found = {four or six for four, six in ADDRESS.findall(log.read_text("utf-8"))}
     return {each for each in found if not each.startswith("127.") and each not in ("::1", "0.0.0.0", "::")}
 
 

@@ -34,7 +34,7 @@ posix_only = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no 
 
 def program(path: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"#!/bin/sh\n# {path}\n")
+    path.write_text(f"#!/bin/sh\n# {path}\n", "utf-8")
     path.chmod(0o755)
     return path
 

@@ -89,7 +89,7 @@ class Server:
     def _bind(self) -> socket.socket:
         once = self.options.port_taken_once
         if once and not os.path.exists(once):  # noqa: PTH110 - pathlib costs 5 ms of start
-            with open(once, "w"):  # noqa: PTH123
+            with open(once, "w", encoding="utf-8"):  # noqa: PTH123
                 raise OSError("told to")
         family = socket.AF_INET6 if ":" in self.options.host else socket.AF_INET
         listener = socket.socket(family, socket.SOCK_STREAM)

@@ -49,7 +49,7 @@ def run(cidfile: Path, image: str, command: list[str]) -> int:
         return 125
     id = f"c{os.getpid()}"
     (STATE / id).mkdir()
-    cidfile.write_text(id)
+    cidfile.write_text(id, "utf-8")
     try:
         return inside(STATE / id, command)
     finally:

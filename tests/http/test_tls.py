@@ -213,11 +213,11 @@ def test_a_renewed_certificate_is_taken_over_and_a_broken_one_is_not(
     before = certificates.context()
     monkeypatch.setattr(tls, "RECHECK_AFTER", 0.0)
     assert certificates.context() is before
-    good = Path(files[0]).read_text()
-    Path(files[0]).write_text("broken")
+    good = Path(files[0]).read_text("utf-8")
+    Path(files[0]).write_text("broken", "utf-8")
     assert certificates.context() is before
     assert "the old one stays" in caplog.text
-    Path(files[0]).write_text(good + "\n")
+    Path(files[0]).write_text(good + "\n", "utf-8")
     renewed = certificates.context()
     assert renewed is not before
     assert certificates.context() is renewed

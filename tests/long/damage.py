@@ -132,8 +132,8 @@ def _find_large(parser: Parser, batch: Sequence[bytes], keep: Path) -> None:
 def peak(*, anew: bool = False) -> int:
     """The most bytes that this process has had since the last time with ``anew``; 0 where no system tells."""
     if anew and CLEAR.exists():
-        CLEAR.write_text("5")
-    found = re.search(r"VmHWM:\s+(\d+)", STATUS.read_text()) if STATUS.exists() else None
+        CLEAR.write_text("5", "utf-8")
+    found = re.search(r"VmHWM:\s+(\d+)", STATUS.read_text("utf-8")) if STATUS.exists() else None
     return int(found[1]) << 10 if found else 0
 
 

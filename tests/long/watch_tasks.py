@@ -20,7 +20,7 @@ class Tasks(trio.abc.Instrument):
         now = time.monotonic()
         if now >= self._next:
             self._next = now + 1
-            with open(os.environ["TASKS_FILE"], "w") as file:  # noqa: PTH123
+            with open(os.environ["TASKS_FILE"], "w", encoding="utf-8") as file:  # noqa: PTH123
                 file.write(str(trio.lowlevel.current_statistics().tasks_living))
 
 

@@ -30,7 +30,7 @@ class Handler(BaseHTTPRequestHandler):
         if options.key and self.headers.get("Authorization") != f"Bearer {options.key}":
             self.answer(401, {"error": "key"})
             return
-        models = Path(options.models).read_text() if Path(options.models).is_file() else options.models
+        models = Path(options.models).read_text("utf-8") if Path(options.models).is_file() else options.models
         loaded = options.loaded.split(",")
         entries = [
             {"id": name, "object": "model", "status": {"value": "loaded" if name in loaded else "unloaded"}}

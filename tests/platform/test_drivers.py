@@ -35,7 +35,7 @@ def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Library:
 
 
 def mapped() -> str:
-    return Path("/proc/self/maps").read_text()
+    return Path("/proc/self/maps").read_text("utf-8")
 
 
 def started() -> list[psutil.Process]:

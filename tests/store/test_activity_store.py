@@ -19,7 +19,6 @@ import msgspec
 import psutil
 import pytest
 import trio
-import trio.testing
 from command_lines import run_in_shell
 from waiting import PATIENCE, SOON, until
 

@@ -43,7 +43,7 @@ async def use(tools: McpTools, name: str, **arguments: object) -> ToolOutcome:
 
 
 def pids(file: Path) -> list[int]:
-    return [int(line) for line in file.read_text().split()] if file.exists() else []
+    return [int(line) for line in file.read_text("utf-8").split()] if file.exists() else []
 
 
 def living(file: Path) -> list[int]:
@@ -64,7 +64,7 @@ async def until_asked(log: Path, words: str) -> None:
 
 
 def _says(log: Path, words: str) -> bool:
-    return log.exists() and words in log.read_text()
+    return log.exists() and words in log.read_text("utf-8")
 
 
 async def until_gone(file: Path) -> None:

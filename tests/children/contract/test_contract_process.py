@@ -106,7 +106,7 @@ def catches(pid: int, number: signal.Signals) -> bool:
     status = Path(f"/proc/{pid}/status")
     if not status.exists():
         return True  # nothing can be said where there is no /proc
-    mask = next(line for line in status.read_text().splitlines() if line.startswith("SigCgt:"))
+    mask = next(line for line in status.read_text("utf-8").splitlines() if line.startswith("SigCgt:"))
     return bool(int(mask.split()[1], 16) >> (number - 1) & 1)
 
 

@@ -413,12 +413,11 @@ def test_a_stream_of_requests_cannot_starve_another_model() -> None:
     """Overlapping leases on a; b comes at 0 and gets its turn one lease after its patience."""
     schedule = schedule_of(1)
     ready(schedule, "a")
-    ticket, leased, granted = 10, [schedule.request(10, "a")], 0.0
+    leased, granted = [schedule.request(10, "a")], 0.0
     assert schedule.request(1, "b", Terms(patience=2)) == []
-    for step in range(1, 100):
-        now = step * 0.5
+    for ticket in range(11, 110):
+        now = (ticket - 10) * 0.5
         effects = schedule.tick(now)
-        ticket += 1
         leased.append(schedule.request(ticket, "a", Terms(), now))
         effects += schedule.release(ticket - 1, now)  # each lease lasts until after the next one has begun
         if Stop("a", "evicted") in effects:
