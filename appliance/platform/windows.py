@@ -117,7 +117,11 @@ class Child:
             self._job.end()
 
     def terminate(self) -> None:
-        """There is no polite signal without a console: the exit line on ``stdin`` is the polite way."""
+        """End the child and its descendants now, as `kill`: no signal asks a program without a console to end.
+
+        The polite ways are the exit line on ``stdin`` and its end.
+        """
+        self.kill()
 
     def kill(self) -> None:
         """End the child and its descendants now."""

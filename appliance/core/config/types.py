@@ -117,7 +117,7 @@ class ModelConfig(Keys, frozen=True):
     """One model: a command that serves it and how requests reach it."""
 
     cmd: Annotated[str, told("The command that starts the server; lines that begin with # are comments")] = ""
-    cmd_stop: Annotated[str, told("The command that stops it; ${PID} is its process id. Empty: SIGTERM")] = field(
+    cmd_stop: Annotated[str, told("The command that stops it; ${PID} is its process id. Empty: the program ends it")] = field(
         default="", name="cmdStop"
     )
     proxy: Annotated[str, told("Where the server listens")] = "http://localhost:${PORT}"

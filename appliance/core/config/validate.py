@@ -220,7 +220,6 @@ LEAST_HEALTH_CHECK = 15
 LEAST_PERFORMANCE_PAUSE = 5
 UNLOAD_TIMEOUT = 10
 METRICS = 1000
-TASKKILL = "taskkill /f /t /pid ${PID}"
 COMFYUI = "comfyui_auto"
 """The model behind /comfyui/: its page asks for much at once and keeps a websocket open."""
 COMFYUI_LIMIT = 50
@@ -395,16 +394,12 @@ def _normal_model(id: str, model: ModelConfig, config: Config, report: Report, w
     model = structs.replace(model, argv=split_command(model.cmd, windows=windows))
     _check_model(path, id, model, report)
     model = normal_engine(path, model, report)
-    stop = model.cmd_stop
-    if windows and not stop and not report.places.given(f"{path}.cmdStop"):
-        stop = TASKKILL
     limit, compat = model.concurrency_limit, model.compat
     if id == COMFYUI:
         limit, compat = max(limit, COMFYUI_LIMIT), Compat(ignore_websockets=True)
     own_check = model.health_check_timeout
     return structs.replace(
         model,
-        cmd_stop=stop,
         proxy=model.proxy if model.argv else model.proxy.replace("${PORT}", str(config.start_port)),
         check_endpoint=model.check_endpoint.strip(),
         ttl=config.global_ttl if model.ttl < 0 else model.ttl,

@@ -153,7 +153,6 @@ def test_windows_splits_commands_its_way() -> None:
     source = Source("c.yaml", 'models:\n  m:\n    cmd: C:\\bin\\s.exe --port ${PORT} -m "a b"\n')
     config = load([source], {}, windows=True).require()
     assert config.models["m"].argv == ["C:\\bin\\s.exe", "--port", "5800", "-m", "a b"]
-    assert config.models["m"].cmd_stop == "taskkill /f /t /pid ${PID}"
 
 
 # ---- whole files -----------------------------------------------------------------------------------------------------

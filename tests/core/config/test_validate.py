@@ -155,13 +155,6 @@ def test_a_model_without_a_command_needs_no_address() -> None:
     assert config.models["m"].proxy == "http://localhost:5800"
 
 
-def test_windows_stops_a_model_with_taskkill() -> None:
-    assert model("", windows=True).cmd_stop == "taskkill /f /t /pid ${PID}"
-    assert model("cmdStop: docker stop x", windows=True).cmd_stop == "docker stop x"
-    assert model("cmdStop: ''", windows=True).cmd_stop == ""
-    assert model("").cmd_stop == ""
-
-
 def test_comfyui_gets_what_its_page_needs() -> None:
     def comfy(limit: int) -> ModelConfig:
         text = f"models: {{comfyui_auto: {{cmd: run, proxy: 'http://h', concurrencyLimit: {limit}}}}}"
