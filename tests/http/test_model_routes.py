@@ -542,8 +542,8 @@ async def test_what_is_here_and_broken_is_downloaded_again(
 ):
     async with open_server(downloads=settings) as server:
         await downloaded(server)
-        [blob] = (settings.cache / "models--acme--tiny-GGUF" / "blobs").iterdir()
-        blob.write_bytes(b"rubbish")
+        [file] = (settings.cache / "models--acme--tiny-GGUF" / "snapshots").glob("*/*.gguf")
+        file.resolve().write_bytes(b"rubbish")
         listed = await server.ask("GET", "/models?reload=1")
         assert listed.json["data"][0]["status"]["error"]
         await downloaded(server)

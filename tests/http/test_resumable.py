@@ -311,6 +311,7 @@ async def test_without_the_header_a_generation_ends_with_its_client(open_server:
 
 async def test_a_client_that_leaves_before_the_first_token(open_server: OpenServer):
     async with open_server() as server:
+        assert (await server.ask("POST", CHAT, chat())).status == 200
         async with server.connect() as client:
             await post(client, slow_prompt=0.5)
             await trio.sleep(0.2)
