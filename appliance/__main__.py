@@ -26,6 +26,10 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a model may say what the terminal cannot show
+    if sys.platform == "win32":  # where the code page of the user's language is the encoding of pipes and files
+        for stream in (sys.stdin, sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(encoding="utf-8")
     status = run(sys.argv[1:], start)
     if status != EXIT_BUG:
         ended()

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
+from gguf_files import write_model
 
 from appliance.cli.show import human_count, human_size, print_table
 from appliance.platform.console import say
@@ -45,3 +51,12 @@ def test_what_engines_and_folders_are_called_gives_a_terminal_no_orders(capsys: 
     out, err = capsys.readouterr()
     assert out.splitlines()[1] == "a\ufffd]0;title\ufffd\ufffd2J"
     assert err == "no \ufffd[2Jengine here\n"
+
+
+def test_names_pass_pipes_as_utf_8_whatever_the_language_of_the_machine(tmp_path: Path) -> None:
+    """Windows' pipes have the code page of its language, in which most names cannot be written."""
+    write_model(tmp_path / "größe-日本.gguf")
+    language = {"PYTHONUTF8": "0"} if sys.platform == "win32" else {"LC_ALL": "C.UTF-8"}
+    command = [sys.executable, "-m", "appliance", "ls", "--models-dir", str(tmp_path)]
+    done = subprocess.run(command, env={**os.environ, **language}, capture_output=True, timeout=60, check=True)
+    assert "größe-日本" in done.stdout.decode("utf-8")

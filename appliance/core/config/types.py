@@ -117,9 +117,9 @@ class ModelConfig(Keys, frozen=True):
     """One model: a command that serves it and how requests reach it."""
 
     cmd: Annotated[str, told("The command that starts the server; lines that begin with # are comments")] = ""
-    cmd_stop: Annotated[str, told("The command that stops it; ${PID} is its process id. Empty: the program ends it")] = field(
-        default="", name="cmdStop"
-    )
+    cmd_stop: Annotated[
+        str, told("The command that stops it; ${PID} is its process id. Empty: the program ends it")
+    ] = field(default="", name="cmdStop")
     proxy: Annotated[str, told("Where the server listens")] = "http://localhost:${PORT}"
     aliases: Annotated[list[str], told("Other names of the model")] = field(default_factory=list[str])
     env: Annotated[list[str], told("NAME=value for the process, after the program's own environment")] = field(
