@@ -77,8 +77,8 @@ def _native() -> ModuleType:
 def _number(native: ModuleType, packages: str) -> None:
     """Tell llama.cpp its build, which the wheel was made without: it puts it into /props and every answer.
 
-    The number is the last part of the wheel's version, and is kept in a variable that the library exports; where it
-    does not (Windows), answers say build 0. `ctypes` itself would take eighteen milliseconds to import.
+    The number is the last part of the wheel's version, and is kept in a variable that the library exports. The wheel
+    for Windows exports none, and knows its build. `ctypes` itself would take eighteen milliseconds to import.
     """
     ends = f"{WHEEL}-", ".dist-info"
     found = os.listdir(packages or ".")  # noqa: PTH208  pathlib takes five milliseconds to import
