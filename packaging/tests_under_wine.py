@@ -22,6 +22,9 @@ ELSEWHERE = {
     "tests/*.py": "they are of this repository, its packages for Linux and its tools",
 }
 """Tests that run only if the command names them, each with its reason."""
+LOCK = "the library of the embedded engine waits for ever for a lock of its own when a server of it did not start or "
+LOCK += "goes to sleep; Windows has not been asked"
+CLOCK = "wine 8 says of every process what the asking one has used of the processor"
 WINE_LACKS: dict[str, str] = {
     "tests/catalog/test_config_files.py::test_what_cannot_be_read": "wine calls the path of a file no name at all, "
     "where Windows says that it is no folder",
@@ -33,6 +36,19 @@ WINE_LACKS: dict[str, str] = {
     "tests/owners/test_lease_cancellation.py::test_cancelled_at_every_step[configured]": "it starts a process for each "
     "step; it took longer than its minute, and Windows has not been asked",
     "tests/owners/test_lease_cancellation.py::test_a_fleet_cancelled": "the same",
+    "tests/children/contract/test_contract_process.py::test_a_model_that_cannot_be_loaded_ends_it[embedded": LOCK,
+    "tests/children/contract/test_contract_process.py::test_a_taken_port_ends_it[embedded]": LOCK,
+    "tests/children/contract/test_fake_misbehaviour.py::test_it_starts_fast": CLOCK,
+    "tests/children/test_configured.py::test_a_command_that_cannot_run_says_so[too long]": "wine runs command lines "
+    "that are longer than Windows allows",
+    "tests/children/test_configured.py::test_a_swap_costs": "it compares the times of starts, which vary more there",
+    "tests/engines/test_embedded.py::test_a_broken_model_ends": LOCK,
+    "tests/engines/test_embedded.py::test_a_taken_port_ends": LOCK,
+    "tests/engines/test_embedded.py::test_a_child_tells_when_it_sleeps": LOCK,
+    "tests/engines/test_embedded.py::test_nobody_waits_for_modules": LOCK,
+    "tests/engines/test_embedded.py::test_one_thread_is": CLOCK,
+    "tests/engines/test_rpc_look.py::test_one_that_ends_or_breaks": "a reset arrived as an end; Windows has not been "
+    "asked",
     "tests/platform/test_checkup.py::test_who_listens_on_a_port": "wine 8 says of no port whose it is",
     "tests/children/test_port_holders.py": "wine 8 says of no port whose it is",
     "tests/test_leftovers.py::test_a_listening_port": "wine 8 says of no port whose it is",

