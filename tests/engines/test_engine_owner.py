@@ -233,8 +233,8 @@ async def test_a_card_that_is_damaged_on_disk_is_not_started(world: World) -> No
     async with world.proven() as engines:
         engine = engines.choose()
         assert engine is not None
-        (world.gpu / "llama-server").write_text("#!/bin/sh\nexit 0\n")
-        assert "llama-server" in await engines.check(engine)
+        (world.gpu / EXECUTABLE).write_text("#!/bin/sh\nexit 0\n")
+        assert EXECUTABLE in await engines.check(engine)
         assert chosen(engines) == CPU
 
 
@@ -242,7 +242,7 @@ async def test_a_damaged_build_that_is_installed_again_is_used_again(world: Worl
     async with world.proven() as engines:
         engine = engines.choose()
         assert engine is not None
-        program = world.gpu / "llama-server"
+        program = world.gpu / EXECUTABLE
         whole = program.read_bytes()
         program.write_text("#!/bin/sh\nexit 0\n")
         assert await engines.check(engine)

@@ -160,6 +160,9 @@ async def test_a_program_that_cannot_be_executed(tmp_path: Path, starter_model: 
     folder = make_build(tmp_path)
     proof = await proof_of(spoiled(engine_in(folder)), PROCESSOR, starter_model, measuring)
     assert proof.fault == "damaged"
+    if sys.platform == "win32":
+        assert "cannot be started: [WinError 193]" in proof.why
+        return
     # A shell that cannot execute a program says 126, and 127 where it took the program for a script of its own.
     assert "exit status 126" in proof.why or "exit status 127" in proof.why
 
