@@ -20,7 +20,7 @@ from gguf_files import write_model
 from hub_process import FakeHub, fake_hub
 from waiting import wait
 
-COMMAND = Path(sysconfig.get_path("scripts")) / "llama-appliance"
+COMMAND = Path(sysconfig.get_path("scripts")) / ("llama-appliance.exe" if os.name == "nt" else "llama-appliance")
 REPO = "acme/tiny-GGUF"
 MODEL = f"{REPO}:Q8_0"
 SIZE = 24 << 20
@@ -47,6 +47,7 @@ def environment(tmp_path: Path, hub: FakeHub) -> dict[str, str]:
     return {
         **kept,
         "HOME": str(tmp_path),
+        "USERPROFILE": str(tmp_path),
         "XDG_DATA_HOME": str(tmp_path / "data"),
         "HF_HUB_CACHE": str(tmp_path / "cache"),
         "HF_ENDPOINT": hub.url,
@@ -186,10 +187,13 @@ def test_a_second_pull_of_the_same_is_refused_while_the_first_runs(tmp_path: Pat
     hub.behave(rate=8_000_000)
     with started(tmp_path, hub, "pull", REPO) as first:
         wait_sent(hub, SIZE // 8)
-        stopped = psutil.Process(first.pid)
-        stopped.suspend()
+        program = psutil.Process(first.pid)
+        stopped = [program, *program.children(recursive=True)]  # on Windows the command waits for the program
+        for each in stopped:
+            each.suspend()
         second = ran(tmp_path, hub, "pull", REPO)
-        stopped.resume()
+        for each in stopped:
+            each.resume()
         assert second.returncode == 2
         assert "another program is downloading" in second.stderr
         first.communicate(timeout=30)
