@@ -21,8 +21,7 @@ ELSEWHERE = {
     "tests/*.py": "they are of this repository, its packages for Linux and its tools",
 }
 """Tests that run only if the command names them, each with its reason."""
-LOCK = "the library of the embedded engine waits for ever for a lock of its own when a server of it did not start or "
-LOCK += "goes to sleep; Windows has not been asked"
+LOCK = "the embedded engine's library waits for a lock of its own for ever; Windows has not been asked"
 SLOW = "the embedded engine takes ten times as long there, and the test does not wait so long"
 CLOCK = "wine 8 says of every process what the asking one has used of the processor"
 WINE_LACKS: dict[str, str] = {

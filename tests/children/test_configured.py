@@ -51,7 +51,9 @@ async def test_the_environment_is_the_programs_with_the_models_later_settings_wi
     found = dict(line.split("=", 1) for line in lines)
     assert found["LLAMA_ARG_CTX_SIZE"] == "7"
     assert found["LLAMA_API_KEY"] == "k"
-    assert found["WITH.DOT" if WINDOWS else "with.dot"] == "a b", "shells drop what they could not say; a server gets it all the same"
+    assert found["WITH.DOT" if WINDOWS else "with.dot"] == "a b", (
+        "shells drop what they could not say; a server gets it all the same"
+    )
     assert found["TWICE"] == "last=one"
     assert found["MINUS-SIGN"] == "2"
     assert found["EMPTY"] == ""

@@ -25,7 +25,9 @@ async def test_chaos(fleets: Fleets) -> None:
     dice = random.Random(7)
     servers = {
         "a": fleets.server("a", {"patience": 1}),
-        "b": fleets.server("b", {"cmdStop": f"{script('import os, sys; os.kill(int(sys.argv[1]), 15)')} ${{PID}}"}, term=0.02),
+        "b": fleets.server(
+            "b", {"cmdStop": f"{script('import os, sys; os.kill(int(sys.argv[1]), 15)')} ${{PID}}"}, term=0.02
+        ),
         "c": fleets.server("c", exit_after=0.4, status=4),
         "d": fleets.server("d", before="closed", ready_after=0.05),
         "e": fleets.server("e", before="closed", ready_after=60, exit_after=0.03, status=5),

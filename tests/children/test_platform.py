@@ -23,7 +23,9 @@ PYTHON = [sys.executable, "-S", "-E", "-c"]
 ENDS = ["SIGTERM"] if sys.platform == "win32" else ["SIGKILL", "SIGTERM", "SIGABRT"]
 """The ways in which the program dies. On Windows there is one, which Python calls SIGTERM."""
 
-GRANDCHILD = "import os, subprocess, sys; child = subprocess.Popen([*sys.orig_argv[:4], 'import time; time.sleep(300)'])"
+GRANDCHILD = (
+    "import os, subprocess, sys; child = subprocess.Popen([*sys.orig_argv[:4], 'import time; time.sleep(300)'])"
+)
 FAMILY = [*PYTHON, f"{GRANDCHILD}; print(child.pid, os.getpid(), flush=True); child.wait()"]
 """A child that has a child; prints both pids."""
 

@@ -232,7 +232,9 @@ async def test_a_link_that_stayed_in_its_archive_leads_nowhere_else(tmp_path: Pa
         link.type, link.linkname = tarfile.SYMTYPE, "../../tmp/evil.so"
         tar.addfile(link)
     shelf = Shelf(tmp_path / "engines")
-    with pytest.raises(CannotInstall, match=r"libggml.so is a link, and" if WINDOWS else r"libggml.so in it is a link that leads out"):
+    with pytest.raises(
+        CannotInstall, match=r"libggml.so is a link, and" if WINDOWS else r"libggml.so in it is a link that leads out"
+    ):
         await stage(shelf, Sources(entry=ENTRY, files=(archive,)), no_fetch)
     assert not list((shelf.root / ".work").rglob("*.so")), "what is no good is not left on the disk"
 
