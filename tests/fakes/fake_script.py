@@ -28,8 +28,8 @@ PIECE = 7
 
 
 def die(status: int) -> None:
-    """End the process here and now; a negative status is a signal, or what Windows has in its place."""
-    if os.name == "nt" and status < 0:
+    """End the process here and now; a negative status is a signal, or an NTSTATUS in its place on Windows."""
+    if os.name == "nt" and status in NTSTATUS:
         os._exit(NTSTATUS[status] - (1 << 32))
     if status < 0:
         os.kill(os.getpid(), -status)

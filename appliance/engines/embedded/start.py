@@ -141,7 +141,7 @@ _STOPPING = ("SIGINT", "SIGTERM", "SIGBREAK")  # the last one is Windows' way to
 
 
 def serve(native: ModuleType, target: Target) -> int:
-    """Load the model and serve it. Returns 1 if that failed; once it serves, the process ends from in here."""
+    """Load the model and serve it. The process ends from in here, with status 1 if it cannot be served."""
     commands = _take_stdin() if "LLAMA_SERVER_ROUTER_PORT" in os.environ else None
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
