@@ -16,6 +16,7 @@ of accounts, no session 0 and no recovery. The payload made here is a proof, nev
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import re
@@ -232,9 +233,21 @@ def fetch_python() -> None:
     # The program's own children are isolated, and find it as they find any installed package.
     (packages / "llama-appliance.pth").write_text(f"{windows_path(TREE)}\n", "utf-8")
     (packages / "sitecustomize.py").write_text(LINKS, "utf-8")
+    make_commands(half / "cp311")
     compile_for_windows(RANDOM, half / "cp311" / "bcryptprimitives.dll", "-shared", "-ladvapi32")
     (half / "stamp").write_text(wanted, "utf-8")
     half.rename(WORK / "python")
+
+
+def make_commands(python: Path) -> None:
+    """Make the commands that pip would make: its launcher, the program that it executes, and what that runs."""
+    launcher = (python / "Lib/site-packages/pip/_vendor/distlib/t64.exe").read_bytes()
+    for name, function in (("llama-appliance", "main"), ("llama-server", "stand_in")):
+        packed = io.BytesIO()
+        with zipfile.ZipFile(packed, "w") as file:
+            file.writestr("__main__.py", f"from appliance.__main__ import {function}\n{function}()\n")
+        line = f'#!"{windows_path(PYTHON / "python.exe")}"\r\n'
+        (python / "Scripts" / f"{name}.exe").write_bytes(launcher + line.encode() + packed.getvalue())
 
 
 def compile_for_windows(source: str, target: Path, *options: str) -> None:

@@ -27,10 +27,21 @@ from appliance.upstream.client import Address, Exchange
 
 PLAIN = Path(__file__).parent / "fakes" / "plain_server.py"
 PYTHON = f"{sys.executable} -S -E"
+WINDOWS = sys.platform == "win32"
+KILLED = "exit status 15" if WINDOWS else "SIGKILL"
+"""What is said of a server that psutil has killed."""
 EVERYTHING = 25.0
 """Seconds that any one test may take."""
 
 Settings = dict[str, object]
+
+
+def script(code: str) -> str:
+    """The beginning of a command line that runs this code; further words are its arguments."""
+    return command_line([sys.executable, "-S", "-E", "-c", code])
+
+
+SLEEP = script("import time; time.sleep(1000)")
 
 
 def free_port() -> int:

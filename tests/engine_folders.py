@@ -6,9 +6,12 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import platform
 import sys
+import zipfile
 from collections.abc import Mapping, Sequence
+from importlib.resources import files
 from pathlib import Path
 from typing import Literal
 
@@ -17,10 +20,13 @@ from msgspec import Struct, field, structs
 
 from appliance.core.engines.builds import MANIFEST, Build, FileSum, platform_of
 from appliance.core.engines.trials import KNOWN
+from appliance.engines.found import EXECUTABLE
 
 LYING_ENGINE = Path(__file__).parent / "fakes" / "lying_engine.py"
 LIES = "lies.json"
-PROGRAM = "llama-server"
+CRASHED = "access violation" if sys.platform == "win32" else "SIGSEGV"
+ABORTED = "aborted" if sys.platform == "win32" else "SIGABRT"
+"""What is said of its deaths."""
 HERE = platform_of(sys.platform, platform.machine())
 
 
@@ -72,12 +78,11 @@ def make_build(
     """Write ``<root>/<system>-<backend>/<build>/`` and return it. Without ``lie`` it is honest."""
     folder = root / f"{system}-{backend}" / build
     folder.mkdir(parents=True)
-    program = folder / PROGRAM
-    words = " ".join(f"'{word}'" for word in (sys.executable, "-S", "-E", str(LYING_ENGINE)))
-    program.write_text(f'#!/bin/sh\n# {system} {backend} {build}\nexec {words} "$0" "$@"\n', encoding="utf-8")
+    program = folder / EXECUTABLE
+    content = lying_program(f"{system} {backend} {build}")
+    program.write_bytes(content)
     program.chmod(0o755)
-    content = program.read_bytes()
-    sums = FileSum(path=PROGRAM, size=len(content), sha256=hashlib.sha256(content).hexdigest(), executable=True)
+    sums = FileSum(path=EXECUTABLE, size=len(content), sha256=hashlib.sha256(content).hexdigest(), executable=True)
     manifest = Build(
         name=f"llama-server-{backend}",
         backend=backend,
@@ -89,6 +94,25 @@ def make_build(
     (folder / MANIFEST).write_bytes(msgspec.json.encode(manifest))
     tell(folder, structs.replace(lie or Lie(), devices=devices or (lie.devices if lie else ())))
     return folder
+
+
+def lying_program(name: str) -> bytes:
+    """The lying engine as one executable file. ``name`` makes it another file than others."""
+    if sys.platform != "win32":
+        words = " ".join(f"'{word}'" for word in (sys.executable, "-S", "-E", str(LYING_ENGINE)))
+        return f'#!/bin/sh\n# {name}\nexec {words} "$0" "$@"\n'.encode()
+    code = f"""# {name}
+import runpy, sys
+sys.argv[:1] = [{str(LYING_ENGINE)!r}, sys.argv[0]]
+sys.path[0] = {str(LYING_ENGINE.parent)!r}
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as file:
+        file.writestr(zipfile.ZipInfo("__main__.py"), code)
+    # As pip makes commands: a program that executes what its first line names, with itself as the script.
+    launcher = files("pip._vendor.distlib").joinpath("t64.exe").read_bytes()
+    return launcher + f'#!"{sys.executable}" -S -E\r\n'.encode() + packed.getvalue()
 
 
 def tell(folder: Path, lie: Lie) -> None:

@@ -18,4 +18,4 @@ def _are_made() -> bool:
         return link.is_symlink()
 
 
-needs_links = pytest.mark.skipif(not _are_made(), reason="no symbolic links here: a cache has files in place of blobs")
+needs_links = pytest.mark.skipif(not _are_made(), reason="no symbolic links here")

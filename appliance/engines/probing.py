@@ -8,7 +8,6 @@ the ordinary way: a question that is given up ends with a reset, at which it goe
 
 from __future__ import annotations
 
-import os
 import socket
 import struct
 import sys
@@ -32,6 +31,7 @@ from appliance.engines.found import Engine
 from appliance.errors import ModelFailedToStart
 from appliance.platform.children import Children, describe_status, inherited_env
 from appliance.platform.process import MOST, Ran, run_to_end
+from appliance.upstream.connect import system_words
 
 LIMIT = 90.0 if sys.platform == "win32" else 30.0
 """Seconds. Virus scanners read a build of half a gigabyte before its first start on Windows."""
@@ -220,4 +220,4 @@ def _reason(error: OSError | trio.BrokenResourceError) -> str:
     if isinstance(error, socket.gaierror):
         return "its name is not known here"
     number = error.errno if isinstance(error, OSError) else None
-    return os.strerror(number).lower() if number else str(error)
+    return system_words(number).lower() if number else str(error)

@@ -229,6 +229,8 @@ def _link(links: list[tuple[Path, str]], home: Path) -> None:
             or PurePosixPath(target).is_absolute()
         ):
             raise BadArchive(f"{path.name} is a link that leads out of the folder, to {_shown(target)}")
+        if sys.platform == "win32":
+            raise BadArchive(f"{path.name} is a link, and no build for Windows has one")
         _make_room(path)
         if os.path.lexists(path):
             raise BadArchive(f"{path.name} is in it twice")

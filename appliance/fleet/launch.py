@@ -260,7 +260,7 @@ def configured_launch(model_id: str, config: ModelConfig, engine: Engine | None 
     for setting in config.env:
         name, is_setting, value = setting.partition("=")
         if name and is_setting:
-            env[name] = value
+            env[name.upper() if WINDOWS else name] = value  # as `os.environ` has them there: Path is PATH
     if engine is None:
         argv = (_found(model_id, config.argv[0], env), *config.argv[1:])
     else:
@@ -326,8 +326,8 @@ def _found(model_id: str, program: str, env: Mapping[str, str]) -> str:
     found = shutil.which(program)
     if found is not None and stands_for_engine([program]) and is_this_program(Path(found)):
         return _another(program, found) or found
-    if found is not None and env.get("PATH") == os.environ.get("PATH"):
-        return program
+    if found is not None and not WINDOWS and env.get("PATH") == os.environ.get("PATH"):
+        return program  # Windows itself would look elsewhere, and for an .exe only
     found = found or shutil.which(program, path=env.get("PATH"))
     if found is None:
         raise ModelFailedToStart(

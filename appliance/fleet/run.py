@@ -182,7 +182,8 @@ class ModelRun:
             raise AssertionError("the last attempt returns")
         except (OSError, ValueError) as cause:
             reason = cause.strerror if isinstance(cause, OSError) else None
-            return self._not_started(launch, f"its command cannot be executed: {reason or cause}")
+            command = f"its command '{launch.argv[0]}'" if launch is not None else "its command"
+            return self._not_started(launch, f"{command} cannot be executed: {reason or cause}")
         except ModelFailedToStart as cause:
             return self._not_started(launch, cause.why)
         except ApplianceError as cause:

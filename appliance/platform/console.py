@@ -41,6 +41,17 @@ def harmless(text: str) -> str:
     return text.translate(_UNSEEN)
 
 
+def answers_at_stdin() -> bool:
+    """Return whether standard input is a terminal, where somebody can answer. On Windows NUL says that it is one."""
+    if not sys.stdin.isatty() or sys.platform != "win32":
+        return sys.stdin.isatty()
+    import ctypes  # questions need it
+    import msvcrt
+
+    handle, mode = msvcrt.get_osfhandle(sys.stdin.fileno()), ctypes.c_ulong()
+    return bool(ctypes.WinDLL("kernel32").GetConsoleMode(ctypes.c_void_p(handle), ctypes.byref(mode)))
+
+
 _as_json = False
 
 

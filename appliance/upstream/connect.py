@@ -319,7 +319,7 @@ async def _connect_to(host: str, port: int, seconds: float) -> socket.socket:
                 raise _too_slow(seconds)
             code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code and code not in UNDER_WAY:
-            raise OSError(code, _system_words(code))
+            raise OSError(code, system_words(code))
     except BaseException:
         sock.close()
         raise
@@ -363,11 +363,11 @@ def _words(cause: OSError) -> str:
         return f"its host name is not known: {cause.strerror}"
     first = _first_attempt(cause.__cause__)
     if first is not None and first.errno:
-        return f"{cause}: {_system_words(first.errno)}"
+        return f"{cause}: {system_words(first.errno)}"
     return cause.strerror or str(cause)
 
 
-def _system_words(code: int) -> str:
+def system_words(code: int) -> str:
     """Return the system's words for an error. Windows' C library, which `os.strerror` asks, knows none of sockets."""
     if sys.platform == "win32":
         import ctypes  # one error needs it

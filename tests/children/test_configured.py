@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import statistics
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 import trio
-from configured_harness import PLAIN, Fleets, Settings, World, ask, free_port
+from configured_harness import KILLED, PLAIN, SLEEP, WINDOWS, Fleets, Settings, World, ask, free_port, script
 from waiting import PATIENCE, SOON
 
 from appliance.errors import ModelFailedToStart, ModelUnloaded, UpstreamFailed
@@ -51,17 +51,20 @@ async def test_the_environment_is_the_programs_with_the_models_later_settings_wi
     found = dict(line.split("=", 1) for line in lines)
     assert found["LLAMA_ARG_CTX_SIZE"] == "7"
     assert found["LLAMA_API_KEY"] == "k"
-    assert found["with.dot"] == "a b", "shells drop what they could not say; a server gets it all the same"
+    assert found["WITH.DOT" if WINDOWS else "with.dot"] == "a b", (
+        "shells drop what they could not say; a server gets it all the same"
+    )
     assert found["TWICE"] == "last=one"
     assert found["MINUS-SIGN"] == "2"
     assert found["EMPTY"] == ""
-    assert found["HOME"] == os.environ["HOME"]
+    assert found["PATH"] == os.environ["PATH"]
 
 
 async def test_a_path_of_the_model_does_not_hide_the_program(fleets: Fleets) -> None:
     """The program is looked for where this one would find it, whatever PATH it then gets."""
     port = free_port()
-    cmd = f'sh -c "exec {fleets.command("m", port)}"'
+    command = fleets.command("m", port)
+    cmd = f'cmd /d /s /c "{command}"' if WINDOWS else f'sh -c "exec {command}"'
     models: dict[str, Settings] = {"m": {"cmd": cmd, "proxy": f"http://127.0.0.1:{port}", "env": ["PATH=/nowhere"]}}
     async with fleets.open(models) as world, world.lease("m") as address:
         assert b"PATH=/nowhere\0" in await ask(address, "/env", b"", "GET") + b"\0"
@@ -69,10 +72,11 @@ async def test_a_path_of_the_model_does_not_hide_the_program(fleets: Fleets) -> 
 
 async def test_a_program_on_the_models_own_path_is_found(fleets: Fleets, tmp_path: Path) -> None:
     port = free_port()
-    script = tmp_path / "only-here"
-    script.write_text(f"#!/bin/sh\nexec {fleets.command('m', port)}\n")
-    script.chmod(0o755)
-    env = [f"PATH={tmp_path}:{os.environ['PATH']}"]
+    program = tmp_path / ("only-here.cmd" if WINDOWS else "only-here")
+    command = fleets.command("m", port)
+    program.write_text(f"@{command}\n" if WINDOWS else f"#!/bin/sh\nexec {command}\n")
+    program.chmod(0o755)
+    env = [f"PATH={tmp_path}{os.pathsep}{os.environ['PATH']}"]
     models: dict[str, Settings] = {"m": {"cmd": "only-here", "proxy": f"http://127.0.0.1:{port}", "env": env}}
     async with fleets.open(models) as world:
         await world.load("m")
@@ -99,7 +103,7 @@ async def test_localhost_is_wherever_the_server_listens(fleets: Fleets, host: st
 
 async def test_without_a_check_it_is_ready_when_it_runs(fleets: Fleets) -> None:
     models: dict[str, Settings] = {
-        "m": {"cmd": "sleep 1000", "proxy": "http://127.0.0.1:1", "checkEndpoint": "none"},
+        "m": {"cmd": SLEEP, "proxy": "http://127.0.0.1:1", "checkEndpoint": "none"},
     }
     async with fleets.open(models) as world:
         began = time.monotonic()
@@ -127,7 +131,7 @@ async def test_readiness_is_noticed_at_once(fleets: Fleets, before: str, record_
     shown = [f"{value * 1000:.1f}" for value in (min(late), statistics.median(late), max(late))]
     print(f"\nready is noticed after {' / '.join(shown)} ms (least, median, most; before: {before})")
     assert min(late) > 0
-    assert min(late) < 0.02
+    assert min(late) < (0.05 if WINDOWS else 0.02), "its clock has steps of 16 ms on Windows"
     assert max(late) < SOON, "a busy machine is no excuse for more"
 
 
@@ -152,7 +156,7 @@ async def test_what_is_never_ready_is_given_up_and_the_reason_told(fleets: Fleet
         with pytest.raises(ModelFailedToStart, match=r"not ready within 2 s \(GET /other .* status 404\)"):
             await world.load("m")
         assert time.monotonic() - began < SOON
-        assert not is_alive(world.event("m", "begun").pid)
+        assert not psutil.pid_exists(world.event("m", "begun").pid)
 
 
 async def test_a_server_that_ends_before_it_is_ready_is_reported_at_once(fleets: Fleets) -> None:
@@ -175,9 +179,11 @@ async def test_a_wrapper_that_leaves_its_server_behind_is_told_why_that_cannot_b
     """As ``docker run -d``: nothing would be left to be stopped. What it forked is ended, so that the port is free."""
     port = free_port()
     command = fleets.command("m", port)
+    leaves = script("import subprocess, sys, time; subprocess.Popen(sys.argv[1:]); time.sleep(0.3)")
+    waits = script("import subprocess, sys; subprocess.Popen(sys.argv[1:]).wait()")
     models: dict[str, Settings] = {
-        "m": {"cmd": f'sh -c "{command} & sleep 0.3"', "proxy": f"http://127.0.0.1:{port}", "checkEndpoint": "/x"},
-        "stays": {"cmd": f'sh -c "{command} & wait"', "proxy": f"http://127.0.0.1:{port}"},
+        "m": {"cmd": f"{leaves} {command}", "proxy": f"http://127.0.0.1:{port}", "checkEndpoint": "/x"},
+        "stays": {"cmd": f"{waits} {command}", "proxy": f"http://127.0.0.1:{port}"},
     }
     async with fleets.open(models) as world:
         with pytest.raises(ModelFailedToStart, match=r"exit status 0 before it was ready; its cmd must run as long"):
@@ -190,12 +196,14 @@ async def test_a_wrapper_that_leaves_its_server_behind_is_told_why_that_cannot_b
     ("settings", "why"),
     [
         ({"cmd": "no-such-program --port 5"}, "no such program in PATH"),
-        ({"cmd": str(PLAIN)}, "no such program in PATH, or it is not one"),
+        ({"cmd": str(PLAIN)}, "cannot be executed: " if WINDOWS else "no such program in PATH, or it is not one"),
         ({"cmd": ""}, "its cmd is empty"),
         ({"cmd": "# only a comment"}, "its cmd is empty"),
-        ({"cmd": f"sleep 9 {'x' * 200_000}"}, "cannot be executed: Argument list too long"),
-        ({"cmd": "sleep 9", "env": ["A=\0"]}, "cannot be executed"),
-        ({"cmd": "sh -c 'exec /no/such/thing'"}, "exit status 127"),
+        ({"cmd": f"{SLEEP} {'x' * 200_000}"}, f"cannot be executed: {'' if WINDOWS else 'Argument list too long'}"),
+        ({"cmd": SLEEP, "env": ["A=\0"]}, "cannot be executed"),
+        ({"cmd": r"cmd /d /s /c C:\no\such\thing"}, "exit status ")
+        if WINDOWS
+        else ({"cmd": "sh -c 'exec /no/such/thing'"}, "exit status 127"),
     ],
     ids=["missing", "not executable", "empty", "comment", "too long", "zero byte", "inner"],
 )
@@ -259,7 +267,7 @@ async def test_a_command_may_stand_for_a_server_that_runs_already(fleets: Fleets
     """What it calls is not what it listens on."""
     servers = {"real": fleets.server("real")}
     proxy = str(servers["real"]["proxy"])
-    servers["stand-in"] = {"cmd": f"sh -c 'sleep 1000' wake {proxy}/wake", "proxy": proxy}
+    servers["stand-in"] = {"cmd": f"{SLEEP} wake {proxy}/wake", "proxy": proxy}
     async with fleets.open(servers, groups={"g": {"swap": False, "members": list(servers)}}) as world:
         await world.load("real")
         async with world.lease("stand-in") as address:
@@ -274,7 +282,7 @@ async def test_two_models_that_take_turns_may_have_one_port(fleets: Fleets) -> N
             async with world.lease(name) as address:
                 assert await ask(address) == b"hello"
                 assert world.loaded() == {name}
-            if world.events(other):
+            if world.events(other) and not WINDOWS:  # there it is killed, and tells nothing of its end
                 assert world.event(other, "end").at <= world.event(name, "begun").at
 
 
@@ -288,16 +296,17 @@ async def test_a_server_that_dies_is_an_error_for_its_clients_and_runs_again_for
         assert world.status("m").exit_code == 3
         async with world.lease("m") as address:
             assert await ask(address) == b"hello"
-        os.kill(world.event("m", "begun").pid, signal.SIGKILL)
+        psutil.Process(world.event("m", "begun").pid).kill()
         await world.until_state("m", "unloaded")
-        assert "SIGKILL" in str(world.status("m").error)
+        assert KILLED in str(world.status("m").error)
         await world.load("m")
 
 
 async def test_a_command_has_nobody_to_ask(fleets: Fleets) -> None:
     """A program that reads its input gets the end of it at once, rather than waiting for ever."""
     port = free_port()
-    cmd = f'sh -c "cat; exec {fleets.command("m", port)}"'
+    reads = script("import subprocess, sys; sys.stdin.read(); subprocess.call(sys.argv[1:])")
+    cmd = f"{reads} {fleets.command('m', port)}"
     async with fleets.open({"m": {"cmd": cmd, "proxy": f"http://127.0.0.1:{port}"}}) as world:
         with trio.fail_after(PATIENCE):
             await world.load("m")
@@ -339,11 +348,3 @@ async def time_bare_start(fleets: Fleets, name: str) -> float:
         process.kill()
         with trio.CancelScope(shield=True):
             await process.wait()
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True

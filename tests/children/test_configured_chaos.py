@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import random
-import signal
 from collections import Counter
 
+import psutil
 import trio
-from configured_harness import Fleets, World, ask
+from configured_harness import Fleets, World, ask, script
 
 from appliance.errors import ApplianceError
 
@@ -26,7 +25,9 @@ async def test_chaos(fleets: Fleets) -> None:
     dice = random.Random(7)
     servers = {
         "a": fleets.server("a", {"patience": 1}),
-        "b": fleets.server("b", {"cmdStop": "sh -c 'kill ${PID}'"}, term=0.02),
+        "b": fleets.server(
+            "b", {"cmdStop": f"{script('import os, sys; os.kill(int(sys.argv[1]), 15)')} ${{PID}}"}, term=0.02
+        ),
         "c": fleets.server("c", exit_after=0.4, status=4),
         "d": fleets.server("d", before="closed", ready_after=0.05),
         "e": fleets.server("e", before="closed", ready_after=60, exit_after=0.03, status=5),
@@ -77,5 +78,5 @@ async def test_chaos(fleets: Fleets) -> None:
 def kill_one(world: World, dice: random.Random) -> None:
     pids = [status.pid for status in world.fleet.status() if status.pid is not None]
     if pids:
-        with contextlib.suppress(ProcessLookupError):  # it has died of itself, and is about to be told of
-            os.kill(dice.choice(pids), signal.SIGKILL)
+        with contextlib.suppress(psutil.NoSuchProcess):  # it has died of itself, and is about to be told of
+            psutil.Process(dice.choice(pids)).kill()

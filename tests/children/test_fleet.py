@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 import trio
+from configured_harness import KILLED
 from trio.testing import assert_no_checkpoints, wait_all_tasks_blocked
 from waiting import SOON
 
@@ -269,7 +270,7 @@ async def test_a_dead_child_is_replaced_by_the_next_request(world: World) -> Non
             await fleet.wait_changed()
         status = fleet.known("a")
         assert status is not None
-        assert "SIGKILL" in str(status.error)
+        assert KILLED in str(status.error)
         async with fleet.lease(world.model("a")) as address:
             await ask(address)
             assert pid_of(fleet, "a") != first

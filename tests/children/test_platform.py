@@ -16,11 +16,17 @@ from waiting import PATIENCE, wait
 
 from appliance.platform.children import child_env, describe_status, open_children, own_env
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="process groups and the warden are POSIX")
+posix_only = pytest.mark.skipif(sys.platform == "win32", reason="Windows needs no warden: it has jobs")
 
-ENV = {"PATH": os.environ["PATH"]}
+ENV = {name: os.environ[name] for name in ("PATH", "SYSTEMROOT") if name in os.environ}
+PYTHON = [sys.executable, "-S", "-E", "-c"]
+ENDS = ["SIGTERM"] if sys.platform == "win32" else ["SIGKILL", "SIGTERM", "SIGABRT"]
+"""The ways in which the program dies. On Windows there is one, which Python calls SIGTERM."""
 
-FAMILY = "sleep 300 & echo $! $$; wait"
+GRANDCHILD = (
+    "import os, subprocess, sys; child = subprocess.Popen([*sys.orig_argv[:4], 'import time; time.sleep(300)'])"
+)
+FAMILY = [*PYTHON, f"{GRANDCHILD}; print(child.pid, os.getpid(), flush=True); child.wait()"]
 """A child that has a child; prints both pids."""
 
 PARENT = f"""
@@ -30,8 +36,8 @@ from appliance.platform.children import open_children
 async def main():
     async with open_children() as children, trio.open_nursery() as nursery:
         for _ in range(3):
-            child = await children.spawn(["/bin/sh", "-c", {FAMILY!r}], {{"PATH": {ENV["PATH"]!r}}})
-            sys.stdout.write((await child.output.receive_some()).decode())
+            child = await children.spawn({FAMILY!r}, {ENV!r})
+            print(*(await child.output.receive_some()).decode().split())
             nursery.start_soon(child.wait)
         sys.stdout.flush()
         await trio.sleep_forever()
@@ -80,7 +86,7 @@ def wardens_of(program: subprocess.Popen[str]) -> set[int]:
     return found
 
 
-@pytest.mark.parametrize("number", ["SIGKILL", "SIGTERM", "SIGABRT"])
+@pytest.mark.parametrize("number", ENDS)
 def test_no_process_outlives_the_program(program: subprocess.Popen[str], number: str) -> None:
     pids = pids_below(program)
     program.send_signal(signal.Signals[number])
@@ -88,6 +94,7 @@ def test_no_process_outlives_the_program(program: subprocess.Popen[str], number:
     wait_gone(pids)
 
 
+@posix_only
 def test_a_killed_warden_is_replaced(program: subprocess.Popen[str]) -> None:
     pids = pids_below(program)
     (first,) = wardens_of(program)
@@ -102,7 +109,7 @@ def test_a_killed_warden_is_replaced(program: subprocess.Popen[str]) -> None:
 
 async def test_the_group_goes_with_its_leader() -> None:
     async with open_children() as children:
-        child = await children.spawn(["/bin/sh", "-c", "sleep 300 & echo $!; exit 3"], ENV)
+        child = await children.spawn([*PYTHON, f"{GRANDCHILD}; print(child.pid, flush=True); os._exit(3)"], ENV)
         grandchild = int((await child.output.receive_some()).decode())
         with trio.fail_after(PATIENCE):
             assert await child.wait() == 3
@@ -113,7 +120,8 @@ async def test_the_group_goes_with_its_leader() -> None:
 
 async def test_both_outputs_arrive_and_input_reaches_the_child() -> None:
     async with open_children() as children:
-        child = await children.spawn(["/bin/sh", "-c", "read line; echo out $line; echo err $line >&2"], ENV)
+        say = "import sys; line = input(); print('out', line, flush=True); print('err', line, file=sys.stderr)"
+        child = await children.spawn([*PYTHON, say], ENV)
         await child.stdin.send_all(b"hello\n")
         received = b""
         with trio.fail_after(PATIENCE):
@@ -125,6 +133,28 @@ async def test_both_outputs_arrive_and_input_reaches_the_child() -> None:
         await child.output.aclose()
 
 
+@pytest.mark.skipif(sys.platform != "win32", reason="here it is an exit status")
+async def test_a_program_that_does_not_exist_is_an_error() -> None:
+    async with open_children() as children:
+        with pytest.raises(FileNotFoundError):
+            await children.spawn(["C:\\nonexistent\\engine.exe"], ENV)
+
+
+@pytest.mark.skipif(sys.platform != "win32", reason="here it gets a signal")
+async def test_one_that_is_asked_to_end_ends_with_its_descendants() -> None:
+    """There is no signal for it, and nobody waits for an answer to none."""
+    async with open_children() as children:
+        child = await children.spawn(FAMILY, ENV)
+        pids = [int(pid) for pid in (await child.output.receive_some()).split()]
+        child.terminate()
+        with trio.fail_after(PATIENCE):
+            assert await child.wait() == 1
+        wait_gone(pids)
+        await child.stdin.aclose()
+        await child.output.aclose()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="on Windows it is an error")
 async def test_a_program_that_does_not_exist_is_an_exit_status() -> None:
     async with open_children() as children:
         child = await children.spawn(["/nonexistent/engine"], ENV)
@@ -134,6 +164,7 @@ async def test_a_program_that_does_not_exist_is_an_exit_status() -> None:
         await child.output.aclose()
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows finds libraries without LD_LIBRARY_PATH")
 def test_child_env_scrubs_settings_and_loader_paths() -> None:
     before = {
         "PATH": "/bin",
@@ -153,6 +184,7 @@ def test_child_env_scrubs_settings_and_loader_paths() -> None:
     assert child_env({"LD_LIBRARY_PATH": "/mine"}, frozen=False) == {"LD_LIBRARY_PATH": "/mine"}
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such limit")
 def test_the_soft_limit_of_open_files_is_raised() -> None:
     show = "from appliance.platform.machine import raise_open_files as r; import resource; r()"
     show += "; print(*resource.getrlimit(resource.RLIMIT_NOFILE))"
@@ -162,6 +194,15 @@ def test_the_soft_limit_of_open_files_is_raised() -> None:
     assert soft == min(8192, hard) > 200
 
 
+@pytest.mark.skipif(sys.platform != "win32", reason="an NTSTATUS")
+def test_statuses_of_windows_in_words() -> None:
+    assert describe_status(1) == "exit status 1"
+    assert describe_status(0xC0000135) == "0xC0000135: a DLL it needs is missing"
+    assert describe_status(0xC0000135 - (1 << 32)) == "0xC0000135: a DLL it needs is missing"
+    assert describe_status(0xC0001234) == "0xC0001234"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no death by signal")
 def test_statuses_in_words() -> None:
     assert describe_status(1) == "exit status 1"
     assert describe_status(-signal.SIGSEGV) == "killed by SIGSEGV"

@@ -59,7 +59,8 @@ def test_what_works_is_what_is_proven_or_else_what_was_not_found_to_fail() -> No
 async def test_the_most_used_model_is_looked_up_in_the_activity_log_of_the_configuration(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    for variable in ("XDG_DATA_HOME", "WIN_PD_OVERRIDE_LOCAL_APPDATA"):
+        monkeypatch.setenv(variable, str(tmp_path / "data"))
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setenv("HOME", str(tmp_path))
     folder = tmp_path / "data" / "llama-appliance" / "models"

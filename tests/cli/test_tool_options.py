@@ -106,7 +106,7 @@ def test_mistakes_of_the_configuration_are_told(command: Command, tmp_path: Path
     [
         (("--tools", "bogus"), 'unknown tool "bogus"; there are read_file, '),
         (("--mcp-servers-json", "{"), "--mcp-servers-json is not valid JSON"),
-        (("--mcp-servers-config", "/no/such/file"), "--mcp-servers-config /no/such/file cannot be read"),
+        (("--mcp-servers-config", "/no/such/file"), f"--mcp-servers-config {Path('/no/such/file')} cannot be read"),
         (("--tools", "all", "--tools-runtime", "x:y"), "unknown tool runtime"),
     ],
 )

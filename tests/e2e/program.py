@@ -38,7 +38,9 @@ def fresh_environment(home: Path) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("LLAMA_", "HF_", "AIP_"))}
     mark = {name: value for name, value in os.environ.items() if name == "LLAMA_APPLIANCE_TEST_RUN"}
     folders = {name: str(home / name.lower()) for name in ("XDG_DATA_HOME", "XDG_CACHE_HOME", "HF_HOME")}
-    return {**kept, **mark, **folders, "HOME": str(home), "NO_COLOR": "1", "PYTHONFAULTHANDLER": "1"}
+    folders |= {"HOME": str(home), "USERPROFILE": str(home)}
+    folders["WIN_PD_OVERRIDE_LOCAL_APPDATA"] = folders["XDG_DATA_HOME"]
+    return {**kept, **mark, **folders, "NO_COLOR": "1", "PYTHONFAULTHANDLER": "1"}
 
 
 def run_command(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-import sys
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
@@ -14,7 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 import trio
-from engine_folders import Lie, Listed, make_build, tell
+from engine_folders import HERE, Lie, Listed, make_build, tell
 from msgspec import structs
 from waiting import until
 
@@ -22,17 +21,15 @@ from appliance.core.engines.builds import MANIFEST
 from appliance.core.engines.choice import Ranked
 from appliance.core.engines.events import Chosen, StepDone, UpdateBegun
 from appliance.engines.background import keeping_up
-from appliance.engines.found import Engine, Places, list_engines, read_build
+from appliance.engines.found import EXECUTABLE, Engine, Places, list_engines, read_build
 from appliance.engines.owner import Engines, open_engines
 from appliance.platform.machine import Suspends
 from appliance.store.engine_state import FILE, StateFile
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the builds are shell scripts")
-
 CARD = Listed(name="CUDA0")
 OTHER = Listed(name="CUDA1", description="Other Card 10")
 FAST = Lie(devices=(CARD,), prompt_speed=9000.0, generation_speed=900.0)
-GPU, CPU = "linux-x64-cuda12/b2:CUDA0", "linux-x64-cpu/b2:CPU"
+GPU, CPU = f"{HERE}-cuda12/b2:CUDA0", f"{HERE}-cpu/b2:CPU"
 
 
 class World:
@@ -116,8 +113,8 @@ async def test_the_chosen_engine_is_told_its_devices(world: World) -> None:
 async def test_a_build_whose_files_change_is_tried_anew(world: World) -> None:
     async with world.proven():
         pass
-    program = world.gpu / "llama-server"
-    program.write_text(program.read_text() + "# another compiler\n")
+    program = world.gpu / EXECUTABLE
+    program.write_bytes(program.read_bytes() + b"# another compiler\n")
     content = program.read_bytes()
     build = read_build(world.gpu)
     sums = structs.replace(build.files[0], size=len(content), sha256=hashlib.sha256(content).hexdigest())
@@ -130,7 +127,7 @@ async def test_only_the_card_that_fails_is_left_out(world: World) -> None:
     both = Lie(devices=(CARD, OTHER), work="garbage", on=("CUDA1",), prompt_speed=9000.0, generation_speed=900.0)
     tell(world.gpu, both)
     async with world.proven() as engines:
-        assert standings(engines)["linux-x64-cuda12/b2:CUDA1"] == "failed"
+        assert standings(engines)[f"{HERE}-cuda12/b2:CUDA1"] == "failed"
         assert chosen(engines) == GPU
         engine = engines.choose()
         assert engine is not None
@@ -144,7 +141,7 @@ async def test_a_model_gets_the_card_that_it_names_and_no_other(world: World) ->
         assert await engines.lacks(("Card 10",)) == ""
         engine = engines.choose(cards=("Card 10",))
         assert engine is not None
-        assert (engine.seat, engine.args) == ("linux-x64-cuda12/b2:CUDA1", ("--device", "CUDA1"))
+        assert (engine.seat, engine.args) == (f"{HERE}-cuda12/b2:CUDA1", ("--device", "CUDA1"))
         assert engines.choose("m", (engine.seat,), cards=("Card 10",)) is None
         both = engines.choose(cards=("Card 10", "test card 9000"))
         assert both is not None
@@ -154,7 +151,7 @@ async def test_a_model_gets_the_card_that_it_names_and_no_other(world: World) ->
         )
         await engines.prove()
         proven = {one.seat.id: one.standing for one in engines.ranked(cards=("Card 10",))}
-        assert proven == {"linux-x64-cuda12/b2:CUDA1": "proven"}
+        assert proven == {f"{HERE}-cuda12/b2:CUDA1": "proven"}
         engines.failed(engine, "m", "killed by SIGABRT")
         assert [one.standing for one in engines.ranked("m", cards=("Card 10",))] == ["probation"]
 
@@ -236,8 +233,8 @@ async def test_a_card_that_is_damaged_on_disk_is_not_started(world: World) -> No
     async with world.proven() as engines:
         engine = engines.choose()
         assert engine is not None
-        (world.gpu / "llama-server").write_text("#!/bin/sh\nexit 0\n")
-        assert "llama-server" in await engines.check(engine)
+        (world.gpu / EXECUTABLE).write_text("#!/bin/sh\nexit 0\n")
+        assert EXECUTABLE in await engines.check(engine)
         assert chosen(engines) == CPU
 
 
@@ -245,7 +242,7 @@ async def test_a_damaged_build_that_is_installed_again_is_used_again(world: Worl
     async with world.proven() as engines:
         engine = engines.choose()
         assert engine is not None
-        program = world.gpu / "llama-server"
+        program = world.gpu / EXECUTABLE
         whole = program.read_bytes()
         program.write_text("#!/bin/sh\nexit 0\n")
         assert await engines.check(engine)
@@ -279,7 +276,7 @@ async def test_whether_a_change_has_reached_the_disk_is_known(world: World, capl
 
 
 async def test_an_updated_build_that_fails_gives_way_also_when_the_disk_takes_nothing(world: World) -> None:
-    new, old = "linux-x64-cpu/b2", "linux-x64-cpu/b1"
+    new, old = f"{HERE}-cpu/b2", f"{HERE}-cpu/b1"
     file = StateFile(world.root)
     file.tell([UpdateBegun(build=new, old=old, at=time.time()), *[StepDone(time.time())] * 5])
     async with world.proven() as engines:

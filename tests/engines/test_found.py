@@ -12,6 +12,7 @@ import sysconfig
 from pathlib import Path
 
 import pytest
+from links import needs_links
 from msgspec import structs
 
 from appliance.core.engines.builds import MANIFEST
@@ -233,6 +234,7 @@ def test_many_files_are_told_in_one_line(places: Places) -> None:
     assert check_build(folder).startswith("engine.json cannot be read")
 
 
+@needs_links
 def test_nothing_but_damaged_builds_says_what_is_damaged(places: Places, tmp_path: Path) -> None:
     """In an environment that has all packages but the embedded engine's."""
     packages = tmp_path / "packages"

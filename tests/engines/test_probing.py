@@ -15,7 +15,7 @@ from engine_folders import Lie, Listed, make_build
 from appliance.core.engines.listing import Device, Listing
 from appliance.core.parts import MIB
 from appliance.engines import embedded
-from appliance.engines.found import Engine
+from appliance.engines.found import EXECUTABLE, Engine
 from appliance.engines.probing import list_devices
 from appliance.platform.children import open_children
 
@@ -122,7 +122,6 @@ async def test_one_that_prints_without_end_is_ended(script: Callable[[str], Engi
     assert listing.seconds < 10
 
 
-@posix
 @pytest.mark.parametrize(
     ("lie", "fault", "seconds"),
     [
@@ -142,7 +141,7 @@ async def test_builds_that_lie(
     seconds: float | None,
 ) -> None:
     folder = make_build(tmp_path, "cuda12", devices=[Listed(name="CUDA0")], lie=Lie(list=lie))
-    listing = await ask(engine(str(folder / "llama-server")), seconds)
+    listing = await ask(engine(str(folder / EXECUTABLE)), seconds)
     assert listing.fault == fault
     assert [device.name for device in listing.devices] == (["CUDA0"] if lie == "well" else [])
     assert bool(listing.why) == (fault is not None)

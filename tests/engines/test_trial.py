@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from pathlib import Path
 
 import psutil
 import pytest
 import trio
+from configured_harness import KILLED
 from engine_folders import Lie, Listed, make_build, tell
 from engine_runs import engine_in
 from msgspec import structs
@@ -19,7 +19,6 @@ from appliance.engines.trial import FIRST_LINES, LAST_LINES, MAX_LINE, TrialFail
 from appliance.platform.children import open_children
 from appliance.upstream.client import Exchange
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the lying engine is a shell script")
 CARD = ("--device", "CUDA0")
 GPU = (Listed(name="CUDA0", pci="0000:01:00.0"),)
 
@@ -137,7 +136,7 @@ async def test_it_dies_while_it_is_not_asked_anything(fake_engine: Path, fake_mo
         psutil.Process(pid).kill()
         with pytest.raises(TrialFailed) as caught:
             await trial.ask("/completion", {"prompt": "Hi"}, seconds=10)
-        assert "SIGKILL" in caught.value.why
+        assert KILLED in caught.value.why
 
 
 async def test_a_flood_of_lines_and_endless_lines_take_no_memory(

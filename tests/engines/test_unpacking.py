@@ -93,7 +93,12 @@ def test_an_archive_that_reaches_out_is_refused(tmp_path: Path, hostile: str) ->
     assert sorted(path.name for path in tmp_path.iterdir()) == ["evil.tar.gz", "into", "outside"]
 
 
-@pytest.mark.parametrize("name", ["../evil", "/tmp/evil", "a/../../evil", "C:evil", "a\\evil", "a\nevil"])
+BACKSLASH = pytest.param(
+    "a\\evil", marks=pytest.mark.skipif(sys.platform == "win32", reason="Python reads it as a/evil on Windows")
+)
+
+
+@pytest.mark.parametrize("name", ["../evil", "/tmp/evil", "a/../../evil", "C:evil", BACKSLASH, "a\nevil"])
 def test_names_in_a_zip_are_held_to_the_same(tmp_path: Path, name: str) -> None:
     archive = tmp_path / "a.zip"
     with zipfile.ZipFile(archive, "w") as file:

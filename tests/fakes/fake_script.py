@@ -23,11 +23,14 @@ from fake_json import Json, as_array, as_object, encode
 
 JSON = "application/json; charset=utf-8"
 FOREVER = 3600.0
+NTSTATUS = {-6: 0xC0000409, -11: 0xC0000005}
 PIECE = 7
 
 
 def die(status: int) -> None:
-    """End the process here and now; a negative status is a signal."""
+    """End the process here and now; a negative status is a signal, or an NTSTATUS in its place on Windows."""
+    if os.name == "nt" and status in NTSTATUS:
+        os._exit(NTSTATUS[status] - (1 << 32))
     if status < 0:
         os.kill(os.getpid(), -status)
         time.sleep(5)

@@ -77,8 +77,8 @@ def _native() -> ModuleType:
 def _number(native: ModuleType, packages: str) -> None:
     """Tell llama.cpp its build, which the wheel was made without: it puts it into /props and every answer.
 
-    The number is the last part of the wheel's version, and is kept in a variable that the library exports; where it
-    does not (Windows), answers say build 0. `ctypes` itself would take eighteen milliseconds to import.
+    The number is the last part of the wheel's version, and is kept in a variable that the library exports. The wheel
+    for Windows exports none, and knows its build. `ctypes` itself would take eighteen milliseconds to import.
     """
     ends = f"{WHEEL}-", ".dist-info"
     found = os.listdir(packages or ".")  # noqa: PTH208  pathlib takes five milliseconds to import
@@ -141,7 +141,7 @@ _STOPPING = ("SIGINT", "SIGTERM", "SIGBREAK")  # the last one is Windows' way to
 
 
 def serve(native: ModuleType, target: Target) -> int:
-    """Load the model and serve it. Returns 1 if that failed; once it serves, the process ends from in here."""
+    """Load the model and serve it. The process ends from in here, with status 1 if it cannot be served."""
     commands = _take_stdin() if "LLAMA_SERVER_ROUTER_PORT" in os.environ else None
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
@@ -149,7 +149,7 @@ def serve(native: ModuleType, target: Target) -> int:
     except RuntimeError:
         # The library says "please check the input params" whatever happened; its log has said what did.
         print("error: the server did not start; the log above says why", file=sys.stderr)
-        return 1
+        _leave(1)
     if commands is not None:
         _thread.start_new_thread(_obey, (commands,))
     _wait_for_signal()
@@ -158,9 +158,16 @@ def serve(native: ModuleType, target: Target) -> int:
 
 
 def _leave(status: int) -> NoReturn:
-    """End now: no destructor may wait for streams, and no static one may run under threads that still use it."""
+    """End now: no destructor may wait for streams, and no static one may run under threads that still use it.
+
+    On Windows `os._exit` runs the static destructors of libraries, which wait for threads that it has ended before.
+    """
     sys.stdout.flush()
     sys.stderr.flush()
+    if sys.platform == "win32":
+        import _winapi  # `ctypes` takes milliseconds to import
+
+        _winapi.TerminateProcess(_winapi.GetCurrentProcess(), status)
     os._exit(status)
 
 
