@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import trio
 from http_harness import CHAT
-from plugged import OpenPlugged, Plugged, script, text
+from plugged import PATIENCE, OpenPlugged, Plugged, script, text
 from waiting import until
 
 EMBEDDER = {"embedder": ["--embeddings", "--pooling", "mean"]}
@@ -29,7 +29,8 @@ def documents(tmp_path: Path) -> Path:
 
 
 def settings(documents: Path, **more: object) -> dict:
-    return {"rag": {"documents": [str(documents)], "embedding_model": "embedder", "min_score": 0.0, **more}}
+    given = {"documents": [str(documents)], "embedding_model": "embedder", "min_score": 0.0, "index_seconds": PATIENCE}
+    return {"rag": {**given, **more}}
 
 
 def passages(program: Plugged) -> tuple[int, int]:
