@@ -117,7 +117,8 @@ class Child:
             self._job.end()
 
     def terminate(self) -> None:
-        """There is no polite signal without a console: the exit line on ``stdin`` is the polite way."""
+        """End the child and its descendants now: without a console there is no polite signal to wait for."""
+        self.kill()
 
     def kill(self) -> None:
         """End the child and its descendants now."""

@@ -149,7 +149,7 @@ def serve(native: ModuleType, target: Target) -> int:
     except RuntimeError:
         # The library says "please check the input params" whatever happened; its log has said what did.
         print("error: the server did not start; the log above says why", file=sys.stderr)
-        return 1
+        _leave(1)
     if commands is not None:
         _thread.start_new_thread(_obey, (commands,))
     _wait_for_signal()
@@ -158,9 +158,16 @@ def serve(native: ModuleType, target: Target) -> int:
 
 
 def _leave(status: int) -> NoReturn:
-    """End now: no destructor may wait for streams, and no static one may run under threads that still use it."""
+    """End now: no destructor may wait for streams, and no static one may run under threads that still use it.
+
+    On Windows `os._exit` runs the static destructors of libraries, which wait for threads that it has ended before.
+    """
     sys.stdout.flush()
     sys.stderr.flush()
+    if sys.platform == "win32":
+        import _winapi  # `ctypes` takes milliseconds to import
+
+        _winapi.TerminateProcess(_winapi.GetCurrentProcess(), status)
     os._exit(status)
 
 
