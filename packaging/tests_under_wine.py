@@ -29,9 +29,6 @@ WINE_LACKS: dict[str, str] = {
     "tests/http/test_conversations.py::test_a_damaged_file_names": "wine 8's robocopy does nothing",
     "tests/http/test_fallback.py::test_the_official_clients": "a client chooses the times of probes; wine 8 refuses",
     "tests/http/test_reload.py::test_unchanged_processes_live": "it starts too many processes for its minute",
-    "tests/owners/test_lease_cancellation.py::test_cancelled_at_every_step[configured]": "it starts a process for each "
-    "step; it took longer than its minute, and Windows has not been asked",
-    "tests/owners/test_lease_cancellation.py::test_a_fleet_cancelled": "the same",
     "tests/platform/test_checkup.py::test_who_listens_on_a_port": "wine 8 says of no port whose it is",
     "tests/children/test_port_holders.py": "wine 8 says of no port whose it is",
     "tests/test_leftovers.py::test_a_listening_port": "wine 8 says of no port whose it is",
