@@ -123,7 +123,7 @@ async def open_plugged(
     config.write_text(json.dumps(told | top), "utf-8")
     async with open_appliance(fake, fake_model, config=config, plugins=(copies,)) as server:
         with trio.fail_after(3 * PATIENCE):
-            await until(lambda: server.owners.plugins.listed(), lambda found: {each.name for each in found} >= set(NAMES))
+            await until(lambda: {each.name for each in server.owners.plugins.listed()} >= set(NAMES))
             yield Plugged(server, fake_model.parent / "plugin-data")
 
 
