@@ -31,8 +31,7 @@ from appliance.core.bundles.manifest import (
 )
 from appliance.core.bundles.plan import UNSIGNED, Trust
 from appliance.errors import UsageError
-from appliance.store.model_files import free_bytes
-from appliance.store.partial_file import sync_folder
+from appliance.store.model_files import free_bytes, sync_folder
 
 PART = re.compile(r"(?P<name>.+)\.[0-9]{3,}")
 TOLD = 5

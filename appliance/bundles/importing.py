@@ -31,8 +31,8 @@ from appliance.core.payload import PayloadFile
 from appliance.engines.found import check_build, list_engines, read_build
 from appliance.engines.shelf import Shelf, alone
 from appliance.errors import Conflict, UsageError
-from appliance.store.model_files import free_bytes, link, remove_empty, share, write_whole
-from appliance.store.partial_file import Taken, WrongContents, claim, discard, journaled, open_partial, sync_folder
+from appliance.store.model_files import free_bytes, link, remove_empty, share, sync_folder, write_whole
+from appliance.store.partial_file import Taken, WrongContents, claim, discard, journaled, open_partial
 from appliance.wire import PartialHead
 
 if TYPE_CHECKING:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from msgspec import Struct, structs
@@ -13,7 +14,7 @@ from appliance.core.models.download import PRESET_FILE, Choice, RemoteFile, Want
 from appliance.core.models.names import folder_of, repo_of, stem_of, tag_of
 from appliance.errors import NotFound
 from appliance.store.model_files import free_bytes, link, share, write_whole
-from appliance.store.partial_file import JOURNAL, discard, journaled
+from appliance.store.partial_file import JOURNAL, discard, holds, journaled
 from appliance.wire import PartialHead
 
 
@@ -64,8 +65,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     folder: Path
     """The repository's folder in the cache."""
     files: tuple[PlannedFile, ...]
-    unchanged: tuple[tuple[str, str], ...]
-    """Path and hash of every file of the commit: by these the rest of the repository here is kept."""
+    unchanged: tuple[RemoteFile, ...]
+    """Every file of the commit: by these the rest of the repository here is kept."""
     ref: str | None = "main"
     """The name that leads to the commit; None: this is not a repository, and the files have their names already."""
 
@@ -91,26 +92,37 @@ class Plan(Struct, frozen=True, kw_only=True):
             if head.path in wanted and wanted[head.path] != head.oid and head.oid not in kept:
                 discard(blob)
 
-    def settle(self) -> None:
-        """Name the finished files in the snapshot, bring unchanged ones along, and make it the current one."""
+    def settle(self, check: Callable[[], None]) -> None:
+        """Name the finished files in the snapshot, bring unchanged ones along, and make it the current one.
+
+        ``check`` is called while files are read, and may raise; a later call completes what is missing.
+        """
         if self.ref is None:
             return
         for file in self.files:
             link(file.blob, file.entry)
-        self._bring_along()
+        self._bring_along(check)
         write_whole(self.folder / "refs" / self.ref, self.commit.encode("ascii"))
 
-    def _bring_along(self) -> None:
-        """Keep other models of the repository listed when its main branch has moved on, unless they changed."""
+    def _bring_along(self, check: Callable[[], None]) -> None:
+        """Keep other models of the repository listed when its main branch has moved on, unless they changed.
+
+        A link tells by its blob's name what a file holds. Where links cannot be made, the file itself is read.
+        """
         old = current_snapshot(self.folder)
         new = self.folder / "snapshots" / self.commit
         if old is None or old == new:
             return
-        for path, oid in self.unchanged:
-            before = _inside(old, path)
-            blob = self.folder / "blobs" / oid
-            if before and before.is_file() and before.is_symlink() and before.resolve() == blob.resolve():
-                share(before, new / before.relative_to(old))
+        for file in self.unchanged:
+            before, after = _inside(old, file.path), _inside(new, file.path)
+            if before is None or after is None or not before.is_file() or after.exists():
+                continue
+            if before.is_symlink():
+                same = before.resolve() == (self.folder / "blobs" / file.oid).resolve()
+            else:
+                same = holds(before, file.oid, file.size, check)
+            if same:
+                share(before, after)
 
 
 async def plan_download(hub: Hub, wanted: Wanted, cache: Path) -> Plan:
@@ -138,7 +150,7 @@ async def plan_download(hub: Hub, wanted: Wanted, cache: Path) -> Plan:
         commit=commit,
         folder=folder,
         files=tuple(_planned(hub, repo, commit, folder, file) for file in sized),
-        unchanged=tuple((file.path, file.oid) for file in files),
+        unchanged=tuple(files),
     )
 
 

@@ -80,6 +80,8 @@ class Turns:
     def __init__(self, parallel: int) -> None:
         self._slots = trio.CapacityLimiter(parallel)
         self._files: WeakValueDictionary[Path, trio.Lock] = WeakValueDictionary()
+        self.naming = trio.CapacityLimiter(1)
+        """Models that have come get their names one after the other: two of them may share a projector."""
 
     @asynccontextmanager
     async def take(self, blob: Path) -> AsyncGenerator[None]:
@@ -160,7 +162,7 @@ class Download:
             with self._whole:
                 await self._run(transfer, turns)
                 if self.error is None:
-                    await trio.to_thread.run_sync(settle)
+                    await trio.to_thread.run_sync(settle, limiter=turns.naming)
         except ApplianceError as error:
             self.error = error
         except OSError as error:
@@ -364,7 +366,7 @@ class Downloads:
 
     def _settle(self, plan: Plan) -> None:
         """Runs in a thread: after it, the next listing has the model."""
-        plan.settle()
+        plan.settle(trio.from_thread.check_cancelled)
         self._rescan()
 
     def _tell(self, state: bool) -> None:

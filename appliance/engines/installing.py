@@ -24,8 +24,7 @@ from appliance.engines.found import EXECUTABLE, MAX_MANIFEST, build_of, check_bu
 from appliance.engines.shelf import Shelf
 from appliance.engines.unpacking import BadArchive, check_links, read_member, unpack
 from appliance.errors import UsageError
-from appliance.store.model_files import free_bytes, write_whole
-from appliance.store.partial_file import sync_folder
+from appliance.store.model_files import free_bytes, sync_folder, write_whole
 
 SHIPPED = Path(__file__).with_name("manifest.toml")
 CHECKOUT = Path(__file__).parents[2] / "llama-builds" / "manifest.toml"

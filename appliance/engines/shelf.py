@@ -27,7 +27,8 @@ from appliance.core.engines.builds import MANIFEST
 from appliance.core.engines.events import Discard, Effect, Event, Place, Remove, Restarted, StepDone
 from appliance.errors import Conflict
 from appliance.store.engine_state import StateFile
-from appliance.store.partial_file import Taken, claim, sync_folder
+from appliance.store.model_files import sync_folder
+from appliance.store.partial_file import Taken, claim
 
 STAGED = ".staged"
 WORK = ".work"

@@ -7,14 +7,13 @@ import os
 import shutil
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
-from appliance.store.partial_file import sync_folder
-
 FSCTL_SET_SPARSE = 0x000900C4
-REPLACE_ATTEMPTS = 20 if sys.platform == "win32" else 1
-"""Windows cannot replace a file that somebody reads at this moment."""
-REPLACE_AGAIN = 0.01
+ATTEMPTS = 20 if sys.platform == "win32" else 1
+"""Windows cannot rename, replace or remove a file that somebody reads at this moment."""
+AGAIN = 0.01
 """Seconds between two attempts."""
 
 
@@ -41,7 +40,7 @@ def link(blob: Path, entry: Path) -> None:
     try:
         fresh.symlink_to(target)
     except OSError:
-        blob.replace(entry)
+        replace(blob, entry)
     else:
         fresh.replace(entry)
     sync_folder(entry.parent)
@@ -57,8 +56,13 @@ def share(old: Path, new: Path) -> None:
         return
     try:
         new.hardlink_to(old)
-    except OSError:
-        shutil.copyfile(old, new)
+    except OSError:  # as on FAT
+        fresh = new.with_name(f".{new.name}.new")
+        try:
+            shutil.copyfile(old, fresh)
+            fresh.replace(new)
+        finally:
+            fresh.unlink(missing_ok=True)
 
 
 def write_whole(path: Path, data: bytes) -> None:
@@ -80,15 +84,35 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def replace(source: Path, target: Path) -> None:
-    """Rename a file over another one; on Windows wait until nobody reads that. Raises OSError."""
-    for attempt in range(1, REPLACE_ATTEMPTS + 1):
+    """Rename a file over another one; on Windows wait until nobody reads either. Raises OSError."""
+    _once_unread(lambda: source.replace(target))
+
+
+def unlink(path: Path) -> None:
+    """Remove a file that may not be there; on Windows wait until nobody reads it. Raises OSError."""
+    _once_unread(lambda: path.unlink(missing_ok=True))
+
+
+def _once_unread(act: Callable[[], object]) -> None:
+    for attempt in range(1, ATTEMPTS + 1):
         try:
-            source.replace(target)
+            act()
             return
         except PermissionError:
-            if attempt == REPLACE_ATTEMPTS:
+            if attempt == ATTEMPTS:
                 raise
-            time.sleep(REPLACE_AGAIN)
+            time.sleep(AGAIN)
+
+
+def sync_folder(folder: Path) -> None:
+    """Write a new name in this folder to the disk. Windows does so by itself, and cannot be asked to."""
+    if sys.platform == "win32":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def write_sparse(path: Path, head: bytes, zeros: int) -> None:

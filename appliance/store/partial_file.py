@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from appliance.core.parts import UNREADABLE
+from appliance.store.model_files import replace, sync_folder, unlink
 from appliance.wire import PartialChunk, PartialHead, PartialLine, PartialSource
 
 if TYPE_CHECKING:
@@ -84,8 +85,8 @@ def journaled(final: Path) -> tuple[PartialHead, int] | None:
 
 def discard(final: Path) -> None:
     """Remove the unfinished part of a file."""
-    _beside(final, PART).unlink(missing_ok=True)
-    _beside(final, JOURNAL).unlink(missing_ok=True)
+    unlink(_beside(final, PART))
+    unlink(_beside(final, JOURNAL))
 
 
 class PartialFile:
@@ -97,7 +98,7 @@ class PartialFile:
         self.source: PartialSource | None = None
         self._data = data
         self._journal = journal
-        self._hash = _hash_of(head)
+        self._hash = _hash_of(head.oid, head.size)
         self._length = 0
         self._noted = 0  # up to where the journal vouches for it
         self._synced = 0
@@ -135,7 +136,7 @@ class PartialFile:
         self._data.truncate()
         self._journal.seek(0)
         self._journal.truncate()
-        self._hash = _hash_of(self.head)
+        self._hash = _hash_of(self.head.oid, self.head.size)
         self._length = self._noted = self._synced = self._crc = 0
         self.source = None
         self._note(self.head)
@@ -151,9 +152,9 @@ class PartialFile:
         os.fsync(self._data.fileno())
         self.close()
         part = _beside(self.final, PART)
-        part.replace(self.final)
+        replace(part, self.final)
         sync_folder(self.final.parent)
-        _beside(self.final, JOURNAL).unlink(missing_ok=True)
+        unlink(_beside(self.final, JOURNAL))
 
     def _rejected(self, why: str) -> WrongContents:
         self._data.close()
@@ -251,15 +252,20 @@ def open_partial(final: Path, head: PartialHead, check: Callable[[], None]) -> P
     return partial
 
 
-def sync_folder(folder: Path) -> None:
-    """Write a new name in this folder to the disk. Windows does so by itself, and cannot be asked to."""
-    if sys.platform == "win32":
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def holds(path: Path, oid: str, size: int | None, check: Callable[[], None]) -> bool:
+    """Return whether a file has this hash. Raises OSError.
+
+    Reads all of it unless the size is another one: ``check`` is called between pieces and may raise.
+    """
+    with path.open("rb", buffering=0) as file:
+        length = os.fstat(file.fileno()).st_size
+        if size not in (None, length):
+            return False
+        found = _hash_of(oid, length)
+        while piece := file.read(READ_SIZE):
+            check()
+            found.update(piece)
+    return found.hexdigest() == oid
 
 
 def _open(path: Path) -> FileIO:
@@ -288,10 +294,10 @@ def _read_journal(path: Path) -> tuple[list[PartialLine], list[int]]:
     return lines, ends
 
 
-def _hash_of(head: PartialHead) -> _Hash:
-    if len(head.oid) == 64:
+def _hash_of(oid: str, size: int) -> _Hash:
+    if len(oid) == 64:
         return hashlib.sha256()
-    return hashlib.sha1(b"blob %d\0" % head.size, usedforsecurity=False)
+    return hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
 
 
 def _write_all(file: FileIO, data: bytes) -> None:

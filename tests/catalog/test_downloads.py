@@ -16,6 +16,7 @@ import trio
 import trio.testing
 from gguf_files import write_model
 from hub_process import FakeHub, fake_hub
+from huggingface_hub import scan_cache_dir
 from links import needs_links
 from msgspec import structs
 from waiting import until
@@ -204,14 +205,34 @@ async def test_a_tree_of_several_pages_without_sizes_is_read_whole(hub: FakeHub,
     assert_whole(hub, settings)
 
 
-@pytest.mark.xfail(
-    sys.platform == "win32", reason="without links nothing says what a file of an older commit holds", strict=False
-)
 async def test_other_models_of_a_repository_stay_when_it_moves_on(hub: FakeHub, settings: DownloadSettings) -> None:
     await fetched(settings)
     write_model(hub.root / REPO / "tiny-F16.gguf", weights=1000)
     assert (await fetched(settings, "F16")).status.state == "finished"
     assert listed(settings) == {MODEL: None, f"{REPO}:F16": None}
+
+
+async def test_without_links_other_models_stay_unless_they_changed(hub: FakeHub, settings: DownloadSettings) -> None:
+    """The first snapshot is as it is where links cannot be made. Nothing travels again, and nothing is copied."""
+    stays, changes = hub.root / REPO / NAME, write_big(hub.root / REPO / "tiny-Q4_0.gguf")
+    for tag in ("Q8_0", "Q4_0"):
+        await fetched(settings, tag)
+    (old,) = (folder(settings) / "snapshots").iterdir()
+    for entry in old.iterdir():
+        if entry.is_symlink():
+            entry.resolve().replace(entry)
+    write_big(changes, BIG)
+    write_model(hub.root / REPO / "tiny-F16.gguf", weights=1000)
+    assert changes.stat().st_size == (old / changes.name).stat().st_size
+    before = hub.sent()
+    assert (await fetched(settings, "F16")).status.state == "finished"
+    assert listed(settings) == {MODEL: None, f"{REPO}:F16": None}
+    assert hub.sent() - before == (hub.root / REPO / "tiny-F16.gguf").stat().st_size
+    (new,) = set((folder(settings) / "snapshots").iterdir()) - {old}
+    assert (new / NAME).samefile(old / NAME)
+    assert (new / NAME).read_bytes() == stays.read_bytes()
+    assert (old / changes.name).exists()
+    assert not scan_cache_dir(settings.cache).warnings
 
 
 async def test_the_token_goes_to_the_endpoint_and_nowhere_else(hub: FakeHub, settings: DownloadSettings) -> None:

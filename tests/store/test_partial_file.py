@@ -6,6 +6,7 @@ import hashlib
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,10 +16,12 @@ from hypothesis import strategies as st
 
 from appliance.store import partial_file
 from appliance.store.partial_file import (
+    JOURNAL,
     Taken,
     WrongContents,
     claim,
     discard,
+    holds,
     journaled,
     open_partial,
 )
@@ -115,6 +118,38 @@ def test_discarding_leaves_nothing(tmp_path: Path) -> None:
     discard(tmp_path / "blob")
     assert list(tmp_path.iterdir()) == []
     assert journaled(tmp_path / "blob") is None
+
+
+def test_a_listing_of_unfinished_files_does_not_hinder_the_last_byte(tmp_path: Path) -> None:
+    """A listing reads the journal, and Windows removes no file that is open."""
+    partial = open_partial(tmp_path / "blob", head(), nothing)
+    partial.write(DATA)
+    with (tmp_path / f"blob{JOURNAL}").open("rb") as reader:
+        soon = threading.Timer(0.05, reader.close)
+        soon.start()
+        partial.finish()
+        soon.join()
+    assert [path.name for path in tmp_path.iterdir()] == ["blob"]
+
+
+def test_what_a_file_holds(tmp_path: Path) -> None:
+    path = tmp_path / "m.gguf"
+    path.write_bytes(DATA)
+    git = hashlib.sha1(b"blob %d\0" % len(DATA) + DATA).hexdigest()
+    for oid in (head().oid, git):
+        assert holds(path, oid, len(DATA), nothing)
+        assert holds(path, oid, None, nothing)
+        assert not holds(path, oid, len(DATA) + 1, nothing)
+        path.write_bytes(DATA[:-1] + b"x")
+        assert not holds(path, oid, len(DATA), nothing)
+        path.write_bytes(DATA)
+
+    def stop() -> None:
+        raise InterruptedError
+
+    assert not holds(path, git, 1, stop), "a file of another size is not read"
+    with pytest.raises(InterruptedError):
+        holds(path, git, len(DATA), stop)
 
 
 @given(data=st.data(), received=st.integers(0, len(DATA) - 1))

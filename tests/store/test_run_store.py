@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -68,5 +69,6 @@ async def test_what_waits_is_written_when_the_program_is_cancelled(tmp_path: Pat
 async def test_a_file_that_is_no_database(tmp_path: Path) -> None:
     path = tmp_path / "log.sqlite"
     path.write_bytes(b"something else entirely" * 100)
-    with pytest.raises(UsageError, match="set it aside: mkdir"):
+    mover = "robocopy" if sys.platform == "win32" else "mkdir"
+    with pytest.raises(UsageError, match=f"set it aside: {mover}"):
         await stored(path)
