@@ -21,8 +21,6 @@ ELSEWHERE = {
     "tests/*.py": "they are of this repository, its packages for Linux and its tools",
 }
 """Tests that run only if the command names them, each with its reason."""
-LOCK = "the embedded engine's library waits for a lock of its own for ever; Windows has not been asked"
-SLOW = "the embedded engine takes ten times as long there, and the test does not wait so long"
 CLOCK = "wine 8 says of every process what the asking one has used of the processor"
 WINE_LACKS: dict[str, str] = {
     "tests/catalog/test_config_files.py::test_what_cannot_be_read": "wine calls the path of a file no name at all, "
@@ -35,23 +33,12 @@ WINE_LACKS: dict[str, str] = {
     "tests/http/test_fallback_engines.py": "wine 8 keeps a killed process's socket open if one of its threads waited "
     "for it: wineserver lists both when it ends",
     "tests/http/test_reload.py::test_unchanged_processes_live": "it starts too many processes for its minute",
-    "tests/children/contract/test_contract_process.py::test_a_model_that_cannot_be_loaded_ends_it[embedded": LOCK,
-    "tests/children/contract/test_contract_process.py::test_a_taken_port_ends_it[embedded]": LOCK,
-    "tests/children/contract/test_contract_process.py::test_an_answer_under_way_is_not_finished_when_told_to_exit["
-    "embedded": SLOW,
     "tests/children/contract/test_fake_misbehaviour.py::test_it_starts_fast": CLOCK,
     "tests/children/test_configured.py::test_a_command_that_cannot_run_says_so[too long]": "wine runs command lines "
     "that are longer than Windows allows",
     "tests/children/test_configured.py::test_a_swap_costs": "it compares the times of starts, which vary more there",
     "tests/children/test_configured_policies.py::test_a_stream_of_requests": "a start took longer than it allows",
-    "tests/engines/test_embedded.py::test_a_broken_model_ends": LOCK,
-    "tests/engines/test_embedded.py::test_a_taken_port_ends": LOCK,
-    "tests/engines/test_embedded.py::test_a_child_tells_when_it_sleeps": LOCK,
-    "tests/engines/test_embedded.py::test_nobody_waits_for_modules": LOCK,
     "tests/engines/test_embedded.py::test_one_thread_is": CLOCK,
-    "tests/engines/test_embedded.py::test_every_family_of_routes_answers": SLOW,
-    "tests/engines/test_known.py::test_the_constants": SLOW,
-    "tests/engines/test_proving.py::test_the_embedded_engine_is_proven": SLOW,
     "tests/engines/test_rpc_look.py::test_one_that_ends_or_breaks": "wine 8 ends a connection in order where SO_LINGER "
     "asks for a reset",
     "tests/platform/test_checkup.py::test_who_listens_on_a_port": "wine 8 says of no port whose it is",
