@@ -32,6 +32,7 @@ WINE_LACKS: dict[str, str] = {
     "tests/http/test_websocket.py::test_a_client_that_floods": "wine 8 tells a reset behind what came before it",
     "tests/http/test_fallback_engines.py": "wine 8 keeps a killed process's socket open if one of its threads waited "
     "for it: wineserver lists both when it ends",
+    "tests/children/test_condemned.py::test_its_users_are_cut": "the same",
     "tests/http/test_reload.py::test_unchanged_processes_live": "it starts too many processes for its minute",
     "tests/children/contract/test_fake_misbehaviour.py::test_it_starts_fast": CLOCK,
     "tests/children/test_configured.py::test_a_command_that_cannot_run_says_so[too long]": "wine runs command lines "

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import trio
+from command_lines import command_line
 from http_harness import CHAT, Appliance, OpenServer, chat
 from runs_harness import WEATHER, Tools, asked, begin, box, result, run, show, until_said, until_state
 from waiting import until
@@ -97,7 +98,7 @@ async def test_a_start_that_fails_counts_once_for_all_who_waited_for_it(open_ser
 async def test_nothing_listens_where_the_server_should_be(open_server: OpenServer, tmp_path: Path):
     """A command that runs and listens nowhere, ready as soon as it runs."""
     config = tmp_path / "config.yaml"
-    command = json.dumps(f"{sys.executable} -c 'import time; time.sleep(600)' ${{PORT}}")
+    command = json.dumps(command_line([sys.executable, "-c", "import time; time.sleep(600)"]) + " ${PORT}")
     config.write_text(f"models:\n  deaf:\n    cmd: {command}\n    checkEndpoint: none\n")
     async with open_server(config=config) as server:
         found = await run(server, asked(model="deaf"))
