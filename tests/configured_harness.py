@@ -29,7 +29,7 @@ PLAIN = Path(__file__).parent / "fakes" / "plain_server.py"
 PYTHON = f"{sys.executable} -S -E"
 WINDOWS = sys.platform == "win32"
 KILLED = "exit status 15" if WINDOWS else "SIGKILL"
-"""What is said of a server that psutil has killed."""
+"""The words for a server that psutil has killed."""
 EVERYTHING = 25.0
 """Seconds that any one test may take."""
 

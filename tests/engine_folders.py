@@ -26,7 +26,7 @@ LYING_ENGINE = Path(__file__).parent / "fakes" / "lying_engine.py"
 LIES = "lies.json"
 CRASHED = "access violation" if sys.platform == "win32" else "SIGSEGV"
 ABORTED = "aborted" if sys.platform == "win32" else "SIGABRT"
-"""What is said of its deaths."""
+"""The words for its two ways to die."""
 HERE = platform_of(sys.platform, platform.machine())
 
 

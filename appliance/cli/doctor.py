@@ -33,7 +33,7 @@ from appliance.core.doctor.bundle import Versions, numbered, report_of, secret_v
 from appliance.core.doctor.diagnose import diagnose, headlines
 from appliance.core.doctor.facts import DoctorFacts, Finding, is_wrong
 from appliance.errors import ApplianceError, UsageError
-from appliance.platform.console import EXIT_OURS, PROGRAM, answers_at_stdin, harmless, say
+from appliance.platform.console import EXIT_OURS, PROGRAM, can_ask, harmless, say
 from appliance.settings import AsyncCommand
 
 ALL_WELL = "Nothing is wrong."
@@ -156,7 +156,7 @@ async def write_report(wish: Wish, target: str, *, logs: bool, yes: bool) -> int
     print_table(columns, rows, right=columns[1:])
     click.echo(f"\n{WITH_LOGS if logs else WITHOUT_LOGS}")
     if not yes:
-        if not answers_at_stdin():
+        if not can_ask():
             raise UsageError("nothing was written: there is no terminal to ask on; --yes writes without asking")
         if not await trio.to_thread.run_sync(partial(click.confirm, f"Write {path}?"), abandon_on_cancel=True):
             say("nothing was written")

@@ -35,7 +35,7 @@ from appliance.engines.owner import open_engines
 from appliance.errors import Conflict, EngineNotFound, ModelNotFound, UsageError
 from appliance.fleet.budgets import plan_of
 from appliance.platform.children import open_children
-from appliance.platform.console import answers_at_stdin, say
+from appliance.platform.console import can_ask, say
 from appliance.platform.drivers import look
 from appliance.platform.machine import free_memory
 from appliance.settings import AsyncCommand
@@ -112,7 +112,7 @@ async def _rm(sources: Sources, server: Server, name: str, yes: bool, as_json: b
     snapshot = await trio.to_thread.run_sync(Catalog(sources).scan)
     model = _exactly(snapshot, name)
     await _refuse_running(server, model)
-    if not yes and not as_json and answers_at_stdin():
+    if not yes and not as_json and can_ask():
         ask = partial(click.confirm, f"Remove {model.id} ({human_size(model.size)})?", abort=True)
         await trio.to_thread.run_sync(ask, abandon_on_cancel=True)
     cache = sources.cache

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import TypeVar
 
-from appliance.platform.console import EXIT_INTERRUPTED, answers_at_stdin, harmless, say, say_error
+from appliance.platform.console import EXIT_INTERRUPTED, can_ask, harmless, say, say_error
 from appliance.trio_parts import beside
 
 try:
@@ -123,7 +123,7 @@ def run_model(
 
 def _question(prompt: str | None) -> str | None:
     """Return the prompt, from the command line or standard input; None for a chat."""
-    if prompt is None and answers_at_stdin():
+    if prompt is None and can_ask():
         return None
     text = sys.stdin.read(MAX_PROMPT) if prompt in (None, FROM_STDIN) else prompt
     if not text or not text.strip():

@@ -41,10 +41,12 @@ def harmless(text: str) -> str:
     return text.translate(_UNSEEN)
 
 
-def answers_at_stdin() -> bool:
+def can_ask() -> bool:
     """Return whether standard input is a terminal, where somebody can answer. On Windows NUL says that it is one."""
-    if not sys.stdin.isatty() or sys.platform != "win32":
-        return sys.stdin.isatty()
+    if not sys.stdin.isatty():
+        return False
+    if sys.platform != "win32":
+        return True
     import ctypes  # questions need it
     import msvcrt
 

@@ -142,7 +142,7 @@ async def test_a_program_that_does_not_exist_is_an_error() -> None:
 
 @pytest.mark.skipif(sys.platform != "win32", reason="here it gets a signal")
 async def test_one_that_is_asked_to_end_ends_with_its_descendants() -> None:
-    """There is no signal for it, and nobody waits for an answer to none."""
+    """Windows has no polite signal for it, so it ends at once."""
     async with open_children() as children:
         child = await children.spawn(FAMILY, ENV)
         pids = [int(pid) for pid in (await child.output.receive_some()).split()]

@@ -53,7 +53,7 @@ def standing() -> list[list[str]]:
     return stacks
 
 
-of_our_poller = pytest.mark.skipif(not Poller.listens, reason="Trio waits for sockets where there is no poller of ours")
+of_our_poller = pytest.mark.skipif(not Poller.listens, reason="the program has no poller of its own on this system")
 
 
 @of_our_poller

@@ -44,7 +44,7 @@ from appliance.engines.shelf import Shelf, alone
 from appliance.engines.updating import Candidate, Steps, canary, devices_of, prove_staged, run_update
 from appliance.errors import UsageError
 from appliance.platform.children import open_children
-from appliance.platform.console import EXIT_OURS, answers_at_stdin, say, say_error
+from appliance.platform.console import EXIT_OURS, can_ask, say, say_error
 from appliance.settings import AsyncCommand
 from appliance.store.activity import open_activity
 
@@ -248,7 +248,7 @@ def _wanted(entry: Entry, old: str, withdrawn: str | None, force: bool) -> bool:
 
 async def _agreed(entry: Entry, old: str) -> bool:
     """Return the user's answer. Raises UsageError if there is nobody to ask."""
-    if not answers_at_stdin():
+    if not can_ask():
         raise UsageError(f"{entry.id} would replace {old}; add --yes to do it")
     size = f", {human_size(entry.size)} to download" if entry.size else ""
     question = f"{entry.id}{size} will replace {old} if it works as well. Continue?"

@@ -222,18 +222,19 @@ class SoFar:
         )
 
 
-_LAST_RECORDS = re.compile(
+_LAST_RECORD = re.compile(
     rb"(?m:^)data: ?(?:\[DONE\]|[^\n]*(?:"
-    rb"\"type\": ?\"(?:message_stop|response\.(?:completed|incomplete|failed))\"|\"stop\": ?true))"
+    rb"\"type\": ?\"(?:message_stop|response\.(?:completed|incomplete|failed))\"|\"stop\": ?true)[^\n]*)[\r\n]*\Z"
 )
 
 
 def is_over(tail: bytes) -> bool:
     """Return whether a stream that ends with these bytes has told everything. A record cut at its begin is not seen.
 
-    A quote inside of a text has a backslash before it, so no text of a model looks like one of these members.
+    Only the last record counts: llama.cpp stops each of several answers on its own. A quote inside of a text has a
+    backslash before it, so no text of a model looks like one of these members.
     """
-    return tail.endswith((b"\n\n", b"\n\r\n")) and _LAST_RECORDS.search(tail) is not None
+    return tail.endswith((b"\n\n", b"\n\r\n")) and _LAST_RECORD.search(tail) is not None
 
 
 def _closing(family: Family) -> bytes:

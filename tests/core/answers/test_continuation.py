@@ -389,6 +389,7 @@ def test_only_a_stream_with_its_last_record_is_over(kind: str, pieces: Pieces, a
     tail = len(records[-1]) + held
     assert is_over(stream[-tail:])
     assert is_over(stream[-tail:].replace(b"\n", b"\r\n"))
+    assert not is_over(stream + record({"index": 1, "content": "another answer", "stop": False}))
     cut = stream[: int(len(stream) * at)]
     assert not is_over(cut)
     assert not is_over(cut[-held:])
