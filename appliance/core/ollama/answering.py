@@ -16,7 +16,6 @@ from msgspec import Raw, Struct
 
 from appliance.core.bodies.json_text import OBJECT, JsonObject
 from appliance.core.bodies.sse import Decoder, RecordTooLong
-from appliance.core.ollama.asking import DEFAULT_PREFIX, LATEST
 from appliance.core.parts import UNREADABLE, decoded
 
 NDJSON = b"application/x-ndjson"
@@ -386,14 +385,8 @@ def translated_error(status: int, content: bytes, model: str) -> tuple[int, byte
     if reason is not None and reason.reason == "model_not_found" and model:
         return 404, error_body(f"model '{model}' not found")
     if "Infill is not supported" in text and model:
-        return 400, error_body(f"{full_name(model)} does not support insert")
+        return 400, error_body(f'"{model}" does not support insert')
     return status, error_body(text)
-
-
-def full_name(model: str) -> str:
-    """Return the name as some of Ollama's errors have it."""
-    tagged = model if ":" in model.rpartition("/")[2] else f"{model}{LATEST}"
-    return tagged if "/" in tagged else f"{DEFAULT_PREFIX}{tagged}"
 
 
 # ---- embeddings ------------------------------------------------------------------------------------------------------

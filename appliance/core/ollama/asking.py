@@ -19,10 +19,8 @@ from appliance.core.bodies.json_text import JSON, OBJECT, JsonObject
 from appliance.core.parts import UNREADABLE
 
 LATEST = ":latest"
-DEFAULT_PREFIX = "registry.ollama.ai/library/"
-"""Stands before a name without host and namespace in some of Ollama's errors, which clients search."""
 HUBS = ("hf.co/", "huggingface.co/", "www.huggingface.co/")
-_STRIPPED = (DEFAULT_PREFIX, "registry.ollama.ai/", "library/")
+_STRIPPED = ("registry.ollama.ai/library/", "registry.ollama.ai/", "library/")
 _PART = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}"
 _NAME = re.compile(
     rf"(?:[A-Za-z0-9_][A-Za-z0-9_.:-]{{0,349}}/)?(?:[A-Za-z0-9_][A-Za-z0-9_-]{{0,79}}/)?{_PART}(?::{_PART})?"

@@ -10,10 +10,10 @@ from typing import TypeVar
 
 import msgspec
 import trio
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from appliance.core.ollama import asking, shortening
-from appliance.core.ollama.answering import Translator, error_body, full_name, idle_line
+from appliance.core.ollama.answering import Translator, error_body, idle_line
 from appliance.core.ollama.asking import Asked, Refused
 from appliance.core.ollama.models import COMPLETION, EMBEDDING, INSERT, THINKING, TOOLS, Facts
 from appliance.core.parts import decoded
@@ -90,7 +90,7 @@ class Reading:
         self._fleet = fleet
         self._known = known
         self._inward = inward
-        self._told = set[tuple[str, int]]()
+        self._told = set[tuple[object, ...]]()
 
     async def read(self, visit: Visit) -> Job | None:
         """Return what the model is to be asked; None if the request has its answer. Raises as `Pipeline.answer`."""
@@ -106,7 +106,7 @@ class Reading:
             if not asking.has_prompt(asked, chat=chat):
                 await self._load(visit, asked, facts, watch, chat=chat)
                 return None
-            path, sent = _translated(asked, facts, chat=chat)
+            path, sent = _translated(self._without_tools(asked, facts), facts, chat=chat)
             self._tell_context(asked, facts)
             if path == CHATS and asking.flag_of(asked.members, "truncate", otherwise=True):
                 sent = await self._cut(sent, asked.name, facts)
@@ -136,18 +136,33 @@ class Reading:
             raise Refused(404, f"model '{asked.name}' not found")
         return facts
 
+    def _without_tools(self, asked: Asked, facts: Facts) -> Asked:
+        """Leave the tools out where the template has no place for them, as llama-server does on ``/v1``.
+
+        Ollama refuses such a request. Pages that send their own tools with every question would then get no answer
+        from a model that can only talk.
+        """
+        if not asked.members.get("tools") or not facts.lacks(TOOLS):
+            return asked
+        model = facts.model.id if facts.model is not None else asked.name
+        self._tell_once(
+            logging.WARNING,
+            "model '%s' knows no tools: its chat template has no place for them, so they are left out",
+            model,
+        )
+        return structs.replace(asked, members={name: given for name, given in asked.members.items() if name != "tools"})
+
     def _tell_context(self, asked: Asked, facts: Facts) -> None:
-        """A wish for a longer context than the engine has changes nothing, and is told once."""
+        """A wish for a longer context than the engine has changes nothing."""
         wanted, known = asking.context_of(asked.options), facts.context or facts.trained_context
-        if (
-            wanted
-            and known
-            and wanted > known
-            and (asked.name, wanted) not in self._told
-            and len(self._told) < MAX_TOLD
-        ):
-            self._told.add((asked.name, wanted))
-            log.info("model '%s' has a context of %d tokens; num_ctx %d does not enlarge it", asked.name, known, wanted)
+        if wanted and known and wanted > known:
+            text = "model '%s' has a context of %d tokens; num_ctx %d does not enlarge it"
+            self._tell_once(logging.INFO, text, asked.name, known, wanted)
+
+    def _tell_once(self, level: int, text: str, *facts: object) -> None:
+        if (text, *facts) not in self._told and len(self._told) < MAX_TOLD:
+            self._told.add((text, *facts))
+            log.log(level, text, *facts)
 
     async def _cut(self, body: bytes, name: str, facts: Facts) -> bytes:
         """Drop the oldest messages of a chat that is too long for the context, as Ollama does; fewest of them."""
@@ -214,15 +229,13 @@ def _translated(asked: Asked, facts: Facts, *, chat: bool) -> tuple[str, bytes]:
     thinks = THINKING in facts.abilities
     if facts.sure and COMPLETION not in facts.abilities:
         raise Refused(400, f'"{asked.name}" does not support {what}')
-    if chat and asked.members.get("tools") and facts.lacks(TOOLS):
-        raise Refused(400, f"{full_name(asked.name)} does not support tools")
     if asked.think and facts.lacks(THINKING):
         raise Refused(400, f'"{asked.name}" does not support thinking')
     if chat:
         return CHATS, asking.chat_body(asked, asked.name, facts.preset, thinks=thinks)
     if asked.members.get("suffix"):
         if facts.lacks(INSERT):
-            raise Refused(400, f"{full_name(asked.name)} does not support insert")
+            raise Refused(400, f'"{asked.name}" does not support insert')
         return "/infill", asking.infill_body(asked, asked.name, facts.preset)
     if raw:
         return "/v1/completions", asking.raw_body(asked, asked.name, facts.preset)
