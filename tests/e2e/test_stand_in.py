@@ -235,6 +235,23 @@ def test_options_of_the_seeds_time_are_understood_or_told(
     assert argv[argv.index("--log-verbosity") + 1] == "3"
 
 
+@pytest.mark.parametrize("engine", ["embedded"], indirect=True)
+@pytest.mark.parametrize(
+    ("words", "env"),
+    [
+        (("--log-colors",), {}),
+        (("--log-colors", "on"), {}),
+        ((), {"LLAMA_LOG_COLORS": "1"}),
+        ((), {"LLAMA_ARG_LOG_COLORS": "on"}),
+    ],
+)
+def test_a_wish_for_colours_stops_no_engine(stand_in, words: tuple[str, ...], env: dict[str, str]) -> None:
+    server = stand_in("-c", "256", *words, env=env)
+    server.wait_healthy()
+    assert http(server, "POST", "/v1/chat/completions", {**CHAT, "max_tokens": 2}).status == 200
+    assert server.told().count("has no effect: the embedded engine writes its log without colours") == 1
+
+
 def test_what_the_embedded_engine_cannot_honour_runs_on_another_or_is_refused_with_advice(
     start_server: StartServer, built_engine: str, starter_model: Path, tmp_path: Path
 ) -> None:

@@ -268,11 +268,21 @@ def test_the_sampling_defaults_of_the_command_line_hold(start: Start) -> None:
     assert answer["tokens_predicted"] == 3
 
 
+def test_how_the_log_looks_stops_no_server(start: Start) -> None:
+    looks = ("--log-colors", "off", "--log-colors", "on", "--no-log-prefix", "--log-timestamps")
+    engine = start(*looks, env={"LLAMA_ARG_LOG_TIMESTAMPS": "off"})
+    engine.wait_health(200)
+    told = [line for line in engine.log.read_text().splitlines() if line.startswith("warning: ")]
+    assert told == [
+        "warning: --log-colors has no effect: the embedded engine writes its log without colours",
+        "warning: --no-log-prefix has no effect: the embedded engine always writes the prefix",
+    ]
+
+
 @pytest.mark.parametrize(
     ("flags", "env", "named"),
     [
         (["--model", "x.gguf", "--override-kv", "a=int:1"], {}, "--override-kv"),
-        (["--model", "x.gguf", "--log-colors", "on"], {}, "--log-colors"),
         (["--model", "x.gguf", "--models-dir", "."], {}, "--models-dir"),
         (["--model", "x.gguf", "--no-such-flag"], {}, "--no-such-flag"),
         (["--model", "x.gguf", "-c", "many"], {}, "-c"),

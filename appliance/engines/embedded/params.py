@@ -1,7 +1,7 @@
 """Which of llama-server's options the embedded engine carries, how, and why it refuses the others.
 
-Every option of `core.llama.flags` is in exactly one of CARRIED, REFUSED and ASKED; tests compare CARRIED with what
-llama.cpp's own parser makes of the same words.
+Every option of `core.llama.flags` is in exactly one of CARRIED, LOOKS, REFUSED and ASKED; tests compare CARRIED with
+what llama.cpp's own parser makes of the same words.
 """
 
 from __future__ import annotations
@@ -273,7 +273,6 @@ _SERVER: dict[str, Carrier] = {
     "--log-verbose": s.verbose,
     "--log-verbosity": integer("verbosity"),
     "--log-disable": s.log_nothing,
-    "--log-colors": s.log_colours,
 }
 
 CARRIED: dict[str, Carrier] = {
@@ -285,6 +284,13 @@ CARRIED: dict[str, Carrier] = {
     **_CHAT,
     **_SERVER,
 }
+
+LOOKS = {
+    "--log-colors": (False, "writes its log without colours"),
+    "--log-prefix": (True, "always writes the prefix"),
+    "--log-timestamps": (True, "always writes the timestamps"),
+}
+"""How the log looks: as it is, whatever is wished."""
 
 _DOWNLOADS = "it downloads nothing; name a file with --model"
 _ROUTER = "it serves one model; the program itself is the router"
@@ -309,13 +315,11 @@ REFUSED: dict[str, str] = {
     **dict.fromkeys(("--logit-bias", "--spm-infill", "--log-file", "--log-jsonl"), _NOT_EXPOSED),
     **dict.fromkeys(("--ssl-key-file", "--ssl-cert-file"), "the wheel's server is built without TLS"),
     "--rpc": "the wheel is built without the RPC backend",
-    "--log-prefix": "it always writes the prefix",
-    "--log-timestamps": "it always writes the timestamps",
     "--completion-bash": "it is not the program that the shell runs",
 }
 
 # Said one way, these ask for what happens anyway.
-_HARMLESS = {"--log-prefix": True, "--log-timestamps": True, "--log-jsonl": False, "--agent": False}
+_HARMLESS = {"--log-jsonl": False, "--agent": False}
 
 
 def fill(native: ModuleType, options: Iterable[Option]) -> Target:
@@ -327,8 +331,14 @@ def fill(native: ModuleType, options: Iterable[Option]) -> Target:
     target.set("port", DEFAULT_PORT)
     target.set("n_parallel", -1)
     target.template_kwarg("preserve_reasoning", True)
+    looks: dict[str, Option] = {}
     for option in options:
-        _carry(target, option)
+        if option.canonical in LOOKS:
+            looks[option.canonical] = option  # the last one counts
+        else:
+            _carry(target, option)
+    for name, option in looks.items():
+        s.look(option, *LOOKS[name])
     s.unescape(target)
     s.keep_output_formats(target)
     if not target.get("model.path"):

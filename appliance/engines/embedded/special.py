@@ -295,9 +295,13 @@ def log_nothing(target: Target, option: Option) -> None:
     target.set("verbosity", -1)
 
 
-def log_colours(target: Target, option: Option) -> None:
-    if option.values[0] not in ("auto", "-1", "off", "disabled", "false", "0"):
-        raise bad(option, "cannot be honoured: the embedded engine writes its log without colours")
+def look(option: Option, fixed: bool, why: str) -> None:
+    """How the log looks cannot be chosen here, and no server ends for that."""
+    wished = {**ON_OFF, "auto": fixed, "-1": fixed}.get(option.values[0]) if option.values else option.on
+    if wished is None:
+        raise bad(option, "is none of on, off, auto")
+    if wished is not fixed:
+        print(f"warning: {option.flag} has no effect: the embedded engine {why}", file=sys.stderr)
 
 
 _MIB = 1024 * 1024
