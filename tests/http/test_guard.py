@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import base64
+import re
 
 import pytest
 from http_harness import CHAT, OpenServer, chat
+from hypothesis import given
+from hypothesis import strategies as st
 
 from appliance.core.settings import Cors, HttpSettings
 from appliance.errors import Forbidden
@@ -252,8 +255,50 @@ def test_cors(origins: str, origin: str | None, allowed: str | None):
     assert preflight[b"Access-Control-Allow-Headers"] == b"*"
 
 
+LOCAL_PAGE = ("Origin", "http://localhost:3000")
+ANNOUNCED = ("Access-Control-Request-Headers", "authorization,content-type,x-stainless-os")
+"""What a browser says before it sends a request with a key."""
+
+
+@pytest.mark.parametrize(
+    ("cors", "origin", "headers", "sent_back"),
+    [
+        (Cors(), "http://localhost:3000", b"authorization, content-type, x-stainless-os", True),
+        (Cors(), "app://obsidian.md", b"authorization, content-type, x-stainless-os", True),
+        (Cors(origins="https://a.example"), "https://a.example", b"authorization, content-type, x-stainless-os", True),
+        (Cors(), "https://evil.example", b"*", False),
+        (Cors(origins="*"), "https://evil.example", b"*", False),
+        (Cors(credentials=False), "http://localhost:3000", b"*", False),
+        (Cors(headers="X-Own"), "http://localhost:3000", b"X-Own", True),
+    ],
+)
+def test_a_page_that_is_named_may_send_its_key_with_credentials(
+    cors: Cors, origin: str, headers: bytes, sent_back: bool
+):
+    guard = Guard(HttpSettings(cors=cors), [])
+    preflight = guard.cors_headers(request(("Origin", origin), ANNOUNCED, method="OPTIONS"))
+    assert dict(preflight)[b"Access-Control-Allow-Headers"] == headers
+    answer = dict(guard.cors_headers(request(("Origin", origin))))
+    assert answer.get(b"Access-Control-Allow-Credentials") == (b"true" if sent_back else None)
+    assert b"Access-Control-Allow-Credentials" not in dict(guard.cors_headers(request()))
+
+
+@given(
+    st.lists(
+        st.sampled_from(["Authorization", "x-own", " x y", "a\r\nSet-Cookie: b=c", "*", "", "ü", "\t"]) | st.text()
+    )
+)
+def test_a_preflight_gets_back_the_names_of_headers_that_it_asked_for_and_no_other_bytes(asked: list[str]):
+    given = ",".join(asked).encode()
+    told = Guard(HttpSettings(), []).cors_headers(
+        request(LOCAL_PAGE, ("Access-Control-Request-Headers", given.decode("latin-1")), method="OPTIONS")
+    )
+    names = [name.strip() for name in given.split(b",") if re.fullmatch(rb"[!#-'*+.^-z|~0-9A-Z-]+", name.strip())]
+    assert dict(told)[b"Access-Control-Allow-Headers"] == (b", ".join(names) or b"*")
+
+
 async def test_over_the_wire_refusals_carry_cors_and_the_order_is_place_key_route(open_server: OpenServer):
-    here = ("Origin", "http://localhost:3000")
+    here = LOCAL_PAGE
     async with open_server(api_keys=("secret",)) as server:
         refused = await server.ask("GET", "/v1/models", headers=[here])
         assert (refused.status, refused.error["message"]) == (401, "Invalid API Key")
@@ -263,8 +308,11 @@ async def test_over_the_wire_refusals_carry_cors_and_the_order_is_place_key_rout
         assert (await server.ask("GET", "/", headers=[("Host", "evil.example")])).status == 403
         assert (await server.ask("GET", "/health", headers=[("Origin", "http://evil.example")])).status == 403
         assert (await server.ask("POST", CHAT, chat())).status == 401
-        preflight = await server.ask("OPTIONS", CHAT, headers=[here, ("Access-Control-Request-Method", "POST")])
-        assert (preflight.status, preflight.body) == (200, b"")
+        asked = [here, ANNOUNCED, ("Access-Control-Request-Method", "POST")]
+        for path in (CHAT, "/v1/models", "/api/tags"):
+            preflight = await server.ask("OPTIONS", path, headers=asked)
+            assert (preflight.status, preflight.body) == (200, b"")
+            assert preflight.header("access-control-allow-headers") == "authorization, content-type, x-stainless-os"
         for path in ("/health", "/v1/health", "/", "/ui/"):
             assert (await server.ask("GET", path)).status == 200
         key = ("Authorization", "Bearer secret")

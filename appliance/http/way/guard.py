@@ -28,6 +28,8 @@ LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 _HOST = re.compile(r"(?:\[([0-9a-f:.]+(?:%[\w.-]+)?)\]|((?:[^\[\]:/@.]{1,63}\.)*[^\[\]:/@.]{1,63}\.?))(?::[0-9]*)?")
 """A Host header in lower case: an address of IPv6, or any other name, then perhaps a port."""
 _ORIGIN = re.compile(r"([a-z][a-z0-9+.-]*)://([^/?#\s]+)")
+_TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+"""The name of a header (RFC 9110, 5.6.2)."""
 BROWSER = "Mozilla/"
 """How every browser's User-Agent begins."""
 UNIX = "unix"
@@ -133,14 +135,22 @@ class Guard:
                     headers.append((b"Access-Control-Allow-Origin", origin))
             case listed:
                 headers.append((b"Access-Control-Allow-Origin", listed.encode()))
+        # Credentials are for pages that somebody has named: beside "*" any page could use those of a proxy in front.
+        named = bool(headers and origin) and cors.origins != "*" and cors.credentials
         if origin:
             headers.append((b"Vary", b"Origin"))
         if request.method == "OPTIONS":
+            allowed = cors.headers.encode()
+            if named and allowed == b"*":  # beside credentials it would be the name of a header
+                asked = request.first.get(b"access-control-request-headers", b"").split(b",")
+                allowed = b", ".join(name for each in asked if _TOKEN.fullmatch(name := each.strip())) or allowed
             headers += [
                 (b"Access-Control-Allow-Credentials", b"true" if cors.credentials else b"false"),
                 (b"Access-Control-Allow-Methods", cors.methods.encode()),
-                (b"Access-Control-Allow-Headers", cors.headers.encode()),
+                (b"Access-Control-Allow-Headers", allowed),
             ]
+        elif named:
+            headers.append((b"Access-Control-Allow-Credentials", b"true"))
         return headers
 
     def _cors(self, request: Request) -> Cors:
