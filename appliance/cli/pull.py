@@ -17,15 +17,15 @@ import click
 import msgspec
 import trio
 
-from appliance.catalog.download_plan import Unfinished, unfinished_in
+from appliance.catalog.download_plan import unfinished_in
 from appliance.catalog.download_status import DownloadStatus
 from appliance.catalog.downloads import PARALLEL, Download, Downloads, DownloadSettings, open_downloads
 from appliance.catalog.found import cache_directory
 from appliance.catalog.hub import hub_access
 from appliance.cli.options import Size
-from appliance.cli.show import human_size
+from appliance.cli.show import human_size, print_table
 from appliance.core.models.download import Reference, parse_reference
-from appliance.errors import ApplianceError, UsageError
+from appliance.errors import ApplianceError
 from appliance.platform.console import EXIT_INTERRUPTED, EXIT_OURS, EXIT_USER, PROGRAM, say, say_error
 from appliance.settings import AsyncCommand
 from appliance.trio_parts import beside, every
@@ -146,10 +146,11 @@ JSON_EVERY = 0.5
 )
 @click.option("--offline", is_flag=True, help="Do not use the network (or HF_HUB_OFFLINE=1).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
-def pull(model: str | None, limit_rate: int | None, parallel: int, offline: bool, as_json: bool) -> AsyncCommand:
+def pull(model: str | None, limit_rate: int | None, parallel: int, offline: bool, as_json: bool) -> AsyncCommand | int:
     """Download a model from the Hugging Face hub, with all its parts and its projector.
 
     Without a TAG it takes Q4_K_M, else Q8_0, else the first. Stopped in any way, the same command goes on where it was.
+    Without a REPO it lists unfinished downloads.
 
     \b
     Examples:
@@ -165,7 +166,7 @@ def pull(model: str | None, limit_rate: int | None, parallel: int, offline: bool
     """
     cache = cache_directory(os.environ, Path.home()).absolute()
     if model is None:
-        raise UsageError(_which(unfinished_in(cache)))
+        return _list_unfinished(cache, as_json)
     settings = DownloadSettings(
         cache=cache,
         hub=hub_access(os.environ, offline=offline),
@@ -175,10 +176,22 @@ def pull(model: str | None, limit_rate: int | None, parallel: int, offline: bool
     return partial(_pull, settings, parse_reference(model), as_json)
 
 
-def _which(unfinished: list[Unfinished]) -> str:
-    begun = {Reference(file.repo, file.tag): f"{100 * file.done // file.total} %" for file in unfinished}
-    hint = "; begun and not finished: " + ", ".join(f"{name} ({done})" for name, done in begun.items()) if begun else ""
-    return f"say which model, as REPO or REPO:TAG{hint}"
+def _list_unfinished(cache: Path, as_json: bool) -> int:
+    """Print the models whose downloads have begun and not ended, with what is here of the files that are missing."""
+    begun = dict[str, tuple[int, int]]()
+    for file in unfinished_in(cache):
+        model = str(Reference(file.repo, file.tag))
+        done, total = begun.get(model, (0, 0))
+        begun[model] = done + file.done, total + file.total
+    if as_json:
+        for model, (done, total) in begun.items():
+            _print_line({"event": "unfinished", "model": model, "done": done, "total": total})
+    elif begun:
+        rows = [(model, human_size(done), human_size(total)) for model, (done, total) in begun.items()]
+        print_table(("MODEL", "DONE", "OF"), rows)
+    if not begun:
+        say(f"no download is unfinished; '{PROGRAM} pull REPO' downloads a model")
+    return 0
 
 
 async def _pull(settings: DownloadSettings, wanted: Reference, as_json: bool) -> int:

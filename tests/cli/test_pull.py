@@ -135,16 +135,27 @@ def test_a_stopped_pull_says_how_to_go_on_and_does(tmp_path: Path, hub: FakeHub,
         process.send_signal(number)
         _, err = process.communicate(timeout=20)
     assert process.returncode == 130
-    assert f"'llama-appliance pull {REPO}' resumes from there" in err
+    assert f"llama-appliance pull {REPO}' resumes from there" in err
     assert "Traceback" not in err
     hub.behave()
-    nameless = ran(tmp_path, hub, "pull")
-    assert nameless.returncode == 2
-    assert f"begun and not finished: {MODEL} (" in nameless.stderr
+    listed = ran(tmp_path, hub, "pull")
+    assert (listed.returncode, listed.stderr) == (0, "")
+    columns, row = [line.split() for line in listed.stdout.splitlines()]
+    assert columns == ["MODEL", "DONE", "OF"]
+    assert row[0] == MODEL
+    assert row[-2:] == ["25.2", "MB"]
+    [told] = [json.loads(line) for line in ran(tmp_path, hub, "pull", "--json").stdout.splitlines()]
+    done = told.pop("done")
+    assert SIZE // 4 - (2 << 20) <= done < told["total"]
+    assert told == {"event": "unfinished", "model": MODEL, "total": (hub.root / REPO / "tiny-Q8_0.gguf").stat().st_size}
     again = ran(tmp_path, hub, "pull", REPO)
     assert again.returncode == 0
     assert "already here" in again.stderr
     assert hub.sent() <= (hub.root / REPO / "tiny-Q8_0.gguf").stat().st_size + (2 << 20)
+    for words in ((), ("--json",)):
+        none = ran(tmp_path, hub, "pull", *words)
+        assert (none.returncode, none.stdout) == (0, "")
+        assert none.stderr.startswith("no download is unfinished")
 
 
 @pytest.mark.parametrize(
