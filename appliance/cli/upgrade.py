@@ -236,9 +236,9 @@ def rollback() -> AsyncCommand:
 
 @upgrade.command()
 @click.option(
-    "--at", "address", metavar="URL", help="Switch looks on: the folder of a payload's list, at this address."
+    "--at", "address", metavar="URL", help="Look here from now on: the address of the folder with a payload's list."
 )
-@click.option("--off", is_flag=True, help="Switch looks off.")
+@click.option("--off", is_flag=True, help="Stop looking.")
 @key_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def check(address: str | None, off: bool, key: Path | None, as_json: bool) -> AsyncCommand:
@@ -252,7 +252,7 @@ def check(address: str | None, off: bool, key: Path | None, as_json: bool) -> As
       llama-appliance upgrade check
     """
     if off and address is not None:
-        raise UsageError("--at switches looks on, and --off switches them off; give one of them")
+        raise UsageError("--at switches looking on, and --off switches it off; give one of them")
 
     async def run() -> int:
         root = programs_folder()
@@ -263,7 +263,10 @@ def check(address: str | None, off: bool, key: Path | None, as_json: bool) -> As
         at = await trio.to_thread.run_sync(look_address, root)
         if at is None:
             if not off:
-                raise UsageError("looks for a newer version are switched off; --at URL switches them on")
+                raise UsageError(
+                    f"looking for newer versions is switched off; '{PROGRAM} upgrade check --at URL --key FILE' "
+                    "switches it on"
+                )
             return 0
         found = await look.look(root, at)
         if as_json:
