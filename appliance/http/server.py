@@ -40,7 +40,8 @@ async def open_listening(settings: HttpSettings) -> AsyncGenerator[Listening]:
         try:
             listeners += await open_listeners([(DEFAULT_HOST, settings.ollama_port)])
         except UsageError as error:
-            log.warning("clients of Ollama's API reach the other addresses alone: %s", error)
+            why = f"{str(error).partition('; ')[0]}; choose another port with --ollama-port"  # and not with --listen
+            log.warning("clients of Ollama's API reach the other addresses alone: %s", why)
     try:
         yield Listening(listeners, certificates)
     finally:

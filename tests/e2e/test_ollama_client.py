@@ -168,7 +168,9 @@ def test_the_port_of_ollama_is_taken_only_if_it_is_free(
         taken = other.getsockname()[1]
         argv = ("serve", "--listen", "127.0.0.1:0", "--no-stores", "--ollama-port")
         server = start_server(*argv, str(taken), env=environment)
-        assert f"cannot listen on 127.0.0.1:{taken}" in server.told()
+        (told,) = [line for line in server.told().splitlines() if f"cannot listen on 127.0.0.1:{taken}" in line]
+        assert "another program listens there already; choose another port with --ollama-port" in told
+        assert "--listen" not in told
         assert http(server, "GET", "/api/tags").status == 200
     with_port = start_server(*argv, str(taken), env=environment)
     assert f"and http://127.0.0.1:{taken}" in with_port.told()
