@@ -19,10 +19,11 @@ def main() -> None:
     """The installed command. Exit status: 0 done, 1 our fault, 2 the user's mistake, 70 a bug, 130 interrupted."""
     gc.disable()  # what modules consist of stays: looking for garbage in it was a quarter of the start
     from appliance.cli.app import run  # hence not before the line above
-    from appliance.platform.console import EXIT_BUG
-    from appliance.programs.start import ended, lead
+    from appliance.platform.console import EXIT_BUG, call_as
+    from appliance.programs.start import called, ended, lead
 
     lead()
+    call_as(called)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a model may say what the terminal cannot show

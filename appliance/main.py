@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from appliance.catalog.found import cache_directory
 from appliance.catalog.hub import hub_access
 from appliance.composition import Appliance, Places, open_appliance
 from appliance.core.config.types import Config
+from appliance.core.settings import DEFAULT_URL, KEY_VARIABLE, URL_VARIABLE, Listen, UnixSocket
 from appliance.engines.found import Engine, Finder, finder, installed_folder, list_engines
 from appliance.engines.shelf import Shelf
 from appliance.errors import ApplianceError, EngineNotFound, UpstreamFailed, UsageError
@@ -137,17 +138,17 @@ async def _serve(settings: AppSettings, appliance: Appliance, scanned: trio.Even
                     failure = await parent.tell_ready(urls, __version__)
                     if failure is None:
                         await scanned.wait()
-                        failure = await _beside_serving(settings, owners)
+                        failure = await _beside_serving(settings, owners, bound)
                 if failure is not None:
                     stop.asked.set()
     return failure
 
 
-async def _beside_serving(settings: AppSettings, owners: Owners) -> ApplianceError | None:
+async def _beside_serving(settings: AppSettings, owners: Owners, bound: Sequence[Listen]) -> ApplianceError | None:
     """Finish the start once the program listens and knows its models; an error ends it."""
     if settings.http.single is not None:
         return await _serve_single(settings.http.single, owners)
-    _introduce(owners.fleet.launches.engine, owners.catalog)
+    _introduce(settings, owners.fleet.launches.engine, owners.catalog, bound)
     configured = settings.config.hooks.on_startup.preload if settings.config is not None else ()
     presets = [model.id for model in owners.catalog.snapshot.models if model.load_on_startup]
     for name in dict.fromkeys(() if settings.trial else (*configured, *presets, *settings.preload)):
@@ -220,7 +221,7 @@ def _stop_time(config: Config | None) -> float:
     return max((model.unload_timeout for model in config.models.values()), default=0) if config is not None else 0
 
 
-def _introduce(engine: Engine | None, catalog: Catalog) -> None:
+def _introduce(settings: AppSettings, engine: Engine | None, catalog: Catalog, bound: Sequence[Listen]) -> None:
     """Report what somebody who has just started the program wants to know."""
     usable = [model.id for model in catalog.snapshot.models if not model.error]
     more = f" and {len(usable) - SHOWN_MODELS} more" if len(usable) > SHOWN_MODELS else ""
@@ -230,10 +231,24 @@ def _introduce(engine: Engine | None, catalog: Catalog) -> None:
     if catalog.sources.models_dir is not None:
         say(f"  more models: put .gguf files into {catalog.sources.models_dir}")
     if usable:
-        say(f'  try: {PROGRAM} run {STARTER_ID if STARTER_ID in usable else usable[0]} "Hello"')
+        _say_what_to_try(settings, STARTER_ID if STARTER_ID in usable else usable[0], bound)
     for model in catalog.snapshot.models:
         if model.error:
             say(f"  {model.id} cannot be used: {model.error}")
+
+
+def _say_what_to_try(settings: AppSettings, model: str, bound: Sequence[Listen]) -> None:
+    """A line for a shell of this machine, if ``run`` can reach the server: it knows neither HTTPS nor socket files."""
+    place = next((each for each in bound if not isinstance(each, UnixSocket)), None)
+    if place is None or settings.http.tls is not None:
+        return
+    host, port = place
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    url = url_of((host, port), tls=False) + settings.http.api_prefix
+    where = () if url == os.environ.get(URL_VARIABLE, DEFAULT_URL) else ("--url", url)
+    keyed = settings.http.api_keys or (settings.config is not None and any(settings.config.api_keys))
+    key = f", with a key in {KEY_VARIABLE}" if keyed else ""
+    say(f'  try{key}: {start.called()} {start.in_shell(("run", *where, model))} "Hello"')
 
 
 @asynccontextmanager

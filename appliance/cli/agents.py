@@ -15,7 +15,7 @@ from appliance.cli.options import existing, plugin_option, source_options
 from appliance.cli.show import print_json, print_table
 from appliance.core.runs.slash import NAME
 from appliance.errors import UsageError
-from appliance.platform.console import say
+from appliance.platform.console import PROGRAM, say
 from appliance.plugins.folders import choice_of, default_data
 from appliance.plugins.manifest import PROMPTS, Choice
 from appliance.plugins.registry import Listed, open_plugins
@@ -217,5 +217,5 @@ def new(name: str, folder: Path) -> int:
     """
     home = write_agent(folder, name)
     click.echo(str(home))
-    say(f"try it: pytest {home}, then: llama-appliance serve --plugins {folder}, and ask a model: /{name} Hello")
+    say(f"try it: 'pytest {home}', then '{PROGRAM} serve --plugins {folder}', and ask a model: /{name} Hello")
     return 0

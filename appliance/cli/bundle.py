@@ -354,11 +354,11 @@ def _next(item: Item, place: Path) -> list[str]:
     """Return the commands that use what an import has brought."""
     match item.kind:
         case "program":
-            return [f"to switch to this version: {PROGRAM} upgrade switch {item.name}"]
+            return [f"'{PROGRAM} upgrade switch {item.name}' switches to this version"]
         case "settings":
             configs = [f"--config {place / file.path}" for file in item.files if file.path.startswith("config/")]
             plugins = [f"--plugins {place / 'plugins'}"] if (place / "plugins").is_dir() else []
-            return [f"to use these settings: {PROGRAM} serve {' '.join([*configs, *plugins])}"]
+            return [f"'{PROGRAM} serve {' '.join([*configs, *plugins])}' uses these settings"]
         case "engine" | "model":
             return []
 

@@ -33,7 +33,7 @@ from appliance.core.doctor.bundle import Versions, numbered, report_of, secret_v
 from appliance.core.doctor.diagnose import diagnose, headlines
 from appliance.core.doctor.facts import DoctorFacts, Finding, is_wrong
 from appliance.errors import ApplianceError, UsageError
-from appliance.platform.console import EXIT_OURS, PROGRAM, can_ask, harmless, say
+from appliance.platform.console import EXIT_OURS, PROGRAM, as_called, can_ask, harmless, say
 from appliance.settings import AsyncCommand
 
 ALL_WELL = "Nothing is wrong."
@@ -104,7 +104,7 @@ async def _doctor(wish: Wish, as_json: bool) -> int:
     if as_json:
         print_json(Examined(ok=not is_wrong(findings), findings=tuple(findings), facts=facts))
     else:
-        click.echo(page(facts, findings))
+        click.echo(as_called(page(facts, findings)))
     return EXIT_OURS if is_wrong(findings) else 0
 
 

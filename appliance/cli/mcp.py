@@ -7,10 +7,6 @@ whatever the program offers reaches the client.
 from __future__ import annotations
 
 import os
-import shutil
-import sys
-from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import click
@@ -18,7 +14,7 @@ import msgspec
 import trio
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from appliance.cli.remote import DEFAULT_URL, URL_VARIABLE, ErrorAnswer, server_options
+from appliance.cli.remote import ErrorAnswer, server_options
 from appliance.core.bodies.sse import Decoder, RecordTooLong
 from appliance.core.config.types import Timeouts
 from appliance.core.mcp.messages import (
@@ -34,9 +30,9 @@ from appliance.core.mcp.messages import (
 )
 from appliance.core.mcp.serving import META_VERSION, encoded_header
 from appliance.core.parts import UNREADABLE, Headers, decoded
-from appliance.core.settings import KEY_VARIABLE
+from appliance.core.settings import DEFAULT_URL, KEY_VARIABLE, URL_VARIABLE
 from appliance.errors import ApplianceError, UpstreamFailed
-from appliance.platform.console import EXIT_OURS, PROGRAM, is_frozen, say
+from appliance.platform.console import EXIT_OURS, PROGRAM, say
 from appliance.programs import start
 from appliance.settings import AsyncCommand
 from appliance.upstream.client import Address, ConnectFailed, Exchange, Response, address_of
@@ -266,17 +262,8 @@ def mcp(url: str | None, api_key: str | None, print_config: bool) -> AsyncComman
 
 def client_config(url: str, key: str) -> str:
     """Return the entry for a desktop client's ``mcpServers``, as JSON. The key is kept out of the list of processes."""
-    command, *words = own_command()
+    command, *words = start.own_command()
     entry: dict[str, object] = {"command": command, "args": [*words, "mcp", "--url", url]}
     if key:
         entry["env"] = {KEY_VARIABLE: key}
     return msgspec.json.format(msgspec.json.encode({"mcpServers": {NAME: entry}}), indent=2).decode()
-
-
-def own_command() -> Sequence[str]:
-    """Return the command with which another program starts this one, from any folder."""
-    if is_frozen():
-        return start.own_command()
-    beside = Path(sys.executable).with_name(PROGRAM + (".exe" if sys.platform == "win32" else ""))
-    found = str(beside) if beside.is_file() else shutil.which(PROGRAM)
-    return [found] if found else [sys.executable, "-m", "appliance"]

@@ -149,7 +149,7 @@ async def _refuse_running(server: Server, model: Model) -> None:
         return
     if any(entry.id == model.id and entry.status.value not in NOT_RUNNING for entry in entries):
         raise Conflict(
-            f"'{model.id}' is running on the server at {server.url}; unload it first: llama-appliance unload {model.id}"
+            f"'{model.id}' is running on the server at {server.url}; 'llama-appliance unload {model.id}' unloads it"
         )
 
 

@@ -17,13 +17,11 @@ from msgspec import Struct
 
 from appliance.core.bodies.sse import Decoder, RecordTooLong
 from appliance.core.parts import UNREADABLE, decoded
-from appliance.core.settings import DEFAULT_HOST, DEFAULT_PORT, KEY_VARIABLE
+from appliance.core.settings import DEFAULT_URL, KEY_VARIABLE, URL_VARIABLE
 from appliance.errors import UpstreamFailed, UsageError
 from appliance.platform.console import EXIT_OURS, EXIT_USER
 from appliance.upstream.client import Address, Exchange, Response
 
-DEFAULT_URL = f"http://{DEFAULT_HOST}:{DEFAULT_PORT}"
-URL_VARIABLE = "LLAMA_APPLIANCE_URL"
 ANSWER_TIME = 30.0
 """Seconds for an answer that involves no model."""
 MAX_ANSWER = 64 << 20

@@ -15,7 +15,7 @@ from appliance.core.settings import DEFAULT_HOST, DEFAULT_PORT
 from appliance.core.systemd import SYSUSERS
 from appliance.core.windows_service import with_folder, without_folder
 from appliance.errors import UsageError
-from appliance.platform.console import PROGRAM, say
+from appliance.platform.console import PROGRAM, as_called, say
 from appliance.programs.start import own_command
 from appliance.settings import AsyncCommand
 
@@ -140,7 +140,7 @@ async def _show_status(user: bool, as_json: bool) -> int:
     if as_json:
         print_json(found)
     else:
-        click.echo(_in_words(found))
+        click.echo(as_called(_in_words(found)))
     return 0 if found.state == "active" else NOT_RUNNING
 
 

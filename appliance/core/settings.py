@@ -14,9 +14,12 @@ from appliance.errors import OpenDoor
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8080
+DEFAULT_URL = f"http://{DEFAULT_HOST}:{DEFAULT_PORT}"
 DEFAULT_MODELS_MAX = 4
 KEY_VARIABLE = "LLAMA_APPLIANCE_API_KEY"
 """The environment variable with the keys of clients."""
+URL_VARIABLE = "LLAMA_APPLIANCE_URL"
+"""The environment variable with the server that commands ask."""
 
 
 class Cors(Struct, frozen=True, kw_only=True):

@@ -210,7 +210,7 @@ def _unreachable(endpoint: str, why: str) -> Worker:
         endpoint=endpoint,
         state="unreachable",
         why=(
-            f"worker {endpoint} cannot be reached: {why}; is 'llama-appliance rpc-worker' running there, "
+            f"worker {endpoint} cannot be reached: {why}; is an rpc-worker of llama-appliance running there, "
             "and does its firewall let this machine in?"
         ),
     )

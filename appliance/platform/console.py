@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import select
 import stat
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TextIO
 
@@ -75,6 +76,25 @@ def _line(when: float, level: str, message: str) -> str:
     return msgspec.json.encode({"time": round(when, 3), "level": level, "message": message}).decode()
 
 
+_COMMAND = re.compile(rf"(?:(?<=')|(?<=\$ )){PROGRAM} (?=[a-z])")
+_called: Callable[[], str] = lambda: PROGRAM  # noqa: E731  until `call_as`
+
+
+def call_as(called: Callable[[], str]) -> None:
+    """``called`` tells how a shell starts this program here; from now on messages name it so."""
+    global _called
+    _called = called
+
+
+def as_called(text: str) -> str:
+    """Return a message with this program's commands, ``'llama-appliance VERB ...'``, as they can be typed here.
+
+    The texts of errors just name the program: the code that finds a fault does not know where the program lies, and
+    a client on another machine may read the same text.
+    """
+    return _COMMAND.sub(lambda _: f"{_called()} ", text)
+
+
 _quiet = False
 
 
@@ -112,6 +132,7 @@ def say(message: str, level: str = "info") -> None:
     """Write one line to standard error, and into the file of `keep_log`; see `say_here`."""
     if _quiet and level != "error":
         return
+    message = as_called(message)
     into_file(message)
     say_here(message, level)
 

@@ -13,9 +13,11 @@ level imports: where nothing was ever upgraded it looks for one file.
 from __future__ import annotations
 
 import os
+import shlex
+import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -63,7 +65,27 @@ def own_command() -> list[str]:
         return [_leader]
     if is_frozen():
         return [str(Path(sys.executable).resolve())]
-    return [sys.argv[0]] if own_folder() is not None else [sys.executable, "-m", "appliance"]
+    if own_folder() is not None:
+        return [sys.argv[0]]
+    beside = Path(sys.executable).with_name(PROGRAM + (".exe" if sys.platform == "win32" else ""))
+    return [str(beside)] if beside.is_file() else [sys.executable, "-m", "appliance"]
+
+
+def called() -> str:
+    """Return how a shell of this machine starts this program: by its name if PATH leads to it, else by its path."""
+    command, found = own_command(), shutil.which(PROGRAM)
+    if found is not None and len(command) == 1 and Path(found).resolve() == Path(command[0]).resolve():
+        return PROGRAM
+    return in_shell(command)
+
+
+def in_shell(words: Sequence[str]) -> str:
+    """Return the words as one line for a shell."""
+    if sys.platform == "win32":
+        import subprocess
+
+        return subprocess.list2cmdline(words)
+    return shlex.join(words)
 
 
 def linked(root: Path) -> Iterator[tuple[str, Path]]:

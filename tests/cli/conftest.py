@@ -9,8 +9,7 @@ import pytest
 from command_line import Command, Outcome
 
 from appliance.cli.app import run
-from appliance.cli.remote import URL_VARIABLE
-from appliance.core.settings import KEY_VARIABLE
+from appliance.core.settings import KEY_VARIABLE, URL_VARIABLE
 from appliance.engines.found import ENGINE_VARIABLE
 from appliance.settings import Program
 

@@ -259,7 +259,7 @@ def test_what_the_embedded_engine_cannot_honour_runs_on_another_or_is_refused_wi
     refused = run_command(*words, cwd=tmp_path, env={ENGINE_VARIABLE: "embedded"})
     assert refused.returncode == 1
     assert "the embedded engine cannot honour --spm-infill" in refused.stderr
-    assert "'llama-appliance engines install' fetches an engine that can" in refused.stderr
+    assert "llama-appliance engines install' fetches an engine that can" in refused.stderr
     path = f"{Path(built_engine).parent}{os.pathsep}{os.environ['PATH']}"
     server = start_server(*words, env={"PATH": path})
     server.wait_healthy()

@@ -6,12 +6,16 @@ import json
 import os
 import re
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
+from gguf_files import write_model
 from program import COMMAND, STARTER_QUESTION, Server, StartServer, fresh_environment, http, one_engine, run_command
 from waiting import wait
+
+from appliance.engines.found import ENGINE_VARIABLE
 
 
 @pytest.fixture
@@ -123,6 +127,58 @@ def test_without_a_server_the_verbs_that_need_one_say_how_to_start_it(nobody_lis
         assert (done.returncode, done.stdout) == (1, ""), argv
         assert "llama-appliance serve" in done.stderr
         assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no such shell")
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("serve", "--listen", "127.0.0.1:0"),
+        ("serve", "--listen", "unix:s.sock", "--listen", "0.0.0.0:0", "--api-key", "secret", "--no-starter"),
+        ("llama-server", "--port", "0", "--api-prefix", "/llm", "--models-dir", "models"),
+    ],
+)
+def test_the_line_to_try_can_be_pasted_as_it_stands(
+    start_server: StartServer, fake_engine: Path, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    models = tmp_path / "models"
+    models.mkdir()
+    write_model(models / "it's $HOME.gguf")
+    more = () if "--models-dir" in words else ("--models-dir", str(models), "--no-stores")
+    server = start_server(*words, *more, env={ENGINE_VARIABLE: str(fake_engine)}, listening=False)
+    said, line = wait(lambda: re.search(r"^  try(.*?): (.+)$", server.told(), re.M), told=server.told).groups()
+    keyed = "secret" in words
+    assert said == (", with a key in LLAMA_APPLIANCE_API_KEY" if keyed else "")
+    env = fresh_environment(tmp_path) | ({"LLAMA_APPLIANCE_API_KEY": "secret"} if keyed else {})
+    done = subprocess.run(["sh", "-c", line], cwd="/", env=env, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, ""), line
+    assert done.stdout.startswith("Once upon a time")
+    assert "secret" not in server.told()
+
+
+def test_a_server_that_run_cannot_reach_gives_no_line_to_try(start_server: StartServer, fake_engine: Path) -> None:
+    server = start_server("serve", "--listen", "unix:s.sock", env={ENGINE_VARIABLE: str(fake_engine)}, listening=False)
+    wait(lambda: "more models: put" in server.told(), told=server.told)
+    server.process.terminate()
+    assert server.wait(20) == 0
+    assert "try" not in server.told()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no such shell")
+@pytest.mark.parametrize("path", ["with it", "without it", "with another one"])
+def test_a_message_names_the_program_so_that_a_shell_finds_it(nobody_listens: str, tmp_path: Path, path: str) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / COMMAND.name).write_text("#!/bin/sh\nexit 9\n")
+    (other / COMMAND.name).chmod(0o755)
+    folders = [str(other)] if path == "with another one" else [str(COMMAND.parent)] if path == "with it" else []
+    env = {"PATH": os.pathsep.join([*folders, "/usr/bin", "/bin"])}
+    told = run_command("ps", "--url", nobody_listens, cwd=tmp_path, env=env).stderr
+    command = re.search("'(.+) serve'", told)
+    assert command is not None, told
+    assert command[1] == ("llama-appliance" if path == "with it" else str(COMMAND))
+    version = ["sh", "-c", f"{command[1]} --version"]
+    assert subprocess.run(version, env=fresh_environment(tmp_path) | env, cwd="/", timeout=60).returncode == 0
 
 
 def test_ls_works_without_a_server_and_shows_what_is_wrong(tmp_path: Path) -> None:

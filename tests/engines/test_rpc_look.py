@@ -126,7 +126,7 @@ async def test_nobody_there(free_port: Callable[[], int]) -> None:
     worker = await look_at_worker(endpoint)
     assert worker.state == "unreachable"
     assert f"worker {endpoint} cannot be reached: connection refused; is" in worker.why
-    assert "is 'llama-appliance rpc-worker' running there" in worker.why
+    assert "is an rpc-worker of llama-appliance running there" in worker.why
 
 
 async def test_a_queue_that_is_full() -> None:
