@@ -139,7 +139,8 @@ def agent() -> None:
     \b
     Examples:
       llama-appliance agent run task.yaml
-      echo "What is in this folder?" | llama-appliance agent run - --model starter --tool file_glob_search
+      echo "What can you do?" | llama-appliance agent run - --model starter
+      echo "What is in this folder?" | llama-appliance agent run - --model MODEL --tool file_glob_search
     """
 
 
@@ -168,7 +169,8 @@ def run_agent(
     \b
     Examples:
       llama-appliance agent run task.yaml
-      echo "What is in this folder?" | llama-appliance agent run - --model starter --tool file_glob_search
+      echo "What can you do?" | llama-appliance agent run - --model starter
+      echo "What is in this folder?" | llama-appliance agent run - --model MODEL --tool file_glob_search
     """
     task = read_task(file)
     if model is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from program import COMMAND, STARTER_QUESTION, Server, http, run_command, wait_gone
+from program import COMMAND, STARTER_QUESTION, Server, fresh_environment, http, run_command, wait_gone
 from waiting import wait
 
 StartServer = Callable[..., Server]
@@ -56,6 +57,26 @@ def test_a_run_from_the_terminal(server: Server, tmp_path: Path) -> None:
     done = run_command("agent", "run", "task.json", "--url", server.url, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="the page's commands are for a shell")
+def test_the_first_commands_of_the_page_work_on_a_server_without_options(server: Server, tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "agents.md").read_text("utf-8")
+    env = {**fresh_environment(tmp_path), "LLAMA_APPLIANCE_URL": server.url}
+    env["PATH"] = f"{COMMAND.parent}{os.pathsep}{env['PATH']}"
+    run, answers = "", list[str]()
+    for shown in page.partition("\n\n    $ ")[2].partition("\n\n")[0].split("\n    $ "):
+        [command] = re.findall(r"\A(?:.*\\\n)*.*", shown)[:1]
+        words = re.sub(r"run_[0-9a-f]{16}", run, command.replace("localhost:8080", server.url))
+        done = subprocess.run(["sh", "-c", words], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        answers.append(done.stdout)
+        if begun := re.search(r'"id":"(run_[0-9a-f]{16})"', done.stdout):
+            run = begun[1]
+            assert result(server, run)["state"] == "completed"
+    assert len(answers) == 3
+    assert answers[0].strip()
+    assert json.loads(answers[2])["output"]
 
 
 @pytest.mark.skipif(os.name == "nt", reason="there is no SIGSTOP")
