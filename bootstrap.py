@@ -28,6 +28,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -213,15 +214,43 @@ def set_up(venv: Path, profile: str) -> None:
     (venv / STAMP_NAME).unlink(missing_ok=True)
     (venv / BEGUN_NAME).touch()
     pip = pip_of(venv)
-    install(pip, "--require-hashes", "-r", str(ROOT / "requirements" / PROFILES[profile]))
-    install_embedded(pip)
-    install(pip, "--no-deps", "--no-build-isolation", "--editable", str(ROOT))
+    packages = ROOT / "requirements" / PROFILES[profile]
+    count = sum(line[:1].isalnum() for line in packages.read_text(encoding="utf-8").splitlines())
+    with telling(f"installing {count} packages (requirements/{packages.name})"):
+        install(pip, "--require-hashes", "-r", str(packages))
+    with telling("installing the embedded engine, llama.cpp"):
+        install_embedded(pip)
+    with telling("installing the program itself"):
+        install(pip, "--no-deps", "--no-build-isolation", "--editable", str(ROOT))
     stamp = {"python": os.path.realpath(venv_python(venv)), profile: digest(profile)}
     temporary = venv / f"{STAMP_NAME}.new"
     temporary.write_text(json.dumps(stamp, indent=2) + "\n", encoding="utf-8")
     temporary.replace(venv / STAMP_NAME)
     (venv / BEGUN_NAME).unlink()
     say(f"set up in {time.monotonic() - began:.0f} s")
+
+
+TELL_EVERY = 10.0
+"""Seconds between two lines that say that pip is still at work, which says nothing for a minute or two itself."""
+
+
+@contextmanager
+def telling(what: str) -> Generator[None]:
+    """Say what is being done, and while the block runs, that it goes on: in lines, for terminals and for logs."""
+    began, over = time.monotonic(), threading.Event()
+
+    def tell() -> None:
+        while not over.wait(TELL_EVERY):
+            say(f"  {what}: goes on after {time.monotonic() - began:.0f} s")
+
+    say(f"  {what}")
+    thread = threading.Thread(target=tell, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def reusable(venv: Path) -> bool:
