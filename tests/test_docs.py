@@ -155,7 +155,7 @@ def test_flags_in_the_documents_exist() -> None:
         assert flags.lookup(flag) or older or flag in bootstrap or f'"{flag}"' in suites, flag
     for flag in flags_of(README + COMMANDS + HTTP):
         assert flag in known or flags.lookup(flag) or flag in bootstrap or flag == "--help", flag
-    assert set(flags_of(AGENTS)) <= options([run_agent])
+    assert set(flags_of(AGENTS)) <= options([run_agent, serve])
     assert set(flags_of(ENGINES)) <= options([*engines.commands.values(), serve]) | {"--help"}
     assert set(flags_of(SWAP)) <= options([*config.commands.values(), serve])
 

@@ -76,7 +76,7 @@ def _line(when: float, level: str, message: str) -> str:
     return msgspec.json.encode({"time": round(when, 3), "level": level, "message": message}).decode()
 
 
-_COMMAND = re.compile(rf"(?:(?<=')|(?<=\$ )){PROGRAM} (?=[a-z])")
+_COMMAND = re.compile(rf"(?:(?<=')|(?<=\$ )){PROGRAM} (?=[a-z-])")
 _called: Callable[[], str] = lambda: PROGRAM  # noqa: E731  until `call_as`
 
 

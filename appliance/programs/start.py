@@ -13,8 +13,6 @@ level imports: where nothing was ever upgraded it looks for one file.
 from __future__ import annotations
 
 import os
-import shlex
-import shutil
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -73,6 +71,8 @@ def own_command() -> list[str]:
 
 def called() -> str:
     """Return how a shell of this machine starts this program: by its name if PATH leads to it, else by its path."""
+    import shutil
+
     command, found = own_command(), shutil.which(PROGRAM)
     if found is not None and len(command) == 1 and Path(found).resolve() == Path(command[0]).resolve():
         return PROGRAM
@@ -85,6 +85,8 @@ def in_shell(words: Sequence[str]) -> str:
         import subprocess
 
         return subprocess.list2cmdline(words)
+    import shlex
+
     return shlex.join(words)
 
 
