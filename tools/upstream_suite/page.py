@@ -22,7 +22,7 @@ from run import ROOT, SOURCE, SetupError, cache_folder, engine, exclusive, say, 
 from bootstrap import page_packages
 
 sys.path.insert(0, str(ROOT / "tests"))
-from needs import advice, is_here  # noqa: E402 - it lies beside the tests
+from needs import advice, is_here
 
 TEST = "tests/e2e/test_llama_page.py"
 
