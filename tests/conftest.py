@@ -36,6 +36,8 @@ settings.register_profile("unshrunk", settings.get_profile("fast"), phases=(Phas
 
 OF_PYTHON = {getattr(signal, name) for name in ("SIGPIPE", "SIGXFSZ") if hasattr(signal, name)}
 """Signals that Python ignores itself, and gives back to those it begins."""
+DEFAULT_SERVER = ("127.0.0.1", 8080)
+"""Where the verbs of the command line look for a server."""
 LONG: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "soak": ("MINUTES", "all owners under load for so long", ("long/test_soak.py",)),
     "fuzz": ("N", "so many damaged inputs for each parser", ("long/test_fuzz.py",)),
@@ -105,6 +107,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     reasons = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in skipped)
     for reason, count in reasons.most_common():
         terminalreporter.line(f"SKIPPED [{count}] {reason}", yellow=True)
+    with socket.socket() as probe:
+        if terminalreporter.stats.get("failed") and probe.connect_ex(DEFAULT_SERVER) == 0:
+            terminalreporter.line(
+                f"{DEFAULT_SERVER} is taken: verbs ask that server, in tests as well; end it", red=True
+            )
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:

@@ -43,7 +43,12 @@ BOOTSTRAP = "import os, sys; os.execv(sys.executable, [sys.executable, '-m', 'py
 
 def run(folder: Path, *words: str) -> tuple[int, str]:
     """Exit status and output of Python in this folder, with the conftest of all tests as a plugin and an empty PATH."""
-    env = os.environ | {"PYTHONPATH": str(TESTS), "PYTEST_PLUGINS": "conftest", "PATH": "/nowhere", "PYTEST_ADDOPTS": ""}
+    env = os.environ | {
+        "PYTHONPATH": str(TESTS),
+        "PYTEST_PLUGINS": "conftest",
+        "PATH": "/nowhere",
+        "PYTEST_ADDOPTS": "",
+    }
     done = subprocess.run([sys.executable, *words], cwd=folder, env=env, capture_output=True, text=True)
     return done.returncode, done.stdout + done.stderr
 
