@@ -71,11 +71,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def hear_ignored_signals() -> None:
-    """Give every process that the tests begin the system's answer to signals, whatever this one was begun with.
+    """Give every process that the tests begin the default answer to signals, however this one was begun.
 
-    A shell starts ``nohup COMMAND`` and ``COMMAND &`` with signals ignored, as many a CI does, and a process hands that
-    on to those it begins. A signal that is heard, it does not hand on. This process hears and does nothing, so it
-    ignores the signals as it should.
+    ``nohup COMMAND``, ``COMMAND &`` and many a CI begin a process with signals ignored, and it hands that on to all that
+    it begins. A handler is not handed on: a program that is executed has the default in its place. With a handler that
+    does nothing, this process goes on ignoring those signals, as it was asked to.
     """
     for number in signal.valid_signals() - OF_PYTHON:
         if signal.getsignal(number) is signal.SIG_IGN:
@@ -109,9 +109,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.line(f"SKIPPED [{count}] {reason}", yellow=True)
     with socket.socket() as probe:
         if terminalreporter.stats.get("failed") and probe.connect_ex(DEFAULT_SERVER) == 0:
-            terminalreporter.line(
-                f"{DEFAULT_SERVER} is taken: verbs ask that server, in tests as well; end it", red=True
-            )
+            where = ":".join(map(str, DEFAULT_SERVER))
+            terminalreporter.line(f"end what listens on {where}: verbs ask that server, in tests as well", red=True)
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
