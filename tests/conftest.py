@@ -73,9 +73,9 @@ def pytest_configure(config: pytest.Config) -> None:
 def hear_ignored_signals() -> None:
     """Give every process that the tests begin the default answer to signals, however this one was begun.
 
-    ``nohup COMMAND``, ``COMMAND &`` and many a CI begin a process with signals ignored, and it hands that on to all that
-    it begins. A handler is not handed on: a program that is executed has the default in its place. With a handler that
-    does nothing, this process goes on ignoring those signals, as it was asked to.
+    ``nohup COMMAND``, ``COMMAND &`` and many a CI begin a process with signals ignored, and it hands that on to those
+    that it begins. A handler is not handed on: a program that is executed has the default in its place. With a handler
+    that does nothing, this process goes on ignoring those signals, as it was asked to.
     """
     for number in signal.valid_signals() - OF_PYTHON:
         if signal.getsignal(number) is signal.SIG_IGN:
