@@ -85,7 +85,7 @@ def hear_ignored_signals() -> None:
 def pytest_itemcollected(item: pytest.Item) -> None:
     """A test needs what its fixtures need."""
     for name in FIXTURES.keys() & set(getattr(item, "fixturenames", ())):
-        item.add_marker(pytest.mark.needs(FIXTURES[name]))
+        item.add_marker(pytest.mark.needs(*FIXTURES[name]))
 
 
 @pytest.hookimpl(tryfirst=True)

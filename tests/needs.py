@@ -77,15 +77,16 @@ OTHERS: dict[str, tuple[Callable[[], object], str]] = {
 }
 """Needs that are more than a program: whether they are here, and how to get them."""
 
-FIXTURES = {
-    "built_engine": "llama-server",
-    "certificate": "openssl",
-    "cpu_build": "cpu-build",
-    "every_engine": "llama-server",
-    "lavapipe": "lavapipe",
-    "vulkan_build": "vulkan-build",
+FIXTURES: dict[str, tuple[str, ...]] = {
+    "built_engine": ("llama-server",),
+    "certificate": ("openssl",),
+    "cpu_build": ("cpu-build",),
+    "every_engine": ("llama-server",),
+    "lavapipe": ("lavapipe",),
+    "play": ("node", "chromium", "page-packages"),
+    "vulkan_build": ("vulkan-build",),
 }
-"""What every test with one of these fixtures needs: those that modules share."""
+"""What every test with one of these fixtures needs: those that many tests share."""
 
 
 @cache

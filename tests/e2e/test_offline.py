@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from program import Server, StartServer, fresh_environment, http, one_engine, run_command
 
-pytestmark = pytest.mark.needs("strace")
 CALLS = ("-D", "-f", "-qq", "-e", "trace=connect,sendto,sendmsg,sendmmsg", "-e", "signal=none")
 ELSEWHERE = "192.0.2.1"
 """An address for documentation, which nobody has (RFC 5737)."""
@@ -23,6 +22,7 @@ def reached(log: Path) -> set[str]:
     return {each for each in found if not each.startswith("127.") and each not in ("::1", "0.0.0.0", "::")}
 
 
+@pytest.mark.needs("strace")
 def test_the_account_shows_what_leaves(tmp_path: Path) -> None:
     """Otherwise the next test could not fail."""
     code = f"import socket; socket.socket(socket.AF_INET, socket.SOCK_DGRAM).connect(('{ELSEWHERE}', 9))"
@@ -31,6 +31,7 @@ def test_the_account_shows_what_leaves(tmp_path: Path) -> None:
     assert reached(tmp_path / "log") == {ELSEWHERE}
 
 
+@pytest.mark.needs("strace")
 @one_engine
 def test_no_call_leaves_the_machine(engine: str, tmp_path: Path) -> None:
     """From the start to the end: loading, chatting, asking for downloads and for other servers."""

@@ -24,7 +24,6 @@ from appliance.core.models.recommended import RECOMMENDED
 from appliance.engines.embedded import available
 from appliance.engines.found import EMBEDDED, ENGINE_VARIABLE
 
-pytestmark = pytest.mark.needs("node", "chromium", "page-packages")
 ROOT = Path(__file__).resolve().parents[2]
 SCENARIOS = ROOT / "tests" / "web" / "scenarios.mjs"
 TIME = 120
@@ -415,6 +414,7 @@ def test_models_are_loaded_and_unloaded(play: Play, serve_fake: Callable[..., Se
     play("models", serve_fake())
 
 
+@pytest.mark.needs("node", "page-packages")
 def test_the_development_server_stands_in_front_of_a_running_one(
     serve_fake: Callable[..., Server], free_port: Callable[[], int]
 ) -> None:
