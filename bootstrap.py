@@ -368,26 +368,31 @@ def run_check(args: Sequence[str]) -> int:
 
 
 def run_web(args: Sequence[str]) -> int:
-    """Install what the page's lock file pins, if that has changed, and check its types; then build it, or compare."""
-    npm, node = shutil.which("npm"), shutil.which("node")
-    if npm is None or node is None:
-        raise SetupError("the page is built with Node 20.19 or newer; on Debian 'apt-get install nodejs npm' brings it")
+    """Check the types of the page; then build it, or compare."""
+    npm, node = page_packages()
     folder = ROOT / "appliance" / "web"
-    wanted, stamp = (
-        hashlib.sha256((folder / "package-lock.json").read_bytes()),
-        folder / "node_modules" / ".lock.sha256",
-    )
-    with exclusive(folder / "node_modules" / LOCK_NAME, "the packages of the page"):
-        if not stamp.is_file() or stamp.read_text(encoding="utf-8") != wanted.hexdigest():
-            command = [npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
-            status = subprocess.run(command, cwd=folder, check=False).returncode
-            if status != 0:
-                return status
-            stamp.write_text(wanted.hexdigest(), encoding="utf-8")
     status = subprocess.run([npm, "run", "--silent", "check"], cwd=folder, check=False).returncode
     if status != 0:
         return status
     return become([node, "build.mjs", *args], folder=folder)
+
+
+def page_packages() -> tuple[str, str]:
+    """Install what the page's lock file pins, if that has changed. Return npm and node. Raises SetupError."""
+    npm, node = shutil.which("npm"), shutil.which("node")
+    if npm is None or node is None:
+        raise SetupError("the page is built with Node 20.19 or newer; on Debian 'apt-get install nodejs npm' brings it")
+    folder = ROOT / "appliance" / "web"
+    wanted = hashlib.sha256((folder / "package-lock.json").read_bytes()).hexdigest()
+    stamp = folder / "node_modules" / ".lock.sha256"
+    with exclusive(folder / "node_modules" / LOCK_NAME, "the packages of the page"):
+        if not stamp.is_file() or stamp.read_text(encoding="utf-8") != wanted:
+            say(f"installing the packages of the page into {stamp.parent}")
+            command = [npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
+            if subprocess.run(command, cwd=folder, stdout=sys.stderr, check=False).returncode != 0:
+                raise SetupError(f"'npm ci' failed in {folder}; what it said is above")
+            stamp.write_text(wanted, encoding="utf-8")
+    return npm, node
 
 
 def run_freeze(args: Sequence[str]) -> int:

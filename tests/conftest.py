@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import sys
 import uuid
+from collections import Counter
 from collections.abc import Callable, Generator
 from functools import partial
 from pathlib import Path
@@ -15,6 +17,7 @@ from gguf_files import WriteModel
 from gguf_files import write_model as write_model_file
 from hypothesis import HealthCheck, Phase, settings
 from leftovers import MARK, Leftovers
+from needs import FIXTURES, advice, is_here
 from waiting import wait
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -31,6 +34,10 @@ settings.register_profile("unshrunk", settings.get_profile("fast"), phases=(Phas
 """For tools/mutants.py, which wants to know that a test fails, and not with how little."""
 
 
+OF_PYTHON = {getattr(signal, name) for name in ("SIGPIPE", "SIGXFSZ") if hasattr(signal, name)}
+"""Signals that Python ignores itself, and gives back to those it begins."""
+DEFAULT_SERVER = ("127.0.0.1", 8080)
+"""Where the verbs of the command line look for a server."""
 LONG: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "soak": ("MINUTES", "all owners under load for so long", ("long/test_soak.py",)),
     "fuzz": ("N", "so many damaged inputs for each parser", ("long/test_fuzz.py",)),
@@ -45,6 +52,7 @@ LONG: dict[str, tuple[str, str, tuple[str, ...]]] = {
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--deep", action="store_true", help="many more examples for every property (Hypothesis)")
+    parser.addoption("--all-needs", action="store_true", help="a test fails when what it needs is not here")
     parser.addoption("--llama-page", default="", metavar="DIR", help="llama.cpp's own page, as it was built; driven")
     for name, (number, what, files) in LONG.items():
         told = f"{what}; only {' and '.join(files)} run, unless others are named"
@@ -52,6 +60,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    hear_ignored_signals()
     deep = config.getoption("--deep") or os.environ.get("LLAMA_APPLIANCE_DEEP")
     named: str | None = config.getoption("--hypothesis-profile")
     settings.load_profile(named or ("deep" if deep else "fast"))
@@ -59,6 +68,49 @@ def pytest_configure(config: pytest.Config) -> None:
     chosen = [str(ROOT / "tests" / file) for name in LONG if config.getoption(f"--{name}") for file in LONG[name][2]]
     if chosen and config.args_source is not pytest.Config.ArgsSource.ARGS:
         config.args = chosen
+
+
+def hear_ignored_signals() -> None:
+    """Give every process that the tests begin the default answer to signals, however this one was begun.
+
+    ``nohup COMMAND``, ``COMMAND &`` and many a CI begin a process with signals ignored, and it hands that on to those
+    that it begins. A handler is not handed on: a program that is executed has the default in its place. With a handler
+    that does nothing, this process goes on ignoring those signals, as it was asked to.
+    """
+    for number in signal.valid_signals() - OF_PYTHON:
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """A test needs what its fixtures need."""
+    for name in FIXTURES.keys() & set(getattr(item, "fixturenames", ())):
+        item.add_marker(pytest.mark.needs(*FIXTURES[name]))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip a test whose needs are not here, before any of its fixtures; or fail it."""
+    needs = sorted({need for mark in item.iter_markers("needs") for need in mark.args})
+    if missing := [advice(need) for need in needs if not is_here(need)]:
+        reason = f"needs {', '.join(missing)}"
+        if item.config.getoption("--all-needs"):
+            pytest.fail(reason, pytrace=False)
+        pytest.skip(reason)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """One line for each reason to skip; pytest has one for each file, too."""
+    skipped = terminalreporter.stats.get("skipped", ())
+    if skipped:
+        terminalreporter.section("skipped, by reason")
+    reasons = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in skipped)
+    for reason, count in reasons.most_common():
+        terminalreporter.line(f"SKIPPED [{count}] {reason}", yellow=True)
+    with socket.socket() as probe:
+        if terminalreporter.stats.get("failed") and probe.connect_ex(DEFAULT_SERVER) == 0:
+            where = ":".join(map(str, DEFAULT_SERVER))
+            terminalreporter.line(f"end what listens on {where}: verbs ask that server, in tests as well", red=True)
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from pathlib import Path
-
-import pytest
 
 NAME = "libnvidia-ml.so.1"
 SOURCE = r"""
@@ -43,15 +40,12 @@ int nvmlDeviceGetComputeRunningProcesses_v3(void *handle, unsigned *count, proce
 
 def build(folder: Path, *, at_init: str = "", at_work: str = "") -> Path:
     """Compile it; these statements are executed when it is initialised, and when it is asked how busy a card is."""
-    compiler = shutil.which("gcc") or shutil.which("cc")
-    if compiler is None:
-        pytest.skip("there is no C compiler")
     folder.mkdir(parents=True, exist_ok=True)
     source = folder / "nvml.c"
     source.write_text(SOURCE)
     library = folder / NAME
     subprocess.run(
-        [compiler, "-shared", "-fPIC", "-w", f"-DINIT={at_init}", f"-DWORK={at_work}", "-o", library, source],
+        ["cc", "-shared", "-fPIC", "-w", f"-DINIT={at_init}", f"-DWORK={at_work}", "-o", library, source],
         check=True,
     )
     return library

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Generator
@@ -24,7 +23,7 @@ from report import BEGIN, END, Run
 from rows import ROWS
 from swaps import Engine, swaps
 
-pytestmark = pytest.mark.skipif(not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="no C compiler")
+pytestmark = pytest.mark.needs("cc")
 
 RELAY = """
 import socket, sys, threading, time

@@ -69,6 +69,13 @@ def test_a_descriptor_is_seen() -> None:
         os.close(writer)
 
 
+def test_a_process_that_the_tests_begin_ignores_no_signal() -> None:
+    """Whatever these tests were begun with; `.ci/in-debian --bare` begins them as nohup does."""
+    code = "import signal; print(*(n.name for n in signal.Signals if signal.getsignal(n) is signal.SIG_IGN))"
+    done = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, check=True, text=True)
+    assert set(done.stdout.split()) <= {"SIGPIPE", "SIGXFSZ"}, "these two Python ignores itself"
+
+
 @contextmanager
 def thread(name: str) -> Generator[None]:
     done = threading.Event()

@@ -100,7 +100,7 @@ def test_equal_files_give_equal_lists_whenever_they_were_written(contents: Modul
     assert first != finish(contents, other)
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not here")
+@pytest.mark.needs("openssl")
 def test_the_signature_holds_for_these_bytes_alone(contents: ModuleType, payload: Path, tmp_path: Path) -> None:
     finish(contents, payload)
     key, public = tmp_path / "key.pem", tmp_path / "key.pub"
@@ -126,7 +126,7 @@ def test_the_signature_holds_for_these_bytes_alone(contents: ModuleType, payload
     assert subprocess.run(check, capture_output=True).returncode != 0
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not here")
+@pytest.mark.needs("openssl")
 def test_a_key_that_cannot_sign_is_named_with_the_fix(contents: ModuleType, payload: Path, tmp_path: Path) -> None:
     finish(contents, payload)
     with pytest.raises(SystemExit, match="openssl genpkey -algorithm ed25519"):

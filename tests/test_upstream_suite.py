@@ -95,6 +95,15 @@ def test_the_document_holds_every_outcome() -> None:
     assert document["columns"]["ours"]["suites"]["basic"][0]["reason"] == "assert 501 == 200"
 
 
+def test_the_page_is_not_begun_where_it_cannot_be_driven(tmp_path: Path) -> None:
+    env = {"PATH": "/nowhere", "CHROMIUM": "/nowhere", "HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)}
+    command = [sys.executable, str(RUN.with_name("page.py"))]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert [word for word in ("chromium (", "node (", "npm (") if word not in done.stderr] == []
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_command_finds_everything_that_it_builds_on() -> None:
     done = subprocess.run([sys.executable, RUN, "--help"], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")

@@ -31,6 +31,15 @@ _NOT_GLOBAL = tuple(
 )
 """IPv4 networks about which versions of Python disagree, or that hold no servers (RFC 6890)."""
 _GLOBAL_6 = ip_network("2000::/3")
+_NOT_GLOBAL_6 = tuple(
+    ip_network(network)
+    for network in (
+        "2001::/23",  # protocol assignments, and Teredo among them
+        "2001:db8::/32",  # documentation
+        "3fff::/20",  # documentation
+    )
+)
+"""The same of those; Python is not asked, because its versions disagree about most of them (RFC 6890, RFC 9637)."""
 _NAT64 = ip_network("64:ff9b::/96")
 """IPv6 addresses that stand for an IPv4 one (RFC 6052)."""
 
@@ -108,12 +117,10 @@ def _is_public_4(address: IPv4Address) -> bool:
 
 def _is_public_6(address: IPv6Address) -> bool:
     """True for a public address; one that carries an IPv4 address is as public as that."""
-    if address in _NAT64:
-        return _is_public_4(IPv4Address(int(address) & 0xFFFFFFFF))
-    if address not in _GLOBAL_6 or not address.is_global:
-        return False
-    carried = [address.sixtofour, *(address.teredo or ())]
-    return all(_is_public_4(inner) for inner in carried if inner is not None)
+    carried = IPv4Address(int(address) & 0xFFFFFFFF) if address in _NAT64 else address.sixtofour
+    if carried is not None:
+        return _is_public_4(carried)
+    return address in _GLOBAL_6 and not any(address in network for network in _NOT_GLOBAL_6)
 
 
 def names_this_machine(host: str) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -220,9 +219,8 @@ def test_a_disk_that_takes_no_more_is_told_and_nothing_is_lost(tmp_path: Path, h
     assert "10.5 MB already here" in again.stderr
 
 
+@pytest.mark.needs("openssl")
 def test_https_is_spoken_and_its_certificate_checked(tmp_path: Path, hub: FakeHub) -> None:
-    if sys.platform == "win32" and not shutil.which("openssl"):
-        pytest.skip("Windows comes without openssl, which makes the certificate")
     certificate = tmp_path / "certificate.pem"
     subprocess.run(
         "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost "

@@ -165,6 +165,7 @@ def look(endpoint: str) -> Worker:
     return trio.run(look_at_worker, endpoint)
 
 
+@pytest.mark.needs("ggml-rpc-server")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_it_tells_where_it_listens_and_ends_when_asked(
     start: Callable[..., Running], engine: Engine, number: signal.Signals
@@ -181,6 +182,7 @@ def test_it_tells_where_it_listens_and_ends_when_asked(
     assert look(endpoint).state == "unreachable"
 
 
+@pytest.mark.needs("ggml-rpc-server")
 @pytest.mark.skipif(sys.platform == "win32", reason="a process cannot be killed by a signal there")
 def test_a_worker_that_died_is_started_again_on_its_port(start: Callable[..., Running], engine: Engine) -> None:
     running = start()
@@ -193,6 +195,7 @@ def test_a_worker_that_died_is_started_again_on_its_port(start: Callable[..., Ru
     assert look(endpoint).state == "ready"
 
 
+@pytest.mark.needs("ggml-rpc-server")
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGPIPE")
 def test_a_client_that_gave_up_waiting_does_not_take_it_along(start: Callable[..., Running], engine: Engine) -> None:
     running = start()
@@ -208,6 +211,7 @@ def test_a_client_that_gave_up_waiting_does_not_take_it_along(start: Callable[..
     assert running.server().pid == pid
 
 
+@pytest.mark.needs("ggml-rpc-server")
 @pytest.mark.skipif(sys.platform == "win32", reason="a process cannot be killed by a signal there")
 def test_the_worker_does_not_outlive_the_program(start: Callable[..., Running], engine: Engine) -> None:
     running = start()
@@ -219,6 +223,7 @@ def test_the_worker_does_not_outlive_the_program(start: Callable[..., Running], 
     assert not server.is_running() or server.status() == psutil.STATUS_ZOMBIE
 
 
+@pytest.mark.needs("ggml-rpc-server")
 def test_a_device_that_is_not_there(engine: Engine) -> None:
     done = subprocess.run(
         [str(COMMAND), "rpc-worker", "--engine", str(engine.folder), "--listen", "127.0.0.1:0", "--device", "CUDA7"],
@@ -231,6 +236,7 @@ def test_a_device_that_is_not_there(engine: Engine) -> None:
     assert done.stdout == ""
 
 
+@pytest.mark.needs("ggml-rpc-server")
 async def test_two_of_them_serve_a_model(
     start: Callable[..., Running], engine: Engine, starter_model: Path, tmp_path: Path
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -55,7 +54,7 @@ def test_nothing_hides_graphics_cards_or_breaks_their_drivers() -> None:
     assert {line.partition("=")[2] for line in text.splitlines() if line.startswith("DeviceAllow=char-nvidia")}
 
 
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not here")
+@pytest.mark.needs("systemd-analyze")
 @pytest.mark.parametrize("unit", [system_unit, user_unit])
 def test_systemd_accepts_the_unit(unit: object, tmp_path: Path) -> None:
     assert callable(unit)

@@ -6,13 +6,13 @@ import os
 import sys
 from collections.abc import Generator
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
-from program import COMMAND, REQUIRED, Server
+from needs import RENDERERS, compiled
+from program import COMMAND, Server
 
 from appliance.engines import embedded
-from appliance.engines.found import EMBEDDED, list_engines
+from appliance.engines.found import EMBEDDED
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -21,43 +21,22 @@ def _installed() -> None:
         pytest.fail(f"{COMMAND} is missing; install the project: pip install --no-build-isolation -e .")
 
 
-def _missing(what: str) -> NoReturn:
-    message = f"{what} is not on this machine"
-    if os.environ.get(REQUIRED):
-        pytest.fail(message)
-    pytest.skip(message)
-
-
-def _find_built() -> str | None:
-    """A llama-server that was compiled and is whole: the build for the processor, else another, else from PATH."""
-    found = [engine for engine in list_engines() if engine.name != EMBEDDED and not engine.damage]
-    return next((engine.command[0] for engine in sorted(found, key=lambda engine: engine.backend != "cpu")), None)
-
-
 @pytest.fixture(scope="session")
 def built_engine() -> str:
     """The path of a real llama-server."""
-    return _find_built() or _missing("a compiled llama-server (llama-builds/build.py makes one)")
-
-
-def _folder_of(backend: str) -> Path:
-    """A build that was compiled here or installed, and is whole."""
-    for engine in list_engines():
-        if engine.backend == backend and engine.folder is not None and not engine.damage:
-            return Path(engine.folder)
-    _missing(f"a build for {backend} (llama-builds/build.py --backend {backend} makes one)")
+    return str(next(compiled()))
 
 
 @pytest.fixture(scope="session")
 def cpu_build() -> Path:
     """The folder of a real build for processors."""
-    return _folder_of("cpu")
+    return next(compiled("cpu")).parent
 
 
 @pytest.fixture(scope="session")
 def vulkan_build() -> Path:
     """The folder of a real build for Vulkan."""
-    return _folder_of("vulkan")
+    return next(compiled("vulkan")).parent
 
 
 @pytest.fixture(scope="session")
@@ -66,30 +45,25 @@ def lavapipe() -> dict[str, str]:
 
     What it compiles is kept where Mesa keeps it for this user: without that, every first use takes a minute.
     """
-    drivers = sorted(Path("/usr/share/vulkan/icd.d").glob("lvp_icd*.json"))
-    if not drivers:
-        _missing("Mesa's software renderer for Vulkan (Debian: mesa-vulkan-drivers)")
+    driver = next(RENDERERS.glob("lvp_icd*.json"))
     kept = os.environ.get("MESA_SHADER_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return {"VK_DRIVER_FILES": str(drivers[0]), "GGML_VK_VISIBLE_DEVICES": "0", "MESA_SHADER_CACHE_DIR": kept}
+    return {"VK_DRIVER_FILES": str(driver), "GGML_VK_VISIBLE_DEVICES": "0", "MESA_SHADER_CACHE_DIR": kept}
 
 
-@pytest.fixture(scope="session", params=[EMBEDDED, "built"])
+@pytest.fixture(scope="session", params=[EMBEDDED, pytest.param("built", marks=pytest.mark.needs("llama-server"))])
 def engine(request: pytest.FixtureRequest) -> str:
     """A value for ``--engine``, each in turn; "any" for a test with `program.one_engine`."""
-    if request.param == "any" and (found := _find_built()):
-        return found
-    if request.param == "built":
-        return request.getfixturevalue("built_engine")
-    return EMBEDDED if embedded.available() else _missing("the embedded engine")
+    if request.param != EMBEDDED and (found := next(compiled(), None)):
+        return str(found)
+    if not embedded.available():
+        pytest.skip("the embedded engine is not on this machine")
+    return EMBEDDED
 
 
 @pytest.fixture(scope="session")
 def every_engine() -> list[str]:
     """Values for ``--engine``: all that are here."""
-    found = [engine for engine in (EMBEDDED if embedded.available() else None, _find_built()) if engine]
-    if not found or (len(found) < 2 and os.environ.get(REQUIRED)):
-        _missing("an engine")
-    return found
+    return [*([EMBEDDED] if embedded.available() else ()), str(next(compiled()))]
 
 
 @pytest.fixture(scope="session")

@@ -25,8 +25,6 @@ T = TypeVar("T")
 one_engine = pytest.mark.parametrize("engine", ["any"], indirect=True)
 """For tests of what this program does, which is the same with every engine."""
 COMMAND = Path(sysconfig.get_path("scripts")) / ("llama-appliance.exe" if os.name == "nt" else "llama-appliance")
-REQUIRED = "LLAMA_APPLIANCE_REQUIRE_ENGINE"
-"""Set where both engines must be there: a missing one is then a failure and not a skip."""
 STARTER_QUESTION = "Hello! What can you do?"
 START_TIME = 60.0
 """Seconds. It only bounds a failure."""

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from confined import missing
 from engine_folders import HERE, make_build
 from gguf_files import write_model
 from program import COMMAND, Server, fresh_environment, http
@@ -302,11 +301,10 @@ def test_a_disk_that_gets_full_keeps_what_has_come(sender: Machine, receiver: Ma
     assert (receiver.models / "large.gguf").read_bytes() == (sender.models / "large.gguf").read_bytes()
 
 
+@pytest.mark.needs("namespaces")
 def test_a_disk_that_is_too_small_is_seen_before_the_first_byte(
     sender: Machine, receiver: Machine, tmp_path: Path
 ) -> None:
-    if why := missing():
-        pytest.skip(why)
     export(sender, tmp_path / "b", models="large")
     script = (
         f'head -c {30 << 20} /dev/zero >{receiver.data}/filler; "$@" && exit 9; find {receiver.data} -name "*.part"; '

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import mmap
 import os
-import shutil
 import signal
 import struct
 import subprocess
@@ -19,7 +18,7 @@ import psutil
 import pytest
 from jeepney import DBusAddress, new_method_call
 from jeepney.io.blocking import open_dbus_connection
-from program import COMMAND, REQUIRED, fresh_environment, wait_gone
+from program import COMMAND, fresh_environment, wait_gone
 from waiting import wait
 
 if sys.platform != "linux":
@@ -141,9 +140,6 @@ class Screen:
 @pytest.fixture
 def desk(tmp_path: Path) -> Generator[Desk]:
     """A session with a bus, a screen and a panel."""
-    for program in ("dbus-daemon", "Xvfb", "xfce4-panel"):
-        if shutil.which(program) is None:
-            (pytest.fail if os.environ.get(REQUIRED) else pytest.skip)(f"{program} is not on this machine")
     desk = Desk(tmp_path)
     settings = tmp_path / "config" / "xfce4" / "xfconf" / "xfce-perchannel-xml"
     settings.mkdir(parents=True)
@@ -186,6 +182,7 @@ def desk(tmp_path: Path) -> Generator[Desk]:
         yield desk
 
 
+@pytest.mark.needs("dbus-daemon", "Xvfb", "xfce4-panel")
 def test_the_icon_shows_the_server_and_its_menu_steers_it(desk: Desk, tmp_path: Path) -> None:
     program = desk.start()
     try:

@@ -111,6 +111,7 @@ def pack(folder: Path, archive: Path) -> Path:
     return archive
 
 
+@pytest.mark.needs("libvulkan")
 def test_install_use_pin_and_back(machine: Machine, tmp_path: Path) -> None:
     source = tmp_path / "source"
     assert "works, at 1000 and 100 tokens/s" in machine.good("install", "--from", str(make_build(source, build="b100")))
@@ -176,6 +177,7 @@ def test_the_only_working_build_and_the_chosen_one_stay(machine: Machine, tmp_pa
     assert list(machine.root.glob("*/*/engine.json")) == [machine.root / CPU / "b100" / "engine.json"]
 
 
+@pytest.mark.needs("libvulkan")
 def test_a_lying_build_is_installed_shown_and_not_used(machine: Machine, tmp_path: Path) -> None:
     machine.good("install", "--from", str(make_build(tmp_path / "source", build="b100")))
     bad = make_build(tmp_path / "source", "vulkan", "b100", devices=[CARD], lie=Lie(work="garbage", on=["Vulkan0"]))
@@ -191,6 +193,7 @@ def test_a_lying_build_is_installed_shown_and_not_used(machine: Machine, tmp_pat
     assert machine.seats()["linux-x64-vulkan/b100:Vulkan0"] == "untried"
 
 
+@pytest.mark.needs("libvulkan")
 def test_an_archive_is_checked_although_its_build_is_installed_already(machine: Machine, tmp_path: Path) -> None:
     """A sum that is given is compared, or the output says that it was not; and a build that fails is no success."""
     archive = pack(make_build(tmp_path / "source", build="b100"), tmp_path / "llama-b100.tar.gz")

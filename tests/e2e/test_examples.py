@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 from program import STARTER_QUESTION, Server, http
 
+pytestmark = pytest.mark.needs("node", "curl", "jq")
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 
 
 def run(server: Server, *words: str | Path, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    if missing := [name for name in ("node", "curl", "jq") if shutil.which(name) is None]:
-        pytest.skip(f"needs {', '.join(missing)}")
     return subprocess.run([*words], input=stdin, capture_output=True, text=True, timeout=60)
 
 

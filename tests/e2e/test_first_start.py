@@ -18,7 +18,6 @@ pytestmark = [
     pytest.mark.skipif(
         platform_of(sys.platform, platform.machine()) != "linux-x64", reason="the variants are those of Linux"
     ),
-    pytest.mark.real_llama,
 ]
 
 FIRST_ANSWER = 30.0

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +16,7 @@ from program import Server, StartServer
 
 from appliance.engines.found import ENGINE_VARIABLE
 
-pytestmark = pytest.mark.browser
+pytestmark = pytest.mark.needs("node", "chromium", "page-packages")
 ROOT = Path(__file__).resolve().parents[2]
 SCENARIOS = ROOT / "tests" / "web" / "llama_page.mjs"
 TIME = 240
@@ -49,10 +48,8 @@ def serve(page: Path, start_server: StartServer, fake_engine: Path) -> Serve:
 
 
 def play(scenario: str, server: Server, home: Path) -> None:
-    node = shutil.which("node")
-    assert node is not None, "the page's tests need Node, Chromium, and python3 bootstrap.py web"
     done = subprocess.run(
-        ["timeout", str(TIME), node, str(SCENARIOS), scenario, server.url],
+        ["timeout", str(TIME), "node", str(SCENARIOS), scenario, server.url],
         env={**os.environ, "HOME": str(home), "PICTURE": f"/tmp/llama-page-{scenario}.png"},
         capture_output=True,
         text=True,

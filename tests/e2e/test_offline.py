@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +10,6 @@ from pathlib import Path
 import pytest
 from program import Server, StartServer, fresh_environment, http, one_engine, run_command
 
-STRACE = shutil.which("strace")
 CALLS = ("-D", "-f", "-qq", "-e", "trace=connect,sendto,sendmsg,sendmmsg", "-e", "signal=none")
 ELSEWHERE = "192.0.2.1"
 """An address for documentation, which nobody has (RFC 5737)."""
@@ -24,29 +22,23 @@ def reached(log: Path) -> set[str]:
     return {each for each in found if not each.startswith("127.") and each not in ("::1", "0.0.0.0", "::")}
 
 
-@pytest.fixture
-def strace() -> str:
-    if sys.platform != "linux":
-        pytest.skip("strace is for Linux")
-    assert STRACE is not None, "strace is missing (Debian: strace)"
-    return STRACE
-
-
-def test_the_account_shows_what_leaves(strace: str, tmp_path: Path) -> None:
+@pytest.mark.needs("strace")
+def test_the_account_shows_what_leaves(tmp_path: Path) -> None:
     """Otherwise the next test could not fail."""
     code = f"import socket; socket.socket(socket.AF_INET, socket.SOCK_DGRAM).connect(('{ELSEWHERE}', 9))"
-    command = [strace, *CALLS, "-o", str(tmp_path / "log"), sys.executable, "-c", code]
+    command = ["strace", *CALLS, "-o", str(tmp_path / "log"), sys.executable, "-c", code]
     subprocess.run(command, check=False, capture_output=True)
     assert reached(tmp_path / "log") == {ELSEWHERE}
 
 
+@pytest.mark.needs("strace")
 @one_engine
-def test_no_call_leaves_the_machine(strace: str, engine: str, tmp_path: Path) -> None:
+def test_no_call_leaves_the_machine(engine: str, tmp_path: Path) -> None:
     """From the start to the end: loading, chatting, asking for downloads and for other servers."""
     log = tmp_path / "log"
     words = ["serve", "--offline", "--engine", engine, "--threads", "1", "--cors-proxy", "--listen", "127.0.0.1:0"]
     environment = {"HF_ENDPOINT": f"http://{ELSEWHERE}"}
-    with Server(words, tmp_path, environment, under=(strace, *CALLS, "-o", str(log))).wait_listening() as server:
+    with Server(words, tmp_path, environment, under=("strace", *CALLS, "-o", str(log))).wait_listening() as server:
         body = {"model": "starter", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}
         assert http(server, "POST", "/v1/chat/completions", body).status == 200
         refused = http(server, "POST", "/models", {"model": "acme/small-GGUF"})

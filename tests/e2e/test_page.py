@@ -7,7 +7,6 @@ import json
 import os
 import re
 import select
-import shutil
 import socket
 import subprocess
 import sys
@@ -18,14 +17,13 @@ from pathlib import Path
 import pytest
 from gguf_files import write_model
 from hub_process import FakeHub, fake_hub
-from program import REQUIRED, Server, StartServer
+from program import Server, StartServer
 from waiting import wait
 
 from appliance.core.models.recommended import RECOMMENDED
 from appliance.engines.embedded import available
 from appliance.engines.found import EMBEDDED, ENGINE_VARIABLE
 
-pytestmark = pytest.mark.browser
 ROOT = Path(__file__).resolve().parents[2]
 SCENARIOS = ROOT / "tests" / "web" / "scenarios.mjs"
 TIME = 120
@@ -151,19 +149,11 @@ Play = Callable[..., None]
 @pytest.fixture
 def play(tmp_path: Path) -> Play:
     """Run a scenario; ``steps`` are done when it asks for them by name, ``within`` runs the browser somewhere else."""
-    node = shutil.which("node")
-    chromium = os.environ.get("CHROMIUM", "/usr/bin/chromium")
-    packages = ROOT / "appliance" / "web" / "node_modules" / "playwright-core"
-    if node is None or not Path(chromium).exists() or not packages.is_dir():
-        message = "the page's tests need Node, Chromium, and python3 bootstrap.py web"
-        if os.environ.get(REQUIRED):
-            pytest.fail(message)
-        pytest.skip(message)
 
     def run(
         scenario: str, server: Server, *more: str, within: Sequence[str] = (), **steps: Callable[[], object]
     ) -> None:
-        command = [*within, node, str(SCENARIOS), scenario, server.url, *more]
+        command = [*within, "node", str(SCENARIOS), scenario, server.url, *more]
         environment = {**os.environ, "HOME": str(tmp_path), "PICTURE": f"/tmp/page-{scenario}.png"}
         told: list[str] = []
         with subprocess.Popen(
@@ -294,13 +284,8 @@ def test_below_a_path_of_a_proxy(play: Play, serve_fake: Callable[..., Server]) 
     play("prefix", serve_fake())
 
 
+@pytest.mark.needs("namespaces", "ip", "nsenter")
 def test_on_plain_http_without_a_network(play: Play, serve_fake: Callable[..., Server]) -> None:
-    if (
-        shutil.which("nsenter") is None
-        or subprocess.run(["unshare", "-n", "ip", "link"], capture_output=True).returncode
-    ):
-        pytest.skip("network namespaces need root, util-linux and iproute2")
-
     def cut_off() -> None:
         if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWNET):
             raise OSError(ctypes.get_errno(), "unshare")
@@ -429,12 +414,11 @@ def test_models_are_loaded_and_unloaded(play: Play, serve_fake: Callable[..., Se
     play("models", serve_fake())
 
 
+@pytest.mark.needs("node", "page-packages")
 def test_the_development_server_stands_in_front_of_a_running_one(
     serve_fake: Callable[..., Server], free_port: Callable[[], int]
 ) -> None:
     vite = ROOT / "appliance" / "web" / "node_modules" / ".bin" / "vite"
-    if not vite.exists():
-        pytest.skip("needs python3 bootstrap.py web")
     server, port = serve_fake(), free_port()
     command = [str(vite), "--host", "127.0.0.1", "--port", str(port), "--strictPort"]
     with subprocess.Popen(

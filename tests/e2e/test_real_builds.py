@@ -25,7 +25,6 @@ from appliance.core.engines.trials import KNOWN
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="the renderer and the builds are those of Linux"),
-    pytest.mark.real_llama,
 ]
 
 STORY = {"prompt": "Tell me a story.", "n_predict": 120, "temperature": 0, "ignore_eos": True}

@@ -164,6 +164,7 @@ def test_the_warden_comes_back_though_all_files_are_taken(start_server: StartSer
         wait_gone(children)
 
 
+@pytest.mark.needs("root")
 def test_without_a_process_to_be_had_everything_waits(pids: Pids, start_server: StartServer, built_engine: str) -> None:
     server = start(start_server, built_engine, limited=pids.join)
     pids.freeze()
@@ -184,6 +185,7 @@ def finish(server: Server, client: socket.socket) -> bytes:
     return bytes(received)
 
 
+@pytest.mark.needs("root")
 def test_sigterm_without_a_thread_to_be_had_keeps_the_grace(
     pids: Pids, start_server: StartServer, built_engine: str
 ) -> None:

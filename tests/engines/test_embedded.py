@@ -316,6 +316,19 @@ def test_help_version_and_devices_print_and_end() -> None:
 # ---- failures and endings --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="libraries as Linux finds them")
+def test_a_system_that_lacks_a_library_is_told_which_and_its_package(tmp_path: Path) -> None:
+    """A small Debian has no libgomp.so.1. One that is broken stands for it, so that this can be seen elsewhere, too."""
+    (tmp_path / "libgomp.so.1").write_text("no library")
+    env = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
+    done = subprocess.run([*command(), "--version"], env=env, capture_output=True, text=True, timeout=30)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: the embedded engine cannot be loaded: ")
+    assert "libgomp.so.1" in done.stderr
+    assert "apt-get install libgomp1" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_a_broken_model_ends_with_1_and_the_reason(start: Start, starter_model: Path, tmp_path: Path) -> None:
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(starter_model.read_bytes()[:5000])

@@ -13,13 +13,12 @@ from pathlib import Path
 import pytest
 from hollow_models import Hollow, bert, dense, experts, gemma, latent, mamba, write_hollow
 from msgspec import Struct, structs
+from needs import compiled
 
 from appliance.core.fit.estimate import OFFLOADED, RAM, Buffers, Estimate, estimate
 from appliance.core.fit.plan import asked_of
 from appliance.core.models.gguf import read_gguf
 from appliance.engines.embedded import available, command
-
-pytestmark = pytest.mark.real_llama
 
 MIB = 1 << 20
 NEAR = 0.10
@@ -28,7 +27,6 @@ TINY = 2 * MIB
 READY = ("model loaded", "exiting due to")
 LAVAPIPE = {"GGML_VK_VISIBLE_DEVICES": "0"}
 """Without it llama.cpp hides devices that are processors."""
-CACHE = Path(os.environ.get("XDG_CACHE_HOME", "") or Path.home() / ".cache") / "llama-appliance" / "engines"
 KINDS = {"model": "model", "KV": "cache", "RS": "cache", "compute": "compute", "output": "output"}
 
 
@@ -76,33 +74,13 @@ WITH_GPU = {
 }
 
 
-def built(backend: str) -> Path | None:
-    """A build that this checkout's script has made, or that was installed."""
-    found = sorted(CACHE.glob(f"*-{backend}/*/llama-server"))
-    return found[-1] if found else None
-
-
 @pytest.fixture(scope="module")
-def built_cpu(tmp_path_factory: pytest.TempPathFactory) -> Path | None:
+def built_cpu(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The CPU build without its library for AMX, whose copies of weights `estimate` does not count."""
-    server = built("cpu")
-    if server is None:
-        return None
+    server = next(compiled("cpu"))
     folder = tmp_path_factory.mktemp("engine") / "build"
     shutil.copytree(server.parent, folder, ignore=shutil.ignore_patterns("*sapphirerapids*", "licenses"))
     return folder / server.name
-
-
-def sees_lavapipe(server: Path) -> bool:
-    listed = subprocess.run(
-        [server, "--list-devices"],
-        env={**os.environ, **LAVAPIPE},
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
-    return "llvmpipe" in listed.stdout
 
 
 def buffers_of(
@@ -184,21 +162,18 @@ def test_the_embedded_engine_takes_what_was_estimated(name: str, tmp_path: Path)
     check(name, estimated(path, case.words), buffers_of(list(command()), path, case.words)[0])
 
 
-@pytest.mark.skipif(built("cpu") is None, reason="no CPU build of llama-server is in the cache")
+@pytest.mark.needs("cpu-build")
 @pytest.mark.parametrize("name", CASES)
-def test_a_built_server_takes_what_was_estimated(name: str, tmp_path: Path, built_cpu: Path | None):
+def test_a_built_server_takes_what_was_estimated(name: str, tmp_path: Path, built_cpu: Path):
     case = CASES[name]
     path = write_hollow(tmp_path / "hollow.gguf", case.model)
     check(name, estimated(path, case.words), buffers_of([str(built_cpu)], path, case.words)[0])
 
 
-@pytest.mark.skipif(built("vulkan") is None, reason="no Vulkan build of llama-server is in the cache")
+@pytest.mark.needs("vulkan-build", "lavapipe")
 @pytest.mark.parametrize("name", WITH_GPU)
 def test_a_gpu_and_main_memory_share_what_was_estimated(name: str, tmp_path: Path):
-    server, case = built("vulkan"), WITH_GPU[name]
-    assert server is not None
-    if not sees_lavapipe(server):
-        pytest.skip("there is no software Vulkan device")
+    server, case = next(compiled("vulkan")), WITH_GPU[name]
     path = write_hollow(tmp_path / "hollow.gguf", case.model)
     buffers, log = buffers_of([str(server)], path, case.words, LAVAPIPE)
     check(name, estimated(path, case.words, ("gpu0",)), buffers)

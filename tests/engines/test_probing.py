@@ -154,7 +154,6 @@ async def test_one_that_is_not_there() -> None:
     assert (listing.fault, listing.devices) == ("damaged", ())
 
 
-@pytest.mark.real_llama
 async def test_the_embedded_engine_has_no_devices_and_no_fault() -> None:
     if not embedded.available():
         pytest.skip("the embedded engine is not installed")

@@ -18,6 +18,7 @@ from appliance.engines.found import Engine
 from appliance.engines.probing import look_at_worker, workers_for
 from appliance.errors import ModelFailedToStart
 
+pytestmark = pytest.mark.needs("ggml-rpc-server")
 PROMPT = [1, *range(300, 330)]
 ABORTED = -6
 """Exit status 134 of a shell: SIGABRT."""

@@ -317,10 +317,9 @@ async def ask(port: int, number: int, case: bytes, got: dict[int, list[bytes]], 
     got[number] = re.findall(rb"X-Saw: ([^\r\n]*)", received, re.IGNORECASE)
 
 
+@pytest.mark.needs("nginx", "haproxy")
 @pytest.mark.parametrize("proxy", PROXIES.values(), ids=PROXIES)
 async def test_a_proxy_sees_the_requests_that_we_see(proxy: Proxy, free_port, tmp_path: Path) -> None:
-    if not shutil.which(proxy.program, path=WHERE):
-        pytest.skip(f"{proxy.program} is not installed")
     ours = Ours()
     got: dict[int, list[bytes]] = {}
     port = free_port()

@@ -62,14 +62,18 @@ class InOrder:
         return ""
 
 
-@pytest.fixture(params=["from the embedded one", "to the embedded one"])
+COMPILED = pytest.mark.needs("llama-server")
+
+
+@pytest.fixture(
+    params=["the same twice", *(pytest.param(f"{way} the embedded one", marks=COMPILED) for way in ("from", "to"))]
+)
 def engines(request: pytest.FixtureRequest) -> InOrder:
-    """The embedded engine and a compiled one; where there is none, the embedded one twice."""
+    """The embedded engine and a compiled one, or the embedded one twice."""
     embedded = find_engine(EMBEDDED)
-    others = [engine for engine in list_engines() if engine.name != EMBEDDED]
-    if not others and request.param != "from the embedded one":
-        pytest.skip("a compiled llama-server is not on this machine")
-    pair = [embedded, *(others or [embedded])[:1]]
+    if request.param == "the same twice":
+        return InOrder(embedded, embedded)
+    pair = [embedded, next(engine for engine in list_engines() if engine.name != EMBEDDED)]
     return InOrder(*(pair if request.param == "from the embedded one" else reversed(pair)))
 
 

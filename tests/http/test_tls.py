@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import random
-import shutil
 import socket
 import ssl
 import subprocess
-import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -26,13 +24,13 @@ from appliance.errors import UsageError
 from appliance.http.bytes import connection, tls
 from appliance.http.bytes.tls import Certificates, TlsSocket, load_context
 
+pytestmark = pytest.mark.needs("openssl")
+
 EC = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1"
 
 
 def make_certificate(folder: Path, name: str = "localhost", *, key: str = EC) -> tuple[str, str]:
     """Signed by itself; the files of the certificate and of its key."""
-    if sys.platform == "win32" and not shutil.which("openssl"):
-        pytest.skip("Windows comes without openssl, which makes the certificate")
     folder.mkdir(parents=True, exist_ok=True)
     cert, private = folder / "cert.pem", folder / "key.pem"
     command = f"openssl req -x509 {key} -nodes -days 2 -subj /CN={name} -addext subjectAltName=DNS:{name}"

@@ -113,7 +113,7 @@ async def test_permissions_can_be_chosen(folder: Path):
         listener.close()
 
 
-@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root can be somebody else, too")
+@pytest.mark.needs("root")
 async def test_other_users_are_kept_out(folder: Path):
     folder.chmod(0o755)  # noqa: ASYNC240
     (listener,) = await open_listeners([UnixSocket(str(folder / "a.sock"))])

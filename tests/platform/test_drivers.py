@@ -18,7 +18,10 @@ from appliance.platform.drivers import Gpus, open_gpus, process_memory
 from appliance.platform.hardware import detect
 from appliance.platform.samples import open_samples
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="libraries as Linux has them")
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="libraries as Linux has them"),
+    pytest.mark.needs("cc"),
+]
 Library = Callable[..., None]
 GIB = 1 << 30
 

@@ -47,6 +47,7 @@ async def test_this_machine() -> None:
 
 
 @linux
+@pytest.mark.needs("cc")
 async def test_nvidia_cards_through_their_library(tmp_path: Path) -> None:
     write(tmp_path / "root", {"proc/cpuinfo": XEON})
     build(tmp_path / "lib")
@@ -67,6 +68,7 @@ FROM_FILES = {
 
 
 @linux
+@pytest.mark.needs("cc")
 @pytest.mark.parametrize(
     ("what", "words"),
     [
@@ -93,6 +95,7 @@ async def test_a_library_that_kills_or_stops_its_process_is_left_out_by_name(
 
 
 @linux
+@pytest.mark.needs("cc")
 async def test_a_driver_that_was_updated_under_its_program(tmp_path: Path) -> None:
     write(tmp_path / "root", {"proc/cpuinfo": XEON})
     build(tmp_path / "lib", at_init="return 18")
@@ -104,6 +107,7 @@ async def test_a_driver_that_was_updated_under_its_program(tmp_path: Path) -> No
 
 
 @linux
+@pytest.mark.needs("cc")
 async def test_a_library_that_prints_is_not_taken_for_a_look(tmp_path: Path) -> None:
     write(tmp_path / "root", {"proc/cpuinfo": XEON})
     build(tmp_path / "lib", at_init='write(1, "{}\\nhello\\n", 9)')

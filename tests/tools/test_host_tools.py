@@ -180,7 +180,7 @@ async def test_depth_limit_and_globs(tools: Tools, tree: Path) -> None:
     assert "the most is" in await tools.error("file_glob_search", path=tree, include="*" * 2000)
 
 
-@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+@pytest.mark.needs("git")
 async def test_in_a_repository_ignored_files_are_left_out_and_nothing_of_it_is_run(
     tools: Tools, tree: Path, tmp_path: Path
 ) -> None:

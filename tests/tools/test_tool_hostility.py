@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -113,8 +112,6 @@ async def test_a_name_is_a_name_whatever_is_in_it(
 @pytest.fixture
 def trap(there: Path) -> Path:
     """A repository whose list of files cannot be made without an object that is to be fetched, by a command."""
-    if shutil.which("git") is None:
-        pytest.skip("there is no git")
     folder, owned = there / "trap", there / "owned"
     folder.mkdir()
 
@@ -143,6 +140,7 @@ def trap(there: Path) -> Path:
     return folder
 
 
+@pytest.mark.needs("git")
 @pytest.mark.parametrize("runtime", [None, "docker-container:box1"])
 async def test_a_search_runs_nothing_that_a_repository_names(trap: Path, there: Path, runtime: str | None) -> None:
     with trio.fail_after(PATIENCE):

@@ -49,6 +49,10 @@ def main(argv: list[str]) -> int:
     except EngineNotFound as cause:
         print(f"error: {cause}", file=sys.stderr)
         return 1
+    except ImportError as cause:  # the system has not what the wheel's library is linked with
+        mend = "; on Debian and Ubuntu 'apt-get install libgomp1' brings it" if "libgomp" in str(cause) else ""
+        print(f"error: the embedded engine cannot be loaded: {cause}{mend}", file=sys.stderr)
+        return 1
 
 
 def _answer(flag: str) -> int:

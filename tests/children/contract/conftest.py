@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
@@ -11,13 +10,13 @@ from contract_harness import Engine, Json
 
 from appliance.engines.found import EMBEDDED, list_engines
 
-REQUIRE = "LLAMA_APPLIANCE_REQUIRE_ENGINE"
-"""Set to 1, an engine that is not there fails its tests instead of skipping them."""
-
 LONG: Json = {"n_predict": 100_000, "max_tokens": 100_000, "ignore_eos": True}
 
 
-@pytest.fixture(scope="module", params=["fake", "embedded", pytest.param("llama-server", marks=pytest.mark.real_llama)])
+REAL = pytest.param("llama-server", marks=pytest.mark.needs("llama-server"))
+
+
+@pytest.fixture(scope="module", params=["fake", "embedded", REAL])
 def engine(request: pytest.FixtureRequest, starter_model: Path, fake_llama_server: tuple[str, ...]) -> Engine:
     """Each engine in turn, with the starter model."""
     name: str = request.param
@@ -27,10 +26,7 @@ def engine(request: pytest.FixtureRequest, starter_model: Path, fake_llama_serve
     for found in list_engines():
         if (found.name == EMBEDDED) == (name == "embedded"):
             return Engine(name, found.command, starter_model, dict(LONG))
-    missing = f"no {name} engine on this machine"
-    if os.environ.get(REQUIRE) == "1":
-        pytest.fail(f"{missing}, and {REQUIRE}=1")
-    pytest.skip(missing)
+    pytest.skip(f"no {name} engine on this machine")
 
 
 @pytest.fixture(scope="session")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
-import sys
 from contextlib import nullcontext
 from pathlib import Path, PurePosixPath
 
@@ -212,13 +210,10 @@ def test_what_the_other_machine_has_is_left_out_by_its_contents() -> None:
 # ---- keys ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(sys.platform == "win32" and not shutil.which("openssl"), reason="Windows comes without openssl")
+@pytest.mark.needs("openssl")
 def test_keys_are_those_of_openssl(tmp_path: Path) -> None:
-    openssl = shutil.which("openssl")
-    assert openssl is not None, "openssl is missing (Debian: openssl)"
-
     def run(*words: str | Path) -> None:
-        subprocess.run([openssl, *map(str, words)], cwd=tmp_path, check=True, capture_output=True)
+        subprocess.run(["openssl", *map(str, words)], cwd=tmp_path, check=True, capture_output=True)
 
     run("genpkey", "-algorithm", "ed25519", "-out", "theirs")
     run("pkey", "-in", "theirs", "-pubout", "-out", "theirs.pub")

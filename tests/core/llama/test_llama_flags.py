@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from needs import compiled
 
 from appliance.core.llama import flags as llama_flags
 from appliance.core.llama.flags import FLAGS, Flag, Kind
@@ -142,16 +141,11 @@ def read_help(text: str) -> list[Helped]:
 
 @pytest.fixture(scope="module")
 def helped() -> list[Helped]:
-    built = sorted((Path.home() / ".cache" / "llama-appliance" / "engines").glob("*-cpu/[!.]*/llama-server*"))
-    if not built:
-        if os.environ.get("LLAMA_APPLIANCE_REQUIRE_ENGINE") == "1":
-            pytest.fail("no llama-server has been built; python llama-builds/build.py")
-        pytest.skip("no llama-server has been built; python llama-builds/build.py")
-    run = subprocess.run([built[-1], "--help"], capture_output=True, text=True, timeout=20, check=True)
+    run = subprocess.run([next(compiled("cpu")), "--help"], capture_output=True, text=True, timeout=20, check=True)
     return read_help(run.stdout)
 
 
-@pytest.mark.real_llama
+@pytest.mark.needs("cpu-build")
 def test_the_table_knows_every_option_of_the_real_help(helped: list[Helped]) -> None:
     assert len(helped) > 240
     for option in helped:

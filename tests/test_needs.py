@@ -1,0 +1,94 @@
+"""Tests that need more than is here are skipped or fail, and say why; those that fail beside others alone are named."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent
+MARKED = """
+import pytest
+
+@pytest.fixture
+def certificate():
+    raise AssertionError("nothing is set up for a test that is skipped")
+
+@pytest.mark.needs("no-such-program", "sh")
+def test_marked(): ...
+
+@pytest.mark.parametrize("way", ["plain", pytest.param("other", marks=pytest.mark.needs("no-such-program"))])
+def test_in_part(way): ...
+
+def test_by_its_fixture(certificate): ...
+"""
+FAILING = """
+from pathlib import Path
+
+def test_good(): ...
+
+def test_flaky():
+    seen = Path("seen")
+    assert seen.exists() or seen.touch()
+
+def test_bad():
+    assert Path("mended").exists()
+"""
+BOOTSTRAP = "import os, sys; os.execv(sys.executable, [sys.executable, '-m', 'pytest', *sys.argv[2:]])"
+
+
+def run(folder: Path, *words: str) -> tuple[int, str]:
+    """Exit status and output of Python in this folder, with the conftest of all tests as a plugin and an empty PATH."""
+    env = os.environ | {
+        "PYTHONPATH": str(TESTS),
+        "PYTEST_PLUGINS": "conftest",
+        "PATH": "/nowhere",
+        "PYTEST_ADDOPTS": "",
+    }
+    done = subprocess.run([sys.executable, *words], cwd=folder, env=env, capture_output=True, text=True)
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -rfE\ntrio_mode = true\n")
+    return tmp_path
+
+
+def test_a_missing_need_skips_in_one_line_for_each_reason_or_fails(folder: Path) -> None:
+    (folder / "test_it.py").write_text(MARKED.replace('"sh"', repr(sys.executable)))
+    status, told = run(folder, "-m", "pytest", "-k", "not fixture")
+    assert status == 0
+    assert told.count("needs no-such-program") == 1
+    assert "SKIPPED [2] needs no-such-program (apt-get install no-such-program)" in told
+    assert "1 passed, 2 skipped" in told
+    status, told = run(folder, "-m", "pytest", "-k", "not fixture", "--all-needs")
+    assert status == 1
+    assert "1 passed" in told
+    assert "2 errors" in told
+
+
+def test_a_test_needs_what_its_fixture_needs(folder: Path) -> None:
+    (folder / "test_it.py").write_text(MARKED)
+    status, told = run(folder, "-m", "pytest", "-m", "needs", "--collect-only", "-q")
+    assert status == 0
+    assert {line for line in told.splitlines() if "::" in line} == {
+        "test_it.py::test_marked", "test_it.py::test_in_part[other]", "test_it.py::test_by_its_fixture",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("mended", [True, False])
+def test_a_test_that_passes_only_alone_is_named(folder: Path, mended: bool) -> None:
+    (folder / "test_it.py").write_text(FAILING)
+    (folder / "bootstrap.py").write_text(BOOTSTRAP)
+    shutil.copytree(TESTS.parent / ".ci", folder / ".ci")
+    if mended:
+        (folder / "mended").touch()
+    status, told = run(folder, ".ci/tests.py")
+    assert status == (0 if mended else 1), told
+    assert [line for line in told.splitlines() if line.startswith("flaky: ")] == ["flaky: test_it.py::test_flaky"]
+    assert ("1 failed, 1 passed" in told) == (not mended)
