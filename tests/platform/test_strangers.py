@@ -5,49 +5,19 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-import tempfile
-from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from two_users import FILE, FOLDER, SHARED, STRANGER, VICTIM, acting_as, open_folder
 
 from appliance.platform.strangers import stranger_at
 
 pytestmark = pytest.mark.skipif(
     sys.platform == "win32" or os.geteuid() != 0, reason="becomes one user and then another, which only root may"
 )
-
-VICTIM, STRANGER, SHARED = 10001, 10002, 10003
-"""Numbers of users and of their own groups; the stranger is in the shared group, too."""
-MODES = st.sampled_from((0o700, 0o755, 0o775, 0o777, 0o1777, 0o2775, 0o3775))
-OWNERS, GROUPS = st.sampled_from((0, VICTIM, STRANGER)), st.sampled_from((0, VICTIM, STRANGER, SHARED))
-FOLDER = st.tuples(OWNERS, GROUPS, MODES)
-FILE = st.tuples(OWNERS, GROUPS, st.sampled_from((0o600, 0o644, 0o664, 0o666)))
-
-
-@pytest.fixture
-def place() -> Generator[Path]:
-    """A folder that every user can look into, which those of pytest are not."""
-    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
-        Path(folder).chmod(0o755)
-        yield Path(folder)
-
-
-@contextmanager
-def acting_as(user: int, *groups: int) -> Generator[None]:
-    before = os.getgroups()
-    os.setgroups(groups)
-    os.setegid(user)
-    os.seteuid(user)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
-        os.setegid(0)
-        os.setgroups(before)
 
 
 def changed_by_stranger(parts: list[Path]) -> bool:
@@ -74,9 +44,8 @@ def changed_by_stranger(parts: list[Path]) -> bool:
 def test_nobody_else_can_change_what_is_believed(
     folders: list[tuple[int, int, int]], file: tuple[int, int, int]
 ) -> None:
-    with tempfile.TemporaryDirectory(dir="/var/tmp") as top:
-        Path(top).chmod(0o755)
-        parts = [Path(top)]
+    with open_folder() as top:
+        parts = [top]
         for number in range(len(folders)):
             parts.append(parts[-1] / str(number))
             parts[-1].mkdir()
@@ -94,8 +63,13 @@ def test_nobody_else_can_change_what_is_believed(
             assert not believed
 
 
-def test_what_users_have_is_believed(place: Path) -> None:
+def test_what_users_have_is_believed() -> None:
     """Homes as distributions make them, /tmp, links to elsewhere, and what does not exist yet."""
+    with open_folder() as place:
+        look_at(place)
+
+
+def look_at(place: Path) -> None:
     home, data, common = place / "home", place / "home" / "data", place / "tmp"
     for folder, mode in ((home, 0o755), (data, 0o775), (common, 0o1777)):
         folder.mkdir()
