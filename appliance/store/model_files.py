@@ -65,12 +65,18 @@ def share(old: Path, new: Path) -> None:
             fresh.unlink(missing_ok=True)
 
 
-def write_whole(path: Path, data: bytes) -> None:
+def private(name: str, flags: int) -> int:
+    """Make a file that only this user can read: an ``opener`` of `open`."""
+    return os.open(name, flags, 0o600)
+
+
+def write_whole(path: Path, data: bytes, *, opener: Callable[[str, int], int] | None = None) -> None:
     """Replace a small file as a whole, and wait until the disk has it. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f".{path.name}.new")
     try:
-        with fresh.open("wb") as file:
+        fresh.unlink(missing_ok=True)
+        with open(fresh, "wb", opener=opener) as file:  # noqa: PTH123  only this takes an opener
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
