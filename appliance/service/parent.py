@@ -25,7 +25,7 @@ from appliance.core.settings import Embedding
 from appliance.core.systemd import Watch, message, watch_of
 from appliance.errors import UsageError
 from appliance.platform.stopping import STOP_SIGNALS
-from appliance.store.model_files import private
+from appliance.store.model_files import open_private
 from appliance.trio_parts import beside, every, persist
 
 LOOK_EVERY = 0.5
@@ -116,7 +116,7 @@ def check_parent(settings: Embedding) -> None:
 def _write(file: Path, content: bytes) -> None:
     temporary = file.with_name(f".{file.name}.{os.getpid()}")
     try:
-        with open(temporary, "wb", opener=private) as opened:  # noqa: PTH123  only this takes an opener
+        with open_private(temporary) as opened:
             opened.write(content)
         temporary.replace(file)
     finally:

@@ -124,8 +124,8 @@ def open_file(path: Path, busy_ms: int = BUSY_MS) -> sqlite3.Connection:
 def make_private(path: Path) -> None:
     """Have the file of a database, which only this user can read; SQLite gives the files beside it the same rights.
 
-    What other users could read before, also of its copies (`store.versions`), is closed to them with a line in the
-    log, unless it belongs to another user. Raises OSError.
+    A file or a copy (`store.versions`) that other users could read before is closed to them, with a line in the log,
+    unless it belongs to one of them. Raises OSError.
     """
     os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     if sys.platform == "win32":

@@ -13,7 +13,7 @@ from appliance.core.bodies.json_text import OBJECT
 from appliance.core.ollama.asking import Preset
 from appliance.core.ollama.models import Derived
 from appliance.core.parts import UNREADABLE
-from appliance.store.model_files import private, replace, write_whole
+from appliance.store.model_files import replace, write_whole
 
 VERSION = 1
 MAX_SIZE = 16 << 20
@@ -76,7 +76,7 @@ class DerivedModels:
         """Replace the file. Raises OSError."""
         if self._path is not None:
             kept = [_kept(model) for model in models.values()]
-            write_whole(self._path, msgspec.json.encode(_Contents(version=VERSION, models=kept)), opener=private)
+            write_whole(self._path, msgspec.json.encode(_Contents(version=VERSION, models=kept)), private=True)
 
 
 def _kept(model: Derived) -> _Kept:

@@ -14,7 +14,9 @@ from program import StartServer, http
 from test_agent_runs import result
 from waiting import wait
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has other rights, which a profile's files have")
+pytestmark = pytest.mark.skipif(
+    sys.platform == "win32", reason="Windows has other rights, which a profile's files have"
+)
 
 MARK = "zq7xvw"
 """No longer than a piece of what the fake says."""
@@ -42,7 +44,10 @@ def test_no_other_user_can_read_what_was_said(
 ) -> None:
     """The log of the desktop program is `test_desktop.py`'s."""
     write_plugin(tmp_path / "plugins", "keeper", KEEPER)
-    cmd = shlex.join([*fake_llama_server, "--model", str(fake_model), "--script", json.dumps([{"text": MARK}])]) + " --port ${PORT}"
+    cmd = (
+        shlex.join([*fake_llama_server, "--model", str(fake_model), "--script", json.dumps([{"text": MARK}])])
+        + " --port ${PORT}"
+    )
     home = tmp_path / "home"
     home.mkdir()
     config = {
