@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -13,7 +14,7 @@ import click
 from appliance.cli.show import print_json
 from appliance.core.settings import DEFAULT_HOST, DEFAULT_PORT
 from appliance.core.systemd import SYSUSERS
-from appliance.core.windows_service import with_folder, without_folder
+from appliance.core.windows_service import is_for_everybody, with_folder, without_folder
 from appliance.errors import UsageError
 from appliance.platform.console import PROGRAM, say
 from appliance.programs.start import own_command
@@ -226,8 +227,12 @@ def run_as_service(run: Callable[[Sequence[str]], int], home: Path, words: tuple
 @service.command("on-path", hidden=True)
 @user_option
 def on_path(user: bool) -> None:
-    """Put the program's folder on PATH: the installer of Windows does this."""
-    _change_path(with_folder, user)
+    """Put the program's folder on PATH: the installers of Windows do this."""
+    if user or is_for_everybody(str(Path(sys.executable).parent), os.environ):
+        _change_path(with_folder, user)
+        return
+    say(f"{Path(sys.executable).parent} is not put on everybody's PATH: users may write outside of Program Files")
+    _change_path(without_folder, user)
 
 
 @service.command("off-path", hidden=True)

@@ -1,4 +1,5 @@
-"""The calls of Windows for services, with their types, and the structures that they take (winsvc.h, winreg.h, sddl.h).
+"""The calls of Windows for services, with their types, and the structures that they take (winsvc.h, winreg.h,
+aclapi.h, sddl.h).
 
 Types have fixed sizes, so that the structures are the same on every 64-bit system; the tests run the calls on Linux,
 against a service manager of their own.
@@ -110,6 +111,8 @@ SIGNATURES: Mapping[str, Mapping[str, tuple[object, tuple[object, ...]]]] = {
         "RegSetKeyValueW": (LONG, (HANDLE, TEXT, TEXT, DWORD, POINTER, DWORD)),
         "RegDeleteTreeW": (LONG, (HANDLE, TEXT)),
         "ConvertStringSecurityDescriptorToSecurityDescriptorW": (BOOL, (TEXT, DWORD, POINTER, POINTER)),
+        "GetNamedSecurityInfoW": (DWORD, (TEXT, LONG, DWORD, POINTER, POINTER, POINTER, POINTER, POINTER)),
+        "ConvertSidToStringSidW": (BOOL, (POINTER, POINTER)),
     },
     "kernel32": {
         "CreateDirectoryW": (BOOL, (TEXT, POINTER)),

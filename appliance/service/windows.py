@@ -17,6 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 
 import trio
 
@@ -79,6 +80,9 @@ EVENT_TEXTS = r"%SystemRoot%\System32\EventCreate.exe"
 EVENT_ERROR, EVENT_INFORMATION = 1, 4
 NO_DIALOGS = 0x0001 | 0x0002 | 0x8000
 """SetErrorMode: no dialog for a missing disk, a crash, a file that cannot be opened. Nobody sees session 0."""
+SYSTEM, ADMINISTRATORS = "S-1-5-18", "S-1-5-32-544"
+FILE, OWNER = 1, 1
+"""GetNamedSecurityInfo: the path is a file's, and its owner is asked for."""
 LOG_SIZE = 8 << 20
 """Bytes of a log that a new start sets aside; it keeps one old log."""
 TAIL = 40
@@ -302,6 +306,7 @@ class WindowsService:
         """Make the entry, or change the one that is there, make the folder of its data, and start it now if asked."""
         line = self.text(command)
         with self._manager(SCM_CONNECT | SCM_CREATE) as manager:
+            self._refuse_strange_home()
             service = self._create(manager, line)
             try:
                 self._configure(service)
@@ -378,6 +383,38 @@ class WindowsService:
             except ServiceRefused as refused:
                 if refused.code != UNKNOWN_LEVEL:  # wine does not know the third; every Windows does
                     raise
+
+    def _refuse_strange_home(self) -> None:
+        """Raises UsageError for a folder of another user: everybody may make folders in ProgramData."""
+        if not self._home.exists():
+            return
+        with NamedTemporaryFile() as made:  # has the owner of all that this administrator makes
+            believed = (SYSTEM, ADMINISTRATORS, self._owner(Path(made.name)))
+        owner, leads_to = self._owner(self._home), self._home.resolve()
+        if leads_to != self._home.parent.resolve() / self._home.name:
+            why = f"is a link to {leads_to}"
+        elif owner not in believed:
+            why = f"belongs to {owner}"
+        else:
+            return
+        raise UsageError(
+            f"{self._home} {why}, so somebody else than an administrator could have put programs there, which the "
+            "service would start; remove it, or if you know what is in it, give it to the administrators: "
+            f'takeown /F "{self._home}" /A /R'
+        )
+
+    def _owner(self, path: Path) -> str:
+        """Return the security identifier of a file's owner."""
+        owner, descriptor, text = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
+        wanted = (None, None, None, ctypes.byref(descriptor))
+        if code := self._api.calls["GetNamedSecurityInfoW"](str(path), FILE, OWNER, ctypes.byref(owner), *wanted):
+            raise ServiceRefused("GetNamedSecurityInfoW", code)
+        try:
+            self._api("ConvertSidToStringSidW", owner, ctypes.byref(text))
+            return ctypes.wstring_at(text.value or 0)
+        finally:
+            self._api.calls["LocalFree"](text)
+            self._api.calls["LocalFree"](descriptor)
 
     def _make_home(self) -> None:
         """Make the folder of the service's data, which nobody but the service and administrators may read."""
