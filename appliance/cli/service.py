@@ -78,6 +78,8 @@ def install(user: bool, no_start: bool, words: tuple[str, ...]) -> AsyncCommand:
         entry = _entry(user)
         await entry.install(_command(None, words), start=not no_start)
         say(f"installed {entry.unit}{'' if no_start else ' and started it'}")
+        if entry.key is not None:
+            say(f"its page and its API ask for the key in {entry.key}, which only administrators can read")
         return 0
 
     return run
@@ -219,9 +221,9 @@ def run_as_service(run: Callable[[Sequence[str]], int], home: Path, words: tuple
     if sys.platform != "win32":
         raise UsageError(f"only the service manager of Windows starts this; '{PROGRAM} serve' serves here")
     from appliance.platform.windows_services import win32
-    from appliance.service.windows import run_service
+    from appliance.service import windows
 
-    return run_service(win32(), lambda: run(["serve", "--home", str(home), *words]), home)
+    return windows.run_service(win32(), lambda: run(windows.serve_words(home, words)), home)
 
 
 @service.command("on-path", hidden=True)

@@ -24,6 +24,8 @@ ACCOUNT = rf"NT SERVICE\{NAME}"
 HOME = NAME
 """The folder of models, data and log, in ``%ProgramData%``."""
 LOG = "service.log"
+KEY = "key"
+"""The file with the service's key in that folder, made at its installation."""
 
 STOPPED, START_PENDING, STOP_PENDING, RUNNING = 1, 2, 3, 4
 STATES = {1: "stopped", 2: "starting", 3: "stopping", 4: "running", 5: "continuing", 6: "pausing", 7: "paused"}

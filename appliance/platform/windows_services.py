@@ -164,6 +164,24 @@ class ServiceRefused(ApplianceError):
         return f"Windows refused {self.call} with error {self.code}" + (f": {words}" if words else "")
 
 
+FILE, OWNER = 1, 1
+"""GetNamedSecurityInfo: the path is a file's, and its owner is asked for."""
+
+
+def owner_of(api: Win32, path: str) -> str:
+    """Return the security identifier of a file's owner. Raises ServiceRefused."""
+    owner, descriptor, text = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
+    wanted = (None, None, None, ctypes.byref(descriptor))
+    if code := api.calls["GetNamedSecurityInfoW"](path, FILE, OWNER, ctypes.byref(owner), *wanted):
+        raise ServiceRefused("GetNamedSecurityInfoW", code)
+    try:
+        api("ConvertSidToStringSidW", owner, ctypes.byref(text))
+        return ctypes.wstring_at(text.value or 0)
+    finally:
+        api.calls["LocalFree"](text)
+        api.calls["LocalFree"](descriptor)
+
+
 MACHINE_VARIABLES = r"SYSTEM\CurrentControlSet\Control\Session Manager\Environment"
 USER_VARIABLES = "Environment"
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.systemd import Watch, exec_line, message, system_unit, user_unit, watch_of
+from appliance.core.systemd import KEY_FILE, OPTIONS_FILE, Watch, exec_line, message, system_unit, user_unit, watch_of
 
 ARGUMENT = st.text(st.characters(min_codepoint=32, exclude_characters="\x7f", exclude_categories=["Cs"]), min_size=1)
 
@@ -53,6 +53,13 @@ def test_nothing_hides_graphics_cards_or_breaks_their_drivers() -> None:
     assert "PrivateDevices" not in text
     assert "MemoryDenyWriteExecute" not in text
     assert {line.partition("=")[2] for line in text.splitlines() if line.startswith("DeviceAllow=char-nvidia")}
+
+
+def test_the_administrators_settings_come_after_the_key_that_was_made() -> None:
+    """So a key that stands there takes the place of the other one, and a service without either has none."""
+    found = [line for line in system_unit(["/x", "serve"]).splitlines() if line.startswith("EnvironmentFile=")]
+    assert found == [f"EnvironmentFile=-{KEY_FILE}", f"EnvironmentFile=-{OPTIONS_FILE}"]
+    assert KEY_FILE not in user_unit(["/x", "serve"])
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not here")

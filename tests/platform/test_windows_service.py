@@ -25,6 +25,7 @@ from appliance.service.windows import (
     WindowsService,
     end_programs,
     run_service,
+    serve_words,
 )
 
 FAKE = Path(__file__).resolve().parents[1] / "fakes" / "service_control.py"
@@ -112,6 +113,25 @@ async def test_what_windows_refuses_is_told_in_words(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"cannot read C:\\Users"):
         await entry(scm, tmp_path).install([r"C:\Users\ada\llama-appliance.exe"], start=False)
     assert (scm.services, scm.open_handles, scm.folders) == ({}, 0, {})
+
+
+async def test_a_new_service_has_a_key_unless_its_options_say_who_may_ask(tmp_path: Path) -> None:
+    key = tmp_path / NAME / "key"
+    for words in (["--api-key-file", "x"], ["--api-key=x"], ["--allow-unauthenticated"]):
+        scm = ServiceControl()
+        await entry(scm, tmp_path).install([*COMMAND, *words], start=False)
+        await entry(scm, tmp_path).install(COMMAND, start=False)  # as before: an upgrade forces no key on it
+        assert not key.exists()
+        assert serve_words(key.parent, ["--port", "1"]) == ["serve", "--home", str(key.parent), "--port", "1"]
+    service = entry(ServiceControl(), tmp_path)
+    await service.install(COMMAND, start=False)
+    assert service.key == key
+    made = key.read_text("utf-8")
+    assert len(made) > 30
+    assert serve_words(key.parent, [])[-2:] == ["--api-key-file", str(key)]
+    assert serve_words(key.parent, ["--api-key", "x"])[-2:] == ["--api-key", "x"]
+    await entry(ServiceControl(), tmp_path).install(COMMAND, start=False)
+    assert key.read_text("utf-8") == made
 
 
 async def test_a_folder_that_another_user_made_beforehand_is_refused(tmp_path: Path) -> None:
