@@ -38,17 +38,20 @@ def make_appimage(payload: Payload) -> Path:
     work = ROOT / "build" / "appimage"
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
-    beginning = bytearray(compiled(work / "onefile"))
-    image = squashed(work, payload)
-    digest = hashlib.sha256(image).hexdigest()
-    record = beginning.find(f"{NAME}!".encode())
-    fields = (f"{NAME}!".encode(), payload.version.encode(), digest.encode(), len(beginning), len(image))
-    RECORD.pack_into(beginning, record, *fields)
-    beginning[8 : 8 + len(MAGIC)] = MAGIC
+    image = image_of(filled(work / "AppDir", payload))
     made = PACKAGES / f"{NAME}-{payload.version}-{MACHINES[payload.platform][1]}.AppImage"
-    made.write_bytes(beginning + image)
+    made.write_bytes(joined(compiled(work / "onefile"), image, payload.version))
     made.chmod(0o755)
     return made
+
+
+def joined(beginning: bytes, image: bytes, version: str) -> bytes:
+    """Return the one file: the program, told of the image behind it."""
+    told = bytearray(beginning)
+    name, digest = f"{NAME}!".encode(), hashlib.sha256(image).hexdigest()
+    RECORD.pack_into(told, told.find(name), name, version.encode(), digest.encode(), len(told), len(image))
+    told[8 : 8 + len(MAGIC)] = MAGIC
+    return bytes(told) + image
 
 
 def compiled(program: Path) -> bytes:
@@ -62,9 +65,8 @@ def compiled(program: Path) -> bytes:
     return made
 
 
-def squashed(work: Path, payload: Payload) -> bytes:
-    """Return the image of everything that is unpacked."""
-    tree = work / "AppDir"
+def filled(tree: Path, payload: Payload) -> Path:
+    """Lay out everything that is unpacked."""
     shutil.copytree(PAYLOAD, tree / NAME, symlinks=True)
     (tree / "AppRun").write_text(APP_RUN, "utf-8")
     (tree / "AppRun").chmod(0o755)
@@ -74,6 +76,10 @@ def squashed(work: Path, payload: Payload) -> bytes:
     linked = [Path(run(["gcc", f"-print-file-name={name}"]).strip()).resolve() for name in LINKED]
     copy_licenses(tree / "licenses", linked)
     settle(tree, payload.time)
-    image = work / "image"
+    return tree
+
+
+def image_of(tree: Path) -> bytes:
+    image = tree.with_name("image")
     run(["mksquashfs", str(tree), str(image), "-comp", "zstd", "-all-root", "-no-xattrs", "-noappend", "-no-progress"])
     return image.read_bytes()

@@ -14,7 +14,9 @@
    checked while they were unpacked. Unpacking a version deletes the others, except for those that a program runs from.
 
    CACHE is $LLAMA_APPLIANCE_UNPACK_DIR, $XDG_CACHE_HOME or ~/.cache. Without a home that can be written to, the folder
-   is /var/tmp/llama-appliance-UID. The folder must belong to the user, because programs are started from it. */
+   is /var/tmp/llama-appliance-UID. Programs are started from there, so it and every folder above it must belong to the
+   user or to the system and be closed to others, or sticky. Then nobody else can put another folder in its place between
+   the look and the start. */
 
 #define _GNU_SOURCE
 #include <squashfuse/squashfuse.h>
@@ -41,6 +43,8 @@
 #define VARIABLE "LLAMA_APPLIANCE_UNPACK_DIR"
 #define EXTRACTED "squashfs-root"
 #define MEBIBYTE (1 << 20)
+#define REASON (PATH_MAX + 64)
+#define ADVICE "name a folder of yours, which other users can neither write to nor replace, with " VARIABLE
 
 /* `volatile`: the values are not those that the compiler sees. */
 static const volatile struct {
@@ -221,16 +225,48 @@ static int make_folder(char *path) {
     }
 }
 
-/* Enter the folder and return its lock, held; or -1 with the reason. */
-static int enter(char *path, char reason[256]) {
-    struct stat there;
-    int lock = -1, folder = make_folder(path);
-    if (folder < 0 || fstat(folder, &there) != 0)
-        snprintf(reason, 256, "%s", strerror(errno));
-    else if (there.st_uid != geteuid() || (there.st_mode & (S_IWGRP | S_IWOTH)) != 0)
-        snprintf(reason, 256, "others can write to it");
-    else if (fchdir(folder) != 0 || (lock = openat(folder, "lock", O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600)) < 0)
-        snprintf(reason, 256, "%s", strerror(errno));
+/* Say through which part of a path without links another user could change what is there: the rule of
+   appliance/platform/strangers.py, which says why it holds. `last`: it is the end of the path, so being sticky does not
+   help it. The path is cut and mended meanwhile. */
+static bool has_stranger(char *real, bool last, char reason[REASON]) {
+    struct stat system, there;
+    if (real[1] != '\0') {
+        char *cut = strrchr(real, '/') + (strrchr(real, '/') == real), kept = *cut;
+        *cut = '\0';
+        bool found = has_stranger(real, false, reason);
+        *cut = kept;
+        if (found)
+            return true;
+    }
+    if (stat("/", &system) != 0 || lstat(real, &there) != 0)
+        return snprintf(reason, REASON, "%s: %s", real, strerror(errno)) >= 0;
+    if (there.st_uid != system.st_uid && there.st_uid != geteuid())
+        return snprintf(reason, REASON, "%s belongs to another user (number %u)", real, (unsigned)there.st_uid) >= 0;
+    bool closed = there.st_gid == 0 || there.st_gid == geteuid();
+    if ((there.st_mode & (closed ? S_IWOTH : S_IWOTH | S_IWGRP)) != 0 && (last || (there.st_mode & S_ISVTX) == 0))
+        return snprintf(reason, REASON, "other users may write to %s", real) >= 0;
+    return false;
+}
+
+/* Enter the folder and return its lock, held; or -1 with the reason. The path becomes one without links. */
+static int enter(char path[PATH_MAX], char reason[REASON]) {
+    char real[PATH_MAX], above[PATH_MAX];
+    struct stat opened, there;
+    int lock = -1, folder = -1;
+    strcpy(above, path);
+    while (realpath(above, real) == NULL && errno == ENOENT)
+        *(strrchr(above, '/') + (strrchr(above, '/') == above)) = '\0';
+    if (realpath(above, real) != NULL && has_stranger(real, false, reason))
+        return -1;  // before anything is made there
+    if ((folder = make_folder(path)) < 0 || realpath(path, real) == NULL || fstat(folder, &opened) != 0 ||
+        lstat(real, &there) != 0)
+        snprintf(reason, REASON, "%s", strerror(errno));
+    else if (opened.st_dev != there.st_dev || opened.st_ino != there.st_ino)
+        snprintf(reason, REASON, "another folder was put there");
+    else if (!has_stranger(strcpy(path, real), true, reason) &&
+             (fchdir(folder) != 0 ||
+              (lock = openat(folder, "lock", O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600)) < 0))
+        snprintf(reason, REASON, "%s", strerror(errno));
     close(folder);
     while (lock >= 0 && flock(lock, LOCK_EX) != 0)
         if (errno != EINTR)
@@ -240,7 +276,7 @@ static int enter(char *path, char reason[256]) {
 
 /* Find a folder for everything that is unpacked, make it the current one, and return its lock. */
 static int enter_any(char path[PATH_MAX]) {
-    char first[PATH_MAX] = "", reason[256] = "", first_reason[256];
+    char first[PATH_MAX] = "", reason[REASON] = "", first_reason[REASON];
     const char *named = getenv(VARIABLE), *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     if (named != NULL && named[0] != '\0') {
         if (named[0] != '/')
@@ -254,12 +290,12 @@ static int enter_any(char path[PATH_MAX]) {
     if (first[0] != '\0' && (lock = enter(strcpy(path, first), reason)) >= 0)
         return lock;
     if (named != NULL && named[0] != '\0')
-        end(1, "cannot unpack into %s: %s; name another folder with " VARIABLE, first, reason);
+        end(1, "cannot unpack into %s: %s; " ADVICE, first, reason);
     strcpy(first_reason, reason);
     snprintf(path, PATH_MAX, "/var/tmp/" NAME "-%u", (unsigned)geteuid());
     if ((lock = enter(path, reason)) < 0)
-        end(1, "cannot unpack into %s%s%s%s%s: %s; name a folder of yours with " VARIABLE, first, first[0] ? ": " : "",
-            first_reason, first[0] ? ", nor into " : "", path, reason);
+        end(1, "cannot unpack into %s%s%s%s%s: %s; " ADVICE, first, first[0] ? ": " : "", first_reason,
+            first[0] ? ", nor into " : "", path, reason);
     return lock;
 }
 
@@ -321,7 +357,7 @@ static const char HELP[] =
     "  --appimage-offset                 print where the squashfs image begins\n"
     "  --appimage-version                print the version of the program\n"
     "  --appimage-help                   print this\n\n"
-    VARIABLE "=DIR names the folder to unpack into.\n";
+    VARIABLE "=DIR names the folder to unpack into. Other users may neither write to it nor replace it.\n";
 
 static void extract(void) {
     check_sum();
@@ -380,5 +416,5 @@ int main(int argc, char **argv) {
     argv[0] = program;
     execv(program, argv);
     end(1, "cannot start %s: %s%s", program, strerror(errno),
-        errno == EACCES ? "; its disk may be mounted noexec: name another folder with " VARIABLE : "");
+        errno == EACCES ? "; its disk may be mounted noexec. Then, on another disk, " ADVICE : "");
 }

@@ -181,6 +181,9 @@ Section
     ${If} $R1 == 1
       !insertmacro option "SERVE" ""
       !insertmacro must "service install -- $R1"
+      ${If} $upgrade == 0
+        MessageBox MB_OK|MB_ICONINFORMATION "$0" /SD IDOK ; where the key of the service is
+      ${EndIf}
     ${ElseIf} $upgrade == 1
       ReadRegDWORD $R1 SHCTX "${ENTRY}" "Paused"
       ${If} $R1 == 1

@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from urllib.error import URLError
+from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
 NAME = "llama-appliance"
@@ -30,24 +30,29 @@ PATIENCE = 300.0
 """Seconds for one step."""
 APP = "/Applications/Llama Appliance.app"
 WINDOWS = Path(os.environ.get("PROGRAMFILES", "C:/Program Files")) / "Llama Appliance"
+WINDOWS_KEY = str(Path(os.environ.get("PROGRAMDATA", "C:/ProgramData")) / NAME / "key")
 SERVICE_CHOICE = [{"choiceIdentifier": "service", "choiceAttribute": "selected", "attributeSetting": 1}]
 
 
 @dataclass(frozen=True)
 class Kind:
-    """How packages of one kind are installed and removed. ``left``: folders and files that must be gone then."""
+    """How packages of one kind are installed and removed.
+
+    ``left``: folders and files that must be gone then. ``key``: the file with the key of the service.
+    """
 
     install: tuple[str, ...]
     program: str
     remove: tuple[str, ...]
     left: tuple[str, ...]
+    key: str = f"/etc/{NAME}/key.env"
 
 
 LINUX = (f"/usr/lib/{NAME}", f"/usr/bin/{NAME}", f"/usr/lib/systemd/system/{NAME}.service")
 KINDS = {
     ".deb": Kind(
         ("apt-get", "install", "--yes", "FILE"), f"/usr/bin/{NAME}", ("apt-get", "purge", "--yes", NAME),
-        (*LINUX, f"/var/lib/{NAME}", f"/etc/default/{NAME}"),
+        (*LINUX, f"/var/lib/{NAME}", f"/etc/default/{NAME}", f"/etc/{NAME}"),
     ),
     ".rpm": Kind(
         ("dnf", "install", "--assumeyes", "FILE"), f"/usr/bin/{NAME}", ("dnf", "remove", "--assumeyes", NAME), LINUX
@@ -57,14 +62,15 @@ KINDS = {
         ("sh", f"{APP}/Contents/Resources/uninstall.sh", "--purge"),
         (APP, f"/usr/local/bin/{NAME}", "/Library/LaunchDaemons/io.llama-appliance.plist",
          f"/Library/Application Support/{NAME}"),
+        f"/Library/Application Support/{NAME}/key",
     ),
     ".exe": Kind(
         ("FILE", "/S", "/ALLUSERS", "/SERVICE=1"), f"{WINDOWS / NAME}.exe",
-        (f"{WINDOWS / 'uninstall.exe'}", "/S", "/PURGE=1"), (str(WINDOWS),),
+        (f"{WINDOWS / 'uninstall.exe'}", "/S", "/PURGE=1"), (str(WINDOWS),), WINDOWS_KEY,
     ),
     ".msi": Kind(
         ("msiexec", "/i", "FILE", "/qn", "ALLUSERS=1", "SERVICE=1"), f"{WINDOWS / NAME}.exe",
-        ("msiexec", "/x", "FILE", "/qn"), (str(WINDOWS),),
+        ("msiexec", "/x", "FILE", "/qn"), (str(WINDOWS),), WINDOWS_KEY,
     ),
 }  # fmt: skip
 
@@ -98,7 +104,7 @@ def try_installed(file: Path, kind: Kind, commit: str | None, folder: Path) -> N
         if verb:
             run(verb, kind.program, "service", verb)
         until("the service runs", lambda: status(kind.program) == "active")
-        chat(URL)
+        chat(URL, Path(kind.key).read_text("utf-8").strip().split("=", 1)[-1])
     run("stop", kind.program, "service", "stop")
     if status(kind.program) == "active" or answers(URL):
         sys.exit("error: the service runs on after its stop")
@@ -153,10 +159,17 @@ def status(program: str) -> str:
     return str(json.loads(done.stdout)["state"]) if done.stdout else done.stderr
 
 
-def chat(url: str) -> None:
-    """Ask the starter model for its name, which it knows."""
+def chat(url: str, key: str = "") -> None:
+    """Ask the starter model for its name, which it knows. A server that has a key must refuse to be asked without."""
     body = {"model": "starter", "messages": [{"role": "user", "content": "What is your name?"}]}
     request = Request(f"{url}/v1/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
+    if key:
+        try:
+            urlopen(request, timeout=PATIENCE).close()
+            sys.exit("error: the service answers everybody, without its key")
+        except HTTPError as refused:
+            refused.close()
+        request.add_header("Authorization", f"Bearer {key}")
     with urlopen(request, timeout=PATIENCE) as answer:
         said = str(json.load(answer)["choices"][0]["message"]["content"])
     print(f"==> chat: {said}", flush=True)

@@ -55,7 +55,7 @@ NEWER = "99.0.0"
 """The version of a second MSI, which replaces the first."""
 PORT = 18123
 UNINSTALL = r"Software\Microsoft\Windows\CurrentVersion\Uninstall\llama-appliance"
-SERVE = r"--config C:\try\config.yaml --port {port}"
+SERVE = r"--config C:\try\config.yaml --port {port} --allow-unauthenticated"
 CONFIG = r"""
 models:
   alpha:
@@ -417,7 +417,7 @@ def try_msi() -> None:
     installed = PREFIX / "drive_c/Program Files/Llama Appliance"
     shutil.rmtree(installed, ignore_errors=True)
     path_before = machine_path()
-    words = ["SERVICE=1", f"PORT={PORT + 1}", "SERVE=--config C:\\try\\config.yaml"]
+    words = ["SERVICE=1", f"PORT={PORT + 1}", "SERVE=--config C:\\try\\config.yaml --allow-unauthenticated"]
     wine("msiexec", "/i", windows_path(package), "/qn", *words)
     expect("files", installed_files(installed), payload_files())
     expect("PATH", machine_path(), f"{path_before};C:\\Program Files\\Llama Appliance")

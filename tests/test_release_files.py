@@ -115,6 +115,20 @@ def test_a_release_is_published_only_when_every_other_job_succeeded(jobs: dict[s
     assert not any("if" in job for name, job in jobs.items() if name != "publish")
 
 
+def test_no_step_that_sees_a_secret_installs_anything(jobs: dict[str, dict[str, Any]]) -> None:
+    """The scripts of a package that is being installed could take it."""
+    seeing = 0
+    for job in jobs.values():
+        before = ""
+        for step in job["steps"]:
+            if "secrets." in str(step.get("env", {})):
+                seeing += 1
+                assert not re.findall(r"apt-get|\bpip\b|\bnpm\b|bootstrap\.py setup", step["run"]), step["name"]
+                assert "bootstrap.py setup --dev" in before  # else any other verb of bootstrap.py does it first
+            before += step.get("run", "")
+    assert seeing == 2
+
+
 def test_what_the_workflow_starts_exists_and_its_jobs_and_secrets_are_documented(
     jobs: dict[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

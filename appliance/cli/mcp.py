@@ -14,7 +14,7 @@ import msgspec
 import trio
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from appliance.cli.remote import ErrorAnswer, server_options
+from appliance.cli.remote import ErrorAnswer, key_advice, server_options
 from appliance.core.bodies.sse import Decoder, RecordTooLong
 from appliance.core.config.types import Timeouts
 from appliance.core.mcp.messages import (
@@ -173,7 +173,7 @@ class Relay:
         """A refusal that is not MCP: of the key, of the feature, or from another program."""
         answer = decoded(ErrorAnswer, body)
         message = answer.error.message if answer is not None else body[:200].decode("utf-8", "replace").strip()
-        advice = f"; give the server's key with --api-key or {KEY_VARIABLE}" if status == 401 else ""
+        advice = key_advice() if status == 401 else ""
         return f"{message or 'it gave no reason'}{advice} ({self._url} answered {status})"
 
     def _fail(self, number: Id | None, code: int, why: str) -> None:

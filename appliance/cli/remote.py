@@ -18,6 +18,7 @@ from msgspec import Struct
 from appliance.core.bodies.sse import Decoder, RecordTooLong
 from appliance.core.parts import UNREADABLE, decoded
 from appliance.core.settings import DEFAULT_URL, KEY_VARIABLE, URL_VARIABLE
+from appliance.core.systemd import KEY_FILE
 from appliance.errors import UpstreamFailed, UsageError
 from appliance.platform.console import EXIT_OURS, EXIT_USER
 from appliance.upstream.client import Address, Exchange, Response
@@ -170,9 +171,15 @@ def refuse(who: str, status: int, body: bytes) -> NoReturn:
     """Raise Refused or ServerFailed in the server's own words."""
     answer = decoded(ErrorAnswer, body)
     message = answer.error.message if answer is not None else body.decode("utf-8", "replace").strip()[:200]
-    advice = f"; give the server's key with --api-key or {KEY_VARIABLE}" if status == 401 else ""
+    advice = key_advice() if status == 401 else ""
     text = f"{message or 'it gave no reason'}{advice} ({who} answered {status})"
     raise Refused(text) if status < 500 else ServerFailed(text)
+
+
+def key_advice() -> str:
+    """Return where a key is given, and where that of this machine's service is kept, as the end of a message."""
+    kept = f"; root finds that of this machine's service in {KEY_FILE}" if os.access(KEY_FILE, os.F_OK) else ""
+    return f"; give the server's key with --api-key or {KEY_VARIABLE}{kept}"
 
 
 CHAT_PATH = "/v1/chat/completions"

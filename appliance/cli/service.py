@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -13,7 +14,7 @@ import click
 from appliance.cli.show import print_json
 from appliance.core.settings import DEFAULT_HOST, DEFAULT_PORT
 from appliance.core.systemd import SYSUSERS
-from appliance.core.windows_service import with_folder, without_folder
+from appliance.core.windows_service import is_for_everybody, with_folder, without_folder
 from appliance.errors import UsageError
 from appliance.platform.console import PROGRAM, as_called, say
 from appliance.programs.start import own_command
@@ -77,6 +78,8 @@ def install(user: bool, no_start: bool, words: tuple[str, ...]) -> AsyncCommand:
         entry = _entry(user)
         await entry.install(_command(None, words), start=not no_start)
         say(f"installed {entry.unit}{'' if no_start else ' and started it'}")
+        if entry.key is not None:
+            say(f"its page and its API ask for the key in {entry.key}, which only administrators can read")
         return 0
 
     return run
@@ -218,16 +221,20 @@ def run_as_service(run: Callable[[Sequence[str]], int], home: Path, words: tuple
     if sys.platform != "win32":
         raise UsageError(f"only the service manager of Windows starts this; '{PROGRAM} serve' serves here")
     from appliance.platform.windows_services import win32
-    from appliance.service.windows import run_service
+    from appliance.service import windows
 
-    return run_service(win32(), lambda: run(["serve", "--home", str(home), *words]), home)
+    return windows.run_service(win32(), lambda: run(windows.serve_words(home, words)), home)
 
 
 @service.command("on-path", hidden=True)
 @user_option
 def on_path(user: bool) -> None:
-    """Put the program's folder on PATH: the installer of Windows does this."""
-    _change_path(with_folder, user)
+    """Put the program's folder on PATH: the installers of Windows do this."""
+    if user or is_for_everybody(str(Path(sys.executable).parent), os.environ):
+        _change_path(with_folder, user)
+        return
+    say(f"{Path(sys.executable).parent} is not put on everybody's PATH: users may write outside of Program Files")
+    _change_path(without_folder, user)
 
 
 @service.command("off-path", hidden=True)

@@ -255,9 +255,10 @@ def check(address: str | None, off: bool, key: Path | None, as_json: bool) -> As
         raise UsageError("--at switches looking on, and --off switches it off; give one of them")
 
     async def run() -> int:
-        root = programs_folder()
+        shelf = Programs(programs_folder())
+        root = shelf.root
         if key is not None:
-            await trio.to_thread.run_sync(_trust, Programs(root), key)
+            await trio.to_thread.run_sync(_trust, shelf, key)
         if off or address is not None:
             await trio.to_thread.run_sync(look.switch, root, address)
         at = await trio.to_thread.run_sync(look_address, root)

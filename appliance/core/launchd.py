@@ -15,6 +15,8 @@ ACCOUNT = "_llamaappliance"
 """User and group of the machine's service. Accounts of services begin with an underscore on macOS."""
 HOME = f"/Library/Application Support/{NAME}"
 """Everything that the machine's service keeps."""
+KEY = f"{HOME}/key"
+"""The file with its key, made at its installation."""
 HIDDEN = ("/Users", "/Volumes", "/private/tmp")
 """Folders that only one user reads, that may not be there when the machine starts, or that are emptied then."""
 OPEN_FILES = 65536

@@ -14,6 +14,9 @@ STATE = f"/var/lib/{NAME}"
 CACHE = f"/var/cache/{NAME}"
 CONFIG = f"/etc/{NAME}/config.yaml"
 OPTIONS_FILE = f"/etc/default/{NAME}"
+KEY_FILE = f"/etc/{NAME}/key.env"
+"""The key of the system's service, as an assignment that shells also read; made at its installation."""
+KEY_OPTIONS = ("--api-key", "--api-key-file", "--allow-unauthenticated")
 HIDDEN = ("/home", "/root", "/run/user")
 """Folders that a service of the system does not see (``ProtectHome=``)."""
 WATCHDOG = 60
@@ -66,6 +69,7 @@ CacheDirectoryMode=0750
 WorkingDirectory={STATE}
 Environment=HOME={STATE} XDG_DATA_HOME=/var/lib XDG_CACHE_HOME=/var/cache XDG_CONFIG_HOME=/etc
 Environment=HF_HOME={STATE}/huggingface
+EnvironmentFile=-{KEY_FILE}
 EnvironmentFile=-{OPTIONS_FILE}
 CapabilityBoundingSet=
 AmbientCapabilities=
@@ -89,6 +93,11 @@ DeviceAllow=char-nvidia-caps rw
 """
 # What is left out on purpose: PrivateDevices= hides the devices of graphics cards, MemoryDenyWriteExecute= breaks CUDA
 # and Vulkan drivers, which compile kernels in memory, and PrivateNetwork= would leave nobody to serve.
+
+
+def says_who_may_ask(words: Sequence[str]) -> bool:
+    """True for options of a server that name a key, or that want none: its service needs no key of its own then."""
+    return any(word.partition("=")[0] in KEY_OPTIONS for word in words)
 
 
 def system_unit(command: Sequence[str]) -> str:

@@ -8,8 +8,9 @@ is over with another report whose checkpoint is higher. Else the SCM takes the s
 from __future__ import annotations
 
 import hashlib
+import ntpath
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import PureWindowsPath
 from typing import Literal
 
@@ -23,6 +24,8 @@ ACCOUNT = rf"NT SERVICE\{NAME}"
 HOME = NAME
 """The folder of models, data and log, in ``%ProgramData%``."""
 LOG = "service.log"
+KEY = "key"
+"""The file with the service's key in that folder, made at its installation."""
 
 STOPPED, START_PENDING, STOP_PENDING, RUNNING = 1, 2, 3, 4
 STATES = {1: "stopped", 2: "starting", 3: "stopping", 4: "running", 5: "continuing", 6: "pausing", 7: "paused"}
@@ -130,8 +133,8 @@ def service_sid(name: str) -> str:
 
 
 def home_rights(name: str) -> str:
-    """Return the rights of the service's folder, as SDDL: the system and administrators, and the service may change."""
-    return f"D:P(A;OICI;FA;;;SY)(A;OICI;FA;;;BA)(A;OICI;0x1301bf;;;{service_sid(name)})"
+    """Return the rights of the service's folder, as SDDL: it is the administrators', and the service may change it."""
+    return f"O:BAD:P(A;OICI;FA;;;SY)(A;OICI;FA;;;BA)(A;OICI;0x1301bf;;;{service_sid(name)})"
 
 
 def hidden_from_service(program: str, profile: str) -> str | None:
@@ -166,6 +169,12 @@ def last_error(lines: Sequence[str]) -> str:
 def with_folder(path: str, folder: str) -> str:
     """Return the text of PATH with a folder at its end, if it is not in it yet."""
     return path if _has(path, folder) else f"{path};{folder}" if path else folder
+
+
+def is_for_everybody(folder: str, environ: Mapping[str, str]) -> bool:
+    """True below Program Files, where only administrators write. Folders elsewhere inherit that users may."""
+    kept = (environ.get(name) for name in ("ProgramFiles", "ProgramW6432", "ProgramFiles(x86)"))
+    return any(PureWindowsPath(ntpath.normpath(folder)).is_relative_to(each) for each in kept if each)
 
 
 def without_folder(path: str, folder: str) -> str:

@@ -14,24 +14,26 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import IO
-from urllib.parse import urlsplit
 
 import platformdirs
+import psutil
 import trio
 from msgspec import Struct
 
 from appliance.core import tray
 from appliance.core.parts import decoded
 from appliance.core.settings import DEFAULT_HOST, DEFAULT_PORT
+from appliance.core.systemd import NAME as ACCOUNT
 from appliance.core.tray import Action, Facts
 from appliance.desktop.icon import Board, show_icon
 from appliance.errors import Busy, UpstreamFailed
 from appliance.platform.children import Children, open_children
 from appliance.platform.console import PROGRAM, outer_environment, say
+from appliance.platform.ports import user_at
 from appliance.platform.process import Command, Ending, open_process
 from appliance.platform.stopping import HANGUP, STOP_SIGNALS
 from appliance.programs.start import own_command
-from appliance.store.model_files import write_whole
+from appliance.store.model_files import open_private, write_whole
 from appliance.store.partial_file import Taken, claim
 from appliance.trio_parts import beside
 from appliance.upstream.client import Address, Exchange
@@ -61,6 +63,10 @@ class _Health(Struct, frozen=True):
     status: str
 
 
+class _Models(Struct, frozen=True):
+    data: list[object]
+
+
 class Desktop:
     """The state of the one desktop program; `run_desktop` owns its tasks."""
 
@@ -86,10 +92,10 @@ class Desktop:
         while True:
             await self.wanted.wait()
             with trio.CancelScope() as self.stop:
-                if (url := None if self._has_place else await _answering(USUAL)) is not None:
-                    self._say("elsewhere", url)
+                if not self._has_place and await _serves_user():
+                    self._say("elsewhere", USUAL)
                     await self._show(page)
-                    while await _answering(url) is not None:  # noqa: ASYNC110  nobody tells of its end
+                    while await _serves_user():  # noqa: ASYNC110  nobody tells of its end
                         await trio.sleep(GONE_EVERY)
                     self._say("stopped")
                 else:
@@ -106,7 +112,7 @@ class Desktop:
         port = () if self._has_place or await _is_free(DEFAULT_PORT) else ("--port", "0")
         argv = (*own_command(), "serve", "--ready-file", str(ready), "--parent-pid", str(os.getpid()))
         command = Command(argv=(*argv, *port, *self._words), env=outer_environment(), ending=ENDING)
-        with self.log_file.open("wb") as file:
+        with open_private(self.log_file) as file:
             async with open_process(children, command, _Log(file)) as child, beside() as nursery:
                 nursery.start_soon(self._announce, ready, page)
                 await child.wait_exit()
@@ -188,7 +194,7 @@ async def _quit_by_signal(desktop: Desktop) -> None:
 async def _open_first(folder: Path) -> int:
     """Open the page of the desktop program that runs already."""
     with trio.move_on_after(PATIENCE):
-        while (found := _url_in(folder / READY)) is None and await _answering(USUAL) is None:  # noqa: ASYNC110
+        while (found := _url_in(folder / READY)) is None and not await _serves_user():  # noqa: ASYNC110
             await trio.sleep(LOOK_EVERY)
         await open_page(found or USUAL)
         return 0
@@ -219,15 +225,19 @@ def _url_in(ready: Path) -> str | None:
     return None
 
 
-async def _answering(url: str) -> str | None:
-    """Return the address if a server of this kind answers there."""
-    parts = urlsplit(url)
+async def _serves_user() -> bool:
+    """True if a server for this user answers at the usual address: one of theirs, or the service if it wants no key.
+
+    What else answers there may belong to another user, who would get all that is written into its page.
+    """
+    user = await trio.to_thread.run_sync(user_at, DEFAULT_PORT)
+    if user not in (ACCOUNT, await trio.to_thread.run_sync(psutil.Process().username)):
+        return False
+    path, answer = ("/v1/models", _Models) if user == ACCOUNT else ("/health", _Health)
     with trio.move_on_after(LOOK_TIME), suppress(UpstreamFailed, Busy):
-        address = Address(parts.hostname or DEFAULT_HOST, parts.port or DEFAULT_PORT, None, url)
-        async with Exchange(address, "GET", "/health") as response:
-            if decoded(_Health, await response.read(1 << 20)) is not None:
-                return url
-    return None
+        async with Exchange(Address(DEFAULT_HOST, DEFAULT_PORT, None, USUAL), "GET", path) as response:
+            return response.status == 200 and decoded(answer, await response.read(1 << 20)) is not None
+    return False
 
 
 async def _is_free(port: int) -> bool:

@@ -10,13 +10,14 @@ what ``engines prove`` and ``selftest`` show.
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import platform
 import re
 import stat
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from pathlib import Path, PurePosixPath
 
 import msgspec
@@ -27,6 +28,7 @@ from appliance.core.engines.builds import MANIFEST, Build, FileSum, numbers_of, 
 from appliance.engines import embedded
 from appliance.errors import EngineNotFound, UsageError
 from appliance.platform.console import is_frozen
+from appliance.platform.strangers import stranger_at
 
 MAX_MANIFEST = 1 << 20
 """A manifest has some 150 bytes for each file; anything longer than this is something else."""
@@ -36,6 +38,8 @@ OF_ID = re.compile(r"(?:[A-Za-z0-9_](?:[.+-]?[A-Za-z0-9_])*)?")
 """A part of a build's id: no path, and nothing that an option or a shell could take it for."""
 SHOWN = 3
 """Files that one line names."""
+
+log = logging.getLogger(__name__)
 
 
 def read_build(folder: Path) -> Build:
@@ -260,7 +264,7 @@ def _discovered(places: Places) -> Iterator[Engine]:
     """A build that lies in two places is named once, unless the better placed one is damaged."""
     seen: set[tuple[str, str]] = set()
     for root, source in places.roots():
-        for engine in _builds(root, source):
+        for engine in _builds(root, source) if root is places.beside or not _strangers(root) else ():
             if (engine.id, engine.digest) not in seen:
                 yield engine
             if not engine.damage:
@@ -275,12 +279,13 @@ def _on_path(search_path: str) -> Path | None:
     """The program in a folder of ``PATH``, as what is found is also run without being asked for.
 
     What anybody may have put there is passed over: relative folders, which are wherever somebody happens to be, and
-    folders and files that everybody may write to. Whoever means such a program names it.
+    folders and files that everybody may write to, and for root all that another user could have changed. Whoever means
+    such a program names it.
     """
     for folder in search_path.split(os.pathsep):
         program = Path(folder) / EXECUTABLE
         usable = folder and program.is_absolute() and _executable(program) and not _is_everybodys(program)
-        if usable and not is_this_program(program):
+        if usable and not is_this_program(program) and not _strangers(program):
             return program
     return None
 
@@ -303,6 +308,20 @@ def _is_everybodys(program: Path) -> bool:
     """Windows tells it in another way than by modes; there PATH is what its owner made of it."""
     places = (program, program.parent, program.resolve())
     return sys.platform != "win32" and any(place.stat().st_mode & stat.S_IWOTH for place in places)
+
+
+def _strangers(path: Path) -> bool:
+    """True if this is root, which may have been given a user's HOME or PATH, and another user could have changed it."""
+    if sys.platform == "win32" or os.geteuid() != 0 or not path.exists():
+        return False
+    if why := stranger_at(path):
+        _warn(path, why)
+    return bool(why)
+
+
+@cache
+def _warn(path: Path, why: str) -> None:
+    log.warning("root uses no engine of %s: %s; set HOME to root's own, as 'sudo -H' does, or name it", path, why)
 
 
 def _builds(root: Path, source: str) -> list[Engine]:

@@ -13,13 +13,13 @@ from appliance.core.config.types import ModelConfig
 from appliance.core.engines.workers import lost_worker
 from appliance.core.models.model import Model
 from appliance.engines.found import Engine
-from appliance.errors import ApplianceError, ModelFailedToStart, ModelUnloaded
+from appliance.errors import ApplianceError, Busy, ModelFailedToStart, ModelUnloaded
 from appliance.fleet.child import Exited, ModelProcess
 from appliance.fleet.launch import Launch, is_taken, will_listen, with_ending
 from appliance.fleet.lease import Lease
 from appliance.fleet.logs import Logs
 from appliance.platform.children import Children, describe_status
-from appliance.trio_parts import lacking
+from appliance.trio_parts import AGAIN, lacking
 from appliance.upstream.client import Address
 
 HEALTH = "/health"
@@ -180,18 +180,19 @@ class ModelRun:
                 if exited is None or attempt == PORT_ATTEMPTS or not self._had_bad_luck(launch, exited):
                     return self._ended(launch, exited)
             raise AssertionError("the last attempt returns")
-        except (OSError, ValueError) as cause:
-            reason = cause.strerror if isinstance(cause, OSError) else None
-            command = f"its command '{launch.argv[0]}'" if launch is not None else "its command"
-            return self._not_started(launch, f"{command} cannot be executed: {reason or cause}")
         except ModelFailedToStart as cause:
             return self._not_started(launch, cause.why)
         except ApplianceError as cause:
-            return Ended(how="failed", error=cause, argv=launch.argv if launch else (), why=str(cause))
+            return self._refused(launch, cause)
         except Exception as cause:
-            if not (why := lacking(cause)):
+            if why := lacking(cause):  # no seat is to blame, and it may work a moment later
+                told = f"model '{self.model.id}' cannot be loaded now: {why}"
+                return self._refused(launch, Busy(told, retry_after=AGAIN))
+            if not isinstance(cause, OSError | ValueError):
                 raise
-            return self._not_started(launch, f"the system is out of resources ({why})")
+            reason = cause.strerror if isinstance(cause, OSError) else None
+            command = f"its command '{launch.argv[0]}'" if launch is not None else "its command"
+            return self._not_started(launch, f"{command} cannot be executed: {reason or cause}")
 
     async def _run_once(self, launch: Launch, children: Children, on_ready: Callable[[], None]) -> Exited | None:
         """None when it was told to stop before there was a process."""
@@ -262,6 +263,9 @@ class ModelRun:
             why=shown,
             lost_worker=lost,
         )
+
+    def _refused(self, launch: Launch | None, error: ApplianceError) -> Ended:
+        return Ended(how="failed", error=error, argv=launch.argv if launch else (), why=str(error))
 
     def _not_started(self, launch: Launch | None, why: str) -> Ended:
         error = ModelFailedToStart(self.model.id, why)

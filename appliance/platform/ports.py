@@ -53,7 +53,7 @@ _SOCK_DIAG, _BY_FAMILY, _DUMP = 4, 20, 0x301
 _LISTEN = 1 << 10
 _HEADER = struct.Struct("=IHHII")
 _REQUEST = struct.Struct("=BBBxI48x")
-_PORT, _INODE = struct.Struct("!4xH"), struct.Struct("=68xI")
+_PORT, _USER_INODE = struct.Struct("!4xH"), struct.Struct("=64xII")
 """Linux, include/uapi/linux/netlink.h and inet_diag.h: the port is in network order, the inode in the machine's."""
 
 
@@ -87,18 +87,38 @@ def listens(pid: int, port: int) -> bool:
     if sys.platform != "linux":
         return False
     try:
-        sockets = {f"socket:[{inode}]" for inode in _listening(port)}
+        sockets = {f"socket:[{inode}]" for _, inode in _listening(port)}
         return any(_link(descriptor) in sockets for descriptor in Path(f"/proc/{pid}/fd").iterdir())
     except OSError:
         return False
 
 
-def _listening(port: int) -> set[int]:
-    """Return the inodes of the sockets that listen on ``port``. Raises OSError.
+def user_at(port: int) -> str:
+    """Return the user whose programs listen on ``port``; empty if there are several, or the system does not tell.
+
+    It may take tens of milliseconds: call it in a thread.
+    """
+    import psutil
+
+    if sys.platform != "linux":  # where others' are not told to every user
+        own = psutil.Process().username()
+        found = (each.pid for each in psutil.process_iter(["username"]) if each.info["username"] == own)
+        return own if any(_is_among_its(pid, port) for pid in found) else ""
+    import pwd
+
+    try:
+        [user] = {user for user, _ in _listening(port)}
+        return pwd.getpwuid(user).pw_name
+    except (OSError, ValueError, KeyError):
+        return ""
+
+
+def _listening(port: int) -> set[tuple[int, int]]:
+    """Return the users and the inodes of the sockets that listen on ``port``. Raises OSError.
 
     The kernel is asked for listening sockets alone (sock_diag(7)): ``/proc/net/tcp`` has it walk through all there are.
     """
-    found: set[int] = set()
+    found: set[tuple[int, int]] = set()
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _SOCK_DIAG) as kernel:
         kernel.settimeout(0.5)
         for family in (socket.AF_INET, socket.AF_INET6):
@@ -113,7 +133,7 @@ def _listening(port: int) -> set[int]:
                     break
                 start = at + _HEADER.size
                 if _PORT.unpack_from(data, start) == (port,):
-                    found.update(_INODE.unpack_from(data, start))
+                    found.add(_USER_INODE.unpack_from(data, start))
                 at += (length + 3) & ~3
     return found
 

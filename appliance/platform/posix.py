@@ -13,6 +13,7 @@ after ten idle seconds; it needs fork without vfork; it knows no grandchildren; 
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import re
 import signal
@@ -57,9 +58,16 @@ SPARE = 6
 WARDEN_TIME = 5.0
 """Seconds that a child's start waits for a warden that is being replaced."""
 
+NO_WARDEN = (
+    "no model or command is started until the process that would end them with this program runs again, for which the "
+    "system has no room; raise its limit of processes or of memory"
+)
+
 GROUP_LOOK = 0.005
 LOOKS_FOR_ZOMBIES = 10
 """Every so many looks at a process group, it is found out whether anything in it is alive; costs milliseconds."""
+
+log = logging.getLogger(__name__)
 
 
 class Child:
@@ -152,6 +160,7 @@ class Warden:
         self._live: set[int] = set()
         self._spare: list[int] = []
         self._here = trio.Event()
+        self._gone_at = trio.current_time()
 
     def remember(self, pid: int) -> None:
         """Note a child that has registered itself, so that a new warden can be told of it."""
@@ -172,20 +181,31 @@ class Warden:
         try:
             while True:
                 await self._stay(process)
-                process = None
+                process, told = None, False
                 while process is None:
                     try:
                         process = await self._start()
                     except (OSError, RuntimeError, MemoryError) as error:
-                        if not lacking(error):
+                        if not (why := lacking(error)):
                             raise
+                        if not told:
+                            log.warning("%s (%s)", NO_WARDEN, why)
+                        told = True
                         await trio.sleep(AGAIN)
+                if told:
+                    log.warning("models and commands are started again")
         finally:
             self._let_go()
 
     async def wait_here(self) -> None:
-        """Wait until there is a warden: without one, a child could outlive the program."""
-        await self._here.wait()
+        """Wait until there is a warden: without one, a child could outlive the program.
+
+        Raises OSError where there is none `WARDEN_TIME` after the last one has gone.
+        """
+        with trio.move_on_at(self._gone_at + WARDEN_TIME):
+            await self._here.wait()
+        if self.fd < 0:
+            raise OSError(errno.EAGAIN, NO_WARDEN)
 
     async def _start(self) -> trio.Process:
         self._let_go()
@@ -193,6 +213,7 @@ class Warden:
         try:
             process = await trio.lowlevel.open_process(
                 ["/bin/sh", "-c", WARDEN, "llama-appliance-warden"],
+                env={},  # this program's own may hold the key of clients, and others may read it in /proc
                 stdin=reading,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -219,7 +240,7 @@ class Warden:
                     self._spare.append(os.dup(writing))
             await process.wait()
         finally:
-            self._here = trio.Event()
+            self._here, self._gone_at = trio.Event(), trio.current_time()
             os.close(writing)
             self.fd = -1
             if process.returncode is None:
@@ -274,10 +295,7 @@ class Children:
     async def _start(
         self, script: str, words: Sequence[str], env: Mapping[str, str], cwd: str | None, passed: Sequence[int] = ()
     ) -> Child:
-        with trio.move_on_after(WARDEN_TIME):
-            await self._warden.wait_here()
-        if self._warden.fd < 0:
-            raise OSError(errno.EAGAIN, "the process that ends all others with the program cannot be started")
+        await self._warden.wait_here()
         # One of our own: the warden's may be closed while the process is made in a thread, and its number be another's.
         told = os.dup(self._warden.fd)
         try:

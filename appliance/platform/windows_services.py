@@ -1,4 +1,5 @@
-"""The calls of Windows for services, with their types, and the structures that they take (winsvc.h, winreg.h, sddl.h).
+"""The calls of Windows for services, with their types, and the structures that they take (winsvc.h, winreg.h,
+aclapi.h, sddl.h).
 
 Types have fixed sizes, so that the structures are the same on every 64-bit system; the tests run the calls on Linux,
 against a service manager of their own.
@@ -110,6 +111,8 @@ SIGNATURES: Mapping[str, Mapping[str, tuple[object, tuple[object, ...]]]] = {
         "RegSetKeyValueW": (LONG, (HANDLE, TEXT, TEXT, DWORD, POINTER, DWORD)),
         "RegDeleteTreeW": (LONG, (HANDLE, TEXT)),
         "ConvertStringSecurityDescriptorToSecurityDescriptorW": (BOOL, (TEXT, DWORD, POINTER, POINTER)),
+        "GetNamedSecurityInfoW": (DWORD, (TEXT, LONG, DWORD, POINTER, POINTER, POINTER, POINTER, POINTER)),
+        "ConvertSidToStringSidW": (BOOL, (POINTER, POINTER)),
     },
     "kernel32": {
         "CreateDirectoryW": (BOOL, (TEXT, POINTER)),
@@ -159,6 +162,24 @@ class ServiceRefused(ApplianceError):
         if not words and sys.platform == "win32":
             words = ctypes.FormatError(self.code).strip()
         return f"Windows refused {self.call} with error {self.code}" + (f": {words}" if words else "")
+
+
+FILE, OWNER = 1, 1
+"""GetNamedSecurityInfo: the path is a file's, and its owner is asked for."""
+
+
+def owner_of(api: Win32, path: str) -> str:
+    """Return the security identifier of a file's owner. Raises ServiceRefused."""
+    owner, descriptor, text = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
+    wanted = (None, None, None, ctypes.byref(descriptor))
+    if code := api.calls["GetNamedSecurityInfoW"](path, FILE, OWNER, ctypes.byref(owner), *wanted):
+        raise ServiceRefused("GetNamedSecurityInfoW", code)
+    try:
+        api("ConvertSidToStringSidW", owner, ctypes.byref(text))
+        return ctypes.wstring_at(text.value or 0)
+    finally:
+        api.calls["LocalFree"](text)
+        api.calls["LocalFree"](descriptor)
 
 
 MACHINE_VARIABLES = r"SYSTEM\CurrentControlSet\Control\Session Manager\Environment"

@@ -104,7 +104,7 @@ class PluginContext:
 
     @property
     def data(self) -> Path:
-        self._data.mkdir(parents=True, exist_ok=True)
+        self._data.mkdir(0o700, parents=True, exist_ok=True)  # what is kept there comes from requests and documents
         return self._data
 
     def begin(self, work: Callable[[], Awaitable[T]], *, within: float | None = None) -> Pending[T]:

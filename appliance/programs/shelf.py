@@ -19,6 +19,7 @@ from appliance.engines.installing import SPARE, CannotInstall, copy_folder, sha2
 from appliance.engines.shelf import STAGED, Shelf
 from appliance.engines.unpacking import SUFFIXES, BadArchive, is_archive, read_member, unpack
 from appliance.errors import UsageError
+from appliance.platform.strangers import stranger_at
 from appliance.programs.start import ONE_FILE, VARIABLE
 from appliance.store.model_files import free_bytes
 
@@ -45,6 +46,15 @@ class Programs(Shelf):
 
     verbs = "llama-appliance upgrade"
     make_room = f"make it writable, make room, or name another folder with {VARIABLE}"
+
+    def __init__(self, root: Path) -> None:
+        """Raises UsageError for a folder that another user could have filled, and OSError."""
+        if why := stranger_at(root):
+            raise UsageError(
+                f"{root} is not used for versions of the program: {why}; set HOME to your own home, as 'sudo -H' does, "
+                f"or name another folder with {VARIABLE}"
+            )
+        super().__init__(root)
 
     def place_of(self, build: str) -> Path:
         return self.root / name_of(build)

@@ -115,10 +115,12 @@ def lead() -> None:
 
 
 def _lead(own: Path, root: Path) -> None:
+    """Raises OSError and TimeoutError, also for a folder that another user could have filled."""
     global run_file
     from appliance.core import programs
     from appliance.store.engine_state import StateFile
 
+    _refuse_strangers(root)
     is_linked = any(folder == own for _, folder in linked(root))
     if not is_linked and own.parent != root.resolve():
         return
@@ -141,6 +143,8 @@ def _lead(own: Path, root: Path) -> None:
     folder = (root / programs.name_of(program)).resolve()
     if folder != own and not is_linked:
         return  # somebody asked for this very version
+    if folder != own:
+        _refuse_strangers(folder / PROGRAM)
     until = programs.trial_end(state, program, now)
     if until is not None and sys.argv[1:2] and sys.argv[1] in programs.SERVES:
         run_file = _noted(root, programs.Run(program=program, pid=os.getpid(), boot=boot, at=now, until=until))
@@ -153,6 +157,14 @@ def _lead(own: Path, root: Path) -> None:
     except OSError as cause:
         ended()
         say(f"{PROGRAM}: {command} cannot be started ({cause.strerror}); this version is used")
+
+
+def _refuse_strangers(path: Path) -> None:
+    """Raises PermissionError. Root may have been given a user's HOME, as by a `sudo` that keeps it."""
+    from appliance.platform.strangers import stranger_at
+
+    if why := stranger_at(path):
+        raise PermissionError(why)
 
 
 def _here(root: Path) -> list[str]:
@@ -173,6 +185,7 @@ def _boot() -> str:
 def look_address(root: Path) -> str | None:
     """Return where looks for newer versions are taken; None: they are switched off."""
     try:
+        _refuse_strangers(root)
         return (root / LOOK).read_text("utf-8").strip() or None
     except OSError:
         return None

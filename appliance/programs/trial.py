@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import sys
 from collections import deque
 from collections.abc import Callable, MutableMapping, Sequence
 from functools import partial
@@ -29,7 +30,7 @@ from appliance.core.settings import KEY_VARIABLE, Embedding
 from appliance.engines.found import FOLDER_VARIABLE, installed_folder
 from appliance.errors import Busy, UpstreamFailed
 from appliance.platform.children import Child, Children, describe_status
-from appliance.platform.console import outer_environment
+from appliance.platform.console import is_frozen, outer_environment
 from appliance.platform.ports import LOOPBACK
 from appliance.platform.process import Command, Ending, Lines, before_end, open_process, text_of
 from appliance.plugins.folders import default_data
@@ -131,12 +132,21 @@ class _Failed(Exception):
 
 
 def running(folders: Sequence[Path]) -> Serving | None:
-    """Return this user's server that runs from one of these folders, the oldest one; it waits for /proc."""
-    for process in sorted(psutil.process_iter(["cmdline", "create_time", "exe"]), key=_began):
+    """Return this user's server whose program lies in one of these folders; it waits for /proc.
+
+    A process may call itself anything, so only its real program counts. Of several the newest is taken: its words are
+    the last that the user chose, and an older one may be about to end.
+    """
+    user = psutil.Process().username()
+    for process in sorted(psutil.process_iter(["cmdline", "create_time", "exe", "username"]), key=_began, reverse=True):
         words: list[str] = process.info["cmdline"] or []
         at = words.index(SERVES[0]) if SERVES[0] in words[:3] else 0
-        programs = [Path(word) for word in (*words[:at], process.info["exe"] or "") if word.startswith("/")]
-        if at and "--trial" not in words and any(_is_in(program, folders) for program in programs):
+        if not at or "--trial" in words or process.info["username"] != user:
+            continue
+        program = Path(process.info["exe"] or "")
+        if not is_frozen() and program == Path(sys.executable).resolve():
+            program = Path(words[1])  # the interpreter's, as this one is
+        if any(program.resolve().is_relative_to(folder.resolve()) for folder in folders):
             try:
                 return Serving(words=tuple(words[at + 1 :]), cwd=process.cwd())
             except psutil.Error:
@@ -144,12 +154,8 @@ def running(folders: Sequence[Path]) -> Serving | None:
     return None
 
 
-def _is_in(program: Path, folders: Sequence[Path]) -> bool:
-    return any(program.resolve().is_relative_to(folder.resolve()) for folder in folders)
-
-
-def _began(process: psutil.Process) -> float:
-    return float(process.info["create_time"] or 0)
+def _began(process: psutil.Process) -> tuple[float, int]:
+    return float(process.info["create_time"] or 0), process.pid  # the clock has hundredths of a second
 
 
 async def try_version(

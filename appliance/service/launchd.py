@@ -19,6 +19,7 @@ from appliance.core.launchd import (
     DAEMON,
     HIDDEN,
     HOME,
+    KEY,
     LABEL,
     Job,
     agent,
@@ -27,12 +28,12 @@ from appliance.core.launchd import (
     plist,
     read_job,
 )  # fmt: skip
-from appliance.core.systemd import NAME
+from appliance.core.systemd import NAME, says_who_may_ask
 from appliance.errors import UsageError
 from appliance.platform.children import inherited_env, open_children
 from appliance.platform.process import Ran, run_to_end
 from appliance.service.parent import Ready
-from appliance.service.systemd import COMMAND_TIME, ServiceFailed
+from appliance.service.systemd import COMMAND_TIME, ServiceFailed, make_key
 from appliance.wire import ServiceStatus
 
 LOOK_EVERY = 0.2
@@ -41,6 +42,9 @@ LOOK_EVERY = 0.2
 
 class Launchd:
     """One launchd domain: the machine's, or the user's. Every method raises ServiceFailed when launchctl refuses."""
+
+    key: Path | None = None
+    """The file with the key of the service, if `install` has given it one."""
 
     def __init__(self, *, user: bool, home: Path | None = None) -> None:
         self._user = user
@@ -59,9 +63,17 @@ class Launchd:
         if "/AppTranslocation/" in command[0]:
             raise UsageError("macOS runs this app from a place of its own; move it to Applications, and open it there")
         try:
-            return plist(self._place, command).decode()
+            return plist(self._place, self._with_key(command)).decode()
         except ValueError as cause:
             raise UsageError(str(cause)) from None
+
+    def _with_key(self, command: Sequence[str]) -> Sequence[str]:
+        """Add the option for the key of the machine's service, which one without keeps to be without."""
+        without = self.unit.exists() and not os.access(KEY, os.F_OK)  # others may not look into its folder
+        if self._user or without or says_who_may_ask(command):
+            return command
+        verb = list(command).index("serve") + 1
+        return [*command[:verb], "--api-key-file", KEY, *command[verb:]]
 
     async def install(self, command: Sequence[str], *, start: bool) -> None:
         """Write the plist, let it start with the machine (or the login), and start it now if asked. Raises OSError."""
@@ -75,6 +87,9 @@ class Launchd:
             for folder in (Path(HOME), Path(DAEMON.log).parent):
                 folder.chmod(0o750)
                 shutil.chown(folder, ACCOUNT, ACCOUNT)
+        if KEY in text:
+            self.key = make_key(Path(KEY))
+            shutil.chown(self.key, ACCOUNT, ACCOUNT)
         await self._end()
         temporary = self.unit.with_suffix(".new")
         temporary.write_text(text, "utf-8")

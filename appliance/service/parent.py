@@ -25,6 +25,7 @@ from appliance.core.settings import Embedding
 from appliance.core.systemd import Watch, message, watch_of
 from appliance.errors import UsageError
 from appliance.platform.stopping import STOP_SIGNALS
+from appliance.store.model_files import open_private
 from appliance.trio_parts import beside, every, persist
 
 LOOK_EVERY = 0.5
@@ -115,8 +116,7 @@ def check_parent(settings: Embedding) -> None:
 def _write(file: Path, content: bytes) -> None:
     temporary = file.with_name(f".{file.name}.{os.getpid()}")
     try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with open(descriptor, "wb") as opened:  # noqa: PTH123  only this takes a descriptor
+        with open_private(temporary) as opened:
             opened.write(content)
         temporary.replace(file)
     finally:

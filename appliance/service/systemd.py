@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from appliance.core.systemd import CACHE, HIDDEN, NAME, STATE, SYSUSERS, UNIT, system_unit, user_unit
+from appliance.core.settings import KEY_VARIABLE
+from appliance.core.systemd import (
+    CACHE,
+    HIDDEN,
+    KEY_FILE,
+    NAME,
+    STATE,
+    SYSUSERS,
+    UNIT,
+    says_who_may_ask,
+    system_unit,
+    user_unit,
+)
 from appliance.errors import ApplianceError, UsageError
 from appliance.platform.children import inherited_env, open_children
 from appliance.platform.process import Ran, run_to_end
+from appliance.store.model_files import open_private
 from appliance.wire import ServiceStatus
 
 PACKAGED = Path("/usr/lib/systemd/system") / UNIT
@@ -39,8 +53,20 @@ class ServiceFailed(ApplianceError):
         return f"'{self.command}' {how}: {self.said or 'it said nothing'}; {self.log} may say more"
 
 
+def make_key(file: Path, form: str = "{}") -> Path:
+    """Have a file with a key for a new service, which only its owner can read; one that is there stays as it is."""
+    if not file.exists():
+        file.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        with open_private(file) as opened:
+            opened.write(form.format(secrets.token_urlsafe(24)).encode() + b"\n")
+    return file
+
+
 class Systemd:
     """One service manager: the system's, or the user's. Every method raises ServiceFailed when systemd refuses."""
+
+    key: Path | None = None
+    """The file with the key of the service, if `install` has given it one."""
 
     def __init__(self, *, user: bool, environ: Mapping[str, str] = os.environ) -> None:
         self._user = user
@@ -69,6 +95,8 @@ class Systemd:
         if not self._user:
             await self._run("systemd-sysusers", "-", stdin=SYSUSERS.encode())
         self.unit.parent.mkdir(parents=True, exist_ok=True)
+        if not self._user and not self.unit.exists() and not says_who_may_ask(command):
+            self.key = make_key(Path(KEY_FILE), f"{KEY_VARIABLE}={{}}")
         temporary = self.unit.with_suffix(".new")
         temporary.write_text(text, "utf-8")
         temporary.replace(self.unit)
@@ -92,7 +120,7 @@ class Systemd:
             return []
         if not purge:
             return [STATE, CACHE]
-        await self._run("rm", "-rf", "--one-file-system", STATE, CACHE)
+        await self._run("rm", "-rf", "--one-file-system", STATE, CACHE, KEY_FILE)
         await self._run("userdel", NAME)
         return []
 

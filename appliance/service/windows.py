@@ -17,9 +17,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 
 import trio
 
+from appliance.core.systemd import says_who_may_ask
 from appliance.core.windows_service import (
     ACCOUNT,
     CHECKPOINT,
@@ -27,6 +29,7 @@ from appliance.core.windows_service import (
     DISPLAY,
     FORGIVEN,
     HOME,
+    KEY,
     LOG,
     NAME,
     NOT_IMPLEMENTED,
@@ -63,8 +66,10 @@ from appliance.platform.windows_services import (
     Status,
     Text,
     Win32,
+    owner_of,
 )
 from appliance.service.parent import STARTED_BY
+from appliance.service.systemd import make_key
 from appliance.wire import ServiceStatus
 
 OWN_PROCESS, AUTO_START, ERROR_NORMAL = 0x10, 2, 1
@@ -79,6 +84,7 @@ EVENT_TEXTS = r"%SystemRoot%\System32\EventCreate.exe"
 EVENT_ERROR, EVENT_INFORMATION = 1, 4
 NO_DIALOGS = 0x0001 | 0x0002 | 0x8000
 """SetErrorMode: no dialog for a missing disk, a crash, a file that cannot be opened. Nobody sees session 0."""
+SYSTEM, ADMINISTRATORS = "S-1-5-18", "S-1-5-32-544"
 LOG_SIZE = 8 << 20
 """Bytes of a log that a new start sets aside; it keeps one old log."""
 TAIL = 40
@@ -102,6 +108,12 @@ class ServiceEnded(ApplianceError):
 def home_of(environ: Mapping[str, str] = os.environ) -> Path:
     """Return the folder of the service's models, data and log."""
     return Path(environ.get("ProgramData") or r"C:\ProgramData") / HOME
+
+
+def serve_words(home: Path, words: Sequence[str]) -> list[str]:
+    """Return the words with which the service serves: its folder, its key if it has one, and the administrator's."""
+    has_key = (home / KEY).exists() and not says_who_may_ask(words)
+    return ["serve", "--home", str(home), *(("--api-key-file", str(home / KEY)) if has_key else ()), *words]
 
 
 # ---- the process of the service --------------------------------------------------------------------------------------
@@ -283,6 +295,9 @@ def end_programs(folder: Path) -> int:
 class WindowsService:
     """The service's entry at the SCM. Every method raises ServiceRefused when Windows refuses."""
 
+    key: Path | None = None
+    """The file with the key of the service, if `install` has given it one."""
+
     def __init__(self, api: Win32, environ: Mapping[str, str] = os.environ) -> None:
         self._api = api
         self._home = home_of(environ)
@@ -301,13 +316,17 @@ class WindowsService:
     async def install(self, command: Sequence[str], *, start: bool) -> None:
         """Make the entry, or change the one that is there, make the folder of its data, and start it now if asked."""
         line = self.text(command)
+        is_new = not (await self.status()).installed
         with self._manager(SCM_CONNECT | SCM_CREATE) as manager:
+            self._refuse_strange_home()
             service = self._create(manager, line)
             try:
                 self._configure(service)
             finally:
                 self._api.calls["CloseServiceHandle"](service)
         self._make_home()
+        if is_new and not says_who_may_ask(command):
+            self.key = make_key(self._home / KEY)
         self._register_events()
         if start:
             await self.steer("restart")
@@ -378,6 +397,25 @@ class WindowsService:
             except ServiceRefused as refused:
                 if refused.code != UNKNOWN_LEVEL:  # wine does not know the third; every Windows does
                     raise
+
+    def _refuse_strange_home(self) -> None:
+        """Raises UsageError for a folder of another user: everybody may make folders in ProgramData."""
+        if not self._home.exists():
+            return
+        with NamedTemporaryFile() as made:  # has the owner of all that this administrator makes
+            believed = (SYSTEM, ADMINISTRATORS, owner_of(self._api, made.name))
+        owner, leads_to = owner_of(self._api, str(self._home)), self._home.resolve()
+        if leads_to != self._home.parent.resolve() / self._home.name:
+            why = f"is a link to {leads_to}"
+        elif owner not in believed:
+            why = f"belongs to {owner}"
+        else:
+            return
+        raise UsageError(
+            f"{self._home} {why}, so somebody else than an administrator could have put programs there, which the "
+            "service would start; remove it, or if you know what is in it, give it to the administrators: "
+            f'takeown /F "{self._home}" /A /R'
+        )
 
     def _make_home(self) -> None:
         """Make the folder of the service's data, which nobody but the service and administrators may read."""

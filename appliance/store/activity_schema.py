@@ -5,10 +5,12 @@ The table, its indexes and its seconds are those that llama-swap 0bdb3720 writes
 
 from __future__ import annotations
 
+import logging
 import os
 import shlex
 import sqlite3
 import sys
+from glob import escape
 from pathlib import Path
 
 from appliance.errors import UsageError
@@ -77,6 +79,8 @@ COLUMNS = (
 )
 
 
+log = logging.getLogger(__name__)
+
 BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 """The codes of an error that says that another program is at the file."""
 
@@ -91,7 +95,10 @@ def open_file(path: Path, busy_ms: int = BUSY_MS) -> sqlite3.Connection:
     """Open or create the file. Raises UsageError, with its name and the remedy, when it cannot be used."""
     _check_place(path)
     try:
+        make_private(path)
         connection = _connect(str(path), busy_ms)
+    except OSError as error:
+        raise UsageError(f"store.path '{path}' cannot be made: {error.strerror or error}") from None
     except sqlite3.Error as error:
         raise unusable(path, error) from error
     try:
@@ -112,6 +119,22 @@ def open_file(path: Path, busy_ms: int = BUSY_MS) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+def make_private(path: Path) -> None:
+    """Have the file of a database, which only this user can read; SQLite gives the files beside it the same rights.
+
+    A file or a copy (`store.versions`) that other users could read before is closed to them, with a line in the log,
+    unless it belongs to one of them. Raises OSError.
+    """
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    if sys.platform == "win32":
+        return
+    files = (*(path.with_name(f"{path.name}{part}") for part in PARTS), *path.parent.glob(f"{escape(path.name)}.v*"))
+    for file in files:
+        if file.is_file() and (found := file.stat()).st_mode & 0o077 and found.st_uid == os.geteuid():
+            file.chmod(0o600)
+            log.warning("%s could be read by other users; now only you can", file)
 
 
 def _connect(name: str, busy_ms: int = BUSY_MS) -> sqlite3.Connection:

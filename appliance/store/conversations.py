@@ -15,7 +15,7 @@ from msgspec import UNSET, Raw, structs
 
 from appliance.core import conversations as rules
 from appliance.errors import ApplianceError, BadRequest, Busy, Conflict, NotFound, StoreFailed, UsageError
-from appliance.store.activity_schema import set_aside
+from appliance.store.activity_schema import make_private, set_aside
 from appliance.store.versions import restored
 from appliance.wire import Conversation, Fields, Hit, Message, Preset, Whole
 
@@ -75,6 +75,7 @@ class ConversationStore:
         self._limit = limit
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_private(path)
             self._db = _connect(path)
         except OSError as error:
             raise UsageError(
@@ -82,7 +83,6 @@ class ConversationStore:
                 "start with --no-conversations"
             ) from None
         try:
-            path.chmod(0o600)
             (version,) = self._db.execute("PRAGMA user_version").fetchone()
             if version > VERSION:
                 self._db.close()

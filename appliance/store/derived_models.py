@@ -76,7 +76,7 @@ class DerivedModels:
         """Replace the file. Raises OSError."""
         if self._path is not None:
             kept = [_kept(model) for model in models.values()]
-            write_whole(self._path, msgspec.json.encode(_Contents(version=VERSION, models=kept)))
+            write_whole(self._path, msgspec.json.encode(_Contents(version=VERSION, models=kept)), private=True)
 
 
 def _kept(model: Derived) -> _Kept:

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import IO
 
 FSCTL_SET_SPARSE = 0x000900C4
 ATTEMPTS = 20 if sys.platform == "win32" else 1
@@ -65,12 +66,21 @@ def share(old: Path, new: Path) -> None:
             fresh.unlink(missing_ok=True)
 
 
-def write_whole(path: Path, data: bytes) -> None:
-    """Replace a small file as a whole, and wait until the disk has it. Raises OSError."""
+def open_private(path: Path) -> IO[bytes]:
+    """Make a file anew that only this user can read. Raises OSError."""
+    path.unlink(missing_ok=True)
+    return open(path, "wb", opener=lambda name, flags: os.open(name, flags, 0o600))
+
+
+def write_whole(path: Path, data: bytes, *, private: bool = False) -> None:
+    """Replace a small file as a whole, and wait until the disk has it. Raises OSError.
+
+    ``private``: only this user can read it.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f".{path.name}.new")
     try:
-        with fresh.open("wb") as file:
+        with open_private(fresh) if private else fresh.open("wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -179,6 +179,9 @@ def open_store(path: Path) -> Generator[Store]:
     """Open the index, or create it. Raises Damaged and Unusable, also during its use."""
     connection: sqlite3.Connection | None = None
     try:
+        with suppress(OSError):  # SQLite says what is wrong
+            path.touch(0o600)
+            path.chmod(0o600)  # it holds passages of documents; SQLite gives the files beside it the same rights
         connection = sqlite3.connect(path, timeout=LOCK_WAIT)
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA foreign_keys = ON")

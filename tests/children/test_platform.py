@@ -107,6 +107,14 @@ def test_a_killed_warden_is_replaced(program: subprocess.Popen[str]) -> None:
     wait_gone(pids)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows a process's first environment in a file")
+async def test_the_warden_does_not_show_the_keys_of_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LLAMA_APPLIANCE_API_KEY", "secret")
+    async with open_children():
+        [warden] = [each for each in psutil.Process().children() if "llama-appliance-warden" in each.cmdline()]
+        assert warden.environ() == {}
+
+
 async def test_the_group_goes_with_its_leader() -> None:
     async with open_children() as children:
         child = await children.spawn([*PYTHON, f"{GRANDCHILD}; print(child.pid, flush=True); os._exit(3)"], ENV)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.systemd import Watch, exec_line, message, system_unit, user_unit, watch_of
+from appliance.core.systemd import KEY_FILE, OPTIONS_FILE, Watch, exec_line, message, system_unit, user_unit, watch_of
 
 ARGUMENT = st.text(st.characters(min_codepoint=32, exclude_characters="\x7f", exclude_categories=["Cs"]), min_size=1)
 
@@ -54,10 +55,16 @@ def test_nothing_hides_graphics_cards_or_breaks_their_drivers() -> None:
     assert {line.partition("=")[2] for line in text.splitlines() if line.startswith("DeviceAllow=char-nvidia")}
 
 
+def test_the_administrators_settings_come_after_the_key_that_was_made() -> None:
+    """So a key that stands there takes the place of the other one, and a service without either has none."""
+    found = [line for line in system_unit(["/x", "serve"]).splitlines() if line.startswith("EnvironmentFile=")]
+    assert found == [f"EnvironmentFile=-{KEY_FILE}", f"EnvironmentFile=-{OPTIONS_FILE}"]
+    assert KEY_FILE not in user_unit(["/x", "serve"])
+
+
 @pytest.mark.needs("systemd-analyze")
 @pytest.mark.parametrize("unit", [system_unit, user_unit])
-def test_systemd_accepts_the_unit(unit: object, tmp_path: Path) -> None:
-    assert callable(unit)
+def test_systemd_accepts_the_unit(unit: Callable[[list[str]], str], tmp_path: Path) -> None:
     file = tmp_path / "llama-appliance.service"
     file.write_text(unit(["/bin/sh", "a b", "100%", "$HOME", 'say "x"']), "utf-8")
     done = subprocess.run(["systemd-analyze", "verify", "--man=no", str(file)], capture_output=True, text=True)

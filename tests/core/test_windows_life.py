@@ -19,6 +19,7 @@ from appliance.core.windows_service import (
     answer,
     hidden_from_service,
     home_rights,
+    is_for_everybody,
     last_error,
     service_sid,
     with_folder,
@@ -94,6 +95,16 @@ def test_path_is_left_as_it_was(folders: list[str]) -> None:
     assert with_folder(after, ours.lower() + "\\") == after
     assert without_folder(after, ours.upper()) == before
     assert without_folder(before, ours) == before
+
+
+def test_everybodys_path_has_only_folders_that_administrators_write() -> None:
+    """Else a user could put a program there that others then start."""
+    environ = {"ProgramFiles": r"C:\Program Files (x86)", "ProgramW6432": r"C:\Program Files"}
+    for folder in (r"C:\Program Files\Llama Appliance", r"c:\program files (x86)\x", r"C:/Program Files/x"):
+        assert is_for_everybody(folder, environ)
+    for folder in (r"C:\Tools", r"D:\Program Files\x", r"C:\Program Files\..\Tools", r"C:\Program Files2\x", "C:"):
+        assert not is_for_everybody(folder, environ)
+    assert not is_for_everybody(r"C:\Tools", {})
 
 
 def test_the_last_error_of_a_log_is_told() -> None:

@@ -114,6 +114,52 @@ def test_a_server_that_ends_by_itself_leaves_its_words_in_the_log(tmp_path: Path
         end(first)
 
 
+NEIGHBOUR = """
+import http.server, sys
+class Answer(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        refused = sys.argv[1] == "key" and self.path != "/health"
+        self.send_response(401 if refused else 200)
+        body = b'{"status": "ok", "data": []}'
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+    def log_message(self, *words): pass
+http.server.ThreadingHTTPServer(("127.0.0.1", 8080), Answer).serve_forever()
+"""
+"""A server of somebody at the usual address."""
+SERVICE, NOBODY = 64999, 65534
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="makes users and a network of its own")
+@pytest.mark.parametrize(
+    ("user", "key", "taken"),
+    [(0, "", True), (0, "key", True), (NOBODY, "", False), (SERVICE, "", True), (SERVICE, "key", False)],
+    ids=["own", "own with a key", "another user's", "the service's", "the service's with a key"],
+)
+def test_a_server_at_the_usual_address_is_taken_only_from_this_user_and_the_service(
+    tmp_path: Path, user: int, key: str, taken: bool
+) -> None:
+    """Another user's page would get what is written into it. The service's with a key would ask for that."""
+    desk = Desk(tmp_path)
+    passwd = Path("/etc/passwd").read_text("utf-8") + f"llama-appliance:x:{SERVICE}:{SERVICE}::/:/bin/false\n"
+    (tmp_path / "passwd").write_text(passwd)
+    script = f"""
+        ip link set lo up; mount --bind {tmp_path}/passwd /etc/passwd
+        setpriv --reuid {user} --regid {user} --clear-groups {sys.executable} -S -E -c "$2" "$3" & trap "kill $!" EXIT
+        until curl -s -o {tmp_path}/health http://127.0.0.1:8080/health; do sleep 0.1; done
+        "$1" desktop -- --no-stores & trap "kill $!; wait $!; kill %1" TERM; wait
+    """
+    words = ["unshare", "--net", "--mount", "sh", "-c", script, "sh", str(COMMAND), NEIGHBOUR, key]
+    desktop = subprocess.Popen(words, cwd=tmp_path, env=desk.env, stdin=subprocess.DEVNULL)
+    try:
+        assert (desk.wait_page().rstrip("/") == "http://127.0.0.1:8080") is taken
+        log = tmp_path / "xdg_data_home" / "llama-appliance" / "desktop.log"
+        assert taken or log.stat().st_mode & 0o077 == 0
+    finally:
+        end(desktop)
+
+
 # ---- with a tray -----------------------------------------------------------------------------------------------------
 
 

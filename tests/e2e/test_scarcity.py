@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import shlex
 import signal
 import socket
 import sys
@@ -17,6 +19,8 @@ import pytest
 from program import Server, StartServer, http, wait_gone
 from test_lifetimes import CHAT, ENDLESS, send
 from waiting import wait
+
+from appliance.platform.posix import WARDEN_TIME
 
 if sys.platform != "linux":
     pytest.skip("limits and control groups as Linux has them", allow_module_level=True)
@@ -114,9 +118,9 @@ class Pids:
     def join(self) -> None:
         (self._folder / "cgroup.procs").write_text(str(os.getpid()))
 
-    def freeze(self) -> None:
-        """Allow as many as there are, and not one more."""
-        (self._folder / "pids.max").write_text((self._folder / "pids.current").read_text())
+    def freeze(self, most: str = "") -> None:
+        """Allow as many as there are, and not one more; or ``most``, which may be fewer than there are."""
+        (self._folder / "pids.max").write_text(most or (self._folder / "pids.current").read_text())
 
     def release(self) -> None:
         (self._folder / "pids.max").write_text("max")
@@ -175,6 +179,37 @@ def test_without_a_process_to_be_had_everything_waits(pids: Pids, start_server: 
     pids.release()
     serves(server)
     wait(lambda: wardens(server))
+
+
+def test_without_a_warden_no_model_is_loaded(
+    pids: Pids, start_server: StartServer, fake_llama_server: tuple[str, ...], fake_model: Path, tmp_path: Path
+) -> None:
+    """One that were loaded now would outlive the program, should that be killed."""
+    cmd = shlex.join([*fake_llama_server, "--model", str(fake_model)]) + " --port ${PORT}"
+    config = tmp_path / "config.yaml"
+    config.write_text(json.dumps({"models": {name: {"cmd": cmd} for name in ("one", "two")}}), "utf-8")
+    server = start_server("serve", "--listen", "127.0.0.1:0", "--config", str(config), limited=pids.join)
+    ask = partial(http, server, "POST", "/v1/chat/completions")
+    assert ask({**CHAT, "model": "one"}).status == 200
+    pids.freeze("1")
+    os.kill(wardens(server)[0], signal.SIGKILL)
+    wait(lambda: "no model or command is started" in server.told(), told=server.told)
+    began = time.monotonic()
+    for _ in range(3):
+        refused = ask({**CHAT, "model": "two"})
+        assert refused.status == 503, refused.body
+        assert int(refused.headers["Retry-After"]) >= 1
+        assert "no model or command is started" in refused.json()["error"]["message"]
+    assert time.monotonic() - began < 2 * WARDEN_TIME  # only the first one may have waited for a warden
+    assert server.told().count("no model or command is started") == 1
+    assert "failed to start" not in server.told()
+    pids.release()
+    wait(lambda: wardens(server))
+    assert ask({**CHAT, "model": "two"}).status == 200
+    wait(lambda: "models and commands are started again" in server.told(), told=server.told)
+    children = server.children()
+    server.process.kill()
+    wait_gone(children)
 
 
 def finish(server: Server, client: socket.socket) -> bytes:

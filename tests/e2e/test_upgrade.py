@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import signal
@@ -10,9 +11,10 @@ import sqlite3
 import subprocess
 import sys
 import tarfile
+import tempfile
 import time
-from collections.abc import Mapping
-from contextlib import closing
+from collections.abc import Generator, Mapping
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -27,6 +29,7 @@ from waiting import wait
 
 from appliance.errors import UsageError
 from appliance.programs.shelf import refuse_packaged
+from appliance.programs.trial import running
 
 if sys.platform == "win32":
     pytest.skip("'upgrade' refuses to work there", allow_module_level=True)
@@ -278,6 +281,61 @@ def test_a_later_version_may_change_the_data_and_the_way_back_finds_its_own(upgr
         assert [row["model"] for row in rows] == ["starter"]
     with closing(sqlite3.connect(upgraded.home / "activity.db.v2-1")) as aside:
         assert aside.execute("SELECT count(*) FROM happenings").fetchone() == (1,)
+
+
+NOBODY = 65534
+root_only = pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="gives files to another user")
+
+
+@root_only
+@pytest.mark.parametrize("which", ["all of them", "the one in use"])
+def test_root_is_not_led_to_versions_of_another_user(upgraded: Machine, which: str) -> None:
+    """As with a `sudo` that keeps HOME: what lies there could be anybody's program."""
+    new = next(upgraded.programs / name for name, role in upgraded.versions().items() if role == "current")
+    foreign = upgraded.programs if which == "all of them" else new
+    os.chown(foreign, NOBODY, NOBODY)
+    done = upgraded.run("--version", started=upgraded.home / "started")
+    assert Path((upgraded.home / "started").read_text().splitlines()[-1]).resolve().parent == upgraded.base
+    assert f"{foreign} belongs to another user (number {NOBODY})" in done.stderr
+    if foreign == upgraded.programs:
+        trusted = (upgraded.programs / "trusted.pub").read_bytes()
+        for words in (("list",), ("rollback",), ("check", "--key", str(write_key(upgraded.home / "k", bytes(32))))):
+            refused = upgraded.run("upgrade", *words)
+            assert refused.returncode == 2, refused.stderr
+            assert "LLAMA_APPLIANCE_PROGRAMS_DIR" in refused.stderr
+        assert (upgraded.programs / "trusted.pub").read_bytes() == trusted
+
+
+@contextmanager
+def pretending(folder: Path, program: str, *words: str, user: int | None = None) -> Generator[None]:
+    """A shell that runs a script named `serve`, which is what a server of this program looks like."""
+    command = [str(folder / NAME), "serve", *words]
+    (folder / "serve").write_text("read forever")
+    with subprocess.Popen(command, executable=program, cwd=folder, stdin=subprocess.PIPE, user=user) as process:
+        wait(lambda: psutil.Process(process.pid).cmdline() == command)
+        try:
+            yield
+        finally:
+            process.kill()
+
+
+def test_the_server_to_imitate_is_the_users_newest_that_runs_from_the_folder() -> None:
+    shell = str(Path("/bin/sh").resolve())
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as top, ExitStack() as running_now:
+        folder = Path(top)
+        folder.chmod(0o755)
+        own = str(shutil.copy(shell, folder / NAME))
+        running_now.enter_context(pretending(folder, shell, "--config", "a name alone"))
+        assert running([folder]) is None
+        if os.geteuid() == 0:
+            running_now.enter_context(pretending(folder, own, "--config", "another user's", user=NOBODY))
+            assert running([folder]) is None
+        for number in ("1", "2"):
+            running_now.enter_context(pretending(folder, own, "--port", number))
+        running_now.enter_context(pretending(folder, own, "--trial", "x"))
+        found = running([folder])
+        assert found is not None
+        assert (found.words, found.cwd) == (("--port", "2"), str(folder))
 
 
 class _Publisher(SimpleHTTPRequestHandler):

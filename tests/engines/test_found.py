@@ -361,3 +361,19 @@ def test_a_program_that_anybody_may_have_put_into_path_is_not_found(tmp_path: Pa
         anybodys.chmod(before)
     assert [engine.id for engine in list_engines(places) if engine.source == "PATH"] == [str(theirs)]
     assert find_engine(str(theirs), places).id == str(theirs)
+
+
+@pytest.mark.skipif(sys.platform == "win32" or os.geteuid() != 0, reason="gives files to another user")
+def test_root_finds_no_engine_that_another_user_could_have_put_there(
+    places: Places, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its HOME may be a user's, as with a `sudo` that keeps it. What root names itself is used."""
+    assert places.installed is not None
+    theirs = (build(places.installed, "b1"), build(places.cache, "b1"), program(tmp_path / "bin" / EXECUTABLE).parent)
+    for folder in (places.installed, places.cache, theirs[-1]):
+        os.chown(folder, 65534, 65534)
+    for _ in range(2):
+        assert [engine.source for engine in list_engines(places) if engine.source != "the Python environment"] == []
+    told = [record.getMessage() for record in caplog.records]
+    assert ["belongs to another user" in each for each in told] == [True] * 3, told
+    assert find_engine(str(theirs[0]), places).folder == str(theirs[0])

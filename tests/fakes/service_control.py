@@ -1,7 +1,7 @@
 """A service control manager for Linux: enough of Windows' to install the program, to start it, tell it things, stop it.
 
-Its calls are C functions with the types that `PROTOTYPES` records from Microsoft's winsvc.h, winbase.h, winreg.h and
-sddl.h, so that what the program hands over is converted, and laid out in memory, as on Windows.
+Its calls are C functions with the types that `PROTOTYPES` records from Microsoft's winsvc.h, winbase.h, winreg.h,
+aclapi.h and sddl.h, so that what the program hands over is converted, and laid out in memory, as on Windows.
 
     python service_control.py HOME CONTROLS [SERVE OPTIONS]
 
@@ -47,6 +47,9 @@ advapi32 BOOL DeregisterEventSource(HANDLE)
 advapi32 LSTATUS RegSetKeyValueW(HKEY, LPCWSTR, LPCWSTR, DWORD, LPCVOID, DWORD)
 advapi32 LSTATUS RegDeleteTreeW(HKEY, LPCWSTR)
 advapi32 BOOL ConvertStringSecurityDescriptorToSecurityDescriptorW(LPCWSTR, DWORD, PSECURITY_DESCRIPTOR*, PULONG)
+advapi32 DWORD GetNamedSecurityInfoW(LPCWSTR, SE_OBJECT_TYPE, SECURITY_INFORMATION, PSID*, PSID*, PACL*, PACL*, \
+PSECURITY_DESCRIPTOR*)
+advapi32 BOOL ConvertSidToStringSidW(PSID, LPWSTR*)
 kernel32 BOOL CreateDirectoryW(LPCWSTR, LPSECURITY_ATTRIBUTES)
 kernel32 HLOCAL LocalFree(HLOCAL)
 kernel32 UINT SetErrorMode(UINT)
@@ -70,12 +73,17 @@ SCALARS: dict[str, Any] = {
     "BOOL": ctypes.c_int32,
     "LSTATUS": ctypes.c_int32,
     "SC_STATUS_TYPE": ctypes.c_int32,
+    "SE_OBJECT_TYPE": ctypes.c_int32,
+    "SECURITY_INFORMATION": ctypes.c_uint32,
     "LPCWSTR": ctypes.c_wchar_p,
 }
 """Types that are not a pointer or a handle, which are all eight bytes. Texts are apart because they are converted."""
 HANDLER = ctypes.CFUNCTYPE(ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_void_p)
 MAIN = ctypes.CFUNCTYPE(None, ctypes.c_uint32, ctypes.c_void_p)
-MANAGER, EVENTS, STATUS_HANDLE, DESCRIPTOR = 100, 200, 300, 400
+MANAGER, EVENTS, STATUS_HANDLE, DESCRIPTOR, OWNER = 100, 200, 300, 400, 500
+
+CALLER = "S-1-5-21-1-2-3-500"
+"""The administrator who installs."""
 
 
 def type_of(word: str) -> Any:
@@ -104,6 +112,8 @@ class ServiceControl:
         self.events: list[tuple[int, str]] = []
         self.reports: list[dict[str, int]] = []
         self.folders: dict[str, str] = {}
+        self.owners: dict[str, str] = {}
+        """Security identifiers by path. The rest belongs to the one who calls."""
         self.controls: queue.Queue[tuple[int, int] | None] = queue.Queue()
         self.answers: list[int] = []
         self.open_handles = 0
@@ -113,7 +123,8 @@ class ServiceControl:
         self._handler: Any = None
         self._error = 0
         self._handles: dict[int, str] = {}
-        self._descriptor = ""
+        self._descriptor = self._owner = ""
+        self._allocated: dict[int, object] = {}
         self.calls = {name: self._callable(name, *types) for (_, name), types in prototypes().items()}
 
     def error(self) -> int:
@@ -293,8 +304,25 @@ class ServiceControl:
         self.folders[path] = self._descriptor
         return 1
 
+    def GetNamedSecurityInfoW(self, path: str, kind: int, wanted: int, owner: int, *others: Any) -> int:
+        *unwanted, descriptor = others
+        assert (kind, wanted, unwanted) == (1, 1, [None, None, None])
+        if not os.path.exists(path):  # noqa: PTH110  as the call has it
+            return 2
+        self._owner = self.owners.get(path, CALLER)
+        ctypes.c_void_p.from_address(owner).value = OWNER
+        ctypes.c_void_p.from_address(descriptor).value = DESCRIPTOR
+        return 0
+
+    def ConvertSidToStringSidW(self, sid: int, out: int) -> int:
+        assert sid == OWNER
+        text = ctypes.create_unicode_buffer(self._owner)
+        ctypes.c_void_p.from_address(out).value = ctypes.addressof(text)
+        self._allocated[ctypes.addressof(text)] = text
+        return 1
+
     def LocalFree(self, handle: int) -> int:
-        assert handle == DESCRIPTOR
+        assert handle == DESCRIPTOR or self._allocated.pop(handle)
         return 0
 
     def SetErrorMode(self, mode: int) -> int:

@@ -199,7 +199,7 @@ def test_a_disk_that_starts_nothing_is_told_in_words(file: Path, tmp_path: Path)
     mount = f'mount -t tmpfs -o noexec none {tmp_path} && exec "$@"'
     done = start(file, tmp_path, before=("unshare", "--mount", "sh", "-c", mount, "-"))
     assert done.returncode == 1
-    assert "Permission denied; its disk may be mounted noexec: name another folder" in done.stderr
+    assert "Permission denied; its disk may be mounted noexec" in done.stderr
 
 
 def test_other_versions_are_deleted_unless_a_program_runs_from_them(file: Path, tmp_path: Path) -> None:
@@ -236,11 +236,8 @@ def test_a_folder_that_others_can_write_to_is_refused(file: Path, tmp_path: Path
     base.mkdir(parents=True)
     base.chmod(0o777)
     done = start(file, tmp_path / "unused", LLAMA_APPLIANCE_UNPACK_DIR=str(tmp_path))
-    advice = "name another folder with LLAMA_APPLIANCE_UNPACK_DIR"
-    assert (done.returncode, done.stderr) == (
-        1,
-        f"error: cannot unpack into {base}: others can write to it; {advice}\n",
-    )
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"error: cannot unpack into {base}: other users may write to {base}; name a folder")
     relative = start(file, tmp_path, LLAMA_APPLIANCE_UNPACK_DIR="here")
     assert (relative.returncode, "must be an absolute path" in relative.stderr) == (2, True)
 

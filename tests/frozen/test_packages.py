@@ -34,10 +34,13 @@ files() {
 }
 property() { systemctl show llama-appliance -P "$1"; }
 chat() {
-    curl -sS --fail --max-time 60 http://127.0.0.1:8080/v1/chat/completions \\
+    key=$(sed 's/^[^=]*=//' /etc/llama-appliance/key.env 2>/dev/null)
+    curl -sS --fail --max-time 60 http://127.0.0.1:8080/v1/chat/completions -H "Authorization: Bearer $key" \\
         -d '{"model": "starter", "messages": [{"role": "user", "content": "What is your name?"}]}'
     echo
 }
+rights() { stat -c '%a %U' /etc/default/llama-appliance /etc/llama-appliance/key.env; }
+without_key() { curl -s -o /dev/null -w '%{http_code}\\n' http://127.0.0.1:8080/v1/models; }
 until_active() {
     for _ in $(seq 300); do
         [ "$(property ActiveState) $(property NRestarts)" = "active $1" ] && return
@@ -51,6 +54,8 @@ until_active() {
 DEB = f"""
 files >/tmp/before
 section install; {DEB_WAYS[0]}; echo "status $?"
+section key; rights; without_key; llama-appliance ls; echo "status $?"
+for file in /etc/default/llama-appliance /etc/llama-appliance/key.env; do setpriv --reuid 65534 cat $file && echo read; done
 section status; llama-appliance service status --json
 section user; ps -o user:20= -p "$(property MainPID)"
 section chat; chat
@@ -69,6 +74,9 @@ section reload; systemctl reload llama-appliance; echo "status $?"; systemctl is
 section data; touch /var/lib/llama-appliance/mine; echo '#edited' >>/etc/default/llama-appliance
 section upgrade; dpkg -i /newer.deb; echo "status $?"; systemctl is-active llama-appliance; chat
 grep -c edited /etc/default/llama-appliance; ls /var/lib/llama-appliance/mine
+section key-stays; rights; without_key
+section keyless; rm /etc/llama-appliance/key.env; chmod 644 /etc/default/llama-appliance
+dpkg -i /newer.deb >/dev/null 2>&1; rights; without_key
 section upgraded-stopped; systemctl stop llama-appliance; dpkg -i /newer.deb >/dev/null 2>&1
 systemctl is-active llama-appliance
 section remove; {DEB_WAYS[1]}; echo "status $?"; ls -d /var/lib/llama-appliance/mine /usr/lib/llama-appliance
@@ -106,6 +114,11 @@ def test_the_deb_from_install_to_purge(tmp_path: Path) -> None:
         True,
         "listening on http://127.0.0.1:8080",
     )
+    assert "sudo cat /etc/llama-appliance/key.env" in said["install"]
+    assert said["key"].startswith("600 root\n600 root\n401\n")
+    assert "root finds that of this machine's service in /etc/llama-appliance/key.env" in said["key"]
+    assert "status 2" in said["key"]
+    assert said["key"].count("Permission denied") == 2
     assert said["user"].strip() == "llama-appliance"
     assert "appliance" in answer(said["chat"])
     assert said["engine"] == "1\n"
@@ -122,6 +135,10 @@ def test_the_deb_from_install_to_purge(tmp_path: Path) -> None:
     tail = said["upgrade"].partition("status 0\nactive\n")[2].splitlines()
     assert "appliance" in answer(tail[0])
     assert tail[1:] == ["1", "/var/lib/llama-appliance/mine"]
+    assert said["key-stays"] == "600 root\n600 root\n401\n"
+    assert said["keyless"].startswith("640 root\n")
+    assert said["keyless"].endswith("\n200\n")
+    assert "No such file" in said["keyless"]
     assert said["upgraded-stopped"] == "inactive\n"
     assert "\n/var/lib/llama-appliance/mine\n" in said["remove"]
     assert "cannot access '/usr/lib/llama-appliance'" in said["remove"]
@@ -134,10 +151,11 @@ RPM = f"""
 rpm --initdb; rpm -i --nodeps /system.rpm; files >/tmp/before
 section install; {RPM_WAYS[0]}; echo "status $?"
 section verify; rpm -V llama-appliance; echo "status $?"
+section key; rights; without_key
 section chat; until_active 0; chat
 section upgrade; rpm -U --force /llama-appliance*.rpm; echo "status $?"; systemctl is-active llama-appliance
 section remove; {RPM_WAYS[1]}; echo "status $?"; systemctl is-active llama-appliance
-section left; rm -rf /var/lib/llama-appliance /var/cache/llama-appliance; files >/tmp/after; diff /tmp/before /tmp/after
+section left; rm -rf /var/lib/llama-appliance /var/cache/llama-appliance /etc/llama-appliance; files >/tmp/after; diff /tmp/before /tmp/after
 """
 ONE_FILE = f"""
 mkdir -p /opt /usr/local/bin; mv /llama-appliance*.AppImage /opt; chmod +x /opt/llama-appliance*
@@ -146,7 +164,8 @@ section service-install; {SERVICE[0]}; echo "status $?"; systemctl show llama-ap
 section service-status; {SERVICE[1]}
 section service-restart; {SERVICE[2]}; until_active 0
 section service-uninstall; {SERVICE[3]}; ls -d /var/lib/llama-appliance; {SERVICE[0]}
-section service-purge; {SERVICE[4]}; ls -d /var/lib/llama-appliance /var/cache/llama-appliance
+section service-purge; {SERVICE[4]}
+ls -d /var/lib/llama-appliance /var/cache/llama-appliance /etc/llama-appliance/key.env
 getent passwd llama-appliance
 """
 
@@ -172,6 +191,8 @@ def test_the_rpm_installed_and_removed_and_the_one_file_as_a_service(tmp_path: P
     said = booted.boot(root, WORDS + RPM + ONE_FILE, files)
     assert said["install"].endswith("status 0\n"), said["install"]
     assert said["verify"] == "status 0\n"
+    assert "sudo cat /etc/llama-appliance/key.env" in said["install"]
+    assert said["key"] == "600 root\n600 root\n401\n"
     assert "appliance" in answer(said["chat"])
     assert said["upgrade"].endswith("status 0\nactive\n")
     assert "status 0\n" in said["remove"]
@@ -180,11 +201,13 @@ def test_the_rpm_installed_and_removed_and_the_one_file_as_a_service(tmp_path: P
     installed = said["service-install"].splitlines()
     assert "status 0" in installed
     assert f"/opt/{one.name} serve" in said["service-install"]
+    assert "ask for the key in /etc/llama-appliance/key.env" in said["service-install"]
     assert "appliance" in answer(installed[-1])
     assert "starts with the machine" in said["service-status"]
     assert said["service-restart"] == ""
     assert "\n/var/lib/llama-appliance\n" in said["service-uninstall"]
     assert "/var/lib/llama-appliance\n" not in said["service-purge"].splitlines(keepends=True)
+    assert said["service-purge"].count("No such file") == 3
     assert "x:" not in said["service-purge"]
 
 

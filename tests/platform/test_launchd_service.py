@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from appliance.cli.service import page_of
-from appliance.core.launchd import HOME
+from appliance.core.launchd import HOME, KEY
 from appliance.errors import UsageError
 from appliance.service.launchd import Launchd
 from appliance.service.systemd import ServiceFailed
@@ -102,3 +102,7 @@ def test_no_service_is_made_of_an_app_that_macos_has_set_apart() -> None:
 def test_the_plist_is_shown_without_writing_it() -> None:
     text = Launchd(user=False).text(["/Applications/x/llama-appliance", "serve"])
     assert f"<string>{HOME}</string>" in text
+    assert f"<string>--api-key-file</string>\n\t\t<string>{KEY}</string>" in text
+    for own in (["--api-key", "x"], ["--allow-unauthenticated"]):
+        assert KEY not in Launchd(user=False).text(["/Applications/x/llama-appliance", "serve", *own])
+    assert KEY not in Launchd(user=True).text(["/Applications/x/llama-appliance", "serve"])

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from service_control import STRUCTURES, ServiceControl, prototypes
+from links import needs_links
+from service_control import CALLER, STRUCTURES, ServiceControl, prototypes
 
 from appliance.core.windows_service import NAME, home_rights
 from appliance.errors import UsageError
@@ -24,6 +25,7 @@ from appliance.service.windows import (
     WindowsService,
     end_programs,
     run_service,
+    serve_words,
 )
 
 FAKE = Path(__file__).resolve().parents[1] / "fakes" / "service_control.py"
@@ -111,6 +113,49 @@ async def test_what_windows_refuses_is_told_in_words(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"cannot read C:\\Users"):
         await entry(scm, tmp_path).install([r"C:\Users\ada\llama-appliance.exe"], start=False)
     assert (scm.services, scm.open_handles, scm.folders) == ({}, 0, {})
+
+
+async def test_a_new_service_has_a_key_unless_its_options_say_who_may_ask(tmp_path: Path) -> None:
+    key = tmp_path / NAME / "key"
+    for words in (["--api-key-file", "x"], ["--api-key=x"], ["--allow-unauthenticated"]):
+        scm = ServiceControl()
+        await entry(scm, tmp_path).install([*COMMAND, *words], start=False)
+        await entry(scm, tmp_path).install(COMMAND, start=False)  # as before: an upgrade forces no key on it
+        assert not key.exists()
+        assert serve_words(key.parent, ["--port", "1"]) == ["serve", "--home", str(key.parent), "--port", "1"]
+    service = entry(ServiceControl(), tmp_path)
+    await service.install(COMMAND, start=False)
+    assert service.key == key
+    made = key.read_text("utf-8")
+    assert len(made) > 30
+    assert serve_words(key.parent, [])[-2:] == ["--api-key-file", str(key)]
+    assert serve_words(key.parent, ["--api-key", "x"])[-2:] == ["--api-key", "x"]
+    await entry(ServiceControl(), tmp_path).install(COMMAND, start=False)
+    assert key.read_text("utf-8") == made
+
+
+async def test_a_folder_that_another_user_made_beforehand_is_refused(tmp_path: Path) -> None:
+    """Everybody may make folders in ProgramData. The maker would choose the engines that the service runs."""
+    scm, home = ServiceControl(), tmp_path / NAME
+    home.mkdir()
+    scm.owners[str(home)] = "S-1-5-21-1-2-3-1001"
+    with pytest.raises(UsageError, match=r"(?s)S-1-5-21-1-2-3-1001.*takeown"):
+        await entry(scm, tmp_path).install(COMMAND, start=True)
+    assert scm.services == {}
+    for owner in ("S-1-5-18", "S-1-5-32-544", CALLER):
+        scm.owners[str(home)] = owner
+        await entry(scm, tmp_path).install(COMMAND, start=False)
+    assert (scm.folders, scm.open_handles) == ({}, 0)
+    assert not scm._allocated
+
+
+@needs_links
+async def test_a_folder_that_leads_elsewhere_is_refused(tmp_path: Path) -> None:
+    """The owner of the link could lead it to another folder later."""
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / NAME).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UsageError, match="is a link to"):
+        await entry(ServiceControl(), tmp_path).install(COMMAND, start=True)
 
 
 async def test_a_service_that_ends_at_its_start_tells_why(tmp_path: Path) -> None:
