@@ -22,6 +22,8 @@ from msgspec import Struct
 
 MAX_HEADS = 4 << 20
 """Bytes in which an archive may tell of all its members. Python makes up to 25 times as many of them."""
+MAX_SHARED = 100
+"""Attributes that a tar file gives to all its members; each gets a copy of them."""
 MAX_TARGET = 4096
 """Bytes of a link's target."""
 UNBOUNDED = 1 << 62
@@ -110,6 +112,8 @@ def _zipped(file: zipfile.ZipFile, heads: _Heads, most: int) -> Iterator[Member]
 def _tarred(file: tarfile.TarFile, heads: _Heads, most: int) -> Iterator[Member]:
     for count, info in enumerate(file, 1):
         _check_count(count, most)
+        if len(file.pax_headers) > MAX_SHARED:
+            raise BadArchive(f"it says more than {MAX_SHARED} things of all its files at once")
         if info.isdir():
             continue
         if info.issym():

@@ -41,8 +41,11 @@ CREATE TABLE IF NOT EXISTS messages (
   body TEXT NOT NULL, partial TEXT, answering INTEGER NOT NULL, deleted INTEGER);
 CREATE INDEX IF NOT EXISTS messages_of ON messages (conversation, change);
 CREATE INDEX IF NOT EXISTS messages_answering ON messages (answering) WHERE answering;
+CREATE INDEX IF NOT EXISTS messages_deleted ON messages (deleted) WHERE deleted IS NOT NULL;
+CREATE INDEX IF NOT EXISTS conversations_deleted ON conversations (deleted) WHERE deleted IS NOT NULL;
 CREATE TABLE IF NOT EXISTS attachments (
   hash TEXT PRIMARY KEY, type TEXT NOT NULL, added INTEGER NOT NULL, data BLOB NOT NULL);
+CREATE INDEX IF NOT EXISTS attachments_added ON attachments (added);
 CREATE TABLE IF NOT EXISTS uses (message INTEGER NOT NULL, hash TEXT NOT NULL, PRIMARY KEY (hash, message));
 CREATE INDEX IF NOT EXISTS uses_of ON uses (message);
 CREATE TABLE IF NOT EXISTS presets (name TEXT PRIMARY KEY, body TEXT NOT NULL);

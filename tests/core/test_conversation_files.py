@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.conversation_files import read_file, write_file, write_many
+from appliance.core import conversation_files
+from appliance.core.conversation_files import Found, each_arrived, for_page, for_store, pack, read_file, write_file, write_many
 from appliance.errors import BadRequest
 from appliance.wire import Attachment, Conversation, Message, Whole
 
@@ -44,10 +45,14 @@ SESSION = lines(HEAD, *({"type": "message", "message": row} for row in ROWS))
 PAIR = json.dumps({"conv": CONV, "messages": ROWS}).encode()
 
 
+def whole_of(found: Found) -> Whole:
+    return Whole(conversation=found.conversation, messages=tuple(found.messages))
+
+
 @pytest.mark.parametrize("data", [SESSION, PAIR, b"[" + PAIR + b"]", b"\n" + SESSION + b"\n\n"])
 def test_every_export_of_llama_cpp_is_read(data: bytes) -> None:
-    found = read_file(data)
-    ((conversation, messages),) = found.conversations
+    (found,) = read_file(data)
+    conversation, messages = found.conversation, found.messages
     by_content = {message.content: message for message in messages}
     assert (conversation.title, conversation.updated) == ("Greeting", 9)
     assert conversation.leaf == by_content["or"].id
@@ -64,19 +69,18 @@ def test_every_export_of_llama_cpp_is_read(data: bytes) -> None:
 
 def test_the_text_of_a_pdf_is_taken_from_an_export() -> None:
     pdf = {"type": "PDF", "name": "d.pdf", "base64Data": "AAAA", "content": "its text", "processedAsImages": False}
-    found = read_file(lines(HEAD, {"type": "message", "message": {**ROWS[1], "extra": [pdf]}}))
-    ((_, (message,)),) = found.conversations
+    (found,) = read_file(lines(HEAD, {"type": "message", "message": {**ROWS[1], "extra": [pdf]}}))
+    (message,) = found.messages
     assert (message.attachments[0].name, message.attachments[0].type) == ("d.pdf", "text/plain")
     assert found.files == [("text/plain", b"its text")]
 
 
 def test_several_sessions_and_a_zip_of_them() -> None:
-    found = read_file(SESSION + b"\n" + SESSION.replace(b'"abc"', b'"def"'))
-    assert len(found.conversations) == 2
-    files = {hashlib.sha256(data).hexdigest(): (kind, data) for kind, data in found.files}
-    wholes = [Whole(conversation=each, messages=tuple(messages)) for each, messages in found.conversations]
-    again = read_file(write_many(wholes, files))
-    assert msgspec.json.encode(again.conversations) == msgspec.json.encode(found.conversations)
+    found = list(read_file(SESSION + b"\n" + SESSION.replace(b'"abc"', b'"def"')))
+    assert len(found) == 2
+    files = {hashlib.sha256(data).hexdigest(): (kind, data) for each in found for kind, data in each.files}
+    again = list(read_file(write_many([whole_of(each) for each in found], files)))
+    assert msgspec.json.encode(again) == msgspec.json.encode(found)
 
 
 def test_open_web_ui_is_read() -> None:
@@ -86,10 +90,12 @@ def test_open_web_ui_is_read() -> None:
     }
     chat = {"title": "t", "history": {"messages": messages, "currentId": "2"}}
     export = [{"id": "x", "title": "Theirs", "chat": chat, "updated_at": 12, "pinned": True}]
-    ((conversation, read),) = read_file(json.dumps(export).encode()).conversations
+    data = json.dumps(export).encode()
+    (found,) = read_file(data)
+    conversation, read = found.conversation, found.messages
     assert (conversation.title, conversation.updated, conversation.pinned) == ("Theirs", 12000, True)
     assert [(each.role, each.content) for each in read] == [("user", "hi"), ("assistant", "yo")]
-    assert read[1].parent == read[0].id == read_file(json.dumps(export).encode()).conversations[0][1][0].id
+    assert read[1].parent == read[0].id == next(read_file(data)).messages[0].id
 
 
 @pytest.mark.parametrize(
@@ -100,7 +106,7 @@ def test_open_web_ui_is_read() -> None:
 def test_other_files_are_refused_in_words(data: bytes) -> None:
     if data != b"[1]":
         with pytest.raises(BadRequest):
-            read_file(data)
+            list(read_file(data))
 
 
 IDS = st.sampled_from([f"{n:032x}" for n in range(6)])
@@ -137,7 +143,8 @@ FILES: dict[str, tuple[str, bytes]] = {}
 @given(trees())
 def test_a_conversation_is_read_as_it_was_written(whole: Whole) -> None:
     _, content = write_file(whole, FILES)
-    ((conversation, messages),) = read_file(content).conversations
+    (found,) = read_file(content)
+    conversation, messages = found.conversation, found.messages
     assert (conversation.id, conversation.title, conversation.leaf) == (
         whole.conversation.id, whole.conversation.title, whole.conversation.leaf,
     )  # fmt: skip
@@ -148,7 +155,7 @@ def test_a_conversation_is_read_as_it_was_written(whole: Whole) -> None:
 def test_any_bytes_are_read_or_refused(data: bytes) -> None:
     for given_bytes in (data, SESSION + b"\n" + data, b"PK" + data):
         try:
-            read_file(given_bytes)
+            list(read_file(given_bytes))
         except BadRequest:
             pass
 
@@ -156,5 +163,4 @@ def test_any_bytes_are_read_or_refused(data: bytes) -> None:
 def test_conversations_of_one_name_are_files_of_their_own() -> None:
     ids = ["0123456789abcdef" * 2, "0123456789abcdee" * 2]
     wholes = [Whole(conversation=Conversation(id=each, title="Same", created=1, updated=1)) for each in ids]
-    found = read_file(write_many(wholes, {}))
-    assert [conversation.id for conversation, _ in found.conversations] == ids
+    assert [found.conversation.id for found in read_file(write_many(wholes, {}))] == ids
