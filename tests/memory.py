@@ -4,9 +4,9 @@ the event loop.
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import AsyncGenerator
@@ -29,23 +29,23 @@ def peak(*, anew: bool = False) -> int:
     return int(found[1]) << 10 if found else 0
 
 
+LAUNCH = """
+import os, sys
+pid = os.posix_spawn(sys.argv[1], sys.argv[1:], os.environ)
+_, status, usage = os.wait4(pid, 0)
+print(usage.ru_maxrss, file=sys.stderr)
+sys.exit(os.waitstatus_to_exitcode(status))
+"""
+"""A process counts what the one had that it was made from, so that has to be a small one."""
+
+
 def read_file_apart(task: Task, data: bytes) -> tuple[Verdict, bytes, int]:
     """Run the process that reads files of strangers: its verdict, its result, and the most bytes that it had."""
-    with subprocess.Popen(command(task), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        threading.Thread(target=_send, args=(process.stdin, data), daemon=True).start()
-        output = process.stdout.read()
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-    assert process.returncode == 0
-    size = int.from_bytes(output[:HEAD])
-    return msgspec.json.decode(output[HEAD : HEAD + size], type=Verdict), output[HEAD + size :], usage.ru_maxrss << 10
-
-
-def _send(stream, data: bytes) -> None:
-    with stream:
-        stream.write(data)
+    words = [sys.executable, "-I", "-S", "-c", LAUNCH, *command(task)]
+    done = subprocess.run(words, input=data, capture_output=True, check=True, timeout=120)
+    end = HEAD + int.from_bytes(done.stdout[:HEAD])
+    most = int(done.stderr.split()[-1]) << 10
+    return msgspec.json.decode(done.stdout[HEAD:end], type=Verdict), done.stdout[end:], most
 
 
 class Holds:

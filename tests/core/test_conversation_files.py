@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import io
 import json
+import zipfile
 from typing import Any
 
 import msgspec
@@ -13,9 +15,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.core import conversation_files
-from appliance.core.conversation_files import Found, each_arrived, for_page, for_store, pack, read_file, write_file, write_many
+from appliance.core.conversation_files import (
+    Found,
+    each_arrived,
+    for_page,
+    for_store,
+    pack,
+    read_file,
+    write_file,
+    write_many,
+)
 from appliance.errors import BadRequest
-from appliance.wire import Attachment, Conversation, Message, Whole
+from appliance.wire import Attachment, Carton, Conversation, Message, Whole
 
 PIXEL = b"\x89PNG\r\n\x1a\n and so on"
 IMAGE = "data:image/png;base64," + base64.b64encode(PIXEL).decode()
@@ -149,6 +160,15 @@ def test_a_conversation_is_read_as_it_was_written(whole: Whole) -> None:
         whole.conversation.id, whole.conversation.title, whole.conversation.leaf,
     )  # fmt: skip
     assert {each.id: each for each in messages} == {each.id: each for each in whole.messages}
+    (arrived,) = each_arrived(io.BytesIO(b"".join(for_store(content))).read)
+    assert (arrived.conversation, arrived.files) == (conversation, found.files)
+    assert [msgspec.json.decode(each.body, type=Message) for each in arrived.messages] == messages
+    assert [(each.id, each.content.decode(), each.hashes) for each in arrived.messages] == [
+        (each.id, each.content, tuple(file.hash for file in each.attachments)) for each in messages
+    ]
+    carton = b"".join(for_page(content))
+    assert msgspec.json.decode(carton, type=Carton).conversations == (whole_of(found),)
+    assert list(read_file(pack(carton)[1])) == [found]
 
 
 @given(st.binary(max_size=200) | st.text(max_size=100).map(str.encode))
@@ -158,6 +178,32 @@ def test_any_bytes_are_read_or_refused(data: bytes) -> None:
             list(read_file(given_bytes))
         except BadRequest:
             pass
+
+
+def test_many_are_read_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = [f"{number:032x}" for number in range(9)]
+    wholes = [Whole(conversation=Conversation(id=each, title=each, created=1, updated=1)) for each in ids]
+    packed = write_many(wholes, {})
+    arrived = each_arrived(io.BytesIO(b"".join(for_store(packed))).read)
+    assert [each.conversation.id for each in arrived] == ids
+    assert [
+        each.conversation.id for each in msgspec.json.decode(b"".join(for_page(packed)), type=Carton).conversations
+    ] == ids
+    monkeypatch.setattr(conversation_files, "MAX_LINES", 9)
+    reading = read_file(packed)
+    assert [next(reading).conversation.id for _ in range(4)] == ids[:4]
+    with pytest.raises(BadRequest, match="or 9 lines; export fewer"):
+        list(reading)
+
+
+def test_a_line_that_cannot_be_read_is_named_with_its_file() -> None:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as file:
+        file.writestr("a.jsonl", SESSION)
+        file.writestr("notes.txt", b"?")
+        file.writestr("b.jsonl", lines(HEAD, HEAD) + b"\n{")
+    with pytest.raises(BadRequest, match=r"^'b.jsonl', line 3 cannot be read: "):
+        list(read_file(packed.getvalue()))
 
 
 def test_conversations_of_one_name_are_files_of_their_own() -> None:
