@@ -16,22 +16,25 @@ import secrets
 import sqlite3
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import trio
 from msgspec import Struct, structs
 
-from appliance.core.conversations import Answer, copied, path_to
+from appliance.core.conversations import Answer, copied, path_to, stored
 from appliance.core.parts import decoded
 from appliance.errors import ApplianceError, BadRequest, Busy, Forbidden, NotFound, StoreFailed
 from appliance.store.conversations import ConversationStore, failure
 from appliance.streams.generation import End, Generation
 from appliance.trio_parts import Changed, persist
 from appliance.wire import Conversation, Fields, Hit, Listing, Message, Preset, Whole, Written
+
+if TYPE_CHECKING:
+    from appliance.core.conversation_files import Arrived
 
 log = logging.getLogger(__name__)
 
@@ -183,25 +186,33 @@ class Conversations:
                 whole.conversation, id=secrets.token_hex(16), created=now, updated=now, leaf=ids[message], pinned=False,
                 draft="",
             )  # fmt: skip
-            store.add(made, copied([known[each] for each in path], ids), now)
+            store.add(made, map(stored, copied([known[each] for each in path], ids)), now)
             return made
 
         made = await self._do(fork)
         self._tell(made.id)
         return made
 
-    async def add(self, found: list[tuple[Conversation, list[Message]]], files: list[tuple[str, bytes]]) -> list[str]:
-        """Add conversations that were read from a file, with their attachments; those that were not here before."""
+    async def add(self, found: Iterator[Arrived]) -> tuple[list[str], list[str]]:
+        """Add conversations of a file, each in a turn of its own: the ids of those added, and of those here before."""
+        added: list[str] = []
+        skipped: list[str] = []
 
-        def add(store: ConversationStore) -> list[str]:
-            now = _now()
-            for kind, data in files:
+        def add(store: ConversationStore) -> bool:
+            one, now = next(found, None), _now()
+            if one is None:
+                return False
+            for kind, data in one.files:
                 store.attach(hashlib.sha256(data).hexdigest(), kind, data, now)
-            return [each.id for each, messages in found if store.add(each, messages, now)]
+            (added if store.add(one.conversation, one.messages, now) else skipped).append(one.conversation.id)
+            return True
 
-        added = await self._do(add)
-        self._tell(None)
-        return added
+        try:
+            while await self._do(add):
+                pass
+        finally:
+            self._tell(None)
+        return added, skipped
 
     async def set_preset(self, preset: Preset) -> None:
         """Keep settings under a name, or delete those of that name."""

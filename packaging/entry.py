@@ -12,8 +12,8 @@ if __name__ == "__main__":
     match sys.argv[1:]:
         case ["--search-process"]:
             from appliance.tools.search_process import main
-        case ["--pdf-process"]:
-            from appliance.tools.pdf_process import main
+        case ["--file-process", _]:
+            from appliance.tools.file_process import main
         case ["--driver-process"]:
             from appliance.platform.driver_process import main
         case _:

@@ -71,6 +71,10 @@ def write_bundle(
 
     None of them has its name before all are whole and on the disk. Raises UsageError, OSError.
     """
+    if len(manifest) > MAX_MANIFEST:
+        raise UsageError(
+            f"the list of its contents takes more than {MAX_MANIFEST >> 20} MiB; export fewer models at once"
+        )
     _, size = offsets(len(manifest), [blob for blob, _ in blobs])
     free = free_bytes(path.parent)
     if free < size:
@@ -214,9 +218,10 @@ class Bundle:
     @property
     def files(self) -> list[Path]:
         """All files that it should have."""
-        if not self._split:
-            return [self._path]
-        return [part_of(self._path, number) for number in range(1, -(-self._size // self._part) + 1)]
+        return self._parts(0, -(-self._size // self._part))
+
+    def _parts(self, first: int, end: int) -> list[Path]:
+        return [part_of(self._path, each + 1) for each in range(first, end)] if self._split else [self._path]
 
     def blob(self, sha256: str) -> Blob:
         """Return a content that an item carries."""
@@ -229,7 +234,7 @@ class Bundle:
         data = self._read(begin, count)
         if hashlib.sha256(data).hexdigest() != blob.chunks[number]:
             last = (begin + count - 1) // self._part
-            names = [file.name for file in self.files[begin // self._part : last + 1]]
+            names = [file.name for file in self._parts(begin // self._part, last + 1)]
             raise UsageError(
                 f"{' or '.join(names)} is damaged within {count} bytes of {self._of[blob.sha256]}: copy it again from "
                 "where it comes from"
@@ -238,15 +243,15 @@ class Bundle:
 
     def verify(self, check: Check, tell: Tell) -> None:
         """Read everything. Raises UsageError, which names what is damaged or missing."""
-        found: list[str] = []
+        found: dict[str, None] = {}
         for blob in self.manifest.blobs:
             for number in range(len(blob.chunks)):
                 check()
                 try:
                     tell(len(self.chunk(blob, number)))
                 except UsageError as cause:
-                    found.append(str(cause))
-        told = list(dict.fromkeys(found))
+                    found[str(cause)] = None
+        told = list(found)
         if told:
             more = f"; and {len(told) - TOLD} more" if len(told) > TOLD else ""
             raise UsageError("; ".join(told[:TOLD]) + more)

@@ -32,6 +32,7 @@ from appliance.core.bundles import keys
 from appliance.core.bundles.manifest import (
     FORMAT,
     SIGNATURE_SIZE,
+    SMALLEST_PART,
     Inventory,
     Item,
     Manifest,
@@ -50,7 +51,6 @@ from appliance.settings import AsyncCommand
 from appliance.store.model_files import write_whole
 
 TRUST = {"signed": "signed with this key", "unchecked": "signed, and no key was named", "unsigned": "not signed"}
-SMALLEST_PART = 1 << 20
 
 a_file = click.Path(path_type=Path, dir_okay=False)
 models_dir_option = click.option("--models-dir", metavar="DIR", help="Folder with models, instead of the usual one.")

@@ -11,20 +11,31 @@ import binascii
 import hashlib
 import io
 import re
+import struct
 import zipfile
-import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import IO, cast
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
+from appliance.core.archives import BadArchive, open_members, shown
+from appliance.core.bodies.head import check_json
+from appliance.core.conversations import StoredMessage, stored
 from appliance.core.parts import UNREADABLE
-from appliance.errors import BadRequest
-from appliance.wire import Attachment, Conversation, Message, Role, Whole
+from appliance.errors import BadRequest, shortened
+from appliance.wire import Attachment, Carton, Conversation, File, Message, Role, Whole
 
 HARNESS = "llama.app"
-MAX_UNPACKED = 256 << 20
-"""Bytes of all files of a ZIP."""
+MAX_UNPACKED = 192 << 20
+"""Bytes of all lines of a file. The store gets the text of messages twice, and all of it has to be held at once."""
+MAX_LINES = 500_000
+"""A line is a message. An empty one costs its reader as much as any other."""
+MAX_FILES = 50_000
+"""Conversations in a ZIP."""
+MAX_PIECE = 16 << 20
+"""Bytes of a message, and of an attachment: what the routes take that write one."""
+_RECORD = struct.Struct(">c3I")
 MAX_NAME = 255
 _DATA_URL = re.compile(r"data:([\w.+/-]{1,127})(?:;[\w=-]+)*;base64,", re.ASCII)
 _ROLES: tuple[Role, ...] = ("system", "user", "assistant", "tool")
@@ -34,9 +45,18 @@ Files = Mapping[str, tuple[str, bytes]]
 
 
 class Found(Struct):
-    """The contents of a file. ``files`` are the attachments: type and content."""
+    """A conversation in a file. ``files`` are its attachments: type and content."""
 
-    conversations: list[tuple[Conversation, list[Message]]]
+    conversation: Conversation
+    messages: list[Message]
+    files: list[tuple[str, bytes]]
+
+
+class Arrived(Struct):
+    """The same on its way into the store."""
+
+    conversation: Conversation
+    messages: list[StoredMessage]
     files: list[tuple[str, bytes]]
 
 
@@ -116,31 +136,91 @@ class _OpenExport(Struct):
 # ---- reading ---------------------------------------------------------------------------------------------------------
 
 
-def read_file(data: bytes) -> Found:
-    """Raises BadRequest for what is none of the known files."""
-    pairs = _unpacked(data) if data[:2] == b"PK" else _read(data)
-    found = Found([], [])
-    for pair in pairs:
-        found.conversations.append(_taken(pair, found.files))
-    return found
+def read_file(data: bytes) -> Iterator[Found]:
+    """Yield one conversation after the other. Raises BadRequest for what is none of the known files, at any moment."""
+    for pair in _unpacked(data) if data[:2] == b"PK" else _read(data):
+        found = Found(*_taken(pair, files := []), files)
+        for each in files:
+            _check_size("a file", len(each[1]), found)
+        yield found
 
 
-def _unpacked(data: bytes) -> list[_Pair]:
+def for_store(data: bytes) -> Iterator[bytes]:
+    """The same as bytes that `each_arrived` reads. Raises BadRequest."""
+    for found in read_file(data):
+        yield _record(b"c", msgspec.json.encode(found.conversation))
+        for message in map(stored, found.messages):
+            _check_size("a message", len(message.body), found)
+            yield _record(b"m", msgspec.json.encode((message.id, message.hashes)), message.body, message.content)
+        for kind, content in found.files:
+            yield _record(b"f", kind.encode(), content)
+
+
+def each_arrived(take: Callable[[int], bytes]) -> Iterator[Arrived]:
+    """Read what `for_store` has made. ``take`` returns the next so many bytes, none at the end."""
+    arrived: Arrived | None = None
+    while head := take(_RECORD.size):
+        kind, *sizes = _RECORD.unpack(head)
+        first, second, third = map(take, sizes)
+        if kind == b"c":
+            if arrived is not None:
+                yield arrived
+            arrived = Arrived(msgspec.json.decode(first, type=Conversation), [], [])
+        elif arrived is not None and kind == b"m":
+            name, hashes = msgspec.json.decode(first, type=tuple[str, tuple[str, ...]])
+            arrived.messages.append(StoredMessage(id=name, body=second, content=third, hashes=hashes))
+        elif arrived is not None:
+            arrived.files.append((first.decode(), second))
+    if arrived is not None:
+        yield arrived
+
+
+def for_page(data: bytes) -> Iterator[bytes]:
+    """The same as the JSON of a `Carton`. Raises BadRequest."""
+    files: dict[str, File] = {}
+    opened = b'{"conversations":['
+    for found in read_file(data):
+        yield opened + msgspec.json.encode(Whole(conversation=found.conversation, messages=tuple(found.messages)))
+        opened = b","
+        files |= {hashlib.sha256(content).hexdigest(): File(type=kind, data=content) for kind, content in found.files}
+    yield (b"" if opened == b"," else opened) + b'],"files":{'
+    for number, (name, file) in enumerate(files.items()):
+        yield b'%b"%b":' % (b"," if number else b"", name.encode()) + msgspec.json.encode(file)
+    yield b"}}"
+
+
+def _record(kind: bytes, *parts: bytes) -> bytes:
+    """One thing of up to three parts."""
+    return b"".join((_RECORD.pack(kind, *map(len, parts), *[0] * (3 - len(parts))), *parts))
+
+
+def _check_size(what: str, size: int, found: Found) -> None:
+    """What is put into the store is one piece there: the larger it is, the longer everything else waits."""
+    if size > MAX_PIECE:
+        raise BadRequest(
+            f"{what} in the conversation '{shortened(found.conversation.title)}' has {size} bytes, and may have "
+            f"{MAX_PIECE}: remove it there, and export again"
+        )
+
+
+def _unpacked(data: bytes) -> Iterator[_Pair]:
+    lines = _Lines()
     try:
-        with zipfile.ZipFile(io.BytesIO(data)) as packed:
-            names = [each for each in packed.infolist() if each.filename.endswith(".jsonl")]
-            if sum(each.file_size for each in names) > MAX_UNPACKED:
-                raise BadRequest(f"the files of the ZIP have more than {MAX_UNPACKED} bytes; import fewer at once")
-            return [pair for each in names for pair in _lines(packed.read(each))]
-    except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, ValueError) as error:
+        with open_members(io.BytesIO(data), "zip", MAX_FILES) as members:
+            for member in members:
+                if member.path.endswith(".jsonl") and member.open is not None:
+                    with member.open() as file:
+                        yield from _pairs(lines.each(file), f"{shown(member.path)}, ")
+    except BadArchive as error:
         raise BadRequest(f"the ZIP cannot be read: {error}") from None
 
 
-def _read(data: bytes) -> list[_Pair]:
-    first = next((line for line in data.splitlines() if line.strip()), b"")
+def _read(data: bytes) -> Iterable[_Pair]:
+    lines = _Lines()
+    first = next((line for line in _Lines().each(io.BytesIO(data)) if line.strip()), b"")
     try:
         if msgspec.json.decode(first, type=_Line).type == "session":
-            return _lines(data)
+            return _pairs(lines.each(io.BytesIO(data)))
     except UNREADABLE:
         pass
     for shape in (_Pair, list[_Pair]):
@@ -150,29 +230,53 @@ def _read(data: bytes) -> list[_Pair]:
             continue
         return read if isinstance(read, list) else [read]
     try:
-        return [_of_open_web_ui(each) for each in msgspec.json.decode(data, type=list[_OpenExport])]
+        return map(_of_open_web_ui, msgspec.json.decode(data, type=list[_OpenExport]))
     except UNREADABLE as error:
         raise BadRequest(
             f"the file is not an export of conversations from llama-appliance, llama.cpp or Open WebUI: {error}"
         ) from None
 
 
-def _lines(data: bytes) -> list[_Pair]:
-    pairs: list[_Pair] = []
-    for number, line in enumerate(data.split(b"\n"), 1):
-        if not line.strip():
+class _Lines:
+    """The lines of all files of an import, counted against one budget."""
+
+    def __init__(self) -> None:
+        self._bytes = MAX_UNPACKED
+        self._lines = MAX_LINES
+
+    def each(self, file: IO[bytes]) -> Iterator[bytes]:
+        """Raises BadRequest."""
+        lines = io.BufferedReader(cast("io.RawIOBase", file), 1 << 16)
+        while line := lines.readline(self._bytes + 1):
+            self._bytes -= len(line)
+            self._lines -= 1
+            if self._bytes < 0 or self._lines < 0:
+                raise BadRequest(
+                    f"unpacked, the file has more than {MAX_UNPACKED} bytes or {MAX_LINES} lines; export fewer "
+                    "conversations at once"
+                )
+            yield line
+
+
+def _pairs(lines: Iterable[bytes], where: str = "") -> Iterator[_Pair]:
+    pair: _Pair | None = None
+    for number, line in enumerate(lines, 1):
+        if line.isspace():
             continue
         try:
             read = msgspec.json.decode(line, type=_Line)
             if read.type == "session":
-                pairs.append(_Pair(msgspec.json.decode(line, type=_TheirConversation), []))
+                if pair is not None:
+                    yield pair
+                pair = _Pair(msgspec.json.decode(line, type=_TheirConversation), [])
             elif read.type == "message" and read.message is not None:
-                if not pairs:
-                    raise BadRequest(f"line {number} is a message before any conversation")
-                pairs[-1].messages.append(read.message)
+                if pair is None:
+                    raise BadRequest(f"{where}line {number} is a message before any conversation")
+                pair.messages.append(read.message)
         except UNREADABLE as error:
-            raise BadRequest(f"line {number} cannot be read: {error}") from None
-    return pairs
+            raise BadRequest(f"{where}line {number} cannot be read: {error}") from None
+    if pair is not None:
+        yield pair
 
 
 def _of_open_web_ui(export: _OpenExport) -> _Pair:
@@ -208,10 +312,10 @@ def _taken(pair: _Pair, files: list[tuple[str, bytes]]) -> tuple[Conversation, l
     theirs = {each.id: each for each in pair.messages if each.type != "root" and each.role in _ROLES}
     placed: dict[str, str | None] = {}
     for name in theirs:
-        chain: list[str] = []
+        chain: dict[str, None] = {}
         at: str | None = name
         while at is not None and at in theirs and at not in placed and at not in chain:
-            chain.append(at)
+            chain[at] = None
             at = theirs[at].parent
         for each in reversed(chain):
             parent = theirs[each].parent
@@ -384,3 +488,25 @@ def write_many(wholes: Sequence[Whole], files: Files) -> bytes:
             names.add(name)
             packed.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), content, zipfile.ZIP_DEFLATED)
     return out.getvalue()
+
+
+def pack(body: bytes) -> tuple[str, bytes]:
+    """An export of the `Carton` in a request's body: name and content. Raises BadRequest."""
+    check_json(body)
+    try:
+        sent = msgspec.json.decode(body, type=Carton)
+    except msgspec.ValidationError as error:
+        raise BadRequest(f"the request body cannot be used: {error}") from None
+    if missing := named_files(sent.conversations) - sent.files.keys():
+        raise BadRequest(f"the attachment '{min(missing)}' is named, and missing among 'files'", param="files")
+    return write_export(sent.conversations, {name: (file.type, file.data) for name, file in sent.files.items()})
+
+
+def write_export(wholes: Sequence[Whole], files: Files) -> tuple[str, bytes]:
+    """One conversation as a JSON Lines file, any other number as a ZIP of them: name and content."""
+    return write_file(wholes[0], files) if len(wholes) == 1 else ("conversations.zip", write_many(wholes, files))
+
+
+def named_files(wholes: Iterable[Whole]) -> set[str]:
+    """The hashes of all attachments."""
+    return {each.hash for whole in wholes for message in whole.messages for each in message.attachments}

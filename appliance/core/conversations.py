@@ -100,6 +100,20 @@ def copied(messages: Sequence[Message], ids: Mapping[str, str]) -> list[Message]
     ]
 
 
+class StoredMessage(Struct, frozen=True, kw_only=True):
+    """A message as the store keeps it: its JSON, the text that is searched, and the files that it names."""
+
+    id: str
+    body: bytes
+    content: bytes
+    hashes: tuple[str, ...]
+
+
+def stored(message: Message) -> StoredMessage:
+    body, hashes = msgspec.json.encode(message), tuple(each.hash for each in message.attachments)
+    return StoredMessage(id=message.id, body=body, content=message.content.encode(), hashes=hashes)
+
+
 class _Timed(Struct):
     timings: dict[str, object] | None = None
     usage: dict[str, object] | None = None

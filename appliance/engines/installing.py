@@ -19,10 +19,11 @@ import msgspec
 import trio
 from msgspec import Struct, structs
 
+from appliance.core.archives import BadArchive
 from appliance.core.engines.builds import MANIFEST, Archive, Build, Entry, FileSum, Wants, check_entry
 from appliance.engines.found import EXECUTABLE, MAX_MANIFEST, build_of, check_build, read_build
 from appliance.engines.shelf import Shelf
-from appliance.engines.unpacking import BadArchive, check_links, read_member, unpack
+from appliance.engines.unpacking import check_links, read_member, unpack
 from appliance.errors import UsageError
 from appliance.store.model_files import free_bytes, sync_folder, write_whole
 

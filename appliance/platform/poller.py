@@ -141,7 +141,8 @@ if sys.platform == "linux" or sys.platform == "darwin":
         async def receive(self, size: int = RECEIVE_SIZE) -> bytes:
             """The next bytes, b"" at the end. Raises OSError when the connection breaks, and as `interrupt` says.
 
-            Where they are here already, this is not a checkpoint.
+            Where they are here already, this is not a checkpoint, but others have their turn if there may be more: a
+            client on this machine sends as fast as it is read.
             """
             if self._fd < 0:
                 raise trio.ClosedResourceError
@@ -149,13 +150,17 @@ if sys.platform == "linux" or sys.platform == "darwin":
                 raise self._broken
             if self._news:
                 try:
-                    return self._take(size)
+                    data = self._take(size)
                 except BlockingIOError:
                     if not self._exact:
                         self._system.again(self._fd)
+                else:
+                    if self._news:
+                        await trio.lowlevel.cancel_shielded_checkpoint()
+                    return data
             self._size = size
             self._task = trio.lowlevel.current_task()
-            data: bytes = await trio.lowlevel.wait_task_rescheduled(self._abort)
+            data = await trio.lowlevel.wait_task_rescheduled(self._abort)
             return data
 
         async def each(self, hears: Hears) -> bytes:
@@ -339,9 +344,13 @@ else:
                         self._waits = False
                 self._eager = True
                 try:
-                    return self._sock.recv(size)
+                    data = self._sock.recv(size)
                 except BlockingIOError:
                     self._eager = False
+                else:
+                    if len(data) == size:
+                        await trio.lowlevel.cancel_shielded_checkpoint()  # see above
+                    return data
             raise trio.ClosedResourceError
 
         async def each(self, hears: Hears) -> bytes:

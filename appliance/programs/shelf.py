@@ -13,11 +13,12 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from appliance.core.archives import BadArchive
 from appliance.core.payload import LIST, SIGNATURE, Payload, PayloadFile, digest_of, read_payload
 from appliance.core.programs import LINE, misplaced, name_of, program_id
 from appliance.engines.installing import SPARE, CannotInstall, copy_folder, sha256_of, size_of
 from appliance.engines.shelf import STAGED, Shelf
-from appliance.engines.unpacking import SUFFIXES, BadArchive, is_archive, read_member, unpack
+from appliance.engines.unpacking import SUFFIXES, is_archive, read_member, unpack
 from appliance.errors import UsageError
 from appliance.platform.strangers import stranger_at
 from appliance.programs.start import ONE_FILE, VARIABLE

@@ -17,7 +17,7 @@ from appliance.core import conversations as rules
 from appliance.errors import ApplianceError, BadRequest, Busy, Conflict, NotFound, StoreFailed, UsageError
 from appliance.store.activity_schema import make_private, set_aside
 from appliance.store.versions import restored
-from appliance.wire import Conversation, Fields, Hit, Message, Preset, Whole
+from appliance.wire import Conversation, Fields, Hit, Message, Preset, State, Whole
 
 VERSION = 1
 UNDO_MS = 60_000
@@ -41,8 +41,11 @@ CREATE TABLE IF NOT EXISTS messages (
   body TEXT NOT NULL, partial TEXT, answering INTEGER NOT NULL, deleted INTEGER);
 CREATE INDEX IF NOT EXISTS messages_of ON messages (conversation, change);
 CREATE INDEX IF NOT EXISTS messages_answering ON messages (answering) WHERE answering;
+CREATE INDEX IF NOT EXISTS messages_deleted ON messages (deleted) WHERE deleted IS NOT NULL;
+CREATE INDEX IF NOT EXISTS conversations_deleted ON conversations (deleted) WHERE deleted IS NOT NULL;
 CREATE TABLE IF NOT EXISTS attachments (
   hash TEXT PRIMARY KEY, type TEXT NOT NULL, added INTEGER NOT NULL, data BLOB NOT NULL);
+CREATE INDEX IF NOT EXISTS attachments_added ON attachments (added);
 CREATE TABLE IF NOT EXISTS uses (message INTEGER NOT NULL, hash TEXT NOT NULL, PRIMARY KEY (hash, message));
 CREATE INDEX IF NOT EXISTS uses_of ON uses (message);
 CREATE TABLE IF NOT EXISTS presets (name TEXT PRIMARY KEY, body TEXT NOT NULL);
@@ -191,7 +194,7 @@ class ConversationStore:
             for attachment in sent.attachments:
                 self.attachment(attachment.hash)
             written = rules.write(known, sent, new_id, now)
-            self._store(conversation, written.message, change)
+            self._store(conversation, rules.stored(written.message), change, written.message.state)
             title = found.title or (rules.title_of(sent.content) if sent.role == "user" else "")
             self._save(structs.replace(found, title=title, updated=now), change)
         return written
@@ -208,7 +211,8 @@ class ConversationStore:
         if row is None or not row[2]:
             return None
         with self._writing(now, check=False) as change:
-            self._store(row[1], structs.replace(message, revision=message.revision + 1), change)
+            ended = structs.replace(message, revision=message.revision + 1)
+            self._store(row[1], rules.stored(ended), change, ended.state)
             if (
                 found := self._db.execute("SELECT body FROM conversations WHERE id = ?", (row[1],)).fetchone()
             ) is not None:
@@ -261,7 +265,7 @@ class ConversationStore:
             known, found = self._messages(conversation), self._find(conversation)
             self._save(structs.replace(found, leaf=leaf if leaf in known else found.leaf), change)
 
-    def add(self, conversation: Conversation, messages: Iterable[Message], now: int) -> bool:
+    def add(self, conversation: Conversation, messages: Iterable[rules.StoredMessage], now: int) -> bool:
         """Add a whole conversation. False: one with its id is there, or was until a moment ago."""
         with self._writing(now) as change:
             if self._db.execute("SELECT 1 FROM conversations WHERE id = ?", (conversation.id,)).fetchone():
@@ -333,27 +337,25 @@ class ConversationStore:
             (conversation.id, change, kept, conversation.updated),
         )
 
-    def _store(self, conversation: str, message: Message, change: int) -> None:
-        body = msgspec.json.encode(message).decode()
-        values = (conversation, change, body, message.state == "answering")
+    def _store(self, conversation: str, message: rules.StoredMessage, change: int, state: State = "done") -> None:
+        """SQLite itself takes the bytes for text: a large message would keep Python, and so everybody, waiting."""
+        values = (conversation, change, message.body, state == "answering")
         if (row := self._row(message.id)) is not None:
             number = row[0]
             self._db.execute(
-                "UPDATE messages SET conversation = ?, change = ?, body = ?, answering = ?, partial = NULL "
-                "WHERE row = ?",
+                "UPDATE messages SET conversation = ?, change = ?, body = CAST(? AS TEXT), answering = ?, "
+                "partial = NULL WHERE row = ?",
                 (*values, number),
             )
         else:
             number = self._db.execute(
-                "INSERT INTO messages (id, conversation, change, body, answering) VALUES (?, ?, ?, ?, ?)",
+                "INSERT INTO messages (id, conversation, change, body, answering) VALUES (?, ?, ?, CAST(? AS TEXT), ?)",
                 (message.id, *values),
             ).lastrowid
         self._db.execute("DELETE FROM words WHERE rowid = ?", (number,))
-        self._db.execute("INSERT INTO words (rowid, content) VALUES (?, ?)", (number, message.content))
+        self._db.execute("INSERT INTO words (rowid, content) VALUES (?, CAST(? AS TEXT))", (number, message.content))
         self._db.execute("DELETE FROM uses WHERE message = ?", (number,))
-        self._db.executemany(
-            "INSERT OR IGNORE INTO uses VALUES (?, ?)", [(number, each.hash) for each in message.attachments]
-        )
+        self._db.executemany("INSERT OR IGNORE INTO uses VALUES (?, ?)", [(number, each) for each in message.hashes])
 
 
 class _Transaction:

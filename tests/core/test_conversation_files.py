@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import io
 import json
+import zipfile
 from typing import Any
 
 import msgspec
@@ -12,9 +14,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.conversation_files import read_file, write_file, write_many
+from appliance.core import conversation_files
+from appliance.core.conversation_files import (
+    Found,
+    each_arrived,
+    for_page,
+    for_store,
+    pack,
+    read_file,
+    write_file,
+    write_many,
+)
 from appliance.errors import BadRequest
-from appliance.wire import Attachment, Conversation, Message, Whole
+from appliance.wire import Attachment, Carton, Conversation, Message, Whole
 
 PIXEL = b"\x89PNG\r\n\x1a\n and so on"
 IMAGE = "data:image/png;base64," + base64.b64encode(PIXEL).decode()
@@ -44,10 +56,14 @@ SESSION = lines(HEAD, *({"type": "message", "message": row} for row in ROWS))
 PAIR = json.dumps({"conv": CONV, "messages": ROWS}).encode()
 
 
+def whole_of(found: Found) -> Whole:
+    return Whole(conversation=found.conversation, messages=tuple(found.messages))
+
+
 @pytest.mark.parametrize("data", [SESSION, PAIR, b"[" + PAIR + b"]", b"\n" + SESSION + b"\n\n"])
 def test_every_export_of_llama_cpp_is_read(data: bytes) -> None:
-    found = read_file(data)
-    ((conversation, messages),) = found.conversations
+    (found,) = read_file(data)
+    conversation, messages = found.conversation, found.messages
     by_content = {message.content: message for message in messages}
     assert (conversation.title, conversation.updated) == ("Greeting", 9)
     assert conversation.leaf == by_content["or"].id
@@ -64,19 +80,18 @@ def test_every_export_of_llama_cpp_is_read(data: bytes) -> None:
 
 def test_the_text_of_a_pdf_is_taken_from_an_export() -> None:
     pdf = {"type": "PDF", "name": "d.pdf", "base64Data": "AAAA", "content": "its text", "processedAsImages": False}
-    found = read_file(lines(HEAD, {"type": "message", "message": {**ROWS[1], "extra": [pdf]}}))
-    ((_, (message,)),) = found.conversations
+    (found,) = read_file(lines(HEAD, {"type": "message", "message": {**ROWS[1], "extra": [pdf]}}))
+    (message,) = found.messages
     assert (message.attachments[0].name, message.attachments[0].type) == ("d.pdf", "text/plain")
     assert found.files == [("text/plain", b"its text")]
 
 
 def test_several_sessions_and_a_zip_of_them() -> None:
-    found = read_file(SESSION + b"\n" + SESSION.replace(b'"abc"', b'"def"'))
-    assert len(found.conversations) == 2
-    files = {hashlib.sha256(data).hexdigest(): (kind, data) for kind, data in found.files}
-    wholes = [Whole(conversation=each, messages=tuple(messages)) for each, messages in found.conversations]
-    again = read_file(write_many(wholes, files))
-    assert msgspec.json.encode(again.conversations) == msgspec.json.encode(found.conversations)
+    found = list(read_file(SESSION + b"\n" + SESSION.replace(b'"abc"', b'"def"')))
+    assert len(found) == 2
+    files = {hashlib.sha256(data).hexdigest(): (kind, data) for each in found for kind, data in each.files}
+    again = list(read_file(write_many([whole_of(each) for each in found], files)))
+    assert msgspec.json.encode(again) == msgspec.json.encode(found)
 
 
 def test_open_web_ui_is_read() -> None:
@@ -86,10 +101,12 @@ def test_open_web_ui_is_read() -> None:
     }
     chat = {"title": "t", "history": {"messages": messages, "currentId": "2"}}
     export = [{"id": "x", "title": "Theirs", "chat": chat, "updated_at": 12, "pinned": True}]
-    ((conversation, read),) = read_file(json.dumps(export).encode()).conversations
+    data = json.dumps(export).encode()
+    (found,) = read_file(data)
+    conversation, read = found.conversation, found.messages
     assert (conversation.title, conversation.updated, conversation.pinned) == ("Theirs", 12000, True)
     assert [(each.role, each.content) for each in read] == [("user", "hi"), ("assistant", "yo")]
-    assert read[1].parent == read[0].id == read_file(json.dumps(export).encode()).conversations[0][1][0].id
+    assert read[1].parent == read[0].id == next(read_file(data)).messages[0].id
 
 
 @pytest.mark.parametrize(
@@ -100,7 +117,7 @@ def test_open_web_ui_is_read() -> None:
 def test_other_files_are_refused_in_words(data: bytes) -> None:
     if data != b"[1]":
         with pytest.raises(BadRequest):
-            read_file(data)
+            list(read_file(data))
 
 
 IDS = st.sampled_from([f"{n:032x}" for n in range(6)])
@@ -137,24 +154,59 @@ FILES: dict[str, tuple[str, bytes]] = {}
 @given(trees())
 def test_a_conversation_is_read_as_it_was_written(whole: Whole) -> None:
     _, content = write_file(whole, FILES)
-    ((conversation, messages),) = read_file(content).conversations
+    (found,) = read_file(content)
+    conversation, messages = found.conversation, found.messages
     assert (conversation.id, conversation.title, conversation.leaf) == (
         whole.conversation.id, whole.conversation.title, whole.conversation.leaf,
     )  # fmt: skip
     assert {each.id: each for each in messages} == {each.id: each for each in whole.messages}
+    (arrived,) = each_arrived(io.BytesIO(b"".join(for_store(content))).read)
+    assert (arrived.conversation, arrived.files) == (conversation, found.files)
+    assert [msgspec.json.decode(each.body, type=Message) for each in arrived.messages] == messages
+    assert [(each.id, each.content.decode(), each.hashes) for each in arrived.messages] == [
+        (each.id, each.content, tuple(file.hash for file in each.attachments)) for each in messages
+    ]
+    carton = b"".join(for_page(content))
+    assert msgspec.json.decode(carton, type=Carton).conversations == (whole_of(found),)
+    assert list(read_file(pack(carton)[1])) == [found]
 
 
 @given(st.binary(max_size=200) | st.text(max_size=100).map(str.encode))
 def test_any_bytes_are_read_or_refused(data: bytes) -> None:
     for given_bytes in (data, SESSION + b"\n" + data, b"PK" + data):
         try:
-            read_file(given_bytes)
+            list(read_file(given_bytes))
         except BadRequest:
             pass
+
+
+def test_many_are_read_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = [f"{number:032x}" for number in range(9)]
+    wholes = [Whole(conversation=Conversation(id=each, title=each, created=1, updated=1)) for each in ids]
+    packed = write_many(wholes, {})
+    arrived = each_arrived(io.BytesIO(b"".join(for_store(packed))).read)
+    assert [each.conversation.id for each in arrived] == ids
+    assert [
+        each.conversation.id for each in msgspec.json.decode(b"".join(for_page(packed)), type=Carton).conversations
+    ] == ids
+    monkeypatch.setattr(conversation_files, "MAX_LINES", 9)
+    reading = read_file(packed)
+    assert [next(reading).conversation.id for _ in range(4)] == ids[:4]
+    with pytest.raises(BadRequest, match="or 9 lines; export fewer"):
+        list(reading)
+
+
+def test_a_line_that_cannot_be_read_is_named_with_its_file() -> None:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as file:
+        file.writestr("a.jsonl", SESSION)
+        file.writestr("notes.txt", b"?")
+        file.writestr("b.jsonl", lines(HEAD, HEAD) + b"\n{")
+    with pytest.raises(BadRequest, match=r"^'b.jsonl', line 3 cannot be read: "):
+        list(read_file(packed.getvalue()))
 
 
 def test_conversations_of_one_name_are_files_of_their_own() -> None:
     ids = ["0123456789abcdef" * 2, "0123456789abcdee" * 2]
     wholes = [Whole(conversation=Conversation(id=each, title="Same", created=1, updated=1)) for each in ids]
-    found = read_file(write_many(wholes, {}))
-    assert [conversation.id for conversation, _ in found.conversations] == ids
+    assert [found.conversation.id for found in read_file(write_many(wholes, {}))] == ids

@@ -10,17 +10,20 @@ import stat
 import sys
 import tarfile
 import tempfile
-import tracemalloc
 import zipfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from hostile_files import CLAIMS, TARS, hostile
 from hypothesis import given
 from hypothesis import strategies as st
+from memory import peak
 
+from appliance.core.archives import BadArchive
 from appliance.engines import unpacking
-from appliance.engines.unpacking import BadArchive, read_member, unpack
+from appliance.engines.unpacking import read_member, unpack
 
 Tar = tarfile.TarFile
 
@@ -190,24 +193,31 @@ def test_folders_count_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         unpack(folders, tmp_path / "into")
 
 
-@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK])
-def test_what_is_said_of_a_file_cannot_fill_the_memory(tmp_path: Path, kind: bytes) -> None:
-    """tarfile reads a name, or attributes, of any size at once."""
-    head = tarfile.TarInfo("x")
-    head.type, head.size = kind, 64 << 20
-    archive = tmp_path / "a.tar.gz"
-    with gzip.open(archive, "wb", compresslevel=1) as file:
-        file.write(head.tobuf(tarfile.GNU_FORMAT))
-        for _ in range(64):
-            file.write(bytes(1 << 20))
-    tracemalloc.start()
-    try:
-        with pytest.raises(BadArchive, match="of more than a megabyte"):
-            unpack(archive, tmp_path / "into")
-        _, most = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert most < 16 << 20
+@pytest.mark.parametrize("claim", [*CLAIMS, *TARS])
+def test_an_archive_takes_no_memory_for_what_it_claims(tmp_path: Path, claim: str) -> None:
+    """Neither is a member read at once, nor are the words that tell of members. A few refusals would take seconds."""
+    archive = tmp_path / ("a.zip" if claim in CLAIMS else "a.tar.gz")
+    archive.write_bytes(hostile(claim))
+    before = peak(anew=True)
+    for read in (lambda: read_member(archive, "a.jsonl", 1 << 20), lambda: unpack(archive, tmp_path / "into")):
+        with suppress(BadArchive):
+            read()
+    assert peak() - before < 110 << 20
+
+
+@pytest.mark.parametrize(
+    ("claim", "said"),
+    [
+        ("bzip2", "packed with bzip2; pack it again with deflate"), ("lzma", "packed with lzma"),
+        ("encrypted", "without a password"), ("many names", "more than 4 MiB to say what is in it"),
+        ("attributes of all", "more than 4 MiB to say"), ("many attributes", "more than 100 things"),
+    ],
+)  # fmt: skip
+def test_what_is_refused_is_named(tmp_path: Path, claim: str, said: str) -> None:
+    archive = tmp_path / ("a.zip" if claim in CLAIMS else "a.tar.gz")
+    archive.write_bytes(hostile(claim))
+    with pytest.raises(BadArchive, match=f"^{archive.name}: .*{said}"):
+        unpack(archive, tmp_path / "into")
 
 
 def test_a_chain_of_attributes_without_a_file_is_a_damaged_archive(tmp_path: Path) -> None:
@@ -246,7 +256,7 @@ def test_names_that_windows_takes_for_devices(name: str) -> None:
     assert not unpacking.RESERVED.fullmatch(f"{name}x".replace(".", "_"))
 
 
-@pytest.mark.parametrize("name", ["cut.tar.gz", "cut.zip", "noise.tar.gz", "noise.zip", "empty.tar.xz"])
+@pytest.mark.parametrize("name", ["cut.tar.gz", "cut.zip", "noise.tar.gz", "noise.zip", "empty.tar.gz"])
 def test_a_damaged_archive_is_an_error_that_names_it(tmp_path: Path, name: str) -> None:
     source = tar_of(tmp_path / "whole.tar.gz", lambda tar: file_in(tar, "a", os.urandom(100_000)))
     content = {"cut": source.read_bytes()[:50_000], "noise": os.urandom(4000), "empty": b""}[name.partition(".")[0]]

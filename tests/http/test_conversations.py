@@ -6,7 +6,10 @@ import base64
 import hashlib
 import json
 import os
+import random
 import sys
+from contextlib import closing
+from http.client import HTTPConnection
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -14,7 +17,9 @@ import pytest
 import trio
 from command_lines import run_in_shell
 from full_disk import full_disk, posix_only
+from hostile_files import hostile
 from http_harness import CHAT, Appliance, OpenServer, chat
+from memory import peak, watched_loop
 from waiting import PATIENCE, SOON, until
 
 from appliance.store import conversations as store
@@ -272,6 +277,55 @@ async def test_exports_come_back_on_another_server(open_server: OpenServer):
         whole = (await server.ask("GET", f"{BASE}/{hit['conversation']}")).json
         assert whole["messages"][0]["attachments"] == [file]
         assert (await server.ask("GET", f"{BASE}/attachments/{kept['hash']}")).body == b"notes"
+
+
+def export_of(size: int) -> bytes:
+    """An export of about so many bytes: words and pictures."""
+    chance, lines, made = random.Random(1), list[bytes](), 0
+    while made < size:
+        name = f"{len(lines):032x}"
+        lines.append(json.dumps({"harness": "llama.app", "type": "session", "id": name, "name": name}).encode())
+        for number in range(20):
+            words = " ".join(map(str, chance.choices(range(10_000), k=400)))
+            sent: dict[str, Any] = {"id": f"{len(lines):032x}", "role": "user", "content": words, "timestamp": number}
+            if number == 0:
+                picture = base64.b64encode(chance.randbytes(100_000)).decode()
+                sent["extra"] = [{"type": "IMAGE", "name": "p.png", "base64Url": f"data:image/png;base64,{picture}"}]
+            lines.append(json.dumps({"type": "message", "message": sent}).encode())
+            made += len(lines[-1])
+    return b"\n".join(lines)
+
+
+@pytest.mark.parametrize("route", ["import", "unpack"])
+@pytest.mark.parametrize("claim", [None, "bzip2", "deflate", "line ends", "one line"])
+async def test_a_file_of_conversations_holds_nobody_up(open_server: OpenServer, route: str, claim: str | None):
+    """Neither does an honest one of 24 MB, nor one that takes gigabytes where it is opened."""
+    sent = export_of(24 << 20) if claim is None else hostile(claim)
+    async with open_server() as server:
+        await server.ask("GET", BASE)
+        before = peak(anew=True)
+
+        def ask() -> int:
+            with closing(HTTPConnection("127.0.0.1", server.port, timeout=60)) as client:
+                client.request("POST", f"{BASE}/{route}", sent, {"Host": "localhost"})
+                answer = client.getresponse()
+                while answer.read(1 << 16):
+                    pass
+                return answer.status
+
+        async with watched_loop() as holds, trio.open_nursery() as nursery:
+
+            async def look_at_health() -> None:
+                while True:
+                    assert (await server.ask("GET", "/health", patience=SOON)).status == 200
+                    await trio.sleep(0.01)
+
+            nursery.start_soon(look_at_health)
+            status = await trio.to_thread.run_sync(ask)
+            nursery.cancel_scope.cancel()
+        assert status == (200 if claim is None else 400)
+        assert holds.longest < 0.02
+        assert peak() - before < 3 * len(sent) + (16 << 20)
 
 
 async def test_other_tabs_hear_of_every_change(open_server: OpenServer):

@@ -6,6 +6,7 @@ import io
 import random
 import zlib
 
+import msgspec
 import psutil
 import pytest
 import trio
@@ -13,8 +14,9 @@ import trio.testing
 from pypdf import PdfReader, PdfWriter
 
 from appliance.errors import BadRequest, Busy
-from appliance.tools import pdf as asking
-from appliance.tools.pdf import read_pdf
+from appliance.tools import apart as asking
+from appliance.tools.apart import read_apart
+from appliance.tools.file_process import Reading
 
 FONT = b"3 0 obj << /Type /Font /Subtype /Type1 /BaseFont /Helvetica >> endobj\n"
 
@@ -56,7 +58,12 @@ def encrypted() -> bytes:
 
 
 def readers() -> list[psutil.Process]:
-    return [child for child in psutil.Process().children(recursive=True) if "pdf_process" in " ".join(child.cmdline())]
+    return [child for child in psutil.Process().children(recursive=True) if "file_process" in " ".join(child.cmdline())]
+
+
+async def read_pdf(data: bytes) -> Reading:
+    _, output = await read_apart("pdf", data, lambda _: None)
+    return msgspec.json.decode(output.take(output.size), type=Reading)
 
 
 async def test_the_text_of_every_page_is_read():

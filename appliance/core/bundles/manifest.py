@@ -26,8 +26,10 @@ from appliance.errors import UsageError
 FORMAT = 1
 CHUNK = 16 * MIB
 MANIFEST, SIGNATURE, BLOBS = "bundle.json", "bundle.json.sig", "blobs/"
-MAX_MANIFEST = 64 * MIB
-"""Bytes; a file takes about 200, so this is enough for any bundle and never fills the memory."""
+MAX_MANIFEST = 8 * MIB
+"""Bytes: for two terabytes of contents, or 40,000 files."""
+SMALLEST_PART = MIB
+"""Bytes of a part."""
 SIGNATURE_SIZE = 64
 TAR_BLOCK = 512
 
@@ -141,6 +143,8 @@ def _decoded(text: bytes, kind: type[S], what: str) -> S:
 
 def _mistakes(manifest: Manifest) -> Iterator[str]:
     sizes = {blob.sha256: blob.size for blob in manifest.blobs}
+    if manifest.part and manifest.part < SMALLEST_PART:
+        yield f"parts of {manifest.part} bytes cannot be"
     for blob in manifest.blobs:
         sums = (blob.sha256, *blob.chunks)
         if blob.size < 0 or len(blob.chunks) != -(-blob.size // CHUNK) or not all(map(_SHA256.fullmatch, sums)):

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Sequence
 from typing import TypeVar
-from urllib.parse import quote
 
 import msgspec
-import trio
 from msgspec import Struct
 from quart import Response, request
 from quart_trio import QuartTrio
 
 from appliance.conversations import Conversations
 from appliance.core.bodies.sse import Event, encode
-from appliance.core.conversation_files import Files, read_file, write_file, write_many
 from appliance.errors import BadRequest
 from appliance.http.control.answers import endless_answer, json_answer, read_as, read_body
 from appliance.http.control.model_routes import CONTENT_TYPE, ModelEvent, ModelFeed
 from appliance.http.owners import Owners
-from appliance.tools.pdf import read_pdf
 from appliance.traffic.traffic import Lifetime
-from appliance.wire import Carton, Fields, File, Hash, Hit, Id, Message, Preset, Whole
+from appliance.wire import Fields, Hash, Hit, Id, Message, Preset
 
 
 class _Changed(ModelEvent, frozen=True, omit_defaults=True):
@@ -73,11 +67,6 @@ class _Hits(Struct):
 
 class _Deleted(Struct):
     ids: list[str]
-
-
-class _Imported(Struct):
-    imported: list[str]
-    skipped: list[str]
 
 
 class _Attached(Struct):
@@ -168,30 +157,6 @@ class ConversationRoutes:
         response.headers["X-Content-Type-Options"] = "nosniff"
         return response
 
-    async def export(self) -> Response:
-        """``?id=`` (repeatable) chooses; else everything. One is a JSON Lines file, several are a ZIP of them."""
-        chosen = request.args.getlist("id") or [each.id for each in (await self._conversations.list()).conversations]
-        wholes = [await self._conversations.read(conversation) for conversation in chosen]
-        return await _file(wholes, {each: await self._conversations.attachment(each) for each in _hashes(wholes)})
-
-    async def pack(self) -> Response:
-        """The same file of the conversations in the body, for a browser that keeps its own. Nothing is stored."""
-        sent = await read_as(Carton)
-        if missing := _hashes(sent.conversations) - sent.files.keys():
-            raise BadRequest(f"the attachment '{min(missing)}' is named, and missing among 'files'", param="files")
-        return await _file(sent.conversations, {name: (file.type, file.data) for name, file in sent.files.items()})
-
-    async def unpack(self) -> Response:
-        """Read a file as `import_file` does, and answer with its content. Nothing is stored."""
-        found = await trio.to_thread.run_sync(read_file, await read_body())
-        wholes = tuple(Whole(conversation=each, messages=tuple(messages)) for each, messages in found.conversations)
-        files = {hashlib.sha256(data).hexdigest(): File(type=kind, data=data) for kind, data in found.files}
-        return json_answer(Carton(conversations=wholes, files=files))
-
-    async def pdf(self) -> Response:
-        """The text of a PDF, for the question that it is attached to. Nothing is stored."""
-        return json_answer(await read_pdf(await read_body()))
-
     async def preset(self) -> Response:
         """Keep settings under a name for every browser; null deletes them."""
         sent = await read_as(Preset)
@@ -199,31 +164,6 @@ class ConversationRoutes:
             raise BadRequest("'settings' is a JSON object, or null to delete the preset", param="settings")
         await self._conversations.set_preset(sent)
         return Response("", 204)
-
-    async def import_file(self) -> Response:
-        """A file of this program, of llama.cpp's page or of Open WebUI; what it is, its content says."""
-        found = await trio.to_thread.run_sync(read_file, await read_body())
-        added = await self._conversations.add(found.conversations, found.files)
-        skipped = [each.id for each, _ in found.conversations if each.id not in added]
-        return json_answer(_Imported(added, skipped))
-
-
-def _hashes(wholes: Sequence[Whole]) -> set[str]:
-    return {each.hash for whole in wholes for message in whole.messages for each in message.attachments}
-
-
-async def _file(wholes: Sequence[Whole], files: Files) -> Response:
-    """One conversation as a JSON Lines file, any other number as a ZIP of them."""
-    if len(wholes) == 1:
-        name, content = await trio.to_thread.run_sync(write_file, wholes[0], files)
-        kind = "application/jsonl; charset=utf-8"
-    else:
-        name, content = "conversations.zip", await trio.to_thread.run_sync(write_many, wholes, files)
-        kind = "application/zip"
-    response = Response(content, content_type=kind)
-    response.headers["Content-Disposition"] = f"attachment; filename*=UTF-8''{quote(name)}"
-    response.headers["Cache-Control"] = "no-store"
-    return response
 
 
 def _id(text: str) -> str:
@@ -239,11 +179,6 @@ def add_conversation_routes(app: QuartTrio, routes: ConversationRoutes) -> None:
     app.add_url_rule("/api/conversations", "empty conversations", routes.empty, methods=["DELETE"])
     app.add_url_rule("/api/conversations/events", "page events", routes.events)
     app.add_url_rule("/api/conversations/search", "search conversations", routes.search)
-    app.add_url_rule("/api/conversations/export", "export", routes.export)
-    app.add_url_rule("/api/conversations/import", "import", routes.import_file, methods=["POST"])
-    app.add_url_rule("/api/conversations/pack", "pack", routes.pack, methods=["POST"])
-    app.add_url_rule("/api/conversations/unpack", "unpack", routes.unpack, methods=["POST"])
-    app.add_url_rule("/api/conversations/pdf", "text of pdf", routes.pdf, methods=["POST"])
     app.add_url_rule("/api/conversations/presets", "preset", routes.preset, methods=["PUT"])
     app.add_url_rule("/api/conversations/attachments", "attach", routes.attach, methods=["POST"])
     app.add_url_rule("/api/conversations/attachments/<digest>", "attachment", routes.attachment)

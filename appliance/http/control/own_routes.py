@@ -23,6 +23,7 @@ from appliance.http.bytes.answer import HttpSink
 from appliance.http.bytes.body import Bodies
 from appliance.http.bytes.connection import Connection
 from appliance.http.control.cors_proxy import CorsProxy
+from appliance.http.control.file_routes import FileRoutes
 from appliance.http.control.static_files import StaticFiles
 from appliance.http.control.tool_routes import ToolRoutes
 from appliance.http.ollama.routes import OllamaRoutes
@@ -152,6 +153,7 @@ class OwnRoutes:
         self._files = StaticFiles(settings.static) if settings.static is not None else None
         self._cors_proxy = CorsProxy(settings)
         self._tools = ToolRoutes(owners.tools, traffic.lifetime)
+        self._files_of_page = FileRoutes(owners.conversations, bodies)
         self._predict = Predict(settings.predict, inward)
         self._mcp = self._mcp_server() if settings.mcp_server else None
         self._quart: QuartBehind | None = None
@@ -171,6 +173,8 @@ class OwnRoutes:
             await self._mcp.answer(visit)
         elif self._settings.single is None and self._ollama.answers(request):
             await self._ollama.answer(visit)
+        elif self._files_of_page.answers(request):
+            await self._files_of_page.answer(visit)
         elif not request.path:
             raise RouteNotFound(request.method, "/")
         else:

@@ -331,10 +331,6 @@ def add_agent_routes(app: QuartTrio, plugins: Plugins) -> None:
 RUNS = "/api/runs"
 LARGE = (RUNS, CONVERSATIONS)
 """Beginnings of the paths whose bodies may have `MAX_RUN` bytes."""
-FILES = tuple(f"{CONVERSATIONS}/{name}" for name in ("import", "pack", "unpack"))
-"""Paths whose bodies may have `MAX_FILE` bytes."""
-MAX_FILE = 128 << 20
-"""Bytes of an export, with its attachments."""
 MAX_RUN = 16 << 20
 """Bytes of a run's body, and of tool results: a conversation with a few pictures in it."""
 
@@ -434,7 +430,7 @@ class RunsRequest(TrioRequest):
         body_timeout: int | None = None,
         send_push_promise: Callable[[str, Headers], Awaitable[None]],
     ) -> None:
-        limit = MAX_FILE if path in FILES else MAX_RUN if path.startswith(LARGE) else max_content_length
+        limit = MAX_RUN if path.startswith(LARGE) else max_content_length
         super().__init__(
             method,
             scheme,

@@ -1,0 +1,125 @@
+"""Conversations as files, and the text of PDFs: the routes below ``/api/conversations`` that take or give a file.
+
+Answered by the gateway itself and not by Quart, which would copy a file of 100 MB several times. What is made of a file
+counts against the budget of all bodies until it is stored or sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from functools import partial
+from io import BytesIO
+from urllib.parse import parse_qs, quote
+
+import msgspec
+import trio
+
+from appliance.conversations import Conversations
+from appliance.http.bytes.body import Bodies
+from appliance.http.errors import JSON_TYPE
+from appliance.http.way.visit import Visit
+from appliance.tools.apart import Room, read_apart
+from appliance.traffic.request import CONVERSATIONS, Headers, Request, send_whole
+
+MAX_PDF = 16 << 20
+"""Bytes; larger files cannot be attached."""
+SLICE = 1 << 18
+"""Bytes of an answer that are written at once: what a client does not take is copied with each try."""
+
+
+class FileRoutes:
+    """Answers these routes. The key and where the request comes from are checked already."""
+
+    def __init__(self, conversations: Conversations, bodies: Bodies) -> None:
+        self._conversations = conversations
+        self._bodies = bodies
+        self._routes = {
+            ("GET", "export"): self._export,
+            ("HEAD", "export"): self._export,
+            ("POST", "import"): self._import,
+            ("POST", "pack"): self._pack,
+            ("POST", "pdf"): self._pdf,
+            ("POST", "unpack"): self._unpack,
+        }
+
+    def answers(self, request: Request) -> bool:
+        return _route(request) in self._routes
+
+    async def answer(self, visit: Visit) -> None:
+        """Raises what `Conversations`, `read_apart` and reading the body raise."""
+        await self._routes[_route(visit.request)](visit)
+
+    async def _import(self, visit: Visit) -> None:
+        """A file of this program, of llama.cpp's page or of Open WebUI; what it is, its content says."""
+        from appliance.core.conversation_files import each_arrived  # with what opens archives; few ask for it
+
+        with self._room() as room:
+            _, output = await read_apart("import", await visit.body.read(), room)
+            added, skipped = await self._conversations.add(each_arrived(output.take))
+        content = msgspec.json.encode({"imported": added, "skipped": skipped})
+        await send_whole(visit.sink, 200, (JSON_TYPE,), content)
+
+    async def _unpack(self, visit: Visit) -> None:
+        """Read a file as `_import` does, and answer with its content. Nothing is stored."""
+        with self._room() as room:
+            _, output = await read_apart("unpack", await visit.read_body(), room)
+            await _send(visit, (JSON_TYPE,), output.size, output.next)
+
+    async def _pdf(self, visit: Visit) -> None:
+        """The text of a PDF, for the question that it is attached to. Nothing is stored."""
+        with self._room() as room:
+            _, output = await read_apart("pdf", await visit.read_body(MAX_PDF), room)
+            await _send(visit, (JSON_TYPE,), output.size, output.next)
+
+    async def _pack(self, visit: Visit) -> None:
+        """The file that `_export` gives, of the conversations in the body, for a browser that keeps its own."""
+        with self._room() as room:
+            name, output = await read_apart("pack", await visit.read_body(), room)
+            await _send(visit, _headers(name), output.size, output.next)
+
+    async def _export(self, visit: Visit) -> None:
+        """``?id=`` (repeatable) chooses; else everything. One is a JSON Lines file, several are a ZIP of them."""
+        from appliance.core.conversation_files import named_files, write_export
+
+        visit.stay()
+        kept = self._conversations
+        chosen = parse_qs(visit.request.target.partition("?")[2]).get("id")
+        wholes = [await kept.read(each) for each in chosen or [each.id for each in (await kept.list()).conversations]]
+        files = {each: await kept.attachment(each) for each in named_files(wholes)}
+        name, content = await trio.to_thread.run_sync(write_export, wholes, files)
+        await _send(visit, _headers(name), len(content), partial(BytesIO(content).read, SLICE))
+
+    @contextmanager
+    def _room(self) -> Generator[Room]:
+        """Count what is held in the block against the budget of all bodies."""
+        held = 0
+
+        def take(size: int) -> None:
+            nonlocal held
+            self._bodies.reserve(size)
+            held += size
+
+        try:
+            yield take
+        finally:
+            self._bodies.release(held)
+
+
+def _route(request: Request) -> tuple[str, str]:
+    place, _, name = request.path.rpartition("/")
+    return request.method, name if place == CONVERSATIONS else ""
+
+
+def _headers(name: str) -> Headers:
+    kind = b"application/zip" if name.endswith(".zip") else b"application/jsonl; charset=utf-8"
+    named = f"attachment; filename*=UTF-8''{quote(name)}".encode()
+    return (b"Content-Type", kind), (b"Content-Disposition", named), (b"Cache-Control", b"no-store")
+
+
+async def _send(visit: Visit, headers: Headers, size: int, read: Callable[[], bytes]) -> None:
+    """Answer with what ``read`` returns, until it is nothing; ``size`` bytes in all."""
+    visit.sink.start(200, (*headers, (b"Content-Length", b"%d" % size)))
+    while piece := read():
+        await visit.sink.write(piece)
+    await visit.sink.end()

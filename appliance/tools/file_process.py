@@ -1,0 +1,158 @@
+"""A process that reads one file of a stranger and can be killed: the other side of `tools.apart`.
+
+A PDF is a program: a small file may unpack to gigabytes, refer to itself, or take hours. An export of conversations is
+an archive, and JSON becomes many times its size. So the process has a bounded time and, where the system can bound it,
+a bounded memory. It reads the file from standard input, prints a `Verdict` and what it has made of the file, and ends.
+The server itself never imports the library that reads PDFs.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+from msgspec import Struct
+
+from appliance.errors import BadRequest
+
+if TYPE_CHECKING:
+    from pypdf import PdfReader
+
+WORD = "--file-process"
+"""The argument that makes the frozen program this one; the task follows."""
+MAX_PAGES = 1000
+MAX_TEXT = 2 << 20
+"""Characters; more than the context of a model holds."""
+SECONDS = 20.0
+"""The time after which no further page is begun."""
+MEMORY = 1 << 30
+"""Bytes of address space."""
+
+UNREAD = "the file cannot be read:"
+
+HEAD = 4
+"""Bytes before the verdict that tell its length."""
+
+Task = Literal["pdf", "import", "unpack", "pack"]
+
+
+class Verdict(Struct, frozen=True, kw_only=True):
+    """``error``: the reason why there is no result; ``param`` is the field that it is about. ``name``: the result's."""
+
+    error: str = ""
+    param: str | None = None
+    name: str = ""
+
+
+class Reading(Struct, frozen=True, kw_only=True):
+    """The text of the first ``read`` of ``pages`` pages."""
+
+    text: str
+    pages: int
+    read: int
+
+
+def command(task: Task) -> list[str]:
+    """The command that starts it: isolated, so that nothing in the working directory is taken for a module."""
+    if getattr(sys, "frozen", False):
+        return [sys.executable, WORD, task]
+    return [sys.executable, "-I", "-m", "appliance.tools.file_process", task]
+
+
+def main() -> None:
+    _bound_memory()
+    logging.disable()  # the library remarks on everything that a file does wrong
+    made: list[bytes] = []
+    try:
+        name, pieces = TASKS[sys.argv[-1]](sys.stdin.buffer.read())
+        made = list(pieces)
+        verdict = Verdict(name=name)
+    except BadRequest as error:
+        verdict = Verdict(error=str(error), param=error.param)
+    except MemoryError:
+        verdict = Verdict(error=f"{UNREAD} that takes more than {MEMORY >> 20} MiB of memory; take a part of it")
+    except RecursionError:
+        verdict = Verdict(error=f"{UNREAD} it is nested too deeply")
+    head = msgspec.json.encode(verdict)
+    sys.stdout.buffer.writelines((len(head).to_bytes(HEAD), head, *(() if verdict.error else made)))
+
+
+def _import(data: bytes) -> tuple[str, Iterable[bytes]]:
+    from appliance.core.conversation_files import for_store
+
+    return "", for_store(data)
+
+
+def _unpack(data: bytes) -> tuple[str, Iterable[bytes]]:
+    from appliance.core.conversation_files import for_page
+
+    return "", for_page(data)
+
+
+def _pack(data: bytes) -> tuple[str, Iterable[bytes]]:
+    from appliance.core.conversation_files import pack
+
+    name, content = pack(data)
+    return name, (content,)
+
+
+def _pdf(data: bytes) -> tuple[str, Iterable[bytes]]:
+    return "", _text(data)
+
+
+TASKS: Mapping[str, Callable[[bytes], tuple[str, Iterable[bytes]]]] = {
+    "pdf": _pdf, "import": _import, "unpack": _unpack, "pack": _pack
+}  # fmt: skip
+
+
+# ---- PDFs ------------------------------------------------------------------------------------------------------------
+
+
+def _text(data: bytes) -> Iterator[bytes]:
+    from pypdf import PdfReader
+
+    until = time.monotonic() + SECONDS
+    try:
+        reader = PdfReader(io.BytesIO(data))
+        if reader.is_encrypted and not reader.decrypt(""):
+            raise BadRequest(f"{UNREAD} it asks for a password; save it without one")
+        yield msgspec.json.encode(_texts(reader, until))
+    except (BadRequest, MemoryError, RecursionError):
+        raise
+    except Exception as error:  # noqa: BLE001  the library raises whatever a broken file leads it to
+        raise BadRequest(f"{UNREAD} it is damaged ({type(error).__name__}: {str(error)[:200]})") from None
+
+
+def _texts(reader: PdfReader, until: float) -> Reading:
+    texts: list[str] = []
+    size = 0
+    pages = len(reader.pages)
+    for number in range(min(pages, MAX_PAGES)):
+        texts.append(reader.pages[number].extract_text().strip()[: MAX_TEXT - size])
+        size += len(texts[-1])
+        if time.monotonic() > until or size >= MAX_TEXT:
+            break
+    if not size:
+        raise BadRequest(f"{UNREAD} it has no text; if its pages are pictures, attach them as pictures")
+    text = "\n\n".join(text for text in texts if text)
+    return Reading(text=text.encode(errors="replace").decode(), pages=pages, read=len(texts))
+
+
+def _bound_memory() -> None:
+    """Bound it where the system can: on Windows, and where macOS refuses it, the limits of each reader hold."""
+    if sys.platform != "win32":
+        import resource
+
+        _, hard = resource.getrlimit(resource.RLIMIT_AS)
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_AS, (MEMORY if hard < 0 else min(MEMORY, hard), hard))
+
+
+if __name__ == "__main__":
+    main()
