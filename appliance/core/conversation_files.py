@@ -14,9 +14,10 @@ import re
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
+from typing import Annotated
 
 import msgspec
-from msgspec import UNSET, Raw, Struct, UnsetType, structs
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType, structs
 
 from appliance.core.parts import UNREADABLE
 from appliance.errors import BadRequest
@@ -29,6 +30,10 @@ MAX_NAME = 255
 _DATA_URL = re.compile(r"data:([\w.+/-]{1,127})(?:;[\w=-]+)*;base64,", re.ASCII)
 _ROLES: tuple[Role, ...] = ("system", "user", "assistant", "tool")
 
+_LATEST = 8.64e15
+"""Milliseconds since 1970 of JavaScript's last moment (ECMA-262, section 21.4.1.1): pages write these files."""
+_Milliseconds = Annotated[float, Meta(ge=-_LATEST, le=_LATEST)]
+_Seconds = Annotated[float, Meta(ge=-_LATEST / 1000, le=_LATEST / 1000)]
 Files = Mapping[str, tuple[str, bytes]]
 """Attachments by hash: type and content."""
 
@@ -57,7 +62,7 @@ class _TheirMessage(Struct):
     role: str = ""
     type: str = "text"
     content: str = ""
-    timestamp: float = 0
+    timestamp: _Milliseconds = 0
     reasoningContent: str | None = None
     thinking: str | None = None
     toolCalls: Raw = Raw(b"null")
@@ -70,7 +75,7 @@ class _TheirMessage(Struct):
 class _TheirConversation(Struct):
     id: str
     name: str = ""
-    lastModified: float = 0
+    lastModified: _Milliseconds = 0
     currNode: str | None = None
     pinned: bool | None = None
     folder: str | None = None
@@ -91,7 +96,7 @@ class _OpenMessage(Struct):
     role: str
     parentId: str | None = None
     content: str | None = None
-    timestamp: float = 0  # seconds
+    timestamp: _Seconds = 0
     model: str | None = None
 
 
@@ -109,8 +114,14 @@ class _OpenExport(Struct):
     id: str
     chat: _OpenChat
     title: str = ""
-    updated_at: float = 0
+    updated_at: _Seconds = 0
     pinned: bool | None = None
+
+
+class _Entry(Struct):
+    """An entry of any list: llama.cpp's have ``conv``, Open WebUI's do not."""
+
+    conv: Raw | UnsetType = UNSET
 
 
 # ---- reading ---------------------------------------------------------------------------------------------------------
@@ -143,14 +154,14 @@ def _read(data: bytes) -> list[_Pair]:
             return _lines(data)
     except UNREADABLE:
         pass
-    for shape in (_Pair, list[_Pair]):
-        try:
-            read = msgspec.json.decode(data, type=shape)
-        except UNREADABLE:
-            continue
-        return read if isinstance(read, list) else [read]
     try:
-        return [_of_open_web_ui(each) for each in msgspec.json.decode(data, type=list[_OpenExport])]
+        match msgspec.json.decode(data, type=_Entry | list[_Entry]):
+            case _Entry():
+                return [msgspec.json.decode(data, type=_Pair)]
+            case [_Entry(conv=Raw()), *_]:
+                return msgspec.json.decode(data, type=list[_Pair])
+            case _:
+                return [_of_open_web_ui(each) for each in msgspec.json.decode(data, type=list[_OpenExport])]
     except UNREADABLE as error:
         raise BadRequest(
             f"the file is not an export of conversations from llama-appliance, llama.cpp or Open WebUI: {error}"
