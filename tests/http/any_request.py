@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
-from types import FunctionType, MethodType, ModuleType
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 from urllib.parse import quote_from_bytes, unquote
 
@@ -110,7 +110,7 @@ class Reads:
             return
         self._seen.add(function)
         if function.__name__ != "<lambda>" and function.__code__.co_filename.endswith(".py"):
-            self.names |= set(_names(ast.parse(textwrap.dedent(inspect.getsource(function)))))
+            self.names |= _names(function.__code__)
         codes = [function.__code__]
         for code in codes:
             codes += [inner for inner in code.co_consts if inspect.iscode(inner)]
@@ -139,8 +139,11 @@ class Reads:
                 self._look(found.__self__)
 
 
-def _names(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
+@cache
+def _names(code: CodeType) -> set[str]:
+    """Every word that a function hands to a call, or looks for in something."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(code)))):
         match node:
             case ast.Call(args=given):
                 pass
@@ -148,9 +151,9 @@ def _names(tree: ast.AST) -> Iterator[str]:
                 given = [left]
             case _:
                 continue
-        for each in given:
-            if isinstance(each, ast.Constant) and isinstance(each.value, str) and WORD.fullmatch(each.value):
-                yield each.value
+        values = [each.value for each in given if isinstance(each, ast.Constant)]
+        found |= {value for value in values if isinstance(value, str) and WORD.fullmatch(value)}
+    return found
 
 
 def modules(*packages: ModuleType) -> Iterator[ModuleType]:
