@@ -20,6 +20,8 @@ from typing import IO, Literal, cast
 
 from msgspec import Struct
 
+from appliance.core.parts import shown
+
 MAX_HEADS = 4 << 20
 """Bytes in which an archive may tell of all its members. Python makes up to 25 times as many of them."""
 MAX_SHARED = 100
@@ -131,8 +133,3 @@ def _tarred(file: tarfile.TarFile, heads: _Heads, most: int) -> Iterator[Member]
 def _check_count(count: int, most: int) -> None:
     if count > most:
         raise BadArchive(f"it has more than {most} files")
-
-
-def shown(name: str) -> str:
-    """Return a name of a stranger as a message may have it."""
-    return repr(name[:200])

@@ -14,15 +14,15 @@ import re
 import struct
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import IO, cast
+from typing import IO, Annotated, cast
 
 import msgspec
-from msgspec import UNSET, Raw, Struct, UnsetType, structs
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType, structs
 
-from appliance.core.archives import BadArchive, open_members, shown
+from appliance.core.archives import BadArchive, open_members
 from appliance.core.bodies.head import check_json
 from appliance.core.conversations import StoredMessage, stored
-from appliance.core.parts import UNREADABLE
+from appliance.core.parts import UNREADABLE, shown
 from appliance.errors import BadRequest, shortened
 from appliance.wire import Attachment, Carton, Conversation, File, Message, Role, Whole
 
@@ -40,6 +40,10 @@ MAX_NAME = 255
 _DATA_URL = re.compile(r"data:([\w.+/-]{1,127})(?:;[\w=-]+)*;base64,", re.ASCII)
 _ROLES: tuple[Role, ...] = ("system", "user", "assistant", "tool")
 
+_LATEST = 8.64e15
+"""Milliseconds since 1970 of JavaScript's last moment (ECMA-262, section 21.4.1.1): pages write these files."""
+_Milliseconds = Annotated[float, Meta(ge=-_LATEST, le=_LATEST)]
+_Seconds = Annotated[float, Meta(ge=-_LATEST / 1000, le=_LATEST / 1000)]
 Files = Mapping[str, tuple[str, bytes]]
 """Attachments by hash: type and content."""
 
@@ -77,7 +81,7 @@ class _TheirMessage(Struct):
     role: str = ""
     type: str = "text"
     content: str = ""
-    timestamp: float = 0
+    timestamp: _Milliseconds = 0
     reasoningContent: str | None = None
     thinking: str | None = None
     toolCalls: Raw = Raw(b"null")
@@ -90,7 +94,7 @@ class _TheirMessage(Struct):
 class _TheirConversation(Struct):
     id: str
     name: str = ""
-    lastModified: float = 0
+    lastModified: _Milliseconds = 0
     currNode: str | None = None
     pinned: bool | None = None
     folder: str | None = None
@@ -111,7 +115,7 @@ class _OpenMessage(Struct):
     role: str
     parentId: str | None = None
     content: str | None = None
-    timestamp: float = 0  # seconds
+    timestamp: _Seconds = 0
     model: str | None = None
 
 
@@ -129,8 +133,14 @@ class _OpenExport(Struct):
     id: str
     chat: _OpenChat
     title: str = ""
-    updated_at: float = 0
+    updated_at: _Seconds = 0
     pinned: bool | None = None
+
+
+class _Entry(Struct):
+    """An entry of any list: llama.cpp's have ``conv``, Open WebUI's do not."""
+
+    conv: Raw | UnsetType = UNSET
 
 
 # ---- reading ---------------------------------------------------------------------------------------------------------
@@ -223,14 +233,14 @@ def _read(data: bytes) -> Iterable[_Pair]:
             return _pairs(lines.each(io.BytesIO(data)))
     except UNREADABLE:
         pass
-    for shape in (_Pair, list[_Pair]):
-        try:
-            read = msgspec.json.decode(data, type=shape)
-        except UNREADABLE:
-            continue
-        return read if isinstance(read, list) else [read]
     try:
-        return map(_of_open_web_ui, msgspec.json.decode(data, type=list[_OpenExport]))
+        match msgspec.json.decode(data, type=_Entry | list[_Entry]):
+            case _Entry():
+                return [msgspec.json.decode(data, type=_Pair)]
+            case [_Entry(conv=Raw()), *_]:
+                return msgspec.json.decode(data, type=list[_Pair])
+            case _:
+                return map(_of_open_web_ui, msgspec.json.decode(data, type=list[_OpenExport]))
     except UNREADABLE as error:
         raise BadRequest(
             f"the file is not an export of conversations from llama-appliance, llama.cpp or Open WebUI: {error}"

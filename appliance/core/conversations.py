@@ -6,6 +6,7 @@ construction. Two writers never overwrite each other: a write that has not seen 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -20,6 +21,9 @@ from appliance.wire import Message
 MAX_TEXT = 8 << 20
 """Characters of one message with its thoughts; a book has less than one million."""
 MAX_TITLE = 60
+UNKNOWN_TYPE = "application/octet-stream"
+_SHOWN_TYPE = re.compile(r"image/(?:png|jpeg|gif|webp)|(?:audio|video)/[a-z0-9][a-z0-9.+-]{0,63}")
+"""Attachments that a browser may show as what they are; all others it only stores."""
 TAIL = 1 << 14
 """Bytes at the end of a stream in which its timings are looked for."""
 
@@ -76,6 +80,12 @@ def path_to(parents: Mapping[str, str | None], leaf: str | None) -> list[str]:
         found.append(leaf)
         leaf = parents[leaf]
     return found[::-1]
+
+
+def shown_type(kind: str) -> str:
+    """The Content-Type under which an attachment is given out, without parameters, whatever it was stored as."""
+    essence = kind.partition(";")[0].strip().lower()
+    return essence if _SHOWN_TYPE.fullmatch(essence) else UNKNOWN_TYPE
 
 
 def title_of(text: str) -> str:

@@ -137,7 +137,8 @@ class ConversationStore:
 
     def search(self, text: str) -> list[Hit]:
         """Messages that have all words; the last word may be the beginning of one."""
-        words = ['"' + word.replace('"', '""') + '"' for word in text.split()[:20]]
+        plain = text.replace("\0", " ")  # FTS5 would take it for the end of the query
+        words = ['"' + word.replace('"', '""') + '"' for word in plain.split()[:20]]
         if not words:
             return []
         rows = self._db.execute(

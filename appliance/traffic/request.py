@@ -41,6 +41,8 @@ class Request(Struct, frozen=True, kw_only=True):
 
     inward: bool = False
     """The program itself asks: see `http.way.handover`."""
+    alone: bool = False
+    """A model answers by itself, without tools and plugins of this server: see `http.way.guard`."""
     first: Mapping[bytes, bytes] = {}
     """The first header of each name, in lower case; made from ``headers`` where it is not given."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 from msgspec import structs
 
-from appliance.core.conversations import MAX_TITLE, Answer, below, path_to, title_of, write
+from appliance.core.conversations import MAX_TITLE, UNKNOWN_TYPE, Answer, below, path_to, shown_type, title_of, write
 from appliance.errors import BadRequest
 from appliance.wire import Message
 
@@ -149,3 +150,36 @@ def test_tool_calls_are_put_together() -> None:
         answer.feed(b"data: " + msgspec.json.encode({"choices": [{"delta": {"tool_calls": [piece]}}]}) + b"\n\n")
     (call,) = answer.ended(stopped=True, cut=False).tool_calls
     assert msgspec.json.decode(call)["function"] == {"name": "get", "arguments": '{"a":1}'}
+
+
+PIECES = [
+    "audio",
+    "video",
+    "image",
+    "text",
+    "/",
+    "/",
+    "png",
+    "ogg",
+    "svg+xml",
+    "html",
+    ";",
+    ",",
+    " ",
+    "\r\n",
+    "\0",
+    "ሴ",
+    "\xff",
+]
+TYPES = (
+    st.lists(st.sampled_from(PIECES), max_size=6).map("".join) | st.text(max_size=20) | st.just("Audio/Ogg; codecs=x")
+)
+
+
+@given(TYPES)
+def test_an_attachment_is_given_out_as_a_type_that_a_browser_may_show_or_as_unknown(kind: str) -> None:
+    shown = shown_type(kind)
+    known = re.fullmatch(r"image/(png|jpeg|gif|webp)|(audio|video)/[a-z0-9.+-]+", shown, re.ASCII)
+    assert known or shown == UNKNOWN_TYPE
+    assert shown == UNKNOWN_TYPE or kind.lower().lstrip().startswith(shown)
+    assert shown_type(shown) == shown

@@ -109,7 +109,7 @@ async def test_two_writers_lose_nothing(open_server: OpenServer):
          404, "upload it first"),
         ("none/messages/x", {"id": "x", "role": "user"}, 404, "no conversation"),
         ("c", {"settings": []}, 400, "JSON object"),
-        ("b%20d", {}, 400, "an id has letters"),
+        ("b%20d", {}, 400, "the id of a conversation has letters"),
     ],
 )  # fmt: skip
 async def test_what_cannot_be_written_is_refused_in_words(
@@ -175,6 +175,16 @@ async def test_attachments_are_stored_once_and_never_run(open_server: OpenServer
         assert (got.body, got.header("content-type")) == (page, "application/octet-stream")
         assert got.header("content-security-policy") == "sandbox; default-src 'none'"
         assert (await server.ask("POST", f"{BASE}/attachments", b"")).status == 400
+        for sent, shown in (
+            ("audio/x,text/html", "application/octet-stream"),
+            ("image/svg+xml", "application/octet-stream"),
+            ("Audio/WebM; codecs=opus", "audio/webm"),
+            ("image/png", "image/png"),
+        ):
+            name = (await server.ask("POST", f"{BASE}/attachments", sent.encode(), [("Content-Type", sent)])).json[
+                "hash"
+            ]
+            assert (await server.ask("GET", f"{BASE}/attachments/{name}")).header("content-type") == shown
 
 
 async def test_an_attached_file_waits_for_its_message(open_server: OpenServer, monkeypatch: pytest.MonkeyPatch):

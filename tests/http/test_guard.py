@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import base64
 import re
+from pathlib import Path
 
+import any_request
 import pytest
 from http_harness import CHAT, OpenServer, chat
 from hypothesis import given
 from hypothesis import strategies as st
+from plugin_folders import write_plugin
 
+from appliance.core.bodies.head import read_query
+from appliance.core.mcp.config import McpServers
 from appliance.core.settings import Cors, HttpSettings
+from appliance.core.tools.specs import chosen_tools
 from appliance.errors import Forbidden
 from appliance.http.way.guard import Guard
+from appliance.tools.box import open_own_tools
 from appliance.traffic.request import Request
 
 
-def request(*headers: tuple[str, str], method: str = "GET", path: str = "/v1/models") -> Request:
+def request(*headers: tuple[str, str], method: str = "GET", path: str = "/v1/models", query: str = "") -> Request:
     raw = [(name.encode(), value.encode("latin-1")) for name, value in headers]
-    return Request(method=method, path=path, target=path, query={}, headers=raw, http_version="1.1")
+    read = read_query(query.encode())
+    return Request(method=method, path=path, target=path, query=read, headers=raw, http_version="1.1")
 
 
 def is_let_in(settings: HttpSettings, *headers: tuple[str, str]) -> bool:
@@ -133,7 +141,83 @@ def test_llama_servers_openness_is_for_its_inference_alone(method: str, path: st
             beyond.check_place(rebound)
 
 
-LED = ("/unload", "/upstream/alpha/", "/comfyui/", "/v1/audio/voices", "/sdapi/v1/loras")
+OF_WINDOWS = ("file://", "FILE://", "file://localhost", "app://obsidian.md", "tauri://localhost", "vscode-webview://a1")
+ASKED_OF_OLLAMA = {f"/api/{name}" for name in ("chat", "generate", "embed", "embeddings", "show")}
+LISTS = {"/", "/health", "/v1/health", "/models", "/v1/models", "/v1/models/<path:model>"}
+LISTS_OF_OLLAMA = {"/api/tags", "/api/ps", "/api/version"}
+
+
+async def test_windows_of_applications_use_models_and_nothing_else(open_server: OpenServer):
+    """Every route that the program has, a new one included, is closed to them unless it is named here."""
+    table = any_request.HTTP_PAGE.partition("| POST | API |")[2].partition("| GET | answer |")[0]
+    cells = " ".join(row.split(" | ")[0] for row in table.splitlines())
+    asked = set(re.findall(r"`(/[^`?]+)", cells)) - {"/slots/:id", "/props", "/lora-adapters"}
+    expected = {("POST", path) for path in asked | ASKED_OF_OLLAMA}
+    expected |= {(method, path) for path in LISTS | LISTS_OF_OLLAMA for method in ("GET", "HEAD")}
+    async with open_server() as server:
+        routes = any_request.all_routes(any_request.app_of(server))
+    every = {(method, route.path) for route in routes for method in ("GET", "HEAD", "POST", "PUT", "DELETE")}
+    assert len(every) > 500
+    assert expected <= every
+    for origin in OF_WINDOWS:
+        page = [("Host", "localhost"), ("Origin", origin)]
+        keyless, keyed = Guard(HttpSettings(), []), Guard(HttpSettings(api_keys=("k",)), [])
+        named = Guard(HttpSettings(cors=Cors(origins=origin.lower())), [])
+        let_in: set[tuple[str, str]] = set()
+        for method, path in every:
+            asks = request(*page, method=method, path=re.sub("<[^>]*>", "x", path))
+            for guard in (keyed, named):
+                guard.check_place(asks)
+                assert not guard.answers_alone(asks)
+            preflight = request(*page, ("Access-Control-Request-Method", method), method="OPTIONS", path=asks.path)
+            may_read = dict(keyless.cors_headers(preflight)).get(b"Access-Control-Allow-Origin") is not None
+            try:
+                keyless.check_place(asks)
+                let_in.add((method, path))
+                assert may_read
+                assert keyless.answers_alone(asks)
+            except Forbidden:
+                assert not may_read
+            with pytest.raises(Forbidden):
+                Guard(HttpSettings(single="alpha"), []).check_place(asks)
+        assert let_in == expected, let_in ^ expected
+        with pytest.raises(Forbidden, match="start the server with --api-key KEY or --cors-origins"):
+            keyless.check_place(request(*page, path="/api/conversations"))
+
+
+async def test_a_window_has_no_tools_and_no_commands_by_way_of_a_chat(open_server: OpenServer, tmp_path: Path):
+    write_plugin(tmp_path, "shout", "def on_request(request, context):\n    pass\n")
+    tools = chosen_tools(["get_info"], runtime="", root="", mcp=McpServers())
+    window = ("Origin", "file://")
+    with_tools = {**chat(), "appliance": {"tools": ["get_info"]}}
+    command = {**chat(), "messages": [{"role": "user", "content": "/shout hi"}]}
+    async with open_own_tools(tools) as box, open_server(tools=box, plugins=[tmp_path]) as server:
+        for body in (with_tools, command):
+            assert (await server.ask("POST", CHAT, body)).status == 200
+            refused = await server.ask("POST", CHAT, body, [window])
+            assert (refused.status, refused.error["reason"]) == (403, "forbidden")
+        for path, headers in ((CHAT, []), (CHAT, [("X-Conversation-Id", "a")]), ("/api/chat", [])):
+            body = {**chat(), "stream": False}
+            assert (await server.ask("POST", path, body, [window, *headers])).status == 200
+        for path in ("/v1/stream/ws", "/api/link", "/upstream/alpha/ws", "/v1/realtime?model=alpha"):
+            upgrade = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nOrigin: file://\r\nConnection: Upgrade\r\n"
+            refused = await server.exchange(
+                f"{upgrade}Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+                "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n".encode()
+            )
+            assert refused.startswith(b"HTTP/1.1 403 "), refused
+
+
+LED = (
+    "/unload",
+    "/unload/",
+    "/upstream/alpha/",
+    "/comfyui/",
+    "/v1/audio/voices",
+    "/sdapi/v1/loras",
+    "/models?reload=1",
+)
+LED += ("/v1/models?reload=", "/v1/models/?a&reload=1&reload=")
 
 
 @pytest.mark.parametrize(
@@ -157,7 +241,8 @@ def test_no_other_site_leads_a_browser_to_what_changes_something(
     guard = Guard(HttpSettings(cors=Cors(origins=origins)), [("10.0.0.7", 8080)])
     guard.check_place(request(("Host", "10.0.0.7:8080")))  # a name that is known as good from then on
     for path in LED:
-        led = request(("Host", "10.0.0.7:8080"), *headers, path=path)
+        path, _, query = path.partition("?")
+        led = request(("Host", "10.0.0.7:8080"), *headers, path=path, query=query)
         if good:
             guard.check_place(led)
         else:

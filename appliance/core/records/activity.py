@@ -14,6 +14,7 @@ from typing import Literal, Protocol, TypeVar, get_args
 import msgspec
 from msgspec import Struct
 
+from appliance.core.parts import read_time, read_whole, shown
 from appliance.errors import BadRequest
 from appliance.wire import Histogram, Page
 
@@ -43,11 +44,6 @@ SORT_KEYS: tuple[SortKey, ...] = get_args(SortKey)
 Order = Literal["asc", "desc"]
 
 _Word = TypeVar("_Word", bound=str)
-
-_WHOLE = re.compile(r"[0-9]{1,18}")
-"""Every such number fits into SQLite's 64 bits."""
-_RFC3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
-
 
 _ORDERS: tuple[Order, ...] = get_args(Order)
 
@@ -90,40 +86,17 @@ def parse_models(parameters: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
     return tuple(model for text in parameters.get("model", ()) if (model := text.strip()))
 
 
-def parse_id(text: str) -> int:
-    """Read the last part of /api/captures/{id}. Raises BadRequest."""
-    if not _WHOLE.fullmatch(text):
-        raise BadRequest(f"id must be the whole number of an activity row, not {_shown(text)}", param="id")
-    return int(text)
-
-
 def _first(parameters: Mapping[str, Sequence[str]], name: str) -> str:
     values = parameters.get(name, ())
     return values[0].strip() if values else ""
 
 
 def _whole(parameters: Mapping[str, Sequence[str]], name: str, least: int, most: int | None = None) -> int | None:
-    if not (text := _first(parameters, name)):
-        return None
-    number = int(text) if _WHOLE.fullmatch(text) else -1
-    if number < least or (most is not None and number > most):
-        bounds = f"of at least {least}" if most is None else f"from {least} to {most}"
-        raise BadRequest(f"{name} must be a whole number {bounds}, not {_shown(text)}", param=name)
-    return number
+    return read_whole(text, name, least, most) if (text := _first(parameters, name)) else None
 
 
 def _time(parameters: Mapping[str, Sequence[str]], name: str) -> datetime | None:
-    if not (text := _first(parameters, name)):
-        return None
-    try:
-        if not _RFC3339.fullmatch(text):
-            raise ValueError
-        return datetime.fromisoformat(text.upper())
-    except ValueError:
-        message = (
-            f"{name} must be an RFC 3339 time such as 2026-11-20T08:30:00Z, not {_shown(text)}; write + as %2B in a URL"
-        )
-        raise BadRequest(message, param=name) from None
+    return read_time(text, name) if (text := _first(parameters, name)) else None
 
 
 def _word(parameters: Mapping[str, Sequence[str]], name: str, words: Sequence[_Word], default: _Word) -> _Word:
@@ -132,11 +105,7 @@ def _word(parameters: Mapping[str, Sequence[str]], name: str, words: Sequence[_W
     for word in words:
         if word == text:
             return word
-    raise BadRequest(f"{name} must be one of {', '.join(words)}, not {_shown(text)}", param=name)
-
-
-def _shown(text: str) -> str:
-    return repr(text if len(text) <= 40 else text[:40] + "...")
+    raise BadRequest(f"{name} must be one of {', '.join(words)}, not {shown(text)}", param=name)
 
 
 _NOT_CACHED = re.compile(rb'"cache_prompt"\s*:\s*false')

@@ -56,6 +56,7 @@ from appliance.http.control.run_routes import add_agent_routes, add_mcp_routes, 
 from appliance.http.control.stream_routes import add_stream_routes
 from appliance.http.control.swap_api import Records, SwapApi, add_routes
 from appliance.http.owners import Owners
+from appliance.http.way.routes import dialect_of
 from appliance.platform.hardware import detect
 from appliance.traffic.metrics import CONTENT_TYPE
 from appliance.traffic.request import PAGE_PREFIX
@@ -372,8 +373,9 @@ def _trusted() -> bool:
 
 
 async def _refuse(error: ApplianceError) -> Response:
-    info = errors.describe(error)
-    response = Response(errors.body(info), info.code)
+    dialect = dialect_of(request.path)
+    info = errors.describe(error, dialect)
+    response = Response(errors.body(info, dialect), info.code)
     for name, value in errors.headers(error, close=False):
         response.headers[name.decode()] = value.decode()
     return response
@@ -394,5 +396,6 @@ async def _refuse_http(error: HTTPException) -> Response:
 async def _admit_bug(error: Exception) -> Response:
     bug = secrets.token_hex(4)
     log.error("internal error %s at %s %r; this is a bug", bug, request.method, request.path, exc_info=error)
-    info = errors.describe_bug(bug)
-    return Response(errors.body(info), info.code, content_type="application/json; charset=utf-8")
+    dialect = dialect_of(request.path)
+    info = errors.describe_bug(bug, dialect)
+    return Response(errors.body(info, dialect), info.code, content_type="application/json; charset=utf-8")

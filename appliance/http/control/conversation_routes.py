@@ -11,6 +11,8 @@ from quart_trio import QuartTrio
 
 from appliance.conversations import Conversations
 from appliance.core.bodies.sse import Event, encode
+from appliance.core.conversations import UNKNOWN_TYPE, shown_type
+from appliance.core.parts import read_whole, shown
 from appliance.errors import BadRequest
 from appliance.http.control.answers import endless_answer, json_answer, read_as, read_body
 from appliance.http.control.model_routes import CONTENT_TYPE, ModelEvent, ModelFeed
@@ -46,8 +48,6 @@ class PageFeed(ModelFeed):
 
 
 MAX_TYPE = 127
-SHOWN_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp", "audio/", "video/")
-"""Attachments that a browser may show as what they are; all others it only stores."""
 
 T = TypeVar("T")
 
@@ -97,10 +97,8 @@ class ConversationRoutes:
 
     async def show(self, conversation: str) -> Response:
         """With ``?since=N`` only what has changed after the change of that number."""
-        since = request.args.get("since", "0")
-        if not since.isdigit():
-            raise BadRequest("'since' is the number of a change", param="since")
-        return json_answer(await self._conversations.read(conversation, int(since)))
+        since = read_whole(request.args.get("since", "0"), "since")
+        return json_answer(await self._conversations.read(conversation, since))
 
     async def change(self, conversation: str) -> Response:
         """Change the fields that are given; a conversation that is not there is made."""
@@ -145,13 +143,12 @@ class ConversationRoutes:
 
     async def attach(self) -> Response:
         data = await read_body()
-        kind = request.headers.get("Content-Type", "")[:MAX_TYPE] or "application/octet-stream"
+        kind = request.headers.get("Content-Type", "")[:MAX_TYPE] or UNKNOWN_TYPE
         return json_answer(_Attached(await self._conversations.attach(kind, data), len(data), kind), 201)
 
     async def attachment(self, digest: str) -> Response:
         kind, data = await self._conversations.attachment(digest)
-        shown = kind if kind.startswith(SHOWN_TYPES) else "application/octet-stream"
-        response = Response(data, content_type=shown)
+        response = Response(data, content_type=shown_type(kind))
         response.headers["Cache-Control"] = "private, max-age=31536000, immutable"
         response.headers["Content-Security-Policy"] = "sandbox; default-src 'none'"
         response.headers["X-Content-Type-Options"] = "nosniff"
@@ -170,7 +167,8 @@ def _id(text: str) -> str:
     try:
         return msgspec.convert(text, Id)
     except msgspec.ValidationError:
-        raise BadRequest("an id has letters, digits and any of '_.:-', 128 at most") from None
+        message = f"the id of a conversation has letters, digits and any of '_.:-', 128 at most, not {shown(text)}"
+        raise BadRequest(message, param="conversation") from None
 
 
 def add_conversation_routes(app: QuartTrio, routes: ConversationRoutes) -> None:

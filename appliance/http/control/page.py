@@ -263,7 +263,7 @@ navigation before the policy refuses that.
 """
 _ENCODINGS = (("br", ".br"), ("gzip", ".gz"))
 _HASHED = re.compile(r".+-[\w-]{8}\.\w+")
-_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
+_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
 
 
 class PageBundle:

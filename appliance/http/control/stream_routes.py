@@ -23,7 +23,7 @@ from appliance.streams.owner import Streams
 
 CONTENT_TYPE = EVENTS.decode()
 UINT64 = 1 << 64
-_NUMBER = re.compile(r"\s*([+-]?)0*(\d{1,20})")
+_NUMBER = re.compile(r"\s*([+-]?)0*(\d{1,20})(?!\d)", re.ASCII)
 
 
 class _Lookup(Struct):

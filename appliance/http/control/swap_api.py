@@ -7,7 +7,6 @@ llama-swap's (0bdb3720); errors have this program's one shape.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from datetime import datetime
 
 import trio
 from msgspec import UNSET, Struct, UnsetType
@@ -16,7 +15,8 @@ from quart_trio import QuartTrio
 
 from appliance.catalog.configuration import Reloaded
 from appliance.core.machine import Hardware
-from appliance.core.records.activity import parse_id, parse_models, parse_query
+from appliance.core.parts import read_time, read_whole
+from appliance.core.records.activity import parse_models, parse_query
 from appliance.errors import BadRequest, Busy, NotFound, UsageError
 from appliance.http.control.answers import json_answer, read_as, see, text_answer
 from appliance.http.control.events import FeedRoutes, Sources
@@ -48,7 +48,7 @@ class RecordRoutes:
         return json_answer(await self._records.recorder.stats(parse_models(_parameters())))
 
     async def capture(self, capture_id: str) -> Response:
-        row = parse_id(capture_id)
+        row = read_whole(capture_id, "id")
         capture = await self._records.recorder.capture(row)
         if capture is None:
             raise NotFound(f"there is no capture of request {row}; captureBuffer holds only the latest")
@@ -57,7 +57,8 @@ class RecordRoutes:
     async def performance(self) -> Response:
         if not self._records.samples.enabled:
             return json_answer({"enabled": False}, 503)
-        return json_answer(self._records.samples.since(_time(request.args.get("after", ""))))
+        after = request.args.get("after")
+        return json_answer(self._records.samples.since(read_time(after, "after") if after else None))
 
     async def hardware(self) -> Response:
         async with self._detecting:
@@ -70,20 +71,6 @@ class RecordRoutes:
 
 def _parameters() -> dict[str, list[str]]:
     return {name: request.args.getlist(name) for name in request.args}
-
-
-def _time(text: str) -> datetime | None:
-    if not text:
-        return None
-    try:
-        when = datetime.fromisoformat(text)
-        if when.tzinfo is None:
-            raise ValueError
-    except ValueError:
-        raise BadRequest(
-            "after must be an RFC 3339 time such as 2026-11-20T08:30:00Z; write + as %2B in a URL", param="after"
-        ) from None
-    return when
 
 
 ICON = (

@@ -162,6 +162,8 @@ class Gateway:
             await send_whole(visit.sink, 200, ((b"Content-Type", b"text/html"),))
             return False
         self._guard.check_place(request)
+        if self._guard.answers_alone(request):
+            visit.request = structs.replace(request, alone=True)
         if self._settings.static is not None and await self._own_routes.answer_with_file(visit):
             return False
         if not request.public:

@@ -15,15 +15,17 @@ from msgspec import structs
 from appliance.core.proxy_target import names_this_machine
 from appliance.core.settings import Cors, HttpSettings, Listen, UnixSocket
 from appliance.errors import Forbidden, Unauthorized
-from appliance.http.way.routes import changes_by_get, is_inference
+from appliance.http.way.routes import changes_by_get, is_for_windows, is_inference
 from appliance.traffic.request import Request
 
 Headers = list[tuple[bytes, bytes]]
 
 MAX_GOOD_HOSTS = 100
 """Host headers remembered as good; every address is one."""
-EDITORS = ("app://", "file://", "tauri://", "vscode-webview://", "vscode-file://")
-"""How the Origin of a desktop application's own window begins; no page of a site has one of these."""
+WINDOWS = ("app://", "file://", "tauri://", "vscode-webview://", "vscode-file://")
+"""How the Origin of a desktop application's own window begins; that of a page which somebody has saved can, too. No
+page of a site has one of these.
+"""
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 _HOST = re.compile(r"(?:\[([0-9a-f:.]+(?:%[\w.-]+)?)\]|((?:[^\[\]:/@.]{1,63}\.)*[^\[\]:/@.]{1,63}\.?))(?::[0-9]*)?")
 """A Host header in lower case: an address of IPv6, or any other name, then perhaps a port."""
@@ -88,7 +90,12 @@ class Guard:
                 f"{_shown(_host_name(host) or 'NAME')} to let this name in"
             )
         origin = request.header(b"origin")
-        if origin and cors.origins != "*" and not self._may_come_from(origin, host):
+        if origin and cors.origins != "*" and not self._may_come_from(origin, host, request):
+            if _is_window(origin) and self._settings.single is None:
+                raise Forbidden(
+                    f"windows of applications ('{_shown(origin)}') may ask models and list them, and nothing else; "
+                    f"start the server with --api-key KEY or --cors-origins '{_shown(origin)}'"
+                )
             raise Forbidden(
                 f"requests from web pages of '{_shown(origin)}' are not let in; start the server with "
                 f"--allow-host {_shown(_origin_name(origin) or 'NAME')} or --cors-origins '{_shown(origin)}'"
@@ -100,9 +107,14 @@ class Guard:
             )
         if not origin and changes and self._may_be_led(request, host):
             raise Forbidden(
-                f"a page of another site must not lead a browser to {_shown(request.path)}, and this browser does not "
-                "say which page did; open it from a page of this server, at 127.0.0.1 or over HTTPS, or use POST"
+                f"a page of another site must not lead a browser to {_shown(request.target)}; type the address or open "
+                "it from a page of this server, on the server's own machine or over HTTPS: else browsers tell neither"
             )
+
+    def answers_alone(self, request: Request) -> bool:
+        """Return whether a window asks that may use models, but no tool or plugin of this server through them."""
+        origin = request.header(b"origin") or ""
+        return _is_window(origin) and not (self._keys or self._settings.cors.origins == "*" or self._is_listed(origin))
 
     def check_key(self, request: Request) -> None:
         """Raises Unauthorized unless the first credential is one of the keys, or no keys are configured."""
@@ -131,7 +143,7 @@ class Guard:
                 headers.append((b"Access-Control-Allow-Origin", origin if cors.credentials else b"*"))
             case "localhost":
                 page = origin.decode("latin-1")
-                if origin and (_is_local_page(page) or self._is_editor(page)):
+                if origin and (_is_local_page(page) or (_is_window(page) and self._is_for_windows(request))):
                     headers.append((b"Access-Control-Allow-Origin", origin))
             case listed:
                 headers.append((b"Access-Control-Allow-Origin", listed.encode()))
@@ -167,7 +179,7 @@ class Guard:
         if not (request.header(b"user-agent") or "").startswith(BROWSER):
             return False
         page = _ORIGIN.match((request.header(b"referer") or "").lower())
-        return page is None or not self._may_come_from(page[0], host)
+        return page is None or not self._may_come_from(page[0], host, request)
 
     def _is_good(self, host: str) -> bool:
         """Return whether a Host is a name of ours, and remember it. Raises Forbidden."""
@@ -192,23 +204,27 @@ class Guard:
             or self._is_allowed(name)
         )
 
-    def _may_come_from(self, origin: str, host: str | None) -> bool:
-        name = _origin_name(origin)
-        if self._is_editor(origin):
+    def _may_come_from(self, origin: str, host: str | None, request: Request) -> bool:
+        if self._is_listed(origin):
             return True
-        if name is None:
-            return origin.lower() in self._origins
-        return (
+        if _is_window(origin):
+            return self._is_for_windows(request)
+        name = _origin_name(origin)
+        return name is not None and (
             name in LOCAL_NAMES
             or name.endswith(".localhost")
             or (host is not None and origin.lower().partition("://")[2] == host.lower())
             or self._is_allowed(name)
-            or origin.lower() in self._origins
         )
 
-    def _is_editor(self, origin: str) -> bool:
-        """Whether a desktop application asks, as Ollama lets them; llama-server's single mode does not."""
-        return self._settings.single is None and origin.lower().startswith(EDITORS)
+    def _is_listed(self, origin: str) -> bool:
+        return origin.lower() in self._origins
+
+    def _is_for_windows(self, request: Request) -> bool:
+        """Windows may ask models, as Ollama lets them; llama-server's single mode does not. Where a key is needed they
+        may do everything with it, because a page that somebody has saved does not know it.
+        """
+        return self._settings.single is None and (bool(self._keys) or is_for_windows(request))
 
     def _is_allowed(self, name: str) -> bool:
         return any(name == allowed or (allowed[:2] == "*." and name.endswith(allowed[1:])) for allowed in self._allowed)
@@ -252,6 +268,10 @@ def _is_of_another_site(request: Request) -> bool:
         return False
     followed = request.header(b"sec-fetch-mode") == "navigate" and request.header(b"sec-fetch-dest") == "document"
     return not (followed and request.method in ("GET", "HEAD"))
+
+
+def _is_window(origin: str) -> bool:
+    return origin.lower().startswith(WINDOWS)
 
 
 def _is_local_page(origin: str) -> bool:

@@ -16,7 +16,7 @@ from appliance.core.models.model import Model
 from appliance.core.ollama.asking import Refused, keep_alive_in
 from appliance.core.runs.slash import Plan
 from appliance.core.settings import HttpSettings
-from appliance.errors import ApplianceError, BadRequest, Conflict, DownloadNeeded, RouteNotFound
+from appliance.errors import ApplianceError, BadRequest, Conflict, DownloadNeeded, Forbidden, RouteNotFound
 from appliance.fleet.owner import Fleet
 from appliance.http.bytes.body import Bodies, Body
 from appliance.http.chat.chained import PluginChains
@@ -191,6 +191,11 @@ class Pipeline:
         if target.selector is not None:
             record.metadata["selector"] = target.selector
         job, way = self._decide(job, target)
+        if job.request.alone and isinstance(way, WithTools | WithPlugins):
+            raise Forbidden(
+                "windows of applications may ask models, without tools and commands of this server; start it with "
+                "--api-key KEY or --cors-origins ORIGIN"
+            )
         if isinstance(way, Question):
             await self._asking.ask_running(way.model, job)
             return

@@ -101,7 +101,14 @@ _POST = _OWN_PATH | {
 }
 _OLLAMA = {path: Route(name=path, streams=True, dialect=Dialect.OLLAMA) for path in ("/api/chat", "/api/generate")}
 _INFERENCE = frozenset(_OWN_PATH) - {"/props", "/lora-adapters", *_MEDIA, "/audioapi/v1/tasks/run"}
-_OPEN_LISTS = ("/v1/models", "/models", "/health", "/v1/health")
+_MODEL_LISTS = ("/v1/models", "/models")
+_OPEN_LISTS = (*_MODEL_LISTS, "/health", "/v1/health")
+_OF_WINDOWS = (frozenset(_POST) | frozenset(_OLLAMA)) - {"/props", "/lora-adapters"} | {
+    "/api/embed",
+    "/api/embeddings",
+    "/api/show",
+}
+_LISTS_OF_WINDOWS = (*_OPEN_LISTS, "/", "/api/tags", "/api/ps", "/api/version")
 UNLOAD = "/unload"
 POSTED = frozenset(_OWN_PATH)
 """Paths of a model's process that are asked with POST and a body."""
@@ -160,17 +167,38 @@ def is_inference(request: Request) -> bool:
 
     A preflight is what it asks about. Routes that change a model's settings or write files are not among them.
     """
-    method = request.method
-    if method == "OPTIONS":
-        method = request.header(b"access-control-request-method") or method
+    method = _meant(request)
     if method == "POST":
         return request.path in _INFERENCE
     return method in ("GET", "HEAD") and request.path in _OPEN_LISTS and not request.query
 
 
+def is_for_windows(request: Request) -> bool:
+    """Return whether the request asks a model, or for the lists of models: what an editor or a chat program needs.
+
+    Every other route is closed to windows of desktop applications, and so is a new one. See `is_inference` for
+    preflights.
+    """
+    method, path = _meant(request), request.path
+    if method == "POST":
+        return path in _OF_WINDOWS
+    lists = path in _LISTS_OF_WINDOWS or path.startswith(f"{_MODEL_LISTS[0]}/")
+    return method in ("GET", "HEAD") and lists and not request.query
+
+
+def _meant(request: Request) -> str:
+    method = request.method
+    return request.header(b"access-control-request-method") or method if method == "OPTIONS" else method
+
+
 def changes_by_get(request: Request) -> bool:
-    """Return whether a GET here loads or unloads a model, or does what its server makes of it."""
-    return request.path == UNLOAD or is_passed(request.path) or request.path in _LISTS
+    """Return whether a GET here loads or unloads a model, reads presets again, or does what its server makes of it.
+
+    Quart answers a path with a slash behind it as well.
+    """
+    path = request.path.rstrip("/")
+    reloads = path in _MODEL_LISTS and "reload" in request.query
+    return reloads or path == UNLOAD or path in _LISTS or is_passed(request.path)
 
 
 def is_passed(path: str) -> bool:

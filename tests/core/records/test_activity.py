@@ -18,7 +18,6 @@ from appliance.core.records.activity import (
     Query,
     histogram,
     pages,
-    parse_id,
     parse_models,
     parse_query,
     prompt_cache_told,
@@ -104,13 +103,6 @@ def test_any_text_is_a_query_or_a_bad_request(parameters: dict[str, list[str]]):
         named = "limit"
         assert 1 <= query.limit <= 999
     assert named in (*parameters, "limit")
-
-
-def test_ids_of_captures():
-    assert parse_id("12") == 12
-    for wrong in ("", "-1", "x", "1" * 19, "1/2"):
-        with pytest.raises(BadRequest, match="id must be"):
-            parse_id(wrong)
 
 
 def test_a_row_has_the_names_that_clients_know():
