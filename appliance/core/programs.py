@@ -21,7 +21,9 @@ LINE = "programs"
 SERVES = ("serve", "llama-server")
 """The verbs of a server: only their failures count against a version."""
 STARTER = "starter"
-WORDS_OF_PLACE = ("--listen", "--port", "--ready-file", "--parent-pid", "--log-file", "--ollama-port", "--trial")
+WORDS_OF_PLACE = (
+    "--listen", "--also-listen", "--ollama-port", "--port", "--ready-file", "--parent-pid", "--log-file", "--trial",
+)  # fmt: skip
 """Options of a running server that a second one beside it cannot have."""
 
 
