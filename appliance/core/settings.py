@@ -43,6 +43,11 @@ Listen = tuple[str, int] | UnixSocket
 """An address to listen on: host and port, or a file."""
 
 
+def at_port(places: Iterable[Listen], port: int) -> tuple[Listen, ...]:
+    """Return the same addresses with another port; files stay."""
+    return tuple(place if isinstance(place, UnixSocket) else (place[0], port) for place in places)
+
+
 class AlsoListen(Struct, frozen=True):
     """An address beside `HttpSettings.listen`, where certain clients look; the same rules apply to it.
 

@@ -38,7 +38,7 @@ from appliance.core.llama.preset_file import DEFAULT, EVERYWHERE, HF_TOKEN, Choi
 from appliance.core.llama.presets import Layers, Told, explain
 from appliance.core.models.model import Model
 from appliance.core.models.names import is_speakable
-from appliance.core.settings import DEFAULT_PORT, FleetSettings, HttpSettings, UnixSocket
+from appliance.core.settings import DEFAULT_PORT, FleetSettings, HttpSettings, UnixSocket, at_port
 from appliance.engines.found import find_engine
 from appliance.errors import InvalidConfig, UsageError
 from appliance.platform.children import inherited_env
@@ -64,10 +64,9 @@ def _served(http: HttpSettings, environ: Mapping[str, str]) -> HttpSettings:
     others = {place[1] for place in http.listen if not isinstance(place, UnixSocket)} - {port}
     for other in others:
         say(f"AIP_HTTP_PORT counts: listening on port {port}, not {other}")
-    places = (place if isinstance(place, UnixSocket) else (place[0], port) for place in http.listen)
     return structs.replace(
         http,
-        listen=tuple(places),
+        listen=at_port(http.listen, port),
         predict=_route(environ, "AIP_PREDICT_ROUTE") or "/predict",
         health=_route(environ, "AIP_HEALTH_ROUTE"),
     )
@@ -197,10 +196,10 @@ def _mode(
     cache = cache_directory(environ, Path.home()).absolute()
     presets = preset_of_repository(named, cache)
     if presets or not named:
-        return _warned(on_vertex(router_mode(from_argv, from_environ, environ), environ), options)
+        return _finished(router_mode(from_argv, from_environ, environ), options, environ)
     needs = needs_of(options)
     if places := cached(needs, options, cache):
-        return _warned(on_vertex(single_mode(options, places), environ), options)
+        return _finished(single_mode(options, places), options, environ)
     hub = hub_access(
         environ, token=value(options, "--hf-token", "") or None, offline=is_on(options, "--offline", unsaid=False)
     )
@@ -222,9 +221,12 @@ def _mode(
     return Later(prepare)
 
 
-def _warned(settings: AppSettings, options: Sequence[Option]) -> AppSettings:
+def _finished(settings: AppSettings, options: Sequence[Option], environ: Mapping[str, str]) -> AppSettings:
+    """Add what only the surroundings say: Vertex AI's port, else the engine's own where nobody has said one."""
+    settings = on_vertex(settings, environ)
     warn_of_open_door(settings.http, options)
-    return settings
+    is_said = flags.last(options, "--port") is not None or settings.http.predict is not None
+    return structs.replace(settings, port_of_engine=not is_said)
 
 
 def single_mode(options: Sequence[Option], places: Places) -> AppSettings:
