@@ -19,8 +19,8 @@ from appliance.catalog.catalog import STARTER_ID, Catalog
 from appliance.catalog.downloads import DownloadSettings
 from appliance.catalog.found import cache_directory
 from appliance.catalog.hub import hub_access
-from appliance.composition import Appliance, Places, open_appliance
 from appliance.catalog.sources import STARTER
+from appliance.composition import Appliance, Places, open_appliance
 from appliance.core.config.types import Config
 from appliance.core.settings import DEFAULT_PORT, UnixSocket, at_port
 from appliance.engines.found import Engine, Finder, finder, installed_folder, list_engines

@@ -22,7 +22,7 @@ from msgspec import structs
 from appliance.core.engines.cards import seats_on, why_none
 from appliance.core.engines.choice import Offer, Ranked, Seat, Wanted, best, device_flags, rank, seats_of
 from appliance.core.engines.events import Failed, Learnt, Pardoned, Seen, Trusted, reduce
-from appliance.core.engines.listing import Device, cpu_device, drivers_of, identify, memory_names
+from appliance.core.engines.listing import Device, Manual, cpu_device, drivers_of, identify, memory_names
 from appliance.core.engines.machine import VISIBILITY, Look
 from appliance.core.engines.proofs import Proof, ProofKey
 from appliance.core.engines.state import Listed, State, key_of
@@ -432,19 +432,18 @@ class Engines:
 
 
 async def usual_port(found: Finder, file: StateFile, *, starter: Path) -> int | None:
-    """Return the port that the engine in use listens on unless told otherwise; None if it does not say.
-
-    What is remembered answers at once; else the engine is asked, which takes it less than a second.
-    """
+    """Return the port that the engine in use listens on unless told otherwise; None if it does not say."""
     async with open_engines(found.find, file, starter=starter, only=found.only) as engines:
         engine = engines.choose()
-    if engine is None:
-        return None
-    manual = engine.manual
-    if manual is None:
-        async with open_children() as children:
-            manual = await read_manual(engine, children)
-    return manual.port
+    return (await manual_of(engine)).port if engine is not None else None
+
+
+async def manual_of(engine: Engine) -> Manual:
+    """What is remembered, at once; else ask the engine, which takes it less than a second."""
+    if engine.manual is not None:
+        return engine.manual
+    async with open_children() as children:
+        return await read_manual(engine, children)
 
 
 def _signature() -> str:

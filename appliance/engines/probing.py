@@ -1,4 +1,6 @@
-"""What devices and options a build has, and what a worker of llama.cpp's RPC has: each is asked, a build in a throw-away process.
+"""What devices and options a build has, and what a worker of llama.cpp's RPC has: each is asked.
+
+A build is asked in a throw-away process.
 
 A worker serves one client at a time, in the order in which they came, and keeps two more waiting (b11434). So one that
 serves a llama-server does not answer, and two questions that nobody waits for any more fill its queue until that client

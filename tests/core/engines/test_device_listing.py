@@ -215,7 +215,7 @@ def test_megabytes_take_neither_time_nor_memory(piece: str) -> None:
 
 
 def printed(spelled: list[str], value: str, words: str) -> str:
-    """One option as llama.cpp prints it: short spellings padded to a column, long explanations on lines of their own."""
+    """One option as llama.cpp prints it: short spellings in a column, long explanations on lines of their own."""
     column = (
         ", ".join(spelled) + value if len(spelled[0]) > 4 else f"{spelled[0] + ',':<7}{', '.join(spelled[1:])}{value}"
     )
