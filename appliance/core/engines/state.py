@@ -12,6 +12,7 @@ from typing import Literal
 
 from msgspec import Struct, structs
 
+from appliance.core.engines.builds import UpdateChannel
 from appliance.core.engines.choice import Ranked, Seat
 from appliance.core.engines.listing import Device, Manual
 from appliance.core.engines.machine import Look
@@ -84,6 +85,8 @@ class State(Struct, frozen=True, kw_only=True):
     """``use`` and nothing else (``engines pin``): no fallback, no update."""
     models: Mapping[str, str] = NOTHING
     """The same by model id."""
+    channel: UpdateChannel = "latest"
+    """What ``engines update`` takes, since somebody chose it."""
     lines: tuple[Line, ...] = ()
     withdrawn: Mapping[str, str] = NOTHING
     """Builds that were rolled back, with the reason: they go behind all others."""
