@@ -18,7 +18,7 @@ from appliance.core.payload import LIST, SIGNATURE, Payload
 
 NAME = "llama-appliance"
 LINE = "programs"
-SERVES = ("serve", "llama-server")
+SERVES = ("serve", "llama-server", "llama")
 """The verbs of a server: only their failures count against a version."""
 STARTER = "starter"
 WORDS_OF_PLACE = (

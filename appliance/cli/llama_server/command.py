@@ -160,6 +160,35 @@ def llama_server(words: tuple[str, ...]) -> AppSettings | Later | AsyncCommand |
     return stand_in(from_argv, environ)
 
 
+HERE = {
+    "cli": "run MODEL", "client": "run MODEL", "completion": "run MODEL PROMPT", "complete": "run MODEL PROMPT",
+    "download": "pull NAME", "get": "pull NAME", "update": "engines update", "bench": "engines prove",
+    "batched-bench": "engines prove", "fit-params": "load MODEL --dry-run", "quantize": "", "perplexity": "",
+    "licenses": "", "credits": "",
+}  # fmt: skip
+"""The other commands of llama.cpp's program ``llama`` (b11434), and what this program has for the same purpose."""
+
+
+@click.command(name="llama", cls=Verbatim, add_help_option=False)
+@click.pass_context
+def llama(ctx: click.Context, words: tuple[str, ...]) -> object:
+    """Take the place of llama.cpp's program llama: 'llama serve' is llama-server."""
+    verb = words[0] if words else "help"
+    if verb in ("serve", "server"):
+        return ctx.invoke(llama_server, words=words[1:])
+    if verb in ("version", "--version"):
+        return partial(_run_engine, ("--version",))
+    if verb in ("help", "--help"):
+        click.echo(
+            "usage: llama serve [options], as llama-server\n       llama version\n\nIn place of other commands:\n"
+        )
+        click.echo("\n".join(f"  {name:15} llama-appliance {here}" for name, here in HERE.items() if here))
+        return 0
+    instead = f"there is 'llama-appliance {HERE[verb]}'" if HERE.get(verb) else "'llama serve' and 'llama version' are"
+    say(f"error: command '{verb}' is {'not here' if verb in HERE else 'unknown'}; {instead}")
+    return EXIT_OURS
+
+
 def first_unknown(words: Sequence[str]) -> str | None:
     """Return the first word that llama-server would not know."""
     at = 0
