@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import io
 import sys
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -15,8 +16,14 @@ COLLECTIONS = (20_000, 20, 50)
 in cycles; Python's 700 let the looking take a fifth of the time of a server under load."""
 
 
+UNIFIED = "llama"
+"""Under this name, that of a link to it, the program takes the place of llama.cpp's own."""
+
+
 def main() -> None:
     """The installed command. Exit status: 0 done, 1 our fault, 2 the user's mistake, 70 a bug, 130 interrupted."""
+    if PurePath(sys.argv[0]).stem.lower() == UNIFIED:
+        sys.argv[1:] = [UNIFIED, *sys.argv[1:]]
     gc.disable()  # what modules consist of stays: looking for garbage in it was a quarter of the start
     from appliance.cli.app import run  # hence not before the line above
     from appliance.platform.console import EXIT_BUG, call_as

@@ -22,7 +22,7 @@ from appliance.conversations import open_conversations
 from appliance.core.config.nodes import Problem
 from appliance.core.config.scalars import parse_duration
 from appliance.core.config.types import Config
-from appliance.core.fit.plan import GpuMemory
+from appliance.core.fit.budget import GpuMemory
 from appliance.core.machine import Sample
 from appliance.core.offline import refuse_outside
 from appliance.core.parts import MIB

@@ -19,10 +19,12 @@ from appliance.catalog.catalog import STARTER_ID, Catalog
 from appliance.catalog.downloads import DownloadSettings
 from appliance.catalog.found import cache_directory
 from appliance.catalog.hub import hub_access
+from appliance.catalog.sources import STARTER
 from appliance.composition import Appliance, Places, open_appliance
 from appliance.core.config.types import Config
-from appliance.core.settings import DEFAULT_URL, KEY_VARIABLE, URL_VARIABLE, Listen, UnixSocket
+from appliance.core.settings import DEFAULT_PORT, DEFAULT_URL, KEY_VARIABLE, URL_VARIABLE, Listen, UnixSocket, at_port
 from appliance.engines.found import Engine, Finder, finder, installed_folder, list_engines
+from appliance.engines.owner import usual_port
 from appliance.engines.shelf import Shelf
 from appliance.errors import ApplianceError, EngineNotFound, UpstreamFailed, UsageError
 from appliance.http.bytes.listening import url_of
@@ -90,6 +92,8 @@ async def _run(settings: AppSettings, found: Finder, catalog: Catalog, stop: Sto
     """Serve, and do what is done beside serving. An expected failure leaves every nursery as a value."""
     failure: ApplianceError | None = None
     await _finish_update()
+    if settings.port_of_engine:
+        settings = await _at_engines_port(settings, found)
     async with echoing_engine_log(settings) as echo, _scanning(catalog) as scanned:
         places = Places(
             catalog=catalog,
@@ -109,6 +113,15 @@ async def _run(settings: AppSettings, found: Finder, catalog: Catalog, stop: Sto
             failure = error
     if failure is not None:
         raise failure
+
+
+async def _at_engines_port(settings: AppSettings, found: Finder) -> AppSettings:
+    """llama.cpp's builds from October 2026 on listen on 9931 by default, earlier ones on 8080, as this program does."""
+    port = await usual_port(found, StateFile(installed_folder()), starter=STARTER) or DEFAULT_PORT
+    listen = at_port(settings.http.listen, port)
+    if any(not isinstance(place, UnixSocket) for place in listen):
+        say(f"port {port} is the default of this llama.cpp (8080 before October 2026, 9931 since); --port sets another")
+    return structs.replace(settings, http=structs.replace(settings.http, listen=listen))
 
 
 async def _serve(settings: AppSettings, appliance: Appliance, scanned: trio.Event, stop: Stop) -> ApplianceError | None:

@@ -41,6 +41,8 @@ class AppSettings(Struct, frozen=True, kw_only=True):
     offline: bool = False
     """No configuration may name another machine, not a later one either."""
     engine: str | None = None
+    port_of_engine: bool = False
+    """The port is the one on which the engine's own server would listen, whatever ``http.listen`` says."""
     conversations: bool = True
     """The page's conversations are kept on this machine, if the configuration does not say otherwise."""
     preload: tuple[str, ...] = ()

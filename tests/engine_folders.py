@@ -65,6 +65,7 @@ class Lie(Struct, frozen=True, kw_only=True):
     prompt_speed: float = 1000.0
     generation_speed: float = 100.0
     answers: Mapping[str, Answer] = field(default_factory=lambda: TRUE_ANSWERS)
+    help: str | msgspec.UnsetType = msgspec.UNSET
 
 
 def make_build(

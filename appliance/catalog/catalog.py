@@ -85,7 +85,6 @@ def _read(file: FileIO, size: int, modified_ns: int) -> Header:
 
 STARTER_ID = "starter"
 STARTER_ARGS = (
-    "--ctx-size", "8192",
     "--n-predict", "512",
     "--temp", "0",
     "--dry-multiplier", "0.8",

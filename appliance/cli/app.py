@@ -20,6 +20,7 @@ from appliance.platform.console import EXIT_BUG, EXIT_INTERRUPTED, EXIT_OURS, EX
 from appliance.settings import Program, Start
 
 STAND_IN = "llama-server"
+UNIFIED = "llama"
 VERBS = {
     "serve": "Run the server.",
     "run": "Chat with a model in the terminal, or ask it one question.",
@@ -44,6 +45,7 @@ VERBS = {
     "version": "Show versions of the program, Python, platform and engine.",
     "mcp": "Connect a desktop client to the running server, by MCP.",
     STAND_IN: "Take llama-server's place: its flags, its behaviour.",
+    UNIFIED: "Take the place of llama.cpp's llama: 'llama serve' is llama-server.",
 }
 
 
@@ -107,7 +109,7 @@ def run(argv: Sequence[str], start: Start) -> int:
         return say_error(_told(error), error.exit_code)
     except ApplianceError as error:
         # llama-server ends with 1 whoever is to blame, and refuses no address.
-        told_apart = argv[0] != STAND_IN or isinstance(error, OpenDoor)
+        told_apart = argv[0] not in (STAND_IN, UNIFIED) or isinstance(error, OpenDoor)
         return say_error(str(error), EXIT_USER if told_apart and isinstance(error, CallerError) else EXIT_OURS)
     except BrokenPipeError:
         return _reader_left()
@@ -169,6 +171,8 @@ def _import_verb(name: str) -> click.Command | None:
             from appliance.cli.mcp import mcp as command
         case "llama-server":
             from appliance.cli.llama_server.command import llama_server as command
+        case "llama":
+            from appliance.cli.llama_server.command import llama as command
         case _:
             return None
     return command

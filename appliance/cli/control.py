@@ -138,7 +138,7 @@ async def _foretell(sources: Sources, name: str, as_json: bool) -> int:
     from appliance.core.fit.plan import fit_of
 
     snapshot = await trio.to_thread.run_sync(Catalog(sources).scan)
-    model, plan = planned(snapshot.models, name, await machine_room())
+    model, plan = planned(snapshot.models, name, *await machine_room())
     if as_json:
         print_json(fit_of(plan))
     else:

@@ -25,13 +25,15 @@ from appliance.cli.remote import (
     server_options,
 )
 from appliance.cli.show import human_count, human_size, print_json, print_table
+from appliance.core.engines.listing import Manual
+from appliance.core.fit.budget import room_of
 from appliance.core.fit.estimate import RAM
-from appliance.core.fit.plan import Fit, Plan, fit_of, room_of
+from appliance.core.fit.plan import Fit, Plan, fit_of
 from appliance.core.models.model import Model
 from appliance.core.settings import FleetSettings
 from appliance.core.words import did_you_mean
 from appliance.engines.found import finder, installed_folder
-from appliance.engines.owner import open_engines
+from appliance.engines.owner import manual_of, open_engines
 from appliance.errors import Conflict, EngineNotFound, ModelNotFound, UsageError
 from appliance.fleet.budgets import plan_of
 from appliance.platform.children import open_children
@@ -42,22 +44,26 @@ from appliance.settings import AsyncCommand
 from appliance.store.engine_state import StateFile
 
 
-async def machine_room() -> Mapping[str, int]:
-    """Return the bytes that are free now: in main memory, within the container's limit, and on the GPUs to be used."""
-    room = {RAM: free_memory()}
+async def machine_room() -> tuple[Mapping[str, int], Manual | None]:
+    """Return the bytes that are free now, in main memory within the container's limit, and on the GPUs to be used; and
+    what the engine says of itself.
+    """
+    room, manual = {RAM: free_memory()}, None
     with suppress(EngineNotFound):
         found = finder(None)
         file = StateFile(installed_folder())
         async with open_engines(found.find, file, starter=STARTER, only=found.only) as engines:
             engine = engines.choose()
+        if engine is not None:
+            manual = await manual_of(engine)
         if engine is not None and engine.gpus:
             async with open_children() as children:
                 free = room_of(await look(children))
             room |= {device: free[device] for device in engine.gpus.values() if device in free}
-    return room
+    return room, manual
 
 
-def planned(models: Sequence[Model], name: str, room: Mapping[str, int]) -> tuple[Model, Plan]:
+def planned(models: Sequence[Model], name: str, room: Mapping[str, int], manual: Manual | None) -> tuple[Model, Plan]:
     """Return the plan for the model with this id or alias. Raises UsageError if there is none."""
     model = next((m for m in models if name in (m.id, *m.aliases)), None)
     if model is None:
@@ -65,7 +71,7 @@ def planned(models: Sequence[Model], name: str, room: Mapping[str, int]) -> tupl
         raise UsageError(f"there is no model '{name}'{meant}")
     if model.error:
         raise UsageError(f"{model.id} cannot be used: {model.error} ({model.path})")
-    plan = plan_of(model, FleetSettings(), room)
+    plan = plan_of(model, FleetSettings(), room, manual=manual)
     if plan is None:
         why = "its own command starts it" if model.config else "its file does not say enough, or is not here yet"
         raise UsageError(f"what {model.id} takes cannot be predicted: {why}")
@@ -84,7 +90,7 @@ def print_plan(model: Model, plan: Plan) -> None:
     ]
     columns = ("DEVICE", "WEIGHTS", "CONTEXT", "COMPUTE", "TOTAL", "FREE")
     print_table(columns, rows, right=columns[1:])
-    slots = "1 slot" if found.parallel == 1 else f"{found.parallel} slots"
+    slots = "1 slot" if found.parallel == 1 else f"{found.parallel} slots of up to {plan.slot_context}"
     click.echo(f"context {found.context} tokens, {slots}; {human_size(plan.reserve)} stay free on each device")
     click.echo(f"flags: {' '.join(plan.flags) or 'none are needed'}")
 
@@ -207,8 +213,9 @@ def ls(
 async def _ls(sources: Sources, server: Server, as_json: bool) -> int:
     snapshot = await trio.to_thread.run_sync(Catalog(sources).scan)
     states = await _states(server)
-    room = await machine_room()
-    plans = {model.id: plan for model in snapshot.models if (plan := plan_of(model, FleetSettings(), room))}
+    room, manual = await machine_room()
+    found = ((model.id, plan_of(model, FleetSettings(), room, manual=manual)) for model in snapshot.models)
+    plans = {model_id: plan for model_id, plan in found if plan is not None}
     rows = [
         _row(model, None if states is None else states.get(model.id, "unknown"), plans.get(model.id))
         for model in snapshot.models

@@ -341,7 +341,7 @@ def with_mcp_server(
             f"--mcp-server needs a key, since its clients can run models and tools: add --api-key KEY (or "
             f"{KEY_VARIABLE}), or --allow-unauthenticated if every program on this machine may use it"
         )
-    if not has_key and not all(isinstance(at, UnixSocket) or is_loopback(at[0]) for at in http.listen):
+    if not has_key and not all(isinstance(at, UnixSocket) or is_loopback(at[0]) for at in http.places):
         raise UsageError(
             "--mcp-server without a key works only on this machine: add --api-key KEY, or listen on 127.0.0.1 only"
         )

@@ -39,6 +39,7 @@ from appliance.core.settings import (
     DEFAULT_MODELS_MAX,
     DEFAULT_PORT,
     KEY_VARIABLE,
+    AlsoListen,
     Cors,
     Embedding,
     FleetSettings,
@@ -214,6 +215,13 @@ def engine_args(words: Sequence[str]) -> tuple[str, ...]:
     f"Default {DEFAULT_HOST}:{DEFAULT_PORT}.",
 )
 @click.option(
+    "--also-listen",
+    multiple=True,
+    type=ListenAddress(),
+    metavar="HOST:PORT",
+    help="Listen there as well, where certain clients look: 127.0.0.1:9931. Written as --listen.",
+)
+@click.option(
     "--ollama-port",
     type=click.IntRange(1, 65535),
     metavar="PORT",
@@ -292,6 +300,7 @@ def serve(
     web: WebOptions,
     embed: EmbedOptions,
     listen: tuple[Listen, ...],
+    also_listen: tuple[Listen, ...],
     ollama_port: int | None,
     ssl_cert_file: str | None,
     ssl_key_file: str | None,
@@ -345,7 +354,7 @@ def serve(
     config = read.require() if read is not None else None
     basic = HttpSettings(
         listen=embed.listen(listen) or HTTP.listen,
-        ollama_port=ollama_port or (config.ollama_port if config is not None else 0) or None,
+        also=_further(also_listen, ollama_port or (config.ollama_port if config is not None else 0)),
         reuse_port=reuse_port,
         tls=certificate(ssl_cert_file, ssl_key_file),
         api_keys=api_keys(embed.keys(keys), api_key_file, os.environ, KEY_VARIABLE),
@@ -396,6 +405,13 @@ def serve(
     from appliance.programs.trial import as_trial  # with what starts processes
 
     return as_trial(settings, embed.trial, os.environ)
+
+
+def _further(places: Sequence[Listen], ollama_port: int) -> tuple[AlsoListen, ...]:
+    also = [AlsoListen(place, "--also-listen") for place in places]
+    if ollama_port:
+        also.append(AlsoListen((DEFAULT_HOST, ollama_port), "--ollama-port", required=False))
+    return tuple(also)
 
 
 def _read(files: Files | None, *, apart: bool) -> Loaded | None:

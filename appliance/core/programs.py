@@ -18,10 +18,12 @@ from appliance.core.payload import LIST, SIGNATURE, Payload
 
 NAME = "llama-appliance"
 LINE = "programs"
-SERVES = ("serve", "llama-server")
+SERVES = ("serve", "llama-server", "llama")
 """The verbs of a server: only their failures count against a version."""
 STARTER = "starter"
-WORDS_OF_PLACE = ("--listen", "--port", "--ready-file", "--parent-pid", "--log-file", "--ollama-port", "--trial")
+WORDS_OF_PLACE = (
+    "--listen", "--also-listen", "--ollama-port", "--port", "--ready-file", "--parent-pid", "--log-file", "--trial",
+)  # fmt: skip
 """Options of a running server that a second one beside it cannot have."""
 
 

@@ -46,13 +46,27 @@ Listen = tuple[str, int] | UnixSocket
 """An address to listen on: host and port, or a file."""
 
 
+def at_port(places: Iterable[Listen], port: int) -> tuple[Listen, ...]:
+    """Return the same addresses with another port; files stay."""
+    return tuple(place if isinstance(place, UnixSocket) else (place[0], port) for place in places)
+
+
+class AlsoListen(Struct, frozen=True):
+    """An address beside `HttpSettings.listen`, where certain clients look; the same rules apply to it.
+
+    ``option`` is the one that names it. An address that is not ``required`` is left out if another program has it.
+    """
+
+    place: Listen
+    option: str
+    required: bool = True
+
+
 class HttpSettings(Struct, frozen=True, kw_only=True):
     """Addresses to listen on, callers to accept, and limits. Times in seconds, sizes in bytes."""
 
     listen: tuple[Listen, ...] = ((DEFAULT_HOST, DEFAULT_PORT),)
-    ollama_port: int | None = None
-    """A port of this machine where clients of Ollama's API look for it; it is also left out if another program has it.
-    """
+    also: tuple[AlsoListen, ...] = ()
     tls: tuple[str, str] | None = None
     """Files of the certificate (with its chain) and of its key: HTTPS on every port. Sockets in files stay plain."""
     api_keys: tuple[str, ...] = ()
@@ -107,6 +121,11 @@ class HttpSettings(Struct, frozen=True, kw_only=True):
     held_for: float = 0.0
     """A request waits for this long with its model before the model gets it (``LLAMA_SERVER_DEBUG_FAKE_TIMING``)."""
 
+    @property
+    def places(self) -> tuple[Listen, ...]:
+        """Return every address to listen on."""
+        return (*self.listen, *(each.place for each in self.also))
+
 
 def is_loopback(host: str) -> bool:
     """True if only this machine can reach an address. A name other than ``localhost`` might be anything."""
@@ -123,7 +142,7 @@ def open_door(http: HttpSettings, configured: Iterable[str] = ()) -> str | None:
     """
     if http.api_keys or any(configured):
         return None
-    hosts = (place[0] for place in http.listen if not isinstance(place, UnixSocket))
+    hosts = (place[0] for place in http.places if not isinstance(place, UnixSocket))
     return next((host for host in hosts if not is_loopback(host)), None)
 
 

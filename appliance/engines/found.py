@@ -25,6 +25,7 @@ import platformdirs
 from msgspec import Struct
 
 from appliance.core.engines.builds import MANIFEST, Build, FileSum, numbers_of, platform_of
+from appliance.core.engines.listing import Manual
 from appliance.engines import embedded
 from appliance.errors import EngineNotFound, UsageError
 from appliance.platform.console import is_frozen
@@ -165,6 +166,8 @@ class Engine(Struct, frozen=True, kw_only=True):
     seat: str = ""
     """`Seat.id`, where its devices were chosen, too: ``args`` then name them."""
     args: tuple[str, ...] = ()
+    manual: Manual | None = None
+    """What its ``--help`` says; None: it was not asked yet."""
     gpus: Mapping[str, str] = NO_GPUS
     """Its devices' names to what their memory is called in budgets, ``{"CUDA1": "gpu0"}``; none on the processor."""
 

@@ -11,7 +11,7 @@ import shutil
 import sys
 import tomllib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
@@ -20,7 +20,17 @@ import trio
 from msgspec import Struct, structs
 
 from appliance.core.archives import BadArchive
-from appliance.core.engines.builds import MANIFEST, Archive, Build, Entry, FileSum, Wants, check_entry
+from appliance.core.engines.builds import (
+    MANIFEST,
+    Archive,
+    Build,
+    Catalogue,
+    Entry,
+    FileSum,
+    Release,
+    Wants,
+    check_entry,
+)
 from appliance.engines.found import EXECUTABLE, MAX_MANIFEST, build_of, check_build, read_build
 from appliance.engines.shelf import Shelf
 from appliance.engines.unpacking import check_links, read_member, unpack
@@ -273,10 +283,20 @@ class _Build(Struct, frozen=True, kw_only=True):
 class _File(Struct, frozen=True, kw_only=True):
     base: str
     builds: tuple[_Build, ...]
+    releases: tuple[Release, ...] = ()
 
 
-def read_manifest(path: Path | None = None) -> list[Entry]:
-    """Every build of the list. Raises UsageError for a list that cannot be used, and OSError."""
+@cache
+def versions() -> Catalogue:
+    """The list as it is at the start, for what is only shown; a list that cannot be read knows nothing."""
+    try:
+        return read_manifest()
+    except (UsageError, OSError):
+        return Catalogue()
+
+
+def read_manifest(path: Path | None = None) -> Catalogue:
+    """The list. Raises UsageError for one that cannot be used, and OSError."""
     path = path or manifest_file()
     try:
         with path.open("rb") as file:
@@ -285,7 +305,7 @@ def read_manifest(path: Path | None = None) -> list[Entry]:
         raise UsageError(f"there is no list of builds at {path}; name a build of your own with --from") from None
     except (tomllib.TOMLDecodeError, msgspec.ValidationError, UnicodeDecodeError) as cause:
         raise UsageError(f"{path} is no list of builds: {cause}") from None
-    return [_entry(found.base, build) for build in found.builds]
+    return Catalogue(entries=tuple(_entry(found.base, build) for build in found.builds), releases=found.releases)
 
 
 def _entry(base: str, build: _Build) -> Entry:

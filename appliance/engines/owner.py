@@ -22,12 +22,12 @@ from msgspec import structs
 from appliance.core.engines.cards import seats_on, why_none
 from appliance.core.engines.choice import Offer, Ranked, Seat, Wanted, best, device_flags, rank, seats_of
 from appliance.core.engines.events import Failed, Learnt, Pardoned, Seen, Trusted, reduce
-from appliance.core.engines.listing import Device, cpu_device, drivers_of, identify, memory_names
+from appliance.core.engines.listing import Device, Manual, cpu_device, drivers_of, identify, memory_names
 from appliance.core.engines.machine import VISIBILITY, Look
 from appliance.core.engines.proofs import Proof, ProofKey
 from appliance.core.engines.state import Listed, State, key_of
-from appliance.engines.found import NO_GPUS, Engine, check_build
-from appliance.engines.probing import list_devices
+from appliance.engines.found import NO_GPUS, Engine, Finder, check_build
+from appliance.engines.probing import list_devices, read_manual
 from appliance.platform.children import Children, open_children
 from appliance.platform.drivers import look
 from appliance.platform.machine import here
@@ -177,7 +177,8 @@ class Engines:
         listed = self._listed(engine)
         gpus = NO_GPUS if seat.on_cpu else memory_names(narrowed.devices, self.state.look)
         flags = device_flags(narrowed, listed.devices if listed else ())
-        return structs.replace(engine, seat=seat.id, args=flags, gpus=gpus)
+        manual = listed.manual if listed else None
+        return structs.replace(engine, seat=seat.id, args=flags, gpus=gpus, manual=manual)
 
     def failed(self, engine: Engine, model: str, why: str) -> None:
         """See `Chooser.failed`. Where there is another seat, this one waits for a while, and is proven again.
@@ -303,6 +304,7 @@ class Engines:
             drivers=drivers_of(seen),
             devices=identify(listing.devices, seen, listing.targets),
             why=listing.why if listing.fault is not None else "",
+            manual=await read_manual(engine, children) if listing.fault is None else None,
         )
         self.tell(listed)
 
@@ -367,8 +369,9 @@ class Engines:
 
     @property
     def unlisted(self) -> bool:
-        """Whether there is a build that was not asked for its devices since the machine was last looked at."""
-        return any(self._listed(engine) is None for engine in self.engines if not engine.damage)
+        """Whether there is a build that was not asked about itself since the machine was last looked at."""
+        known = [self._listed(engine) for engine in self.engines if not engine.damage]
+        return any(listed is None or (listed.manual is None and not listed.why) for listed in known)
 
     def in_doubt(self) -> list[Seat]:
         """Seats that failed at work since they were last proven, and those that are worth a first trial."""
@@ -426,6 +429,21 @@ class Engines:
                 p.key.device for p in self.state.proofs if p.key.digest == engine.digest and not p.ok and p.holds(now)
             }
             self._seats += seats_of(offer, cpu, failed)
+
+
+async def usual_port(found: Finder, file: StateFile, *, starter: Path) -> int | None:
+    """Return the port that the engine in use listens on unless told otherwise; None if it does not say."""
+    async with open_engines(found.find, file, starter=starter, only=found.only) as engines:
+        engine = engines.choose()
+    return (await manual_of(engine)).port if engine is not None else None
+
+
+async def manual_of(engine: Engine) -> Manual:
+    """What is remembered, at once; else ask the engine, which takes it less than a second."""
+    if engine.manual is not None:
+        return engine.manual
+    async with open_children() as children:
+        return await read_manual(engine, children)
 
 
 def _signature() -> str:

@@ -1,4 +1,6 @@
-"""What devices a build has, and what a worker of llama.cpp's RPC has: each is asked, a build in a throw-away process.
+"""What devices and options a build has, and what a worker of llama.cpp's RPC has: each is asked.
+
+A build is asked in a throw-away process.
 
 A worker serves one client at a time, in the order in which they came, and keeps two more waiting (b11434). So one that
 serves a llama-server does not answer, and two questions that nobody waits for any more fill its queue until that client
@@ -16,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 import trio
 from msgspec import structs
 
-from appliance.core.engines.listing import Listing, parse_listing, printable
+from appliance.core.engines.listing import Listing, Manual, parse_listing, parse_manual, printable
 from appliance.core.engines.proofs import Fault
 from appliance.core.engines.workers import (
     NO_DEBUGGER,
@@ -35,7 +37,7 @@ from appliance.upstream.connect import system_words
 
 LIMIT = 90.0 if sys.platform == "win32" else 30.0
 """Seconds. Virus scanners read a build of half a gigabyte before its first start on Windows."""
-LIST = "--list-devices"
+LIST, HELP = "--list-devices", "--help"
 MORE_WORDS = ("-lv", "5")
 """Before ``--list-devices``, which acts as soon as it is read: what the log then says of Vulkan and CUDA devices."""
 SIGNALLED = 128
@@ -68,6 +70,15 @@ async def _ask(engine: Engine, children: Children, words: tuple[str, ...], limit
     else:
         listing = Listing(fault=wrong[0], why=wrong[1])
     return structs.replace(listing, seconds=ran.seconds), ran
+
+
+async def read_manual(engine: Engine, children: Children) -> Manual:
+    """Ask the build for its options. Never raises for what it does; a build that does not say has none."""
+    try:
+        ran = await run_to_end(children, (*engine.command, HELP), inherited_env(), seconds=LIMIT)
+    except (OSError, ValueError):
+        return Manual()
+    return parse_manual(ran.output.decode(errors="replace")) if ran.status == 0 else Manual()
 
 
 def _wrong(ran: Ran, log: str, limit: float) -> tuple[Fault, str] | None:

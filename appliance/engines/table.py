@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
+from appliance.core.engines.builds import Catalogue, UpdateChannel
 from appliance.core.engines.choice import Ranked, Seat, Standing, best
 from appliance.core.engines.state import Role, State
 from appliance.engines.found import Engine
@@ -32,6 +33,8 @@ class BuildRow(Struct, frozen=True, kw_only=True):
     id: str
     backend: str
     version: str | None
+    release: str = ""
+    """The version of llama.cpp that it is, ``0.6.0``; empty for a build between two."""
     source: str
     folder: str | None = None
     damage: str = ""
@@ -56,6 +59,8 @@ class Table(Struct, frozen=True, kw_only=True):
     pinned: bool = False
     models: Mapping[str, str] = {}
     """What single models were given, by ``engines use`` and ``engines pin`` with --model."""
+    channel: UpdateChannel = "latest"
+    """What ``engines update`` takes."""
     update: str | None = None
     """The build that an update is under way to."""
     running: Mapping[str, str] = {}
@@ -67,7 +72,13 @@ class Table(Struct, frozen=True, kw_only=True):
 
 
 def table(
-    engines: Sequence[Engine], ranked: Sequence[Ranked], state: State, *, running: Mapping[str, str], now: float
+    engines: Sequence[Engine],
+    ranked: Sequence[Ranked],
+    state: State,
+    catalogue: Catalogue,
+    *,
+    running: Mapping[str, str],
+    now: float,
 ) -> Table:
     """``ranked`` is the order for a model of which nothing is known; ``now`` a Unix time."""
     used = best(ranked)
@@ -91,6 +102,7 @@ def table(
                 id=engine.id,
                 backend=engine.backend,
                 version=engine.version,
+                release=catalogue.version_of(engine.version or ""),
                 source=engine.source,
                 folder=engine.folder,
                 damage=next((one.seat.damage for one in ranked if one.seat.build == engine.id), engine.damage),
@@ -108,6 +120,7 @@ def table(
         use=state.use,
         pinned=state.pinned,
         models=state.models,
+        channel=state.channel,
         update=state.journal.build if state.journal is not None else None,
         running=running,
         problems=state.look.problems if state.look is not None else (),

@@ -14,9 +14,11 @@ from msgspec import structs
 
 from appliance.catalog.catalog import Headers
 from appliance.core.config.types import Config, Memory, ModelConfig
+from appliance.core.engines.listing import Manual
 from appliance.core.engines.machine import Look
+from appliance.core.fit.budget import GpuMemory, budgets_of, squeezed
 from appliance.core.fit.estimate import RAM, estimate
-from appliance.core.fit.plan import RESERVE, GpuMemory, Plan, asked_of, budgets_of, plan, squeezed
+from appliance.core.fit.plan import RESERVE, Plan, asked_of, plan
 from appliance.core.fit.shape import Shape
 from appliance.core.models.model import Model, engine_flags
 from appliance.core.scheduling.effects import Terms
@@ -63,7 +65,7 @@ class Budgets:
         memory = self.limits(self._config).memory
         devices = (RAM, *(engine.gpus.values() if engine is not None else ()))
         room = {device: memory[device] for device in devices if device in memory}
-        terms = terms_of(model, self._config, self._settings, room)
+        terms = terms_of(model, self._config, self._settings, room, engine.manual if engine is not None else None)
         if kept is not None:
             terms = structs.replace(terms, ttl=0.0 if kept == math.inf else max(kept, AT_ONCE))
         return structs.replace(terms, memory=self._capped(terms.memory, memory))
@@ -100,7 +102,8 @@ class Budgets:
         room = self.room(engine)
         free = room[RAM] - RESERVE
         budget = self.limits(self._config).memory.get(RAM, free + others.get(RAM, 0)) - others.get(RAM, 0)
-        return plan_of(model, self._settings, {**room, **further}, RESERVE, cached + max(0, free - budget))
+        spoken_for = cached + max(0, free - budget)
+        return plan_of(model, self._settings, {**room, **further}, RESERVE, spoken_for, engine.manual)
 
     def room(self, engine: Engine | None) -> dict[str, int]:
         """Return the bytes that are free now where this engine puts models, by device. Asks the system."""
@@ -191,15 +194,19 @@ def policy_for(config: Config | None) -> Policy:
 
 
 def terms_of(
-    model: Model, config: Config | None, settings: FleetSettings, room: Mapping[str, int] = NO_MEMORY
+    model: Model,
+    config: Config | None,
+    settings: FleetSettings,
+    room: Mapping[str, int] = NO_MEMORY,
+    manual: Manual | None = None,
 ) -> Terms:
     """``config`` is the configuration in force, which may not know the model. ``room`` are the memory budgets of the
-    devices that its engine uses; without them all of it is expected in main memory.
+    devices that its engine uses; without them all of it is expected in main memory. ``manual`` is that engine's.
     """
     own = model.config
     if config is None or own is None:
         patience = settings.patience if config is None else config.patience
-        return Terms(patience=_patience(patience), memory=expected_of(model, settings, room))
+        return Terms(patience=_patience(patience), memory=expected_of(model, settings, room, manual))
     return Terms(
         priority=config.routing.scheduler.settings.fifo.priority.get(model.id, 0),
         limit=own.limit,
@@ -211,13 +218,16 @@ def terms_of(
     )
 
 
-def expected_of(model: Model, settings: FleetSettings, room: Mapping[str, int] = NO_MEMORY) -> Mapping[str, int]:
+def expected_of(
+    model: Model, settings: FleetSettings, room: Mapping[str, int] = NO_MEMORY, manual: Manual | None = None
+) -> Mapping[str, int]:
     """Bytes by device that a model on disk will take, started with what is known of it."""
     shape = model.info.shape if model.info is not None else None
     if shape is None:
         return {RAM: round(model.size * BESIDE_WEIGHTS)}
     flags = (*engine_flags(model), *model.args, *settings.engine_args)
-    return _expected(shape, flags, tuple(room.items()), _companions(model.mmproj, model.draft, model.created))
+    companions = _companions(model.mmproj, model.draft, model.created)
+    return _expected(shape, flags, tuple(room.items()), companions, manual)
 
 
 def plan_of(
@@ -226,10 +236,11 @@ def plan_of(
     room: Mapping[str, int],
     reserve: int = RESERVE,
     spoken_for: int = 0,
+    manual: Manual | None = None,
 ) -> Plan | None:
     """How to start a model on disk in the memory that is free; None where its file does not say enough.
 
-    ``spoken_for`` is as `plan` has it. Asks the disk for the sizes of its companions.
+    ``spoken_for`` is as `plan` has it, ``manual`` is the engine's. Asks the disk for the sizes of its companions.
     """
     shape = model.info.shape if model.info is not None else None
     if shape is None:
@@ -237,16 +248,20 @@ def plan_of(
     said = (*engine_flags(model), *model.args, *settings.engine_args)
     gpus = tuple(device for device in room if device != RAM)
     projector, draft = _companions(model.mmproj, model.draft, model.created)
-    asked = asked_of(said, gpus=gpus, projector=projector, draft=draft)
+    asked = asked_of(said, gpus=gpus, projector=projector, draft=draft, manual=manual)
     return plan(shape, room, asked, reserve=reserve, spoken_for=spoken_for)
 
 
 @lru_cache(maxsize=EXPECTATIONS)
 def _expected(
-    shape: Shape, flags: tuple[str, ...], room: tuple[tuple[str, int], ...], companions: tuple[int, Shape | None]
+    shape: Shape,
+    flags: tuple[str, ...],
+    room: tuple[tuple[str, int], ...],
+    companions: tuple[int, Shape | None],
+    manual: Manual | None,
 ) -> Mapping[str, int]:
     gpus = tuple(device for device, _ in room if device != RAM)
-    asked = asked_of(flags, gpus=gpus, projector=companions[0], draft=companions[1])
+    asked = asked_of(flags, gpus=gpus, projector=companions[0], draft=companions[1], manual=manual)
     found = plan(shape, dict(room), asked, reserve=0).estimate if room else estimate(shape, asked.options)
     return found.by_device()
 

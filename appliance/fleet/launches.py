@@ -151,7 +151,10 @@ class Launches:
 
     def _fitting(self, model: Model, engine: Engine, crew: Crew) -> Plan | None:
         """What makes the model fit into what is free. The memory of workers is llama-server's to share out."""
-        return self._plan(model, engine, NO_MEMORY) if self._settings.fit and not crew.workers else None
+        plan = self._plan(model, engine, NO_MEMORY) if self._settings.fit and not crew.workers else None
+        if plan is not None and plan.flags:
+            self._logs.append(model.id, f"the memory plan sets {' '.join(plan.flags)}: {plan.why}")
+        return plan
 
     def release_workers(self, model_id: str) -> None:
         self._lent = {endpoint: owner for endpoint, owner in self._lent.items() if owner != model_id}

@@ -12,7 +12,8 @@ from functools import partial
 import trio
 
 from appliance.core.config.types import Config
-from appliance.core.fit.plan import GpuMemory, Plan
+from appliance.core.fit.budget import GpuMemory
+from appliance.core.fit.plan import Plan
 from appliance.core.models.model import Model
 from appliance.core.scheduling.effects import GOING, Drain, Effect, Grant, Refuse, Start, State, Stop, Terms
 from appliance.core.scheduling.policy import NO_MEMORY, FreePolicy

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from appliance.core.settings import DEFAULT_HOST, HttpSettings, Listen
+from appliance.core.settings import AlsoListen, HttpSettings, Listen
 from appliance.errors import UsageError
 from appliance.http.bytes.connection import Answers
 from appliance.http.bytes.listening import Listener, open_listeners
@@ -36,17 +36,26 @@ async def open_listening(settings: HttpSettings) -> AsyncGenerator[Listening]:
     """Raises UsageError when an address cannot be listened on, or a file of the certificate cannot be used."""
     certificates = Certificates(*settings.tls) if settings.tls is not None else None
     listeners = await open_listeners(settings.listen, reuse_port=settings.reuse_port)
-    if settings.ollama_port is not None:
-        try:
-            listeners += await open_listeners([(DEFAULT_HOST, settings.ollama_port)])
-        except UsageError as error:
-            why = f"{str(error).partition('; ')[0]}; choose another port with --ollama-port"  # and not with --listen
-            log.warning("clients of Ollama's API reach the other addresses alone: %s", why)
     try:
+        for each in settings.also:
+            listeners += await _open_also(each, reuse_port=settings.reuse_port)
         yield Listening(listeners, certificates)
     finally:
         for listener in listeners:
             listener.close()
+
+
+async def _open_also(also: AlsoListen, *, reuse_port: bool) -> list[Listener]:
+    """Raises UsageError as `open_listening`, with advice about the option that names this address."""
+    try:
+        return await open_listeners([also.place], reuse_port=reuse_port and also.required)
+    except UsageError as error:
+        fault = str(error).partition(";")[0]  # behind it stands advice about --listen
+        why = f"{fault}; choose another with {also.option}, or leave it out"
+        if also.required:
+            raise UsageError(why) from None
+        log.warning("clients reach the other addresses alone: %s", why)
+        return []
 
 
 class Server:

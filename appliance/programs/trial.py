@@ -73,7 +73,7 @@ def as_trial(settings: AppSettings, folder: Path, environ: MutableMapping[str, s
         config = _apart(config, folder)
     for variable in ("XDG_DATA_HOME", "WIN_PD_OVERRIDE_LOCAL_APPDATA"):
         environ[variable] = str(data)
-    http = structs.replace(settings.http, listen=((LOOPBACK, 0),), ollama_port=None, tls=None)
+    http = structs.replace(settings.http, listen=((LOOPBACK, 0),), also=(), tls=None)
     embedding = Embedding(ready_file=str(folder / READY), parent_pid=os.getppid())
     return structs.replace(
         settings, http=http, sources=sources, config=config, embedding=embedding, trial=True, log_file=None

@@ -12,7 +12,7 @@ import trio
 from hollow_models import dense, write_hollow
 
 from appliance.core.engines.machine import Gpu, Look
-from appliance.core.fit.plan import GpuMemory
+from appliance.core.fit.budget import GpuMemory
 from appliance.core.models.gguf import read_gguf
 from appliance.core.models.model import Model
 from appliance.core.settings import FleetSettings

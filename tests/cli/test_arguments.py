@@ -11,6 +11,7 @@ from command_line import Command
 
 from appliance import __version__
 from appliance.cli.app import VERBS
+from appliance.cli.llama_server.command import HERE
 from appliance.fleet.budgets import limits_of
 from appliance.settings import AppSettings
 
@@ -90,7 +91,46 @@ def test_a_flag_llama_server_cannot_read_is_told_its_way(command: Command, line:
     assert (outcome.status, outcome.out, outcome.err) == (1, "", message + "\n")
 
 
-@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "llama-server"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "-m x --port 1 -c 512",
+        "--models-max 2 --port 1",
+        "-m x --ssl-key-file k",
+        "-m x --foo",
+        "--tools read_files",
+        "-m x --host 0.0.0.0 --tools all",
+        "--help",
+    ],
+)
+@pytest.mark.parametrize("verb", ["serve", "server"])
+def test_llama_serve_is_llama_server(command: Command, plain_environment: None, line: str, verb: str) -> None:
+    """llama.cpp's own program for all its commands, under either name of this one."""
+    there, here = command("llama-server", *line.split()), command("llama", verb, *line.split())
+    assert (here.status, here.out, here.err) == (there.status, there.out, there.err)
+    assert here.program == there.program
+
+
+@pytest.mark.parametrize(
+    ("verb", "told"),
+    [
+        ("cli", "command 'cli' is not here; there is 'llama-appliance run MODEL'"),
+        ("get", "command 'get' is not here; there is 'llama-appliance pull NAME'"),
+        ("quantize", "command 'quantize' is not here; 'llama serve'"),
+        ("frob", "command 'frob' is unknown; 'llama serve'"),
+    ],
+)
+def test_other_commands_of_llama_name_what_there_is_here(command: Command, verb: str, told: str) -> None:
+    outcome = command("llama", verb, "-m", "x")
+    assert (outcome.status, outcome.out, outcome.program) == (1, "", None)
+    assert outcome.err.startswith(f"error: {told}")
+    assert outcome.err.count("\n") == 1
+    for here in filter(None, HERE.values()):
+        assert here.split()[0] in VERBS
+    assert (f"  {verb} " in command("llama").out) is bool(HERE.get(verb))
+
+
+@pytest.mark.parametrize("verb", [verb for verb in VERBS if not verb.startswith("llama")])
 def test_every_verb_explains_itself_with_an_example(command: Command, verb: str) -> None:
     outcome = command(verb, "--help")
     assert outcome.status == 0

@@ -45,7 +45,8 @@ def test_ls_gives_the_figures_as_json(folder: Path):
     models = {model["id"]: model["fit"] for model in json.loads(ran(folder, "ls", "--json").stdout)["models"]}
     small = models["small-F16"]
     assert small["verdict"] == "fits"
-    assert small["memory"]["ram"]["cache"] == 2 * 8192 * 2 * 256 * 2
+    assert small["memory"]["ram"]["cache"] == 2 * 32768 * 2 * 256 * 2
+    assert small["slot_context"] == 8192
     assert small["room"]["ram"] > small["reserve"] > 0
     assert models["vast-F16"]["verdict"] == "no"
     assert "a smaller quantisation" in models["vast-F16"]["why"]
@@ -56,8 +57,9 @@ def test_a_dry_run_says_what_goes_where(folder: Path):
     assert found.returncode == 0, found.stderr
     assert found.stdout.startswith("windowed-Q8_0: fits: ")
     assert "WEIGHTS" in found.stdout
-    assert "context 32768 tokens, 4 slots" in found.stdout
-    assert "flags: none are needed" in found.stdout
+    assert "context 32768 tokens, 2 slots of up to 16384" in found.stdout
+    flags = "--ctx-size 32768 --parallel 2 --kv-unified --kv-unified-per-slot 16384"
+    assert f"flags: {flags}" in found.stdout
 
 
 def test_a_dry_run_of_what_will_not_fit_fails(folder: Path):

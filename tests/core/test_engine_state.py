@@ -8,7 +8,18 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from appliance.core.engines.choice import Seat
-from appliance.core.engines.events import MAX_PROOFS, Chosen, Failed, Forgotten, Learnt, Removed, Seen, Trusted, reduce
+from appliance.core.engines.events import (
+    MAX_PROOFS,
+    Chosen,
+    Failed,
+    Followed,
+    Forgotten,
+    Learnt,
+    Removed,
+    Seen,
+    Trusted,
+    reduce,
+)
 from appliance.core.engines.listing import Device
 from appliance.core.engines.machine import Look
 from appliance.core.engines.proofs import EASED, FAILED_HOLDS, FORGOTTEN, Fault, Proof, ProofKey
@@ -57,7 +68,8 @@ def some_listing(draw: st.DrawFn) -> Listed:
     return Listed(digest=draw(digests), system=SYSTEM, drivers="nvidia 550", devices=(card,))
 
 
-some_events = st.lists(some_proof() | some_failure() | some_listing(), max_size=12)
+some_channel = st.sampled_from([Followed("latest"), Followed("stable")])
+some_events = st.lists(some_proof() | some_failure() | some_listing() | some_channel, max_size=12)
 
 
 def after(state: State, *events: Learnt) -> State:
@@ -89,6 +101,16 @@ def test_a_newer_proof_takes_the_place_of_the_one_with_its_key_and_of_no_other(s
     assert others == {one for one in state.proofs if one.key != proof.key}
     assert structs.replace(found, proofs=state.proofs) == state
     assert after(found, proof) == found
+
+
+@given(states(), some_channel, some_events)
+def test_the_last_word_about_updates_counts_and_changes_nothing_else(
+    state: State, followed: Followed, events: list[Learnt]
+) -> None:
+    found = after(state, followed)
+    assert structs.replace(found, channel=state.channel) == state
+    told = [event.channel for event in (followed, *events) if isinstance(event, Followed)]
+    assert after(found, *events).channel == told[-1]
 
 
 @given(states(), some_failure(), some_listing())

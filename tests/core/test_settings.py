@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from appliance.core.settings import HttpSettings, UnixSocket, is_loopback, refuse_open_door
+from appliance.core.settings import AlsoListen, HttpSettings, UnixSocket, is_loopback, refuse_open_door
 from appliance.errors import UsageError
 
 
@@ -19,6 +19,8 @@ def test_listening_for_others_needs_a_key(host: str) -> None:
     assert not is_loopback(host)
     with pytest.raises(UsageError, match="--api-key KEY"):
         refuse_open_door(HttpSettings(listen=(("127.0.0.1", 1), (host, 1))))
+    with pytest.raises(UsageError, match="--api-key KEY"):
+        refuse_open_door(HttpSettings(also=(AlsoListen((host, 1), "--also-listen"),)))
     refuse_open_door(HttpSettings(listen=((host, 1),), api_keys=("k",)))
 
 

@@ -288,6 +288,41 @@ def test_without_a_way_to_the_server_the_error_says_how_to_carry_the_archive(mac
     assert "model hub" not in told
 
 
+def test_updates_follow_the_channel_that_was_chosen(machine: Machine, tmp_path: Path) -> None:
+    """llama.cpp 0.6.0 is b11429; b11457 is the newest build of the list."""
+    machine.good("install", "--from", str(make_build(tmp_path / "source", build="b11429")))
+    machine.bad("update", "--channel", "nightly")
+    assert "--from names a build" in machine.bad("update", "--channel", "stable", "--from", str(tmp_path))
+    assert machine.table()["channel"] == "latest"
+    assert f"{CPU}/b11457 would replace {CPU}/b11429; add --yes" in machine.bad("update")
+    stays = json.loads(machine.good("update", "--channel", "stable", "--json"))
+    assert stays == {
+        "changed": False,
+        "build": f"{CPU}/b11429",
+        "release": "0.6.0",
+        "before": f"{CPU}/b11429",
+        "channel": "stable",
+        "why": f"{CPU}/b11429 is in use already",
+    }
+    found = machine.table()
+    assert (found["channel"], found["builds"][0]["release"]) == ("stable", "0.6.0")
+    shown = machine.good("ls")
+    assert "installed, 0.6.0" in shown
+    assert "Updates: stable builds alone" in shown
+    assert f"{CPU}/b11429 is in use already" in machine.good("update"), "it is remembered"
+    assert "add --yes" in machine.bad("update", "--channel", "latest")
+    assert machine.table()["channel"] == "stable", "what was not agreed to is not remembered"
+    newer = str(make_build(tmp_path / "source", build="b11457"))
+    done = json.loads(machine.good("update", "--from", newer, "--yes", "--json").partition("}")[0] + "}")
+    assert (done["changed"], done["build"], done["release"], done["channel"]) == (True, f"{CPU}/b11457", "", "stable")
+    assert f"{CPU}/b11429 is older than {CPU}/b11457" in machine.good("update")
+    unknown = str(make_build(tmp_path / "source", build="0.7.0"))
+    told = machine.good("update", "--from", unknown, "--yes")
+    assert f"does not say whether {CPU}/0.7.0 is newer than {CPU}/b11457; --force takes it" in told
+    machine.good("update", "--from", unknown, "--yes", "--force")
+    assert machine.table()["used"] == f"{CPU}/0.7.0:CPU"
+
+
 def test_an_update_is_taken_back_by_hand_and_not_offered_again(machine: Machine, tmp_path: Path) -> None:
     machine.good("install", "--from", str(make_build(tmp_path / "source", build="b100")))
     new = str(make_build(tmp_path / "source", build="b200"))

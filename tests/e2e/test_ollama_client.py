@@ -169,7 +169,7 @@ def test_the_port_of_ollama_is_taken_only_if_it_is_free(
         argv = ("serve", "--listen", "127.0.0.1:0", "--no-stores", "--ollama-port")
         server = start_server(*argv, str(taken), env=environment)
         (told,) = [line for line in server.told().splitlines() if f"cannot listen on 127.0.0.1:{taken}" in line]
-        assert "another program listens there already; choose another port with --ollama-port" in told
+        assert "another program listens there already; choose another with --ollama-port, or leave it out" in told
         assert "--listen" not in told
         assert http(server, "GET", "/api/tags").status == 200
     with_port = start_server(*argv, str(taken), env=environment)

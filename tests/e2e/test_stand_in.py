@@ -19,6 +19,7 @@ import pytest
 from program import COMMAND, Server, StartServer, fresh_environment, http, one_engine, run_command, wait_gone
 from waiting import wait
 
+from appliance.core.engines.listing import parse_manual
 from appliance.engines.found import ENGINE_VARIABLE, is_this_program
 from appliance.main import LIVED
 
@@ -185,6 +186,48 @@ def test_a_port_that_is_taken_is_told_in_llama_servers_words(stand_in, starter_m
     assert again.stderr.count("\n") == 1
 
 
+def test_the_default_port_is_that_of_the_engine(
+    start_server: StartServer, fake_engine: Path, starter_model: Path, free_port: Callable[[], int], tmp_path: Path
+) -> None:
+    """llama.cpp moved from 8080 to 9931 in b11521. A build says in its help which one it takes."""
+    port, said = free_port(), free_port()
+    words = ("llama-server", "-m", str(starter_model), "-t", "1")
+    help_text = f"--port PORT                             port to listen (default: {port})\n"
+    environment = {ENGINE_VARIABLE: str(fake_engine), "FAKE_HELP": help_text}
+    server = start_server(*words, env=environment)
+    assert server.port == port
+    assert server.told().count(f"port {port} is the default of this llama.cpp") == 1
+    for more, env in (
+        (("--port", str(said)), {}),
+        ((), {"LLAMA_ARG_PORT": str(said)}),
+        ((), {"AIP_MODE": "PREDICTION"}),
+    ):
+        vertex = {"AIP_HTTP_PORT": str(said)} if env.get("AIP_MODE") else {}
+        other = start_server(*words, *more, env={**environment, **env, **vertex})
+        assert other.port == said
+        assert "is the default of this llama.cpp" not in other.told()
+        other.process.terminate()
+        other.wait(20)
+    assert run_command(*words, cwd=tmp_path, env=environment).returncode == 1, "it is taken"
+    if os.name == "nt":
+        return
+    in_file = start_server(*words, "--host", str(tmp_path / "s.sock"), env=environment, listening=False)
+    in_file.wait_for(lambda: "listening on unix:" in in_file.told())
+    assert "is the default of this llama.cpp" not in in_file.told()
+
+
+def test_each_real_engine_says_its_default_port(every_engine: list[str], tmp_path: Path) -> None:
+    """The embedded engine is built from b11549, whose llama-server takes 9931; the pinned build is b11434."""
+    for engine in every_engine:
+        command = [sys.executable, "-P", "-m", "appliance.engines.embedded"] if engine == "embedded" else [engine]
+        done = subprocess.run([*command, "--help"], capture_output=True, text=True, timeout=60, check=True)
+        manual = parse_manual(done.stdout)
+        assert manual.port == (9931 if engine == "embedded" else 8080)
+        assert manual.names("--kv-unified-per-slot")
+        assert manual.names("--cache-ram")
+        assert manual.names("--moe-cache-mib") is (engine == "embedded")
+
+
 def test_what_the_engine_has_said_is_there_when_it_is_healthy(
     start_server: StartServer, fake_engine: Path, starter_model: Path
 ) -> None:
@@ -207,6 +250,25 @@ def test_the_version_is_the_engines_own_and_help_explains_every_option(engine: s
     at = next(number for number, line in enumerate(lines) if line.startswith("-c, --ctx-size N"))
     assert "tokens of context" in lines[at]
     assert "(env: LLAMA_ARG_CTX_SIZE)" in lines[at]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a link there is no program")
+def test_a_link_called_llama_serves(fake_engine: Path, starter_model: Path, tmp_path: Path) -> None:
+    """The unified program of llama.cpp is called with `serve`; scripts go on if a link takes its name."""
+    link = tmp_path / "llama"
+    link.symlink_to(COMMAND)
+    env = {**fresh_environment(tmp_path), ENGINE_VARIABLE: str(fake_engine)}
+    words = ("serve", "-m", str(starter_model), "--port", "0")
+    with subprocess.Popen([link, *words], env=env, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as served:
+        assert served.stderr is not None
+        told = next(line for line in served.stderr if "listening on http" in line)
+        served.terminate()
+        assert served.wait(20) == 0, told
+    refused = subprocess.run([link, "cli", "-m", "x"], env=env, capture_output=True, text=True, timeout=60)
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert "llama-appliance run MODEL" in refused.stderr
+    version = subprocess.run([link, "version"], env=env, capture_output=True, text=True, timeout=60, check=True)
+    assert "version: 11434" in version.stderr
 
 
 @one_engine

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -273,6 +274,34 @@ def test_no_open_door_without_a_key(tmp_path: Path) -> None:
     assert done.stderr.count("\n") == 1
     assert "--api-key KEY" in done.stderr
     assert "--allow-unauthenticated" in done.stderr
+
+
+def test_a_further_address_is_served_under_the_same_rules(
+    start_server: StartServer, fake_engine: Path, free_port: Callable[[], int], tmp_path: Path
+) -> None:
+    """llama.cpp's newer clients look at port 9931 while the server stays at its own."""
+    port = free_port()
+    environment = {ENGINE_VARIABLE: str(fake_engine), "LLAMA_APPLIANCE_API_KEY": "secret"}
+    argv = ("serve", "--listen", "127.0.0.1:0", "--no-stores", "--also-listen", f"127.0.0.1:{port}")
+    further = f"unix:{tmp_path / 's.sock'}" if os.name == "posix" else f"127.0.0.1:{free_port()}"
+    server = start_server(*argv, "--also-listen", further, env=environment)
+    assert f"and http://127.0.0.1:{port} and " in server.told()
+    assert further in server.told()
+    server.port = port
+    assert http(server, "GET", "/v1/models").status == 401
+    key = {"Authorization": "Bearer secret"}
+    assert http(server, "GET", "/v1/models", **key).status == 200
+    assert http(server, "GET", "/v1/models", Host="evil.example", **key).status == 403
+    assert http(server, "GET", "/v1/models", Origin="http://evil.example", **key).status == 403
+    second = run_command(*argv, cwd=tmp_path, env=environment)
+    assert second.returncode == 2
+    told = f"cannot listen on 127.0.0.1:{port}: another llama-appliance listens there already; "
+    advice = "choose another with --also-listen, or leave it out"
+    assert second.stderr == f"llama-appliance: error: {told}{advice}\n"
+    refused = run_command("serve", "--also-listen", "0.0.0.0:0", cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "0.0.0.0" in refused.stderr
+    assert "--api-key KEY" in refused.stderr
 
 
 def test_a_reader_that_leaves_is_no_error(tmp_path: Path) -> None:

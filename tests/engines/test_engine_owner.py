@@ -21,8 +21,8 @@ from appliance.core.engines.builds import MANIFEST
 from appliance.core.engines.choice import Ranked
 from appliance.core.engines.events import Chosen, StepDone, UpdateBegun
 from appliance.engines.background import keeping_up
-from appliance.engines.found import EXECUTABLE, Engine, Places, list_engines, read_build
-from appliance.engines.owner import Engines, open_engines
+from appliance.engines.found import EXECUTABLE, Engine, Finder, Places, list_engines, read_build
+from appliance.engines.owner import Engines, open_engines, usual_port
 from appliance.platform.machine import Suspends
 from appliance.store.engine_state import FILE, StateFile
 
@@ -217,6 +217,31 @@ async def test_a_change_of_what_is_visible_has_the_devices_asked_again(
         tell(world.gpu, Lie(devices=()))
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
         await until(lambda: chosen(engines) == CPU and engines.look is not None)
+
+
+async def test_builds_are_asked_for_their_options_also_after_a_version_that_did_not_ask(world: World) -> None:
+    """The file of results stays readable both ways: the key is new, and a build without it is asked once more."""
+    tell(world.gpu, structs.replace(FAST, help="--kv-unified-per-slot N    a limit\n--port PORT    (default: 9931)"))
+    async with world.proven() as engines:
+        assert not engines.unlisted
+    content = msgspec.json.decode((world.root / FILE).read_bytes())
+    for listed in content["state"]["listed"]:
+        assert listed.pop("manual")
+    (world.root / FILE).write_bytes(msgspec.json.encode(content))
+    async with world.open() as engines:
+        engine = engines.choose()
+        assert engine is not None
+        assert (engine.seat, engine.manual, engines.unlisted) == (GPU, None, True)
+    finder = Finder(world.find)
+    assert await usual_port(finder, StateFile(world.root), starter=world.starter) == 9931
+    async with world.keeping_up() as engines:
+        await until(lambda: not engines.unlisted)
+        engine = engines.choose()
+        assert engine is not None
+        assert engine.manual is not None
+        assert engine.manual.names("--kv-unified-per-slot")
+    tell(world.gpu, structs.replace(FAST, help="nothing"))
+    assert await usual_port(finder, StateFile(world.root), starter=world.starter) == 9931, "as it is remembered"
 
 
 async def test_after_a_sleep_the_devices_are_asked_again(world: World) -> None:

@@ -142,7 +142,7 @@ async def test_what_is_not_what_it_should_be_is_refused_and_leaves_nothing_in_it
 async def test_a_full_disk_is_told_before_anything_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(installing, "SPARE", 1 << 60)
     with pytest.raises(CannotInstall, match="make room"):
-        await install(Shelf(tmp_path), Sources(entry=read_manifest()[0]), no_fetch)
+        await install(Shelf(tmp_path), Sources(entry=read_manifest().entries[0]), no_fetch)
 
 
 async def test_a_damaged_build_is_repaired_by_installing_it_again(tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_archives_and_folders_say_what_they_are(tmp_path: Path) -> None:
 
 
 def test_every_listed_build_has_an_address_and_a_sum_and_is_there_once() -> None:
-    entries = read_manifest()
+    entries = read_manifest().entries
     assert len({entry.id for entry in entries}) == len(entries)
     assert {entry.platform for entry in entries} == {
         "linux-x64", "linux-arm64", "macos-arm64", "macos-x64", "windows-x64", "windows-arm64",
@@ -200,21 +200,23 @@ def test_every_listed_build_has_an_address_and_a_sum_and_is_there_once() -> None
 
 
 def test_the_newest_listed_build_is_meant_and_what_there_is_is_told() -> None:
-    entries = read_manifest()
+    entries = (listed := read_manifest()).entries
     builds = sorted(int(e.build[1:]) for e in entries if (e.platform, e.backend) == ("linux-x64", "cpu"))
     assert len(builds) > 1
     for word, build in (("cpu", builds[-1]), (f"cpu/b{builds[0]}", builds[0])):
-        assert find_entry(entries, parse_asked(word, "linux-x64")).build == f"b{build}"
+        assert find_entry(listed, parse_asked(word, "linux-x64")).build == f"b{build}"
     with pytest.raises(UsageError, match=f"b{builds[0]}"):
-        find_entry(entries, parse_asked("cpu/b1", "linux-x64"))
+        find_entry(listed, parse_asked("cpu/b1", "linux-x64"))
     with pytest.raises(UsageError, match="is listed; there is metal"):
-        find_entry(entries, parse_asked("cuda12", "macos-arm64"))
+        find_entry(listed, parse_asked("cuda12", "macos-arm64"))
     with pytest.raises(UsageError, match="for macos-arm64 there is metal"):
         sources_of(None, None, "macos-arm64", None)
 
 
 def test_the_list_has_no_words_that_nobody_reads() -> None:
-    for each in tomllib.loads(manifest_file().read_text("utf-8"))["builds"]:
+    content = tomllib.loads(manifest_file().read_text("utf-8"))
+    assert set(content) == {"base", "releases", "builds"}
+    for each in content["builds"]:
         assert set(each) == {"platform", "backend", "build", "licence", "archives", "needs"}
         assert set(each["needs"]) <= set(Wants.__struct_fields__)
         assert all(set(archive) <= {"name", "size", "sha256", "url"} for archive in each["archives"])

@@ -30,6 +30,13 @@ from fake_state import ERROR_TYPES, ROUTES, ApiError, State
 PUBLIC = ("/health", "/v1/health", "/")
 STATE_LINE = "cmd_child_to_router:state:"
 EXIT_LINE = "cmd_router_to_child:exit"
+HELP = """-c,    --ctx-size N                     size of the prompt context (default: 0)
+                                        (env: LLAMA_ARG_CTX_SIZE)
+-cram, --cache-ram N                    set the maximum cache size in MiB (default: 8192)
+--host HOST                             ip address to listen (default: 127.0.0.1)
+--port PORT                             port to listen (default: 8080)
+"""
+"""What ``--help`` prints, unless ``FAKE_HELP`` has another text."""
 HUGE = 2 << 20
 """Characters of a huge log line: beyond the 1 MiB up to which a router reads a line."""
 
@@ -236,6 +243,9 @@ def main() -> None:
         return
     if "--list-devices" in argv:
         print("Available devices:\n  (none)")
+        return
+    if "--help" in argv:
+        print(os.environ.get("FAKE_HELP", HELP))
         return
     try:
         options = parse(argv)

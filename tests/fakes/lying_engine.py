@@ -13,6 +13,7 @@ honest. Where ``devices`` are on the command line, the lies about loading and wo
     after_tokens      streamed tokens after which it crashes or hangs; without it before the answer's head
     after_requests    requests that are answered well before ``work`` begins
     on                device names; empty: every device, and the processor
+    help      what it prints for ``--help``
     list_delay, load_delay    seconds
     answers   {prompt: {"content", "tokens"}}: what it says to these prompts
     prompt_speed, generation_speed    tokens per second that it claims
@@ -212,6 +213,9 @@ def main() -> None:
     lies = Lies(folder, used, value_of(argv, "--model", "-m"))
     if "--list-devices" in argv:
         list_devices(lies.now())
+        return
+    if "--help" in argv:
+        print(lies.now().get("help", llama_server.HELP))
         return
     if "--version" not in argv:
         begin_load(lies.now(), used)

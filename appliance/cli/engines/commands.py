@@ -217,6 +217,8 @@ def show_table(found: Table) -> None:
         if build.withdrawn:
             say(f"{build.id} is not used any more: {build.withdrawn}")
     say(f"\nIn use: {found.used or 'nothing'} - {found.reason}")
+    if found.channel != "latest":
+        say(f"Updates: {found.channel} builds alone, as chosen by 'engines update --channel'")
     for model, word in sorted(found.models.items()):
         say(f"For {model}: {word}, as chosen by 'engines use' or 'pin' with --model")
     for model, seat in sorted(found.running.items()):
@@ -237,7 +239,7 @@ def _cells(build: BuildRow, seat: SeatRow) -> tuple[str, ...]:
         seat.standing,
         _speed(seat.prompt_speed),
         _speed(seat.generation_speed),
-        f"{build.source}, {build.role}" if build.role else build.source,
+        ", ".join(word for word in (build.source, build.role, build.release) if word),
         seat.why,
     )
 

@@ -10,7 +10,7 @@ import os
 import platform as python_platform
 import sys
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -43,7 +43,7 @@ from appliance.core.engines.proofs import Proof
 from appliance.core.engines.state import line_of
 from appliance.core.models.download import Throttle
 from appliance.engines.found import ENGINE_VARIABLE, EXECUTABLE, Places, installed_folder, list_engines
-from appliance.engines.installing import CannotInstall, Sources, described, read_manifest
+from appliance.engines.installing import CannotInstall, Sources, described, read_manifest, versions
 from appliance.engines.owner import Engines, open_engines
 from appliance.engines.shelf import MAKE_ROOM, Shelf
 from appliance.engines.table import Table, table
@@ -84,7 +84,7 @@ async def keep(shelf: Shelf, engines: Engines) -> None:
 async def own_table(engines: Engines) -> Table:
     """Return the engines' standing without a server."""
     await engines.sync()
-    return table(engines.engines, engines.ranked(), engines.state, running={}, now=time.time())
+    return table(engines.engines, engines.ranked(), engines.state, versions(), running={}, now=time.time())
 
 
 async def server_table(server: Server) -> Table | None:
@@ -214,7 +214,7 @@ def sources_of(word: str | None, source: str | None, platform: str, sha256: str 
         raise UsageError("--sha256 needs the 64 digits of a checksum")
     if source is None:
         if asked is None:
-            listed = sorted({one.backend for one in read_manifest() if one.platform == platform})
+            listed = sorted({one.backend for one in read_manifest().entries if one.platform == platform})
             raise UsageError(f"say which build; for {platform} there is {', '.join(listed) or 'none'}, or --from")
         if sha256 is not None:
             raise UsageError("--sha256 works only with --from; the checksums of listed builds are known")
@@ -289,7 +289,7 @@ def _named(asked: Asked | None, build: Build | None, name: str, platform: str) -
         listed = next(
             (
                 one
-                for one in read_manifest()
+                for one in read_manifest().entries
                 if (one.platform, one.backend, one.build) == (asked.platform, asked.backend, release)
             ),
             None,
@@ -306,7 +306,8 @@ def _wants(build: Build) -> Wants:
 
 def _listed(name: str, platform: str) -> Entry | None:
     """Return the entry that has an archive of this name."""
-    found: Sequence[Entry] = [one for one in read_manifest() if any(archive.name == name for archive in one.archives)]
+    entries = read_manifest().entries
+    found = [one for one in entries if any(archive.name == name for archive in one.archives)]
     return next((one for one in found if one.platform == platform), found[0] if found else None)
 
 

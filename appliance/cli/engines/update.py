@@ -9,20 +9,23 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import get_args
 
 import click
 import msgspec
 import trio
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from appliance.catalog.catalog import STARTER_ID, Catalog, Snapshot
 from appliance.catalog.sources import STARTER
 from appliance.cli.config import loaded
+from appliance.cli.control import json_option
 from appliance.cli.engines.sources import (
     FROM_HELP,
     check_needs,
     fetch_archive,
     in_use,
+    keep,
     opened,
     own_shelf,
     say_proof,
@@ -31,10 +34,11 @@ from appliance.cli.engines.sources import (
 )
 from appliance.cli.options import Choice, source_options
 from appliance.cli.remote import ModelList, NotRunning, Refused, Server, ServerFailed, ask, parse_server, server_options
-from appliance.cli.show import human_size
+from appliance.cli.show import human_size, print_json
 from appliance.core.config.types import Config
-from appliance.core.engines.builds import Entry, numbers_of, parse_asked
+from appliance.core.engines.builds import Catalogue, Entry, UpdateChannel, parse_asked
 from appliance.core.engines.choice import Ranked, best
+from appliance.core.engines.events import Followed
 from appliance.core.engines.state import Step, line_of
 from appliance.core.records.activity import MAX_LIMIT, Query
 from appliance.engines.found import Engine, here
@@ -125,15 +129,22 @@ SAID = {
 @click.argument("backend", metavar="[BACKEND]", required=False)
 @click.option("--from", "source", metavar="DIR|ARCHIVE|URL", help=FROM_HELP)
 @click.option("--sha256", metavar="SUM", help="The SHA-256 of the file that --from names.")
+@click.option(
+    "--channel",
+    type=click.Choice(get_args(UpdateChannel)),
+    help="Take the newest build, or the newest that is a version of llama.cpp; remembered for later updates.",
+)
 @click.option("--model", metavar="MODEL", help="Try it with this model instead of the most used one.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.option("--force", is_flag=True, help="Also take a build that was rolled back, or an older one.")
 @source_options
 @server_options
+@json_option
 def update(
     backend: str | None,
     source: str | None,
     sha256: str | None,
+    channel: UpdateChannel | None,
     model: str | None,
     yes: bool,
     force: bool,
@@ -141,6 +152,7 @@ def update(
     config_dir: Path | None,
     url: str | None,
     api_key: str | None,
+    as_json: bool,
 ) -> AsyncCommand:
     """Switch to a newer build: fetch it, prove it, try it with your own model, and only then use it.
 
@@ -151,57 +163,105 @@ def update(
     Examples:
       llama-appliance engines update
       llama-appliance engines update vulkan --yes
+      llama-appliance engines update --channel stable
       llama-appliance engines update --from llama-b11500-bin-ubuntu-x64.tar.gz
     """
+    if channel is not None and source is not None:
+        raise UsageError("--channel chooses from the list, and --from names a build that is taken instead; give one")
     config = loaded(config_file, config_dir).config if config_file or config_dir else None
-    return partial(_update, parse_server(url, api_key), backend, source, sha256, model, yes, force, config)
+    wish = _Wish(backend=backend, source=source, sha256=sha256, channel=channel, model=model, yes=yes, force=force)
+    return partial(_update, parse_server(url, api_key), wish, config, as_json)
 
 
-async def _update(
-    server: Server,
-    backend: str | None,
-    source: str | None,
-    sha256: str | None,
-    model: str | None,
-    yes: bool,
-    force: bool,
-    config: Config | None,
-) -> int:
-    shelf = own_shelf()
+class _Wish(Struct, frozen=True, kw_only=True):
+    """The options, as they were given."""
+
+    backend: str | None
+    source: str | None
+    sha256: str | None
+    channel: UpdateChannel | None
+    model: str | None
+    yes: bool
+    force: bool
+
+
+class Updated(Struct, frozen=True, kw_only=True):
+    """The output of ``engines update --json``. Builds by their ids."""
+
+    changed: bool
+    build: str
+    """What was offered."""
+    release: str
+    """The version of llama.cpp that it is; empty for a build between two."""
+    before: str
+    """What was in use."""
+    channel: UpdateChannel
+    why: str
+    """Why nothing has changed; empty if something has."""
+
+
+async def _update(server: Server, wish: _Wish, config: Config | None, as_json: bool) -> int:
     try:
-        async with alone(shelf), opened(shelf) as owner:
-            if owner.state.pinned:
-                raise UsageError(f"the engine is pinned to '{owner.state.use}'; 'engines use auto' allows updates")
-            ranked = owner.ranked(word="auto")
-            old = _old(ranked, backend)
-            if owner.state.use in (old.seat.id, old.seat.build):
-                raise UsageError(
-                    f"'engines use' asks for {owner.state.use}, and no other; "
-                    f"'engines use {old.seat.backend}' or 'engines use auto' allows updates"
-                )
-            sources = await trio.to_thread.run_sync(_newer, old.seat.build, source, sha256)
-            if not _wanted(sources.entry, old.seat.build, owner.state.withdrawn.get(sources.entry.id), force):
-                return 0
-            check_needs(sources.entry, owner, force)
-            if not yes and not await _agreed(sources.entry, old.seat.build):
-                say("nothing has changed")
-                return EXIT_OURS
-            steps = _steps(
-                shelf,
-                sources,
-                old=owner.engine_on(old.seat),
-                devices=devices_of(ranked, old.seat.build),
-                models=partial(models_to_try, server, config, model),
-            )
-            why = await run_update(shelf, sources.entry.id, old.seat.build, steps, held=owner.state.asked_for)
-            await trio.to_thread.run_sync(forget_downloads, shelf, sources.entry)
+        done, status = await _updated(server, wish, config)
     except CannotInstall as cause:
         return say_error(f"{cause}; the build in use stays", EXIT_OURS)
+    if as_json:
+        print_json(done)
+    elif status:
+        say_error(done.why, status)
+    elif done.changed:
+        click.echo(f"{done.build} is in use; 'engines rollback' goes back to {done.before}")
+    else:
+        say(done.why)
+    return status
+
+
+async def _updated(server: Server, wish: _Wish, config: Config | None) -> tuple[Updated, int]:
+    """Return what has come of it, and the exit status."""
+    shelf, catalogue = own_shelf(), read_manifest()
+    async with alone(shelf), opened(shelf) as owner:
+        if owner.state.pinned:
+            raise UsageError(f"the engine is pinned to '{owner.state.use}'; 'engines use auto' allows updates")
+        ranked = owner.ranked(word="auto")
+        old = _old(ranked, wish.backend)
+        if owner.state.use in (old.seat.id, old.seat.build):
+            raise UsageError(
+                f"'engines use' asks for {owner.state.use}, and no other; "
+                f"'engines use {old.seat.backend}' or 'engines use auto' allows updates"
+            )
+        channel = wish.channel or owner.state.channel
+        sources = await trio.to_thread.run_sync(_newer, old.seat.build, wish, catalogue, channel)
+        entry = sources.entry
+        done = Updated(
+            changed=False,
+            build=entry.id,
+            release=catalogue.version_of(entry.build),
+            before=old.seat.build,
+            channel=channel,
+            why=_idle(entry, old.seat.build, owner.state.withdrawn.get(entry.id), catalogue, force=wish.force),
+        )
+        if not done.why:
+            check_needs(entry, owner, wish.force)
+            if not wish.yes and not await _agreed(entry, done):
+                return structs.replace(done, why="nothing has changed"), EXIT_OURS
+        if channel != owner.state.channel:
+            owner.tell(Followed(channel))
+            await keep(shelf, owner)
+        if done.why:
+            return done, 0
+        steps = _steps(
+            shelf,
+            sources,
+            old=owner.engine_on(old.seat),
+            devices=devices_of(ranked, old.seat.build),
+            models=partial(models_to_try, server, config, wish.model),
+        )
+        why = await run_update(shelf, entry.id, old.seat.build, steps, held=owner.state.asked_for)
+        await trio.to_thread.run_sync(forget_downloads, shelf, entry)
     if why:
-        return say_error(f"{sources.entry.id} is not taken: {why}; {old.seat.build} stays in use", EXIT_OURS)
+        return structs.replace(done, why=f"{entry.id} is not taken: {why}; {old.seat.build} stays in use"), EXIT_OURS
     await tell_server(server)
-    click.echo(f"{sources.entry.id} is in use; 'engines rollback' goes back to {old.seat.build}")
-    return 0
+    return structs.replace(done, changed=True), 0
 
 
 def _old(ranked: list[Ranked], backend: str | None) -> Ranked:
@@ -220,39 +280,44 @@ def _old(ranked: list[Ranked], backend: str | None) -> Ranked:
     return found
 
 
-def _newer(old: str, source: str | None, sha256: str | None) -> Sources:
+def _newer(old: str, wish: _Wish, catalogue: Catalogue, channel: UpdateChannel) -> Sources:
     """Return the build to switch to. Raises UsageError."""
     line = line_of(old)
     asked = parse_asked(line, here())
-    if source is not None:
-        return sources_of(asked.backend, source, asked.platform, sha256)
-    entries = [one for one in read_manifest() if (one.platform, one.backend) == (asked.platform, asked.backend)]
-    if not entries:
-        raise UsageError(f"no build for {line} is listed; install your own with --from")
-    return Sources(entry=max(entries, key=lambda one: numbers_of(one.build)))
+    if wish.source is not None:
+        return sources_of(asked.backend, wish.source, asked.platform, wish.sha256)
+    entries = [one for one in catalogue.entries if (one.platform, one.backend) == (asked.platform, asked.backend)]
+    if newest := catalogue.newest(entries, channel):
+        return Sources(entry=newest)
+    if entries:
+        raise UsageError(f"no stable build for {line} is listed; '--channel latest' takes the newest of all")
+    raise UsageError(f"no build for {line} is listed; install your own with --from")
 
 
-def _wanted(entry: Entry, old: str, withdrawn: str | None, force: bool) -> bool:
-    """True if there is anything to do; otherwise print why there is not."""
-    if entry.id == old:
-        say(f"{old} is in use already")
-        return False
-    if withdrawn is not None and not force:
-        say(f"{entry.id} was rolled back ({withdrawn}); --force tries it again")
-        return False
-    if numbers_of(entry.build) < numbers_of(old.partition("/")[2]) and not force:
-        say(f"{entry.id} is older than {old}, which is in use; --force takes it anyway")
-        return False
-    return True
+def _idle(entry: Entry, old: str, withdrawn: str | None, catalogue: Catalogue, *, force: bool) -> str:
+    """Return why there is nothing to do; empty: there is."""
+    build = old.partition("/")[2]
+    if entry.id == old or catalogue.is_same(entry.build, build):
+        return f"{old} is in use already"
+    if force:
+        return ""
+    if withdrawn is not None:
+        return f"{entry.id} was rolled back ({withdrawn}); --force tries it again"
+    if catalogue.is_newer(build, entry.build):
+        return f"{entry.id} is older than {old}, which is in use; --force takes it anyway"
+    if catalogue.is_newer(entry.build, build) is None:
+        return f"the list of builds does not say whether {entry.id} is newer than {old}; --force takes it"
+    return ""
 
 
-async def _agreed(entry: Entry, old: str) -> bool:
+async def _agreed(entry: Entry, done: Updated) -> bool:
     """Return the user's answer. Raises UsageError if there is nobody to ask."""
+    named = f"{entry.id} (llama.cpp {done.release})" if done.release else entry.id
     if not can_ask():
-        raise UsageError(f"{entry.id} would replace {old}; add --yes to do it")
+        raise UsageError(f"{named} would replace {done.before}; add --yes to do it")
     size = f", {human_size(entry.size)} to download" if entry.size else ""
-    question = f"{entry.id}{size} will replace {old} if it works as well. Continue?"
-    return await trio.to_thread.run_sync(partial(click.confirm, question), abandon_on_cancel=True)
+    question = f"{named}{size} will replace {done.before} if it works as well. Continue?"
+    return await trio.to_thread.run_sync(partial(click.confirm, question, err=True), abandon_on_cancel=True)
 
 
 def _tell(step: Step) -> None:

@@ -38,7 +38,7 @@ from appliance.core.llama.preset_file import DEFAULT, EVERYWHERE, HF_TOKEN, Choi
 from appliance.core.llama.presets import Layers, Told, explain
 from appliance.core.models.model import Model
 from appliance.core.models.names import is_speakable
-from appliance.core.settings import DEFAULT_PORT, FleetSettings, HttpSettings, UnixSocket
+from appliance.core.settings import DEFAULT_PORT, FleetSettings, HttpSettings, UnixSocket, at_port
 from appliance.engines.found import find_engine
 from appliance.errors import InvalidConfig, UsageError
 from appliance.platform.children import inherited_env
@@ -64,10 +64,9 @@ def _served(http: HttpSettings, environ: Mapping[str, str]) -> HttpSettings:
     others = {place[1] for place in http.listen if not isinstance(place, UnixSocket)} - {port}
     for other in others:
         say(f"AIP_HTTP_PORT counts: listening on port {port}, not {other}")
-    places = (place if isinstance(place, UnixSocket) else (place[0], port) for place in http.listen)
     return structs.replace(
         http,
-        listen=tuple(places),
+        listen=at_port(http.listen, port),
         predict=_route(environ, "AIP_PREDICT_ROUTE") or "/predict",
         health=_route(environ, "AIP_HEALTH_ROUTE"),
     )
@@ -161,6 +160,35 @@ def llama_server(words: tuple[str, ...]) -> AppSettings | Later | AsyncCommand |
     return stand_in(from_argv, environ)
 
 
+HERE = {
+    "cli": "run MODEL", "client": "run MODEL", "completion": "run MODEL PROMPT", "complete": "run MODEL PROMPT",
+    "download": "pull NAME", "get": "pull NAME", "update": "engines update", "bench": "engines prove",
+    "batched-bench": "engines prove", "fit-params": "load MODEL --dry-run", "quantize": "", "perplexity": "",
+    "licenses": "", "credits": "",
+}  # fmt: skip
+"""The other commands of llama.cpp's program ``llama`` (b11434), and what this program has for the same purpose."""
+
+
+@click.command(name="llama", cls=Verbatim, add_help_option=False)
+@click.pass_context
+def llama(ctx: click.Context, words: tuple[str, ...]) -> object:
+    """Take the place of llama.cpp's program llama: 'llama serve' is llama-server."""
+    verb = words[0] if words else "help"
+    if verb in ("serve", "server"):
+        return ctx.invoke(llama_server, words=words[1:])
+    if verb in ("version", "--version"):
+        return partial(_run_engine, ("--version",))
+    if verb in ("help", "--help"):
+        click.echo(
+            "usage: llama serve [options], as llama-server\n       llama version\n\nIn place of other commands:\n"
+        )
+        click.echo("\n".join(f"  {name:15} llama-appliance {here}" for name, here in HERE.items() if here))
+        return 0
+    instead = f"there is 'llama-appliance {HERE[verb]}'" if HERE.get(verb) else "'llama serve' and 'llama version' are"
+    say(f"error: command '{verb}' is {'not here' if verb in HERE else 'unknown'}; {instead}")
+    return EXIT_OURS
+
+
 def first_unknown(words: Sequence[str]) -> str | None:
     """Return the first word that llama-server would not know."""
     at = 0
@@ -197,10 +225,10 @@ def _mode(
     cache = cache_directory(environ, Path.home()).absolute()
     presets = preset_of_repository(named, cache)
     if presets or not named:
-        return _warned(on_vertex(router_mode(from_argv, from_environ, environ), environ), options)
+        return _finished(router_mode(from_argv, from_environ, environ), options, environ)
     needs = needs_of(options)
     if places := cached(needs, options, cache):
-        return _warned(on_vertex(single_mode(options, places), environ), options)
+        return _finished(single_mode(options, places), options, environ)
     hub = hub_access(
         environ, token=value(options, "--hf-token", "") or None, offline=is_on(options, "--offline", unsaid=False)
     )
@@ -222,9 +250,12 @@ def _mode(
     return Later(prepare)
 
 
-def _warned(settings: AppSettings, options: Sequence[Option]) -> AppSettings:
+def _finished(settings: AppSettings, options: Sequence[Option], environ: Mapping[str, str]) -> AppSettings:
+    """Add what only the surroundings say: Vertex AI's port, else the engine's own where nobody has said one."""
+    settings = on_vertex(settings, environ)
     warn_of_open_door(settings.http, options)
-    return settings
+    is_said = flags.last(options, "--port") is not None or settings.http.predict is not None
+    return structs.replace(settings, port_of_engine=not is_said)
 
 
 def single_mode(options: Sequence[Option], places: Places) -> AppSettings:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
+from typing import Literal
 
 from msgspec import Struct
 
@@ -26,7 +27,9 @@ VENDORS = {"cuda12": "nvidia", "cuda13": "nvidia", "rocm": "amd"}
 LOADERS = {"vulkan": "vulkan", "cuda12": "cuda", "cuda13": "cuda", "rocm": "rocm"}
 """The word in `Look.loaders` for each backend."""
 
-_RELEASE = re.compile(r"(?:^|[^a-z0-9])(b[0-9]{2,9})(?:[^a-z0-9]|$)")
+_RELEASE = re.compile(r"(?:^|[^a-z0-9])(b[0-9]{2,9}|v[0-9]{1,6}(?:\.[0-9]{1,6}){2})(?:[^a-z0-9]|$)")
+_NUMBER = re.compile(r"b([0-9]{1,18})(?![0-9])")
+_VERSION = re.compile(r"v?([0-9]{1,9})\.([0-9]{1,9})\.([0-9]{1,9})")
 _WORD = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
 
@@ -133,6 +136,67 @@ class Entry(Struct, frozen=True, kw_only=True):
         return sum(archive.size for archive in self.archives)
 
 
+UpdateChannel = Literal["latest", "stable"]
+"""What an update takes: the newest build, or the newest that is a version of llama.cpp."""
+
+
+class Release(Struct, frozen=True, kw_only=True):
+    """A version of llama.cpp, such as 0.6.0, and the build that it is, such as b11429."""
+
+    version: str
+    build: str
+
+
+class Catalogue(Struct, frozen=True, kw_only=True):
+    """The list of builds that can be fetched, and what it knows of llama.cpp's versions."""
+
+    entries: tuple[Entry, ...] = ()
+    releases: tuple[Release, ...] = ()
+
+    def version_of(self, build: str) -> str:
+        """Return ``0.6.0`` of ``b11429``; empty for a build that is no version."""
+        number = self._number(build)
+        same = (one.version for one in self.releases if number is not None and self._number(one.build) == number)
+        return next(same, "")
+
+    # Builds are numbered in their order, and versions are ordered among themselves. Nothing in the two says how a
+    # number and a version compare: a patch of an old version may be younger than a new one. So only the list says which
+    # build a version is, and without its word there is no answer. A version with a suffix is none here: llama.cpp calls
+    # what comes after 0.6.0 "0.6.0-dev", which SemVer puts before it.
+    def is_newer(self, one: str, other: str) -> bool | None:
+        """Return whether one build is newer than the other, each by its number or version; None: nobody knows."""
+        mine, its = self._number(one), self._number(other)
+        if mine is not None and its is not None:
+            return mine > its
+        first, second = _version(one), _version(other)
+        if mine is not None or its is not None or first is None or second is None:
+            return None
+        return first > second
+
+    def is_same(self, one: str, other: str) -> bool:
+        """Return whether the two name one build, as ``v0.6.0`` and ``b11429`` do."""
+        first, second = self._number(one), self._number(other)
+        is_version = _version(one) is not None or _version(other) is not None
+        return one == other or (is_version and first is not None and first == second)
+
+    def newest(self, entries: Sequence[Entry], channel: UpdateChannel = "latest") -> Entry | None:
+        """Return the newest of these entries that the channel takes."""
+        taken = [one for one in entries if channel == "latest" or self.version_of(one.build)]
+        return max(taken, key=lambda one: (self._number(one.build) or 0, numbers_of(one.build)), default=None)
+
+    def _number(self, build: str) -> int | None:
+        if found := _NUMBER.match(build):
+            return int(found[1])
+        wanted = _version(build)
+        named = (one for one in self.releases if wanted is not None and _version(one.version) == wanted)
+        return next((int(found[1]) for one in named if (found := _NUMBER.match(one.build))), None)
+
+
+def _version(text: str) -> tuple[int, ...] | None:
+    found = _VERSION.fullmatch(text)
+    return tuple(map(int, found.groups())) if found else None
+
+
 class Asked(Struct, frozen=True, kw_only=True):
     """The argument of ``engines install``."""
 
@@ -154,13 +218,13 @@ def parse_asked(word: str, platform: str) -> Asked:
     return Asked(platform=prefix or platform, backend=backend, build=build or None)
 
 
-def find_entry(entries: Sequence[Entry], asked: Asked) -> Entry:
+def find_entry(catalogue: Catalogue, asked: Asked) -> Entry:
     """Return the newest build that matches. Raises UsageError, which lists the existing ones."""
-    here = [one for one in entries if one.platform == asked.platform]
+    here = [one for one in catalogue.entries if one.platform == asked.platform]
     kind = [one for one in here if one.backend == asked.backend]
-    found = [one for one in kind if asked.build in (None, one.build)]
-    if found:
-        return max(found, key=lambda one: numbers_of(one.build))
+    found = [one for one in kind if asked.build is None or catalogue.is_same(asked.build, one.build)]
+    if newest := catalogue.newest(found):
+        return newest
     if kind:
         builds = ", ".join(sorted({one.build for one in kind}, key=numbers_of))
         raise UsageError(
@@ -175,9 +239,9 @@ def find_entry(entries: Sequence[Entry], asked: Asked) -> Entry:
 
 
 def release_of(name: str) -> str | None:
-    """Return ``b11434`` of ``llama-b11434-bin-ubuntu-x64.tar.gz``."""
+    """Return ``b11434`` of ``llama-b11434-bin-ubuntu-x64.tar.gz``, and ``0.6.0`` of ``llama-v0.6.0-x64.zip``."""
     found = _RELEASE.search(name.lower())
-    return found[1] if found else None
+    return found[1].removeprefix("v") if found else None
 
 
 def check_entry(entry: Entry) -> None:

@@ -18,6 +18,7 @@ from collections.abc import Collection, Mapping
 
 from msgspec import Struct, structs
 
+from appliance.core.engines.builds import UpdateChannel
 from appliance.core.engines.machine import Look
 from appliance.core.engines.proofs import Proof, after_failure, eased, kept
 from appliance.core.engines.state import TRIAL, Journal, Line, Listed, State, Step, line_of, lines_to_roll_back
@@ -76,6 +77,12 @@ class Chosen(Struct, frozen=True, kw_only=True):
     builds: tuple[str, ...] = ()
 
 
+class Followed(Struct, frozen=True):
+    """The user chose what updates take from now on."""
+
+    channel: UpdateChannel
+
+
 class Forgotten(Struct, frozen=True):
     """Forget the results about builds with these digests, or about all. The user's choices stay."""
 
@@ -89,7 +96,7 @@ class Removed(Struct, frozen=True):
     digests: tuple[str, ...]
 
 
-Learnt = Proof | Listed | Seen | Trusted | Pardoned | Failed | Chosen | Forgotten | Removed
+Learnt = Proof | Listed | Seen | Trusted | Pardoned | Failed | Chosen | Followed | Forgotten | Removed
 """Events that never fail and ask for no work: they may be remembered first and written later."""
 
 
@@ -217,6 +224,8 @@ def _learnt(state: State, event: Learnt) -> State:
             return _failed(state, event)
         case Chosen():
             return _chosen(state, event)
+        case Followed(channel):
+            return structs.replace(state, channel=channel)
         case Forgotten(digests):
             return _cleared(state, digests)
         case Removed(build, digests):

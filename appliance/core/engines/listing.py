@@ -96,6 +96,36 @@ class Listing(Struct, frozen=True, kw_only=True):
     """Seconds that it took."""
 
 
+class Manual(Struct, frozen=True, kw_only=True):
+    """The part of a build's own ``--help`` that the program acts on."""
+
+    options: str = ""
+    """Every long option, separated by spaces: one word in the file of results, where a list would be 300 lines."""
+    port: int | None = None
+    """The port that it listens on unless told otherwise; None: it does not say."""
+
+    def names(self, option: str) -> bool:
+        """Return whether the build has this long option."""
+        return option in self.options.split(" ")
+
+
+OPTION = re.compile(r"-{1,2}[a-zA-Z0-9][\w.-]*(?:, +-{1,2}[a-zA-Z0-9][\w.-]*)*")
+"""The spellings at the beginning of an option's first line, which is not indented; explanations name other options."""
+PORT = re.compile(r"--port\b.*\(default: ([0-9]{1,5})\)")
+
+
+def parse_manual(text: str) -> Manual:
+    """Read what ``--help`` prints. Any text has a reading, if an empty one."""
+    options: dict[str, None] = {}
+    port: int | None = None
+    for line in _lines(text[:MAX_TEXT]):
+        if found := OPTION.match(line):
+            options |= dict.fromkeys(word for word in re.split(r"[ ,]+", found[0]) if word.startswith("--"))
+        if (said := PORT.match(line)) and 0 < int(said[1]) <= 65535:
+            port = int(said[1])
+    return Manual(options=" ".join(options), port=port)
+
+
 def cpu_device(model: str, memory: int) -> Device:
     """Return the processors as a device; ``model`` is their name."""
     return Device(name=CPU, description=model or CPU, total=memory, free=memory)

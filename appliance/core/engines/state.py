@@ -12,8 +12,9 @@ from typing import Literal
 
 from msgspec import Struct, structs
 
+from appliance.core.engines.builds import UpdateChannel
 from appliance.core.engines.choice import Ranked, Seat
-from appliance.core.engines.listing import Device
+from appliance.core.engines.listing import Device, Manual
 from appliance.core.engines.machine import Look
 from appliance.core.engines.proofs import Probation, Proof, ProofKey
 from appliance.errors import Conflict, UsageError
@@ -36,6 +37,8 @@ class Listed(Struct, frozen=True, kw_only=True):
     devices: tuple[Device, ...] = ()
     why: str = ""
     """The reason why it could not list them; empty: it could."""
+    manual: Manual | None = None
+    """None: it was not asked, or by a version of the program that did not ask for this."""
 
 
 class Line(Struct, frozen=True, kw_only=True):
@@ -82,6 +85,8 @@ class State(Struct, frozen=True, kw_only=True):
     """``use`` and nothing else (``engines pin``): no fallback, no update."""
     models: Mapping[str, str] = NOTHING
     """The same by model id."""
+    channel: UpdateChannel = "latest"
+    """What ``engines update`` takes, since somebody chose it."""
     lines: tuple[Line, ...] = ()
     withdrawn: Mapping[str, str] = NOTHING
     """Builds that were rolled back, with the reason: they go behind all others."""

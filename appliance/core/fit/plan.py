@@ -3,12 +3,11 @@
 Theory. llama-server (b11434) fits a model itself (``--fit``, on unless somebody turns it off): if nobody set the
 context, it lowers it, down to 4096, and then moves layers to main memory, and for experts single tensors, which it does
 better than a rule from outside. So the layers are left to it, with the reserve as its target, and are only predicted
-here. It does not do four things, which are done here: without a GPU it counts the memory that a machine *has*, not the
-memory that other models leave free; it never lowers the number of slots; it has no reserve in main memory; and every
-process may keep 8 GiB of prompts there, however many processes there are (`_prompt_cache`). A user's setting is always
-kept: `Asked` holds those of the model's own engine flags that concern its memory.
-
-The budgets at the end say what all models together may use, and the rest when other programs use some of it.
+here. It does not do five things, which are done here: without a GPU it counts the memory that a machine *has*, not the
+memory that other models leave free; it never lowers the number of slots; it has no reserve in main memory; every
+process may keep 8 GiB of prompts there, however many processes there are (`_prompt_cache`); and slots that share one
+context may use it up, which ends the answers of all of them (`_apart`). A user's setting is always kept: `Asked` holds
+those of the model's own engine flags that concern its memory.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import Literal
 
 from msgspec import Struct, structs
 
-from appliance.core.engines.machine import Look
+from appliance.core.engines.listing import Manual
 from appliance.core.fit.estimate import (
     AUTO_PARALLEL,
     RAM,
@@ -38,6 +37,7 @@ from appliance.errors import UsageError
 
 NOTHING: Mapping[str, str] = {}
 MOST = 1 << 31
+CACHE, PER_SLOT = "--cache-ram", "--kv-unified-per-slot"
 MOST_CACHED = 8 * GIB
 """The cache of prompts that llama-server has unless somebody sets another (``--cache-ram``); here also the largest."""
 
@@ -51,6 +51,10 @@ class Asked(Struct, frozen=True, kw_only=True):
     parallel: bool = False
     prompt_cache: int | None = None
     """Bytes that its cache of prompts may take (``--cache-ram``); None: nobody has set it."""
+    caches: bool = True
+    """The build has `CACHE`, as far as known."""
+    apart: bool = False
+    """The build has `PER_SLOT`, and nobody has said how many slots there are, or how they share the context."""
     fit: bool = True
     """llama-server may adjust options that nobody has set."""
     understood: bool = True
@@ -64,19 +68,26 @@ def asked_of(
     gpus: Sequence[str] = (),
     projector: int = 0,
     draft: Shape | None = None,
+    manual: Manual | None = None,
 ) -> Asked:
-    """Read the flags of a model's start, as llama-server would: later ones win, flags before the environment."""
+    """Read the flags of a model's start, as llama-server would: later ones win, flags before the environment.
+
+    ``manual`` is what the build says of itself. An option that is not known to be there is not chosen; but `CACHE`,
+    which is older, is taken to be there in a build that was not asked.
+    """
     try:
         said = merge(split(args), from_env(environ))
     except UsageError:
         return Asked(options=Options(gpus=tuple(gpus), projector=projector, draft=draft), understood=False)
     words = _Words(said)
-    layers, cached = words.whole("--n-gpu-layers"), words.whole("--cache-ram")
-    parallel, context = words.whole("--parallel"), words.whole("--ctx-size")
+    layers, cached = words.whole("--n-gpu-layers"), words.whole(CACHE)
+    parallel, context, each = words.whole("--parallel") or 0, words.whole("--ctx-size"), words.whole(PER_SLOT) or 0
+    if context is None and each:
+        context = each * (parallel or AUTO_PARALLEL)  # as the server then sizes it
     ranking = words.on("--reranking") or words.text("--pooling") not in ("", "none")
     options = Options(
         context=context or 0,
-        parallel=parallel if parallel is not None and parallel > 0 else 0,
+        parallel=parallel,
         unified=words.toggle("--kv-unified"),
         keys_type=words.text("--cache-type-k") or "f16",
         values_type=words.text("--cache-type-v") or "f16",
@@ -99,7 +110,12 @@ def asked_of(
         context=context is not None,
         gpu_layers=words.text("--n-gpu-layers") not in ("", "auto"),
         parallel=options.parallel > 0,
-        prompt_cache=(MOST_CACHED if cached is None else cached * MIB) if words.text("--cache-ram") else None,
+        prompt_cache=(MOST_CACHED if cached is None else cached * MIB) if words.text(CACHE) else None,
+        caches=manual is None or manual.names(CACHE),
+        apart=manual is not None
+        and manual.names(PER_SLOT)
+        and not (parallel or words.text(PER_SLOT) or options.embedding)
+        and options.unified is None,
         fit=words.text("--fit") not in ("off", "0", "false", "disabled"),
     )
 
@@ -138,6 +154,8 @@ RESERVE = 1 << 30
 """Bytes that stay free on each device; llama-server's own ``--fit-target``."""
 RAM_SPEED, GPU_SPEED = 30 * GIB, 300 * GIB
 """Bytes a second that usual memory gives, of a machine and of its cards."""
+SHARE = 16384
+"""Tokens that a slot can have before there is another one beside it, or all that the model was trained for."""
 CACHE_STEP = 64 * MIB
 """Caches of prompts have sizes that are multiples of it; less than one step is none."""
 
@@ -155,6 +173,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     reserve: int
     prompt_cache: int = 0
     """Bytes that the process may keep of earlier prompts, in main memory and beyond the estimate."""
+    slot_context: int
+    """Tokens that one slot can have."""
 
     @property
     def word(self) -> str:
@@ -178,6 +198,7 @@ class Fit(Struct, frozen=True, kw_only=True):
     room: Mapping[str, int]
     reserve: int
     prompt_cache: int
+    slot_context: int
 
 
 class _Try(Struct, frozen=True):
@@ -198,6 +219,7 @@ def plan(shape: Shape, room: Mapping[str, int], asked: Asked, *, reserve: int = 
     gpus = tuple(device for device in room if device != RAM) if asked.options.gpus or not asked.understood else ()
     left = {device: max(0, size - reserve) for device, size in room.items()}
     options = structs.replace(asked.options, gpus=gpus)
+    asked = structs.replace(asked, apart=asked.apart and shape.trained > 0)
     tries = [_tried(shape, choice, left, asked) for choice in _choices(shape, options, asked)]
     whole = next((one for one in tries if one.places and (not gpus or RAM not in one.places)), None)
     chosen = whole or max((one for one in tries if one.places), key=_on_gpus, default=None)
@@ -205,8 +227,16 @@ def plan(shape: Shape, room: Mapping[str, int], asked: Asked, *, reserve: int = 
         least = tries[-1]
         found = placed(least.costs, places_of(len(shape.layers), least.options), least.options.gpus)
         cached, why = asked.prompt_cache or 0, _too_large(found, left)
-        flags = _cache_flags(cached, asked)
-        return Plan(verdict="no", why=why, flags=flags, estimate=found, room=room, reserve=reserve, prompt_cache=cached)
+        return Plan(
+            verdict="no",
+            why=why,
+            flags=_cache_flags(cached, asked),
+            estimate=found,
+            room=room,
+            reserve=reserve,
+            prompt_cache=cached,
+            slot_context=_each(least, asked),
+        )
     found = placed(chosen.costs, chosen.places, chosen.options.gpus)
     cached = _prompt_cache(found, left, asked, spoken_for)
     return Plan(
@@ -217,6 +247,7 @@ def plan(shape: Shape, room: Mapping[str, int], asked: Asked, *, reserve: int = 
         room=room,
         reserve=reserve,
         prompt_cache=cached,
+        slot_context=_each(chosen, asked),
     )
 
 
@@ -265,11 +296,15 @@ def fit_of(plan: Plan) -> Fit:
         room=plan.room,
         reserve=plan.reserve,
         prompt_cache=plan.prompt_cache,
+        slot_context=plan.slot_context,
     )
 
 
 def _choices(shape: Shape, options: Options, asked: Asked) -> Iterator[Options]:
     """Return ways to start it, best first: less context before fewer slots."""
+    if asked.apart:
+        yield from _apart(shape, options, asked)
+        return
     for slots in (0, 1) if not asked.parallel else (options.parallel,):
         wanted = structs.replace(options, parallel=slots)
         many, unified = slots_of(wanted)
@@ -277,13 +312,41 @@ def _choices(shape: Shape, options: Options, asked: Asked) -> Iterator[Options]:
         if asked.context:
             yield wanted
             continue
-        most = max(shape.trained, 1) if shape.trained else LEAST_CONTEXT
-        least = min(most, LEAST_CONTEXT) * share
-        context = max(most, least)
-        while context > least:
+        least = min(shape.trained or LEAST_CONTEXT, LEAST_CONTEXT) * share
+        for context in _halved(max(shape.trained or LEAST_CONTEXT, least), least):
             yield structs.replace(wanted, context=context)
-            context = max(least, 1 << (context - 1).bit_length() - 1)  # the next power of two below
-        yield structs.replace(wanted, context=least)
+
+
+# The slots of a unified cache share one context. When it is full, llama-server (b11434) ends the answers of all slots
+# with an error (llama.cpp #23652): one long conversation ends the others. PER_SLOT limits each slot; the limits
+# together are the context here, so that it is never full before a slot is. The price is a conversation's length: there
+# is another slot only where each can have SHARE tokens, and a small trained context grows up to two shares.
+def _apart(shape: Shape, options: Options, asked: Asked) -> Iterator[Options]:
+    """Return ways to start it with slots that cannot use up each other's context, best first."""
+    share = min(shape.trained, SHARE)
+    if asked.context:
+        context = options.context or shape.trained
+        slots = next((slots for slots in (AUTO_PARALLEL, 2) if context // slots >= share), 1)
+        yield structs.replace(options, parallel=slots, unified=slots > 1)
+        return
+    most = max(shape.trained, 2 * SHARE)
+    for slots, least in ((AUTO_PARALLEL, share), (2, share), (1, min(shape.trained, LEAST_CONTEXT))):
+        for each in _halved(min(shape.trained, most // slots), least):
+            yield structs.replace(options, parallel=slots, unified=slots > 1, context=each * slots)
+
+
+def _halved(most: int, least: int) -> Iterator[int]:
+    """Return ``most``, the powers of two between, and ``least``; nothing if ``most`` is less than that."""
+    while most > least:
+        yield most
+        most = max(least, 1 << (most - 1).bit_length() - 1)
+    if most == least:
+        yield least
+
+
+def _each(one: _Try, asked: Asked) -> int:
+    slots, unified = slots_of(one.options)
+    return one.costs.context // slots if asked.apart or not unified else one.costs.context
 
 
 def _tried(shape: Shape, options: Options, left: Mapping[str, int], asked: Asked) -> _Try:
@@ -351,10 +414,13 @@ def _flags(chosen: _Try, shape: Shape, asked: Asked, gpus: Sequence[str], reserv
     flags: list[str] = []
     options = chosen.options
     on_gpus = bool(options.gpus) and asked.fit
-    if not asked.context and 0 < options.context < shape.trained and not on_gpus:
+    is_apart = asked.apart and options.parallel > 1
+    if not asked.context and (is_apart or (0 < options.context < shape.trained and not on_gpus)):
         flags += ["--ctx-size", str(options.context)]
     if not asked.parallel and options.parallel:
         flags += ["--parallel", str(options.parallel)]
+    if is_apart:
+        flags += ["--kv-unified", PER_SLOT, str((options.context or shape.trained) // options.parallel)]
     if on_gpus:
         flags += ["--fit-target", ",".join([str(reserve // MIB)] * len(gpus))]
     elif gpus and not options.gpus:
@@ -371,7 +437,7 @@ def _flags(chosen: _Try, shape: Shape, asked: Asked, gpus: Sequence[str], reserv
 def _prompt_cache(found: Estimate, left: Mapping[str, int], asked: Asked, spoken_for: int) -> int:
     if asked.prompt_cache is not None:
         return asked.prompt_cache
-    if asked.options.embedding:
+    if asked.options.embedding or not asked.caches:
         return 0  # it keeps nothing of a prompt
     if RAM not in left:
         return MOST_CACHED
@@ -380,15 +446,21 @@ def _prompt_cache(found: Estimate, left: Mapping[str, int], asked: Asked, spoken
 
 
 def _cache_flags(cached: int, asked: Asked) -> tuple[str, ...]:
-    is_ours = asked.prompt_cache is None and asked.understood and not asked.options.embedding
-    return ("--cache-ram", str(cached // MIB)) if is_ours and cached < MOST_CACHED else ()
+    is_ours = asked.prompt_cache is None and asked.understood and asked.caches and not asked.options.embedding
+    return (CACHE, str(cached // MIB)) if is_ours and cached < MOST_CACHED else ()
 
 
 def _why(found: Estimate, shape: Shape, asked: Asked, left: Mapping[str, int], gpus: Sequence[str]) -> str:
     words = [", ".join(_of(device, use.total, left) for device, use in found.devices.items() if use.total)]
     if not asked.context and 0 < found.context < shape.trained:
         words.append(f"context {found.context} of {shape.trained} tokens, so that it fits")
-    if not asked.parallel and found.parallel < AUTO_PARALLEL:
+    if asked.apart and found.parallel > 1:
+        words.append(
+            f"{found.parallel} slots of {found.context // found.parallel} tokens, so that none ends the others"
+        )
+    elif asked.apart:
+        words.append("one slot, so that it has the whole context")
+    elif not asked.parallel and found.parallel < AUTO_PARALLEL:
         words.append("one slot, so that it fits")
     if 0 < found.gpu_layers < found.layers:
         words.append(f"{found.gpu_layers} of {found.layers} layers on GPUs, the others in main memory")
@@ -410,76 +482,3 @@ def _too_large(found: Estimate, left: Mapping[str, int]) -> str:
 def _of(device: str, size: int, left: Mapping[str, int]) -> str:
     known = f" of {left[device] // MIB} MiB" if device in left else ""
     return f"{-(-size // MIB)} MiB{known} on {device}"
-
-
-NO_MEMORY: Mapping[str, int] = {}
-
-
-class Reserve(Struct, frozen=True, kw_only=True):
-    """Bytes that are left to others."""
-
-    ram: int = 2 * GIB
-    gpu: int = GIB
-
-
-USUAL = Reserve()
-
-
-class GpuMemory(Struct, frozen=True):
-    """One GPU at one moment, in bytes."""
-
-    used: int
-    total: int
-
-
-def budgets_of(look: Look, reserve: Reserve = USUAL) -> Mapping[str, int]:
-    """Return bytes by device, ``gpu<i>`` in the order of ``look.gpus``. At least half of a device is for models.
-
-    A GPU that does not report its memory, or has none of its own, has no budget.
-    """
-    budgets = {RAM: _beside(look.memory_total, reserve.ram)} if look.memory_total > 0 else {}
-    for number, gpu in enumerate(look.gpus):
-        if gpu.total and gpu.total > 0 and not gpu.integrated:
-            budgets[f"gpu{number}"] = _beside(gpu.total, reserve.gpu)
-    return budgets
-
-
-def room_of(look: Look, own: Mapping[str, int] = NO_MEMORY) -> Mapping[str, int]:
-    """Return the bytes that are free now, by device; ``own`` is the use of a process that ends before."""
-    room = {RAM: look.memory_available + own.get(RAM, 0)}
-    for number, gpu in enumerate(look.gpus):
-        if gpu.free is not None and not gpu.integrated:
-            room[f"gpu{number}"] = max(0, gpu.free) + own.get(f"gpu{number}", 0)
-    return room
-
-
-def squeezed(
-    budgets: Mapping[str, int],
-    samples: Mapping[str, GpuMemory],
-    own: Mapping[str, int],
-    *,
-    reserve: int = GIB,
-    before: Mapping[str, int] = NO_MEMORY,
-) -> Mapping[str, int]:
-    """The budgets that hold while others use the GPUs.
-
-    Use of a GPU beyond ``own``, the sum of our models there, belongs to others: a game, another program. Its budget is
-    the rest, less ``reserve``, never more than the configured one. ``before`` is the previous result: a budget goes
-    down at once, and up again only by a quarter of the reserve or more, so that a display with small changes does not
-    make models come and go. Devices without a sample keep their budget.
-    """
-    now: dict[str, int] = {}
-    for device, most in budgets.items():
-        sample = samples.get(device)
-        if sample is None or sample.total <= 0:
-            now[device] = most
-            continue
-        others = max(0, sample.used - own.get(device, 0))
-        left = min(most, max(0, sample.total - others - reserve))
-        last = before.get(device, most)
-        now[device] = last if last < left < min(most, last + reserve // 4) else left
-    return now
-
-
-def _beside(total: int, reserve: int) -> int:
-    return max(total - reserve, total // 2)

@@ -138,7 +138,10 @@ class EngineRoutes:
     async def _table(self) -> Table:
         engines = self._engines
         await engines.sync()  # another program may have chosen, or be at an update
-        return table(engines.engines, engines.ranked(), engines.state, running=self._running(), now=time.time())
+        from appliance.engines.installing import versions  # with archives, which few requests need
+
+        running = self._running()
+        return table(engines.engines, engines.ranked(), engines.state, versions(), running=running, now=time.time())
 
 
 def named_seats(engines: Engines, names: tuple[str, ...]) -> list[Seat]:

@@ -47,10 +47,10 @@ class Guard:
         self.adopted = 0
         """How often the rules have changed."""
         machine = socket.gethostname().lower()
-        names = [UNIX if isinstance(place, UnixSocket) else place[0] for place in (*settings.listen, *bound)]
+        names = [UNIX if isinstance(place, UnixSocket) else place[0] for place in (*settings.places, *bound)]
         self._own_names = {name.lower() for name in (*names, machine, f"{machine}.local") if name}
         self._allowed = tuple(name.lower() for name in settings.allow_hosts)
-        hosts = [place[0] for place in (*settings.listen, *bound) if not isinstance(place, UnixSocket)]
+        hosts = [place[0] for place in (*settings.places, *bound) if not isinstance(place, UnixSocket)]
         self._everybody = structs.replace(settings.cors, origins="*") if settings.open_inference else None
         self._any_host = not all(map(names_this_machine, hosts))
         self._good_hosts: set[str] = set()

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec import structs
 
 from appliance.core.engines.builds import (
     Asked,
+    Catalogue,
     Entry,
+    Release,
     Wants,
     check_entry,
     find_entry,
@@ -49,14 +55,20 @@ def test_other_words_are_refused_by_name(word: str) -> None:
 
 
 def test_the_newest_build_is_meant_unless_another_one_is_named() -> None:
-    entries = [
-        entry("cpu", "b999"),
-        entry("cpu", "b11434"),
-        entry("cpu", "b20000", "windows-x64"),
-        entry("vulkan", "b1"),
-    ]
+    entries = Catalogue(
+        entries=(
+            entry("cpu", "b999"),
+            entry("cpu", "b11434"),
+            entry("cpu", "b20000", "windows-x64"),
+            entry("vulkan", "b1"),
+        ),
+        releases=(Release(version="0.6.0", build="b999"),),
+    )
     assert find_entry(entries, parse_asked("cpu", "linux-x64")).build == "b11434"
-    assert find_entry(entries, parse_asked("cpu/b999", "linux-x64")).build == "b999"
+    for word in ("cpu/b999", "cpu/0.6.0", "cpu/v0.6.0"):
+        assert find_entry(entries, parse_asked(word, "linux-x64")).build == "b999"
+    with pytest.raises(UsageError, match=r"there is no cpu/0\.7\.0 for linux-x64; there is b999, b11434"):
+        find_entry(entries, parse_asked("cpu/0.7.0", "linux-x64"))
     with pytest.raises(UsageError, match="there is b999, b11434"):
         find_entry(entries, parse_asked("cpu/b7", "linux-x64"))
     with pytest.raises(UsageError, match="there is cpu, vulkan"):
@@ -68,6 +80,53 @@ def test_a_release_is_known_by_the_name_of_its_archive() -> None:
     assert release_of("llama-b11434-bin-ubuntu-x64.tar.gz") == "b11434"
     assert release_of("cudart-llama-bin-win-cuda-13.4-x64.zip") is None
     assert release_of("b20.zip") == "b20"
+    assert release_of("llama-v0.6.0-bin-ubuntu-22.04.1-x64.tar.gz") == "0.6.0"
+    assert release_of("llama-b11434-v0.6.0.zip") == "b11434"
+
+
+NUMBERED = st.integers(1, 9).map(lambda number: f"b{number}")
+VERSIONS = st.tuples(st.integers(0, 1), st.integers(0, 2), st.integers(0, 2)).map(lambda v: ".".join(map(str, v)))
+NAMES = NUMBERED | VERSIONS | VERSIONS.map(lambda version: f"v{version}") | st.sampled_from(["0.1.0-dev", "mine", ""])
+LISTS = st.dictionaries(VERSIONS, NUMBERED, max_size=4).map(
+    lambda known: Catalogue(releases=tuple(Release(version=version, build=build) for version, build in known.items()))
+)
+
+
+@given(LISTS, NAMES, NAMES, NAMES)
+def test_which_build_is_newer_is_an_order_that_only_the_list_completes(
+    catalogue: Catalogue, one: str, other: str, third: str
+) -> None:
+    newer = catalogue.is_newer(one, other)
+    if newer is None:
+        assert catalogue.is_newer(other, one) is None
+    assert catalogue.is_newer(one, one) is not True
+    if newer:
+        assert catalogue.is_newer(other, one) is False
+        if catalogue.is_newer(other, third):
+            assert catalogue.is_newer(one, third) is True
+    known = {release.version: release.build for release in catalogue.releases}
+    plain = [name.removeprefix("v") for name in (one, other)]
+    builds = [name if name.startswith("b") else known.get(name) for name in plain]
+    if None not in builds:
+        assert newer is (int(str(builds[0])[1:]) > int(str(builds[1])[1:])), "the list decides, also against SemVer"
+        assert catalogue.is_same(one, other) is (builds[0] == builds[1])
+    elif any(builds):
+        assert newer is None, "nobody guesses how a number and an unlisted version compare"
+    elif all(re.fullmatch(r"\d\.\d\.\d", name) for name in plain):
+        assert newer is (plain[0] > plain[1])
+
+
+@given(LISTS, st.sets(NUMBERED, min_size=1))
+def test_the_stable_channel_takes_the_newest_version_and_the_latest_the_newest_of_all(
+    catalogue: Catalogue, builds: set[str]
+) -> None:
+    entries = [entry("cpu", build) for build in builds]
+    versions = {release.build for release in catalogue.releases} & builds
+    latest, stable = catalogue.newest(entries), catalogue.newest(entries, "stable")
+    assert latest is not None
+    assert latest.build == max(builds)
+    assert (stable.build if stable is not None else None) == max(versions, default=None)
+    assert stable is None or catalogue.version_of(stable.build)
 
 
 @pytest.mark.parametrize("build", ["..", "a/b", "", "A", "a..b", ".hidden"])

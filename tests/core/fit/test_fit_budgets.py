@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.core.engines.machine import Gpu, Look
-from appliance.core.fit.plan import GpuMemory, Reserve, budgets_of, room_of, squeezed
+from appliance.core.fit.budget import GpuMemory, Reserve, budgets_of, room_of, squeezed
 
 GIB = 1 << 30
 MIB = 1 << 20

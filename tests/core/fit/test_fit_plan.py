@@ -9,8 +9,9 @@ from hollow_models import Hollow, bert, dense, encode, experts, gemma, latent, m
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.fit.estimate import AUTO_PARALLEL, RAM
-from appliance.core.fit.plan import LEAST_CONTEXT, Asked, Plan, asked_of, plan
+from appliance.core.engines.listing import Manual
+from appliance.core.fit.estimate import AUTO_PARALLEL, RAM, estimate
+from appliance.core.fit.plan import CACHE, LEAST_CONTEXT, PER_SLOT, SHARE, Asked, Plan, asked_of, plan
 from appliance.core.fit.shape import Shape
 from appliance.core.models.gguf import read_gguf
 
@@ -27,6 +28,7 @@ def shape_of(model: Hollow) -> Shape:
 
 
 LLAMA = shape_of(dense(context=131072))
+NEW = Manual(options=f"{CACHE} {PER_SLOT} --kv-unified")
 SHAPES = [LLAMA, *map(shape_of, (gemma("gemma3"), experts(), latent(), mamba(), bert(), dense(weights="Q4_K")))]
 
 
@@ -36,9 +38,25 @@ def planned(room: Mapping[str, int], *flags: str, shape: Shape = LLAMA, reserve:
     return plan(shape, room, asked_of([*flags, "--cache-ram", "0"], gpus=gpus), reserve=reserve)
 
 
-def cached(room: Mapping[str, int], *flags: str, shape: Shape = LLAMA, reserve: int = 0, spoken_for: int = 0) -> Plan:
+def cached(
+    room: Mapping[str, int],
+    *flags: str,
+    shape: Shape = LLAMA,
+    reserve: int = 0,
+    spoken_for: int = 0,
+    manual: Manual | None = None,
+) -> Plan:
     gpus = [device for device in room if device != RAM]
-    return plan(shape, room, asked_of(flags, gpus=gpus), reserve=reserve, spoken_for=spoken_for)
+    return plan(shape, room, asked_of(flags, gpus=gpus, manual=manual), reserve=reserve, spoken_for=spoken_for)
+
+
+def apart(room: Mapping[str, int], *flags: str, shape: Shape = LLAMA) -> tuple[str, ...]:
+    return cached(room, *flags, CACHE, "0", shape=shape, manual=NEW).flags
+
+
+def shared_out(pool: int, slots: int, *, said: bool = False) -> tuple[str, ...]:
+    how = ("--parallel", str(slots), "--kv-unified", PER_SLOT, str(pool // slots))
+    return how if said else ("--ctx-size", str(pool), *how)
 
 
 # ---- what is chosen --------------------------------------------------------------------------------------------------
@@ -147,6 +165,34 @@ def test_a_cache_of_prompts_takes_half_of_what_is_left():
     assert cached({RAM: 4 * GIB}, "--from-the-future").flags == ()
 
 
+def test_slots_do_not_use_up_each_others_context():
+    assert apart({RAM: 8 * GIB}) == shared_out(131072, 4)
+    assert apart({RAM: 1200 * MIB}) == shared_out(65536, 4)
+    assert apart({RAM: 900 * MIB}) == shared_out(65536, 2)
+    assert apart({RAM: 600 * MIB}) == ("--ctx-size", "16384", "--parallel", "1")
+    assert apart({RAM: 8 * GIB}, shape=shape_of(dense(context=8192))) == shared_out(32768, 4)
+    assert apart({RAM: 8 * GIB}, shape=shape_of(dense(context=40960))) == shared_out(40960, 2)
+    found = cached({RAM: 8 * GIB}, CACHE, "0", manual=NEW)
+    assert "4 slots of 32768 tokens, so that none ends the others" in found.why
+    assert (found.slot_context, found.estimate.context) == (32768, 131072)
+
+
+def test_the_context_that_somebody_set_is_shared_out_as_well():
+    assert apart({RAM: 8 * GIB}, "-c", "1024") == ("--parallel", "1")
+    assert apart({RAM: 8 * GIB}, "-c", "32768") == shared_out(32768, 2, said=True)
+    assert apart({RAM: 8 * GIB}, "-c", "0") == shared_out(131072, 4, said=True)
+    for said in (("-np", "3"), ("-np", "3", "-kvu"), ("-kvu",), ("-no-kvu",), (PER_SLOT, "512"), ("--embedding",)):
+        assert not {PER_SLOT, "--parallel", "--kv-unified"} & set(apart({RAM: 8 * GIB}, *said)), said
+    found = cached({RAM: 8 * GIB}, PER_SLOT, "512", manual=NEW)
+    assert (found.estimate.context, "--ctx-size" in found.flags) == (2048, False), "the server sizes it so"
+
+
+def test_a_build_without_a_cache_of_prompts_gets_no_such_option():
+    old = cached({RAM: 4 * GIB}, "-c", "4096", manual=Manual(options="--ctx-size"))
+    assert (old.flags, old.prompt_cache) == ((), 0)
+    assert cached({RAM: 4 * GIB}, "-c", "4096", manual=Manual(options=CACHE)).flags == (CACHE, "1856")
+
+
 # ---- for any ---------------------------------------------------------------------------------------------------------
 
 SIZES = st.integers(0, 900).map(lambda mib: mib * MIB)
@@ -166,17 +212,24 @@ FLAGS = st.lists(
             ("--flash-attn", "off"),
             ("--fit", "off"),
             ("--n-cpu-moe", "2"),
+            ("--kv-unified-per-slot", "700"),
         ]
     ),
     unique=True,
 ).map(lambda words: [word for pair in words for word in pair])
 
 
-@given(st.sampled_from(SHAPES), ROOMS, FLAGS, SIZES)
-def test_more_room_is_never_worse(shape: Shape, room: dict[str, int], flags: list[str], more: int):
-    before = planned(room, *flags, shape=shape)
+MANUALS = st.none() | st.sets(st.sampled_from(NEW.options.split())).map(lambda names: Manual(options=" ".join(names)))
+
+
+@given(st.sampled_from(SHAPES), ROOMS, FLAGS, SIZES, MANUALS)
+def test_more_room_is_never_worse(
+    shape: Shape, room: dict[str, int], flags: list[str], more: int, manual: Manual | None
+):
+    before = cached(room, *flags, CACHE, "0", shape=shape, manual=manual)
     for device in room:
-        after = planned({**room, device: room[device] + more}, *flags, shape=shape)
+        more_room = {**room, device: room[device] + more}
+        after = cached(more_room, *flags, CACHE, "0", shape=shape, manual=manual)
         assert RANK[after.verdict] >= RANK[before.verdict]
         if before.verdict != "no":
             assert after.estimate.gpu_layers >= before.estimate.gpu_layers
@@ -192,6 +245,56 @@ def test_what_is_foretold_fits(shape: Shape, room: dict[str, int], flags: list[s
         assert found.estimate.gpu_layers == (found.estimate.layers if len(room) > 1 else 0)
 
 
+SAID = st.lists(
+    st.sampled_from(
+        [
+            (PER_SLOT, "900", "LLAMA_ARG_KV_UNIFIED_PER_SLOT"),
+            (CACHE, "100", "LLAMA_ARG_CACHE_RAM"),
+            ("--parallel", "2", "LLAMA_ARG_N_PARALLEL"),
+            ("--ctx-size", "70000", "LLAMA_ARG_CTX_SIZE"),
+            ("--kv-unified", "on", "LLAMA_ARG_KV_UNIFIED"),
+        ]
+    ),
+    unique=True,
+)
+
+
+@given(st.sampled_from(SHAPES), ROOMS, SAID, st.booleans(), MANUALS, SIZES)
+def test_slots_and_caches_stay_within_what_is_left_what_was_said_and_what_the_build_knows(
+    shape: Shape,
+    room: dict[str, int],
+    said: list[tuple[str, str, str]],
+    in_environment: bool,
+    manual: Manual | None,
+    spoken_for: int,
+):
+    words = [word for flag, value, _ in said for word in (flag, value)[: 1 if value == "on" else 2]]
+    environ = {variable: value for _, value, variable in said} if in_environment else {}
+    args, gpus = [] if in_environment else words, [device for device in room if device != RAM]
+    found = plan(
+        shape, room, asked_of(args, environ=environ, gpus=gpus, manual=manual), reserve=0, spoken_for=spoken_for
+    )
+    names = {flag for flag, _, _ in said}
+    assert not names & set(found.flags)
+    assert PER_SLOT not in found.flags or (manual is not None and manual.names(PER_SLOT))
+    assert CACHE not in found.flags or manual is None or manual.names(CACHE)
+    if found.verdict == "no":
+        return
+    taken = found.estimate.by_device()
+    assert all(size <= room[device] for device, size in taken.items())
+    if CACHE not in names and found.prompt_cache:
+        assert taken[RAM] + spoken_for + found.prompt_cache <= room[RAM]
+    if manual is None or not manual.names(PER_SLOT) or names & {PER_SLOT, "--parallel", "--kv-unified"}:
+        return
+    slots, each = found.estimate.parallel, found.slot_context
+    assert slots * each <= found.estimate.context
+    assert slots == 1 or each >= min(shape.trained, SHARE)
+    if len(room) == 1:
+        started = asked_of([*words, *found.flags], manual=manual)
+        assert estimate(shape, started.options) == found.estimate, "what is started is what was planned"
+        assert not started.apart or slots == 1
+
+
 @given(st.sampled_from(SHAPES), ROOMS, FLAGS)
 def test_what_somebody_said_stays(shape: Shape, room: dict[str, int], flags: list[str]):
     found = planned(room, *flags, shape=shape)
@@ -202,7 +305,7 @@ def test_what_somebody_said_stays(shape: Shape, room: dict[str, int], flags: lis
         assert found.estimate.gpu_layers == 4
     if "--ctx-size" in flags:
         assert 3000 <= found.estimate.context <= 3 * 1024 + 256 * 3
-    else:
+    elif PER_SLOT not in flags:
         assert found.estimate.context >= min(LEAST_CONTEXT, shape.trained)
 
 

@@ -1,0 +1,83 @@
+"""Memory budgets: what all models together may use, what is free now, and the rest when other programs use some."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from appliance.core.engines.machine import Look
+from appliance.core.fit.estimate import RAM
+from appliance.core.parts import GIB
+
+NO_MEMORY: Mapping[str, int] = {}
+
+
+class Reserve(Struct, frozen=True, kw_only=True):
+    """Bytes that are left to others."""
+
+    ram: int = 2 * GIB
+    gpu: int = GIB
+
+
+USUAL = Reserve()
+
+
+class GpuMemory(Struct, frozen=True):
+    """One GPU at one moment, in bytes."""
+
+    used: int
+    total: int
+
+
+def budgets_of(look: Look, reserve: Reserve = USUAL) -> Mapping[str, int]:
+    """Return bytes by device, ``gpu<i>`` in the order of ``look.gpus``. At least half of a device is for models.
+
+    A GPU that does not report its memory, or has none of its own, has no budget.
+    """
+    budgets = {RAM: _beside(look.memory_total, reserve.ram)} if look.memory_total > 0 else {}
+    for number, gpu in enumerate(look.gpus):
+        if gpu.total and gpu.total > 0 and not gpu.integrated:
+            budgets[f"gpu{number}"] = _beside(gpu.total, reserve.gpu)
+    return budgets
+
+
+def room_of(look: Look, own: Mapping[str, int] = NO_MEMORY) -> Mapping[str, int]:
+    """Return the bytes that are free now, by device; ``own`` is the use of a process that ends before."""
+    room = {RAM: look.memory_available + own.get(RAM, 0)}
+    for number, gpu in enumerate(look.gpus):
+        if gpu.free is not None and not gpu.integrated:
+            room[f"gpu{number}"] = max(0, gpu.free) + own.get(f"gpu{number}", 0)
+    return room
+
+
+def squeezed(
+    budgets: Mapping[str, int],
+    samples: Mapping[str, GpuMemory],
+    own: Mapping[str, int],
+    *,
+    reserve: int = GIB,
+    before: Mapping[str, int] = NO_MEMORY,
+) -> Mapping[str, int]:
+    """The budgets that hold while others use the GPUs.
+
+    Use of a GPU beyond ``own``, the sum of our models there, belongs to others: a game, another program. Its budget is
+    the rest, less ``reserve``, never more than the configured one. ``before`` is the previous result: a budget goes
+    down at once, and up again only by a quarter of the reserve or more, so that a display with small changes does not
+    make models come and go. Devices without a sample keep their budget.
+    """
+    now: dict[str, int] = {}
+    for device, most in budgets.items():
+        sample = samples.get(device)
+        if sample is None or sample.total <= 0:
+            now[device] = most
+            continue
+        others = max(0, sample.used - own.get(device, 0))
+        left = min(most, max(0, sample.total - others - reserve))
+        last = before.get(device, most)
+        now[device] = last if last < left < min(most, last + reserve // 4) else left
+    return now
+
+
+def _beside(total: int, reserve: int) -> int:
+    return max(total - reserve, total // 2)

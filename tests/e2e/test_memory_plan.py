@@ -1,0 +1,44 @@
+"""What the memory plan sets is what real engines then do."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from program import Answer, StartServer, http
+
+
+@pytest.mark.parametrize(
+    ("flags", "context", "told"),
+    [
+        ((), 8192, "4 slots of 8192 tokens, so that none ends the others"),
+        (("--", "--ctx-size", "1024"), 1024, "one slot, so that it has the whole context"),
+    ],
+    ids=["planned", "said"],
+)
+def test_one_conversations_growth_ends_no_other(
+    start_server: StartServer, engine: str, flags: tuple[str, ...], context: int, told: str
+) -> None:
+    """llama-server ends the answers of all slots when the context that they share is full (llama.cpp #23652).
+
+    ``context`` is what four slots would share. A conversation takes a third of it.
+    """
+    argv = ("serve", "--listen", "127.0.0.1:0", "--engine", engine, "--threads", "1", "--no-stores", *flags)
+    server = start_server(*argv)
+    assert http(server, "POST", "/api/engines/probe").status == 200
+
+    def grow(number: int) -> Answer:
+        prompt = [number + 1] * (context // 3 - 100)
+        body = {"model": "starter", "prompt": prompt, "n_predict": 100, "ignore_eos": True}
+        return http(server, "POST", "/completion", body, timeout=300)
+
+    with ThreadPoolExecutor(4) as at_once:
+        answers = list(at_once.map(grow, range(4)))
+    assert [answer.status for answer in answers] == [200] * 4, [answer.body[:200] for answer in answers]
+    assert [answer.json()["tokens_predicted"] for answer in answers] == [100] * 4
+    fit = http(server, "GET", "/api/fit?model=starter").json()
+    slots = http(server, "GET", "/slots?model=starter").json()
+    assert [slot["n_ctx"] for slot in slots] == [fit["slot_context"]] * fit["parallel"]
+    assert fit["slot_context"] * fit["parallel"] <= fit["context"]
+    assert told in fit["why"]
+    assert f"the memory plan sets {' '.join(fit['flags'])}: " in http(server, "GET", "/logs").body.decode()
