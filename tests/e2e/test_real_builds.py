@@ -121,7 +121,7 @@ def test_an_engine_that_ends_in_the_middle_of_an_answer_is_replaced(
     seat, number = (renderer, signal.SIGABRT) if lost == "the renderer" else (processor, signal.SIGKILL)
     machine.engines("use", seat)
     server = running.enter_context(machine.serve()).wait_listening()
-    whole = http(server, "POST", "/completion", {**STORY, "model": "starter"}).json()["content"]
+    whole = http(server, "POST", "/completion", {**STORY, "model": "starter"}, timeout=PROOFS_TIME).json()["content"]
     assert seat_of(server) == seat
     [engine] = [child for child in server.children() if "llama-server" in child.name()]
     said, ended_at, gap, mark = "", 0.0, 0.0, None
