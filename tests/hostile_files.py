@@ -5,12 +5,14 @@ from __future__ import annotations
 import bz2
 import gzip
 import lzma
+import random
 import struct
 import tarfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from io import BytesIO
+from itertools import chain, repeat
 
 BLOCK = bytes(1 << 20)
 STORED, DEFLATED, BZIP2, LZMA = 0, 8, 12, 14
@@ -64,16 +66,63 @@ def zip_of(
     return b"".join((local, content, entry * entries, end))
 
 
-def tar_gz(*records: tuple[bytes, bytes]) -> bytes:
-    """A tar file of heads as they are told: a type and the content."""
+def tar_gz(*records: tuple[bytes, bytes], sizes: Iterable[int | None] = ()) -> bytes:
+    """A tar file of heads as they are told: a type and the content. ``sizes``: what the first of them claim to have."""
     out = BytesIO()
     with gzip.GzipFile(fileobj=out, mode="wb", compresslevel=1, mtime=0) as file:
-        for number, (kind, content) in enumerate(records):
+        for number, ((kind, content), size) in enumerate(zip(records, chain(sizes, repeat(None)), strict=False)):
             head = tarfile.TarInfo(f"x{number}")
-            head.type, head.size = kind, len(content)
+            head.type, head.size, head.linkname = kind, len(content) if size is None else size, "x0"
             file.write(head.tobuf(tarfile.GNU_FORMAT) + content + bytes(-len(content) % 512))
         file.write(bytes(1024))
     return out.getvalue()
+
+
+def sparse(size: int, *holes: tuple[int, int]) -> tuple[tuple[bytes, bytes], ...]:
+    """Two records: a file of so many bytes with holes, as PAX has it, and what of it is there."""
+    said = {"GNU.sparse.major": 1, "GNU.sparse.minor": 0, "GNU.sparse.name": "s", "GNU.sparse.realsize": size}
+    told = b"".join(
+        b"%d%b" % (len(each) + (2 if len(each) < 98 else 3), each)
+        for each in (f" {name}={value}\n".encode() for name, value in said.items())
+    )
+    places = "\n".join(map(str, (len(holes), *chain.from_iterable(holes), ""))).encode()
+    return (tarfile.XHDTYPE, told), (tarfile.REGTYPE, places + bytes(-len(places) % 512))
+
+
+NUMBERS = (0, 1, 100, (1 << 31) - 1, 1 << 31, (1 << 32) - 1)
+LARGE = (*NUMBERS, -1, -512, 1 << 33, 1 << 40, 1 << 62)
+KINDS = b"01234567xgLKSMDV?"
+
+
+def any_zip(chance: random.Random) -> bytes:
+    """Claims of all sorts about content of all sorts."""
+    size, fill = chance.choice((1, 64, 250)) << 20, chance.choice((b"\0", b"\n", b"x", b"[", b"{}\n "))
+    method = chance.choice((DEFLATED, DEFLATED, BZIP2, LZMA)) if size < 100 << 20 else DEFLATED
+    honest = chance.random() < 0.3
+    found = zip_of(
+        packed(size, method, fill),
+        name=chance.choice((b"a.jsonl", b"a.jsonl", b"engine.json", b"../a.jsonl", b"a.zip", b"\0", b"")),
+        method=method if honest else chance.choice((STORED, DEFLATED, method, method, 9, 93, 99, 65535)),
+        claims=size * len(fill) if honest else chance.choice((*NUMBERS, size)),
+        crc=sum_of(size, fill) if honest else chance.choice(NUMBERS),
+        flags=0 if honest else chance.choice((0, 0, 0, 1, 8, 0x20, 0x40, 0x800)),
+        attributes=0 if honest else chance.choice((0, 0, LINK, 0o010777 << 16)),
+        offset=0 if honest else chance.choice((0, 0, 0, *NUMBERS)),
+        disk64=None if honest else chance.choice((None, None, 0, size, (1 << 63) + 1, (1 << 64) - 1)),
+        entries=chance.choice((1, 1, 1, 3, 6000, 80_000)),
+    )
+    return zip_of(found, method=STORED, claims=len(found), crc=zlib.crc32(found)) if chance.random() < 0.2 else found
+
+
+def any_tar(chance: random.Random) -> bytes:
+    """Heads of all sorts, one behind the other."""
+    records: list[tuple[bytes, bytes]] = []
+    for _ in range(chance.choice((1, 2, 5, 40))):
+        if chance.random() < 0.2:
+            records += sparse(chance.choice(LARGE), *[(chance.choice(LARGE), chance.choice(LARGE)) for _ in range(3)])
+        kind = bytes((chance.choice(KINDS),))
+        records.append((kind, chance.choice((b"", b"x", attribute(1 << 20), attributes(20_000), bytes(1 << 20)))))
+    return tar_gz(*records, sizes=[chance.choice((None, None, *LARGE)) for _ in records])
 
 
 def attribute(size: int) -> bytes:

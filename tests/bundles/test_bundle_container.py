@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from full_disk import full_disk, posix_only
+from memory import peak
 
 from appliance.bundles.container import Bundle, part_of, refuse_existing, sums_of, write_bundle
 from appliance.core.bundles import keys
@@ -158,6 +159,28 @@ def test_a_manifest_of_any_length_does_not_fill_the_memory(tmp_path: Path) -> No
     path.write_bytes(head.tobuf(tarfile.GNU_FORMAT))
     with pytest.raises(UsageError, match="its manifest is too long"):
         Bundle(path)
+
+
+@pytest.mark.parametrize("number", [-(1 << 63), -513, -1, 1, 513, (1 << 20) - 1, 1 << 62, (1 << 64) - 1])
+@pytest.mark.parametrize("member", ["part", "size"])
+def test_no_number_in_a_manifest_takes_memory(tmp_path: Path, member: str, number: int) -> None:
+    """The file is large and has holes: a reader that believes such a number has all of it in memory."""
+    name, _, _ = make(tmp_path, sign=False)
+    with Bundle(name) as bundle:
+        manifest = msgspec.json.decode(bundle.text)
+    for changed in [manifest] if member == "part" else [manifest["blobs"][-1], manifest["items"][0]["files"][-1]]:
+        changed[member] = number
+    text = msgspec.json.encode(manifest)
+    with name.open("wb") as file:
+        for each, content in (("bundle.json", text), ("bundle.json.sig", UNSIGNED)):
+            head = tarfile.TarInfo(each)
+            head.size = len(content)
+            file.write(head.tobuf(tarfile.GNU_FORMAT) + content + bytes(-len(content) % 512))
+        file.truncate(1 << 30)
+    before = peak(anew=True)
+    with pytest.raises(UsageError, match=r"export it again|copy it again|is damaged"), Bundle(name) as bundle:
+        bundle.verify(nothing, nothing)
+    assert peak() - before < 64 << 20
 
 
 def test_a_file_that_changes_while_it_is_written_ends_the_export(tmp_path: Path) -> None:

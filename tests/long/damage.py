@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import random
-import re
 import time
 import tracemalloc
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from memory import peak
 from msgspec import Struct
 
 CORPUS = Path(__file__).with_name("corpus")
@@ -18,7 +18,6 @@ MOST = 16 << 20
 """Bytes of memory beyond the input, at most."""
 BATCH = 500
 """Inputs between two looks at the memory."""
-STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 BYTES = [b"%c" % byte for byte in b" \t\x00\x01\x0b\x7f\x80\x85\xff:,;015a+-_#/*@\"'\\{}[]\r\n"]
 
 
@@ -127,14 +126,6 @@ def _find_large(parser: Parser, batch: Sequence[bytes], keep: Path) -> None:
                 raise AssertionError(f"it took {took >> 20} MiB ({keep}): {data[:500]!r}")
     finally:
         tracemalloc.stop()
-
-
-def peak(*, anew: bool = False) -> int:
-    """The most bytes that this process has had since the last time with ``anew``; 0 where no system tells."""
-    if anew and CLEAR.exists():
-        CLEAR.write_text("5", "utf-8")
-    found = re.search(r"VmHWM:\s+(\d+)", STATUS.read_text("utf-8")) if STATUS.exists() else None
-    return int(found[1]) << 10 if found else 0
 
 
 def corpus(name: str) -> list[bytes]:

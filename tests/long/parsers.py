@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
@@ -15,29 +16,36 @@ from functools import lru_cache
 from pathlib import Path
 
 import fake_dialects as fake
+import msgspec
 from damage import Parser
 from request_oracle import Message, disagreement, ours
 
+from appliance.bundles.container import Bundle
 from appliance.core.answers.continuation import SoFar
 from appliance.core.answers.forms import Begun
+from appliance.core.archives import BadArchive
 from appliance.core.bodies.filters import rewrite_field, rewrite_urlencoded
 from appliance.core.bodies.head import check_json, read_form, read_json, read_multipart
 from appliance.core.bodies.json_text import OBJECT, Edit, apply_edits, parse_path
 from appliance.core.bodies.sse import Decoder, ErrorInfo, WholeRecords
+from appliance.core.bundles.manifest import FORMAT, Blob, Item, Manifest, digest_of
 from appliance.core.config.load import load
 from appliance.core.config.nodes import Source
 from appliance.core.config.types import MatrixConfig
+from appliance.core.conversation_files import each_arrived, for_page, for_store
 from appliance.core.engines.workers import KNOWN, Questions, RpcError
 from appliance.core.mcp.messages import Answer, Lines, outcome, read_message, read_tools
 from appliance.core.mcp.serving import Call, Listing, read_request
 from appliance.core.models.gguf import read_gguf
 from appliance.core.models.gguf_bytes import GgufError
 from appliance.core.parts import decoded
+from appliance.core.payload import PayloadFile
 from appliance.core.records.accounting import TokenCounter
 from appliance.core.runs.slash import Family
 from appliance.core.scheduling.matrix import Matrix, MatrixError, check_matrix
-from appliance.engines.unpacking import BadArchive, unpack
-from appliance.errors import BadRequest
+from appliance.engines.unpacking import unpack
+from appliance.errors import BadRequest, UsageError
+from appliance.wire import Carton
 
 ROOT = Path(__file__).resolve().parents[2]
 SEED = (ROOT / "tests" / "examples" / "llama-swap-seed.yaml").read_bytes()
@@ -376,6 +384,71 @@ def _gzipped(data: bytes) -> bytes:
     return gzip.compress(data, compresslevel=0)
 
 
+def _exports() -> list[bytes]:
+    head = {"harness": "llama.app", "type": "session", "id": "abc", "name": "n", "lastModified": 9, "currNode": "b"}
+    extra = [
+        {"type": "IMAGE", "name": "p", "base64Url": "data:image/png;base64,AAAA"},
+        {"type": "TEXT", "content": "t"},
+    ]
+    sent = [
+        {"id": "a", "role": "user", "content": "hi", "timestamp": 1, "parent": "root", "extra": extra},
+        {"id": "b", "role": "assistant", "content": "yo", "timestamp": 2, "parent": "a", "toolCalls": [{"id": "1"}]},
+    ]
+    lines = b"\n".join(json.dumps(each).encode() for each in (head, *({"type": "message", "message": m} for m in sent)))
+    messages = {each["id"]: {"id": each["id"], "role": "user", "parentId": None, "content": "hi"} for each in sent}
+    theirs = [{"id": "x", "title": "t", "chat": {"title": "t", "history": {"messages": messages, "currentId": "b"}}}]
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as file:
+        for name in ("a.jsonl", "b.jsonl"):
+            file.writestr(zipfile.ZipInfo(name), lines, zipfile.ZIP_STORED if name < "b" else zipfile.ZIP_DEFLATED)
+    return [
+        lines,
+        json.dumps({"conv": head, "messages": sent}).encode(),
+        json.dumps(theirs).encode(),
+        packed.getvalue(),
+    ]
+
+
+def _export(data: bytes) -> bool:
+    try:
+        arrived = list(each_arrived(io.BytesIO(b"".join(for_store(data))).read))
+    except BadRequest:
+        return False
+    carton = msgspec.json.decode(b"".join(for_page(data)), type=Carton)
+    assert [each.conversation for each in carton.conversations] == [each.conversation for each in arrived]
+    return True
+
+
+def _bundles() -> list[bytes]:
+    content = b"abc" * 200
+    sha256 = hashlib.sha256(content).hexdigest()
+    file = PayloadFile(path="llama-server", size=len(content), sha256=sha256)
+    item = Item(kind="engine", name="linux-x64-cpu/b100", digest=digest_of([file]), files=(file,))
+    blob = Blob(sha256=sha256, size=len(content), chunks=(sha256,))
+    manifest = Manifest(
+        format=FORMAT, version="1", target="linux-x64", made="", part=1 << 20, items=(item,), blobs=(blob,)
+    )
+    found = b""
+    for name, each in (("bundle.json", msgspec.json.encode(manifest)), ("bundle.json.sig", bytes(64)), ("x", content)):
+        head = tarfile.TarInfo(name)
+        head.size = len(each)
+        found += head.tobuf(tarfile.GNU_FORMAT) + each + bytes(-len(each) % 512)
+    return [found]
+
+
+def _bundle(data: bytes) -> bool:
+    path = _place() / "b"
+    path.write_bytes(data)
+    try:
+        with Bundle(path) as bundle:
+            bundle.verify(lambda: None, lambda _: None)
+    except UsageError:
+        return False
+    finally:
+        path.unlink()
+    return True
+
+
 # ---- messages --------------------------------------------------------------------------------------------------------
 
 MCP = [
@@ -447,6 +520,8 @@ PARSERS = {
         share=0.5,
     ),
     "archive": Parser(seeds=_archives(), words=ARCHIVE_WORDS, read=_archive, share=0.02),
+    "bundle": Parser(seeds=_bundles(), words=[*JSON_WORDS, *ARCHIVE_WORDS], read=_bundle, least=0.01, share=0.1),
+    "conversations": Parser(seeds=_exports(), words=[*JSON_WORDS, *ARCHIVE_WORDS], read=_export, share=0.1),
     "mcp": Parser(seeds=MCP, words=JSON_WORDS, read=_mcp),
     "rpc": Parser(seeds=RPC, words=GGUF_WORDS, read=_rpc),
 }

@@ -6,16 +6,27 @@
 from __future__ import annotations
 
 import random
+from contextlib import suppress
 from pathlib import Path
+from shutil import rmtree
 
 import pytest
 from damage import corpus, damaged, examine, fuzz
+from hostile_files import any_tar, any_zip
+from memory import peak, read_file_apart
 from parsers import PARSERS
+
+from appliance.core.archives import BadArchive
+from appliance.engines.unpacking import read_member, unpack
 
 FEW = 2_000
 DEEP = 1_000_000
 SHARES = 4
 """Runs of one parser, which go to different processes."""
+LIE = 1000
+"""One archive that lies takes as long as so many inputs."""
+MOST_UNPACKING, MOST_READING = 110 << 20, 600 << 20
+"""Bytes of memory, see docs/reliability.md."""
 
 
 @pytest.mark.parametrize("part", range(SHARES))
@@ -27,6 +38,28 @@ def test_damaged_inputs(name: str, part: int, request: pytest.FixtureRequest, tm
     accepted = fuzz(parser, (damaged(parser, chance) for _ in range(inputs)), tmp_path / f"{name}-{part}")
     print(f"{name}: {inputs} inputs, {accepted} accepted")
     assert inputs < 100 or accepted >= inputs * parser.least, "most of the damage must leave something to be read"
+
+
+@pytest.mark.parametrize("part", range(SHARES))
+@pytest.mark.parametrize("kind", ["zip", "tar.gz"])
+def test_archives_that_lie(kind: str, part: int, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    """Small archives that would become large: unpacked here, and read as exports by the process that is for that."""
+    chance = random.Random(f"{kind} {part}")
+    asked = request.config.getoption("--fuzz") or (DEEP if request.config.getoption("--deep") else FEW)
+    for number in range(max(asked // LIE, 2)):
+        data = (any_zip if kind == "zip" else any_tar)(chance)
+        archive = tmp_path / f"lie.{kind}"
+        archive.write_bytes(data)
+        before = peak(anew=True)
+        with suppress(BadArchive):
+            read_member(archive, "engine.json", 1 << 16)
+        with suppress(BadArchive):
+            unpack(archive, tmp_path / "into")
+        rmtree(tmp_path / "into", ignore_errors=True)
+        assert peak() - before < MOST_UNPACKING, (number, archive)
+        if kind == "zip":
+            verdict, _, most = read_file_apart("import", data)
+            assert most < MOST_READING, (number, archive, verdict)
 
 
 @pytest.mark.parametrize(("name", "data"), [(name, data) for name in PARSERS for data in corpus(name)])
