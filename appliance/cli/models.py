@@ -147,13 +147,7 @@ def _exactly(snapshot: Snapshot, name: str) -> Model:
 
 async def _refuse_running(server: Server, model: Model) -> None:
     """Refuse to remove a model that a server has loaded. If no server answers, none has it."""
-    try:
-        entries = (await ask(server, "GET", "/models", ModelList)).data
-    except (NotRunning, Refused, ServerFailed):
-        if server.named:
-            raise
-        return
-    if any(entry.id == model.id and entry.status.value not in NOT_RUNNING for entry in entries):
+    if (await _states(server) or {}).get(model.id, NOT_RUNNING[0]) not in NOT_RUNNING:
         raise Conflict(
             f"'{model.id}' is running on the server at {server.url}; 'llama-appliance unload {model.id}' unloads it"
         )
@@ -253,12 +247,14 @@ def _stores(sources: Sources) -> list[str]:
 
 
 async def _states(server: Server) -> dict[str, str] | None:
-    """Return every model's state by its id, or None when no server runs. A server that the user named must be there."""
+    """Return every model's state by its id, None when no server tells. A server that the user named must be there."""
     try:
         answer = await ask(server, "GET", "/models", ModelList)
-    except (NotRunning, Refused, ServerFailed):
+    except (NotRunning, Refused, ServerFailed) as cause:
         if server.named:
             raise
+        if isinstance(cause, Refused):
+            say(f"the server does not say which models are loaded: {cause.message}")
         return None
     return {entry.id: entry.status.value for entry in answer.data}
 

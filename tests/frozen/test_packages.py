@@ -54,8 +54,13 @@ until_active() {
 DEB = f"""
 files >/tmp/before
 section install; {DEB_WAYS[0]}; echo "status $?"
-section key; rights; without_key; llama-appliance ls; echo "status $?"
-for file in /etc/default/llama-appliance /etc/llama-appliance/key.env; do setpriv --reuid 65534 cat $file && echo read; done
+section key; rights; without_key
+section verbs; llama-appliance ls; for verb in ps "run starter hi"; do llama-appliance $verb; echo "status $?"; done
+(export $(cat /etc/llama-appliance/key.env); llama-appliance ps; echo "status $?")
+section others
+for file in /etc/default/llama-appliance /etc/llama-appliance/key.env; do
+    setpriv --reuid 65534 cat $file && echo read
+done
 section status; llama-appliance service status --json
 section user; ps -o user:20= -p "$(property MainPID)"
 section chat; chat
@@ -75,8 +80,8 @@ section data; touch /var/lib/llama-appliance/mine; echo '#edited' >>/etc/default
 section upgrade; dpkg -i /newer.deb; echo "status $?"; systemctl is-active llama-appliance; chat
 grep -c edited /etc/default/llama-appliance; ls /var/lib/llama-appliance/mine
 section key-stays; rights; without_key
-section keyless; rm /etc/llama-appliance/key.env; chmod 644 /etc/default/llama-appliance
-dpkg -i /newer.deb >/dev/null 2>&1; rights; without_key
+section keyless; mv /etc/llama-appliance/key.env /tmp; chmod 644 /etc/default/llama-appliance
+dpkg -i /newer.deb >/dev/null 2>&1; rights; without_key; mv /tmp/key.env /etc/llama-appliance
 section upgraded-stopped; systemctl stop llama-appliance; dpkg -i /newer.deb >/dev/null 2>&1
 systemctl is-active llama-appliance
 section remove; {DEB_WAYS[1]}; echo "status $?"; ls -d /var/lib/llama-appliance/mine /usr/lib/llama-appliance
@@ -115,10 +120,10 @@ def test_the_deb_from_install_to_purge(tmp_path: Path) -> None:
         "listening on http://127.0.0.1:8080",
     )
     assert "sudo cat /etc/llama-appliance/key.env" in said["install"]
-    assert said["key"].startswith("600 root\n600 root\n401\n")
-    assert "root finds that of this machine's service in /etc/llama-appliance/key.env" in said["key"]
-    assert "status 2" in said["key"]
-    assert said["key"].count("Permission denied") == 2
+    assert said["key"] == "600 root\n600 root\n401\n"
+    assert said["verbs"].count("root finds that of this machine's service in /etc/llama-appliance/key.env") == 3
+    assert [line for line in said["verbs"].splitlines() if "status" in line] == ["status 2", "status 2", "status 0"]
+    assert said["others"].count("Permission denied") == 2
     assert said["user"].strip() == "llama-appliance"
     assert "appliance" in answer(said["chat"])
     assert said["engine"] == "1\n"
@@ -155,7 +160,8 @@ section key; rights; without_key
 section chat; until_active 0; chat
 section upgrade; rpm -U --force /llama-appliance*.rpm; echo "status $?"; systemctl is-active llama-appliance
 section remove; {RPM_WAYS[1]}; echo "status $?"; systemctl is-active llama-appliance
-section left; rm -rf /var/lib/llama-appliance /var/cache/llama-appliance /etc/llama-appliance; files >/tmp/after; diff /tmp/before /tmp/after
+section left; rm -rf /var/lib/llama-appliance /var/cache/llama-appliance /etc/llama-appliance
+files >/tmp/after; diff /tmp/before /tmp/after
 """
 ONE_FILE = f"""
 mkdir -p /opt /usr/local/bin; mv /llama-appliance*.AppImage /opt; chmod +x /opt/llama-appliance*
