@@ -33,7 +33,7 @@ from appliance.core.config.types import Config
 from appliance.core.engines.choice import Standing
 from appliance.core.engines.proofs import SPEED_KEPT
 from appliance.core.llama import flags
-from appliance.core.llama.older import modern_words
+from appliance.core.llama.older import SHORTHANDS, modern_words
 from appliance.core.runs.messages import FailReason, FinishReason, RunState
 from appliance.core.runs.slash import FAMILIES
 from appliance.core.settings import HttpSettings
@@ -68,6 +68,10 @@ ABSENT = "absent"
 
 flags_of = partial(re.findall, r"(?<![\w-])--[a-z][a-z0-9-]+")
 """The options that a page names."""
+
+
+spelled = partial(re.findall, r"(?<![\w-])--[a-z][a-z0-9_.-]*[a-z0-9]")
+"""The options of llama-server that a page names; some have a point in them."""
 
 
 def options(commands: Iterable[click.Command]) -> set[str]:
@@ -150,9 +154,9 @@ def test_flags_in_the_documents_exist() -> None:
     known = options(commands)
     bootstrap = page("bootstrap.py") + page("llama-builds/build.py")
     suites = page("tools/upstream_suite/run.py")
-    for flag in re.findall(r"(?<![\w-])--[a-z][a-z_-]+", STAND_IN):
+    for flag in spelled(STAND_IN):
         older = modern_words([flag]) != ([flag], [])
-        assert flags.lookup(flag) or older or flag in bootstrap or f'"{flag}"' in suites, flag
+        assert flags.lookup(flag) or older or flag in known or flag in bootstrap or f'"{flag}"' in suites, flag
     for flag in flags_of(README + COMMANDS + HTTP):
         assert flag in known or flags.lookup(flag) or flag in bootstrap or flag == "--help", flag
     assert set(flags_of(AGENTS)) <= options([run_agent, serve])
@@ -160,9 +164,45 @@ def test_flags_in_the_documents_exist() -> None:
     assert set(flags_of(SWAP)) <= options([*config.commands.values(), serve])
 
 
-def test_every_option_that_the_stand_in_acts_on_is_documented() -> None:
-    for flag in (*FRONT, *REMOTE, *ANSWERED_BY_ENGINE):
-        assert f"`{flag}`" in STAND_IN, flag
+ALSO_HERE = ("--timeout", "--sse-ping-interval", "--offline", "--log-disable", "--ui-config", "--ui-config-file")
+"""What this program acts on, and the engine gets as well."""
+
+
+def table_of(heading: str) -> list[tuple[str, str]]:
+    """The two columns of the first table below a heading of the stand-in's page."""
+    section = STAND_IN.split(f"\n## {heading}\n", 1)[1]
+    rows = re.search(r"\|---\|---\|\n((?:\|.*\n)+)", section)
+    assert rows is not None
+    found = (re.fullmatch(r"\| (.+?) \| (.+) \|", line) for line in rows[1].splitlines())
+    return [(row[1], row[2]) for row in found if row is not None]
+
+
+def test_every_option_of_llama_server_is_there_once_with_what_becomes_of_it() -> None:
+    named = [(flags.canonical(flag), told) for cell, told in table_of("Options") for flag in spelled(cell)]
+    assert sorted(name for name, _ in named) == sorted(flag.name for flag in flags.FLAGS)
+    acted_on = {flags.canonical(flag) for flag in (*FRONT, *REMOTE, *ANSWERED_BY_ENGINE, "--help", *SHORTHANDS)}
+    also_here = {flags.canonical(flag) for flag in ALSO_HERE}
+    removed = {flag.name for flag in flags.FLAGS if flag.kind is flags.Kind.REMOVED}
+    passed_on = {name for name, told in named if told.startswith("the engine gets them as written")}
+    assert passed_on == {flag.name for flag in flags.FLAGS} - acted_on - also_here - removed
+    assert also_here == {name for name, told in named if told.startswith("both") or "ui_settings" in told}
+    assert removed == {name for name, told in named if told.startswith("removed")}
+
+
+SWITCHED_ON = ("/tools", "/cors-proxy")
+"""Routes that a server has only where somebody asked for them."""
+
+
+async def test_every_route_of_llama_server_is_there(open_server: OpenServer) -> None:
+    told = set(re.findall(r"`(/[\w/.-]+)", " ".join(cell for cell, _ in table_of("Routes"))))
+    passed = {path for path in routes.POSTED if path not in routes._MEDIA and not path.startswith("/audioapi")}
+    assert sorted(passed - told) == []
+    settings = HttpSettings()
+    async with open_server() as server:
+        app = create_app(settings, settings.listen, server.traffic, Bodies(settings), server.owners)
+    own = {rule.rule.partition("<")[0] for rule in app.url_map.iter_rules()}
+    known = {*routes.POSTED, *routes._ASK, *own, routes.STREAM, routes.LOOKUP, "/slots/ID", *SWITCHED_ON}
+    assert sorted(told - known) == []
 
 
 # ---- agent runs ------------------------------------------------------------------------------------------------------

@@ -68,6 +68,8 @@ class Options:
         self.parallel = 4
         self.ctx_size = 4096
         self.mmproj = ""
+        self.output = "text"
+        """What it says that its answers are: ``decisions``, for a model that decides."""
         self.slot_save_path = ""
         self.metrics = False
         self.slots = True

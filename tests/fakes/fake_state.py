@@ -47,7 +47,7 @@ class State:
             "aliases": sorted(self.options.alias.split(",")) if self.options.alias else [self.name],
             "tags": [],
             "object": "model",
-            "architecture": {"input_modalities": inputs, "output_modalities": ["text"]},
+            "architecture": {"input_modalities": inputs, "output_modalities": [self.options.output]},
             "created": int(time.time()),
             "owned_by": "llamacpp",
             "meta": meta | {"n_embd": 8, "n_params": 1000, "size": 1000, "ftype": "Q8_0"},

@@ -44,6 +44,15 @@ async def test_the_list_has_llama_servers_shape(open_server: OpenServer, fake_mo
         assert entry["meta"]["n_ctx"] == 4096
 
 
+async def test_a_loaded_model_says_itself_what_it_takes_and_gives(open_server: OpenServer, fake_model: Path):
+    decides = model(fake_model, "decides", args=("--mmproj", "x", "--output", "decisions"))
+    async with open_server(models=[decides]) as server:
+        await server.ask("POST", "/models/load", {"model": "decides", "wait": True})
+        [entry] = (await server.ask("GET", "/models")).json["data"]
+        told = {"input_modalities": ["text", "image", "audio"], "output_modalities": ["decisions"]}
+        assert entry["architecture"] == told
+
+
 async def test_reload_looks_at_the_disk_again(open_server: OpenServer):
     async with open_server() as server:
         assert (await server.ask("GET", "/v1/models?reload=1")).json == {"data": [], "object": "list"}

@@ -190,11 +190,11 @@ class Updated(Struct, frozen=True, kw_only=True):
 
     changed: bool
     build: str
-    """What was offered."""
+    """The build that was offered."""
     release: str
     """The version of llama.cpp that it is; empty for a build between two."""
     before: str
-    """What was in use."""
+    """The build that was in use."""
     channel: UpdateChannel
     why: str
     """Why nothing has changed; empty if something has."""

@@ -137,7 +137,7 @@ class Entry(Struct, frozen=True, kw_only=True):
 
 
 UpdateChannel = Literal["latest", "stable"]
-"""What an update takes: the newest build, or the newest that is a version of llama.cpp."""
+"""Updates take the newest build, or the newest that is a version of llama.cpp."""
 
 
 class Release(Struct, frozen=True, kw_only=True):
@@ -154,7 +154,7 @@ class Catalogue(Struct, frozen=True, kw_only=True):
     releases: tuple[Release, ...] = ()
 
     def version_of(self, build: str) -> str:
-        """Return ``0.6.0`` of ``b11429``; empty for a build that is no version."""
+        """Return ``0.6.0`` of ``b11429``; empty for a build without one."""
         number = self._number(build)
         same = (one.version for one in self.releases if number is not None and self._number(one.build) == number)
         return next(same, "")

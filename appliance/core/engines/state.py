@@ -86,7 +86,7 @@ class State(Struct, frozen=True, kw_only=True):
     models: Mapping[str, str] = NOTHING
     """The same by model id."""
     channel: UpdateChannel = "latest"
-    """What ``engines update`` takes, since somebody chose it."""
+    """The builds that ``engines update`` takes, as somebody chose."""
     lines: tuple[Line, ...] = ()
     withdrawn: Mapping[str, str] = NOTHING
     """Builds that were rolled back, with the reason: they go behind all others."""

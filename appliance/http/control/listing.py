@@ -229,7 +229,8 @@ def _entry(
         "can_remove": model.source == "cache",
     }
     if state in RUNNING and status is not None:
-        entry |= {key: value for key, value in _told_by_engine(status.ready_info).items() if key not in entry}
+        told_by_it = _told_by_engine(status.ready_info)
+        entry |= {key: told_by_it[key] for key in told_by_it if key not in entry or key == "architecture"}
         if "meta" not in entry and model.info is not None:
             entry["meta"] = _meta(model.info, model.size)
     return entry
