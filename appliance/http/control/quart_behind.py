@@ -58,7 +58,8 @@ class QuartBehind:
         """Raises what reading the body raises."""
         request = visit.request
         follows = request.path.startswith(FOLLOWED) or request.path == STREAM
-        body = b"" if visit.body.complete else await visit.body.read(_limit(request.path))
+        # A public path wants no body, and a stranger gets no room for one.
+        body = b"" if visit.body.complete or request.public else await visit.body.read(_limit(request.path))
         lent = _Lent(connection, _written(request, head, body))
         if follows:
             connection.leaving = lent.over.set
@@ -70,7 +71,7 @@ class QuartBehind:
             if event["type"] == "http.response.start":
                 own.status = event["status"]
                 headers = [*event["headers"], (b"server", b"llama-appliance"), *own.own_headers]
-                own.stays = own.stays and head.http_version == "1.1" and not connection.ending
+                own.stays = own.stays and head.http_version == "1.1" and not connection.ending and visit.body.complete
                 if field(headers, b"connection") is not None:
                     own.stays = False
                 elif not own.stays:

@@ -259,14 +259,15 @@ class Sockets:
         visit = websocket_visit(request, connection, head, self._bodies)
         self._traffic.lifetime.requests.begin(visit.cancel)
         try:
-            await answer_handshake(visit, connection, head, partial(self._serve, visit))
+            await answer_handshake(visit, connection, head, partial(self._serve, visit, connection))
         finally:
             self._traffic.lifetime.requests.end(visit.cancel)
 
-    async def _serve(self, visit: Visit, handshake: Handshake) -> None:
+    async def _serve(self, visit: Visit, connection: Connection, handshake: Handshake) -> None:
         request = visit.request
         self._guard.check_place(request)
         self._guard.check_key(request)
+        connection.stranger = False
         if request.path == LINK_PATH:
             await self._link(request, handshake)
             return

@@ -69,6 +69,7 @@ class Gateway:
 
     async def answer(self, connection: Connection, head: Head) -> bool:
         """See `Answers`. Whatever goes wrong becomes an answer here."""
+        connection.stranger = True
         request = read_request(head, self._settings.api_prefix, connection.peer)
         if self._settings.health is not None and request.path == self._settings.health:
             request = structs.replace(request, path=HEALTH, target=HEALTH)
@@ -88,7 +89,7 @@ class Gateway:
         try:
             with visit.scope:
                 if await self._let_in(visit):
-                    record.admitted = True
+                    record.admitted, connection.stranger = True, request.public
                     if route is not None:
                         await self._pipeline.answer(visit)
                     else:
