@@ -34,8 +34,6 @@ HEAD_TIMEOUT = 15.0
 """Seconds for a request head to arrive, from the connection's start or the head's first bytes."""
 LAST_HEAD = 1.0
 """The same when the server has begun to end, or has no place for the client; and then the time to see the answer."""
-KEEPS = 2.0
-"""Seconds for which nobody else gets the place of a client that is waited for: its request may be on its way."""
 IDLE_TIMEOUT = 75.0
 """Seconds that a connection may wait for its next request; nginx's default."""
 LINGER = 5.0
@@ -168,8 +166,7 @@ class Connection:
                     stays = await carried.go_on()
                 elif raw:
                     if self.turned_away:
-                        await self._refuse(FULL)
-                        return
+                        raise FULL
                     head = read_request(raw)
                     self._expects = head.expects
                     stays = await self._answers.answer(self, head)
@@ -181,7 +178,7 @@ class Connection:
                 if self._buffer:
                     await trio.lowlevel.checkpoint()  # others have their turn between pipelined requests
                 self._wait_for_next()
-        except RequestError as error:
+        except (RequestError, Busy) as error:
             await self._refuse(error)
         except Overdue:
             if self._buffer or self._first:
@@ -249,8 +246,7 @@ class Connection:
             return False
         if not data or (carried := self._answers.begin(self, data)) is None:
             return False
-        self._carried, self._first, self._idle, self.due = carried, False, False, math.inf
-        self.stranger = False  # its key was looked at
+        self._carried, self._first, self._idle, self.stranger, self.due = carried, False, False, False, math.inf
         return not carried.halted
 
     async def _receive_next(self) -> bytes:
@@ -301,8 +297,6 @@ class Connection:
             if body.length is None:
                 return await self._read_chunked(body)
             return await self._read_sized(body, body.length)
-        except Overdue:
-            raise BodyTooSlow(self._settings.body_stall) from None
         except BodyError as error:
             raise BadRequest(f"the chunked body of the request is malformed: {error}") from None
 
@@ -316,7 +310,7 @@ class Connection:
         content, left, pace = BytesIO(), length - len(buffer), Pace()
         content.write(buffer)
         while left:
-            left -= content.write(await self._receive_body(min(left, BODY_PIECE), pace))
+            left -= content.write(await self.receive_at(pace, min(left, BODY_PIECE)))
             body.grow_to(length - left)
         return content.getvalue()  # the very bytes that were written: no second copy, however long it is
 
@@ -331,23 +325,21 @@ class Connection:
             if chunked.complete:
                 self._buffer = chunked.rest
                 return content.getvalue()
-            data = await self._receive_body(BODY_PIECE, pace)
+            data = await self.receive_at(pace)
 
-    async def _receive_body(self, most: int, pace: Pace) -> bytes:
-        data = await self.receive_at(pace, most)
+    async def receive_at(self, pace: Pace, size: int = BODY_PIECE) -> bytes:
+        """The next bytes of a body. Raises ClientLeft, and BodyTooSlow for a client that is ``body_stall`` behind."""
+        began, stall = trio.current_time(), self._settings.body_stall
+        self.due = began + stall - pace.behind
+        try:
+            data = await self.receive(size)
+        except Overdue:
+            raise BodyTooSlow(stall) from None
+        finally:
+            self.due = math.inf
         if not data:
             self._lose()
             raise ClientLeft
-        return data
-
-    async def receive_at(self, pace: Pace, size: int) -> bytes:
-        """As `receive`; Overdue is also raised when the client is behind ``pace`` for ``body_stall`` seconds."""
-        began = trio.current_time()
-        self.due = began + self._settings.body_stall - pace.behind
-        try:
-            data = await self.receive(size)
-        finally:
-            self.due = math.inf
         pace.passed(trio.current_time() - began, len(data))
         return data
 
@@ -379,14 +371,13 @@ class Connection:
     async def flush(self) -> None:
         """Return when the system has taken all. A client that takes nothing for ``write_stall`` seconds is cut off.
 
-        A stranger has to take an answer as fast as everybody has to send a body.
+        So is a stranger that is so far behind the least rate: a little now and then would do for ever.
         """
         try:
             while self._unsent and not self.gone:
-                began, patience = trio.current_time(), self._settings.write_stall
-                if self.stranger:
-                    patience = min(patience, max(self._settings.body_stall - self._pace.behind, 0.0))
-                with trio.move_on_after(patience) as stall:
+                began = trio.current_time()
+                behind = self._pace.behind if self.stranger else 0.0
+                with trio.move_on_at(began + self._settings.write_stall - behind) as stall:
                     await trio.lowlevel.wait_writable(self.socket)
                 if stall.cancelled_caught:
                     break

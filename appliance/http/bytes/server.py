@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 import trio
 
 from appliance.core.settings import HttpSettings, Listen, UnixSocket
-from appliance.http.bytes.connection import KEEPS, LAST_HEAD, Answers, Connection
+from appliance.http.bytes.connection import LAST_HEAD, Answers, Connection
 from appliance.http.bytes.listening import Listener
 from appliance.http.bytes.tls import Certificates, TlsSocket
 from appliance.platform.poller import Poller
@@ -21,8 +21,10 @@ KEPT_FOR_FILES = 64
 """Places that only clients of a socket in the file system can take: nobody on the network keeps those out."""
 TURNED_AWAY = 128
 """Clients at once that are told that there is no place for them, but no more than there are places."""
+KEEPS = 2.0
+"""Seconds for which nobody else gets the place of a client that is waited for: its request may be on its way."""
 BRIEFLY = 0.25
-"""Seconds for which a client keeps a place from an address that has fewer."""
+"""The same where somebody of an address with fewer places wants it."""
 ACCEPTED_AT_ONCE = 8
 """Connections taken before other tasks have their turn, so that the first of many does not wait for the last."""
 LAST_WORDS = 0.5

@@ -85,7 +85,7 @@ class Gateway:
         sink = self._traffic.recorder.watch(record, followed(answer, route)) if metered else answer
         visit = Visit(request, route, sink, record, body, connection)
         self._traffic.metrics.under_way += 1
-        self._traffic.lifetime.requests.begin(visit.cancel)
+        self._traffic.lifetime.requests.begin(visit.cancel, request)
         try:
             with visit.scope:
                 if await self._let_in(visit):
@@ -106,7 +106,7 @@ class Gateway:
         record, own = carried.record, carried.own
         visit = Visit(record.request, carried.route, carried.sink, record, carried.body, carried.connection)
         carried.let_go()
-        self._traffic.lifetime.requests.begin(visit.cancel)
+        self._traffic.lifetime.requests.begin(visit.cancel, record.request)
         try:
             with visit.scope, carried.entry as entry:
                 entry.cancel = visit.cancel
