@@ -291,12 +291,16 @@ async def test_an_answer_that_needs_no_key_has_to_be_taken_at_a_rate(
         await stranger.send("GET", "/large.bin")
         for client in (keyed, stranger):
             assert (await client.head()).status_code == 200
+
+        async def both_read() -> None:
+            while True:
+                assert await stranger.data()
+                assert await keyed.data()
+                await trio.sleep(0.05)
+
         with trio.fail_after(3 * PATIENCE):
             with pytest.raises(trio.BrokenResourceError):
-                while True:
-                    assert await stranger.data()
-                    assert await keyed.data()
-                    await trio.sleep(0.05)
+                await both_read()
             for _ in range(20):
                 assert await keyed.data()
 

@@ -1,4 +1,4 @@
-"""How fast a client has to send a body, and to take an answer."""
+"""The speed at which a client has to send a body, and to take an answer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ LEAST_RATE = KIB
 
 
 class Pace:
-    """How many seconds a client is behind `LEAST_RATE`: a leaky bucket that never runs below empty.
+    """The seconds that a client is behind `LEAST_RATE`: a leaky bucket that never runs below empty.
 
     Every second of waiting for it adds one, every `LEAST_RATE` bytes take one away. A client that stays below some
     limit of seconds has passed, in every stretch of waiting, at least what the rate wants of the stretch without that

@@ -199,9 +199,7 @@ class Clients:
             self._take(client, connections, full=full, last=last)
         return True
 
-    def _take(
-        self, sock: socket.socket | TlsSocket, connections: trio.Nursery, *, full: bool, last: bool
-    ) -> None:
+    def _take(self, sock: socket.socket | TlsSocket, connections: trio.Nursery, *, full: bool, last: bool) -> None:
         """It counts from now on: many are accepted before the first one's task runs."""
         try:
             connection = Connection(sock, self._answers, self._poller, self._settings)
