@@ -161,7 +161,7 @@ async def open_appliance(settings: AppSettings, places: Places) -> AsyncGenerato
             def adopt(config: Config) -> Sequence[str]:
                 streams.adopt(config.streams)
                 agents.adopt(config.runs)
-                guard.adopt((*http.api_keys, *config.api_keys))
+                traffic.lifetime.requests.revoke(guard.adopt((*http.api_keys, *config.api_keys)))
                 return traffic.adopt(config)
 
             configuration = _configuration(settings, fleet, catalog, peers, adopt)

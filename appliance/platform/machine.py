@@ -61,8 +61,10 @@ def engine_threads() -> int:
 
 MOST_CLIENTS = 4000
 OWN_FILES = 192
-"""Descriptors for everything but clients: model processes (three each), the stores, the log, tools, peers. A program
-that may have less than twice as many keeps half, and `LOOKS`: 37 are open with one model that runs."""
+"""Descriptors for everything but clients with a place: model processes (three each), the stores, the log, tools, peers,
+and clients without a place, which get a 503. A program that may have less than twice as many keeps half, and `LOOKS`:
+37 are open with one model that runs.
+"""
 LOOKS = 24
 """Descriptors that are open for moments, while processes look at engines."""
 PER_CLIENT = 2

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import trio
 import trio.lowlevel
 from http_harness import CHAT, Appliance, Client, OpenServer, chat, model
 from swap_harness import Configure, configure
-from waiting import PATIENCE
+from waiting import PATIENCE, until
 
 from appliance.catalog.catalog import Snapshot
 from appliance.core.config.types import Config, ModelConfig, Peer
@@ -291,27 +292,61 @@ async def test_head_of_the_feed_has_no_body(open_server: OpenServer):
         assert (answer.status, answer.header("content-type")) == (200, "text/event-stream")
 
 
-@pytest.mark.parametrize("path", ["/api/events", "/logs/stream", "/models/sse?snapshot=1"])
-async def test_readers_beyond_the_limit_are_refused_until_one_leaves(
-    open_server: OpenServer, monkeypatch: pytest.MonkeyPatch, path: str
+UPGRADE = (
+    "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+    "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+)
+READERS = {
+    "/api/events": "",
+    "/logs/stream": "",
+    "/models/sse?snapshot=1": "",
+    "/api/conversations/events": "",
+    "/api/runs/RUN/events": "",
+    "/v1/stream/c?from=0": "",
+    "/v1/stream?conv_id=c": "",
+    "/v1/stream/ws": UPGRADE,
+    "/api/link": UPGRADE,
+}
+"""The answers without an end, with what their requests have in their heads."""
+
+
+async def test_readers_of_every_kind_beyond_the_limit_are_refused_until_one_leaves(
+    open_server: OpenServer, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(traffic, "MAX_FEEDS", 2)
-    async with open_server() as server:
-        async with server.connect() as one, server.connect() as two:
-            for client in (one, two):
-                await client.send("GET", path)
-                assert (await client.head()).status_code == 200
-            with trio.fail_after(PATIENCE):
-                while server.traffic.lifetime.feeds.open < 2:  # noqa: ASYNC110
-                    await trio.sleep(0.01)
-            full = await server.ask("GET", "/api/events")
-            assert (full.status, full.error["reason"], full.header("retry-after")) == (503, "busy", "10")
-        with trio.fail_after(PATIENCE):
-            while not await _is_let_in(server, path):  # noqa: ASYNC110
-                await trio.sleep(0.02)
+    monkeypatch.setattr(traffic, "MAX_FEEDS", len(READERS))
+    async with open_server() as server, server.connect() as asker:
+        endless = json.dumps(chat(stream=True, tokens=3, stall_after_tokens=2)).encode()
+        await asker.send("POST", CHAT, endless, [("X-Conversation-Id", "c")])
+        await asker.head()
+        run = {"model": "alpha", "user_prompt": "hi", "params": {"fake": {"stall_after_tokens": 2}}}
+        run_id = (await server.ask("POST", "/api/runs", run)).json["id"]
+        feeds = server.traffic.lifetime.feeds
+        async with AsyncExitStack() as readers:
+            for path in READERS:
+                client = await readers.enter_async_context(server.connect())
+                assert await _asked(client, path, run_id) in ("101", "200"), path
+            assert feeds.open == len(READERS)
+            for path in READERS:
+                async with server.connect() as client:
+                    assert await _asked(client, path, run_id) == "503 busy, again in 10", path
+        await until(lambda: feeds.open, lambda left: left == 0)
+        for path in READERS:
+            async with server.connect() as client:
+                assert await _asked(client, path, run_id) in ("101", "200"), path
 
 
-async def _is_let_in(server: Appliance, path: str) -> bool:
-    async with server.connect() as client:
-        await client.send("GET", path)
-        return (await client.head()).status_code == 200
+async def _asked(client: Client, path: str, run_id: str) -> str:
+    """Ask for one of these, and return what came of it."""
+    head = f"GET {path.replace('RUN', run_id)} HTTP/1.1\r\nHost: localhost\r\n{READERS[path]}\r\n"
+    await client.stream.send_all(head.encode())
+    received = b""
+    with trio.fail_after(PATIENCE):
+        while b"\r\n\r\n" not in received or (b" 503 " in received and b"}}" not in received):
+            received += await client.stream.receive_some(1 << 16)
+    status = received.split(b" ")[1].decode()
+    if status != "503":
+        return status
+    again = re.search(rb"(?i)retry-after: (\d+)", received)
+    assert again is not None
+    reason = json.loads(received[received.index(b"{") :])["error"]["reason"]
+    return f"503 {reason}, again in {again[1].decode()}"

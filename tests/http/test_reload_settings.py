@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 
+import h11
 import pytest
 import trio
-from http_harness import CHAT, OpenServer, chat
+from http_harness import CHAT, Client, OpenServer, chat
 from reload_harness import RELOAD, File, load, pid, program_log, reload, wait_state
-from waiting import PATIENCE
+from waiting import PATIENCE, until
 
 from appliance.core.settings import HttpSettings
 
@@ -75,6 +77,57 @@ async def test_keys_change_at_once(open_server: OpenServer, file: File) -> None:
         file.write({"m": ()})
         assert (await server.ask("POST", RELOAD, headers=new)).status == 200
         assert (await server.ask("GET", "/running")).status == 200
+
+
+async def test_what_a_key_has_begun_ends_when_it_is_revoked(open_server: OpenServer, file: File) -> None:
+    """Streams, carried or not, kept ones, feeds and websockets; those of other keys go on."""
+    old, kept = ("Authorization", "Bearer old"), ("Authorization", "Bearer kept")
+    endless = json.dumps(chat("m", stream=True, tokens=3, stall_after_tokens=2)).encode()
+    asks = [("POST", CHAT, endless, ()), ("POST", CHAT, endless, (("X-Conversation-Id", "a"),))]
+    asks += [("GET", "/api/events", None, ()), ("GET", "/logs/stream", None, ())]
+    async with open_server(config=file.write({"m": ()}, apiKeys=["old", "kept"])) as server, AsyncExitStack() as stack:
+        assert (await server.ask("POST", CHAT, chat("m"), [kept])).status == 200
+        ended, going_on = [[await stack.enter_async_context(server.connect()) for _ in asks] for _ in range(2)]
+        for clients, key in ((ended, old), (going_on, kept)):
+            for client, (method, path, body, more) in zip(clients, asks, strict=True):
+                await client.send(method, path, body, [key, *((name, value + key[1][-3:]) for name, value in more)])
+                assert (await client.head()).status_code == 200
+        socket = await stack.enter_async_context(server.connect())
+        await socket.stream.send_all(
+            b"GET /v1/stream/ws HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer old\r\nConnection: Upgrade\r\n"
+            b"Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+        )
+        assert b" 101 " in await socket.stream.receive_some(1000)
+        file.write({"m": ()}, apiKeys=["kept"])
+        assert (await server.ask("POST", RELOAD, headers=[old])).status == 200
+        with trio.fail_after(PATIENCE):
+            for client in ended[:2]:
+                body = b""
+                while data := await client.data():
+                    body += data
+                assert json.loads(body.rstrip().rpartition(b"data: ")[2])["error"]["reason"] == "invalid_api_key"
+            for client in ended[2:]:
+                assert await _is_cut(client)
+            while await socket.stream.receive_some(1000):
+                pass
+        ids = {"conversation_ids": ["aold", "aept"]}
+        streams = (await server.ask("POST", "/v1/streams/lookup", ids, [kept])).json
+        assert {each["conversation_id"]: each["is_done"] for each in streams} == {"aold": True, "aept": False}
+        traffic = server.traffic
+        left = await until(
+            lambda: (traffic.lifetime.feeds.open, traffic.metrics.under_way), lambda left: left <= (2, len(going_on))
+        )
+        assert left == (2, len(going_on))
+
+
+async def _is_cut(client: Client) -> bool:
+    """Read a feed to its end."""
+    try:
+        while await client.data():
+            pass
+    except (h11.RemoteProtocolError, trio.BrokenResourceError):
+        return True
+    return False
 
 
 async def test_the_last_key_is_not_taken_away_from_a_server_that_others_can_reach(

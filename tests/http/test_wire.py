@@ -6,13 +6,16 @@ import json
 import logging
 import random
 from contextlib import AsyncExitStack
+from pathlib import Path
 
 import pytest
 import trio
 from http_harness import CHAT, Appliance, OpenServer, chat
 from waiting import PATIENCE, SOON
 
+from appliance.core.bodies import pace
 from appliance.http.bytes import connection as connection_module
+from appliance.http.bytes import server as server_module
 
 MIB = 1 << 20
 
@@ -180,6 +183,30 @@ async def test_a_body_that_comes_drop_by_drop_is_a_408(open_server: OpenServer):
         assert (answer.status, answer.error["reason"]) == (408, "body_timeout")
 
 
+@pytest.mark.parametrize("framing", [(), ("Transfer-encoding: chunked",)], ids=["sized", "chunked"])
+async def test_much_of_a_body_at_once_does_not_pay_for_drops(open_server: OpenServer, framing: tuple[str, ...]):
+    """A megabyte would pay for a quarter of an hour if the least rate were an average."""
+    much = b"x" * MIB
+    async with open_server(body_stall=0.6) as server, server.connect() as client:
+        content = b"%x\r\n%b\r\n" % (len(much), much) if framing else much
+        await client.stream.send_all(post(content, *framing, length=None if framing else 2 * MIB))
+
+        async def drip() -> None:
+            try:
+                while True:
+                    await client.stream.send_all(b"1\r\nx\r\n" if framing else b"x")
+                    await trio.sleep(0.1)
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                pass
+
+        with trio.fail_after(PATIENCE):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(drip)
+                answer = await client.answer()
+                nursery.cancel_scope.cancel()
+        assert (answer.status, answer.error["reason"]) == (408, "body_timeout")
+
+
 async def test_a_body_that_stops_coming_is_a_408(open_server: OpenServer):
     async with open_server(body_stall=0.3) as server:
         got = await server.exchange(post(b'{"model"', length=100))
@@ -216,8 +243,11 @@ async def test_an_idle_connection_is_closed_in_time(open_server: OpenServer, mon
             assert await client.stream.receive_some(10) == b""
 
 
-async def test_connections_without_a_request_make_way_for_others(open_server: OpenServer):
+async def test_connections_without_a_request_make_way_for_others(
+    open_server: OpenServer, monkeypatch: pytest.MonkeyPatch
+):
     """Nobody holds all places, by saying nothing or the half of a head, or by having asked once."""
+    monkeypatch.setattr(server_module, "KEEPS", 0.0)
     async with open_server(clients=3) as server, AsyncExitStack() as stack:
         silent, half, idle = [await stack.enter_async_context(server.connect()) for _ in range(3)]
         await half.stream.send_all(b"GET /health HTTP/1.1\r\nHost: loc")
@@ -226,7 +256,62 @@ async def test_connections_without_a_request_make_way_for_others(open_server: Op
         for _ in range(6):
             assert (await server.ask("GET", "/health", patience=5)).status == 200
         with trio.fail_after(PATIENCE):
-            assert await silent.stream.receive_some(10) == b""
+            for client in (silent, half):
+                answer = await client.answer()
+                assert (answer.status, answer.error["reason"], answer.header("retry-after")) == (503, "busy", "1")
+
+
+async def test_clients_that_have_just_come_make_way_for_nobody(open_server: OpenServer):
+    """Each may be about to ask; a client without a place is told so when it does."""
+    async with open_server(clients=2) as server, server.connect() as one, server.connect() as two:
+        for _ in range(3):
+            refused = await server.ask("GET", "/health")
+            assert (refused.status, refused.error["reason"], refused.header("retry-after")) == (503, "busy", "1")
+        async with server.connect() as silent:
+            assert (await silent.answer()).status == 503
+        for client in (one, two):
+            await client.send("GET", "/health")
+            assert (await client.answer()).status == 200
+
+
+async def test_an_answer_that_needs_no_key_has_to_be_taken_at_a_rate(
+    open_server: OpenServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A client with a key may be slow for ever, as long as it takes something within ``write_stall``."""
+    monkeypatch.setattr(pace, "LEAST_RATE", 100 * MIB)
+    size = 32 * MIB
+    (tmp_path / "large.bin").write_bytes(bytes(size))
+    long = json.dumps(chat(stream=True, tokens=1000, token_size=size // 1000)).encode()
+    async with (
+        open_server(api_keys=("k",), static=str(tmp_path), write_stall=4.0) as server,
+        server.connect() as keyed,
+        server.connect() as stranger,
+    ):
+        await keyed.send("POST", CHAT, long, [("Authorization", "Bearer k")])
+        await stranger.send("GET", "/large.bin")
+        for client in (keyed, stranger):
+            assert (await client.head()).status_code == 200
+
+        async def both_read() -> None:
+            while True:
+                assert await stranger.data()
+                assert await keyed.data()
+                await trio.sleep(0.05)
+
+        with trio.fail_after(3 * PATIENCE):
+            with pytest.raises(trio.BrokenResourceError):
+                await both_read()
+            for _ in range(20):
+                assert await keyed.data()
+
+
+async def test_what_a_public_path_is_sent_takes_nobodys_room(open_server: OpenServer):
+    async with open_server(api_keys=("k",), max_bodies=1000) as server, server.connect() as stranger:
+        await stranger.stream.send_all(post(b"x" * 900, path="/health", length=1000))
+        answer = await stranger.answer()
+        assert (answer.status, answer.header("connection")) == (404, "close")
+        body = json.dumps(chat()).encode()
+        assert (await server.ask("POST", CHAT, body, [("Authorization", "Bearer k")])).status == 200
 
 
 async def test_requests_under_way_make_way_for_nobody(open_server: OpenServer):

@@ -7,8 +7,11 @@ from http import HTTPStatus
 from typing import Protocol
 from wsgiref.handlers import format_date_time
 
-from appliance.core.bodies.http_request import Head
+from appliance.core.bodies.http_request import Head, RequestError
+from appliance.core.bodies.sse import ErrorInfo
 from appliance.core.parts import EVENTS
+from appliance.errors import Busy
+from appliance.http import errors
 from appliance.http.bytes.body import Body
 from appliance.traffic.request import Headers
 
@@ -131,9 +134,14 @@ class HttpSink:
         self._connection.cut(reset=not self._chunked and self._left is None)
 
 
-def whole_answer(status: int, headers: Headers, content: bytes) -> bytes:
-    """An answer without a request that could be read."""
-    fields = (*headers, (b"Content-Length", b"%d" % len(content)))
+def refusal(error: RequestError | Busy) -> bytes:
+    """The answer to a client whose request cannot be read, or that there is no place for."""
+    if isinstance(error, Busy):
+        status, about, content = 503, errors.headers(error, close=True), errors.body(errors.describe(error))
+    else:
+        info = ErrorInfo(message=str(error), type=errors.INVALID, code=error.status, reason="invalid_http")
+        status, about, content = error.status, errors.headers(None, close=True), errors.body(info)
+    fields = (*about, (b"Content-Length", b"%d" % len(content)))
     lines = b"".join(b"%b: %b\r\n" % field for field in fields)
     return b"%b%b%b\r\n%b" % (_STATUS_LINES[status], _OWN.lines(), lines, content)
 

@@ -22,19 +22,18 @@ import trio
 
 from appliance.core.bodies.http_message import BodyError, Chunked
 from appliance.core.bodies.http_request import Head, RequestError, read_request
-from appliance.core.bodies.sse import ErrorInfo
+from appliance.core.bodies.pace import Pace
 from appliance.core.settings import HttpSettings
-from appliance.errors import BadRequest, BodyTooSlow
-from appliance.http.bytes.answer import whole_answer
+from appliance.errors import BadRequest, BodyTooSlow, Busy
+from appliance.http.bytes.answer import refusal
 from appliance.http.bytes.body import Body, ClientLeft
 from appliance.http.bytes.tls import TlsSocket
-from appliance.http.errors import INVALID, JSON_TYPE, body
 from appliance.platform.poller import Poller
 
 HEAD_TIMEOUT = 15.0
 """Seconds for a request head to arrive, from the connection's start or the head's first bytes."""
 LAST_HEAD = 1.0
-"""The same when the server has begun to end."""
+"""The same when the server has begun to end, or has no place for the client; and then the time to see the answer."""
 IDLE_TIMEOUT = 75.0
 """Seconds that a connection may wait for its next request; nginx's default."""
 LINGER = 5.0
@@ -43,8 +42,6 @@ MAX_HEAD = 64 << 10
 """Bytes of a request head; llama-server allows a URI of 32 KiB."""
 RECEIVE_SIZE = 1 << 16
 BODY_PIECE = 1 << 18
-LEAST_RATE = 1 << 10
-"""Bytes a second of a body, on average; a client that sends one now and then would hold the rest for ever."""
 EMPTY_LINES = 2
 """Before a request line, which some clients send behind the body of the request before (RFC 9112 section 2.2)."""
 RESET = struct.pack("hh" if sys.platform == "win32" else "ii", 1, 0)
@@ -52,6 +49,7 @@ RESET = struct.pack("hh" if sys.platform == "win32" else "ii", 1, 0)
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 TOO_SLOW = RequestError(408, "the request head did not arrive in time")
 TOO_LONG = RequestError(431, "the request head is too large")
+FULL = Busy("the server has as many connections as it takes; ask again in a moment, or raise its limit of open files")
 
 
 class Overdue(Exception):
@@ -110,11 +108,17 @@ class Connection:
         """The client has closed its end."""
         self.leaving: Callable[[], None] | None = None
         """Called when the client leaves, or is cut off."""
+        self.stranger = True
+        """The newest request needed no key, or had none that is good."""
+        self.turned_away = False
+        """There is no place for it: its request is answered 503."""
         self._answers = answers
         self._receiver = poller.receiver(sock, eager=True)
         self._settings = settings
         self._buffer: bytes = b""
         self._unsent = b""
+        self._pace = Pace()  # of a stranger who reads
+        self._born = trio.current_time()
         self._carried: Carried | None = None
         self._first = True  # nothing has come yet
         self._idle = True
@@ -135,10 +139,22 @@ class Connection:
         finally:
             self.close()
 
-    @property
-    def spare(self) -> bool:
-        """No request is under way: the next one is waited for, or the rest of one that has its answer."""
-        return self._idle or self._owed
+    def is_spare(self, now: float, keeps: float) -> bool:
+        """Whether somebody else may have the place: its client is waited for, and has been for ``keeps`` seconds.
+
+        A stranger is waited for also while it does not read its answer, sends a body that nobody wants, or has sent
+        many requests at once. Its time counts from the beginning of the connection: a small request now and then, or a
+        sip of a long answer, would keep the place for ever. A client whose bytes were not looked at yet is not
+        waited for.
+        """
+        if self.ending:
+            return False
+        since = self._born if self.stranger else self.due - (HEAD_TIMEOUT if self._buffer else IDLE_TIMEOUT)
+        if now - since < keeps:
+            return False
+        if self._idle:
+            return not self._has_news()
+        return self.stranger and bool(self._unsent or self._owed or self._buffer)
 
     async def _serve(self) -> None:
         self.due = trio.current_time() + (LAST_HEAD if self._last else HEAD_TIMEOUT)
@@ -149,6 +165,8 @@ class Connection:
                     self._carried = None
                     stays = await carried.go_on()
                 elif raw:
+                    if self.turned_away:
+                        raise FULL
                     head = read_request(raw)
                     self._expects = head.expects
                     stays = await self._answers.answer(self, head)
@@ -160,11 +178,11 @@ class Connection:
                 if self._buffer:
                     await trio.lowlevel.checkpoint()  # others have their turn between pipelined requests
                 self._wait_for_next()
-        except RequestError as error:
+        except (RequestError, Busy) as error:
             await self._refuse(error)
         except Overdue:
             if self._buffer or self._first:
-                await self._refuse(TOO_SLOW)
+                await self._refuse(FULL if self.turned_away else TOO_SLOW)
         finally:
             if (carried := self._carried) is not None:  # this task was cancelled
                 self._carried = None
@@ -228,7 +246,7 @@ class Connection:
             return False
         if not data or (carried := self._answers.begin(self, data)) is None:
             return False
-        self._carried, self._first, self._idle, self.due = carried, False, False, math.inf
+        self._carried, self._first, self._idle, self.stranger, self.due = carried, False, False, False, math.inf
         return not carried.halted
 
     async def _receive_next(self) -> bytes:
@@ -279,12 +297,8 @@ class Connection:
             if body.length is None:
                 return await self._read_chunked(body)
             return await self._read_sized(body, body.length)
-        except Overdue:
-            raise BodyTooSlow(self._settings.body_stall) from None
         except BodyError as error:
             raise BadRequest(f"the chunked body of the request is malformed: {error}") from None
-        finally:
-            self.due = math.inf
 
     async def _read_sized(self, body: Body, length: int) -> bytes:
         buffer = self._buffer
@@ -293,16 +307,16 @@ class Connection:
             self._buffer = buffer[length:]
             return buffer if len(buffer) == length else buffer[:length]
         self._buffer = b""
-        content, left, began = BytesIO(), length - len(buffer), trio.current_time()
+        content, left, pace = BytesIO(), length - len(buffer), Pace()
         content.write(buffer)
         while left:
-            left -= content.write(await self._receive_body(min(left, BODY_PIECE), began, length - left))
+            left -= content.write(await self.receive_at(pace, min(left, BODY_PIECE)))
             body.grow_to(length - left)
         return content.getvalue()  # the very bytes that were written: no second copy, however long it is
 
     async def _read_chunked(self, body: Body) -> bytes:
         chunked = Chunked(pipelined=True)
-        content, began = BytesIO(), trio.current_time()
+        content, pace = BytesIO(), Pace()
         data, self._buffer = self._buffer, b""
         while True:
             if piece := chunked.feed(data):
@@ -311,16 +325,22 @@ class Connection:
             if chunked.complete:
                 self._buffer = chunked.rest
                 return content.getvalue()
-            data = await self._receive_body(BODY_PIECE, began, content.tell())
+            data = await self.receive_at(pace)
 
-    async def _receive_body(self, most: int, began: float, have: int) -> bytes:
-        """``have`` bytes have come since ``began``."""
-        stall = self._settings.body_stall
-        self.due = min(trio.current_time(), began + have / LEAST_RATE) + stall
-        data = await self.receive(most)
+    async def receive_at(self, pace: Pace, size: int = BODY_PIECE) -> bytes:
+        """The next bytes of a body. Raises ClientLeft, and BodyTooSlow for a client that is ``body_stall`` behind."""
+        began, stall = trio.current_time(), self._settings.body_stall
+        self.due = began + stall - pace.behind
+        try:
+            data = await self.receive(size)
+        except Overdue:
+            raise BodyTooSlow(stall) from None
+        finally:
+            self.due = math.inf
         if not data:
             self._lose()
             raise ClientLeft
+        pace.passed(trio.current_time() - began, len(data))
         return data
 
     def _client_left(self) -> None:
@@ -349,15 +369,22 @@ class Connection:
         return True
 
     async def flush(self) -> None:
-        """Return when the system has taken all. A client that takes nothing for ``write_stall`` seconds is cut off."""
+        """Return when the system has taken all. A client that takes nothing for ``write_stall`` seconds is cut off.
+
+        So is a stranger that is so far behind the least rate: a little now and then would do for ever.
+        """
         try:
             while self._unsent and not self.gone:
-                with trio.move_on_after(self._settings.write_stall) as stall:
+                began = trio.current_time()
+                behind = self._pace.behind if self.stranger else 0.0
+                with trio.move_on_at(began + self._settings.write_stall - behind) as stall:
                     await trio.lowlevel.wait_writable(self.socket)
                 if stall.cancelled_caught:
                     break
                 unsent, self._unsent = self._unsent, b""
                 self.push(unsent)
+                if self.stranger:
+                    self._pace.passed(trio.current_time() - began, len(unsent) - len(self._unsent))
         except trio.ClosedResourceError:
             pass
         finally:
@@ -369,19 +396,33 @@ class Connection:
         if not self.push(data):
             await self.flush()
 
-    async def _refuse(self, error: RequestError) -> None:
-        """Answer what is not a request, or did not come in time."""
-        if self.ending or self.gone:
+    async def _refuse(self, error: RequestError | Busy) -> None:
+        """Answer what is not a request, did not come in time, or came where there is no place."""
+        if self.gone or (self.ending and not self.turned_away):
             return
-        content = body(ErrorInfo(message=str(error), type=INVALID, code=error.status, reason="invalid_http"))
-        self._owed = True
-        await self.write(whole_answer(error.status, (JSON_TYPE, (b"Connection", b"close")), content))
+        self._idle, self._owed = False, True
+        await self.write(refusal(error))
 
     # ---- ending ------------------------------------------------------------------------------------------------------
 
     def take_one(self) -> None:
         """The server ends, and this client has connected before that: its request is answered, if it comes soon."""
         self.ending = self._last = True
+
+    def turn_away(self) -> None:
+        """There is no place for the client, or none any more: what it asks, if it asks soon, is answered 503."""
+        self.turned_away = True
+        self.take_one()
+        self.due = trio.current_time() + LAST_HEAD
+
+    def give_way(self) -> None:
+        """End now, because somebody else needs the place. A client that has had no answer is told so."""
+        if self._unsent:
+            self.abort()
+            return
+        if self._idle and (self._first or self._buffer):
+            self.push(refusal(FULL))
+        self.hang_up()
 
     def hang_up(self) -> None:
         """Close at once if no request is under way or has just come; else the end of the request closes."""
@@ -393,9 +434,9 @@ class Connection:
             self.interrupt()
 
     def _has_news(self) -> bool:
-        """Whether the client has sent something that was not received yet. With TLS nobody knows."""
+        """Whether the client has sent something that was not received yet."""
         try:
-            return isinstance(self.socket, socket.socket) and bool(self.socket.recv(1, socket.MSG_PEEK))
+            return bool(self.socket.recv(1, socket.MSG_PEEK))
         except OSError:
             return False
 
@@ -434,10 +475,10 @@ class Connection:
 
     async def _linger(self) -> None:
         """Let the client finish sending, so that it sees the answer."""
-        self.due = trio.current_time() + LINGER
+        self.due = trio.current_time() + (LAST_HEAD if self.turned_away else LINGER)
         try:
             self.socket.shutdown(socket.SHUT_WR)
-            while not self.ending and await self.receive(BODY_PIECE):
+            while (self.turned_away or not self.ending) and await self.receive(BODY_PIECE):
                 pass
         except (OSError, Overdue):
             return

@@ -10,18 +10,21 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 import trio
 
 from appliance.core.settings import HttpSettings, Listen, UnixSocket
-from appliance.errors import Busy
-from appliance.http.bytes.answer import whole_answer
-from appliance.http.bytes.connection import Answers, Connection
+from appliance.http.bytes.connection import LAST_HEAD, Answers, Connection
 from appliance.http.bytes.listening import Listener
 from appliance.http.bytes.tls import Certificates, TlsSocket
-from appliance.http.errors import body, describe, headers
 from appliance.platform.poller import Poller
 from appliance.traffic.traffic import Lifetime
-from appliance.trio_parts import EPISODE, lacking
+from appliance.trio_parts import EPISODE, Changed, lacking
 
 KEPT_FOR_FILES = 64
 """Places that only clients of a socket in the file system can take: nobody on the network keeps those out."""
+TURNED_AWAY = 128
+"""Clients at once that are told that there is no place for them, but no more than there are places."""
+KEEPS = 2.0
+"""Seconds for which nobody else gets the place of a client that is waited for: its request may be on its way."""
+BRIEFLY = 0.25
+"""The same where somebody of an address with fewer places wants it."""
 ACCEPTED_AT_ONCE = 8
 """Connections taken before other tasks have their turn, so that the first of many does not wait for the last."""
 LAST_WORDS = 0.5
@@ -34,38 +37,68 @@ log = logging.getLogger(__name__)
 
 
 class _Open:
-    """The open connections by the address of their other end, oldest first."""
+    """The open connections, oldest first: those with a place by the address of their other end, and those without."""
 
     def __init__(self) -> None:
         self._by_peer: dict[str, dict[Connection, None]] = {}
-        self._count = 0
+        self._turned_away: dict[Connection, float] = {}
+        self.places = 0
+        """Places that are taken."""
 
     def __len__(self) -> int:
-        return self._count
+        return self.places + len(self._turned_away)
 
     def __iter__(self) -> Iterator[Connection]:
-        return (connection for each in list(self._by_peer.values()) for connection in list(each))
+        yield from (connection for each in list(self._by_peer.values()) for connection in list(each))
+        yield from list(self._turned_away)
 
     def add(self, connection: Connection) -> None:
         self._by_peer.setdefault(connection.peer, {})[connection] = None
-        self._count += 1
+        self.places += 1
 
     def discard(self, connection: Connection) -> None:
-        same = self._by_peer[connection.peer]
+        same = self._by_peer.get(connection.peer, {})
+        if connection not in same:
+            self._turned_away.pop(connection, None)
+            return
         del same[connection]
-        self._count -= 1
+        self.places -= 1
         if not same:
             del self._by_peer[connection.peer]
 
-    def make_room(self) -> bool:
-        """Hang up on one that has no request under way, the oldest of the address with the most. False: there is none.
+    def turn_away(self, connection: Connection) -> None:
+        """It has no place, or none any more, and is told so."""
+        self.discard(connection)
+        self._turned_away[connection] = trio.current_time()
+        connection.turn_away()
 
-        So a stranger who holds every place loses them to others, one by one, and others keep theirs.
+    def may_turn_away(self, most: int) -> bool:
+        """Whether there is room for telling one more. The one that was told first makes way, if it had the time."""
+        if len(self._turned_away) < most:
+            return True
+        first, since = next(iter(self._turned_away.items()))
+        if trio.current_time() - since < LAST_HEAD:
+            return False
+        del self._turned_away[first]
+        first.give_way()
+        return True
+
+    def make_room(self, newcomer: str) -> bool:
+        """End one that has its place for nothing, the oldest of the address with the most. False: there is none.
+
+        So a stranger who holds every place loses them to others, one by one, and others keep theirs. A new connection
+        keeps its place for a while, or many that come at once would end each other. From an address with fewer places
+        it does so for a moment only: nobody keeps others out by coming again and again.
         """
+        now, share = trio.current_time(), len(self._by_peer.get(newcomer, ())) + 1
         for same in sorted(self._by_peer.values(), key=len, reverse=True):
+            keeps = BRIEFLY if len(same) > share else KEEPS
             for connection in same:
-                if connection.spare and not connection.ending:
-                    connection.hang_up()
+                if connection.is_spare(now, keeps):
+                    if connection.is_spare(now, KEEPS):
+                        connection.give_way()
+                    else:
+                        self.turn_away(connection)
                     return True
         return False
 
@@ -82,6 +115,7 @@ class Clients:
         self._certificates = certificates
         self._open = _Open()
         self._some = trio.Event()
+        self._left = Changed()
         self._none_left = trio.Event()
 
     async def accept(self, listener: Listener, connections: trio.Nursery) -> None:
@@ -91,7 +125,11 @@ class Clients:
             await trio.lowlevel.wait_readable(listener.socket)
             for _ in range(ACCEPTED_AT_ONCE):
                 try:
-                    self._accept(listener, connections)
+                    if self._accept(listener, connections):
+                        continue
+                    with trio.move_on_after(LOOK_EVERY):
+                        await self._left.wait()
+                    break
                 except BlockingIOError:
                     break
                 except OSError as error:
@@ -138,24 +176,30 @@ class Clients:
         """Take the connections that the system has made already, each for one request: closing would reset them."""
         try:
             for _ in range(self._settings.clients):
-                self._accept(listener, connections, last=True)
+                if not self._accept(listener, connections, last=True):
+                    return
         except OSError:
-            return  # there are no more of them, or there is no room
+            return  # there are no more of them
 
-    def _accept(self, listener: Listener, connections: trio.Nursery, *, last: bool = False) -> None:
-        """Raises OSError where there is no connection to take, or none can be taken."""
+    def _accept(self, listener: Listener, connections: trio.Nursery, *, last: bool = False) -> bool:
+        """Take one connection. False: nothing is taken, because so many clients are turned away just now.
+
+        Raises OSError where there is no connection to take, or none can be taken.
+        """
         on_machine = isinstance(listener.bound, UnixSocket)
         certificates = None if on_machine else self._certificates
+        places = self._settings.clients
+        full = self._open.places >= places + (KEPT_FOR_FILES if on_machine else 0)
+        if full and not self._open.may_turn_away(min(TURNED_AWAY, places)):
+            return False
         sock, _ = listener.socket.accept()
         sock.setblocking(False)
-        most = self._settings.clients + (KEPT_FOR_FILES if on_machine else 0)
-        if len(self._open) >= most and not self._open.make_room():
-            _turn_away(sock, secure=certificates is not None)
-        elif on_machine or _is_prompt(sock):
+        if on_machine or _is_prompt(sock):
             client = sock if certificates is None else TlsSocket(sock, certificates.context())
-            self._take(client, connections, last=last)
+            self._take(client, connections, full=full, last=last)
+        return True
 
-    def _take(self, sock: socket.socket | TlsSocket, connections: trio.Nursery, *, last: bool) -> None:
+    def _take(self, sock: socket.socket | TlsSocket, connections: trio.Nursery, *, full: bool, last: bool) -> None:
         """It counts from now on: many are accepted before the first one's task runs."""
         try:
             connection = Connection(sock, self._answers, self._poller, self._settings)
@@ -164,7 +208,10 @@ class Clients:
             return  # it left before it was looked at
         if last:
             connection.take_one()
-        self._open.add(connection)
+        if full and not self._open.make_room(connection.peer):
+            self._open.turn_away(connection)
+        else:
+            self._open.add(connection)
         self._some.set()
         connections.start_soon(self._serve_one, connection)
 
@@ -175,6 +222,7 @@ class Clients:
             log.exception("a connection ended in an error; this is a bug")
         finally:
             self._open.discard(connection)
+            self._left.wake()
             if not self._open:
                 self._none_left.set()
                 self._none_left = trio.Event()
@@ -205,16 +253,6 @@ async def serve_clients(
             listener.close()
         await clients.end(lifetime, grace, others)
         connections.cancel_scope.cancel()
-
-
-def _turn_away(sock: socket.socket, *, secure: bool) -> None:
-    try:
-        if not secure:
-            full = Busy("too many connections")
-            sock.send(whole_answer(503, headers(full, close=True), body(describe(full))))
-    except OSError:
-        pass
-    sock.close()
 
 
 def _is_prompt(sock: socket.socket) -> bool:

@@ -70,31 +70,13 @@ class Pieces(ResponseBody):
     async def __anext__(self) -> bytes: ...
 
 
-class _Feed(ResponseBody):
-    """A body that counts among the feeds while it is read."""
+def endless_answer(body: ResponseBody | bytes, content_type: str, feeds: Feeds) -> Response:
+    """An answer that goes on until its client leaves or the server ends; until then it counts among the feeds.
 
-    def __init__(self, body: ResponseBody, feeds: Feeds) -> None:
-        self._body = body
-        self._feeds = feeds
-        self._reading = ExitStack()
-
-    async def __aenter__(self) -> AsyncIterable[bytes]:
-        self._reading.enter_context(self._feeds.reading())
-        return await self._body.__aenter__()  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-
-    async def __aexit__(self, exc_type: type[BaseException], exc_value: BaseException, tb: TracebackType) -> None:
-        with self._reading:
-            await self._body.__aexit__(exc_type, exc_value, tb)
-
-
-def feed_answer(body: ResponseBody, content_type: str, feeds: Feeds) -> Response:
-    """An endless answer with news. Raises Busy if too many clients read one."""
-    feeds.check()
-    return endless_answer(_Feed(body, feeds), content_type)
-
-
-def endless_answer(body: ResponseBody | bytes, content_type: str) -> Response:
-    """An answer that goes on until its client leaves or the server ends."""
+    Raises Busy if there are too many of them.
+    """
+    over: ExitStack = request.scope["state"]["over"]
+    over.enter_context(feeds.reading())
     response = Response(body, content_type=content_type)
     response.timeout = None
     response.headers["Cache-Control"] = "no-cache"

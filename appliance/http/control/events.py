@@ -21,7 +21,7 @@ from quart.wrappers.response import ResponseBody
 from appliance.catalog.catalog import Snapshot
 from appliance.core.bodies.sse import PING
 from appliance.errors import ModelNotFound
-from appliance.http.control.answers import TEXT, Pieces, feed_answer, see, text_answer
+from appliance.http.control.answers import TEXT, Pieces, endless_answer, see, text_answer
 from appliance.http.control.listing import View
 from appliance.traffic.inflight import Change, InFlight
 from appliance.traffic.program_log import LogFeeds, LogReader
@@ -265,7 +265,7 @@ class FeedRoutes:
     async def events(self) -> Response:
         if request.method == "HEAD":
             return Response("", content_type=CONTENT_TYPE)
-        return feed_answer(EventFeed(self._sources), CONTENT_TYPE, self._sources.lifetime.feeds)
+        return endless_answer(EventFeed(self._sources), CONTENT_TYPE, self._sources.lifetime.feeds)
 
     def _follow(self, reader: LogReader) -> Response:
         """``?no-follow`` is this program's own: what there is so far, for a client that wants no more."""
@@ -274,7 +274,7 @@ class FeedRoutes:
         if "no-follow" in request.args:
             return text_answer(_text(reader.take()))
         lifetime = self._sources.lifetime
-        return feed_answer(LogText(reader, lifetime), TEXT, lifetime.feeds)
+        return endless_answer(LogText(reader, lifetime), TEXT, lifetime.feeds)
 
 
 class LogText(Pieces):

@@ -26,7 +26,7 @@ from appliance.core.parts import decoded
 from appliance.errors import BadRequest, Conflict, Forbidden, ModelNotFound
 from appliance.fleet.owner import Fleet
 from appliance.fleet.status import ChildStatus
-from appliance.http.control.answers import Pieces, feed_answer, json_answer, read_body
+from appliance.http.control.answers import Pieces, endless_answer, json_answer, read_body
 from appliance.http.owners import Owners
 from appliance.traffic.targets import refresh
 from appliance.traffic.traffic import Lifetime
@@ -243,7 +243,7 @@ class ModelRoutes:
             everything=request.args.get("snapshot") in ("true", "1"),
             readme=request.args.get("names") == "readme",
         )
-        return feed_answer(feed, CONTENT_TYPE, self._lifetime.feeds)
+        return endless_answer(feed, CONTENT_TYPE, self._lifetime.feeds)
 
     async def download(self) -> Response:
         """Answers when the hub has said what is to be downloaded; how it goes on is in the list and in the feed."""

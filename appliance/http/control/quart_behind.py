@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, cast
 
 import trio
@@ -58,19 +59,20 @@ class QuartBehind:
         """Raises what reading the body raises."""
         request = visit.request
         follows = request.path.startswith(FOLLOWED) or request.path == STREAM
-        body = b"" if visit.body.complete else await visit.body.read(_limit(request.path))
+        # A public path wants no body, and a stranger gets no room for one.
+        body = b"" if visit.body.complete or request.public else await visit.body.read(_limit(request.path))
         lent = _Lent(connection, _written(request, head, body))
         if follows:
             connection.leaving = lent.over.set
             if connection.left:
                 lent.over.set()
-        context = WorkerContext(None)
+        context, over = WorkerContext(None), ExitStack()
 
         async def tell(send: ASGISendCallable, event: ASGISendEvent) -> None:
             if event["type"] == "http.response.start":
                 own.status = event["status"]
                 headers = [*event["headers"], (b"server", b"llama-appliance"), *own.own_headers]
-                own.stays = own.stays and head.http_version == "1.1" and not connection.ending
+                own.stays = own.stays and head.http_version == "1.1" and not connection.ending and visit.body.complete
                 if field(headers, b"connection") is not None:
                     own.stays = False
                 elif not own.stays:
@@ -90,13 +92,14 @@ class QuartBehind:
                 return
             scope["scheme"] = "https" if connection.secure else "http"
             scope["path"] = request.path
-            scope["state"]["trusted"] = self._guard.knows(request)
+            scope["state"] |= {"trusted": self._guard.knows(request), "over": over}
             await self._app(scope, receive if follows else _without_farewell(receive), lambda event: tell(send, event))
 
         stream = cast("trio.SSLStream[trio.SocketStream]", lent)  # it asks for less: see `_Lent`
         server = TCPServer(ASGIWrapper(app), self._config, context, {}, stream)
         try:
-            await server.run()
+            with over:
+                await server.run()
         finally:
             vars(server).clear()  # it and its protocol hold each other, with all of the request, until Python looks
         own.ended = own.ended and not connection.gone

@@ -27,6 +27,7 @@ from appliance.plugins.registry import Listed, Plugins
 from appliance.tools.box import OfferingServer, Toolbox
 from appliance.traffic.request import CONVERSATIONS
 from appliance.traffic.targets import Targets
+from appliance.traffic.traffic import Feeds
 
 if TYPE_CHECKING:
     from hypercorn.typing import HTTPScope
@@ -356,9 +357,10 @@ class _Unready(Struct):
 class RunRoutes:
     """Every method is one route."""
 
-    def __init__(self, targets: Targets, agents: Agents) -> None:
+    def __init__(self, targets: Targets, agents: Agents, feeds: Feeds) -> None:
         self._targets = targets
         self._agents = agents
+        self._feeds = feeds
         self._reading = trio.CapacityLimiter(1)
 
     async def submit(self) -> Response:
@@ -394,7 +396,7 @@ class RunRoutes:
                 f"begin there, GET {RUNS}/{run_id}/result has all of the output",
                 param="from",
             )
-        return endless_answer(StreamBody(run.feed.reader(offset), numbered=numbered), CONTENT_TYPE)
+        return endless_answer(StreamBody(run.feed.reader(offset), numbered=numbered), CONTENT_TYPE, self._feeds)
 
     async def tool_results(self, run_id: str) -> Response:
         run = self._agents.answer(run_id, read_results(await read_body()))
@@ -446,9 +448,9 @@ class RunsRequest(TrioRequest):
         )
 
 
-def add_run_routes(app: QuartTrio, targets: Targets, agents: Agents) -> None:
+def add_run_routes(app: QuartTrio, targets: Targets, agents: Agents, feeds: Feeds) -> None:
     """Register everything here on the program's application."""
-    routes = RunRoutes(targets, agents)
+    routes = RunRoutes(targets, agents, feeds)
     app.request_class = RunsRequest
     app.add_url_rule("/api/runs", "submit run", routes.submit, methods=["POST"])
     app.add_url_rule("/api/runs", "list runs", routes.list)

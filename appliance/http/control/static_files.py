@@ -21,7 +21,8 @@ from appliance.tools.files import open_regular, real_root
 from appliance.traffic.request import Headers, Request, Sink, send_whole
 
 INDEX = "index.html"
-CHUNK = 1 << 18
+CHUNK = 1 << 16
+"""Bytes; each client that does not read holds so many."""
 WELL_KNOWN = ".well-known"
 """The one hidden folder that is meant to be seen (RFC 8615)."""
 IMMUTABLE = "/immutable/"

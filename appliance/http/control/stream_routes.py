@@ -20,6 +20,7 @@ from appliance.http.way.resumable import find_stream
 from appliance.http.way.routes import LOOKUP, STREAM
 from appliance.streams.generation import Reader
 from appliance.streams.owner import Streams
+from appliance.traffic.traffic import Feeds
 
 CONTENT_TYPE = EVENTS.decode()
 UINT64 = 1 << 64
@@ -33,8 +34,9 @@ class _Lookup(Struct):
 class StreamRoutes:
     """Every method is one route."""
 
-    def __init__(self, streams: Streams) -> None:
+    def __init__(self, streams: Streams, feeds: Feeds) -> None:
         self._streams = streams
+        self._feeds = feeds
 
     async def read(self, conversation: str = "") -> Response:
         """Everything from ``from`` on, and what comes. With ``sse_ids=1`` each record has an id to resume at.
@@ -57,7 +59,7 @@ class StreamRoutes:
         if numbered and "Last-Event-ID" in request.headers and ring.finished and offset >= ring.total:
             return Response("", 204)
         body = b"" if request.method == "HEAD" else StreamBody(reader, numbered=numbered)
-        return endless_answer(body, content_type)
+        return endless_answer(body, content_type, self._feeds)
 
     async def stop(self, conversation: str = "") -> Response:
         """Succeed whether or not there is such a stream."""
@@ -113,9 +115,9 @@ def _last(name: str) -> str | None:
     return values[-1] if values else None
 
 
-def add_stream_routes(app: QuartTrio, streams: Streams) -> None:
+def add_stream_routes(app: QuartTrio, streams: Streams, feeds: Feeds) -> None:
     """Register everything here on the program's application."""
-    routes = StreamRoutes(streams)
+    routes = StreamRoutes(streams, feeds)
     for path in (STREAM, f"{STREAM}/<path:conversation>"):
         app.add_url_rule(path, f"read {path}", routes.read)
         app.add_url_rule(path, f"stop {path}", routes.stop, methods=["DELETE"])

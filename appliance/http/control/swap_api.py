@@ -20,6 +20,7 @@ from appliance.core.records.activity import parse_models, parse_query
 from appliance.errors import BadRequest, Busy, NotFound, UsageError
 from appliance.http.control.answers import json_answer, read_as, see, text_answer
 from appliance.http.control.events import FeedRoutes, Sources
+from appliance.http.way.routes import RELOAD
 from appliance.platform.samples import Samples
 from appliance.traffic.record import Recorder
 
@@ -181,7 +182,7 @@ def add_routes(app: QuartTrio, api: SwapApi) -> None:
     app.add_url_rule("/api/profiles", "profiles", api.profiles)
     app.add_url_rule("/api/profiles/active", "choose profile", api.choose_profile, methods=["PUT"])
     app.add_url_rule("/api/inflight/<request_id>/cancel", "cancel", api.cancel, methods=["POST"])
-    app.add_url_rule("/api/config/reload", "reload", api.reload, methods=["POST"])
+    app.add_url_rule(RELOAD, "reload", api.reload, methods=["POST"])
     app.add_url_rule("/wol-health", "wake-on-LAN health", api.wake_on_lan_health)
     app.add_url_rule("/favicon.ico", "icon", api.icon)
     app.add_url_rule("/upstream", "upstream", api.upstream)

@@ -12,6 +12,7 @@ from wsproto.frame_protocol import FrameProtocol
 from wsproto.utilities import LocalProtocolError
 
 from appliance.core.bodies.http_request import VERSION, Head, Offer, read_offer
+from appliance.core.bodies.pace import Pace
 from appliance.errors import ApplianceError, BadRequest, RequestCancelled, ShuttingDown
 from appliance.http import errors
 from appliance.http.bytes.answer import HttpSink
@@ -31,6 +32,8 @@ GOING_AWAY, INTERNAL = 1001, 1011
 """RFC 6455 section 7.4.1."""
 FREE = 1 << 16
 """Bytes of an unfinished message that do not count against the budget of bodies: a connection reads so many at once."""
+MAX_HELD = 1 << 20
+"""Bytes of an unfinished message that a client may leave without its end."""
 _GOODBYE = 0x88
 """The first byte of a close frame."""
 
@@ -175,6 +178,7 @@ class _Stream(trio.abc.Stream):
         self._handshake = handshake
         self._visit = visit
         self._unfinished = 0
+        self._pace = Pace()
         self._answered = trio.Event()
         self._said_goodbye = False
         self._closed = False
@@ -197,18 +201,27 @@ class _Stream(trio.abc.Stream):
             return handshake
         await self._answered.wait()
         self._check()
-        data = self._connection.rest() or await self._connection.receive(max_bytes or RECEIVE_SIZE)
-        self._unfinished += len(data)
         try:
+            data = self._connection.rest() or await self._receive(max_bytes or RECEIVE_SIZE)
+            self._unfinished += len(data)
             self._visit.body.grow_to(max(self._unfinished - FREE, 0))
-        except ApplianceError as full:
-            self._visit.cancel(full)
+        except ApplianceError as error:
+            self._visit.cancel(error)
             await trio.sleep_forever()
         return data
 
+    async def _receive(self, size: int) -> bytes:
+        """A message of which much is held has to come on as fast as a body. Raises BodyTooSlow."""
+        if self._unfinished < MAX_HELD:
+            return await self._connection.receive(size)
+        try:
+            return await self._connection.receive_at(self._pace, size)
+        except ClientLeft:
+            return b""
+
     def forget(self) -> None:
         """A message is whole, and was taken."""
-        self._unfinished = 0
+        self._unfinished, self._pace = 0, Pace()
         self._visit.body.release()
 
     async def aclose(self) -> None:

@@ -257,28 +257,31 @@ class Sockets:
     async def answer(self, request: Request, connection: Connection, head: Head) -> None:
         """The same checks as for any request come first; a refusal is the answer to the handshake."""
         visit = websocket_visit(request, connection, head, self._bodies)
-        self._traffic.lifetime.requests.begin(visit.cancel)
+        self._traffic.lifetime.requests.begin(visit.cancel, request)
         try:
-            await answer_handshake(visit, connection, head, partial(self._serve, visit))
+            await answer_handshake(visit, connection, head, partial(self._serve, visit, connection))
         finally:
             self._traffic.lifetime.requests.end(visit.cancel)
 
-    async def _serve(self, visit: Visit, handshake: Handshake) -> None:
+    async def _serve(self, visit: Visit, connection: Connection, handshake: Handshake) -> None:
         request = visit.request
         self._guard.check_place(request)
         self._guard.check_key(request)
+        connection.stranger = False
         if request.path == LINK_PATH:
             await self._link(request, handshake)
             return
         if request.path == SOCKET:
-            await serve_stream_socket(handshake, self._owners.streams)
+            with self._traffic.lifetime.feeds.reading():
+                await serve_stream_socket(handshake, self._owners.streams)
             return
         async with self._target(request) as (target, path):
             model = target.model
             if model is not None and not self._pipeline.may_load(model, request):
                 raise ModelNotLoaded(model.id)
             if model is not None and _is_no_use(model):
-                await self._join_model(model, path, request, handshake)
+                with self._traffic.lifetime.feeds.reading():
+                    await self._join_model(model, path, request, handshake)
                 return
             with self._traffic.inflight.begin(request, target.label, cancel=visit.cancel):
                 if model is not None:
@@ -310,8 +313,8 @@ class Sockets:
         yield address
 
     async def _link(self, request: Request, handshake: Handshake) -> None:
-        owners = self._owners
-        with owners.peers.guest(request.client) as heard, self._traffic.lifetime.follower() as following:
+        owners, lifetime = self._owners, self._traffic.lifetime
+        with lifetime.feeds.reading(), owners.peers.guest(request.client) as heard, lifetime.follower() as following:
             await serve_link(handshake, owners.model_states, owners.fleet.wait_changed, heard)
         if following.cancelled_caught:
             raise ShuttingDown

@@ -343,7 +343,7 @@ class Carried(Standing):
             self.halted = True
         else:
             begun.wire.listen(self.heard)
-        traffic.lifetime.requests.begin(self.cancel)
+        traffic.lifetime.requests.begin(self.cancel, request)
 
     def job(self) -> Job:
         request, route = self.record.request, self._known.route

@@ -69,6 +69,7 @@ class Gateway:
 
     async def answer(self, connection: Connection, head: Head) -> bool:
         """See `Answers`. Whatever goes wrong becomes an answer here."""
+        connection.stranger = True
         request = read_request(head, self._settings.api_prefix, connection.peer)
         if self._settings.health is not None and request.path == self._settings.health:
             request = structs.replace(request, path=HEALTH, target=HEALTH)
@@ -84,11 +85,11 @@ class Gateway:
         sink = self._traffic.recorder.watch(record, followed(answer, route)) if metered else answer
         visit = Visit(request, route, sink, record, body, connection)
         self._traffic.metrics.under_way += 1
-        self._traffic.lifetime.requests.begin(visit.cancel)
+        self._traffic.lifetime.requests.begin(visit.cancel, request)
         try:
             with visit.scope:
                 if await self._let_in(visit):
-                    record.admitted = True
+                    record.admitted, connection.stranger = True, request.public
                     if route is not None:
                         await self._pipeline.answer(visit)
                     else:
@@ -105,7 +106,7 @@ class Gateway:
         record, own = carried.record, carried.own
         visit = Visit(record.request, carried.route, carried.sink, record, carried.body, carried.connection)
         carried.let_go()
-        self._traffic.lifetime.requests.begin(visit.cancel)
+        self._traffic.lifetime.requests.begin(visit.cancel, record.request)
         try:
             with visit.scope, carried.entry as entry:
                 entry.cancel = visit.cancel

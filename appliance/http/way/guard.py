@@ -8,14 +8,14 @@ import hmac
 import ipaddress
 import re
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from msgspec import structs
 
 from appliance.core.proxy_target import names_this_machine
 from appliance.core.settings import Cors, HttpSettings, Listen, UnixSocket
 from appliance.errors import Forbidden, Unauthorized
-from appliance.http.way.routes import changes_by_get, is_for_windows, is_inference
+from appliance.http.way.routes import RELOAD, changes_by_get, is_for_windows, is_inference
 from appliance.traffic.request import Request
 
 Headers = list[tuple[bytes, bytes]]
@@ -59,10 +59,15 @@ class Guard:
         self._origins = () if listed in ("*", "localhost") else tuple(o.strip().lower() for o in listed.split(","))
         self._own_names |= {name for origin in self._origins if (name := _origin_name(origin))}
 
-    def adopt(self, keys: Iterable[str]) -> None:
-        """These keys let in from now on; none lets everybody in."""
-        self._keys = [key.encode() for key in keys]
+    def adopt(self, keys: Iterable[str]) -> Callable[[Request], bool]:
+        """These keys let in from now on; none lets everybody in. Return whether a request came with another one's key.
+
+        The request that asks for the change itself has to hear how that went.
+        """
+        before, self._keys = self._keys, [key.encode() for key in keys]
         self.adopted += 1
+        gone = set(before).difference(self._keys) if self._keys else ()
+        return lambda request: request.path != RELOAD and _credential(request).encode("latin-1") in gone
 
     @property
     def asks_for_key(self) -> bool:

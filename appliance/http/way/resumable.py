@@ -98,7 +98,7 @@ class Lasting:
         async def generate(ring: Sink) -> None:
             sink = recorder.watch(record, followed(speaking_ollama(request, ring), job.route))
             inner = Visit(request, job.route, sink, record, visit.body)
-            requests.begin(inner.cancel)
+            requests.begin(inner.cancel, request)
             try:
                 with inner.scope:
                     await serve(inner, structs.replace(job, sink=sink))

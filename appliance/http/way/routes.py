@@ -118,6 +118,7 @@ _LISTS = {path: Route(name=path, metered=False) for path in ("/v1/audio/voices",
 OTHER = "other"
 """In single-model mode, whatever this program knows nothing of."""
 MCP, TOOLS, CORS_PROXY = "/mcp", "/tools", "/cors-proxy"
+RELOAD = "/api/config/reload"
 UPSTREAM = "/upstream/"
 STREAM = "/v1/stream"
 LOOKUP = "/v1/streams/lookup"
