@@ -6,10 +6,8 @@ root when everything has started, and then the machine is switched off.
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -35,14 +33,6 @@ def package(pattern: str) -> Path:
     found = sorted(PACKAGES.glob(pattern))
     assert found, f"there is no {pattern} in {PACKAGES}; 'python3 bootstrap.py package' makes it"
     return found[-1]
-
-
-def missing() -> str:
-    """Return what this machine lacks to boot one; empty: nothing."""
-    if sys.platform != "linux" or os.geteuid() != 0:
-        return "needs root on Linux"
-    tools = [tool for tool in ("mmdebstrap", "systemd-nspawn", "unshare") if shutil.which(tool) is None]
-    return f"needs {' and '.join(tools)}" if tools else ""
 
 
 def unpack_root(folder: Path) -> Path:

@@ -15,10 +15,8 @@ import pytest
 from booted import PACKAGES, in_sections
 from frozen_harness import ROOT, commands_of_the_page
 
-MISSING = [tool for tool in ("podman", "podman-compose", "unshare", "curl") if shutil.which(tool) is None]
-REASON = f"needs {', '.join(MISSING)}" if MISSING else "needs root"
-unable = pytest.mark.skipif(bool(MISSING) or os.geteuid() != 0, reason=REASON)
-pytestmark = [pytest.mark.frozen, pytest.mark.slow, unable]
+TOOLS = pytest.mark.needs("root", "podman", "podman-compose", "unshare", "curl", "ip")
+pytestmark = [pytest.mark.frozen, pytest.mark.slow, TOOLS]
 
 LOAD, RUN, *STEPS = commands_of_the_page()["Containers"][0]
 [OPEN] = commands_of_the_page()["Containers"][1]

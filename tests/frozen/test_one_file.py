@@ -36,7 +36,7 @@ KILLS = (
 """Calls of the system at which it is killed, in their order; `when` counts them."""
 
 Ran = subprocess.CompletedProcess[str]
-root_only = pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="mounts file systems")
+root_only = pytest.mark.needs("root", "unshare")
 
 
 @pytest.fixture(scope="module")
@@ -142,6 +142,7 @@ def test_first_starts_at_once_unpack_one_folder(file: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.slow
+@pytest.mark.needs("strace")
 def test_a_kill_at_any_step_is_repaired_by_the_next_start(file: Path, tmp_path: Path) -> None:
     for number, kill in enumerate(KILLS):
         cache = tmp_path / str(number)
@@ -242,6 +243,7 @@ def test_a_folder_that_others_can_write_to_is_refused(file: Path, tmp_path: Path
     assert (relative.returncode, "must be an absolute path" in relative.stderr) == (2, True)
 
 
+@pytest.mark.needs("unsquashfs")
 def test_it_is_an_appimage(file: Path, warm: Path, tmp_path: Path) -> None:
     assert file.read_bytes()[8:11] == b"AI\x02"
     offset = start(file, warm, "--appimage-offset").stdout.strip()

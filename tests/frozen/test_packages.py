@@ -13,7 +13,11 @@ import pytest
 from booted import package
 from frozen_harness import commands_of_the_page
 
-pytestmark = [pytest.mark.frozen, pytest.mark.slow, pytest.mark.skipif(bool(booted.missing()), reason=booted.missing())]
+pytestmark = [
+    pytest.mark.frozen,
+    pytest.mark.slow,
+    pytest.mark.needs("root", "mmdebstrap", "systemd-nspawn", "unshare"),
+]
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = commands_of_the_page()
