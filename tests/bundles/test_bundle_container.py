@@ -14,7 +14,7 @@ from memory import peak
 
 from appliance.bundles.container import Bundle, part_of, refuse_existing, sums_of, write_bundle
 from appliance.core.bundles import keys
-from appliance.core.bundles.manifest import CHUNK, FORMAT, Blob, Item, Manifest, digest_of
+from appliance.core.bundles.manifest import CHUNK, FORMAT, MAX_MANIFEST, Blob, Item, Manifest, digest_of
 from appliance.core.bundles.plan import UNSIGNED
 from appliance.core.payload import PayloadFile
 from appliance.errors import UsageError
@@ -181,6 +181,32 @@ def test_no_number_in_a_manifest_takes_memory(tmp_path: Path, member: str, numbe
     with pytest.raises(UsageError, match=r"export it again|copy it again|is damaged"), Bundle(name) as bundle:
         bundle.verify(nothing, nothing)
     assert peak() - before < 64 << 20
+
+
+LISTS = (
+    b'"items":[],"blobs":[{"sha256":"%b","size":0,"chunks":[%b"a"]}]' % (b"a" * 64, b'"a",' * ((2 << 20) - 100)),
+    b'"blobs":[],"items":[{"kind":"engine","name":"linux-x64-cpu/b1","digest":"a","files":[%b{"path":"x"}]}]'
+    % b"".join(b'{"path":"%x"},' % number for number in range(480_000)),
+)
+
+
+@pytest.mark.parametrize("inner", LISTS, ids=["sums", "files"])
+def test_the_longest_manifest_takes_a_bounded_memory(tmp_path: Path, inner: bytes) -> None:
+    text = b'{"format":1,"version":"1","target":"linux-x64","made":"",%b}' % inner
+    assert MAX_MANIFEST * 0.95 < len(text) <= MAX_MANIFEST
+    head = tarfile.TarInfo("bundle.json")
+    head.size = len(text)
+    path = tmp_path / "x"
+    path.write_bytes(head.tobuf(tarfile.GNU_FORMAT) + text + bytes(-len(text) % 512))
+    head.name, head.size = "bundle.json.sig", 64
+    with path.open("ab") as file:
+        file.write(head.tobuf(tarfile.GNU_FORMAT) + bytes(512))
+    before = peak(anew=True)
+    with pytest.raises(UsageError, match="the bundle cannot be used"):
+        Bundle(path)
+    took = peak() - before
+    print(f"manifest, {len(text)} bytes: {took >> 20} MiB")
+    assert took < 256 << 20
 
 
 def test_a_file_that_changes_while_it_is_written_ends_the_export(tmp_path: Path) -> None:

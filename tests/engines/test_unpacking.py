@@ -202,7 +202,9 @@ def test_an_archive_takes_no_memory_for_what_it_claims(tmp_path: Path, claim: st
     for read in (lambda: read_member(archive, "a.jsonl", 1 << 20), lambda: unpack(archive, tmp_path / "into")):
         with suppress(BadArchive):
             read()
-    assert peak() - before < 110 << 20
+    took = peak() - before
+    print(f"{claim}, {archive.stat().st_size} bytes: {took >> 20} MiB")
+    assert took < 110 << 20
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,7 @@ def message(inner: bytes, name: bytes = b"a") -> bytes:
 )
 def test_an_archive_is_refused_in_words_and_takes_a_bounded_memory(claim: str, said: str | None) -> None:
     verdict, _, most = read_file_apart("import", hostile(claim))
+    print(f"{claim}, {len(hostile(claim))} bytes: {most >> 20} MiB")
     assert re.search(said, verdict.error) if said is not None else not verdict.error
     assert most < MOST
 
@@ -59,6 +60,7 @@ GREEDY = {
 @pytest.mark.parametrize("name", GREEDY)
 def test_json_that_would_become_gigabytes_ends_at_the_bound(name: str) -> None:
     verdict, _, most = read_file_apart("import", GREEDY[name])
+    print(f"{name}, {len(GREEDY[name])} bytes: {most >> 20} MiB")
     assert verdict.error == "the file cannot be read: that takes more than 1024 MiB of memory; take a part of it"
     assert most <= MEMORY
 

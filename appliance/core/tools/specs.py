@@ -138,7 +138,7 @@ def read_arguments(tool: str, arguments: bytes, kind: type[Arguments]) -> Argume
     try:
         given = msgspec.json.decode(arguments or b"{}", type=dict[str, Raw])
         said = {name: value for name, value in given.items() if bytes(value).strip() != b"null"}
-        return msgspec.convert({name: msgspec.json.decode(value) for name, value in said.items()}, kind, strict=False)
+        return msgspec.json.decode(msgspec.json.encode(said), type=kind, strict=False)  # builds nothing but ``kind``
     except msgspec.ValidationError as error:
         raise BadRequest(f"the arguments of '{tool}' cannot be used: {error}", param="params") from None
     except RecursionError:

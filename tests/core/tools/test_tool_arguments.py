@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 
 import jsonschema
 import msgspec
 import pytest
+from memory import peak
 
 from appliance.core.mcp.config import McpServers
 from appliance.core.tools.specs import (
@@ -92,3 +94,13 @@ def test_below_a_root_no_command_is_run() -> None:
 def test_what_cannot_be_chosen_is_told(words: list[str], runtime: str, root: str, told: str) -> None:
     with pytest.raises(UsageError, match=told):
         chosen_tools(words, runtime=runtime, root=root, mcp=NONE)
+
+
+def test_arguments_that_the_tool_does_not_have_take_no_memory() -> None:
+    """A list of nothing takes three bytes of JSON, and thirty times that if it is made."""
+    lists = b"[%b0]" % (b"[]," * 2_000_000)
+    for arguments in (b'{"path":"a","x":%b}' % lists, b'{"path":%b}' % lists):
+        before = peak(anew=True)
+        with suppress(BadRequest):
+            assert read_arguments("read_file", arguments, ReadFile).path == "a"
+        assert peak() - before < 6 * len(arguments)
