@@ -108,9 +108,12 @@ def user_at(port: int) -> str:
 
     try:
         [user] = {user for user, _ in _listening(port)}
-        return pwd.getpwuid(user).pw_name
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError):
         return ""
+    try:
+        return pwd.getpwuid(user).pw_name
+    except KeyError:  # psutil calls a user without a name by the number as well
+        return str(user)
 
 
 def _listening(port: int) -> set[tuple[int, int]]:

@@ -67,9 +67,15 @@ def share(old: Path, new: Path) -> None:
 
 
 def open_private(path: Path) -> IO[bytes]:
-    """Make a file anew that only this user can read. Raises OSError."""
-    path.unlink(missing_ok=True)
-    return open(path, "wb", opener=lambda name, flags: os.open(name, flags, 0o600))
+    """Write a file anew that only this user can read, also if it was there for others. Raises OSError."""
+
+    def opener(name: str, flags: int) -> int:
+        descriptor = os.open(name, flags, 0o600)
+        if sys.platform != "win32":
+            os.fchmod(descriptor, 0o600)
+        return descriptor
+
+    return open(path, "wb", opener=opener)
 
 
 def write_whole(path: Path, data: bytes, *, private: bool = False) -> None:
