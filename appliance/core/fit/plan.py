@@ -51,6 +51,8 @@ class Asked(Struct, frozen=True, kw_only=True):
     parallel: bool = False
     prompt_cache: int | None = None
     """Bytes that its cache of prompts may take (``--cache-ram``); None: nobody has set it."""
+    slot_context: int = 0
+    """Tokens that a slot may have (`PER_SLOT`); 0: nobody has set it."""
     caches: bool = True
     """The build has `CACHE`, as far as known."""
     apart: bool = False
@@ -73,7 +75,7 @@ def asked_of(
     """Read the flags of a model's start, as llama-server would: later ones win, flags before the environment.
 
     ``manual`` is what the build says of itself. An option that is not known to be there is not chosen; but `CACHE`,
-    which is older, is taken to be there in a build that was not asked.
+    which is older, is taken to be there in a build that has not said.
     """
     try:
         said = merge(split(args), from_env(environ))
@@ -111,7 +113,8 @@ def asked_of(
         gpu_layers=words.text("--n-gpu-layers") not in ("", "auto"),
         parallel=options.parallel > 0,
         prompt_cache=(MOST_CACHED if cached is None else cached * MIB) if words.text(CACHE) else None,
-        caches=manual is None or manual.names(CACHE),
+        slot_context=each,
+        caches=manual is None or not manual.options or manual.names(CACHE),
         apart=manual is not None
         and manual.names(PER_SLOT)
         and not (parallel or words.text(PER_SLOT) or options.embedding)
@@ -346,7 +349,8 @@ def _halved(most: int, least: int) -> Iterator[int]:
 
 def _each(one: _Try, asked: Asked) -> int:
     slots, unified = slots_of(one.options)
-    return one.costs.context // slots if asked.apart or not unified else one.costs.context
+    each = one.costs.context // slots if asked.apart or not unified else one.costs.context
+    return min(each, asked.slot_context or each)
 
 
 def _tried(shape: Shape, options: Options, left: Mapping[str, int], asked: Asked) -> _Try:

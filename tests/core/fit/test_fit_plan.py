@@ -185,12 +185,14 @@ def test_the_context_that_somebody_set_is_shared_out_as_well():
         assert not {PER_SLOT, "--parallel", "--kv-unified"} & set(apart({RAM: 8 * GIB}, *said)), said
     found = cached({RAM: 8 * GIB}, PER_SLOT, "512", manual=NEW)
     assert (found.estimate.context, "--ctx-size" in found.flags) == (2048, False), "the server sizes it so"
+    assert found.slot_context == 512
 
 
 def test_a_build_without_a_cache_of_prompts_gets_no_such_option():
     old = cached({RAM: 4 * GIB}, "-c", "4096", manual=Manual(options="--ctx-size"))
     assert (old.flags, old.prompt_cache) == ((), 0)
-    assert cached({RAM: 4 * GIB}, "-c", "4096", manual=Manual(options=CACHE)).flags == (CACHE, "1856")
+    for told in (Manual(options=CACHE), Manual(), None):
+        assert cached({RAM: 4 * GIB}, "-c", "4096", manual=told).flags == (CACHE, "1856")
 
 
 # ---- for any ---------------------------------------------------------------------------------------------------------
@@ -277,7 +279,7 @@ def test_slots_and_caches_stay_within_what_is_left_what_was_said_and_what_the_bu
     names = {flag for flag, _, _ in said}
     assert not names & set(found.flags)
     assert PER_SLOT not in found.flags or (manual is not None and manual.names(PER_SLOT))
-    assert CACHE not in found.flags or manual is None or manual.names(CACHE)
+    assert CACHE not in found.flags or manual is None or not manual.options or manual.names(CACHE)
     if found.verdict == "no":
         return
     taken = found.estimate.by_device()
