@@ -94,7 +94,7 @@ class Gateway:
         try:
             with visit.scope:
                 known = self._guard.knows(request)
-                if request.public or not known:
+                if not known or (request.public and not self._guard.asks_for_key):
                     await self._take_turn(connection)
                 if await self._let_in(visit, known=known):
                     record.admitted, connection.stranger = True, request.public
