@@ -110,6 +110,8 @@ class Connection:
         """Called when the client leaves, or is cut off."""
         self.stranger = True
         """The newest request needed no key, or had none that is good."""
+        self.queued = False
+        """Its request waits for the turn of strangers, and nothing was done for it."""
         self.turned_away = False
         """There is no place for it: its request is answered 503."""
         self._answers = answers
@@ -142,10 +144,10 @@ class Connection:
     def is_spare(self, now: float, keeps: float) -> bool:
         """Whether somebody else may have the place: its client is waited for, and has been for ``keeps`` seconds.
 
-        A stranger is waited for also while it does not read its answer, sends a body that nobody wants, or has sent
-        many requests at once. Its time counts from the beginning of the connection: a small request now and then, or a
-        sip of a long answer, would keep the place for ever. A client whose bytes were not looked at yet is not
-        waited for.
+        A stranger's place is spare also while it does not read its answer, sends a body that nobody wants, has sent
+        many requests at once, or waits for its turn. Its time counts from the beginning of the connection: a small
+        request now and then, or a sip of a long answer, would keep the place for ever. A client whose bytes were not
+        looked at yet is not waited for.
         """
         if self.ending:
             return False
@@ -154,7 +156,7 @@ class Connection:
             return False
         if self._idle:
             return not self._has_news()
-        return self.stranger and bool(self._unsent or self._owed or self._buffer)
+        return self.stranger and bool(self._unsent or self._owed or self._buffer or self.queued)
 
     async def _serve(self) -> None:
         self.due = trio.current_time() + (LAST_HEAD if self._last else HEAD_TIMEOUT)
@@ -172,7 +174,7 @@ class Connection:
                     stays = await self._answers.answer(self, head)
                 else:
                     return
-                if not stays:
+                if not stays or self.gone:
                     return
                 await self.flush()  # of an answer that was cancelled behind its last byte
                 if self._buffer:
@@ -416,13 +418,13 @@ class Connection:
         self.due = trio.current_time() + LAST_HEAD
 
     def give_way(self) -> None:
-        """End now, because somebody else needs the place. A client that has had no answer is told so."""
-        if self._unsent:
-            self.abort()
-            return
-        if self._idle and (self._first or self._buffer):
+        """Close now, because somebody else needs the place. A client that has had no answer is told so."""
+        if self.queued or (self._idle and (self._first or self._buffer)):
             self.push(refusal(FULL))
-        self.hang_up()
+        if self.queued or self._idle or self._owed:
+            self.close()
+        else:
+            self.abort()
 
     def hang_up(self) -> None:
         """Close at once if no request is under way or has just come; else the end of the request closes."""

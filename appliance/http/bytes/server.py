@@ -96,6 +96,7 @@ class _Open:
             for connection in same:
                 if connection.is_spare(now, keeps):
                     if connection.is_spare(now, KEEPS):
+                        self.discard(connection)
                         connection.give_way()
                     else:
                         self.turn_away(connection)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+import trio
 from msgspec import structs
 
 from appliance.core.bodies.http_request import Head
 from appliance.core.settings import HttpSettings
+from appliance.errors import Unauthorized
 from appliance.http.bytes.answer import HttpSink
-from appliance.http.bytes.body import Bodies, Body
+from appliance.http.bytes.body import Bodies, Body, ClientLeft
 from appliance.http.bytes.connection import Connection
 from appliance.http.control.own_routes import OwnRoutes
 from appliance.http.ollama.sink import speaking_ollama
@@ -30,6 +32,8 @@ from appliance.upstream.pool import Pool
 if TYPE_CHECKING:
     from appliance.http.sockets.sockets import Sockets
 
+STRANGERS = 16
+"""Requests without a good key that begin while all other tasks have one turn: thousands at once delay nobody else."""
 OWN = "own"
 HEALTH = "/health"
 WEBSOCKET = b"websocket"
@@ -62,6 +66,7 @@ class Gateway:
             settings, guard, traffic, bodies, owners.fleet, pool, pipeline, asking, self.go_on, self._over
         )
         self._sockets: Sockets | None = None
+        self._turns = trio.Semaphore(STRANGERS)
 
     def begin(self, connection: Connection, data: bytes) -> Carried | None:
         """See `Answers`."""
@@ -88,7 +93,10 @@ class Gateway:
         self._traffic.lifetime.requests.begin(visit.cancel, request)
         try:
             with visit.scope:
-                if await self._let_in(visit):
+                known = self._guard.knows(request)
+                if not known or (request.public and not self._guard.asks_for_key):
+                    await self._take_turn(connection)
+                if await self._let_in(visit, known=known):
                     record.admitted, connection.stranger = True, request.public
                     if route is not None:
                         await self._pipeline.answer(visit)
@@ -156,8 +164,20 @@ class Gateway:
             traffic.recorder.finish(record, sink, route.name, status)
         traffic.program_log.answered(record.request, status, own.sent, time.perf_counter() - record.began)
 
-    async def _let_in(self, visit: Visit) -> bool:
-        """False when it has its answer already. Raises what is wrong with the request or its sender."""
+    async def _take_turn(self, connection: Connection) -> None:
+        """Raises ClientLeft where somebody else has got the place meanwhile."""
+        connection.queued = True
+        async with self._turns:
+            await trio.lowlevel.checkpoint()
+        connection.queued = False
+        if connection.gone:
+            raise ClientLeft
+
+    async def _let_in(self, visit: Visit, *, known: bool) -> bool:
+        """False when it has its answer already. Raises what is wrong with the request or its sender.
+
+        ``known``: the request has a good key, or needs none.
+        """
         request = visit.request
         if request.method == "OPTIONS":
             await send_whole(visit.sink, 200, ((b"Content-Type", b"text/html"),))
@@ -167,8 +187,8 @@ class Gateway:
             visit.request = structs.replace(request, alone=True)
         if self._settings.static is not None and await self._own_routes.answer_with_file(visit):
             return False
-        if not request.public:
-            self._guard.check_key(request)
+        if not request.public and not known:
+            raise Unauthorized
         return True
 
     async def _join(self, request: Request, connection: Connection, head: Head) -> None:
