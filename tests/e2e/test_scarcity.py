@@ -201,7 +201,7 @@ def test_without_a_warden_no_model_is_loaded(
         assert int(refused.headers["Retry-After"]) >= 1
         assert "no model or command is started" in refused.json()["error"]["message"]
     assert time.monotonic() - began < 2 * WARDEN_TIME  # only the first one may have waited for a warden
-    assert server.told().count("no model or command is started") == 1
+    assert server.told().count("[WARN] no model or command is started") == 1
     assert "failed to start" not in server.told()
     pids.release()
     wait(lambda: wardens(server))
