@@ -477,7 +477,7 @@ class Connection:
 
     async def _linger(self) -> None:
         """Let the client finish sending, so that it sees the answer."""
-        self.due = trio.current_time() + (LAST_HEAD if self.turned_away else LINGER)
+        self.due, self._buffer = trio.current_time() + (LAST_HEAD if self.turned_away else LINGER), b""
         try:
             self.socket.shutdown(socket.SHUT_WR)
             while (self.turned_away or not self.ending) and await self.receive(BODY_PIECE):

@@ -32,7 +32,7 @@ from appliance.upstream.pool import Pool
 if TYPE_CHECKING:
     from appliance.http.sockets.sockets import Sockets
 
-STRANGERS = 16
+STRANGERS = 4
 """Requests without a good key that begin while all other tasks have one turn: thousands at once delay nobody else."""
 OWN = "own"
 HEALTH = "/health"
