@@ -195,7 +195,7 @@ def _record(kind: bytes, *parts: bytes) -> bytes:
 
 
 def _check_size(what: str, size: int, found: Found) -> None:
-    """What is put into the store is one piece there: the larger it is, the longer everything else waits."""
+    """Refuse a piece that would keep the store, and so everybody else, busy for too long. Raises BadRequest."""
     if size > MAX_PIECE:
         raise BadRequest(
             f"{what} in the conversation '{shortened(found.conversation.title)}' has {size} bytes, and may have "

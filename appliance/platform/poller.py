@@ -160,8 +160,7 @@ if sys.platform == "linux" or sys.platform == "darwin":
                     return data
             self._size = size
             self._task = trio.lowlevel.current_task()
-            data = await trio.lowlevel.wait_task_rescheduled(self._abort)
-            return data
+            return await trio.lowlevel.wait_task_rescheduled(self._abort)
 
         async def each(self, hears: Hears) -> bytes:
             """Call ``hears`` with everything that arrives, b"" at the end, until it returns False; give what was last.

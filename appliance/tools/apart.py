@@ -1,6 +1,6 @@
 """Files of strangers, read apart: by a process with bounded time and memory (`tools.file_process`), one at a time.
 
-What a file takes, it takes there: the server only passes its bytes on, and holds what has come of them.
+The time and memory that a file costs are that process's. The server passes its bytes on and holds the result.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _TURN = trio.CapacityLimiter(1)
 
 
 class Output:
-    """What the process prints, in the pieces in which it came; each is let go when it is taken."""
+    """The output of the process, in the pieces in which it came. A piece that is taken is held no longer."""
 
     def __init__(self, room: Room) -> None:
         self.refused: Busy | None = None
