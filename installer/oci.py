@@ -59,6 +59,7 @@ ENVIRONMENT = {
     "XDG_CONFIG_HOME": "/etc",
     "HF_HOME": f"/{STATE}/huggingface",
     "LLAMA_ARG_HOST": "0.0.0.0",
+    "LLAMA_ARG_PORT": "8080",  # the port that the image exposes, whatever its engine would choose
     "NVIDIA_VISIBLE_DEVICES": "all",
     "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
 }
