@@ -60,11 +60,7 @@ async def begin(server: Appliance, **request: object) -> None:
 
 
 async def ended(server: Appliance, wanted: str = "a") -> Any:
-    conversations = server.owners.conversations
-    with trio.fail_after(10):
-        while (found := await message(server, wanted)).get("state") == "answering":
-            await conversations.news.wait()
-    return found
+    return await until(lambda: message(server, wanted), lambda found: found.get("state") != "answering")
 
 
 # ---- the tree ------------------------------------------------------------------------------------------------------
