@@ -59,6 +59,7 @@ def test_a_run_from_the_terminal(server: Server, tmp_path: Path) -> None:
     assert done.stdout.strip()
 
 
+@pytest.mark.needs("curl")
 @pytest.mark.skipif(os.name == "nt", reason="the page's commands are for a shell")
 def test_the_first_commands_of_the_page_work_on_a_server_without_options(server: Server, tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "agents.md").read_text("utf-8")

@@ -169,8 +169,17 @@ def update(
     if channel is not None and source is not None:
         raise UsageError("--channel chooses from the list, and --from names a build that is taken instead; give one")
     config = loaded(config_file, config_dir).config if config_file or config_dir else None
-    wish = _Wish(backend=backend, source=source, sha256=sha256, channel=channel, model=model, yes=yes, force=force)
-    return partial(_update, parse_server(url, api_key), wish, config, as_json)
+    wish = _Wish(
+        backend=backend,
+        source=source,
+        sha256=sha256,
+        channel=channel,
+        model=model,
+        yes=yes,
+        force=force,
+        as_json=as_json,
+    )
+    return partial(_update, parse_server(url, api_key), wish, config)
 
 
 class _Wish(Struct, frozen=True, kw_only=True):
@@ -183,6 +192,7 @@ class _Wish(Struct, frozen=True, kw_only=True):
     model: str | None
     yes: bool
     force: bool
+    as_json: bool
 
 
 class Updated(Struct, frozen=True, kw_only=True):
@@ -200,12 +210,12 @@ class Updated(Struct, frozen=True, kw_only=True):
     """Why nothing has changed; empty if something has."""
 
 
-async def _update(server: Server, wish: _Wish, config: Config | None, as_json: bool) -> int:
+async def _update(server: Server, wish: _Wish, config: Config | None) -> int:
     try:
         done, status = await _updated(server, wish, config)
     except CannotInstall as cause:
         return say_error(f"{cause}; the build in use stays", EXIT_OURS)
-    if as_json:
+    if wish.as_json:
         print_json(done)
     elif status:
         say_error(done.why, status)
@@ -242,7 +252,7 @@ async def _updated(server: Server, wish: _Wish, config: Config | None) -> tuple[
         )
         if not done.why:
             check_needs(entry, owner, wish.force)
-            if not wish.yes and not await _agreed(entry, done):
+            if not wish.yes and not await _agreed(entry, done, asks=not wish.as_json):
                 return structs.replace(done, why="nothing has changed"), EXIT_OURS
         if channel != owner.state.channel:
             owner.tell(Followed(channel))
@@ -310,14 +320,14 @@ def _idle(entry: Entry, old: str, withdrawn: str | None, catalogue: Catalogue, *
     return ""
 
 
-async def _agreed(entry: Entry, done: Updated) -> bool:
-    """Return the user's answer. Raises UsageError if there is nobody to ask."""
+async def _agreed(entry: Entry, done: Updated, *, asks: bool) -> bool:
+    """Return the user's answer. Raises UsageError if there is nobody to ask, or if the output is for a program."""
     named = f"{entry.id} (llama.cpp {done.release})" if done.release else entry.id
-    if not can_ask():
+    if not asks or not can_ask():
         raise UsageError(f"{named} would replace {done.before}; add --yes to do it")
     size = f", {human_size(entry.size)} to download" if entry.size else ""
     question = f"{named}{size} will replace {done.before} if it works as well. Continue?"
-    return await trio.to_thread.run_sync(partial(click.confirm, question, err=True), abandon_on_cancel=True)
+    return await trio.to_thread.run_sync(partial(click.confirm, question), abandon_on_cancel=True)
 
 
 def _tell(step: Step) -> None:
