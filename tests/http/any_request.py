@@ -35,14 +35,17 @@ import appliance.http
 import appliance.http.chat
 import appliance.http.mcp
 import appliance.http.sockets
+from appliance.core import conversation_files
 from appliance.core.bodies import http_request
 from appliance.core.settings import HttpSettings
 from appliance.http.bytes.body import Bodies
 from appliance.http.control import cors_proxy, own_routes, tool_routes
 from appliance.http.control.app import create_app
+from appliance.http.control.file_routes import FileRoutes
 from appliance.http.ollama import sink as ollama
 from appliance.http.way import routes
 from appliance.peers import link
+from appliance.traffic.request import CONVERSATIONS
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 HTTP_PAGE = (DOCS / "http.md").read_text("utf-8")
@@ -205,7 +208,10 @@ def all_routes(app: Quart) -> list[Route]:
         found[rule.rule, methods] = _route(rule.rule, methods, Reads([app.view_functions[rule.endpoint]]))
     known = {re.sub(r"<[^>]*>", "<>", path) for path, _ in found}
     told = {path for path in _documented() if re.sub(r"<[^>]*>", "<>", path) not in known}
-    for path in sorted(_constants(routes, link, ollama) | told):
+    of_files = {f"{CONVERSATIONS}/{name}": method for method, name in FileRoutes.ROUTES if method != "HEAD"}
+    for path, method in of_files.items():
+        found[path, (method,)] = _route(path, (method,), reads(conversation_files))
+    for path in sorted((_constants(routes, link, ollama) | told) - of_files.keys()):
         found[path, METHODS] = _route(path, METHODS, _read_by(path))
     return list(found.values())
 

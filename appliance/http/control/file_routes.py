@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from functools import partial
 from io import BytesIO
+from typing import ClassVar
 from urllib.parse import parse_qs, quote
 
 import msgspec
@@ -34,21 +35,13 @@ class FileRoutes:
     def __init__(self, conversations: Conversations, bodies: Bodies) -> None:
         self._conversations = conversations
         self._bodies = bodies
-        self._routes = {
-            ("GET", "export"): self._export,
-            ("HEAD", "export"): self._export,
-            ("POST", "import"): self._import,
-            ("POST", "pack"): self._pack,
-            ("POST", "pdf"): self._pdf,
-            ("POST", "unpack"): self._unpack,
-        }
 
     def answers(self, request: Request) -> bool:
-        return _route(request) in self._routes
+        return _route(request) in self.ROUTES
 
     async def answer(self, visit: Visit) -> None:
         """Raises what `Conversations`, `read_apart` and reading the body raise."""
-        await self._routes[_route(visit.request)](visit)
+        await self.ROUTES[_route(visit.request)](self, visit)
 
     async def _import(self, visit: Visit) -> None:
         """A file of this program, of llama.cpp's page or of Open WebUI; what it is, its content says."""
@@ -89,6 +82,16 @@ class FileRoutes:
         files = {each: await kept.attachment(each) for each in named_files(wholes)}
         name, content = await trio.to_thread.run_sync(write_export, wholes, files)
         await _send(visit, _headers(name), len(content), partial(BytesIO(content).read, SLICE))
+
+    ROUTES: ClassVar = {
+        ("GET", "export"): _export,
+        ("HEAD", "export"): _export,
+        ("POST", "import"): _import,
+        ("POST", "pack"): _pack,
+        ("POST", "pdf"): _pdf,
+        ("POST", "unpack"): _unpack,
+    }
+    """By method and the name below ``/api/conversations``."""
 
     @contextmanager
     def _room(self) -> Generator[Room]:
