@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import sys
@@ -93,18 +94,19 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip a test whose needs are not here, before any of its fixtures; or fail it."""
     needs = sorted({need for mark in item.iter_markers("needs") for need in mark.args})
     if missing := [advice(need) for need in needs if not is_here(need)]:
-        reason = f"needs {', '.join(missing)}"
+        reason = "; ".join(f"needs {each}" for each in missing)
         if item.config.getoption("--all-needs"):
             pytest.fail(reason, pytrace=False)
         pytest.skip(reason)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """One line for each reason to skip; pytest has one for each file, too."""
+    """One line for each reason to skip; pytest has one for each file, too. A test that needs two things has two."""
     skipped = terminalreporter.stats.get("skipped", ())
     if skipped:
         terminalreporter.section("skipped, by reason")
-    reasons = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in skipped)
+    told = (report.longrepr[2].removeprefix("Skipped: ") for report in skipped)
+    reasons = Counter(reason for each in told for reason in re.split("; (?=needs )", each))
     for reason, count in reasons.most_common():
         terminalreporter.line(f"SKIPPED [{count}] {reason}", yellow=True)
     with socket.socket() as probe:

@@ -160,7 +160,7 @@ export const scenarios = {
   /** The only engine dies in mid-answer: what was there stays, the reason is said, and the answer can be continued. */
   async engine({ page, told }) {
     await say(page, "Count");
-    await messages(page).last().locator(".prose-chat p").waitFor();
+    await messages(page).last().getByText("Once upon a").waitFor();
     await told("kill");
     await page.getByText("The answer failed").waitFor();
     await page.getByText("killed by SIGKILL", { exact: false }).waitFor();
