@@ -121,6 +121,11 @@ if sys.platform == "linux" or sys.platform == "darwin":
                 left()
 
         @property
+        def waits(self) -> bool:
+            """A task waits, and nothing has come for it yet."""
+            return self._task is not None
+
+        @property
         def broken(self) -> bool:
             """A listener has heard an end, and it was none: `receive` and `each` raise what it was."""
             return self._broken is not None
@@ -322,7 +327,7 @@ else:
             self._system = system
             self._eager = eager
             self._watch: trio.CancelScope | None = None
-            self._waits = False
+            self.waits = False
             self.open = True
 
         def when_left(self, left: Callable[[], None]) -> None:
@@ -332,11 +337,11 @@ else:
         async def receive(self, size: int = RECEIVE_SIZE) -> bytes:
             while self.open:
                 if not self._eager:
-                    self._waits = True
+                    self.waits = True
                     try:
                         await trio.lowlevel.wait_readable(self._sock)
                     finally:
-                        self._waits = False
+                        self.waits = False
                 self._eager = True
                 try:
                     return self._sock.recv(size)
@@ -356,7 +361,7 @@ else:
             pass
 
         def interrupt(self) -> bool:
-            if waits := self._waits:
+            if waits := self.waits:
                 trio.lowlevel.notify_closing(self._sock)
             return waits
 
