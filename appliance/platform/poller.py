@@ -121,6 +121,11 @@ if sys.platform == "linux" or sys.platform == "darwin":
                 left()
 
         @property
+        def waits(self) -> bool:
+            """A task waits, and nothing has come for it yet."""
+            return self._task is not None
+
+        @property
         def broken(self) -> bool:
             """A listener has heard an end, and it was none: `receive` and `each` raise what it was."""
             return self._broken is not None
@@ -326,7 +331,7 @@ else:
             self._system = system
             self._eager = eager
             self._watch: trio.CancelScope | None = None
-            self._waits = False
+            self.waits = False
             self.open = True
 
         def when_left(self, left: Callable[[], None]) -> None:
@@ -336,11 +341,11 @@ else:
         async def receive(self, size: int = RECEIVE_SIZE) -> bytes:
             while self.open:
                 if not self._eager:
-                    self._waits = True
+                    self.waits = True
                     try:
                         await trio.lowlevel.wait_readable(self._sock)
                     finally:
-                        self._waits = False
+                        self.waits = False
                 self._eager = True
                 try:
                     data = self._sock.recv(size)
@@ -364,7 +369,7 @@ else:
             pass
 
         def interrupt(self) -> bool:
-            if waits := self._waits:
+            if waits := self.waits:
                 trio.lowlevel.notify_closing(self._sock)
             return waits
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import random
-from contextlib import AsyncExitStack
+import socket
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
 import pytest
 import trio
 from http_harness import CHAT, Appliance, OpenServer, chat
-from waiting import PATIENCE, SOON
+from waiting import PATIENCE, SOON, until
 
 from appliance.core.bodies import pace
 from appliance.http.bytes import connection as connection_module
@@ -274,6 +276,42 @@ async def test_clients_that_have_just_come_make_way_for_nobody(open_server: Open
             assert (await client.answer()).status == 200
 
 
+async def test_a_request_that_was_not_looked_at_makes_way_for_nobody(
+    open_server: OpenServer, monkeypatch: pytest.MonkeyPatch
+):
+    """A request and another connection at the same moment: which of the two is seen first is chance."""
+    keeps = 0.2
+    monkeypatch.setattr(server_module, "KEEPS", keeps)
+    ask = b"GET /running HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    async with open_server(clients=1) as server:
+        for _ in range(10):
+            async with server.connect() as first:
+                await first.stream.send_all(ask)
+                assert (await first.answer()).status == 200
+                await trio.sleep(1.5 * keeps)
+                with socket.socket() as second, socket.socket(fileno=os.dup(first.stream.socket.fileno())) as same:
+                    second.setblocking(False)
+                    assert same.send(ask) == len(ask)  # without a checkpoint between the two
+                    with suppress(BlockingIOError):
+                        second.connect(("127.0.0.1", server.port))
+                    assert status(await first.stream.receive_some(1000)) == 200
+            await trio.sleep(keeps)
+
+
+async def test_answers_that_nobody_reads_make_way(
+    open_server: OpenServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(server_module, "KEEPS", 0.0)
+    (tmp_path / "large.bin").write_bytes(bytes(32 * MIB))
+    async with open_server(clients=2, api_keys=("k",), static=str(tmp_path)) as server, AsyncExitStack() as stack:
+        strangers = [await stack.enter_async_context(server.connect()) for _ in range(2)]
+        for stranger in strangers:
+            await stranger.send("GET", "/large.bin")
+            assert (await stranger.head()).status_code == 200
+        key = [("Authorization", "Bearer k")]
+        await until(lambda: server.ask("POST", CHAT, chat(), key), lambda answer: answer.status == 200)
+
+
 async def test_an_answer_that_needs_no_key_has_to_be_taken_at_a_rate(
     open_server: OpenServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -303,6 +341,23 @@ async def test_an_answer_that_needs_no_key_has_to_be_taken_at_a_rate(
                 await both_read()
             for _ in range(20):
                 assert await keyed.data()
+
+
+async def test_requests_of_many_strangers_leave_a_good_one_its_turns(open_server: OpenServer):
+    """Measured in strangers that have theirs meanwhile, which no slow machine changes."""
+    many = b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n" * 500
+    async with open_server(api_keys=("k",)) as server, AsyncExitStack() as stack:
+        key = [("Authorization", "Bearer k")]
+        assert (await server.ask("GET", "/running", headers=key)).status == 200
+        strangers = [await stack.enter_async_context(server.connect()) for _ in range(100)]
+        for stranger in strangers:
+            await stranger.stream.send_all(many)
+        refused = server.traffic.metrics.requests
+        await until(lambda: refused["own", 401] > len(strangers))
+        before = refused["own", 401]
+        assert (await server.ask("GET", "/running", headers=key)).status == 200
+        meanwhile = refused["own", 401] - before
+        assert 0 < meanwhile < 2 * len(strangers)
 
 
 async def test_what_a_public_path_is_sent_takes_nobodys_room(open_server: OpenServer):

@@ -144,10 +144,9 @@ class Connection:
     def is_spare(self, now: float, keeps: float) -> bool:
         """Whether somebody else may have the place: its client is waited for, and has been for ``keeps`` seconds.
 
-        A stranger's place is spare also while it does not read its answer, sends a body that nobody wants, has sent
-        many requests at once, or waits for its turn. Its time counts from the beginning of the connection: a small
-        request now and then, or a sip of a long answer, would keep the place for ever. A client whose bytes were not
-        looked at yet is not waited for.
+        A stranger's place is spare also while it does not read its answer, sends a body that nobody wants, or waits for
+        its turn. Its time counts from the beginning of the connection: a small request now and then, or a sip of a long
+        answer, would keep the place for ever. A client whose bytes were not looked at yet is not waited for.
         """
         if self.ending:
             return False
@@ -155,8 +154,8 @@ class Connection:
         if now - since < keeps:
             return False
         if self._idle:
-            return not self._has_news()
-        return self.stranger and bool(self._unsent or self._owed or self._buffer or self.queued)
+            return self._receiver.waits and not self._has_news()
+        return self.stranger and bool(self._unsent or self._owed or self.queued)
 
     async def _serve(self) -> None:
         self.due = trio.current_time() + (LAST_HEAD if self._last else HEAD_TIMEOUT)
