@@ -35,6 +35,7 @@ STREAMS = ("tests/core/answers/test_ring.py", "tests/owners/test_stream_owner.py
 RELAY = ("tests/http/test_relay.py", "tests/http/test_loading.py")
 FALLBACK = ("tests/http/test_fallback.py",)
 CARRIED = ("tests/http/test_carried.py",)
+WIRE = ("tests/http/test_wire.py",)
 
 
 class Mutant(NamedTuple):
@@ -52,6 +53,30 @@ def _of(file: str, tests: Sequence[str], *mutants: tuple[str, str, str]) -> list
 
 
 MUTANTS = [
+    *_of(
+        "appliance/http/bytes/connection.py",
+        WIRE,
+        (
+            "a request that was not looked at makes way",
+            "return self._receiver.waits and not self._has_news()",
+            "return True",
+        ),
+        ("an answer that nobody reads keeps its place", "bool(self._unsent or self._owed", "bool(self._owed"),
+    ),
+    *_of(
+        "appliance/core/bodies/pace.py",
+        WIRE,
+        (
+            "much at once pays for drops",
+            "max(0.0, self.behind + seconds - size / LEAST_RATE)",
+            "self.behind + seconds - size",
+        ),
+    ),
+    *_of(
+        "appliance/http/way/gateway.py",
+        WIRE,
+        ("strangers take no turns", "async with self._turns:", "if True:"),
+    ),
     *_of(
         "appliance/core/scheduling/waiting.py",
         SCHEDULE,

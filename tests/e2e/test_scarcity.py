@@ -93,7 +93,6 @@ def test_clients_cannot_take_every_file(
         lives(server, SCARCE)
         assert len(descriptors(server)) < most
         # The newcomer finds a place, and the model a connection; nobody makes way who reads a feed.
-        # The place that it is refused is closed at once, so its system may drop the words with what was not read.
         wanted = 503 if request_ else 200
         wait(lambda: status(server), lambda found: found == wanted, told=server.told)
     serves(server)

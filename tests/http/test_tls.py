@@ -132,6 +132,15 @@ async def test_the_server_ends_in_spite_of_handshakes_under_way(open_server: Ope
             await server.ended.wait()
 
 
+async def test_a_client_without_a_place_is_told_so(open_server: OpenServer, pair: tuple[str, str]):
+    async with open_server(tls=pair, clients=1) as server, await trio.open_tcp_stream("127.0.0.1", server.port):
+        for _ in range(3):
+            async with connected(server, pair[0]) as client:
+                await client.send("GET", "/health")
+                answer = await client.answer()
+                assert (answer.status, answer.error["reason"], answer.header("retry-after")) == (503, "busy", "1")
+
+
 async def test_a_reader_that_stalls_is_cut_off(open_server: OpenServer, pair: tuple[str, str]):
     async with open_server(tls=pair, write_stall=0.5) as server, connected(server, pair[0]) as client:
         await client.send("POST", CHAT, json.dumps(chat(stream=True, tokens=1_000_000)).encode())
