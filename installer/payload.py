@@ -71,10 +71,10 @@ def write(path: Path, text: str) -> None:
 
 
 def settle(stage: Path, seconds: int) -> None:
-    """Give every file the commit's time and plain modes; settings in etc/ may hold a key."""
+    """Give every file the commit's time and plain modes; settings in etc/default may hold a key."""
     for path in (stage, *stage.rglob("*")):
         if not path.is_symlink():
-            plain = 0o600 if path.is_relative_to(stage / "etc") else 0o644
+            plain = 0o600 if path.parent == stage / "etc" / "default" else 0o644
             path.chmod(0o755 if path.is_dir() or os.access(path, os.X_OK) else plain)
         os.utime(path, (seconds, seconds), follow_symlinks=False)
 

@@ -82,22 +82,22 @@ async def test_much_of_a_message_without_its_end_is_not_held_for_ever(open_serve
     """One that ended may be followed by as long a silence as the client likes."""
     part = b"\x01\xfe" + (60_000).to_bytes(2, "big") + bytes(4) + b"x" * 60_000  # of a text that goes on
     head = "".join(f"{name}: {value}\r\n" for name, value in HANDSHAKE)
-    async with open_server(config=configured({"m": sockets()}), body_stall=0.5) as server:
-        async with (
-            joined(server, "/upstream/m") as silent,
-            await trio.open_tcp_stream("127.0.0.1", server.port) as stream,
-        ):
-            await silent.send_message("x" * 1_000_000)
-            assert len(await silent.get_message()) == 1_000_000
-            await stream.send_all(f"GET /upstream/m HTTP/1.1\r\nHost: localhost\r\n{head}\r\n".encode())
-            assert b" 101 " in await stream.receive_some(1000)
-            await stream.send_all(part + (b"\x00" + part[1:]) * 30)
-            told = b""
-            while data := await stream.receive_some(1000):
-                told += data
-            assert b"progress" in told
-            await silent.send_message("there")
-            assert await silent.get_message() == "there"
+    async with (
+        open_server(config=configured({"m": sockets()}), body_stall=0.5) as server,
+        joined(server, "/upstream/m") as silent,
+        await trio.open_tcp_stream("127.0.0.1", server.port) as stream,
+    ):
+        await silent.send_message("x" * 1_000_000)
+        assert len(await silent.get_message()) == 1_000_000
+        await stream.send_all(f"GET /upstream/m HTTP/1.1\r\nHost: localhost\r\n{head}\r\n".encode())
+        assert b" 101 " in await stream.receive_some(1000)
+        await stream.send_all(part + (b"\x00" + part[1:]) * 30)
+        told = b""
+        while data := await stream.receive_some(1000):
+            told += data
+        assert b"progress" in told
+        await silent.send_message("there")
+        assert await silent.get_message() == "there"
 
 
 @pytest.mark.parametrize(
