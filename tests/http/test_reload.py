@@ -12,7 +12,7 @@ from http_harness import CHAT, OpenServer, chat
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reload_harness import File, load, pid, reload, wait_state
-from waiting import PATIENCE
+from waiting import PATIENCE, until
 
 
 @pytest.fixture
@@ -194,5 +194,5 @@ async def test_no_request_fails_because_the_configuration_changes(open_server: O
                 file.write(models, swap=n % 5 == 4)
                 await reload(server)
                 await trio.sleep(0.07)
+                await until(lambda least=n // 2: len(statuses) >= least)  # a busy machine loads more slowly than this
             done.set()
-    assert len(statuses) > 15

@@ -633,7 +633,7 @@ export const scenarios = {
     await answered(page);
     assert.match(await lastText(page), /zebra/); // this engine says what it was sent
     await chooser.setInputFiles({ name: "broken.pdf", mimeType: "application/pdf", buffer: Buffer.from("%PDF-1.4 and no more") });
-    await page.getByText("the PDF cannot be read", { exact: false }).waitFor();
+    await page.getByText("the file cannot be read", { exact: false }).waitFor();
     await chooser.setInputFiles({ name: "paper.pdf", mimeType: "application/pdf", buffer: Buffer.from(PDF) });
     await page.getByText("paper.pdf").waitFor();
     await say(page, "Read that");
