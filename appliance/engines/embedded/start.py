@@ -16,6 +16,7 @@ import _thread  # `threading` takes a millisecond, in which a signal would find 
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from importlib.machinery import PathFinder
 from importlib.util import find_spec, module_from_spec
@@ -145,6 +146,8 @@ def _device(device: dict[str, object]) -> str:
     return f"  {device['name']}: {device['description']} ({total // _MIB} MiB, {free // _MIB} MiB free)"
 
 
+LAST_WORDS = 0.5
+"""Seconds for the library's own thread to write the log, which nobody can ask it to finish."""
 _EXIT = b"cmd_router_to_child:exit"
 _STOPPING = ("SIGINT", "SIGTERM", "SIGBREAK")  # the last one is Windows' way to ask a process group to end
 
@@ -157,6 +160,7 @@ def serve(native: ModuleType, target: Target) -> int:
         server = native.Server(target.params)
     except RuntimeError:
         # The library says "please check the input params" whatever happened; its log has said what did.
+        time.sleep(LAST_WORDS)
         print("error: the server did not start; the log above says why", file=sys.stderr)
         _leave(1)
     if commands is not None:
