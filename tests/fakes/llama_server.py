@@ -9,6 +9,7 @@ what a real llama-server does.
 
 from __future__ import annotations
 
+import _thread
 import json
 import os
 import signal
@@ -137,7 +138,8 @@ class Server:
             elif self.stopping.is_set():
                 os._exit(1)
             else:
-                start(self.stopping.set)  # the main thread may hold the lock of this event, and runs this function
+                # The main thread runs this, and may hold the locks of this event and of `threading` itself.
+                _thread.start_new_thread(self.stopping.set, ())
 
         signal.signal(signal.SIGTERM, stop)
         signal.signal(signal.SIGINT, stop)
