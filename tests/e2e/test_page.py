@@ -1,4 +1,4 @@
-"""The page in a real browser, against the installed program: `tests/web/scenarios.mjs` says what is done there."""
+"""The page in a real browser, against the installed program: `tests/web/scenarios` says what is done there."""
 
 from __future__ import annotations
 
@@ -11,22 +11,20 @@ import socket
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from gguf_files import write_model
-from hub_process import FakeHub, fake_hub
-from program import Server, StartServer
+from hub_process import FakeHub
+from page_fixtures import SIZE, Play, ServeFake
+from program import StartServer
 from waiting import wait
 
-from appliance.core.models.recommended import RECOMMENDED
 from appliance.engines.embedded import available
 from appliance.engines.found import EMBEDDED, ENGINE_VARIABLE
 
 ROOT = Path(__file__).resolve().parents[2]
-SCENARIOS = ROOT / "tests" / "web" / "scenarios.mjs"
-TIME = 120
 COUNTING = {"FAKE_TOKENS": "400", "FAKE_TOKEN_DELAY": "0.05"}
 DEEP = ">" * 10_000
 HOSTILE = f"""<script>window.hit = 1</script>
@@ -141,56 +139,9 @@ RIGHT_TO_LEFT = (
 CODE = "```python\ndef f(): return 1\n```"
 LAN = "192.0.2.1"
 CLONE_NEWNET = 0x40000000
-SIZE = 24 << 20
-
-Play = Callable[..., None]
 
 
-@pytest.fixture
-def play(tmp_path: Path) -> Play:
-    """Run a scenario; ``steps`` are done when it asks for them by name, ``within`` runs the browser somewhere else."""
-
-    def run(
-        scenario: str, server: Server, *more: str, within: Sequence[str] = (), **steps: Callable[[], object]
-    ) -> None:
-        command = [*within, "node", str(SCENARIOS), scenario, server.url, *more]
-        environment = {**os.environ, "HOME": str(tmp_path), "PICTURE": f"/tmp/page-{scenario}.png"}
-        told: list[str] = []
-        with subprocess.Popen(
-            ["timeout", str(TIME), *command],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment,
-        ) as process:  # fmt: skip
-            assert process.stdout is not None
-            assert process.stdin is not None
-            for line in process.stdout:
-                told.append(line)
-                print(line, end="")
-                step = steps.get(line.removeprefix(">> ").strip())
-                if step is not None:
-                    step()
-                    process.stdin.write("done\n")
-                    process.stdin.flush()
-        assert process.returncode == 0, "".join(told) + server.told()
-        assert told[-1] == ">> passed\n"
-
-    return run
-
-
-@pytest.fixture
-def serve_fake(start_server: StartServer, fake_engine: Path, tmp_path: Path) -> Callable[..., Server]:
-    """A server with one model, ``small``, on the scripted engine."""
-    write_model(tmp_path / "small.gguf")
-
-    def serve(
-        *more: str, listen: str = "127.0.0.1:0", limited: Callable[[], object] | None = None, **env: str
-    ) -> Server:
-        words = ("serve", "--listen", listen, "--model", "small.gguf", "--no-starter", "--no-stores", *more)
-        return start_server(*words, env={ENGINE_VARIABLE: str(fake_engine), **env}, limited=limited)
-
-    return serve
-
-
-@pytest.mark.parametrize("scenario", ["chat", "screens", "compact"])
+@pytest.mark.parametrize("scenario", ["talking.chat", "screens.screens", "talking.compact"])
 def test_with_the_starter_model(play: Play, start_server: StartServer, scenario: str) -> None:
     if not available():
         pytest.skip("the embedded engine is not on this machine")
@@ -199,16 +150,16 @@ def test_with_the_starter_model(play: Play, start_server: StartServer, scenario:
 
 
 def test_an_answer_goes_on_through_a_reload_and_is_stopped_from_another_device(
-    play: Play, serve_fake: Callable[..., Server]
+    play: Play, serve_fake: ServeFake
 ) -> None:
-    play("resume", serve_fake(**COUNTING))
+    play("talking.resume", serve_fake(**COUNTING))
 
 
-def test_an_answer_is_complete_though_the_page_was_closed(play: Play, serve_fake: Callable[..., Server]) -> None:
-    play("closed", serve_fake(FAKE_TOKENS="60", FAKE_TOKEN_DELAY="0.05"))
+def test_an_answer_is_complete_though_the_page_was_closed(play: Play, serve_fake: ServeFake) -> None:
+    play("talking.closed", serve_fake(FAKE_TOKENS="60", FAKE_TOKEN_DELAY="0.05"))
 
 
-def test_the_page_outlives_a_killed_program(play: Play, serve_fake: Callable[..., Server]) -> None:
+def test_the_page_outlives_a_killed_program(play: Play, serve_fake: ServeFake) -> None:
     server = serve_fake(FAKE_TOKENS="200", FAKE_TOKEN_DELAY="0.05")
     place = f"{server.host}:{server.port}"
 
@@ -216,10 +167,10 @@ def test_the_page_outlives_a_killed_program(play: Play, serve_fake: Callable[...
         server.process.kill()
         server.process.wait(10)
 
-    play("killed", server, kill=kill, start=lambda: serve_fake(listen=place))
+    play("talking.killed", server, kill=kill, start=lambda: serve_fake(listen=place))
 
 
-def test_the_page_outlives_a_killed_engine(play: Play, serve_fake: Callable[..., Server]) -> None:
+def test_the_page_outlives_a_killed_engine(play: Play, serve_fake: ServeFake) -> None:
     server = serve_fake(FAKE_TOKENS="200", FAKE_TOKEN_DELAY="0.05")
 
     def kill() -> None:
@@ -228,15 +179,15 @@ def test_the_page_outlives_a_killed_engine(play: Play, serve_fake: Callable[...,
         for engine in engines:
             engine.kill()
 
-    play("engine", server, kill=kill)
+    play("talking.engine", server, kill=kill)
 
 
-def test_nothing_that_a_model_writes_is_more_than_text(play: Play, serve_fake: Callable[..., Server]) -> None:
-    play("hostile", serve_fake(FAKE_SCRIPT=json.dumps([{"text": HOSTILE}])))
+def test_nothing_that_a_model_writes_is_more_than_text(play: Play, serve_fake: ServeFake) -> None:
+    play("output.hostile", serve_fake(FAKE_SCRIPT=json.dumps([{"text": HOSTILE}])))
 
 
 def test_a_preview_of_html_reaches_nothing(
-    play: Play, serve_fake: Callable[..., Server], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    play: Play, serve_fake: ServeFake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not even a connection, or the look for a name; the same HTML outside of the preview does all that."""
     log = tmp_path / "net.json"
@@ -262,7 +213,12 @@ def test_a_preview_of_html_reaches_nothing(
         text = (
             PREVIEWED.replace("ELSEWHERE", f"http://{place}").replace("PLACE", place).replace("NAME", "preview.example")
         )
-        play("preview", serve_fake(FAKE_SCRIPT=json.dumps([{"text": text}])), nothing=nothing, everything=everything)
+        play(
+            "output.preview",
+            serve_fake(FAKE_SCRIPT=json.dumps([{"text": text}])),
+            nothing=nothing,
+            everything=everything,
+        )
     found = log.read_text("utf-8", "replace")
     assert "control.example" in found
     assert "preview.example" not in found
@@ -272,20 +228,20 @@ def socket_is_ready(listening: socket.socket) -> bool:
     return bool(select.select([listening], [], [], 0)[0])
 
 
-def test_a_line_of_a_megabyte_stops_nothing(play: Play, serve_fake: Callable[..., Server]) -> None:
-    play("long", serve_fake(FAKE_TOKENS="64", FAKE_TOKEN_SIZE=str(1 << 14)))
+def test_a_line_of_a_megabyte_stops_nothing(play: Play, serve_fake: ServeFake) -> None:
+    play("talking.long", serve_fake(FAKE_TOKENS="64", FAKE_TOKEN_SIZE=str(1 << 14)))
 
 
-def test_right_to_left_and_at_double_size(play: Play, serve_fake: Callable[..., Server]) -> None:
-    play("layouts", serve_fake(FAKE_SCRIPT=json.dumps([{"text": RIGHT_TO_LEFT}])))
+def test_right_to_left_and_at_double_size(play: Play, serve_fake: ServeFake) -> None:
+    play("screens.layouts", serve_fake(FAKE_SCRIPT=json.dumps([{"text": RIGHT_TO_LEFT}])))
 
 
-def test_below_a_path_of_a_proxy(play: Play, serve_fake: Callable[..., Server]) -> None:
-    play("prefix", serve_fake())
+def test_below_a_path_of_a_proxy(play: Play, serve_fake: ServeFake) -> None:
+    play("screens.prefix", serve_fake())
 
 
 @pytest.mark.needs("namespaces", "ip", "nsenter")
-def test_on_plain_http_without_a_network(play: Play, serve_fake: Callable[..., Server]) -> None:
+def test_on_plain_http_without_a_network(play: Play, serve_fake: ServeFake) -> None:
     def cut_off() -> None:
         if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWNET):
             raise OSError(ctypes.get_errno(), "unshare")
@@ -295,22 +251,10 @@ def test_on_plain_http_without_a_network(play: Play, serve_fake: Callable[..., S
     script = json.dumps([{"text": CODE}])
     server = serve_fake("--api-key", "secret", listen=f"{LAN}:0", limited=cut_off, FAKE_SCRIPT=script)
     inside = ("nsenter", f"--net=/proc/{server.process.pid}/ns/net")
-    play("lan", server, "--insecure", within=inside)
+    play("screens.lan", server, "--insecure", within=inside)
 
 
-@pytest.fixture
-def hub(tmp_path: Path) -> Generator[FakeHub]:
-    """A hub with one model, and with other files under the names of the recommended ones."""
-    write_model(tmp_path / "hub" / "acme/big-GGUF" / "big-Q8_0.gguf", weights=SIZE // 4)
-    for model in RECOMMENDED:
-        write_model(tmp_path / "hub" / model.repository / model.file)
-    with fake_hub(tmp_path / "hub") as running:
-        yield running
-
-
-def test_a_model_is_fetched_and_paused(
-    play: Play, serve_fake: Callable[..., Server], hub: FakeHub, tmp_path: Path
-) -> None:
+def test_a_model_is_fetched_and_paused(play: Play, serve_fake: ServeFake, hub: FakeHub, tmp_path: Path) -> None:
     whole = (hub.root / "acme/big-GGUF" / "big-Q8_0.gguf").stat().st_size
     hub.behave(rate=2_000_000)
     server = serve_fake(MODEL_ENDPOINT=hub.url, HF_HUB_CACHE=str(tmp_path / "cache"))
@@ -318,7 +262,7 @@ def test_a_model_is_fetched_and_paused(
     def paused() -> None:
         assert 0 < hub.sent() < whole
 
-    play("pull", server, came=lambda: wait(lambda: hub.sent() > SIZE // 16), paused=paused, fast=hub.behave)
+    play("models.pull", server, came=lambda: wait(lambda: hub.sent() > SIZE // 16), paused=paused, fast=hub.behave)
     assert hub.sent() < 2 * whole
 
 
@@ -328,42 +272,40 @@ def test_the_first_model_and_the_first_question(
     words = ("serve", "--listen", "127.0.0.1:0", "--no-starter", "--no-stores")
     env = {ENGINE_VARIABLE: str(fake_engine), "HF_HUB_CACHE": str(tmp_path / "cache"), "MODEL_ENDPOINT": hub.url}
     hub.behave(rate=4_000_000)
-    play("first", start_server(*words, env=env), coming=hub.behave)
+    play("models.first", start_server(*words, env=env), coming=hub.behave)
 
 
 def test_the_first_run_without_a_hub(play: Play, start_server: StartServer, fake_engine: Path) -> None:
     words = ("serve", "--listen", "127.0.0.1:0", "--no-starter", "--no-stores")
-    play("offline", start_server(*words, env={ENGINE_VARIABLE: str(fake_engine), "HF_HUB_OFFLINE": "1"}))
+    play("models.offline", start_server(*words, env={ENGINE_VARIABLE: str(fake_engine), "HF_HUB_OFFLINE": "1"}))
 
 
-def test_what_fits_and_a_search_of_the_hub(
-    play: Play, serve_fake: Callable[..., Server], hub: FakeHub, tmp_path: Path
-) -> None:
-    play("hub", serve_fake(MODEL_ENDPOINT=hub.url, HF_HUB_CACHE=str(tmp_path / "cache")))
+def test_what_fits_and_a_search_of_the_hub(play: Play, serve_fake: ServeFake, hub: FakeHub, tmp_path: Path) -> None:
+    play("models.hub", serve_fake(MODEL_ENDPOINT=hub.url, HF_HUB_CACHE=str(tmp_path / "cache")))
 
 
-def test_a_large_conversation_and_a_fast_answer(play: Play, serve_fake: Callable[..., Server]) -> None:
+def test_a_large_conversation_and_a_fast_answer(play: Play, serve_fake: ServeFake) -> None:
     """Its figures are in docs/page.md; ``-s`` shows them."""
-    play("large", serve_fake(FAKE_TOKENS="20000", FAKE_TOKEN_DELAY="0.005"))
+    play("screens.large", serve_fake(FAKE_TOKENS="20000", FAKE_TOKEN_DELAY="0.005"))
 
 
-def test_files_and_parameters_reach_the_model(play: Play, serve_fake: Callable[..., Server], tmp_path: Path) -> None:
+def test_files_and_parameters_reach_the_model(play: Play, serve_fake: ServeFake, tmp_path: Path) -> None:
     write_model(tmp_path / "models" / "watcher" / "watcher.gguf")
     projector = {"clip__has_vision_encoder": True, "clip__has_audio_encoder": True}
     write_model(tmp_path / "models" / "watcher" / "mmproj-F16.gguf", architecture="clip", **projector)
-    play("files", serve_fake("--models-dir", "models", FAKE_SCRIPT='[{"echo": true}]'))
+    play("questions.files", serve_fake("--models-dir", "models", FAKE_SCRIPT='[{"echo": true}]'))
 
 
-def test_parameters_presets_and_commands(play: Play, serve_fake: Callable[..., Server]) -> None:
-    play("settings", serve_fake())
+def test_parameters_presets_and_commands(play: Play, serve_fake: ServeFake) -> None:
+    play("questions.settings", serve_fake())
 
 
-def test_two_models_answer_side_by_side(play: Play, serve_fake: Callable[..., Server], tmp_path: Path) -> None:
+def test_two_models_answer_side_by_side(play: Play, serve_fake: ServeFake, tmp_path: Path) -> None:
     write_model(tmp_path / "other.gguf")
-    play("compare", serve_fake("--model", "other.gguf"))
+    play("talking.compare", serve_fake("--model", "other.gguf"))
 
 
-def test_a_tool_that_writes_is_asked_for(play: Play, serve_fake: Callable[..., Server], tmp_path: Path) -> None:
+def test_a_tool_that_writes_is_asked_for(play: Play, serve_fake: ServeFake, tmp_path: Path) -> None:
     note = tmp_path / "files" / "note.txt"
     note.parent.mkdir()
 
@@ -385,38 +327,36 @@ def test_a_tool_that_writes_is_asked_for(play: Play, serve_fake: Callable[..., S
         assert note.read_text() == "again"
         note.write_text("hi")
 
-    play("tools", serve_fake(*tools, FAKE_SCRIPT=json.dumps(script)), asked=asked, written=written)
+    play("questions.tools", serve_fake(*tools, FAKE_SCRIPT=json.dumps(script)), asked=asked, written=written)
 
 
-def test_prompts_resources_and_tools_of_an_mcp_server(play: Play, serve_fake: Callable[..., Server]) -> None:
+def test_prompts_resources_and_tools_of_an_mcp_server(play: Play, serve_fake: ServeFake) -> None:
     call = {"name": "s_echo", "id": "c1", "arguments": '{"message": "hello"}'}
     servers = {"s": {"command": sys.executable, "args": [str(ROOT / "tests" / "fakes" / "mcp_server.py")]}}
     more = ("--mcp-servers-json", json.dumps({"mcpServers": servers}))
-    play("mcp", serve_fake(*more, FAKE_SCRIPT=json.dumps([{"calls": [call]}, {"text": "All is said."}])))
+    play("questions.mcp", serve_fake(*more, FAKE_SCRIPT=json.dumps([{"calls": [call]}, {"text": "All is said."}])))
 
 
-def test_a_browser_keeps_what_the_server_does_not(play: Play, serve_fake: Callable[..., Server]) -> None:
-    play("here", serve_fake("--no-conversations", FAKE_TOKENS="60", FAKE_TOKEN_DELAY="0.05"))
+def test_a_browser_keeps_what_the_server_does_not(play: Play, serve_fake: ServeFake) -> None:
+    play("talking.here", serve_fake("--no-conversations", FAKE_TOKENS="60", FAKE_TOKEN_DELAY="0.05"))
 
 
-def test_a_random_walk_through_the_tree(
-    play: Play, serve_fake: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_random_walk_through_the_tree(play: Play, serve_fake: ServeFake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SEED", os.environ.get("SEED", "7"))
-    play("walk", serve_fake(FAKE_TOKENS="12", FAKE_TOKEN_DELAY="0.03"))
+    play("talking.walk", serve_fake(FAKE_TOKENS="12", FAKE_TOKEN_DELAY="0.03"))
 
 
-def test_a_key_is_asked_for_once(play: Play, serve_fake: Callable[..., Server]) -> None:
-    play("key", serve_fake("--api-key", "secret"))
+def test_a_key_is_asked_for_once(play: Play, serve_fake: ServeFake) -> None:
+    play("screens.key", serve_fake("--api-key", "secret"))
 
 
-def test_models_are_loaded_and_unloaded(play: Play, serve_fake: Callable[..., Server]) -> None:
-    play("models", serve_fake())
+def test_models_are_loaded_and_unloaded(play: Play, serve_fake: ServeFake) -> None:
+    play("models.models", serve_fake())
 
 
 @pytest.mark.needs("node", "page-packages")
 def test_the_development_server_stands_in_front_of_a_running_one(
-    serve_fake: Callable[..., Server], free_port: Callable[[], int]
+    serve_fake: ServeFake, free_port: Callable[[], int]
 ) -> None:
     vite = ROOT / "appliance" / "web" / "node_modules" / ".bin" / "vite"
     server, port = serve_fake(), free_port()

@@ -1,4 +1,5 @@
 // The browser for the tests of the page: the system's Chromium, headless, with every request to another host noted.
+import assert from "node:assert/strict";
 import { createRequire } from "node:module";
 
 const require = createRequire(new URL("../../appliance/web/package.json", import.meta.url));
@@ -40,3 +41,22 @@ export async function say(page, text) {
 }
 
 export const answered = (page) => page.getByText("The answer is complete.").waitFor({ state: "attached", timeout: 60_000 });
+
+export const messages = (page) => page.getByRole("article");
+export const lastText = (page) => messages(page).last().locator(".prose-chat").last().innerText();
+export const api = (page, path) => page.evaluate(async (path) => (await fetch(path)).json(), path);
+export const stored = async (page) => {
+  const id = new URL(page.url()).hash.slice("#/chat/".length);
+  return (await api(page, `/api/conversations/${id}`)).messages;
+};
+export const press = (page, name) => messages(page).last().getByRole("button", { name, exact: true }).click();
+
+export async function accessible(page, where) {
+  await page.evaluate(axe);
+  const { violations } = await page.evaluate(() => window.axe.run(document, { resultTypes: ["violations"] }));
+  const bad = violations.filter((found) => ["serious", "critical"].includes(found.impact));
+  assert.deepEqual(
+    bad.map((found) => `${where}: ${found.id} at ${found.nodes.map((node) => node.target).join(", ")}`),
+    [],
+  );
+}

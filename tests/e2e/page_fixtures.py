@@ -1,0 +1,81 @@
+"""What the tests of the page share: the browser's scenarios, a server with a scripted engine, and a hub."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Generator, Sequence
+from pathlib import Path
+
+import pytest
+from gguf_files import write_model
+from hub_process import FakeHub, fake_hub
+from program import Server, StartServer
+
+from appliance.core.models.recommended import RECOMMENDED
+from appliance.engines.found import ENGINE_VARIABLE
+
+PLAY = Path(__file__).resolve().parents[1] / "web" / "play.mjs"
+TIME = 120
+SIZE = 24 << 20
+"""Bytes of the hub's model, about."""
+
+Play = Callable[..., None]
+ServeFake = Callable[..., Server]
+
+
+@pytest.fixture
+def play(tmp_path: Path) -> Play:
+    """Run a scenario of `tests/web/scenarios`, named as FILE.FUNCTION.
+
+    ``steps`` are done when it asks for them by name, ``within`` runs the browser somewhere else.
+    """
+
+    def run(
+        scenario: str, server: Server, *more: str, within: Sequence[str] = (), **steps: Callable[[], object]
+    ) -> None:
+        command = [*within, "node", str(PLAY), *scenario.split("."), server.url, *more]
+        environment = {**os.environ, "HOME": str(tmp_path), "PICTURE": f"/tmp/page-{scenario}.png"}
+        told: list[str] = []
+        with subprocess.Popen(
+            ["timeout", str(TIME), *command],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment,
+        ) as process:  # fmt: skip
+            assert process.stdout is not None
+            assert process.stdin is not None
+            for line in process.stdout:
+                told.append(line)
+                print(line, end="")
+                step = steps.get(line.removeprefix(">> ").strip())
+                if step is not None:
+                    step()
+                    process.stdin.write("done\n")
+                    process.stdin.flush()
+        assert process.returncode == 0, "".join(told) + server.told()
+        assert told[-1] == ">> passed\n"
+
+    return run
+
+
+@pytest.fixture
+def serve_fake(start_server: StartServer, fake_engine: Path, tmp_path: Path) -> Callable[..., Server]:
+    """A server with one model, ``small``, on the scripted engine."""
+    write_model(tmp_path / "small.gguf")
+
+    def serve(
+        *more: str, listen: str = "127.0.0.1:0", limited: Callable[[], object] | None = None, **env: str
+    ) -> Server:
+        words = ("serve", "--listen", listen, "--model", "small.gguf", "--no-starter", "--no-stores", *more)
+        return start_server(*words, env={ENGINE_VARIABLE: str(fake_engine), **env}, limited=limited)
+
+    return serve
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Generator[FakeHub]:
+    """A hub with one model, and with other files under the names of the recommended ones."""
+    write_model(tmp_path / "hub" / "acme/big-GGUF" / "big-Q8_0.gguf", weights=SIZE // 4)
+    for model in RECOMMENDED:
+        write_model(tmp_path / "hub" / model.repository / model.file)
+    with fake_hub(tmp_path / "hub") as running:
+        yield running

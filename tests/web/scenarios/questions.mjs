@@ -1,0 +1,186 @@
+// What goes to the model beside the words of a question.
+import assert from "node:assert/strict";
+import { accessible, another, answered, field, lastText, messages, open, say, stored } from "../browser.mjs";
+
+const WORDS = "BT /F 12 Tf 50 700 Td (the password is giraffe) Tj ET";
+const PDF = `%PDF-1.4
+1 0 obj << /Type /Catalog /Pages 2 0 R >> endobj
+2 0 obj << /Type /Pages /Kids [3 0 R] /Count 1 >> endobj
+3 0 obj << /Type /Page /Parent 2 0 R /MediaBox [0 0 600 800] /Contents 4 0 R /Resources << /Font << /F 5 0 R >> >> >> endobj
+4 0 obj << /Length ${WORDS.length} >> stream
+${WORDS}
+endstream endobj
+5 0 obj << /Type /Font /Subtype /Type1 /BaseFont /Helvetica >> endobj
+trailer << /Root 1 0 R >>
+startxref
+0
+%%EOF
+`;
+
+/** A model that sees nothing is not sent a picture; a text file is told. One that sees and hears is sent both. */
+export async function files({ page }) {
+  const chooser = page.getByLabel("Attach files").first();
+  const pixel = Buffer.from("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg==", "base64");
+  await chooser.setInputFiles({ name: "dot.png", mimeType: "image/png", buffer: pixel });
+  await page.getByText("cannot look at images").waitFor();
+  assert.ok(await page.getByRole("button", { name: "Send", exact: true }).isDisabled());
+  await page.getByRole("button", { name: "Remove dot.png" }).click();
+  await chooser.setInputFiles({ name: "note.txt", mimeType: "text/plain", buffer: Buffer.from("the magic word is zebra") });
+  await page.getByText("note.txt").waitFor();
+  await say(page, "Read it");
+  await answered(page);
+  assert.match(await lastText(page), /zebra/); // this engine says what it was sent
+  await chooser.setInputFiles({ name: "broken.pdf", mimeType: "application/pdf", buffer: Buffer.from("%PDF-1.4 and no more") });
+  await page.getByText("the file cannot be read", { exact: false }).waitFor();
+  await chooser.setInputFiles({ name: "paper.pdf", mimeType: "application/pdf", buffer: Buffer.from(PDF) });
+  await page.getByText("paper.pdf").waitFor();
+  await say(page, "Read that");
+  await answered(page);
+  assert.match(await lastText(page), /the password is giraffe/);
+  await page.getByRole("button", { name: "Parameters" }).click();
+  await page.getByLabel("Temperature").fill("0.3");
+  await page.getByLabel("System prompt").fill("Be brief.");
+  await page.getByRole("heading", { name: "Parameters" }).click();
+  await say(page, "Again");
+  await answered(page);
+  const sent = await lastText(page);
+  assert.match(sent, /"temperature":\s?0.3/);
+  assert.match(sent, /Be brief/);
+  assert.doesNotMatch(sent, /top_p/);
+  await page.getByRole("button", { name: /Choose a model/ }).click();
+  await page.getByRole("button", { name: "watcher" }).click();
+  const beep = Buffer.from("RIFF\x24\0\0\0WAVEfmt ", "latin1");
+  await chooser.setInputFiles([
+    { name: "dot.png", mimeType: "image/png", buffer: pixel },
+    { name: "beep.wav", mimeType: "audio/wav", buffer: beep },
+  ]);
+  await page.getByText("beep.wav").waitFor();
+  await say(page, "Look and listen");
+  await answered(page);
+  const { messages: told } = JSON.parse((await stored(page)).at(-1).content);
+  assert.deepEqual(told.at(-1).content, [
+    { type: "text", text: "Look and listen" },
+    { type: "image_url", image_url: { url: `data:image/png;base64,${pixel.toString("base64")}` } },
+    { type: "input_audio", input_audio: { data: beep.toString("base64"), format: "wav" } },
+  ]);
+}
+
+/** What a conversation is asked with beside its words, under a name for the next one; and commands by their first letters. */
+export async function settings({ page, browser, url }) {
+  const sent = [];
+  page.on("request", (request) => request.url().endsWith("/chat/completions") && sent.push(request.postDataJSON()));
+  await page.getByRole("button", { name: "Parameters" }).click();
+  const panel = page.getByRole("complementary", { name: "Parameters" });
+  await panel.getByLabel("Thinking").selectOption("low");
+  await panel.getByLabel("Seed").fill("7");
+  await panel.getByLabel("JSON schema of answers").fill("{");
+  await panel.getByRole("heading").click();
+  await panel.getByText("The schema is not JSON").waitFor();
+  await accessible(page, "parameters");
+  await panel.getByLabel("JSON schema of answers").fill('{"type": "object"}');
+  await panel.getByRole("heading").click();
+  page.once("dialog", (dialog) => dialog.accept("careful"));
+  await panel.getByRole("button", { name: "Save" }).click();
+  await panel.getByRole("button", { name: "Delete the preset" }).waitFor();
+  await say(page, "Hi");
+  await answered(page);
+  await page.goto(`${url}/#/chat`);
+  await page.reload();
+  await page.getByRole("button", { name: "Parameters" }).click();
+  await panel.getByLabel("Preset").selectOption("careful");
+  await say(page, "Hello");
+  await answered(page);
+  assert.equal(sent.length, 2);
+  for (const body of sent) {
+    assert.deepEqual(body.chat_template_kwargs, { enable_thinking: true, reasoning_effort: "low" });
+    assert.deepEqual(body.response_format.json_schema.schema, { type: "object" });
+    assert.equal(body.seed, 7);
+    assert.ok(!("top_k" in body) && !("tools" in body));
+  }
+  const device = await another(browser, url);
+  await device.page.goto(url);
+  await device.page.getByRole("button", { name: "Parameters" }).click();
+  const theirs = device.page.getByRole("complementary", { name: "Parameters" }).getByLabel("Preset");
+  await theirs.selectOption("careful");
+  await panel.getByRole("button", { name: "Delete the preset" }).click();
+  await theirs.getByText("careful").waitFor({ state: "detached" });
+  assert.deepEqual(device.wrong, []);
+  await panel.getByRole("button", { name: "Close" }).click();
+  await field(page).fill("/su");
+  await page.getByRole("option", { name: "/summarize" }).waitFor();
+  await accessible(page, "commands");
+  await page.keyboard.press("Tab");
+  assert.equal(await field(page).inputValue(), "/summarize ");
+  await field(page).pressSequentially("/j");
+  await page.keyboard.press("Enter");
+  assert.equal(await field(page).inputValue(), "/summarize /json ");
+  await field(page).fill("a/su");
+  assert.equal(await page.getByRole("option").count(), 0);
+}
+
+/** A tool that writes is asked for: once, for a chat, always, or not; one that reads is not. */
+export async function tools({ page, url, told }) {
+  const question = page.getByRole("group", { name: "May write_file run?" });
+  const begin = async () => {
+    await page.getByRole("button", { name: "Tools" }).click();
+    for (const name of ["Write file", "Read file"]) await page.getByRole("checkbox", { name }).check();
+    await page.keyboard.press("Escape");
+    await field(page).fill("Write it down");
+    await page.getByRole("button", { name: "Send", exact: true }).click();
+  };
+  await begin();
+  await question.waitFor();
+  await messages(page).last().getByText('"note.txt"').waitFor();
+  await accessible(page, "question");
+  await page.reload();
+  await question.waitFor();
+  await told("asked");
+  await question.getByRole("button", { name: "In this chat" }).click();
+  await page.getByText("All is written.").waitFor(); // what reads, and the second writing, were not asked for
+  await told("written");
+  const tree = await stored(page);
+  assert.deepEqual(tree.map((each) => each.role), ["user", "assistant", "tool", "assistant", "tool", "assistant", "tool", "assistant"]);
+  assert.equal(tree[2].tool_call_id, tree[1].tool_calls[0].id);
+  assert.match(tree[4].content, /hi/);
+  for (const word of ["No", "Always", ""]) {
+    await page.goto(`${url}/#/chat`);
+    await page.getByRole("heading", { name: "What can I do for you?" }).waitFor();
+    await begin();
+    if (word) await question.getByRole("button", { name: word, exact: true }).click();
+    if (word === "No") {
+      await page.waitForFunction(() => document.querySelectorAll("article").length === 6); // it asks for the next one
+      await question.waitFor();
+      assert.match((await stored(page))[2].content, /not allow/);
+    } else {
+      await page.getByText("All is written.").waitFor();
+    }
+  }
+  await page.goto(`${url}/#/settings`);
+  await page.getByRole("button", { name: "Ask again before write_file runs" }).click();
+  await page.getByText("Tools that run without a question").waitFor({ state: "detached" });
+}
+
+/** A prompt of an MCP server becomes the question, and a resource an attached text; its tools are asked for. */
+export async function mcp({ page }) {
+  const open = () => page.getByRole("button", { name: "Prompts and resources" }).click();
+  await open();
+  await page.getByRole("button", { name: "poem" }).click();
+  await accessible(page, "offers");
+  await page.getByLabel("topic").fill("zebras");
+  await page.getByRole("button", { name: "Insert" }).click();
+  await page.waitForFunction(() => document.querySelector("form textarea").value === "Write a poem about zebras.");
+  await open();
+  await page.getByRole("button", { name: "notes" }).click();
+  await page.getByText("notes.txt").waitFor();
+  await page.getByRole("button", { name: "Tools" }).click();
+  await page.getByRole("checkbox", { name: /echo/i }).first().check();
+  await page.keyboard.press("Escape");
+  await page.getByRole("button", { name: "Send", exact: true }).click();
+  const question = page.getByRole("group", { name: "May s_echo run?" });
+  await question.getByRole("button", { name: "Once" }).click();
+  await page.getByText("All is said.").waitFor();
+  const [asked, , result] = await stored(page);
+  assert.equal(asked.content, "Write a poem about zebras.");
+  assert.equal(asked.attachments[0].name, "notes.txt");
+  assert.match(result.content, /echo: hello/);
+}

@@ -1,0 +1,341 @@
+// Conversations: what is said, kept, stopped and branched.
+import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
+import { accessible, another, answered, field, lastText, messages, press, say, stored } from "../browser.mjs";
+
+/** A conversation with the starter model: stream, edit, branch, regenerate, fork, delete, undo, search. */
+export async function chat({ page, browser, url }) {
+  await say(page, "Hello! What can you do?");
+  await answered(page);
+  const first = await lastText(page);
+  assert.ok(first.length > 10, first);
+  await page.waitForURL(/#\/chat\/[0-9a-f-]{36}$/);
+  await press(page, "Another answer");
+  await page.getByText("2/2").waitFor();
+  await answered(page);
+  await messages(page).last().getByRole("button", { name: "Previous version" }).click();
+  await page.getByText("1/2").waitFor();
+  await messages(page).first().hover();
+  await messages(page).first().getByRole("button", { name: "Edit" }).click();
+  await page.getByRole("textbox", { name: "Edit" }).fill("What is a llama?");
+  await messages(page).first().getByRole("button", { name: "Send" }).click();
+  await messages(page).first().getByText("2/2").waitFor();
+  await answered(page);
+  const tree = await stored(page);
+  assert.equal(tree.length, 5);
+  assert.deepEqual(new Set(tree.map((each) => each.state ?? "done")), new Set(["done"]));
+  const device = await another(browser, page.url());
+  await device.page.goto(page.url());
+  await device.page.getByText("What is a llama?").first().waitFor();
+  await press(page, "Delete");
+  await page.getByRole("button", { name: "Undo" }).click();
+  await page.waitForFunction(() => document.querySelectorAll("article").length === 2);
+  await press(page, "New chat from here");
+  await page.waitForFunction((before) => location.href !== before, device.page.url());
+  await page.getByRole("searchbox", { name: "Search conversations" }).fill("llam");
+  await page.locator("nav mark").first().waitFor();
+  assert.deepEqual(device.wrong, []);
+  const title = await page.evaluate(() => document.title);
+  assert.match(title, /Llama Appliance/);
+  await page.goto(url);
+}
+
+/** An answer goes on through a reload, is the same in another browser, and is stopped from there. */
+export async function resume({ page, browser, url }) {
+  await say(page, "Count");
+  await messages(page).last().locator(".prose-chat p").waitFor();
+  await page.waitForURL(/#\/chat\/./);
+  await page.reload();
+  await messages(page).last().locator(".prose-chat p").waitFor();
+  const before = (await lastText(page)).length;
+  await page.waitForFunction((before) => document.querySelector("article:last-of-type .prose-chat").innerText.length > before + 20, before);
+  const device = await another(browser, url);
+  const tab = await page.context().newPage();
+  await tab.goto(page.url());
+  await messages(tab).last().locator(".prose-chat p").waitFor();
+  await tab.close(); // ends nothing
+  await device.page.goto(page.url());
+  await messages(device.page).last().locator(".prose-chat p").waitFor();
+  await field(page).fill("Afterwards");
+  await page.keyboard.press("Enter");
+  await page.getByText("Next:").waitFor();
+  await page.getByRole("button", { name: "Do not send it" }).click();
+  await device.page.getByRole("button", { name: "Stop" }).click();
+  await page.getByText("You stopped this answer.").waitFor();
+  const shown = await lastText(page);
+  const [, kept] = await stored(page);
+  assert.equal(kept.state, "stopped");
+  assert.equal(kept.content.trim().replace(/\s+/g, " "), shown.trim().replace(/\s+/g, " "));
+  assert.deepEqual(device.wrong, []);
+}
+
+/** The page is closed in mid-answer; the answer is complete when somebody comes back. */
+export async function closed({ page, browser, url }) {
+  await say(page, "Count");
+  await messages(page).last().locator(".prose-chat p").waitFor();
+  await page.waitForURL(/#\/chat\/./);
+  const place = page.url();
+  await page.close();
+  const device = await another(browser, url);
+  await device.page.goto(place);
+  await answered(device.page);
+  const [, answer] = await stored(device.page);
+  assert.equal(answer.state ?? "done", "done");
+  assert.equal((answer.content.match(/\S+/g) ?? []).length, answer.content.split(" ").filter(Boolean).length);
+  assert.ok(answer.content.length > 50);
+}
+
+/** The program is killed in mid-answer and started again: the page catches up by itself, and what was there is. */
+export async function killed({ page, told }) {
+  await say(page, "Count");
+  await messages(page).last().locator(".prose-chat p").waitFor();
+  await page.waitForTimeout(2500); // longer than an answer may go unnoted
+  await told("kill");
+  await page.getByText("The server cannot be reached.", { exact: false }).first().waitFor();
+  assert.ok((await lastText(page)).length > 5);
+  await told("start");
+  await page.getByText("The answer was cut short.", { exact: false }).waitFor();
+  assert.ok((await lastText(page)).length > 5);
+  await press(page, "Continue the answer");
+  await answered(page);
+}
+
+/** The only engine dies in mid-answer: what was there stays, the reason is said, and the answer can be continued. */
+export async function engine({ page, told }) {
+  await say(page, "Count");
+  await messages(page).last().getByText("Once upon a").waitFor();
+  await told("kill");
+  await page.getByText("The answer failed").waitFor();
+  await page.getByText("killed by SIGKILL", { exact: false }).waitFor();
+  const before = (await lastText(page)).trim();
+  assert.ok(before.length > 5);
+  await press(page, "Continue the answer");
+  await page.getByRole("button", { name: "Stop" }).waitFor();
+  await page.getByRole("button", { name: "Stop" }).waitFor({ state: "detached", timeout: 60_000 });
+  const [, answer] = await stored(page);
+  assert.ok(answer.content.startsWith(before), answer.content);
+  assert.ok(answer.content.length > before.length);
+  assert.equal(answer.state ?? "done", "done");
+}
+
+/** A server that keeps no conversations: this browser does, and another one knows nothing of them. */
+export async function here({ page, browser, url }) {
+  await say(page, "Count");
+  await messages(page).last().locator(".prose-chat p").waitFor();
+  await page.waitForURL(/#\/chat\/./);
+  await page.reload(); // in mid-answer
+  await answered(page);
+  const text = await lastText(page);
+  assert.ok(text.length > 50);
+  await press(page, "Another answer");
+  await page.getByText("2/2").waitFor();
+  await answered(page);
+  await messages(page).last().getByRole("button", { name: "Previous version" }).click();
+  await page.getByText("1/2").waitFor();
+  const tab = await page.context().newPage();
+  await tab.goto(page.url());
+  await messages(tab).last().getByText("1/2").waitFor();
+  assert.equal(await lastText(tab), text);
+  await press(tab, "Delete");
+  await tab.getByRole("button", { name: "Undo" }).click();
+  await page.waitForFunction(() => document.querySelectorAll("article").length === 2);
+  const chooser = page.getByLabel("Attach files").first();
+  await chooser.setInputFiles({ name: "note.txt", mimeType: "text/plain", buffer: Buffer.from("zebra") });
+  await page.getByText("note.txt").waitFor();
+  await say(page, "Read it");
+  await answered(page);
+  await page.getByRole("searchbox", { name: "Search conversations" }).fill("read");
+  await page.locator("nav mark").first().waitFor();
+  await page.getByRole("searchbox", { name: "Search conversations" }).fill("");
+  await page.getByRole("button", { name: "Parameters" }).click();
+  page.once("dialog", (dialog) => dialog.accept("careful"));
+  await page.getByRole("button", { name: "Save" }).click();
+  await page.getByRole("button", { name: "Delete the preset" }).waitFor();
+  await page.reload();
+  await page.getByRole("button", { name: "Parameters" }).click();
+  await page.getByLabel("Preset").selectOption("careful");
+  await page.getByRole("complementary", { name: "Parameters" }).getByRole("button", { name: "Close" }).click();
+  const shown = await messages(page).evaluateAll((all) => all.map((each) => each.dataset.message));
+  const device = await another(browser, url);
+  await device.page.goto(url);
+  await device.page.getByText("Your conversations will be listed here.").waitFor();
+  await page.goto(`${url}/#/settings`);
+  await page.getByText("this browser keeps them", { exact: false }).waitFor();
+  const [download] = await Promise.all([page.waitForEvent("download"), page.getByRole("button", { name: "Export all" }).click()]);
+  const file = { name: download.suggestedFilename(), mimeType: "", buffer: readFileSync(await download.path()) };
+  assert.match(file.name, /^Count_.*\.jsonl$/);
+  for (const said of ["1 imported, 0 were here already.", "0 imported, 1 were here already."]) {
+    await device.page.goto(`${url}/#/settings`);
+    await device.page.getByLabel("Import").setInputFiles(file);
+    await device.page.getByText(said).waitFor();
+  }
+  await device.page.getByRole("link", { name: "Count" }).click();
+  await messages(device.page).first().waitFor();
+  assert.deepEqual(await messages(device.page).evaluateAll((all) => all.map((each) => each.dataset.message)), shown);
+  await device.page.getByText("note.txt").waitFor();
+  await messages(device.page).nth(1).getByText("1/2").waitFor();
+  const asked = device.page.waitForRequest((request) => request.url().endsWith("/chat/completions"));
+  await press(device.page, "Another answer");
+  assert.match((await asked).postData(), /zebra/); // the file came along
+  assert.deepEqual(device.wrong, []);
+  page.once("dialog", (dialog) => dialog.accept());
+  await page.getByRole("button", { name: "Delete all" }).click();
+  await page.getByText("Your conversations will be listed here.").waitFor();
+}
+
+/** A random walk through a conversation: what is shown and what is stored is what a small model of the tree says. */
+export async function walk({ page, seed }) {
+  let state = seed;
+  const random = (count) => (state = (state * 1103515245 + 12345) % 2147483648) % count;
+  const nodes = new Map(); // id: { parent, role }, in the order in which they were made
+  let leaf = null;
+  const below = (id) => [...nodes].filter(([, node]) => node.parent === id).map(([child]) => child);
+  const path = () => {
+    const found = [];
+    for (let at = leaf; at !== null; at = nodes.get(at).parent) found.unshift(at);
+    return found;
+  };
+  const settled = async () => {
+    for (;;) {
+      const all = await stored(page);
+      if (all.every((each) => each.state !== "answering")) return all;
+      await page.waitForTimeout(100);
+    }
+  };
+  /** What is new, which must be these roles in a line below `parent`; its end is shown. */
+  const grew = async (parent, ...roles) => {
+    const fresh = (await settled()).filter((each) => !nodes.has(each.id));
+    assert.deepEqual(fresh.map((each) => each.role).sort(), [...roles].sort());
+    for (const role of roles) {
+      const one = fresh.find((each) => each.role === role);
+      assert.equal(one.parent ?? null, parent);
+      nodes.set(one.id, { parent, role });
+      leaf = parent = one.id;
+    }
+  };
+  const article = (id) => page.locator(`article[data-message="${id}"]`);
+  const pick = (list) => list[random(list.length)];
+  const some = (role) => pick(path().filter((id) => nodes.get(id).role === role));
+  const click = async (id, name) => {
+    await article(id).hover();
+    await article(id).getByRole("button", { name, exact: true }).click();
+  };
+  const steps = {
+    async ask() {
+      const parent = leaf;
+      await say(page, `question ${nodes.size}`);
+      await grew(parent, "user", "assistant");
+    },
+    async stop() {
+      const parent = leaf;
+      await say(page, `question ${nodes.size}`);
+      await page.getByRole("button", { name: "Stop" }).click({ timeout: 5_000 }).catch(() => undefined); // it may be done
+      await grew(parent, "user", "assistant");
+    },
+    async edit() {
+      const id = some("user");
+      await click(id, "Edit");
+      await page.getByRole("textbox", { name: "Edit" }).fill(`edited ${nodes.size}`);
+      await article(id).getByRole("button", { name: "Send" }).click();
+      await page.waitForFunction((id) => !document.querySelector(`article[data-message="${id}"]`), id);
+      await grew(nodes.get(id).parent, "user", "assistant");
+    },
+    async again() {
+      const id = some("assistant");
+      await click(id, "Another answer");
+      await page.waitForFunction((id) => !document.querySelector(`article[data-message="${id}"]`), id);
+      await grew(nodes.get(id).parent, "assistant");
+    },
+    async branch() {
+      const id = pick(path().filter((each) => below(nodes.get(each).parent).length > 1));
+      if (!id) return;
+      const siblings = below(nodes.get(id).parent);
+      const at = siblings.indexOf(id);
+      await click(id, at ? "Previous version" : "Next version");
+      leaf = siblings[at ? at - 1 : at + 1];
+      while (below(leaf).length) leaf = below(leaf).at(-1);
+    },
+    async remove() {
+      const id = pick(path());
+      await click(id, "Delete");
+      await page.getByRole("button", { name: "Undo" }).last().click();
+      await page.getByRole("status").filter({ hasText: "Undo" }).waitFor({ state: "hidden" }).catch(() => undefined);
+    },
+    async reload() {
+      await page.reload();
+    },
+  };
+  await steps.ask();
+  for (let step = 0; step < 25; step++) {
+    const name = pick(Object.keys(steps));
+    await steps[name]();
+    const wanted = path();
+    await page.waitForFunction(
+      (wanted) => JSON.stringify([...document.querySelectorAll("article")].map((each) => each.dataset.message)) === JSON.stringify(wanted),
+      wanted,
+    ).catch(() => assert.fail(`step ${step}, ${name}, seed ${seed}: the shown branch is another`));
+    const kept = Object.fromEntries((await settled()).map((each) => [each.id, { parent: each.parent ?? null, role: each.role }]));
+    assert.deepEqual(kept, Object.fromEntries(nodes), `step ${step}, ${name}, seed ${seed}`);
+  }
+}
+
+/** A line without an end: it is shown, and the page can be used. */
+export async function long({ page }) {
+  await say(page, "Go on");
+  await answered(page);
+  assert.ok((await messages(page).last().locator(".prose-chat").innerText()).length > 1_000_000);
+  await field(page).fill("still here");
+  await page.reload();
+  await messages(page).last().locator(".prose-chat p").waitFor();
+  await page.getByRole("link", { name: "New chat" }).click();
+  await page.getByRole("heading", { name: "What can I do for you?" }).waitFor();
+}
+
+/** Two models answer one question side by side, and one of them goes on. */
+export async function compare({ page }) {
+  await page.getByRole("button", { name: "Models that answer too" }).click();
+  await page.getByRole("checkbox").first().check();
+  await page.keyboard.press("Escape");
+  await field(page).fill("Who are you?");
+  await page.getByRole("button", { name: "Send", exact: true }).click();
+  const group = page.getByRole("group", { name: "Side by side" });
+  await page.waitForFunction(() => document.querySelectorAll("[role=group] article").length === 2);
+  await answered(page);
+  await accessible(page, "side by side");
+  const other = await group.getByRole("heading").nth(1).innerText();
+  await group.getByRole("button", { name: "Go on with this answer" }).nth(1).click();
+  await messages(page).last().getByText("2/2").waitFor();
+  await page.getByRole("button", { name: `Choose a model: ${other}` }).waitFor();
+  await page.getByRole("img", { name: "Answering" }).waitFor({ state: "detached" });
+  const [, one, two] = await stored(page);
+  assert.notEqual(one.model, two.model);
+  assert.deepEqual([one.state ?? "done", two.state ?? "done"], ["done", "done"]);
+  assert.equal(one.parent, two.parent);
+  await messages(page).last().getByRole("button", { name: "Side by side" }).click();
+  await group.waitFor();
+}
+
+/** The context's gauge, and the summary in place of what was said. */
+export async function compact({ page }) {
+  const sent = [];
+  page.on("request", (request) => request.url().endsWith("/chat/completions") && sent.push(request.postDataJSON()));
+  for (const text of ["Hello! What can you do?", "Thank you."]) {
+    await say(page, text);
+    await answered(page);
+    await page.waitForFunction(() => !document.querySelector("[aria-label=Stop]"));
+  }
+  await page.getByRole("button", { name: /tokens of the context are in use/ }).click();
+  await accessible(page, "context");
+  await page.getByRole("button", { name: "Summarise what was said" }).click();
+  await messages(page).last().getByRole("heading", { name: "Summary of what was said before" }).waitFor();
+  const summary = (await stored(page)).at(-1);
+  assert.equal(summary.role, "system");
+  await say(page, "And now?");
+  await answered(page);
+  assert.equal(sent.at(-2).messages.length, 5); // two questions with their answers, and what is wanted
+  const [first, ...rest] = sent.at(-1).messages;
+  assert.equal(first.role, "system");
+  assert.ok(first.content.includes(summary.content));
+  assert.deepEqual(rest, [{ role: "user", content: "And now?" }]);
+  await page.getByText("Thank you.").first().waitFor(); // it stays readable
+}
