@@ -32,15 +32,18 @@ def killable(serve_fake: ServeFake) -> Callable[..., tuple[Server, dict[str, Cal
     return serve
 
 
+@pytest.mark.parametrize("existing", ["0", "1"])
 @pytest.mark.parametrize("after", ["0", "1"])
 def test_a_kill_at_any_request_loses_no_question(
     play: Play,
     killable: Callable[..., tuple[Server, dict[str, Callable[[], object]]]],
     monkeypatch: pytest.MonkeyPatch,
     after: str,
+    existing: str,
 ) -> None:
     """``after``: the server has the request, and the page does not hear of it."""
     monkeypatch.setenv("AFTER", after)
+    monkeypatch.setenv("EXISTING", existing)
     server, steps = killable()
     play("keeping.between", server, **steps)
 

@@ -98,7 +98,7 @@ export class Chat {
 
   /** Something runs that Stop would end. */
   get busy(): boolean {
-    return this.underway.length > 0 || this.using.size > 0;
+    return this.underway.length > 0 || this.using.size > 0 || this.sending;
   }
 
   /** Calls of tools that wait for a decision or run, and the answer that has them. */
@@ -131,7 +131,7 @@ export class Chat {
 
   /** Send what is in the field: at once, after the answer under way, or when the server is back. */
   async submit(model: string | undefined) {
-    if (this.sending) return;
+    if (this.sending && this.tried) return; // it is these words that are on their way
     const asked = { id: this.tried || newId(), text: this.text.trim(), files: this.files };
     if (!this.queue.length) this.held = false;
     if (this.busy || (this.queue.length && !this.held)) {
@@ -183,8 +183,8 @@ export class Chat {
     const question: Message = stored ?? { id, parent: this.path.at(-1)?.id ?? null, role: "user", content: text, attachments: files };
     const path = stored ? branch(this.messages, id) : [...this.path, question];
     const wanted = [...new Set([model, ...this.also])];
-    const requests = await Promise.all(wanted.map((each) => requestOf(path, this.info.settings, each)));
     const stops = this.stops;
+    const requests = await Promise.all(wanted.map((each) => requestOf(path, this.info.settings, each)));
     if (!stored) {
       await this.make();
       await this.write(question);
@@ -194,6 +194,7 @@ export class Chat {
     this.beside = wanted.length > 1 ? id : undefined;
     const begun: string[] = [];
     for (const [at, each] of wanted.entries()) if (stops === this.stops) begun.push(await this.begin(id, each, requests[at]!));
+    if (stops !== this.stops) await this.stop(); // it came while an answer was being written
     if (begun.length > 1) await this.show(begun[0]!);
   }
 
@@ -269,9 +270,13 @@ export class Chat {
     const edited: Message = { id: newId(), parent: parent ?? null, role, content: text, attachments };
     const request = await requestOf([...branch(this.messages, parent ?? null), edited], this.info.settings, model);
     await this.write(edited);
-    this.info = { ...this.info, leaf: edited.id };
     this.sent += 1;
-    await this.begin(edited.id, model, request);
+    try {
+      await this.begin(edited.id, model, request);
+    } catch (error) {
+      this.info = { ...this.info, leaf: edited.id }; // the words are stored: they are shown there, and not in the field
+      throw error;
+    }
   }
 
   /** Change the text of an answer in place. */
@@ -328,17 +333,16 @@ export class Chat {
   fill(text: string, files = this.files) {
     Object.assign(this, { text, files, tried: "", waiting: undefined });
     this.keep();
-    clearTimeout(this.drafting);
-    this.drafting = setTimeout(() => void this.sync(), DRAFT_AFTER);
   }
 
   private async sync() {
     const { text } = this;
-    if (!this.stored || text === this.synced) return;
-    await keeping.ask("PUT", `${ROOT}/${this.info.id}`, { draft: text }).then(
-      () => (this.synced = text),
-      () => undefined,
-    );
+    try {
+      await keeping.ask("PUT", `${ROOT}/${this.info.id}`, { draft: text });
+    } catch {
+      return; // the browser has it, and it goes with the next letter, or when the chat is opened again
+    }
+    this.synced = text;
     this.keep();
   }
 
@@ -348,6 +352,8 @@ export class Chat {
     if (open && open !== this && open.name === this.name) return;
     const { text, files, tried, queue, synced } = this;
     keepDraft(this.name, { text, files, tried, queue, synced, chat: this.info.id });
+    clearTimeout(this.drafting);
+    if (this.stored && text !== synced) this.drafting = setTimeout(() => void this.sync(), DRAFT_AFTER);
   }
 
   /** Take what the server has out of the field and the queue. */
@@ -443,7 +449,7 @@ export class Chat {
       const asked = this.path.findLast((message) => message.role === "user")?.content;
       this.text = wordsOf(readDraft(this.name), whole.conversation.draft, asked);
       this.synced = whole.conversation.draft;
-      if (this.text !== this.synced) this.fill(this.text);
+      this.keep();
     }
     this.arrived();
     // Another tab may look at another branch, but where it went on with this one, this one follows.
