@@ -20,7 +20,7 @@ def killable(serve_fake: ServeFake) -> Callable[..., tuple[Server, dict[str, Cal
     """A server, and the steps that kill it and start it again at its place."""
 
     def serve(**env: str) -> tuple[Server, dict[str, Callable[[], object]]]:
-        running = [serve_fake(**env)]
+        running: list[Server] = [serve_fake(**env)]
         place = f"{running[0].host}:{running[0].port}"
 
         def kill() -> None:

@@ -215,7 +215,7 @@ export class Chat {
     if (!question) return;
     await this.lives.get(id)?.ended;
     await this.refresh();
-    if (this.messages.get(id)?.state) return; // it did not come to its end
+    if ((this.messages.get(id)?.state ?? "done") !== "done") return; // it did not come to its end
     await this.edit({ ...question, parent: id }, question.content ?? "", model);
   }
 
