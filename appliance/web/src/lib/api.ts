@@ -16,6 +16,12 @@ export class ApiError extends Error {
   }
 }
 
+/** Told of every try whether the server could be reached. */
+let reached: (path: string, yes: boolean) => void = () => undefined;
+export function onReach(listener: typeof reached) {
+  reached = listener;
+}
+
 export function address(path: string): URL {
   return new URL(path.replace(/^\//, ""), BASE);
 }
@@ -29,8 +35,10 @@ export async function ask(path: string, init: RequestInit = {}): Promise<Respons
     response = await fetch(address(path), { ...init, headers, credentials: "omit", cache: "no-store" });
   } catch (error) {
     if (init.signal?.aborted) throw error;
+    reached(path, false);
     throw new ApiError("The server cannot be reached.", 0, "unreachable");
   }
+  if (response.ok) reached(path, true);
   if (response.ok) return response;
   if (response.status === 401) keyring.refused();
   throw await refusal(response);

@@ -80,12 +80,20 @@ function thinking(effort: Effort): object {
   return { enable_thinking: effort !== "off", ...(effort === "off" ? {} : { reasoning_effort: effort }) };
 }
 
-function format(schema: string): object {
+/** Why a model cannot be given this schema; nothing if it can. */
+export function schemaFault(schema: string): string {
   try {
-    return { type: "json_schema", json_schema: { name: "answer", schema: JSON.parse(schema) as unknown } };
+    const given: unknown = JSON.parse(schema);
+    return typeof given === "object" && given !== null && !Array.isArray(given) ? "" : t("schemaShape");
   } catch (error) {
-    throw new Error(t("schemaWrong", { why: String(error) }));
+    return t("schemaWrong", { why: String(error) });
   }
+}
+
+function format(schema: string): object {
+  const wrong = schemaFault(schema);
+  if (wrong) throw new Error(wrong);
+  return { type: "json_schema", json_schema: { name: "answer", schema: JSON.parse(schema) as unknown } };
 }
 
 /** The body for `/v1/chat/completions`. What is not set is not sent, so that the server's values hold. */

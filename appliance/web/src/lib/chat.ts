@@ -128,3 +128,49 @@ export function unanswered(path: Message[]): { caller?: Message; calls: ToolCall
   const results = new Set(path.slice(at + 1).map((message) => message.tool_call_id));
   return { caller, calls: caller.tool_calls.filter((call) => !results.has(call.id)) };
 }
+
+/** The calls of an answer that the conversation went on without. */
+export function skipped(path: Message[], message: Message): ToolCall[] {
+  const at = path.indexOf(message);
+  const results = path.slice(at + 1);
+  const next = results.findIndex((each) => each.role !== "tool");
+  if (at < 0 || next < 0) return [];
+  const done = new Set(results.slice(0, next).map((each) => each.tool_call_id));
+  return message.tool_calls?.filter((call) => !done.has(call.id)) ?? [];
+}
+
+/**
+ * A stored message in the shape that the page counts on. The server keeps calls and timings as they came, from models
+ * and from other programs' files, so they can be anything.
+ */
+export function sound(message: Message): Message {
+  const { tool_calls: calls, timings } = message;
+  return {
+    ...message,
+    ...(calls ? { tool_calls: (calls as unknown[]).flatMap(soundCall) } : {}),
+    ...(timings ? { timings: Object.fromEntries(Object.entries(timings).filter(([, value]) => Number.isFinite(value))) } : {}),
+  };
+}
+
+function soundCall(call: unknown): ToolCall[] {
+  const { id, function: called } = Object(call) as Partial<Record<string, unknown>>;
+  const { name, arguments: given } = Object(called) as Partial<Record<string, unknown>>;
+  if (typeof name !== "string") return [];
+  const text = typeof given === "string" ? given : JSON.stringify(given ?? {});
+  return [{ id: typeof id === "string" ? id : "", function: { name, arguments: text } }];
+}
+
+/** What the server had before it was killed, with what this page read of the same answer; nothing if that is no more. */
+export function longer(stored: Message, seen: Pick<Message, "content" | "reasoning">): Message | undefined {
+  const { content = "", reasoning = "" } = stored;
+  const { content: text = "", reasoning: thoughts = "" } = seen;
+  const goesOn = text.startsWith(content) && thoughts.startsWith(reasoning);
+  return goesOn && text.length + thoughts.length > content.length + reasoning.length ? { ...stored, content: text, reasoning: thoughts } : undefined;
+}
+
+/** The end of a branch, as far as it has no more than so many characters; its last message always. */
+export function newest(path: Message[], room: number): Message[] {
+  let from = path.length - 1;
+  for (let left = room; from > 0; from--) if ((left -= path[from]!.content?.length ?? 0) < (path[from - 1]!.content?.length ?? 0)) break;
+  return path.slice(Math.max(from, 0));
+}

@@ -1,17 +1,23 @@
 /** The conversations: the list of all, and the one that is open. The server owns them; this follows its news. */
 import { SvelteMap, SvelteSet } from "svelte/reactivity";
+import { ApiError } from "./api";
 import { isPdf, pdfText, requestOf } from "./asking";
-import { branch, childrenOf, newestBelow, unanswered } from "./chat";
+import { branch, childrenOf, longer, newest, newestBelow, sound, unanswered } from "./chat";
 import type { Attachment, Conversation, Message, Settings, ToolCall, Whole } from "./chat";
+import { dropDraft, dropDrafts, keepDraft, NEW, readDraft, wordsOf, type Asked } from "./drafts";
 import { events, type ServerEvent } from "./events.svelte";
 import { newId } from "./ids";
 import { keeping, ROOT } from "./keeping.svelte";
-import { Live } from "./live.svelte";
+import { endAnswer, Live } from "./live.svelte";
 import { t } from "./prefs.svelte";
 import { toasts } from "./toasts.svelte";
 import { tools } from "./tools.svelte";
 
 const DRAFT_AFTER = 600;
+/** How often a question is sent again by itself when the server seems to be back. */
+const RESENT = 3;
+/** Most ms that other tabs give the one that asked to write down what a killed server has not. */
+const OTHERS_WAIT = 3_000;
 /** Rounds of tools that follow each other without the person doing anything. */
 const ROUNDS = 16;
 const SUM_UP =
@@ -25,18 +31,24 @@ interface Listing {
   limit?: number;
 }
 
-export interface Asked {
-  text: string;
-  files: Attachment[];
-}
-
 /** The open conversation. */
 export class Chat {
   info = $state.raw<Conversation>()!;
   messages = $state.raw<ReadonlyMap<string, Message>>(new Map());
   lives = new SvelteMap<string, Live>();
+  /** What is in the field. It leaves it when the server has the question. */
+  text = $state.raw("");
+  files = $state.raw<Attachment[]>([]);
   /** What is sent when the answer under way has ended. */
-  queue = $state<Asked[]>([]);
+  queue = $state.raw<Asked[]>([]);
+  /** The queue waits for a word of the person: after a Stop, and after a reload, when another tab may have it too. */
+  held = $state(false);
+  /** A question is on its way to the server. */
+  sending = $state(false);
+  /** The question that could not reach the server. It is sent when the server is back. */
+  waiting = $state.raw<{ asked: Asked; model: string | undefined; tries: number }>();
+  /** How many questions were sent from here. */
+  sent = $state(0);
   /** Further models that the next question goes to, and the question whose answers are shown side by side. */
   also = $state.raw<string[]>([]);
   beside = $state.raw<string>();
@@ -47,11 +59,16 @@ export class Chat {
   readonly children = $derived(childrenOf(this.messages));
   private readonly leaf = $derived(this.info.leaf);
   /** The shown branch. */
-  readonly path: Message[] = $derived(branch(this.messages, this.leaf));
+  readonly path: Message[] = $derived(branch(this.messages, this.leaf && newestBelow(this.children, this.leaf)));
+  /** All answers under way, those of branches that are not shown and those side by side too. */
+  private readonly underway: Message[] = $derived([...this.messages.values()].filter((message) => message.state === "answering"));
   private latest = 0;
   private reading: Promise<void> | undefined;
   private again = false;
-  private drafting = 0;
+  private drafting: ReturnType<typeof setTimeout> | undefined;
+  private tried = "";
+  private synced = "";
+  private stops = 0;
   /** Changes on their way to the server, and the number of the newest one that it has. */
   private changing = 0;
   private changed = 0;
@@ -59,10 +76,29 @@ export class Chat {
   constructor(info: Conversation, stored: boolean) {
     this.info = info;
     this.stored = stored;
+    const kept = readDraft(this.name);
+    if (!kept) return;
+    ({ text: this.text, files: this.files, tried: this.tried, queue: this.queue, synced: this.synced } = kept);
+    this.held = kept.queue.length > 0;
+  }
+
+  /** Under which the browser keeps the draft. */
+  private get name(): string {
+    return this.stored ? this.info.id : NEW;
+  }
+
+  /** False until a stored one has come from the server. */
+  get here(): boolean {
+    return !this.stored || this.latest > 0;
   }
 
   get answering(): Message | undefined {
-    return this.path.find((message) => message.state === "answering");
+    return this.underway[0];
+  }
+
+  /** Something runs that Stop would end. */
+  get busy(): boolean {
+    return this.underway.length > 0 || this.using.size > 0 || this.sending;
   }
 
   /** Calls of tools that wait for a decision or run, and the answer that has them. */
@@ -93,41 +129,117 @@ export class Chat {
     })());
   }
 
-  async send({ text, files }: Asked, model: string | undefined) {
-    const question: Message = { id: newId(), parent: this.path.at(-1)?.id ?? null, role: "user", content: text, attachments: files };
-    await this.make();
-    await this.write(question);
-    const also = this.also.filter((each) => each !== model);
-    this.beside = also.length ? question.id : undefined;
-    await this.answer(question.id, model);
-    const leaf = this.info.leaf!;
-    for (const other of also) await this.answer(question.id, other);
-    if (also.length) await this.show(leaf);
+  /** Send what is in the field: at once, after the answer under way, or when the server is back. */
+  async submit(model: string | undefined) {
+    if (this.sending && this.tried) return; // it is these words that are on their way
+    const asked = { id: this.tried || newId(), text: this.text.trim(), files: this.files };
+    if (!this.queue.length) this.held = false;
+    if (this.busy || (this.queue.length && !this.held)) {
+      this.queue = [...this.queue, asked];
+      return this.fill("", []);
+    }
+    this.tried = asked.id;
+    this.keep();
+    await this.post(asked, model);
+  }
+
+  /** Send one question. A server that cannot be reached gets it later; any other error is raised, and the queue waits. */
+  async post(asked: Asked, model: string | undefined, tries = 0) {
+    if (this.sending) return;
+    this.sending = true;
+    this.waiting = undefined;
+    try {
+      await this.send(asked, model);
+    } catch (error) {
+      this.held = true;
+      if (!(error instanceof ApiError && error.status === 0 && tries < RESENT)) throw error;
+      this.held = false;
+      this.waiting = { asked, model, tries: tries + 1 };
+    } finally {
+      this.sending = false;
+    }
+  }
+
+  /** Send the queue's question next, and then the others again. */
+  next(asked: Asked) {
+    this.queue = [asked, ...this.queue.filter((each) => each !== asked)];
+    this.held = false;
+  }
+
+  drop(asked: Asked) {
+    this.queue = this.queue.filter((each) => each !== asked);
+    this.keep();
+  }
+
+  /** The server is there again, and may have got more than it could answer. */
+  async back() {
+    if (this.stored || this.tried) await this.refresh().catch(() => undefined);
+    if (this.waiting) await this.post(this.waiting.asked, this.waiting.model, this.waiting.tries).catch((error) => toasts.failed(error));
+  }
+
+  /** Ask a question. Nothing is stored of one that cannot be asked, and what is stored already is not stored again. */
+  async send({ id = newId(), text, files }: Omit<Asked, "id"> & { id?: string }, model: string | undefined) {
+    const stored = this.messages.get(id);
+    const question: Message = stored ?? { id, parent: this.path.at(-1)?.id ?? null, role: "user", content: text, attachments: files };
+    const path = stored ? branch(this.messages, id) : [...this.path, question];
+    const wanted = [...new Set([model, ...this.also])];
+    const stops = this.stops;
+    const requests = await Promise.all(wanted.map((each) => requestOf(path, this.info.settings, each)));
+    if (!stored) {
+      await this.make();
+      await this.write(question);
+    }
+    this.arrived();
+    this.sent += 1;
+    this.beside = wanted.length > 1 ? id : undefined;
+    const begun: string[] = [];
+    for (const [at, each] of wanted.entries()) if (stops === this.stops) begun.push(await this.begin(id, each, requests[at]!));
+    if (stops !== this.stops) await this.stop(); // it came while an answer was being written
+    if (begun.length > 1) await this.show(begun[0]!);
   }
 
   /** Ask for an answer to the branch that ends with `parent`; beside others that are there. */
   async answer(parent: string | null, model: string | undefined) {
-    const message: Message = { id: newId(), parent, role: "assistant", model: model ?? "", state: "answering", content: "" };
-    const request = await requestOf(branch(this.messages, parent), this.info.settings, model);
-    await this.write(message);
-    this.ask(message.id, request);
-    await this.show(message.id);
+    await this.begin(parent, model, await requestOf(branch(this.messages, parent), this.info.settings, model));
   }
 
-  /** Put a summary at the end of the branch, in whose place the model is sent nothing else of what came before. */
-  async compact(model: string | undefined) {
-    const message: Message = { id: newId(), parent: this.path.at(-1)!.id, role: "system", model: model ?? "", state: "answering", content: "" };
+  /**
+   * Put a summary at the end of the branch, in whose place the model is sent nothing else of what came before. With the
+   * `question` that no longer fits, what comes before it is summed up, and it is asked again behind the summary.
+   */
+  async compact(model: string | undefined, question?: Message, room = Infinity) {
     const settings = { ...this.info.settings, schema: "", tools: [] };
-    const request = await requestOf(this.path, settings, model, [{ role: "user", content: SUM_UP }]);
+    const path = question ? newest(branch(this.messages, question.parent ?? null), room) : this.path;
+    const request = await requestOf(path, settings, model, [{ role: "user", content: SUM_UP }]);
+    const id = await this.begin(path.at(-1)!.id, model, request, "system");
+    if (!question) return;
+    await this.lives.get(id)?.ended;
+    await this.refresh();
+    if ((this.messages.get(id)?.state ?? "done") !== "done") return; // it did not come to its end
+    await this.edit({ ...question, parent: id }, question.content ?? "", model);
+  }
+
+  /** Store an empty answer, and ask for it. */
+  private async begin(parent: string | null, model: string | undefined, request: object, role: Message["role"] = "assistant"): Promise<string> {
+    const message: Message = { id: newId(), parent, role, model: model ?? "", state: "answering", content: "" };
     await this.write(message);
     this.ask(message.id, request);
     await this.show(message.id);
+    return message.id;
+  }
+
+  /** End everything that was asked. What is queued waits until the person sends it. */
+  async stop() {
+    this.stops += 1;
+    this.held = true;
+    await Promise.all(this.underway.map(({ id }) => this.lives.get(id)?.stop() ?? endAnswer(id)));
   }
 
   /** Run a tool, or tell the model that it may not; when all have answered, the model goes on. */
   async use(call: ToolCall, run: boolean) {
     if (this.using.has(call.id)) return;
     const caller = this.caller!;
+    const stops = this.stops;
     this.using.add(call.id);
     try {
       const content = run ? await tools.run(call) : "The user did not allow this call.";
@@ -135,7 +247,7 @@ export class Chat {
       const result: Message = { id: newId(), parent, role: "tool", tool_call_id: call.id, content, model: call.function.name };
       await this.write(result);
       await this.show(result.id);
-      if (!this.pending.length) await this.answer(result.id, caller.model);
+      if (!this.pending.length && stops === this.stops) await this.answer(result.id, caller.model);
     } finally {
       this.using.delete(call.id);
     }
@@ -146,8 +258,9 @@ export class Chat {
     await tools.read();
     const asked = this.path.findLastIndex((message) => message.role === "user");
     const rounds = this.path.slice(asked).filter((message) => message.tool_calls?.length).length;
+    const stops = this.stops;
     for (const call of rounds > ROUNDS ? [] : this.pending) {
-      if (tools.allowed(call.function.name, this.info.id)) await this.use(call, true);
+      if (stops === this.stops && tools.allowed(call.function.name, this.info.id)) await this.use(call, true);
     }
   }
 
@@ -155,8 +268,15 @@ export class Chat {
   async edit(message: Message, text: string, model: string | undefined) {
     const { parent, role, attachments } = message;
     const edited: Message = { id: newId(), parent: parent ?? null, role, content: text, attachments };
+    const request = await requestOf([...branch(this.messages, parent ?? null), edited], this.info.settings, model);
     await this.write(edited);
-    await this.answer(edited.id, model);
+    this.sent += 1;
+    try {
+      await this.begin(edited.id, model, request);
+    } catch (error) {
+      this.info = { ...this.info, leaf: edited.id }; // the words are stored: they are shown there, and not in the field
+      throw error;
+    }
   }
 
   /** Change the text of an answer in place. */
@@ -209,11 +329,42 @@ export class Chat {
     this.change({ settings: { ...this.info.settings, ...settings } }).catch((error) => toasts.failed(error));
   }
 
-  /** Keep what is being written, a moment after the last letter. */
-  draft(text: string) {
+  /** Change what is in the field. The browser has it at once, and the server a moment after the last letter. */
+  fill(text: string, files = this.files) {
+    Object.assign(this, { text, files, tried: "", waiting: undefined });
+    this.keep();
+  }
+
+  private async sync() {
+    const { text } = this;
+    try {
+      await keeping.ask("PUT", `${ROOT}/${this.info.id}`, { draft: text });
+    } catch {
+      return; // the browser has it, and it goes with the next letter, or when the chat is opened again
+    }
+    this.synced = text;
+    this.keep();
+  }
+
+  /** A later look at the same conversation has its own record of it. */
+  private keep() {
+    const { open } = chats;
+    if (open && open !== this && open.name === this.name) return;
+    const { text, files, tried, queue, synced } = this;
+    keepDraft(this.name, { text, files, tried, queue, synced, chat: this.info.id });
     clearTimeout(this.drafting);
-    this.info = { ...this.info, draft: text };
-    if (this.stored) this.drafting = setTimeout(() => void keeping.ask("PUT", `${ROOT}/${this.info.id}`, { draft: text }).catch(() => undefined), DRAFT_AFTER);
+    if (this.stored && text !== synced) this.drafting = setTimeout(() => void this.sync(), DRAFT_AFTER);
+  }
+
+  /** Take what the server has out of the field and the queue. */
+  private arrived() {
+    const late = this.queue.some((each) => this.messages.has(each.id));
+    if (late) this.queue = this.queue.filter((each) => !this.messages.has(each.id));
+    const { tried, waiting } = this;
+    if (tried && this.messages.has(tried)) {
+      this.fill("", []);
+      this.waiting = waiting; // its answer may still have to be asked for
+    } else if (late) this.keep();
   }
 
   leave() {
@@ -221,18 +372,24 @@ export class Chat {
     this.lives.clear();
   }
 
+  /** The server hears of a new one. It counts as stored when it has a message, and can be made again until then. */
   private async make() {
+    if (!this.stored) await keeping.ask("PUT", `${ROOT}/${this.info.id}`, { settings: this.info.settings });
+  }
+
+  private settle() {
     if (this.stored) return;
-    const { settings } = this.info;
-    await keeping.ask("PUT", `${ROOT}/${this.info.id}`, { settings });
+    dropDraft(this.name);
     this.stored = true;
-    location.replace(`#/chat/${this.info.id}`);
+    this.keep();
+    if (chats.open === this) location.replace(`#/chat/${this.info.id}`);
   }
 
   private async write(message: Message) {
     const sent = { ...message, revision: message.revision ?? 0 };
     const answer = await keeping.ask<{ message: Message; branched: boolean }>("PUT", `${ROOT}/${this.info.id}/messages/${message.id}`, sent);
-    this.messages = new Map(this.messages).set(answer.message.id, answer.message);
+    this.messages = new Map(this.messages).set(answer.message.id, sound(answer.message));
+    this.settle();
     if (answer.branched) toasts.tell(t("branched"));
   }
 
@@ -247,7 +404,8 @@ export class Chat {
     if (keeping.here && this.messages.get(id)?.state === "answering") await this.keepHere(id, live);
     await this.refresh().catch(() => undefined);
     if (this.messages.get(id)?.state !== "answering" && this.lives.get(id) === live) this.lives.delete(id);
-    if (live.mine && this.caller?.id === id) await this.proceed().catch((error) => toasts.failed(error));
+    const done = (this.messages.get(id)?.state ?? "done") === "done";
+    if (live.mine && done && this.caller?.id === id) await this.proceed().catch((error) => toasts.failed(error));
   }
 
   /** What the server does where it keeps conversations: write the answer down at its end. */
@@ -258,24 +416,46 @@ export class Chat {
     await this.write({ ...ended, tool_calls: live.calls.map((call) => ({ ...call, type: "function" })), timings: live.timings ?? null, state });
   }
 
+  /** Write down what the page has read beyond what the killed server kept; the tab that had asked goes first. */
+  private async rescue(more: Message, mine: boolean) {
+    if (!mine) await new Promise((resolve) => setTimeout(resolve, OTHERS_WAIT * (0.5 + Math.random() / 2)));
+    if (this.messages.get(more.id) === more) await this.write(more);
+  }
+
   private take(whole: Whole) {
-    const { leaf, draft, settings, title, folder, pinned } = this.info;
+    const { leaf, settings, title, folder, pinned } = this.info;
     const first = !this.latest;
     // The server read this before it knew of the newest changes made here: they are not undone by it.
     const older = !first && (this.changing > 0 || whole.conversation.change < this.changed);
     this.latest = whole.conversation.change;
     const messages = new Map(this.messages);
-    for (const message of whole.messages) {
-      messages.set(message.id, message);
-      if (message.state === "answering") this.ask(message.id);
-      else if (this.lives.get(message.id)?.over) this.lives.delete(message.id);
+    for (const message of whole.messages.map(sound)) {
+      const { id, state } = message;
+      const live = this.lives.get(id);
+      const { content = "", reasoning = "" } = messages.get(id) ?? {};
+      const seen = { content: content + (live?.text ?? ""), reasoning: reasoning + (live?.thoughts ?? "") };
+      const more = live && state === "interrupted" ? longer(message, seen) : undefined;
+      messages.set(id, more ?? message);
+      if (state === "answering") this.ask(id);
+      else if (live?.over || more) this.lives.delete(id);
+      if (!more) continue;
+      live!.leave();
+      queueMicrotask(() => void this.rescue(more, live!.mine).catch(() => undefined));
     }
     for (const id of whole.deleted) messages.delete(id);
     this.messages = messages;
+    if (messages.size) this.settle();
+    if (first && this.text === (readDraft(this.name)?.text ?? "")) {
+      const asked = this.path.findLast((message) => message.role === "user")?.content;
+      this.text = wordsOf(readDraft(this.name), whole.conversation.draft, asked);
+      this.synced = whole.conversation.draft;
+      this.keep();
+    }
+    this.arrived();
     // Another tab may look at another branch, but where it went on with this one, this one follows.
     const follows = branch(messages, whole.conversation.leaf).some((message) => message.id === leaf);
     const kept = !first && leaf && messages.has(leaf) && !follows;
-    this.info = { ...whole.conversation, ...(first ? {} : { draft }), ...(kept ? { leaf } : {}), ...(older ? { settings, title, folder, pinned } : {}) };
+    this.info = { ...whole.conversation, ...(kept ? { leaf } : {}), ...(older ? { settings, title, folder, pinned } : {}) };
   }
 }
 
@@ -298,8 +478,11 @@ class Chats {
     this.open?.leave();
     const now = Date.now();
     const settings = this.list[0]?.settings.model ? { model: this.list[0].settings.model } : {};
-    const info = { id: newId(), title: "", folder, pinned: false, created: now, updated: now, leaf: null, draft: "", settings, change: 0, answering: false };
+    const kept = readDraft(NEW);
+    const id = kept?.tried ? kept.chat : newId(); // it may have arrived
+    const info = { id, title: "", folder, pinned: false, created: now, updated: now, leaf: null, draft: "", settings, change: 0, answering: false };
     this.open = new Chat(info, false);
+    if (kept?.tried) void this.open.back();
   }
 
   async show(id: string) {
@@ -310,6 +493,7 @@ class Chats {
     try {
       await chat.refresh();
     } catch (error) {
+      if (error instanceof ApiError && error.status === 0) return; // it comes when the server is back
       toasts.failed(error);
       if (this.open === chat) location.hash = "#/chat";
     }
@@ -317,6 +501,7 @@ class Chats {
 
   async remove(conversation: Conversation) {
     await keeping.ask("DELETE", `${ROOT}/${conversation.id}`);
+    dropDraft(conversation.id);
     if (this.open?.info.id === conversation.id) location.hash = "#/chat";
     const back = () => keeping.ask("POST", `${ROOT}/${conversation.id}/restore`).catch((error) => toasts.failed(error));
     toasts.tell(t("conversationDeleted"), "told", { label: t("undo"), run: back });
@@ -369,6 +554,7 @@ class Chats {
 
   async empty() {
     await keeping.ask("DELETE", `${ROOT}?all=1`);
+    dropDrafts();
     location.hash = "#/chat";
     this.begin();
   }
@@ -378,6 +564,7 @@ class Chats {
     if (event.event === "connected") keeping.forget();
     void this.read();
     const open = this.open;
+    if (event.event === "connected") return void open?.back();
     if (open?.stored && (!event.conversation || event.conversation === open.info.id)) open.refresh().catch(() => undefined);
   }
 

@@ -2,7 +2,7 @@
  * The one event connection of a tab. It is closed while the tab is hidden, because a browser gives a host six
  * connections for all its tabs; coming back, it begins with a snapshot, so nothing that was missed is missing.
  */
-import { ask } from "./api";
+import { ask, onReach } from "./api";
 import { keyring } from "./keyring.svelte";
 import { records } from "./sse";
 
@@ -12,16 +12,21 @@ export interface ServerEvent {
   data?: unknown;
 }
 
+const PATH = "api/conversations/events";
 const SILENCE = 40_000; // ms; the server says something every 15 s
-const LONGEST_WAIT = 10_000;
+const LONGEST_WAIT = 3_000;
 
 class Events {
   /** Whether what is shown is what the server says at this moment. */
   live = $state(false);
-  /** Whether the server could not be reached at the last try. */
-  down = $state(false);
+  /** Since when the server cannot be reached, in ms since 1970; 0 while it can. */
+  since = $state(0);
   private listeners = new Set<(event: ServerEvent) => void>();
   private connection: AbortController | undefined;
+
+  get down(): boolean {
+    return this.since > 0;
+  }
 
   listen(listener: (event: ServerEvent) => void): () => void {
     this.listeners.add(listener);
@@ -31,7 +36,15 @@ class Events {
   start() {
     document.addEventListener("visibilitychange", () => (document.hidden ? this.stop() : this.open()));
     addEventListener("online", () => this.reopen());
+    onReach((path, yes) => this.reach(path, yes));
     this.open();
+  }
+
+  /** Any request tells. What was missed meanwhile is read over a new connection. */
+  private reach(path: string, yes: boolean) {
+    if (yes === !this.down) return;
+    this.since = yes || keyring.needed ? 0 : Date.now();
+    if (path !== PATH) this.reopen();
   }
 
   reopen() {
@@ -60,8 +73,7 @@ class Events {
       };
       try {
         heard();
-        const response = await ask("api/conversations/events", { signal });
-        this.down = false;
+        const response = await ask(PATH, { signal });
         tries = 0;
         const body = response.body!.pipeThrough(
           new TransformStream<Uint8Array, Uint8Array>({
@@ -76,7 +88,6 @@ class Events {
         for await (const data of records(body)) this.tell(JSON.parse(data) as ServerEvent);
       } catch {
         if (connection.signal.aborted) break;
-        this.down = !keyring.needed;
       }
       clearTimeout(timer);
       this.live = false;

@@ -20,6 +20,10 @@ interface Piece {
 
 const RETRIES = 40;
 
+export async function endAnswer(id: string) {
+  await ask(`v1/stream?conv_id=${encodeURIComponent(id)}`, { method: "DELETE" });
+}
+
 export class Live {
   content = $state.raw("");
   reasoning = $state.raw("");
@@ -34,8 +38,9 @@ export class Live {
   /** This tab asked for it. */
   readonly mine: boolean;
   readonly ended: Promise<void>;
-  private text = "";
-  private thoughts = "";
+  /** All that has come; `content` and `reasoning` follow it once a frame. */
+  text = "";
+  thoughts = "";
   private frame = 0;
   private received = 0;
   private line = "";
@@ -62,7 +67,7 @@ export class Live {
   /** End the answer for everybody. */
   async stop() {
     this.stopped = true;
-    await ask(`v1/stream?conv_id=${encodeURIComponent(this.id)}`, { method: "DELETE" });
+    await endAnswer(this.id);
   }
 
   private async run(request: unknown) {

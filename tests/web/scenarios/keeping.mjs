@@ -1,0 +1,323 @@
+// Nothing written is lost, whatever happens to the server; Stop, scrolling, and errors that say what to do.
+import assert from "node:assert/strict";
+import { accessible, answered, api, field, lastText, messages, press, say, stored } from "../browser.mjs";
+
+const send = (page) => page.getByRole("button", { name: "Send", exact: true });
+const stop = (page) => page.getByRole("button", { name: "Stop", exact: true });
+const chooser = (page) => page.getByLabel("Attach files").first();
+const text = (name, words) => ({ name, mimeType: "text/plain", buffer: Buffer.from(words) });
+
+/** How often the words are in the field, the queue and the shown conversation. */
+const places = (page, words) =>
+  page.evaluate((words) => {
+    const field = document.querySelector("form textarea")?.value === words ? 1 : 0;
+    const queued = [...document.querySelectorAll("span.truncate")].filter((each) => each.textContent === words && each.closest(".bg-wash")).length;
+    const asked = [...document.querySelectorAll("article[aria-label=You]")].filter((each) => each.innerText.includes(words)).length;
+    return { field, queued, asked };
+  }, words);
+const total = (found) => found.field + found.queued + found.asked;
+
+/** The server is killed before or after each request of a question: the words are in one place, and then answered once. */
+export async function between({ page, url, told }) {
+  const after = process.env.AFTER === "1";
+  let left = -1;
+  let killed;
+  await page.route(/\/(api\/conversations\/|v1\/chat)/, async (route) => {
+    const request = route.request();
+    if (request.method() === "GET" || left < 0 || left-- > 0) return route.continue();
+    if (after) await route.fetch().catch(() => undefined);
+    killed = told("kill");
+    await killed;
+    return after ? route.abort("connectionreset") : route.continue();
+  });
+  for (const existing of [process.env.EXISTING === "1"]) {
+    for (let number = 0; number < (existing ? 4 : 5); number++) {
+      if (!existing || !number) await page.goto(`${url}/#/chat`).then(() => page.getByRole("heading", { name: "What can I do for you?" }).waitFor());
+      if (existing && !number) await say(page, "Before").then(() => answered(page));
+      const words = `Question ${existing} ${number}`;
+      killed = undefined;
+      await field(page).fill(words);
+      left = number;
+      await page.keyboard.press("Enter");
+      await page.waitForFunction(() => document.querySelector("form textarea").value === "" || document.querySelector("p[role=alert]"));
+      for (let tries = 0; !killed && tries < 20; tries++) await page.waitForTimeout(100);
+      left = -1;
+      if (!killed) continue; // it has fewer requests
+      await killed;
+      assert.equal(total(await places(page, words)), 1, `killed at ${number}: ${JSON.stringify(await places(page, words))}`);
+      await told("start");
+      await page.getByRole("img", { name: "Connected", exact: true }).waitFor();
+      await page.getByText(words).first().waitFor();
+      await page.waitForFunction(() => !document.querySelector("p[role=alert]") && !document.querySelector("[aria-label=Stop]"));
+      const found = await places(page, words);
+      assert.deepEqual(found, { field: 0, queued: 0, asked: 1 }, `after ${number}`);
+      const again = page.getByRole("button", { name: /^(Again|Ask now)$/ });
+      await again.click({ timeout: 500 }).catch(() => undefined); // where nobody waited any more
+      await page.waitForFunction(() => document.querySelector("article:last-of-type .prose-chat")?.innerText.length > 20);
+      await stop(page).waitFor({ state: "detached" });
+      const all = await stored(page);
+      assert.equal(all.filter((each) => each.content === words).length, 1, `stored after ${number}`);
+    }
+  }
+}
+
+/** Words, files and the queue outlive a look elsewhere, a reload and a dead server. */
+export async function drafts({ page, url, told }) {
+  await chooser(page).setInputFiles(text("note.txt", "zebra"));
+  await page.getByRole("button", { name: "Remove note.txt" }).waitFor();
+  await chooser(page).setInputFiles(text("note.txt", "zebra"));
+  await page.getByText("note.txt is attached already.").waitFor();
+  await field(page).fill("Not sent");
+  const kept = async () => {
+    await page.getByRole("button", { name: "Remove note.txt" }).waitFor();
+    assert.equal(await field(page).inputValue(), "Not sent");
+  };
+  await page.goto(`${url}/#/settings`);
+  await page.goto(`${url}/#/chat`);
+  await kept();
+  await page.reload();
+  await kept();
+  await send(page).click();
+  await messages(page).last().locator(".prose-chat p").waitFor();
+  await field(page).fill("And then");
+  await page.keyboard.press("Enter");
+  await page.getByText("Next:").waitFor();
+  await field(page).fill("Later");
+  await page.reload();
+  await page.getByText("And then").waitFor();
+  assert.equal(await field(page).inputValue(), "Later");
+  await page.goto(`${url}/#/chat`);
+  await page.getByRole("heading", { name: "What can I do for you?" }).waitFor();
+  assert.equal(await field(page).inputValue(), "");
+  await page.goBack();
+  await page.getByText("And then").waitFor();
+  assert.equal(await field(page).inputValue(), "Later");
+  await stop(page).click();
+  await page.getByRole("button", { name: "Send now" }).click();
+  await messages(page).nth(3).waitFor();
+  assert.deepEqual((await stored(page)).filter((each) => each.role === "user").map((each) => each.content), ["Not sent", "And then"]);
+  await stop(page).click();
+  await stop(page).waitFor({ state: "detached" });
+  await told("kill");
+  await page.getByRole("alert").waitFor();
+  await chooser(page).setInputFiles([]);
+  await field(page).fill("While it was away");
+  await page.keyboard.press("Enter");
+  await page.getByText(/away for \d+ s/).waitFor();
+  await accessible(page, "away");
+  assert.equal(await field(page).inputValue(), "While it was away");
+  await told("start");
+  await messages(page).nth(5).waitFor();
+  assert.equal(await field(page).inputValue(), "");
+  assert.equal(await page.getByText("cannot be reached").count(), 0);
+  await stop(page).click();
+}
+
+/** A schema or number that no model takes is refused in its field, and nothing is stored of the question. */
+export async function refused({ page }) {
+  await page.getByRole("button", { name: "Parameters" }).click();
+  const panel = page.getByRole("complementary", { name: "Parameters" });
+  for (const [label, bad, good, said] of [
+    ["Temperature", "99", "0.3", "A number from 0 to 5"],
+    ["Top P", "5", "0.9", "A number from 0 to 1"],
+    ["Top K", "1.5", "40", "A whole number from 0 to 1,000,000"],
+  ]) {
+    await panel.getByLabel(label).fill(bad);
+    await panel.getByText(said).waitFor();
+    await panel.getByLabel(label).fill(good);
+    await panel.getByText(said).waitFor({ state: "detached" });
+  }
+  await panel.getByLabel("Temperature").fill("99");
+  for (const [bad, said] of [["[1]", "The schema has to be a JSON object."], ["{", "The schema is not JSON"]]) {
+    await panel.getByLabel("JSON schema").fill(bad); // at once, without leaving the field
+    await panel.getByText(said).waitFor();
+  }
+  await accessible(page, "refused");
+  await field(page).fill("Keep me");
+  await send(page).click();
+  await page.getByRole("status").getByText("The schema is not JSON").waitFor();
+  assert.equal(await field(page).inputValue(), "Keep me");
+  assert.deepEqual((await api(page, "/api/conversations")).conversations, []);
+  await panel.getByLabel("JSON schema").fill("");
+  await panel.getByRole("heading").click();
+  const asked = page.waitForRequest((request) => request.url().endsWith("/chat/completions"));
+  await send(page).click();
+  assert.equal((await asked).postDataJSON().temperature, 0.3);
+}
+
+/** What was on the screen when the server was killed is in the conversation afterwards. */
+export async function rescued({ page, told }) {
+  await say(page, "Count");
+  await page.waitForFunction(() => document.querySelector("article:last-of-type .prose-chat").innerText.length > 300);
+  await told("kill");
+  await page.getByRole("alert").first().waitFor();
+  const seen = (await lastText(page)).trim();
+  await told("start");
+  await page.getByText("The answer was cut short.", { exact: false }).waitFor();
+  const squeezed = (words) => words.replace(/\s+/g, " ").trim();
+  assert.ok(squeezed(await lastText(page)).startsWith(squeezed(seen)), "it shrank");
+  for (let tries = 0; tries < 50; tries++) {
+    const all = await stored(page);
+    assert.equal(all.length, 2);
+    if (squeezed(all[1].content ?? "").startsWith(squeezed(seen))) return assert.equal(all[1].state, "interrupted");
+    await page.waitForTimeout(100);
+  }
+  assert.fail("it was not written down");
+}
+
+/** Whatever the server accepts as a message can be opened. */
+export async function odd({ page, url, seed }) {
+  let state = seed;
+  const random = (count) => (state = (state * 1103515245 + 12345) % 2147483648) % count;
+  const pick = (all) => all[random(all.length)];
+  const put = (path, body) =>
+    page.evaluate(async ([path, body]) => (await fetch(path, { method: "PUT", body: JSON.stringify(body), headers: { "Content-Type": "application/json" } })).status, [path, body]);
+  const { hash } = await page.evaluate(async () => (await fetch("/api/conversations/attachments", { method: "POST", body: "x" })).json());
+  const file = (name, type = "text/plain") => ({ hash, name, type, size: pick([0, -5, 1e15]) });
+  const call = { id: "c", type: "function", function: { name: "f", arguments: "{}" } };
+  const texts = ["", " ", "x".repeat(200_000), "\u202e\u0007\ud83d", "```", "| a\n|-", "$$", "[".repeat(500), "<b>", "# ", "\u0000", "null", "- ".repeat(300)];
+  const values = {
+    role: ["user", "assistant", "system", "tool"],
+    content: texts,
+    reasoning: texts,
+    tool_calls: [[], [null], ["x"], [{}], [call, call], [{ function: null }], [{ id: 5, function: { name: "f" } }], [{ function: { name: {}, arguments: [] } }], [[call]], [{ ...call, function: { name: "f", arguments: { a: 1 } } }]],
+    tool_call_id: ["", "c", "no such"],
+    model: ["", "m", "\u202e", "x".repeat(5000)],
+    attachments: [[], [file("a"), file("a")], [file("")], [file("p.png", "image/png")], [file("s.svg", "image/svg+xml"), file("s.svg", "image/svg+xml")], [file("w", "audio/wav")], [file("?", "")]],
+    state: ["done", "stopped", "failed", "interrupted", "unknown", ""],
+    error: ["", "x", "request (9 tokens) exceeds the available context size (4 tokens)"],
+    timings: [null, {}, { predicted_n: "x" }, { predicted_n: {}, prompt_n: [] }, { predicted_n: 1e308, predicted_ms: -1 }, { predicted_n: 3, predicted_per_second: null }, { predicted_n: true }],
+    created: [0, -1, 1e15, 5],
+  };
+  for (let round = 0; round < 8; round++) {
+    const id = `odd-${round}`;
+    await put(`/api/conversations/${id}`, { title: id });
+    const path = [];
+    for (let number = 0; number < 12; number++) {
+      const message = { id: `m-${round}-${number}`, parent: path.at(-1) ?? null, role: "user" };
+      for (const [name, all] of Object.entries(values)) if (name === "role" || random(3) === 0) message[name] = pick(all);
+      if ((await put(`/api/conversations/${id}/messages/${message.id}`, message)) === 200) path.push(message.id);
+    }
+    assert.ok(path.length > 3, `round ${round}, seed ${seed}`);
+    await put(`/api/conversations/${id}`, { leaf: path.at(-1) });
+    await page.goto(`${url}/#/chat/${id}`);
+    await page
+      .waitForFunction((path) => JSON.stringify([...document.querySelectorAll("article")].map((each) => each.dataset.message)) === JSON.stringify(path), path, { timeout: 5000 })
+      .catch(() => assert.fail(`conversation ${round} does not open, seed ${seed}`));
+    assert.equal(await page.getByText("This message cannot be shown as usual.").count(), 0);
+  }
+  await say(page, "And it goes on");
+}
+
+/** Stop is there with text in the field and side by side, ends every answer, and lets the queue wait; so does Escape. */
+export async function stops({ page }) {
+  await page.getByRole("button", { name: "Models that answer too" }).click();
+  for (const each of await page.getByRole("checkbox").all()) await each.check();
+  await page.keyboard.press("Escape");
+  for (const way of ["button", "Escape"]) {
+    await field(page).fill("Count");
+    await page.keyboard.press("Enter");
+    await page.waitForFunction(() => [...document.querySelectorAll("[role=group] article")].filter((each) => each.querySelector(".prose-chat p") && !each.innerText.includes("You stopped")).length === 3);
+    await field(page).fill("Then this");
+    await page.keyboard.press("Enter");
+    await page.getByText("Next:").waitFor();
+    await field(page).fill("In the field");
+    await stop(page).waitFor();
+    await send(page).waitFor();
+    if (way === "button") await stop(page).click();
+    else await page.keyboard.press("Escape");
+    await page.waitForFunction(() => [...document.querySelectorAll("[role=group] article")].every((each) => each.innerText.includes("You stopped this answer.")));
+    const states = (await stored(page)).filter((each) => each.role === "assistant").map((each) => each.state);
+    assert.deepEqual(new Set(states), new Set(["stopped"]));
+    await page.getByRole("button", { name: "Send now" }).waitFor();
+    await page.waitForTimeout(300); // nothing is sent by itself
+    assert.equal((await stored(page)).filter((each) => each.content === "Then this").length, 0);
+    await page.getByRole("button", { name: "Do not send it" }).click();
+    assert.equal(await field(page).inputValue(), "In the field");
+  }
+}
+
+/** The view follows an answer to its end however fast it is, and lets go with the first movement upwards. */
+export async function scrolling({ page }) {
+  const view = page.getByRole("region", { name: "Messages" });
+  const below = () => view.evaluate((each) => each.scrollHeight - each.scrollTop - each.clientHeight);
+  await page.setViewportSize({ width: 900, height: 500 });
+  for (let number = 0; number < 5; number++) {
+    await field(page).fill(`Fast ${number}`);
+    await page.keyboard.press("Enter");
+    await page.waitForFunction((count) => document.querySelectorAll("article").length === count && !document.querySelector("[aria-label=Stop]"), 2 * number + 2);
+    await page.waitForTimeout(100);
+    assert.ok((await below()) < 5, `answer ${number} ends ${await below()} px below`);
+    await view.evaluate((each) => each.scrollTo({ top: 0 })); // the next question comes into view all the same
+    await page.getByRole("button", { name: "To the end" }).waitFor();
+  }
+}
+
+/** A slow wheel or one key upwards is enough to stay where one reads; going down to the end follows again. */
+export async function reading({ page }) {
+  const view = page.getByRole("region", { name: "Messages" });
+  const top = () => view.evaluate((each) => each.scrollTop);
+  await page.setViewportSize({ width: 900, height: 400 });
+  await say(page, "Count");
+  await page.waitForFunction(() => document.querySelector("[role=region]").scrollTop > 300);
+  const growing = async () => {
+    const height = await view.evaluate((each) => each.scrollHeight);
+    await page.waitForFunction((height) => document.querySelector("[role=region]").scrollHeight > height + 60, height);
+  };
+  for (const up of [() => page.mouse.wheel(0, -20), () => view.press("ArrowUp"), () => view.evaluate((each) => (each.scrollTop -= 30))]) {
+    const box = await view.boundingBox();
+    await page.mouse.move(box.x + 200, box.y + 100);
+    await up();
+    await page.waitForTimeout(300);
+    const before = await top();
+    await growing();
+    assert.equal(await top(), before, String(up));
+    await page.mouse.wheel(0, 100_000);
+    await page.getByRole("button", { name: "To the end" }).waitFor({ state: "detached" });
+    await growing();
+    assert.ok((await top()) > before + 20, "it follows again");
+  }
+  await stop(page).click();
+}
+
+/** A context that is full offers a summary of what came before, and asks again behind it. */
+export async function full({ page, url }) {
+  await page.route(/chat\/completions/, (route) => {
+    const body = route.request().postDataJSON();
+    const fake = body.messages.at(-1).content.startsWith("Summarise") ? { fake: { script: '[{"text": "In short."}]' } } : {};
+    return route.continue({ postData: JSON.stringify({ ...body, ...fake }) });
+  });
+  await say(page, "First");
+  await answered(page);
+  await page.waitForFunction(() => !document.querySelector("[aria-label=Stop]"));
+  await say(page, "Too long");
+  await page.getByRole("button", { name: "Again", exact: true }).waitFor();
+  await page.getByText("or ask another model:").waitFor();
+  await accessible(page, "full");
+  await page.getByRole("button", { name: "Summarise what was said" }).click();
+  await page.getByRole("heading", { name: "Summary of what was said before" }).waitFor();
+  await page.waitForFunction(() => document.querySelectorAll("article").length === 5);
+  assert.deepEqual(await messages(page).evaluateAll((all) => all.map((each) => each.getAttribute("aria-label"))), ["You", "Assistant", "Summary of what was said before", "You", "Assistant"]);
+  const put = (path, body) => page.evaluate(([path, body]) => fetch(path, { method: "PUT", body: JSON.stringify(body), headers: { "Content-Type": "application/json" } }), [path, body]);
+  await put("/api/conversations/imported", { title: "imported" });
+  await put("/api/conversations/imported/messages/s", { id: "s", role: "system", content: "Be brief." });
+  await page.goto(`${url}/#/chat/imported`);
+  await page.getByRole("heading", { name: "System prompt" }).waitFor();
+}
+
+/** A call that the person passes over by writing on is named as not run; a file may be dropped anywhere. */
+export async function passing({ page }) {
+  await page.getByRole("button", { name: "Tools" }).click();
+  await page.getByRole("checkbox", { name: "Write file" }).check();
+  await page.keyboard.press("Escape");
+  await say(page, "Write it down");
+  await page.getByRole("group", { name: "May write_file run?" }).waitFor();
+  await say(page, "Never mind");
+  await page.getByText("Not run, because the conversation went on: write_file").waitFor();
+  await page.evaluate(() => {
+    const data = new DataTransfer();
+    data.items.add(new File(["zebra"], "dropped.txt", { type: "text/plain" }));
+    for (const kind of ["dragover", "drop"]) document.querySelector("h1").dispatchEvent(new DragEvent(kind, { bubbles: true, cancelable: true, dataTransfer: data }));
+  });
+  await page.getByRole("button", { name: "Remove dropped.txt" }).waitFor();
+}
