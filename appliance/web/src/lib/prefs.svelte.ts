@@ -11,6 +11,8 @@ interface Prefs {
   language: Language;
   enterSends: boolean;
   side: boolean;
+  /** The welcome need not come by itself any more. */
+  welcomed: boolean;
 }
 
 const NAME = "llama-appliance.prefs";
@@ -23,6 +25,7 @@ function stored(): Prefs {
     language: navigator.language.toLowerCase().startsWith("de") ? "de" : "en",
     enterSends: !matchMedia("(pointer: coarse)").matches,
     side: true,
+    welcomed: false,
   };
   try {
     return { ...usual, ...(JSON.parse(localStorage.getItem(NAME) ?? "{}") as Partial<Prefs>) };
