@@ -42,7 +42,7 @@ def test_an_answer_says_what_it_is_at(play: Play, serve_fake: ServeFake) -> None
 def test_an_answer_in_the_queue_says_its_place(play: Play, serve_fake: ServeFake, tmp_path: Path) -> None:
     write_model(tmp_path / "models" / "other.gguf")
     slow = {"FAKE_TOKENS": "4000", "FAKE_TOKEN_DELAY": "0.05", "FAKE_LOAD_DELAY": "1"}
-    play("starting.queued", serve_fake("--models-dir", "models", "--models-max", "1", **slow), queued=lambda: None)
+    play("starting.queued", serve_fake("--models-dir", "models", "--models-max", "1", **slow))
 
 
 def test_the_demo_answers_the_questions_that_the_page_offers(start_server: StartServer) -> None:

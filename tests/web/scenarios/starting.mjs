@@ -111,7 +111,6 @@ async function watch(page) {
     }).observe(document.body, { subtree: true, childList: true, characterData: true, attributes: true });
   });
 }
-const last = (page) => page.locator("[data-phase]").last();
 
 /** One answer from the load to an engine that falls silent, in one line. */
 export async function phases({ page }) {
@@ -139,7 +138,7 @@ export async function phases({ page }) {
 }
 
 /** A model that has to wait for another one says its place, in every tab, and how long it takes at least. */
-export async function queued({ page, url, told }) {
+export async function queued({ page, url }) {
   await page.goto(`${url}/#/models`);
   for (const name of ["other", "small"]) {
     const model = messages(page).filter({ hasText: name });
@@ -147,8 +146,8 @@ export async function queued({ page, url, told }) {
     await model.getByText("Loaded", { exact: true }).waitFor();
   }
   await page.goto(`${url}/#/chat`);
+  await greeting(page).waitFor();
   await say(page, "Count");
-  await last(page).waitFor({ state: "attached" });
   await page.locator("[data-phase=answering]").waitFor({ state: "attached" });
   const waiting = await page.context().newPage();
   await waiting.goto(`${url}/#/models`);
@@ -160,7 +159,6 @@ export async function queued({ page, url, told }) {
   const third = await page.context().newPage();
   await third.goto(waiting.url());
   await third.getByText(/^In the queue · place 1/).waitFor();
-  await told("queued");
   await page.getByRole("button", { name: "Stop" }).click();
   await waiting.locator("[data-phase=answering]").waitFor({ state: "attached" });
   const said = await waiting.evaluate(() => window.said);
