@@ -309,9 +309,7 @@ class Downloads:
         if not self._settings.hub.offline:
             with trio.move_on_after(REACH_TIME):
                 try:
-                    async with Hub(structs.replace(self._settings.hub, token=None)).open(
-                        "HEAD", self.endpoint
-                    ):
+                    async with Hub(structs.replace(self._settings.hub, token=None)).open("HEAD", self.endpoint):
                         return True
                 except HubFailed:
                     return False

@@ -101,7 +101,9 @@ class ConversationRoutes:
         """The events of models and conversations from now on; the models' state comes first."""
         if request.method == "HEAD":
             return Response("", content_type=CONTENT_TYPE)
-        return endless_answer(PageFeed(self._owners, self._inflight, self._lifetime), CONTENT_TYPE, self._lifetime.feeds)
+        return endless_answer(
+            PageFeed(self._owners, self._inflight, self._lifetime), CONTENT_TYPE, self._lifetime.feeds
+        )
 
     async def search(self) -> Response:
         return json_answer(_Hits(await self._conversations.search(request.args.get("q", ""))))

@@ -49,9 +49,9 @@ export interface Mark {
   at: number;
 }
 
-/** The seconds that a load still takes, if it goes on as it went since it was first looked at. */
+/** The seconds that a load or a download still takes, if it goes on as it went since it was first looked at. */
 export function left(first: Mark, now: Mark): number | undefined {
   const done = now.part - first.part;
   const took = now.at - first.at;
-  return done >= 0.05 && took >= 1 ? (took * (1 - now.part)) / done : undefined;
+  return done >= 0.01 && took >= 1 ? (took * (1 - now.part)) / done : undefined;
 }

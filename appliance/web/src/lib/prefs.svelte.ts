@@ -70,6 +70,12 @@ export function number(value: number, digits = 0): string {
   return new Intl.NumberFormat(prefs.language, { maximumFractionDigits: digits }).format(value);
 }
 
+/** In one unit, rounded up: this is for times to come. */
+export function duration(seconds: number): string {
+  const [count, unit] = seconds < 100 ? [seconds, "second"] : seconds < 6000 ? [seconds / 60, "minute"] : [seconds / 3600, "hour"];
+  return new Intl.NumberFormat(prefs.language, { style: "unit", unit, unitDisplay: "short" }).format(Math.ceil(count));
+}
+
 export function day(time: number): string {
   return new Intl.DateTimeFormat(prefs.language, { dateStyle: "medium", timeStyle: "short" }).format(time);
 }
