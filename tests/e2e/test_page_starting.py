@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -37,6 +38,14 @@ def test_without_a_hub_the_cards_say_what_to_carry(play: Play, serve_demo: Calla
 def test_an_answer_says_what_it_is_at(play: Play, serve_fake: ServeFake) -> None:
     slow = {"FAKE_LOAD_DELAY": "3", "FAKE_SLOW_PROMPT": "1", "FAKE_STALL_AFTER_TOKENS": "5"}
     play("starting.phases", serve_fake(**slow))
+
+
+def test_a_caret_stands_at_the_end_of_the_text(play: Play, serve_fake: ServeFake) -> None:
+    ends = (
+        "one\n\nthe end", "- one\n- the end", "- one\n  - two\n- three\n  - the end", "- one\n\n- two\n\n  the end",
+        "~~~python\nthe_end()\n~~~", "| one |\n|---|\n| the end |", "## the end", "- one\n  - two\n\n\nthe end",
+    )  # fmt: skip
+    play("starting.carets", serve_fake(FAKE_SCRIPT=json.dumps([{"text": text, "stall": True} for text in ends])))
 
 
 def test_an_answer_in_the_queue_says_its_place(play: Play, serve_fake: ServeFake, tmp_path: Path) -> None:

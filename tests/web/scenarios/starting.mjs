@@ -137,6 +137,21 @@ export async function phases({ page }) {
   await page.getByText("You stopped this answer.").waitFor();
 }
 
+/** Whatever the text ends with, there is one caret, in the element that holds its end or below it. */
+export async function carets({ page }) {
+  for (const [at, holder] of ["P", "LI", "LI", "P", "DIV", "DIV", "H4", "P"].entries()) {
+    await say(page, `Turn ${at}`);
+    const answer = messages(page).last();
+    await answer.getByText("end").waitFor();
+    const found = await answer.evaluate((article) =>
+      [...article.querySelectorAll(".prose-chat, .prose-chat *")].filter((each) => getComputedStyle(each, "::after").content === '""').map((each) => each.tagName),
+    );
+    assert.deepEqual(found, [holder], `turn ${at}`);
+    await page.getByRole("button", { name: "Stop" }).click();
+    await answer.getByText("You stopped this answer.").waitFor();
+  }
+}
+
 /** A model that has to wait for another one says its place, in every tab, and how long it takes at least. */
 export async function queued({ page, url }) {
   await page.goto(`${url}/#/models`);
