@@ -9,7 +9,12 @@ const card = (page, wish) => page.getByRole("article", { name: wish, exact: true
 
 /** With the demo alone the cards come first; somebody who wants the chat has it, from then on. */
 export async function dismissed({ page, url }) {
+  await page.addInitScript(() => {
+    new MutationObserver(() => (window.flashed ||= !!document.querySelector("textarea"))).observe(document, { childList: true, subtree: true });
+  });
+  await page.goto(`${url}/?watched`);
   await welcome(page).waitFor();
+  assert.ok(!(await page.evaluate(() => window.flashed)), "a chat was shown first");
   for (const wish of WISHES) await card(page, wish).getByRole("button", { name: /^Download [\d.]+ [GM]B$/ }).waitFor();
   const top = async (place) => (await place.boundingBox()).y;
   assert.ok((await top(card(page, "Fast"))) < (await top(page.getByRole("heading", { name: "Or try the demo" }))));
