@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,9 @@ FAKE_HUB = Path(__file__).parent / "fakes" / "model_hub.py"
 class FakeHub:
     """A running ``model_hub.py``. Files put under ``root`` as ``<org>/<repo>/<file>`` are served."""
 
-    def __init__(self, root: Path, hub: str, cdn: str) -> None:
+    def __init__(self, root: Path, stop: Callable[[], None], hub: str, cdn: str) -> None:
         self.root = root
+        self.stop = stop
         self.url = hub
         self.cdn = cdn
 
@@ -45,6 +46,6 @@ def fake_hub(root: Path, *arguments: str) -> Generator[FakeHub]:
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout is not None
-            yield FakeHub(root, **json.loads(process.stdout.readline()))
+            yield FakeHub(root, process.kill, **json.loads(process.stdout.readline()))
         finally:
             process.kill()

@@ -299,14 +299,17 @@ class Downloads:
         hub, repo = await self._hub(), parse_reference(repo).repo
         return all_choices(repo, await hub.files_of(repo, await hub.commit_of(repo)))
 
+    @property
+    def endpoint(self) -> str:
+        """The hub's address, without a slash at its end."""
+        return self._settings.hub.endpoint
+
     async def reachable(self) -> bool:
         """Return True if the hub answers at all within `REACH_TIME`."""
         if not self._settings.hub.offline:
             with trio.move_on_after(REACH_TIME):
                 try:
-                    async with Hub(structs.replace(self._settings.hub, token=None)).open(
-                        "HEAD", self._settings.hub.endpoint
-                    ):
+                    async with Hub(structs.replace(self._settings.hub, token=None)).open("HEAD", self.endpoint):
                         return True
                 except HubFailed:
                     return False

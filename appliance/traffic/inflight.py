@@ -46,6 +46,13 @@ class InFlightRequest(Struct, frozen=True, kw_only=True):
     metadata: dict[str, str] | UnsetType = UNSET
 
 
+class Wait(Struct, frozen=True, omit_defaults=True):
+    """A request that waits for its model: its place in the queue, and whole seconds until all is loaded before it."""
+
+    position: int | None = None
+    expected: int | None = None
+
+
 class Change(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One message to a reader: ``snapshot`` with all requests (absent when there are none), ``upsert``, ``remove``."""
 
@@ -155,6 +162,17 @@ class Entry:
         """Readers hear of the request again when this changes."""
         return self._answer.passed, self.place.position() if self.place is not None else None
 
+    def named(self, header: bytes) -> str | None:
+        """The request's header of this (lower-case) name."""
+        return self._request.header(header)
+
+    def wait(self) -> Wait | None:
+        """None: it does not wait, or nothing is known of that."""
+        position, expected = (self.place.position(), self.place.expected()) if self.place is not None else (None, None)
+        if position is None and expected is None:
+            return None
+        return Wait(position, None if expected is None else math.ceil(expected))
+
     def shown(self) -> InFlightRequest:
         request, place = self._request, self.place
         position, expected = (place.position(), place.expected()) if place is not None else (None, None)
@@ -231,6 +249,11 @@ class InFlight:
     def snapshot(self) -> list[InFlightRequest]:
         """All requests under way, oldest first."""
         return [entry.shown() for entry in self._entries.values()]
+
+    def waits(self, header: bytes) -> dict[str, Wait]:
+        """The requests with this header that wait for their model, by its value."""
+        named = ((name, entry) for entry in self._entries.values() if (name := entry.named(header)))
+        return {name: wait for name, entry in named if (wait := entry.wait()) is not None}
 
     def follow(self) -> Reader:
         """A reader of what changes from the beginning of its block on; its first `Reader.take` is a snapshot."""

@@ -202,6 +202,11 @@ class Chat(Dialect):
     def begin(self) -> Iterator[bytes]:
         yield data(self._delta({"role": "assistant", "content": None}, None))
 
+    def reading(self, done: float) -> bytes:
+        """How much of the prompt has been read, 0 to 1."""
+        told = {"total": self.prompt_tokens, "cache": 0, "processed": int(self.prompt_tokens * done), "time_ms": 1}
+        return data(self._delta({"role": "assistant", "content": None}, None) | {"prompt_progress": told})
+
     def on_token(self, piece: str) -> Iterator[bytes]:
         yield data(self._delta({"content": piece}, None))
 

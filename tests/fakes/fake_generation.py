@@ -16,6 +16,8 @@ STORY = "Once upon a time a small llama carried the whole library over the mount
 FOREVER = 3600.0
 NOTICE = 0.1
 """Longest time, in seconds, until a request that waits for a slot notices that its client left."""
+PROMPT_STEPS = 10
+"""Reports of how much of a slow prompt has been read."""
 
 
 class Slots:
@@ -77,7 +79,7 @@ def generate(connection: Connection, slots: Slots, dialect: Dialect, bad: Misbeh
     if bad.close_without_answer:
         raise ClientLeft
     with slots.hold(connection) as dialect.slot:
-        connection.wait(bad.slow_prompt)
+        _read_prompt(connection, dialect, bad, stream=stream)
         if bad.die_before_head:
             die(bad.exit_code)
         if bad.error_record == 0:
@@ -90,6 +92,17 @@ def generate(connection: Connection, slots: Slots, dialect: Dialect, bad: Misbeh
             _stream(connection, slots, dialect, bad)
         else:
             _whole(connection, slots, dialect, bad)
+
+
+def _read_prompt(connection: Connection, dialect: Dialect, bad: Misbehaviour, *, stream: bool) -> None:
+    """Tell how far it is where the client wants that; the head then leaves with the first of it."""
+    if not (bad.slow_prompt and stream and isinstance(dialect, Chat) and dialect.body.get("return_progress") is True):
+        connection.wait(bad.slow_prompt)
+        return
+    connection.start_stream()
+    for step in range(PROMPT_STEPS):
+        connection.chunk(dialect.reading(step / PROMPT_STEPS))
+        connection.wait(bad.slow_prompt / PROMPT_STEPS)
 
 
 def server_error() -> Json:

@@ -52,6 +52,8 @@ class Connection:
         self.buffer = b""
         self.origin = ""
         self.head_only = False
+        self.streaming = False
+        """The head of a stream is out, and its end is not."""
         self.closing = False
         """Set by an error response: llama-server closes the connection behind every status >= 400."""
 
@@ -134,6 +136,10 @@ class Connection:
         self.write(head if self.head_only else head + body[:sent])
 
     def start_stream(self) -> None:
+        """Twice is once."""
+        if self.streaming:
+            return
+        self.streaming = True
         self.write(
             self._head(200, "text/event-stream", (("X-Accel-Buffering", "no"), ("Transfer-Encoding", "chunked")))
         )
@@ -142,6 +148,7 @@ class Connection:
         self.write(b"%x\r\n%b\r\n" % (len(data), data))
 
     def end_stream(self) -> None:
+        self.streaming = False
         self.write(b"0\r\n\r\n")
 
     def _always(self) -> tuple[tuple[str, str], ...]:

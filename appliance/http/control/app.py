@@ -329,7 +329,7 @@ def create_app(
     add_stream_routes(app, owners.streams, traffic.lifetime.feeds)
     add_agent_routes(app, owners.plugins)
     add_mcp_routes(app, owners.tools)
-    add_conversation_routes(app, ConversationRoutes(owners, traffic.lifetime))
+    add_conversation_routes(app, ConversationRoutes(owners, traffic.inflight, traffic.lifetime))
     add_run_routes(app, traffic.targets, owners.agents, traffic.lifetime.feeds)
     add_engine_routes(app, _engine_routes(owners))
     add_hub_routes(app, HubRoutes(owners))

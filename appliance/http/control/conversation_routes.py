@@ -17,6 +17,8 @@ from appliance.errors import BadRequest
 from appliance.http.control.answers import endless_answer, json_answer, read_as, read_body
 from appliance.http.control.model_routes import CONTENT_TYPE, ModelEvent, ModelFeed
 from appliance.http.owners import Owners
+from appliance.http.way.outgoing import CONVERSATION
+from appliance.traffic.inflight import InFlight, Wait
 from appliance.traffic.traffic import Lifetime
 from appliance.wire import Fields, Hash, Hit, Id, Message, Preset
 
@@ -28,11 +30,16 @@ class _Changed(ModelEvent, frozen=True, omit_defaults=True):
 
 
 class PageFeed(ModelFeed):
-    """The records of a `ModelFeed`, and one for each change of a conversation, within its look at models."""
+    """The records of a `ModelFeed`, and one for each change of a conversation, within its look at models.
 
-    def __init__(self, owners: Owners, lifetime: Lifetime) -> None:
+    Besides, ``answers_waiting``: all answers that wait for their model, whenever that is different.
+    """
+
+    def __init__(self, owners: Owners, inflight: InFlight, lifetime: Lifetime) -> None:
         super().__init__(owners.fleet, owners.catalog, owners.downloads, lifetime, everything=True, readme=False)
         self._conversations: Conversations = owners.conversations
+        self._inflight = inflight
+        self._waits: dict[str, Wait] = {}
         self._told = self._conversations.latest
         self._greeted = False
 
@@ -43,7 +50,10 @@ class PageFeed(ModelFeed):
         changes = self._conversations.changes_since(self._told)
         self._told = self._conversations.latest
         names = dict.fromkeys(change.conversation for change in changes)
-        told = (_Changed("", "conversation_changed", conversation=name) for name in names)
+        told: list[ModelEvent] = [_Changed("", "conversation_changed", conversation=name) for name in names]
+        if (waits := self._inflight.waits(CONVERSATION)) != self._waits:
+            self._waits = waits
+            told.append(ModelEvent("", "answers_waiting", waits))
         return records + b"".join(encode(Event(msgspec.json.encode(each).decode())) for each in told)
 
 
@@ -78,8 +88,9 @@ class _Attached(Struct):
 class ConversationRoutes:
     """Every method is one route. Raises what `Conversations` raises."""
 
-    def __init__(self, owners: Owners, lifetime: Lifetime) -> None:
+    def __init__(self, owners: Owners, inflight: InFlight, lifetime: Lifetime) -> None:
         self._owners = owners
+        self._inflight = inflight
         self._lifetime = lifetime
         self._conversations = owners.conversations
 
@@ -90,7 +101,9 @@ class ConversationRoutes:
         """The events of models and conversations from now on; the models' state comes first."""
         if request.method == "HEAD":
             return Response("", content_type=CONTENT_TYPE)
-        return endless_answer(PageFeed(self._owners, self._lifetime), CONTENT_TYPE, self._lifetime.feeds)
+        return endless_answer(
+            PageFeed(self._owners, self._inflight, self._lifetime), CONTENT_TYPE, self._lifetime.feeds
+        )
 
     async def search(self) -> Response:
         return json_answer(_Hits(await self._conversations.search(request.args.get("q", ""))))

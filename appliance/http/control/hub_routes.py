@@ -9,6 +9,7 @@ from msgspec import Struct
 from quart import Response, request
 from quart_trio import QuartTrio
 
+from appliance.catalog.hub import ENDPOINT
 from appliance.core.fit.plan import Foretold, foretold
 from appliance.core.models.recommended import Card, cards
 from appliance.errors import BadRequest
@@ -39,9 +40,10 @@ class _Choices(Struct):
 
 
 class _Recommended(Struct):
-    """``online``: the hub answers, so that the cards can be downloaded."""
+    """``online``: the hub answers, so that the cards can be downloaded. ``hub``: where somebody else can fetch them."""
 
     online: bool
+    hub: str
     folder: str | None
     data: list[Card]
 
@@ -77,7 +79,9 @@ class HubRoutes:
         online = (
             downloads is not None and self._owners.catalog.sources.cache is not None and await downloads.reachable()
         )
-        return json_answer(_Recommended(online, str(folder) if folder else None, cards(self._owners.fleet.room())))
+        hub = downloads.endpoint if downloads is not None else ENDPOINT
+        found = cards(self._owners.fleet.room())
+        return json_answer(_Recommended(online, hub, str(folder) if folder else None, found))
 
 
 def add_hub_routes(app: QuartTrio, routes: HubRoutes) -> None:

@@ -6,9 +6,10 @@ import { accessible, answered, field, messages, say, stored } from "../browser.m
 export async function pull({ page, url, told }) {
   await page.goto(`${url}/#/models`);
   await page.getByLabel("Get a model from Hugging Face").fill("acme/big-GGUF:Q8_0");
-  await page.getByRole("button", { name: "Download" }).click();
+  await page.getByRole("button", { name: "Download", exact: true }).click();
   const card = messages(page).filter({ hasText: "acme/big" });
   await card.getByText("Downloading", { exact: true }).waitFor();
+  await card.getByText(/^[\d.]+ MB of \d+ MB · \d+ sec left$/).waitFor();
   await told("came");
   await card.getByRole("button", { name: "Pause" }).click();
   await card.getByText("paused").waitFor();

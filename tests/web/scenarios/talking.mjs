@@ -5,6 +5,7 @@ import { accessible, another, answered, field, lastText, messages, press, say, s
 
 /** A conversation with the starter model: stream, edit, branch, regenerate, fork, delete, undo, search. */
 export async function chat({ page, browser, url }) {
+  await page.getByRole("link", { name: "Not now, go to the chat" }).click();
   await say(page, "Hello! What can you do?");
   await answered(page);
   const first = await lastText(page);
@@ -317,6 +318,7 @@ export async function compare({ page }) {
 
 /** The context's gauge, and the summary in place of what was said. */
 export async function compact({ page }) {
+  await page.getByRole("link", { name: "Not now, go to the chat" }).click();
   const sent = [];
   page.on("request", (request) => request.url().endsWith("/chat/completions") && sent.push(request.postDataJSON()));
   for (const text of ["Hello! What can you do?", "Thank you."]) {

@@ -1,11 +1,19 @@
 /** The models of the server as its events tell of them. */
 import { get, send } from "./api";
 import { events, type ServerEvent } from "./events.svelte";
+import type { Word } from "./prefs.svelte";
 import { toasts } from "./toasts.svelte";
 
 export interface Progress {
   done: number;
   total: number;
+}
+
+/** What an engine says of its load: the part of the current stage that is done. */
+export interface Load {
+  stages?: string[];
+  current?: string;
+  value?: number;
 }
 
 export interface Model {
@@ -21,7 +29,7 @@ export interface Model {
     error?: string;
     paused?: boolean;
     engine?: string;
-    progress?: Record<string, Progress> | { value?: number; current?: string };
+    progress?: Record<string, Progress> | Load;
   };
   architecture?: { input_modalities?: string[] };
   meta?: { n_ctx?: number; n_ctx_train?: number; n_params?: number; size?: number; ftype?: string } | null;
@@ -37,6 +45,12 @@ export interface Use {
   queue: number;
 }
 
+/** How long an answer waits: its place in the queue for models, and the seconds of loads before it, where known. */
+export interface Wait {
+  position?: number;
+  expected?: number;
+}
+
 /** What the server foretells of a model that is not here yet, in bytes. */
 export interface Fit {
   verdict: "fits" | "partly" | "no";
@@ -45,10 +59,21 @@ export interface Fit {
   speed: "fast" | "medium" | "slow";
 }
 
+/** The starter model: a part of the program that shows how the page works, and knows nothing else. */
+export function isDemo(model: Model | undefined): boolean {
+  return model?.source === "starter";
+}
+
+/** Questions for the demo that it answers well, and for every other model. */
+export const DEMO_QUESTIONS: Word[] = ["demo1", "demo2", "demo3", "demo4"];
+export const QUESTIONS: Word[] = ["sample1", "sample2", "sample3"];
+
 class Models {
   /** What the loaded ones take, by name. */
   uses = $state.raw<ReadonlyMap<string, Use>>(new Map());
   all = $state<Model[]>([]);
+  /** The answers that wait for their model, by the message. */
+  waits = $state.raw<Record<string, Wait>>({});
   /** False until the server has once said which models it has. */
   known = $state(false);
   private reading = false;
@@ -61,6 +86,12 @@ class Models {
   /** Models that can be talked to. */
   get usable(): Model[] {
     return this.all.filter((model) => !(model.status?.error && !model.status.failed) && this.state(model) !== "downloading");
+  }
+
+  /** What a new chat talks to: one that is loaded, and the demo only where there is nothing else. */
+  get usual(): Model | undefined {
+    const rank = (model: Model) => (isDemo(model) ? 2 : 0) + (this.state(model) === "loaded" ? 0 : 1);
+    return [...this.usable].sort((a, b) => rank(a) - rank(b))[0];
   }
 
   find(id: string | undefined): Model | undefined {
@@ -109,14 +140,17 @@ class Models {
   }
 
   private hear(event: ServerEvent) {
-    if (event.event === "download_progress") {
-      const model = this.find(event.model);
-      const progress = (event.data as { progress?: Record<string, Progress> })?.progress;
-      if (model?.status && progress) {
-        model.status = { ...model.status, progress };
-        return;
-      }
+    if (event.event === "answers_waiting") {
+      this.waits = event.data as Record<string, Wait>;
+      return;
     }
+    const { status = "", progress } = (event.data ?? {}) as { status?: string; progress?: Record<string, Progress> | Load };
+    const model = this.find(event.model);
+    if (model?.status && progress && (event.event === "download_progress" || status === "loading")) {
+      model.status = { ...model.status, progress, ...(status ? { value: status } : {}) };
+      return;
+    }
+    if (event.event === "connected") this.waits = {};
     if (event.event === "connected" || event.model) void this.read();
   }
 

@@ -11,6 +11,8 @@ interface Prefs {
   language: Language;
   enterSends: boolean;
   side: boolean;
+  /** The welcome need not come by itself any more. */
+  welcomed: boolean;
 }
 
 const NAME = "llama-appliance.prefs";
@@ -23,6 +25,7 @@ function stored(): Prefs {
     language: navigator.language.toLowerCase().startsWith("de") ? "de" : "en",
     enterSends: !matchMedia("(pointer: coarse)").matches,
     side: true,
+    welcomed: false,
   };
   try {
     return { ...usual, ...(JSON.parse(localStorage.getItem(NAME) ?? "{}") as Partial<Prefs>) };
@@ -65,6 +68,12 @@ export function bytes(count: number): string {
 
 export function number(value: number, digits = 0): string {
   return new Intl.NumberFormat(prefs.language, { maximumFractionDigits: digits }).format(value);
+}
+
+/** In one unit, rounded up: this is for times to come. */
+export function duration(seconds: number): string {
+  const [count, unit] = seconds < 100 ? [seconds, "second"] : seconds < 6000 ? [seconds / 60, "minute"] : [seconds / 3600, "hour"];
+  return new Intl.NumberFormat(prefs.language, { style: "unit", unit, unitDisplay: "short" }).format(Math.ceil(count));
 }
 
 export function day(time: number): string {
