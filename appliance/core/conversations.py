@@ -32,7 +32,7 @@ MAX_WORDS = 20
 AROUND = 60
 """Characters that an excerpt shows before a hit; after it come twice as many."""
 _BLANK = re.compile(r"[\s\2\3]")
-_UNSEEN = dict.fromkeys((0, 2, 3), " ")
+_UNSEEN = str.maketrans("\0\2\3", "   ")
 """SQLite would take the first for the end of a text, and excerpts have their own use for the others."""
 _FOREIGN = re.compile(r"[^\0-\x7f]{1,4096}")
 """Bounded, so that other threads run while a long text is folded."""

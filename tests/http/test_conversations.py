@@ -154,7 +154,8 @@ async def test_every_word_is_found(open_server: OpenServer):
         await put(server, "c", title="Zoo")
         await say(server, "q", content='Where do Llamas live? 東京 "quoted" OR x*')
         for query, found in (("llama", True), ("live%20llam", True), ("lamas", True), ("zoo", None), ("dead", False),
-                             ("%22quoted", True), ("OR", True), ("東京", True), ("%20", False), ("NEAR(", False)):  # fmt: skip
+                             ("%22quoted", True), ("OR", True), ("東京", True), ("%20", False),
+                             ("NEAR(", False)):  # fmt: skip
             hits = (await server.ask("GET", f"{BASE}/search?q={quote(unquote(query))}")).json["data"]
             assert [hit["message"] for hit in hits] == ([None] if found is None else ["q"] * found), query
         (hit,) = (await server.ask("GET", f"{BASE}/search?q=llama")).json["data"]

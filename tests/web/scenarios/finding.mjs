@@ -107,7 +107,7 @@ export async function keys({ page, browser, url }) {
   await page.keyboard.press("Escape");
   await palette.waitFor({ state: "detached" });
   assert.equal(await focused(page), "Parameters");
-  for (const [typed, place] of [["chat 42", "#/chat/k42"], ["setting", "#/settings"]]) {
+  for (const [typed, place] of [["chat 429", "#/chat/k429"], ["setting", "#/settings"]]) {
     await page.keyboard.press("Control+k");
     await palette.getByRole("combobox").fill(typed);
     await page.keyboard.press("Enter");
@@ -194,7 +194,7 @@ export async function quiet({ page, url }) {
     await page.getByRole("button", { name: "Stop" }).click();
     await page.getByText("You stopped this answer.").waitFor();
   }
-  const links = page.locator("nav [data-row] a");
+  const links = page.locator("nav a[href*='#/chat/']");
   for (const at of [1, 0, 1]) {
     await links.nth(at).click();
     await messages(page).first().waitFor();

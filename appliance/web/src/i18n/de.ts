@@ -166,7 +166,7 @@ export const de: Record<keyof typeof en, string> = {
   searchHub: "Modelle auf Hugging Face suchen",
   searchModels: "Modelle durchsuchen",
   searchWord: "Suchen",
-  seed: "Zufallszahl (Seed)",
+  seed: "Seed",
   send: "Senden",
   sendEdited: "Senden",
   serverDown: "Der Server ist nicht erreichbar. Was du siehst, kann veraltet sein; es holt von selbst auf.",
