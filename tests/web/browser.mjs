@@ -22,7 +22,11 @@ export async function another(browser, url, options = {}) {
   const page = await context.newPage();
   const wrong = [];
   const allowed = [];
-  const allow = (...patterns) => allowed.push(...patterns);
+  const allow = (...patterns) => {
+    allowed.push(...patterns);
+    const rest = wrong.filter((told) => !patterns.some((pattern) => pattern.test(told)));
+    wrong.splice(0, wrong.length, ...rest); // it may have been said before the scenario began
+  };
   page.on("pageerror", (error) => wrong.push(`error: ${error.message}`));
   page.on("console", (message) => {
     const told = `${message.type()}: ${message.text()} ${message.location().url}`;
