@@ -170,7 +170,7 @@ export const de: Record<keyof typeof en, string> = {
   send: "Senden",
   sendEdited: "Senden",
   serverDown: "Der Server ist nicht erreichbar. Was du siehst, kann veraltet sein; es holt von selbst auf.",
-  serverValue: "Wert des Servers",
+  serverValue: "Vorgabe",
   settings: "Einstellungen",
   sideBySide: "Nebeneinander",
   skip: "Zum Inhalt springen",
