@@ -192,10 +192,13 @@ class Carton(Struct, frozen=True, kw_only=True):
 
 
 class Hit(Struct, frozen=True, kw_only=True):
-    """One message that has all words of a search; ``excerpt`` marks them with U+0002 and U+0003."""
+    """One message, or without ``message`` a title, that has all words of a search.
+
+    ``excerpt`` marks them with U+0002 and U+0003.
+    """
 
     conversation: str
-    message: str
+    message: str | None
     title: str
     excerpt: str
 

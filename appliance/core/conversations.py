@@ -7,6 +7,7 @@ construction. Two writers never overwrite each other: a write that has not seen 
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -26,6 +27,15 @@ _SHOWN_TYPE = re.compile(r"image/(?:png|jpeg|gif|webp)|(?:audio|video)/[a-z0-9][
 """Attachments that a browser may show as what they are; all others it only stores."""
 TAIL = 1 << 14
 """Bytes at the end of a stream in which its timings are looked for."""
+MAX_WORDS = 20
+"""Words of a search; the others are ignored."""
+AROUND = 60
+"""Characters that an excerpt shows before a hit; after it come twice as many."""
+_BLANK = re.compile(r"[\s\2\3]")
+_UNSEEN = str.maketrans("\0\2\3", "   ")
+"""SQLite would take the first for the end of a text, and excerpts have their own use for the others."""
+_FOREIGN = re.compile(r"[^\0-\x7f]{1,4096}")
+"""Bounded, so that other threads run while a long text is folded."""
 
 
 class Write(Struct, frozen=True):
@@ -94,6 +104,52 @@ def title_of(text: str) -> str:
     if len(line) <= MAX_TITLE:
         return line
     return line[:MAX_TITLE].rsplit(" ", 1)[0].rstrip(" ,.;:") + "…"
+
+
+def folded(text: str) -> str:
+    """The text without case, accents and other ways to write the same letter: what a search compares.
+
+    Every character is folded by itself, and nothing is composed again. So the folded form of a part of a text is a
+    part of the folded form of the text, and a search for any part finds it.
+    """
+    return _FOREIGN.sub(_fold, text).lower().translate(_UNSEEN)
+
+
+def _fold(found: re.Match[str]) -> str:
+    plain = unicodedata.normalize("NFKD", found[0].casefold())
+    return "".join(letter for letter in plain if not unicodedata.combining(letter)).casefold()
+
+
+def words_of(query: str) -> list[str]:
+    """The folded words of a search. A text is found if each of them is a part of it."""
+    return folded(query).split()[:MAX_WORDS]
+
+
+def excerpt(text: str, words: Sequence[str]) -> str:
+    """The surroundings of the first hit, on one line, with U+0002 and U+0003 around every hit in them."""
+    whole = folded(text)
+    first = min((place for word in words if (place := whole.find(word)) >= 0), default=0)
+    begin = max(_place(text, first) - AROUND, 0)
+    shown = _BLANK.sub(" ", text[begin : begin + 3 * AROUND])
+    letters = [(at, letter) for at, each in enumerate(shown) for letter in folded(each)]
+    window = "".join(letter for _, letter in letters)
+    hit = {
+        letters[at][0]
+        for word in words
+        for found in re.finditer(re.escape(word), window)
+        for at in range(found.start(), found.end())
+    }
+    marked = "".join(f"\2{each}\3" if at in hit else each for at, each in enumerate(shown)).replace("\3\2", "")
+    return ("…" if begin else "") + marked + ("…" if begin + 3 * AROUND < len(text) else "")
+
+
+def _place(text: str, wanted: int) -> int:
+    """Return which character of a text has the folded character at ``wanted``."""
+    at = 0
+    for size in (4096, 1):
+        while at < len(text) and (width := len(folded(text[at : at + size]))) <= wanted:
+            wanted, at = wanted - width, at + size
+    return at
 
 
 def copied(messages: Sequence[Message], ids: Mapping[str, str]) -> list[Message]:

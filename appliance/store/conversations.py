@@ -1,4 +1,8 @@
-"""Conversations in SQLite: a row for each, for each message and for each attachment, and FTS5's index of the words.
+"""Conversations in SQLite: a row for each, for each message and for each attachment, and an index of parts of words.
+
+The index holds which three letters follow each other in a message's folded text (`core.conversations.folded`). It says
+which messages may have a part of a word; a look at the text decides. Texts shorter than three letters need that look at
+every message. Titles are few and short, and are not in the index.
 
 Everything here blocks and is for one worker thread at a time. Every change takes the next number; with the numbers
 readers learn what they have missed. What is deleted stays for `UNDO_MS`, marked, and is purged with a later write.
@@ -7,7 +11,7 @@ readers learn what they have missed. What is deleted stays for `UNDO_MS`, marked
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -19,7 +23,7 @@ from appliance.store.activity_schema import make_private, set_aside
 from appliance.store.versions import restored
 from appliance.wire import Conversation, Fields, Hit, Message, Preset, State, Whole
 
-VERSION = 1
+VERSION = 2
 UNDO_MS = 60_000
 """How long a deletion can be taken back; the page offers it for ten seconds."""
 UNUSED_MS = 86_400_000
@@ -27,6 +31,8 @@ UNUSED_MS = 86_400_000
 MAX_MESSAGES = 20_000
 """Messages of one conversation."""
 MAX_HITS = 50
+MAX_PARTS = 40
+"""Groups of three letters of one word that the index is asked for; the text decides about longer words."""
 MAX_PRESETS = 100
 MAX_PRESET = 64 << 10
 """Bytes of one preset."""
@@ -49,10 +55,32 @@ CREATE INDEX IF NOT EXISTS attachments_added ON attachments (added);
 CREATE TABLE IF NOT EXISTS uses (message INTEGER NOT NULL, hash TEXT NOT NULL, PRIMARY KEY (hash, message));
 CREATE INDEX IF NOT EXISTS uses_of ON uses (message);
 CREATE TABLE IF NOT EXISTS presets (name TEXT PRIMARY KEY, body TEXT NOT NULL);
-CREATE VIRTUAL TABLE IF NOT EXISTS words USING fts5 (content, tokenize = 'unicode61 remove_diacritics 2');
+CREATE VIRTUAL TABLE IF NOT EXISTS words USING fts5 (
+  content, tokenize = 'trigram case_sensitive 1', detail = none, columnsize = 0);
 """
+_UPGRADE = f"""
+DROP TABLE words;
+{_SCHEMA}
+INSERT INTO words (rowid, content) SELECT row, folded(coalesce(json_extract(body, '$.content'), '')) FROM messages;
+"""
+"""The index of version 1 had whole words."""
 _message = msgspec.json.Decoder(Message).decode
 _conversation = msgspec.json.Decoder(Conversation).decode
+
+
+def _has(text: str, words: Sequence[str]) -> bool:
+    whole = rules.folded(text)
+    return all(word in whole for word in words)
+
+
+def _parts(word: str) -> list[str]:
+    """Return the groups of three letters of a word, as FTS5 quotes them."""
+    return ['"' + word[at : at + 3].replace('"', '""') + '"' for at in range(len(word) - 2)]
+
+
+def _hit(conversation: Conversation, message: str | None, text: str, words: Sequence[str]) -> Hit:
+    excerpt = rules.excerpt(text, words)
+    return Hit(conversation=conversation.id, message=message, title=conversation.title, excerpt=excerpt)
 
 
 DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
@@ -92,10 +120,13 @@ class ConversationStore:
                 if not restored(path, VERSION):
                     raise UsageError(f"the conversations in '{path}' were written by a later version of this program")
                 self._db = _connect(path)
+                (version,) = self._db.execute("PRAGMA user_version").fetchone()
             self._db.execute("PRAGMA journal_mode = WAL")
             self._db.execute("PRAGMA synchronous = NORMAL")
             self._db.execute("PRAGMA secure_delete = ON")
-            self._db.executescript(f"BEGIN IMMEDIATE;{_SCHEMA}PRAGMA user_version = {VERSION};COMMIT;")
+            script = _UPGRADE if version == 1 else _SCHEMA
+            self._db.create_function("folded", 1, rules.folded, deterministic=True)
+            self._db.executescript(f"BEGIN IMMEDIATE;{script}PRAGMA user_version = {VERSION};COMMIT;")
         except BaseException:
             self._db.close()
             raise
@@ -136,22 +167,24 @@ class ConversationStore:
         )
 
     def search(self, text: str) -> list[Hit]:
-        """Messages that have all words; the last word may be the beginning of one."""
-        plain = text.replace("\0", " ")  # FTS5 would take it for the end of the query
-        words = ['"' + word.replace('"', '""') + '"' for word in plain.split()[:20]]
+        """Titles, then messages, of which every word of the text is a part; the newest first."""
+        words = rules.words_of(text)
         if not words:
             return []
+        bodies = self._db.execute("SELECT body FROM conversations WHERE deleted IS NULL ORDER BY updated DESC")
+        named = [each for each in (_conversation(body) for (body,) in bodies) if _has(each.title, words)]
+        hits = [_hit(each, None, each.title, words) for each in named[:MAX_HITS]]
+        parts = dict.fromkeys(part for word in words for part in _parts(word)[:MAX_PARTS])
+        index = ["words MATCH ?"] if parts else []
         rows = self._db.execute(
-            "SELECT messages.conversation, messages.id, conversations.body, "
-            "snippet(words, 0, char(2), char(3), '…', 16) FROM words JOIN messages ON messages.row = words.rowid "
-            "JOIN conversations ON conversations.id = messages.conversation WHERE words MATCH ? "
-            "AND messages.deleted IS NULL AND conversations.deleted IS NULL ORDER BY rank LIMIT ?",
-            (" ".join(words) + "*", MAX_HITS),
+            "SELECT conversations.body, messages.body FROM words JOIN messages ON messages.row = words.rowid "
+            "JOIN conversations ON conversations.id = messages.conversation "
+            f"WHERE {' AND '.join([*index, *['instr(words.content, ?)' for _ in words]])} "
+            "AND messages.deleted IS NULL AND conversations.deleted IS NULL ORDER BY words.rowid DESC LIMIT ?",
+            (*([" AND ".join(parts)] if parts else []), *words, MAX_HITS - len(hits)),
         )
-        return [
-            Hit(conversation=conversation, message=message, title=_conversation(body).title, excerpt=excerpt)
-            for conversation, message, body, excerpt in rows
-        ]
+        found = ((_conversation(one), _message(other)) for one, other in rows)
+        return hits + [_hit(conversation, each.id, each.content, words) for conversation, each in found]
 
     def attachment(self, digest: str) -> tuple[str, bytes]:
         """Type and content. Raises NotFound."""
@@ -354,7 +387,9 @@ class ConversationStore:
                 (message.id, *values),
             ).lastrowid
         self._db.execute("DELETE FROM words WHERE rowid = ?", (number,))
-        self._db.execute("INSERT INTO words (rowid, content) VALUES (?, CAST(? AS TEXT))", (number, message.content))
+        self._db.execute(
+            "INSERT INTO words (rowid, content) VALUES (?, folded(CAST(? AS TEXT)))", (number, message.content)
+        )
         self._db.execute("DELETE FROM uses WHERE message = ?", (number,))
         self._db.executemany("INSERT OR IGNORE INTO uses VALUES (?, ?)", [(number, each) for each in message.hashes])
 

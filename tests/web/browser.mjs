@@ -16,19 +16,26 @@ export async function open(url, context = {}) {
   return { browser, ...(await another(browser, url, context)) };
 }
 
-/** Another device: a context of its own. */
+/** Another device: a context of its own. `wrong` also has what the console says, but for what a scenario allows by name. */
 export async function another(browser, url, options = {}) {
   const context = await browser.newContext({ locale: "en-GB", ...options });
   const page = await context.newPage();
   const wrong = [];
+  const allowed = [];
+  const allow = (...patterns) => {
+    allowed.push(...patterns);
+    const rest = wrong.filter((told) => !patterns.some((pattern) => pattern.test(told)));
+    wrong.splice(0, wrong.length, ...rest); // it may have been said before the scenario began
+  };
   page.on("pageerror", (error) => wrong.push(`error: ${error.message}`));
   page.on("console", (message) => {
-    if (/Content.Security.Policy|Refused to/i.test(message.text())) wrong.push(message.text());
+    const told = `${message.type()}: ${message.text()} ${message.location().url}`;
+    if (["error", "warning"].includes(message.type()) && !allowed.some((pattern) => pattern.test(told))) wrong.push(told);
   });
   page.on("request", (request) => {
     if (/^(https?|wss?):/.test(request.url()) && new URL(request.url()).origin !== new URL(url).origin) wrong.push(`foreign: ${request.url()}`);
   });
-  return { context, page, wrong };
+  return { context, page, wrong, allow };
 }
 
 export const field = (page) => page.getByRole("textbox", { name: "Ask anything" });

@@ -7,7 +7,7 @@ import { open } from "./browser.mjs";
 const [module, name, url] = process.argv.slice(2);
 const { [name]: scenario } = await import(`./scenarios/${module}.mjs`);
 const insecure = process.argv.includes("--insecure");
-const { browser, page, wrong } = await open(url);
+const { browser, page, wrong, allow } = await open(url);
 const told = async (word) => {
   console.log(`>> ${word}`);
   await new Promise((resolve) => process.stdin.once("data", resolve));
@@ -16,7 +16,7 @@ try {
   page.setDefaultTimeout(20_000);
   await page.goto(url);
   if (insecure) assert.equal(await page.evaluate(() => isSecureContext), false);
-  await scenario({ page, browser, url, told, wrong, seed: Number(process.env.SEED ?? 1) });
+  await scenario({ page, browser, url, told, wrong, allow, seed: Number(process.env.SEED ?? 1) });
   assert.deepEqual(wrong, []);
   console.log(">> passed");
 } catch (error) {

@@ -271,7 +271,7 @@ class Control:
         return json_answer({"success": True})
 
     async def props(self) -> Response:
-        return json_answer(router_props(self._fleet, self._settings))
+        return json_answer(router_props(self._fleet, self._settings, tools=self._owners.tools.enabled))
 
     async def metrics(self) -> Response:
         self._traffic.recorder.settle()

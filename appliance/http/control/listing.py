@@ -155,7 +155,7 @@ def _going(downloads: Sequence[DownloadStatus]) -> Object:
     return told
 
 
-def router_props(fleet: Fleet, settings: HttpSettings) -> Object:
+def router_props(fleet: Fleet, settings: HttpSettings, *, tools: bool) -> Object:
     """``GET /props`` without a model; ``role`` is how a client knows a router."""
     engine = fleet.launches.engine
     return {
@@ -168,6 +168,7 @@ def router_props(fleet: Fleet, settings: HttpSettings) -> Object:
         "ui_settings": Raw(settings.ui_settings),
         "build_info": _build_info(engine.version if engine else None),
         "cors_proxy_enabled": settings.cors_proxy,
+        "tools_enabled": tools,
         "version": __version__,
         "engine": {"name": engine.name, "backend": engine.backend, "version": engine.version} if engine else None,
     }

@@ -28,7 +28,8 @@ export async function pull({ page, url, told }) {
 }
 
 /** The first model: three cards that say their size, another file than the recommended one is refused, one comes. */
-export async function first({ page, told }) {
+export async function first({ page, told, allow }) {
+  allow(/ 409 .*\/models$/, / 503 .*\/v1\/stream/); // the other file; the answer while its model loads
   await page.getByRole("heading", { name: "Welcome. First you need a model." }).waitFor();
   const card = page.getByRole("article", { name: "Fast" });
   await card.getByText(/Licence: Apache-2.0/).waitFor();
@@ -59,7 +60,8 @@ export async function offline({ page }) {
 }
 
 /** What fits, how long a model stays, and a search of the hub down to one quantisation. */
-export async function hub({ page, url }) {
+export async function hub({ page, url, allow }) {
+  allow(/ 404 .*\/api\/fit/); // nothing can be foretold of it
   await page.goto(`${url}/#/models`);
   const card = messages(page).first();
   await card.getByRole("button", { name: "Load", exact: true }).click();

@@ -84,7 +84,8 @@ export async function prefix({ browser, url }) {
 }
 
 /** Plain http on an address that is not this machine's own, in a network with nothing else in it. */
-export async function lan({ page }) {
+export async function lan({ page, allow }) {
+  allow(/ 401 /, /Cross-Origin-Opener-Policy/);
   await page.getByLabel("API key").fill("secret");
   await page.getByRole("button", { name: "Continue" }).click();
   await say(page, "Code");
@@ -104,7 +105,8 @@ export async function lan({ page }) {
 }
 
 /** A key is asked for once, and kept. */
-export async function key({ page }) {
+export async function key({ page, allow }) {
+  allow(/ 401 /);
   await page.getByLabel("API key").fill("wrong");
   await page.getByRole("button", { name: "Continue" }).click();
   await page.getByText("does not accept that key").waitFor();

@@ -87,7 +87,8 @@ export async function closed({ page, browser, url }) {
 }
 
 /** The program is killed in mid-answer and started again: the page catches up by itself, and what was there is. */
-export async function killed({ page, told }) {
+export async function killed({ page, told, allow }) {
+  allow(/net::ERR_/);
   await say(page, "Count");
   await messages(page).last().locator(".prose-chat p").waitFor();
   await page.waitForTimeout(2500); // longer than an answer may go unnoted

@@ -459,6 +459,13 @@ export class Chat {
   }
 }
 
+/** A conversation outlives the effect in which it was opened, so what it derives must not belong to that. */
+function made(info: Conversation, stored: boolean): Chat {
+  let chat!: Chat;
+  $effect.root(() => void (chat = new Chat(info, stored)));
+  return chat;
+}
+
 class Chats {
   list = $state.raw<Conversation[]>([]);
   presets = $state.raw<Record<string, Settings>>({});
@@ -481,14 +488,14 @@ class Chats {
     const kept = readDraft(NEW);
     const id = kept?.tried ? kept.chat : newId(); // it may have arrived
     const info = { id, title: "", folder, pinned: false, created: now, updated: now, leaf: null, draft: "", settings, change: 0, answering: false };
-    this.open = new Chat(info, false);
+    this.open = made(info, false);
     if (kept?.tried) void this.open.back();
   }
 
   async show(id: string) {
     if (this.open?.info.id === id) return;
     this.open?.leave();
-    const chat = new Chat({ id, title: "", folder: "", pinned: false, created: 0, updated: 0, leaf: null, draft: "", settings: {}, change: 0, answering: false }, true);
+    const chat = made({ id, title: "", folder: "", pinned: false, created: 0, updated: 0, leaf: null, draft: "", settings: {}, change: 0, answering: false }, true);
     this.open = chat;
     try {
       await chat.refresh();
@@ -519,7 +526,7 @@ class Chats {
     await this.read();
   }
 
-  async search(text: string): Promise<{ conversation: string; message: string; title: string; excerpt: string }[]> {
+  async search(text: string): Promise<{ conversation: string; message: string | null; title: string; excerpt: string }[]> {
     return (await keeping.ask<{ data: never[] }>("GET", `${ROOT}/search?q=${encodeURIComponent(text)}`)).data;
   }
 

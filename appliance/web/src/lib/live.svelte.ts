@@ -2,7 +2,7 @@
  * One answer under way, as this page sees it. The generation belongs to the server: a cut connection is taken up again
  * at the byte where it broke off, and leaving ends nothing. State changes at most once per frame.
  */
-import { ApiError, address, ask } from "./api";
+import { ApiError, address, ask, send } from "./api";
 import type { Timings, ToolCall } from "./chat";
 
 interface Chunk {
@@ -99,6 +99,7 @@ export class Live {
   /** Go on at the byte that was received last; false when there is nothing to go on with. */
   private async resume(): Promise<boolean> {
     this.resuming = this.received > 0;
+    if (!(await this.there())) return false;
     const url = address("v1/stream");
     url.searchParams.set("conv_id", this.id);
     url.searchParams.set("from", String(this.received));
@@ -108,6 +109,15 @@ export class Live {
     } catch (error) {
       if (error instanceof ApiError && error.status !== 0 && error.status !== 503) return false;
       return this.wait();
+    }
+  }
+
+  /** Whether the server still has the answer; asking for one that is gone would be an error in the browser's console. */
+  private async there(): Promise<boolean> {
+    try {
+      return (await send<unknown[]>("POST", "v1/streams/lookup", { conversation_ids: [this.id] })).length > 0;
+    } catch {
+      return true; // what is wrong is seen when it is read
     }
   }
 

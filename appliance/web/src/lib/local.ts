@@ -155,18 +155,27 @@ async function fork(id: string, leaf: string) {
   return change(made, { ...fields, pinned: false, draft: "" });
 }
 
+/** As the server's `folded`, letter by letter. */
+const folded = (text: string) => text.normalize("NFKD").replace(/[\u0300-\u036f]/g, "").toUpperCase().toLowerCase();
+
+/** Titles, then messages, of which every word is a part. */
 async function search(text: string) {
-  const words = text.toLowerCase().split(/\s+/);
-  const titles = new Map((await all<Kept>("conversations")).filter((each) => !each.gone).map((each) => [each.id, each.title]));
-  const data = [];
+  const words = folded(text).split(/\s+/).filter(Boolean);
+  const kept = (await all<Kept>("conversations")).filter((each) => !each.gone);
+  const titles = new Map(kept.map((each) => [each.id, each.title]));
+  const data: { conversation: string; message: string | null; title: string; excerpt: string }[] = [];
+  const named = words.length ? kept.filter((each) => words.every((word) => folded(each.title).includes(word))) : [];
+  for (const { id, title } of named.slice(0, FOUND)) data.push({ conversation: id, message: null, title, excerpt: title });
   for (const each of await all<Said>("messages")) {
     const content = each.content ?? "";
-    const at = content.toLowerCase().indexOf(words[0]!);
-    if (each.gone || !titles.has(each.conversation) || !words.every((word) => content.toLowerCase().includes(word))) continue;
-    const hit = `\u0002${content.slice(at, at + words[0]!.length)}\u0003`;
-    const excerpt = content.slice(Math.max(0, at - AROUND), at) + hit + content.slice(at + words[0]!.length, at + AROUND);
+    if (data.length === FOUND || !words.length) break;
+    const whole = folded(content);
+    if (each.gone || !titles.has(each.conversation) || !words.every((word) => whole.includes(word))) continue;
+    const plain = whole.length === content.length ? content : whole; // only then are the places the same
+    const at = whole.indexOf(words[0]!);
+    const hit = `\u0002${plain.slice(at, at + words[0]!.length)}\u0003`;
+    const excerpt = plain.slice(Math.max(0, at - AROUND), at) + hit + plain.slice(at + words[0]!.length, at + AROUND);
     data.push({ conversation: each.conversation, message: each.id, title: titles.get(each.conversation)!, excerpt });
-    if (data.length === FOUND) break;
   }
   return { data };
 }

@@ -62,7 +62,7 @@ export function bytes(count: number): string {
   const units = ["byte", "kilobyte", "megabyte", "gigabyte"];
   const power = Math.min(Math.floor(Math.log(Math.max(count, 1)) / Math.log(1000)), 3);
   const digits = power > 0 && count / 1000 ** power < 10 ? 1 : 0;
-  const style = { style: "unit", unit: units[power], unitDisplay: "short", maximumFractionDigits: digits } as const;
+  const style = { style: "unit", unit: units[power], unitDisplay: power ? "short" : "long", maximumFractionDigits: digits } as const;
   return new Intl.NumberFormat(prefs.language, style).format(count / 1000 ** power);
 }
 

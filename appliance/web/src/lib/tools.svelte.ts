@@ -1,5 +1,5 @@
 /** The server's tools, built in or of MCP servers, and what the person lets them do. */
-import { ApiError, get, send } from "./api";
+import { get, send } from "./api";
 import type { ToolCall } from "./chat";
 
 export interface Tool {
@@ -38,11 +38,9 @@ class Tools {
 
   /** The list stays the same while the server runs; none are switched on unless somebody asked for them. */
   read(): Promise<void> {
-    return (this.reading ??= get<Tool[]>("tools")
-      .then((all) => void (this.all = all))
-      .catch((error) => {
-        if (!(error instanceof ApiError && error.status === 403)) this.reading = undefined;
-      }));
+    return (this.reading ??= get<{ tools_enabled: boolean }>("props")
+      .then(async (props) => void (this.all = props.tools_enabled ? await get<Tool[]>("tools") : []))
+      .catch(() => void (this.reading = undefined)));
   }
 
   find(name: string): Tool | undefined {

@@ -1,0 +1,203 @@
+// Finding and moving: search, keys, focus, and what lies where.
+import assert from "node:assert/strict";
+import { accessible, another, answered, field, messages, say } from "../browser.mjs";
+
+const focused = (page) => page.evaluate(() => document.activeElement.getAttribute("aria-label") || document.activeElement.innerText);
+const search = (page, text) => page.getByRole("searchbox", { name: "Search conversations" }).fill(text);
+
+/** A part of a word finds a message far above and one on another branch, and a title; each opens where it was found. */
+export async function hits({ page, url }) {
+  const lines = [{ harness: "llama.app", type: "session", id: "long", name: "Tax 2026", lastModified: 1, currNode: "m599" }];
+  const add = (id, content, parent) =>
+    lines.push({ type: "message", message: { id, convId: "long", type: "text", role: "user", timestamp: lines.length, content, parent, children: [] } });
+  for (let at = 0; at < 600; at++) add(`m${at}`, at === 20 ? "Eine Wärmepumpe" : `line ${at}`, at ? `m${at - 1}` : null);
+  add("b1", "the other walnut", "m300");
+  add("b2", "after the walnut", "b1");
+  await page.evaluate(async (body) => (await fetch("/api/conversations/import", { method: "POST", body })).json(), lines.map((line) => JSON.stringify(line)).join("\n"));
+  for (const [query, text, more] of [["mpe", "Eine Wärmepumpe", "line 21"], ["other alnut", "the other walnut", "after the walnut"]]) {
+    await search(page, query);
+    await page.locator("nav a", { has: page.locator("mark") }).filter({ hasText: text }).click();
+    const hit = messages(page).filter({ hasText: text });
+    await hit.waitFor();
+    await page.waitForFunction((text) => document.activeElement.innerText.includes(text) && document.activeElement.hasAttribute("data-found"), text);
+    await page.waitForFunction(() => {
+      const { top, bottom } = document.activeElement.getBoundingClientRect();
+      return top > 0 && bottom < innerHeight;
+    });
+    await page.getByText(more, { exact: true }).waitFor();
+    assert.ok((await messages(page).count()) <= 120);
+  }
+  await accessible(page, "a hit");
+  await search(page, "TAX");
+  await page.locator("nav a", { has: page.locator("mark", { hasText: "Tax" }) }).click();
+  await messages(page).last().waitFor();
+  await page.goto(`${url}/#/chat`);
+}
+
+/** The same words are found where the browser keeps the conversations. */
+export async function here({ page }) {
+  await say(page, "Eine Wärmepumpe");
+  await answered(page);
+  for (const query of ["mepum", "warme", "PUMPE eine"]) {
+    await search(page, query);
+    await page.locator("nav mark").first().waitFor();
+    await search(page, "no such thing");
+    await page.getByText("Nothing found").waitFor();
+  }
+}
+
+/** A thousand conversations are there soon, and are one stop of Tab; arrows, menus and dialogs need no mouse. */
+export async function keys({ page, browser, url }) {
+  await page.evaluate(async () => {
+    for (let at = 0; at < 1000; at++) await fetch(`/api/conversations/k${at}`, { method: "PUT", body: JSON.stringify({ title: `Chat ${at}` }) });
+  });
+  const times = [];
+  for (let round = 0; round < 3; round++) {
+    await page.goto("about:blank");
+    const began = performance.now();
+    await page.goto(`${url}/#/chat`);
+    await page.getByRole("link", { name: "Chat 999" }).waitFor();
+    times.push(Math.round(performance.now() - began));
+  }
+  const nodes = await page.evaluate(() => document.querySelectorAll("*").length);
+  console.log(`1,000 conversations after ${times.join(", ")} ms with ${nodes} nodes`);
+  assert.ok(nodes < 2000, `${nodes}`);
+  const seen = [];
+  for (let stop = 0; stop < 40 && !seen.includes("Ask anything"); stop++) {
+    if (!stop) await page.evaluate(() => Object.assign(document.body, { tabIndex: -1 }).focus());
+    await page.keyboard.press("Tab");
+    seen.push(await focused(page));
+  }
+  assert.equal(seen[0], "Skip to the content");
+  assert.equal(seen.filter((each) => /Chat \d/.test(each)).length, 2, seen.join(", ")); // a conversation and its menu
+  const first = page.getByRole("link", { name: "Chat 999" });
+  await first.focus();
+  await page.keyboard.press("ArrowDown");
+  assert.equal(await focused(page), "Chat 998");
+  await page.keyboard.press("End");
+  await page.keyboard.press("Home");
+  await page.keyboard.press("ArrowRight");
+  assert.equal(await focused(page), "Actions for Chat 999");
+  await page.keyboard.press("ArrowLeft");
+  await page.keyboard.press("Shift+F10");
+  await page.waitForFunction(() => document.activeElement.innerText === "Pin");
+  await page.keyboard.press("Escape");
+  assert.equal(await focused(page), "Actions for Chat 999");
+  await page.keyboard.press("Enter");
+  await page.waitForFunction(() => document.activeElement.innerText === "Pin");
+  await page.keyboard.press("ArrowDown");
+  await page.keyboard.press("Enter");
+  const dialog = page.getByRole("dialog", { name: "Rename" });
+  await dialog.waitFor();
+  await accessible(page, "rename");
+  await page.keyboard.type("Another name");
+  await page.keyboard.press("Enter");
+  await dialog.waitFor({ state: "detached" });
+  await page.getByRole("link", { name: "Another name" }).waitFor();
+  assert.equal(await focused(page), "Actions for Another name");
+  await page.getByRole("button", { name: "Parameters" }).click();
+  await page.waitForFunction(() => document.activeElement.getAttribute("aria-label") === "Close");
+  await page.keyboard.press("Escape");
+  await page.getByRole("complementary", { name: "Parameters" }).waitFor({ state: "detached" });
+  assert.equal(await focused(page), "Parameters");
+  await page.keyboard.press("Control+k");
+  const palette = page.getByRole("dialog");
+  await palette.getByRole("option", { name: "Settings" }).waitFor();
+  await accessible(page, "palette");
+  await page.keyboard.press("Escape");
+  await palette.waitFor({ state: "detached" });
+  assert.equal(await focused(page), "Parameters");
+  for (const [typed, place] of [["chat 429", "#/chat/k429"], ["setting", "#/settings"]]) {
+    await page.keyboard.press("Control+k");
+    await palette.getByRole("combobox").fill(typed);
+    await page.keyboard.press("Enter");
+    await page.waitForFunction((place) => location.hash === place, place);
+  }
+  const phone = await another(browser, url, { viewport: { width: 320, height: 640 } });
+  await phone.page.goto(url);
+  await phone.page.getByRole("button", { name: "Show the conversations" }).click();
+  await phone.page.waitForFunction(() => document.activeElement.closest("nav"));
+  await phone.page.keyboard.press("Escape");
+  await phone.page.getByRole("navigation").waitFor({ state: "detached" });
+  assert.equal(await focused(phone.page), "Show the conversations");
+  assert.deepEqual(phone.wrong, []);
+}
+
+/** Nothing lies on the composer, files are of one height, and an edit is sent by Ctrl-Enter. */
+export async function looks({ page, browser, url }) {
+  const svg = Buffer.from('<svg xmlns="http://www.w3.org/2000/svg" width="40" height="90"><rect width="40" height="90"/></svg>');
+  for (const [locale, colorScheme, width, words] of [
+    ["en-GB", "light", 1280, { attach: "Attach files", bytes: "540 bytes", send: "Send", ask: "Ask anything", remove: "Delete", edit: "Edit" }],
+    ["de-DE", "dark", 320, { attach: "Dateien anhängen", bytes: "540 Byte", send: "Senden", ask: "Stell eine Frage", remove: "Löschen", edit: "Bearbeiten" }],
+  ]) {
+    const device = await another(browser, url, { locale, colorScheme, viewport: { width, height: 700 } });
+    const seen = device.page;
+    await seen.goto(url);
+    await seen.getByLabel(words.attach).first().setInputFiles([
+      { name: "note.txt", mimeType: "text/plain", buffer: Buffer.alloc(540, "a") },
+      { name: "tall.svg", mimeType: "image/svg+xml", buffer: svg },
+    ]);
+    await seen.getByText(words.bytes).waitFor();
+    const picture = seen.getByRole("img", { name: "tall.svg" });
+    await picture.waitFor();
+    assert.equal(await picture.evaluate(async (image) => (await image.decode(), image.naturalWidth)), 40);
+    const chips = seen.locator("form span:has(> button[aria-label*='.'])");
+    const heights = await chips.evaluateAll((all) => all.map((each) => Math.round(each.getBoundingClientRect().height)));
+    assert.equal(new Set(heights).size, 1, heights.join());
+    await seen.screenshot({ path: `/tmp/finding/chips-${width}.png` });
+    await seen.getByRole("button", { name: /tall.svg/ }).click();
+    await seen.getByRole("textbox", { name: words.ask }).fill("Hi");
+    await seen.getByRole("button", { name: words.send, exact: true }).click();
+    await seen.getByRole("button", { name: / 4[,.]?096|% / }).first().waitFor();
+    await seen.waitForFunction(() => !document.querySelector(".caret"));
+    const edit = seen.getByRole("article").first().getByRole("button", { name: words.edit });
+    await edit.focus();
+    await seen.keyboard.press("Enter");
+    await seen.keyboard.type("Again");
+    await seen.keyboard.press("Control+Enter");
+    await seen.getByText("2/2").waitFor();
+    await seen.waitForFunction(() => !document.querySelector(".caret"));
+    if (width > 640) {
+      const [bar, track] = await seen.locator("[data-meter]").evaluate((meter) => [meter.firstChild.getBoundingClientRect().width, meter.getBoundingClientRect().width]);
+      assert.ok(bar < track / 2, `${bar} of ${track}`);
+    }
+    await seen.getByRole("article").last().getByRole("button", { name: words.remove }).click();
+    const toast = seen.locator("[role=status] .card");
+    await toast.waitFor();
+    const [low, high] = [await toast.boundingBox(), await seen.locator("[data-composer] form").boundingBox()];
+    assert.ok(low.y + low.height <= high.y, `${low.y + low.height} is below ${high.y}`);
+    await seen.screenshot({ path: `/tmp/finding/looks-${width}.png` });
+    assert.deepEqual(device.wrong, []);
+    await device.context.close();
+  }
+  await field(page).waitFor();
+}
+
+/** The key is kept for this tab, unless the box is ticked. */
+export async function key({ page, allow }) {
+  allow(/401/);
+  assert.equal(await page.getByRole("checkbox").isChecked(), false);
+  await page.getByText("/etc/llama-appliance/key.env").waitFor();
+  await page.getByLabel("API key").fill("secret");
+  await page.getByRole("button", { name: "Continue" }).click();
+  await field(page).waitFor();
+  assert.equal(await page.evaluate(() => Object.keys(localStorage).some((name) => /key/.test(name))), false);
+}
+
+/** Nothing is said in the console: not at the start, not by Stop, not by going from one conversation to another. */
+export async function quiet({ page, url }) {
+  for (let at = 0; at < 2; at++) {
+    await page.goto(`${url}/#/chat`);
+    await field(page).waitFor();
+    await say(page, "Count");
+    await messages(page).last().locator(".prose-chat p").waitFor();
+    await page.getByRole("button", { name: "Stop" }).click();
+    await page.getByText("You stopped this answer.").waitFor();
+  }
+  const links = page.locator("nav a[href*='#/chat/']");
+  for (const at of [1, 0, 1]) {
+    await links.nth(at).click();
+    await messages(page).first().waitFor();
+  }
+  await page.waitForTimeout(500); // what a look for an ended answer would take
+}
