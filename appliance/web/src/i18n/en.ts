@@ -59,7 +59,7 @@ export const en = {
   failed: "The answer failed",
   fileHint: "You can also put a .gguf file into the models folder. It appears here by itself, without a network.",
   fileTooLarge: "{name} is larger than 12 MB.",
-  fileUnknown: "{name} is neither an image, audio, PDF nor text.",
+  fileUnknown: "{name} is neither an image, audio, PDF, Word document (.docx) nor text.",
   firstQuestion: "{model} is here. What do you want to ask?",
   fits: "Fits",
   fitsNot: "Does not fit",

@@ -1,6 +1,6 @@
 /** The conversations: the list of all, and the one that is open. The server owns them; this follows its news. */
 import { SvelteMap, SvelteSet } from "svelte/reactivity";
-import { isPdf, pdfText, requestOf } from "./asking";
+import { documentText, isDocument, requestOf } from "./asking";
 import { branch, childrenOf, newestBelow, unanswered } from "./chat";
 import type { Attachment, Conversation, Message, Settings, ToolCall, Whole } from "./chat";
 import { events, type ServerEvent } from "./events.svelte";
@@ -339,9 +339,9 @@ class Chats {
   }
 
   async attach(file: File): Promise<Attachment> {
-    const pdf = isPdf(file);
-    const type = pdf ? "text/plain" : file.type || "text/plain";
-    const { hash, size } = await keeping.store(pdf ? new Blob([await pdfText(file, file.name)]) : file, type);
+    const read = isDocument(file);
+    const type = read ? "text/plain" : file.type || "text/plain";
+    const { hash, size } = await keeping.store(read ? new Blob([await documentText(file, file.name)]) : file, type);
     return { hash, size, type, name: file.name.slice(-255) || "file" };
   }
 
