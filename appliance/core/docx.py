@@ -21,7 +21,7 @@ MAX_PARTS = 50_000
 MAX_XML = 128 << 20
 """Bytes that its parts may unpack to. Markup takes ten times the room of the text."""
 PIECE = 1 << 20
-"""Bytes that Expat gets at once. It begins a tag anew with each piece until it has its end: smaller ones take longer."""
+"""Bytes that Expat gets at once. With each piece it reads an unfinished tag anew, so smaller ones take longer."""
 MAIN = re.compile(r"word/document\d*\.xml")
 NOTES = re.compile(r"word/(footnotes|endnotes)\.xml")
 STYLES = re.compile(r"word/styles\.xml")
@@ -82,9 +82,11 @@ def _parse(
                 while piece := file.read(PIECE):
                     left -= len(piece)
                     if left < 0:
-                        raise BadRequest(f"the Word document unpacks to more than {MAX_XML >> 20} MiB; take a part of it")
+                        raise BadRequest(
+                            f"the Word document unpacks to more than {MAX_XML >> 20} MiB; take a part of it"
+                        )
                     parser.Parse(piece)
-            parser.Parse(b"", True)  # noqa: FBT003  Expat's word for the end has no name
+            parser.Parse(b"", True)
     return found
 
 

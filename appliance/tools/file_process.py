@@ -1,8 +1,9 @@
 """A process that reads one file of a stranger and can be killed: the other side of `tools.apart`.
 
 A PDF is a program: a small file may unpack to gigabytes, refer to itself, or take hours. A Word document and an export
-of conversations are archives, and JSON becomes many times its size. So the process has a bounded time and, where the system can bound it,
-a bounded memory. It reads the file from standard input, prints a `Verdict` and what it has made of the file, and ends.
+of conversations are archives, and JSON becomes many times its size. So the process has a bounded time and, where the
+system can bound it, a bounded memory. It reads the file from standard input, prints a `Verdict` and what it has made of
+the file, and ends.
 The server itself never imports the library that reads PDFs.
 """
 

@@ -44,7 +44,7 @@ class FileRoutes:
         await self.ROUTES[_route(visit.request)](self, visit)
 
     async def _import(self, visit: Visit) -> None:
-        """A file of this program, of llama.cpp's page or of Open WebUI; what it is, its content says."""
+        """A file of this program or of others; what it is, its content says."""
         from appliance.core.conversation_files import each_arrived  # with what opens archives; few ask for it
 
         with self._room() as room:
