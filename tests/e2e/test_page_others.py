@@ -18,3 +18,7 @@ def test_a_word_document_is_read(play: Play, serve_fake: ServeFake, tmp_path: Pa
     with zipfile.ZipFile(tmp_path / "paper.docx", "w", zipfile.ZIP_DEFLATED) as file:
         file.writestr("word/document.xml", f'<w:document xmlns:w="{WORDS}">{body}</w:document>')
     play("others.documents", serve_fake(FAKE_SCRIPT='[{"echo": true}]'), str(tmp_path / "paper.docx"))
+
+
+def test_several_conversations_are_saved_and_deleted(play: Play, serve_fake: ServeFake) -> None:
+    play("others.several", serve_fake())

@@ -323,6 +323,18 @@ class Chats {
     await this.read();
   }
 
+  /** Delete several, with one way back for all of them. */
+  async removeAll(gone: Conversation[]) {
+    const open = gone.some((each) => each.id === this.open?.info.id);
+    for (const each of gone) await keeping.ask("DELETE", `${ROOT}/${each.id}`);
+    if (open) this.begin();
+    const back = async () => {
+      for (const each of gone) await keeping.ask("POST", `${ROOT}/${each.id}/restore`);
+    };
+    toasts.tell(t("chosenDeleted", { count: gone.length }), "told", { label: t("undo"), run: () => back().catch((error) => toasts.failed(error)) });
+    await this.read();
+  }
+
   async fork(message: Message) {
     const made = await keeping.ask<Conversation>("POST", `${ROOT}/${this.open!.info.id}/fork`, { message: message.id });
     location.hash = `#/chat/${made.id}`;
@@ -357,9 +369,9 @@ class Chats {
     toasts.tell(t("imported", { count: imported.length, skipped: skipped.length }));
   }
 
-  /** Save one conversation, or all, as a file. */
-  async export(id?: string) {
-    const response = await keeping.export(id);
+  /** Save some conversations, or all, as a file. */
+  async export(...ids: string[]) {
+    const response = await keeping.export(ids);
     const name = /filename\*=UTF-8''(.+)/.exec(response.headers.get("Content-Disposition") ?? "")?.[1] ?? "conversations";
     const url = URL.createObjectURL(await response.blob());
     const link = Object.assign(document.createElement("a"), { href: url, download: decodeURIComponent(name) });
