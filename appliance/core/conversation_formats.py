@@ -115,7 +115,7 @@ class _GptContent(Struct):
 
 
 class _GptPart(Struct):
-    """An element of ``parts`` that is no string: words that were spoken, or the name of a picture."""
+    """An element of ``parts`` that has a shape of its own: words that were spoken, or the name of a picture."""
 
     content_type: str = ""
     text: str = ""
@@ -215,10 +215,10 @@ def _of_open_web_ui(export: _OpenExport) -> Saved:
 
 
 def _of_chatgpt(export: _GptExport) -> Saved:
-    """What people see of it there: the words of a question and of an answer. The format is not documented.
+    """Take over the words of questions and answers, as ChatGPT's page shows them. The format is not documented.
 
-    What the model was told or told a tool, hidden messages and empty ones only stand above others. A conversation that
-    was branched off has the ids of the other one, so ids are made from both.
+    Instructions, calls of tools and their results, hidden messages and empty ones only stand above others. A message may
+    have the same id in two conversations, so ids are made from both.
     """
     name = export.conversation_id or export.id or export.current_node or ""
     messages = [

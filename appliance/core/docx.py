@@ -31,7 +31,7 @@ _WORDS = (
 )
 """The namespace as Word writes it, and that of ISO's strict form."""
 _HIDDEN = {"del", "moveFrom", "pPrChange", "rt", "Fallback"}
-"""What is deleted, moved away or was before, how a word is read, and the older form of a text box."""
+"""Deleted and moved text, former properties, the pronunciation of a word, and the older form of a text box."""
 _BREAKS = {"tab": "\t", "ptab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-"}
 _HEADING = re.compile(r"heading ([1-6])|(title)", re.IGNORECASE)
 
