@@ -217,8 +217,8 @@ def _of_open_web_ui(export: _OpenExport) -> Saved:
 def _of_chatgpt(export: _GptExport) -> Saved:
     """Take over the words of questions and answers, as ChatGPT's page shows them. The format is not documented.
 
-    Instructions, calls of tools and their results, hidden messages and empty ones only stand above others. A message may
-    have the same id in two conversations, so ids are made from both.
+    Instructions, calls of tools and their results, hidden messages and empty ones only stand above others. A message
+    may have the same id in two conversations, so ids are made from both.
     """
     name = export.conversation_id or export.id or export.current_node or ""
     messages = [
