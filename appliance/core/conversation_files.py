@@ -1,7 +1,6 @@
-"""Conversations as files: reads exports of this program, of llama.cpp's page and of Open WebUI; writes the first two.
+"""Conversations as files: reads exports of this program and of others (`core.conversation_formats`), writes its own.
 
-The content of a file tells its kind: a ZIP of JSON Lines, JSON Lines of sessions and messages, or one JSON document.
-Format of llama.cpp: its web page at b11434. Nothing that a file says of permissions is taken over.
+The content of a file tells its kind: a ZIP, JSON Lines of sessions and messages, or one JSON document.
 """
 
 from __future__ import annotations
@@ -14,13 +13,14 @@ import re
 import struct
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import IO, Annotated, cast
+from typing import IO, cast
 
 import msgspec
-from msgspec import UNSET, Meta, Raw, Struct, UnsetType, structs
+from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
 from appliance.core.archives import BadArchive, open_members
 from appliance.core.bodies.head import check_json
+from appliance.core.conversation_formats import PLACE, Saved, SavedFile, SavedLine, SavedMessage, read_json, read_lines
 from appliance.core.conversations import StoredMessage, stored
 from appliance.core.parts import UNREADABLE, shown
 from appliance.errors import BadRequest, shortened
@@ -38,12 +38,10 @@ MAX_PIECE = 16 << 20
 _RECORD = struct.Struct(">c3I")
 MAX_NAME = 255
 _DATA_URL = re.compile(r"data:([\w.+/-]{1,127})(?:;[\w=-]+)*;base64,", re.ASCII)
+_JSON = re.compile(r"(?:.*/)?conversations(?:-\d+)?\.json", re.DOTALL)
+"""ChatGPT packs its conversations into one such file, or a hundred into each."""
 _ROLES: tuple[Role, ...] = ("system", "user", "assistant", "tool")
 
-_LATEST = 8.64e15
-"""Milliseconds since 1970 of JavaScript's last moment (ECMA-262, section 21.4.1.1): pages write these files."""
-_Milliseconds = Annotated[float, Meta(ge=-_LATEST, le=_LATEST)]
-_Seconds = Annotated[float, Meta(ge=-_LATEST / 1000, le=_LATEST / 1000)]
 Files = Mapping[str, tuple[str, bytes]]
 """Attachments by hash: type and content."""
 
@@ -62,85 +60,6 @@ class Arrived(Struct):
     conversation: Conversation
     messages: list[StoredMessage]
     files: list[tuple[str, bytes]]
-
-
-class _Extra(Struct):
-    """An attachment of llama.cpp's page; each type has other members."""
-
-    type: str = ""
-    name: str = ""
-    content: str = ""
-    base64Url: str = ""
-    base64Data: str = ""
-    mimeType: str = ""
-
-
-class _TheirMessage(Struct):
-    id: str
-    parent: str | None = None
-    role: str = ""
-    type: str = "text"
-    content: str = ""
-    timestamp: _Milliseconds = 0
-    reasoningContent: str | None = None
-    thinking: str | None = None
-    toolCalls: Raw = Raw(b"null")
-    toolCallId: str | None = None
-    model: str | None = None
-    extra: list[_Extra] | None = None
-    timings: dict[str, object] | None = None
-
-
-class _TheirConversation(Struct):
-    id: str
-    name: str = ""
-    lastModified: _Milliseconds = 0
-    currNode: str | None = None
-    pinned: bool | None = None
-    folder: str | None = None
-
-
-class _Line(Struct):
-    type: str = ""
-    message: _TheirMessage | None = None
-
-
-class _Pair(Struct):
-    conv: _TheirConversation
-    messages: list[_TheirMessage]
-
-
-class _OpenMessage(Struct):
-    id: str
-    role: str
-    parentId: str | None = None
-    content: str | None = None
-    timestamp: _Seconds = 0
-    model: str | None = None
-
-
-class _OpenHistory(Struct):
-    messages: dict[str, _OpenMessage]
-    currentId: str | None = None
-
-
-class _OpenChat(Struct):
-    history: _OpenHistory
-    title: str = ""
-
-
-class _OpenExport(Struct):
-    id: str
-    chat: _OpenChat
-    title: str = ""
-    updated_at: _Seconds = 0
-    pinned: bool | None = None
-
-
-class _Entry(Struct):
-    """An entry of any list: llama.cpp's have ``conv``, Open WebUI's do not."""
-
-    conv: Raw | UnsetType = UNSET
 
 
 # ---- reading ---------------------------------------------------------------------------------------------------------
@@ -213,38 +132,33 @@ def _check_size(what: str, size: int, found: Found) -> None:
         )
 
 
-def _unpacked(data: bytes) -> Iterator[_Pair]:
+def _unpacked(data: bytes) -> Iterator[Saved]:
     lines = _Lines()
     try:
         with open_members(io.BytesIO(data), "zip", MAX_FILES) as members:
             for member in members:
-                if member.path.endswith(".jsonl") and member.open is not None:
+                if member.open is None:
+                    continue
+                if member.path.endswith(".jsonl"):
                     with member.open() as file:
-                        yield from _pairs(lines.each(file), f"{shown(member.path)}, ")
+                        yield from read_lines(lines.each(file), f"{shown(member.path)}, ")
+                elif _JSON.fullmatch(member.path):
+                    with member.open() as file:
+                        content = b"".join(lines.each(file))
+                    yield from read_json(content, shown(member.path))
     except BadArchive as error:
         raise BadRequest(f"the ZIP cannot be read: {error}") from None
 
 
-def _read(data: bytes) -> Iterable[_Pair]:
+def _read(data: bytes) -> Iterable[Saved]:
     lines = _Lines()
     first = next((line for line in _Lines().each(io.BytesIO(data)) if line.strip()), b"")
     try:
-        if msgspec.json.decode(first, type=_Line).type == "session":
-            return _pairs(lines.each(io.BytesIO(data)))
+        if msgspec.json.decode(first, type=SavedLine).type == "session":
+            return read_lines(lines.each(io.BytesIO(data)))
     except UNREADABLE:
         pass
-    try:
-        match msgspec.json.decode(data, type=_Entry | list[_Entry]):
-            case _Entry():
-                return [msgspec.json.decode(data, type=_Pair)]
-            case [_Entry(conv=Raw()), *_]:
-                return msgspec.json.decode(data, type=list[_Pair])
-            case _:
-                return map(_of_open_web_ui, msgspec.json.decode(data, type=list[_OpenExport]))
-    except UNREADABLE as error:
-        raise BadRequest(
-            f"the file is not an export of conversations from llama-appliance, llama.cpp or Open WebUI: {error}"
-        ) from None
+    return read_json(data)
 
 
 class _Lines:
@@ -268,58 +182,13 @@ class _Lines:
             yield line
 
 
-def _pairs(lines: Iterable[bytes], where: str = "") -> Iterator[_Pair]:
-    pair: _Pair | None = None
-    for number, line in enumerate(lines, 1):
-        if line.isspace():
-            continue
-        try:
-            read = msgspec.json.decode(line, type=_Line)
-            if read.type == "session":
-                if pair is not None:
-                    yield pair
-                pair = _Pair(msgspec.json.decode(line, type=_TheirConversation), [])
-            elif read.type == "message" and read.message is not None:
-                if pair is None:
-                    raise BadRequest(f"{where}line {number} is a message before any conversation")
-                pair.messages.append(read.message)
-        except UNREADABLE as error:
-            raise BadRequest(f"{where}line {number} cannot be read: {error}") from None
-    if pair is not None:
-        yield pair
-
-
-def _of_open_web_ui(export: _OpenExport) -> _Pair:
-    messages = [
-        _TheirMessage(
-            id=each.id,
-            parent=each.parentId,
-            role=each.role,
-            content=each.content or "",
-            timestamp=each.timestamp * 1000,
-            model=each.model,
-        )
-        for each in export.chat.history.messages.values()
-    ]
-    return _Pair(
-        _TheirConversation(
-            id=export.id,
-            name=export.title or export.chat.title,
-            lastModified=export.updated_at * 1000,
-            currNode=export.chat.history.currentId,
-            pinned=export.pinned,
-        ),
-        messages,
-    )
-
-
-def _taken(pair: _Pair, files: list[tuple[str, bytes]]) -> tuple[Conversation, list[Message]]:
+def _taken(pair: Saved, files: list[tuple[str, bytes]]) -> tuple[Conversation, list[Message]]:
     """In this program's words. Ids are made anew from the old ones, so that importing twice adds nothing.
 
-    llama.cpp's page has a root above the first messages. A parent that is missing, or below its own child, is that
-    root: no message gets lost.
+    llama.cpp's page has a root above the first messages, and others have more such places. A parent that is missing, or
+    below its own child, is that root: no message gets lost.
     """
-    theirs = {each.id: each for each in pair.messages if each.type != "root" and each.role in _ROLES}
+    theirs = {each.id: each for each in pair.messages}
     placed: dict[str, str | None] = {}
     for name in theirs:
         chain: dict[str, None] = {}
@@ -330,9 +199,18 @@ def _taken(pair: _Pair, files: list[tuple[str, bytes]]) -> tuple[Conversation, l
         for each in reversed(chain):
             parent = theirs[each].parent
             placed[each] = parent if parent in placed else None
-    messages = [_message(pair.conv.id, theirs[name], parent, files) for name, parent in placed.items()]
-    last = next(reversed(placed), None)
-    leaf = pair.conv.currNode if pair.conv.currNode in placed else last
+    shown_at: dict[str | None, str | None] = {}
+    """The message itself, or the next one above it, where it is only a place."""
+    for name, parent in placed.items():
+        is_message = theirs[name].type != PLACE and theirs[name].role in _ROLES
+        shown_at[name] = name if is_message else shown_at.get(parent)
+    messages = [
+        _message(pair.conv.id, theirs[name], shown_at.get(parent), files)
+        for name, parent in placed.items()
+        if shown_at[name] == name
+    ]
+    last = next((name for name in reversed(placed) if shown_at[name] == name), None)
+    leaf = shown_at.get(pair.conv.currNode) or last
     when = int(pair.conv.lastModified) or max((message.created for message in messages), default=0)
     made = Conversation(
         id=_renamed(pair.conv.id),
@@ -346,7 +224,7 @@ def _taken(pair: _Pair, files: list[tuple[str, bytes]]) -> tuple[Conversation, l
     return made, messages
 
 
-def _message(conversation: str, theirs: _TheirMessage, parent: str | None, files: list[tuple[str, bytes]]) -> Message:
+def _message(conversation: str, theirs: SavedMessage, parent: str | None, files: list[tuple[str, bytes]]) -> Message:
     content, attachments = theirs.content, list[Attachment]()
     for extra in theirs.extra or ():
         attachment = _attached(extra, files)
@@ -368,7 +246,7 @@ def _message(conversation: str, theirs: _TheirMessage, parent: str | None, files
     )
 
 
-def _attached(extra: _Extra, files: list[tuple[str, bytes]]) -> Attachment | None:
+def _attached(extra: SavedFile, files: list[tuple[str, bytes]]) -> Attachment | None:
     """Text, a data URL, or bare base64; None for what has no content or cannot be read."""
     kind, data = "text/plain", extra.content.encode("utf-8", "replace")
     if extra.type == "PDF" and data:  # its text is what a model can read

@@ -15,10 +15,10 @@ from appliance.core.tools.texts import CappedOutput
 from appliance.errors import BadRequest, Busy
 from appliance.platform.children import inherited_env, open_children
 from appliance.platform.process import Command, into, run
-from appliance.tools.file_process import HEAD, SECONDS, UNREAD, Task, Verdict, command
+from appliance.tools.file_process import HEAD, SECONDS, UNREAD, ZIP, Task, Verdict, command
 
 LAST = 10.0
-"""Seconds beyond its budget that the process gets for a PDF: to start, and for a page that it has begun."""
+"""Seconds beyond its budget that the process gets for a document: to start, and for a page that it has begun."""
 PATIENCE = 120.0
 """Seconds for a file of conversations; one of 100 MB takes four."""
 MAX_WAITING = 4
@@ -26,6 +26,8 @@ MAX_WAITING = 4
 MAX_ERRORS = 1 << 16
 BEGINNING = 1024
 """The bytes at the beginning within which a PDF says that it is one."""
+OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
+"""The beginning of what Word wrote until 2003, and of what it encrypts today (MS-OFFCRYPTO)."""
 
 Room = Callable[[int], None]
 """Reserves room for so many more bytes. Raises Busy."""
@@ -78,10 +80,12 @@ async def read_apart(task: Task, data: bytes, room: Room) -> tuple[str, Output]:
     Raises BadRequest with the reason why there is none, Busy if too many files wait, or the result has no room.
     """
     seconds = PATIENCE
-    if task == "pdf":
+    if task == "document":
         seconds = SECONDS + LAST
-        if b"%PDF-" not in data[:BEGINNING]:
-            raise BadRequest("the file is not a PDF")
+        if data.startswith(OLE):
+            raise BadRequest("the file is of an older Word, or asks for a password; save it as .docx, without one")
+        if not data.startswith(ZIP) and b"%PDF-" not in data[:BEGINNING]:
+            raise BadRequest("the file is not a PDF, nor a Word document (.docx)")
     if _TURN.statistics().tasks_waiting >= MAX_WAITING:
         raise Busy("other files are being read; try again in a moment", retry_after=10)
     output, errors = Output(room), CappedOutput(MAX_ERRORS)

@@ -1,8 +1,9 @@
 """A process that reads one file of a stranger and can be killed: the other side of `tools.apart`.
 
-A PDF is a program: a small file may unpack to gigabytes, refer to itself, or take hours. An export of conversations is
-an archive, and JSON becomes many times its size. So the process has a bounded time and, where the system can bound it,
-a bounded memory. It reads the file from standard input, prints a `Verdict` and what it has made of the file, and ends.
+A PDF is a program: a small file may unpack to gigabytes, refer to itself, or take hours. A Word document and an export
+of conversations are archives, and JSON becomes many times its size. So the process has a bounded time and, where the
+system can bound it, a bounded memory. It reads the file from standard input, prints a `Verdict` and what it has made of
+the file, and ends.
 The server itself never imports the library that reads PDFs.
 """
 
@@ -34,12 +35,14 @@ SECONDS = 20.0
 MEMORY = 1 << 30
 """Bytes of address space."""
 
+ZIP = b"PK\3\4"
+"""The beginning of a Word document; what does not begin so is read as a PDF."""
 UNREAD = "the file cannot be read:"
 
 HEAD = 4
 """Bytes before the verdict that tell its length."""
 
-Task = Literal["pdf", "import", "unpack", "pack"]
+Task = Literal["document", "import", "unpack", "pack"]
 
 
 class Verdict(Struct, frozen=True, kw_only=True):
@@ -51,11 +54,11 @@ class Verdict(Struct, frozen=True, kw_only=True):
 
 
 class Reading(Struct, frozen=True, kw_only=True):
-    """The text of the first ``read`` of ``pages`` pages."""
+    """The text of the first ``read`` of ``pages`` pages; both are 0 for what has no pages until it is printed."""
 
     text: str
-    pages: int
-    read: int
+    pages: int = 0
+    read: int = 0
 
 
 def command(task: Task) -> list[str]:
@@ -102,12 +105,16 @@ def _pack(data: bytes) -> tuple[str, Iterable[bytes]]:
     return name, (content,)
 
 
-def _pdf(data: bytes) -> tuple[str, Iterable[bytes]]:
-    return "", _text(data)
+def _document(data: bytes) -> tuple[str, Iterable[bytes]]:
+    if not data.startswith(ZIP):
+        return "", _text(data)
+    from appliance.core.docx import read_docx
+
+    return "", (msgspec.json.encode(Reading(text=read_docx(data, MAX_TEXT))),)
 
 
 TASKS: Mapping[str, Callable[[bytes], tuple[str, Iterable[bytes]]]] = {
-    "pdf": _pdf, "import": _import, "unpack": _unpack, "pack": _pack
+    "document": _document, "import": _import, "unpack": _unpack, "pack": _pack
 }  # fmt: skip
 
 

@@ -109,6 +109,105 @@ def test_open_web_ui_is_read() -> None:
     assert read[1].parent == read[0].id == next(read_file(data)).messages[0].id
 
 
+@st.composite
+def gpt_trees(draw: st.DrawFn) -> dict[str, Any]:
+    """ChatGPT's: a root without a message, then anything, also parents that are missing or lead round."""
+    names = [f"{number:08x}-0000-4000-8000-000000000000" for number in range(draw(st.integers(1, 8)))]
+    mapping: dict[str, Any] = {"client-created-root": {"id": "client-created-root", "message": None, "parent": None}}
+    for at, name in enumerate(names):
+        parent = draw(st.sampled_from(["client-created-root", *names[:at]]))
+        content: Any = {"content_type": draw(st.sampled_from(["text", "text", "multimodal_text", "thoughts", "code"]))}
+        content["parts"] = draw(
+            st.lists(st.sampled_from([f"{at} words", "", {"content_type": "image_asset_pointer"}]), max_size=2)
+        )
+        metadata: dict[str, Any] = {
+            "model_slug": "gpt",
+            "is_visually_hidden_from_conversation": draw(st.sampled_from([None, False, True])),
+        }
+        message = {
+            "author": {
+                "role": draw(st.sampled_from(["user", "assistant", "assistant", "tool", "system"])),
+                "name": None,
+            },
+            "content": content,
+            "create_time": draw(st.sampled_from([None, 1.5 + at])),
+            "recipient": draw(st.sampled_from(["all", "all", "all", "python"])),
+            "metadata": metadata if draw(st.integers(0, 3)) else None,
+        }
+        mapping[name] = {"id": name, "message": message, "parent": parent, "children": []}
+    return {
+        "title": draw(st.sampled_from([None, "Theirs"])),
+        "mapping": mapping,
+        "current_node": draw(st.sampled_from(list(mapping))),
+        "conversation_id": "00000000-0000-4000-8000-00000000000c",
+        "update_time": 12.5,
+    }
+
+
+def seen_there(message: dict[str, Any] | None) -> str:
+    """What ChatGPT's page shows of a message, written a second time and without a look at the reader."""
+    if message is None or message["author"]["role"] in ("tool", "system") or message["recipient"] != "all":
+        return ""
+    if message["metadata"] is not None and message["metadata"]["is_visually_hidden_from_conversation"]:
+        return ""
+    if message["content"]["content_type"] in ("thoughts", "code"):
+        return ""
+    return "\n\n".join(part if isinstance(part, str) else "[image]" for part in message["content"]["parts"] if part)
+
+
+@given(gpt_trees(), st.booleans())
+def test_what_chatgpt_shows_is_shown_here(export: dict[str, Any], packed: bool) -> None:
+    data = json.dumps([export, {**export, "conversation_id": "another"}]).encode()
+    if packed:
+        out = io.BytesIO()
+        with zipfile.ZipFile(out, "w") as file:
+            file.writestr("user.json", b"{}")
+            file.writestr("conversations-000.json", data)
+        data = out.getvalue()
+    found, other = read_file(data)
+    assert not {each.id for each in found.messages} & {each.id for each in other.messages}
+    assert (found.conversation.title, found.conversation.updated) == (export["title"] or "", 12500)
+
+    def path_there(at: str | None) -> list[str]:
+        node = export["mapping"].get(at)
+        words = seen_there(node["message"]) if node else ""
+        return (path_there(node["parent"]) if node else []) + ([words] if words else [])
+
+    known = {each.id: each for each in found.messages}
+
+    def path_here(at: str | None) -> list[str]:
+        return [*path_here(known[at].parent), known[at].content] if at in known else []
+
+    shown = [path_there(name) for name, node in export["mapping"].items() if seen_there(node["message"])]
+    assert sorted(map(path_here, known)) == sorted(shown)
+    if current := path_there(export["current_node"]):
+        assert path_here(found.conversation.leaf) == current
+
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.floats(allow_nan=False) | st.text(max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["parts", "role", "x"]), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+
+
+@given(gpt_trees(), st.data())
+def test_a_hostile_export_of_chatgpt_is_read_or_refused(export: dict[str, Any], data: st.DataObject) -> None:
+    nodes: list[dict[str, Any]] = list(export["mapping"].values())
+    node = data.draw(st.sampled_from(nodes))
+    node["parent"] = data.draw(st.sampled_from(list(export["mapping"])))
+    message: list[dict[str, Any]] = [node["message"]] if node["message"] else []
+    place = data.draw(st.sampled_from([export, node, *message]))
+    place[data.draw(st.sampled_from(sorted(place)))] = data.draw(JSON_VALUES)
+    try:
+        for found in read_file(json.dumps([export]).encode()):
+            assert len({each.id for each in found.messages}) == len(found.messages)
+    except BadRequest:
+        pass
+
+
 @pytest.mark.parametrize(
     "data",
     [b"", b"{}", b"[1]", b"PK\x03\x04 broken", b"\xff\xfe", b'{"type":"session","id":"a"}\n{"type":"message"',

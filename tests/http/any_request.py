@@ -35,7 +35,7 @@ import appliance.http
 import appliance.http.chat
 import appliance.http.mcp
 import appliance.http.sockets
-from appliance.core import conversation_files
+from appliance.core import conversation_files, conversation_formats
 from appliance.core.bodies import http_request
 from appliance.core.settings import HttpSettings
 from appliance.http.bytes.body import Bodies
@@ -210,7 +210,7 @@ def all_routes(app: Quart) -> list[Route]:
     told = {path for path in _documented() if re.sub(r"<[^>]*>", "<>", path) not in known}
     of_files = {f"{CONVERSATIONS}/{name}": method for method, name in FileRoutes.ROUTES if method != "HEAD"}
     for path, method in of_files.items():
-        found[path, (method,)] = _route(path, (method,), reads(conversation_files))
+        found[path, (method,)] = _route(path, (method,), reads(conversation_files, conversation_formats))
     for path in sorted((_constants(routes, link, ollama) | told) - of_files.keys()):
         found[path, METHODS] = _route(path, METHODS, _read_by(path))
     return list(found.values())

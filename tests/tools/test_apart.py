@@ -53,7 +53,7 @@ GREEDY = {
     "timings": message(b'"timings":{"a":[' + b"[]," * (LISTS // 3) + b"0]}"),
     "attachments": message(b'"extra":[' + b"{}," * (LISTS // 3) + b"{}]"),
     "calls": message(b'"toolCalls":[' + b"0," * (LISTS // 2) + b"0]"),
-    "nothing": b'{"conv":{"id":"a"},"messages":[' + b'{"id":""},' * (LISTS // 10) + b'{"id":""}]}',
+    "nothing": b'{"conv":{"id":"a"},"messages":[' + b'{"id":""},' * (LISTS // 8) + b'{"id":""}]}',
 }
 
 

@@ -62,7 +62,7 @@ def readers() -> list[psutil.Process]:
 
 
 async def read_pdf(data: bytes) -> Reading:
-    _, output = await read_apart("pdf", data, lambda _: None)
+    _, output = await read_apart("document", data, lambda _: None)
     return msgspec.json.decode(output.take(output.size), type=Reading)
 
 

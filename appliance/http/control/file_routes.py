@@ -1,4 +1,4 @@
-"""Conversations as files, and the text of PDFs: the routes below ``/api/conversations`` that take or give a file.
+"""Conversations as files, and the text of documents: the routes below ``/api/conversations`` that take or give a file.
 
 Answered by the gateway itself and not by Quart, which would copy a file of 100 MB several times. What is made of a file
 counts against the budget of all bodies until it is stored or sent.
@@ -23,7 +23,7 @@ from appliance.http.way.visit import Visit
 from appliance.tools.apart import Room, read_apart
 from appliance.traffic.request import CONVERSATIONS, Headers, Request, send_whole
 
-MAX_PDF = 16 << 20
+MAX_DOCUMENT = 16 << 20
 """Bytes; larger files cannot be attached."""
 SLICE = 1 << 18
 """Bytes of an answer that are written at once: what a client does not take is copied with each try."""
@@ -44,7 +44,7 @@ class FileRoutes:
         await self.ROUTES[_route(visit.request)](self, visit)
 
     async def _import(self, visit: Visit) -> None:
-        """A file of this program, of llama.cpp's page or of Open WebUI; what it is, its content says."""
+        """A file of this program or of others; what it is, its content says."""
         from appliance.core.conversation_files import each_arrived  # with what opens archives; few ask for it
 
         with self._room() as room:
@@ -59,10 +59,10 @@ class FileRoutes:
             _, output = await read_apart("unpack", await visit.read_body(), room)
             await _send(visit, (JSON_TYPE,), output.size, output.next)
 
-    async def _pdf(self, visit: Visit) -> None:
-        """The text of a PDF, for the question that it is attached to. Nothing is stored."""
+    async def _text(self, visit: Visit) -> None:
+        """The text of a PDF or a Word document, for the question that it is attached to. Nothing is stored."""
         with self._room() as room:
-            _, output = await read_apart("pdf", await visit.read_body(MAX_PDF), room)
+            _, output = await read_apart("document", await visit.read_body(MAX_DOCUMENT), room)
             await _send(visit, (JSON_TYPE,), output.size, output.next)
 
     async def _pack(self, visit: Visit) -> None:
@@ -88,7 +88,8 @@ class FileRoutes:
         ("HEAD", "export"): _export,
         ("POST", "import"): _import,
         ("POST", "pack"): _pack,
-        ("POST", "pdf"): _pdf,
+        ("POST", "pdf"): _text,
+        ("POST", "text"): _text,
         ("POST", "unpack"): _unpack,
     }
     """By method and the name below ``/api/conversations``."""

@@ -28,13 +28,14 @@ export function isAudio(attachment: { type: string }): boolean {
   return attachment.type.startsWith("audio/");
 }
 
-export function isPdf(attachment: { type: string }): boolean {
-  return attachment.type === "application/pdf";
+/** A PDF or a Word document. A system without a word processor does not know the type of the latter. */
+export function isDocument({ type, name }: { type: string; name: string }): boolean {
+  return type === "application/pdf" || (type !== "text/plain" && /\.docx$/i.test(name));
 }
 
-/** The text of a PDF, which the server reads. Pages that are left out are said. */
-export async function pdfText(file: Blob, name: string): Promise<string> {
-  const response = await ask("api/conversations/pdf", { method: "POST", body: file });
+/** The text of a document, which the server reads. Pages that are left out are said. */
+export async function documentText(file: Blob, name: string): Promise<string> {
+  const response = await ask("api/conversations/text", { method: "POST", body: file });
   const { text, pages, read } = (await response.json()) as { text: string; pages: number; read: number };
   if (read < pages) toasts.tell(t("pdfCut", { name, read, pages }));
   return text;
@@ -46,7 +47,7 @@ async function part(attachment: Attachment): Promise<object> {
   if (isAudio(attachment)) {
     return { type: "input_audio", input_audio: { data: await base64(blob), format: attachment.type.includes("mp") ? "mp3" : "wav" } };
   }
-  const text = isPdf(attachment) ? await pdfText(blob, attachment.name) : await blob.text();
+  const text = isDocument(attachment) ? await documentText(blob, attachment.name) : await blob.text();
   return { type: "text", text: `\n--- ${attachment.name} ---\n${text}` };
 }
 

@@ -1,7 +1,7 @@
 /** The conversations: the list of all, and the one that is open. The server owns them; this follows its news. */
 import { SvelteMap, SvelteSet } from "svelte/reactivity";
 import { ApiError } from "./api";
-import { isPdf, pdfText, requestOf } from "./asking";
+import { documentText, isDocument, requestOf } from "./asking";
 import { branch, childrenOf, longer, newest, newestBelow, sound, unanswered } from "./chat";
 import type { Attachment, Conversation, Message, Settings, ToolCall, Whole } from "./chat";
 import { dropDraft, dropDrafts, keepDraft, NEW, readDraft, wordsOf, type Asked } from "./drafts";
@@ -515,6 +515,18 @@ class Chats {
     await this.read();
   }
 
+  /** Delete several, with one way back for all of them. */
+  async removeAll(gone: Conversation[]) {
+    const open = gone.some((each) => each.id === this.open?.info.id);
+    for (const each of gone) await keeping.ask("DELETE", `${ROOT}/${each.id}`);
+    if (open) this.begin();
+    const back = async () => {
+      for (const each of gone) await keeping.ask("POST", `${ROOT}/${each.id}/restore`);
+    };
+    toasts.tell(t("chosenDeleted", { count: gone.length }), "told", { label: t("undo"), run: () => back().catch((error) => toasts.failed(error)) });
+    await this.read();
+  }
+
   async fork(message: Message) {
     const made = await keeping.ask<Conversation>("POST", `${ROOT}/${this.open!.info.id}/fork`, { message: message.id });
     location.hash = `#/chat/${made.id}`;
@@ -531,9 +543,9 @@ class Chats {
   }
 
   async attach(file: File): Promise<Attachment> {
-    const pdf = isPdf(file);
-    const type = pdf ? "text/plain" : file.type || "text/plain";
-    const { hash, size } = await keeping.store(pdf ? new Blob([await pdfText(file, file.name)]) : file, type);
+    const read = isDocument(file);
+    const type = read ? "text/plain" : file.type || "text/plain";
+    const { hash, size } = await keeping.store(read ? new Blob([await documentText(file, file.name)]) : file, type);
     return { hash, size, type, name: file.name.slice(-255) || "file" };
   }
 
@@ -549,9 +561,9 @@ class Chats {
     toasts.tell(t("imported", { count: imported.length, skipped: skipped.length }));
   }
 
-  /** Save one conversation, or all, as a file. */
-  async export(id?: string) {
-    const response = await keeping.export(id);
+  /** Save some conversations, or all, as a file. */
+  async export(...ids: string[]) {
+    const response = await keeping.export(ids);
     const name = /filename\*=UTF-8''(.+)/.exec(response.headers.get("Content-Disposition") ?? "")?.[1] ?? "conversations";
     const url = URL.createObjectURL(await response.blob());
     const link = Object.assign(document.createElement("a"), { href: url, download: decodeURIComponent(name) });

@@ -33,11 +33,11 @@ class Keeping {
     return (await this.remote()) ? (await ask(path)).blob() : this.ask("GET", path);
   }
 
-  /** The file of one conversation, or of all. The server writes it, also of what only this browser has. */
-  async export(id?: string): Promise<Response> {
-    if (await this.remote()) return ask(`${ROOT}/export${id ? `?id=${id}` : ""}`);
+  /** The file of some conversations, or of all. The server writes it, also of what only this browser has. */
+  async export(ids: string[]): Promise<Response> {
+    if (await this.remote()) return ask(`${ROOT}/export?${ids.map((id) => `id=${id}`).join("&")}`);
     const { carton } = await import("./local");
-    return ask(`${ROOT}/pack`, { method: "POST", body: JSON.stringify(await carton(id)), headers: { "Content-Type": "application/json" } });
+    return ask(`${ROOT}/pack`, { method: "POST", body: JSON.stringify(await carton(ids)), headers: { "Content-Type": "application/json" } });
   }
 
   /** Add the conversations of a file that the server can read; the ids of those that are new, and of the others. */

@@ -180,11 +180,11 @@ async function search(text: string) {
   return { data };
 }
 
-/** One conversation, or all, with their files: what an export is made of. */
-export async function carton(id?: string): Promise<Carton> {
+/** Some conversations, or all, with their files: what an export is made of. */
+export async function carton(ids: string[]): Promise<Carton> {
   const found: Carton = { conversations: [], files: {} };
   for (const each of await all<Kept>("conversations")) {
-    if (each.gone || (id && each.id !== id)) continue;
+    if (each.gone || (ids.length && !ids.includes(each.id))) continue;
     const whole = await read(each.id);
     for (const message of whole.messages) {
       const there = [];

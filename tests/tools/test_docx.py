@@ -1,0 +1,206 @@
+"""The text of Word documents, read by the process that reads PDFs: good files, broken ones, and such that do harm."""
+
+from __future__ import annotations
+
+import io
+import random
+import zipfile
+
+import msgspec
+import pytest
+from hostile_files import packed, sum_of, zip_of
+from hypothesis import given
+from hypothesis import strategies as st
+from memory import read_file_apart
+
+from appliance.core.docx import MAX_XML, read_docx
+from appliance.errors import BadRequest
+from appliance.tools.apart import read_apart
+from appliance.tools.file_process import MAX_TEXT, MEMORY, Reading
+
+WORDS = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
+STRICT = "http://purl.oclc.org/ooxml/wordprocessingml/main"
+COMPATIBLE = "http://schemas.openxmlformats.org/markup-compatibility/2006"
+STYLES = """<w:style w:type="paragraph" w:styleId="berschrift1"><w:name w:val="heading 1"/></w:style>
+<w:style w:type="paragraph" w:styleId="Mein"><w:name w:val="Mein"/><w:pPr><w:outlineLvl w:val="1"/></w:pPr></w:style>"""
+
+
+def part(body: str, root: str = "document", uri: str = WORDS, *, before: str = "") -> bytes:
+    return f'<?xml version="1.0"?>{before}<w:{root} xmlns:w="{uri}" xmlns:mc="{COMPATIBLE}">{body}</w:{root}>'.encode()
+
+
+def docx_of(body: str | bytes, uri: str = WORDS, **parts: bytes) -> bytes:
+    """A document as Word packs it: the styles lie behind the words that use them."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("word/document.xml", body if isinstance(body, bytes) else part(body, uri=uri))
+        file.writestr("word/media/image1.png", b"\x89PNG")
+        file.writestr("word/styles.xml", part(STYLES, "styles", uri))
+        for name, content in parts.items():
+            file.writestr(f"word/{name}.xml", content)
+    return out.getvalue()
+
+
+def text(words: str) -> str:
+    return f'<w:r><w:t xml:space="preserve">{words}</w:t></w:r>'
+
+
+def paragraph(words: str, properties: str = "") -> str:
+    return f"<w:p><w:pPr>{properties}</w:pPr>{words}</w:p>"
+
+
+def item(words: str, level: int) -> str:
+    return paragraph(text(words), f'<w:numPr><w:ilvl w:val="{level}"/><w:numId w:val="3"/></w:numPr>')
+
+
+def cell(words: str) -> str:
+    return f"<w:tc>{paragraph(text(words))}{paragraph(text('x'))}</w:tc>"
+
+
+INNER = f"<w:tc><w:tbl><w:tr>{cell('in')}</w:tr></w:tbl></w:tc>"
+SHAPES: dict[str, tuple[str, str]] = {
+    "words": (paragraph(text("One ") + text("two &lt;b&gt; &#8364;")), "One two <b> €"),
+    "languages": (
+        "".join(paragraph(text(each)) for each in ("Grüße", "漢字です", "שלום", "مرحبا", "🦙")),
+        "Grüße\n\n漢字です\n\nשלום\n\nمرحبا\n\n🦙",
+    ),
+    "headings": (
+        paragraph(text("A"), '<w:pStyle w:val="berschrift1"/>')
+        + paragraph(text("B"), '<w:pStyle w:val="Mein"/><w:tabs><w:tab w:val="left" w:pos="9"/></w:tabs>')
+        + paragraph(text("C"), '<w:outlineLvl w:val="2"/>')
+        + paragraph(text("D"), '<w:pPrChange><w:pPr><w:pStyle w:val="Mein"/></w:pPr></w:pPrChange>'),
+        "# A\n\n## B\n\n### C\n\nD",
+    ),
+    "lists": (item("a", 0) + item("b", 1) + paragraph(text("c")), "- a\n  - b\nc"),
+    "tables": (
+        f"<w:tbl><w:tr>{cell('a')}{cell('b')}</w:tr><w:tr>{cell('c')}{INNER}</w:tr></w:tbl>" + paragraph(text("end")),
+        "| a x | b x |\n| c x | in x |\n\nend",
+    ),
+    "breaks": (
+        paragraph("<w:r><w:t>a</w:t><w:tab/><w:t>b</w:t><w:br/><w:t>c</w:t><w:noBreakHyphen/><w:t>d</w:t></w:r>"),
+        "a\tb\nc-d",
+    ),
+    "changes": (
+        paragraph(
+            f"<w:ins>{text('new')}</w:ins><w:del><w:r><w:delText>old</w:delText></w:r></w:del>"
+            f"<w:moveFrom>{text('gone')}</w:moveFrom><w:moveTo>{text(' here')}</w:moveTo>"
+        ),
+        "new here",
+    ),
+    "fields and boxes": (
+        paragraph(
+            f"<w:r><w:instrText>PAGE</w:instrText></w:r>{text('7')}<mc:AlternateContent><mc:Choice>{text('!')}"
+            f"</mc:Choice><mc:Fallback>{text('!')}</mc:Fallback></mc:AlternateContent>"
+        ),
+        "7!",
+    ),
+}
+
+
+@pytest.mark.parametrize("uri", [WORDS, STRICT], ids=["transitional", "strict"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_text_of_a_document_is_read(shape: str, uri: str) -> None:
+    body, said = SHAPES[shape]
+    assert read_docx(docx_of(f"<w:body>{body}</w:body>", uri), MAX_TEXT) == said
+
+
+def test_notes_stand_at_the_end() -> None:
+    body = paragraph(text("word") + '<w:r><w:footnoteReference w:id="2"/></w:r>')
+    line = '<w:footnote w:type="separator" w:id="0"><w:p/></w:footnote>'
+    notes = f'{line}<w:footnote w:id="2">{paragraph(text("why"))}</w:footnote>'
+    assert read_docx(docx_of(body, footnotes=part(notes, "footnotes")), MAX_TEXT) == "word[^f2]\n\n[^f2]: why"
+
+
+async def read(data: bytes) -> Reading:
+    _, output = await read_apart("document", data, lambda _: None)
+    return msgspec.json.decode(output.take(output.size), type=Reading)
+
+
+async def test_what_a_file_is_its_content_says() -> None:
+    assert await read(docx_of(paragraph(text("zebra")))) == Reading(text="zebra")
+
+
+ENTITIES = "".join(f'<!ENTITY e{each} "{f"&e{each - 1};" * 50 if each else "lol"}">' for each in range(9))
+OUTSIDE = '<!DOCTYPE d SYSTEM "file:///etc/passwd">'
+LARGE = 256 << 20
+
+
+def bomb(fill: bytes) -> bytes:
+    return zip_of(packed(LARGE, fill=fill), name=b"word/document.xml", claims=LARGE, crc=sum_of(LARGE, fill))
+
+
+def zipped(name: str) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as file:
+        file.writestr(name, b"?")
+    return out.getvalue()
+
+
+REFUSED = {
+    "neither": (b"\x89PNG\r\n", "not a PDF, nor a Word document"),
+    "an old one": (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(99), "save it as .docx, without one"),
+    "another ZIP": (zipped("content.xml"), "without a Word document in it"),
+    "cut off": (docx_of(paragraph(text("Hello")))[:200], "cannot be read: it is damaged"),
+    "noise": (b"PK\3\4" + random.Random(1).randbytes(50_000), "cannot be read: it is damaged"),
+    "no XML": (docx_of(b"hello"), "damaged: syntax error"),
+    "half of it": (docx_of(part("<w:p>")[:-20]), "damaged: "),
+    "empty": (docx_of(""), "has no text"),
+    "entities": (docx_of(part("<w:p><w:t>&e8;</w:t></w:p>", before=f"<!DOCTYPE d [{ENTITIES}]>")), "entities"),
+    "a file outside": (docx_of(part("", before=OUTSIDE)), "entities"),
+    "a long text": (docx_of(paragraph(text("x" * (MAX_TEXT + 1)))), f"more than {MAX_TEXT} characters"),
+    "a bomb": (bomb(b" "), f"unpacks to more than {MAX_XML >> 20} MiB"),
+    "one tag": (bomb(b"<"), "damaged: "),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("data", "said"), REFUSED.values(), ids=REFUSED)
+def test_a_file_without_text_says_why(data: bytes, said: str) -> None:
+    assert len(data) < 1 << 20
+    with pytest.raises(BadRequest, match=said) as told:
+        read_file(data)
+    assert "\n" not in str(told.value)
+    assert len(str(told.value)) < 300
+
+
+def read_file(data: bytes) -> None:
+    import trio
+
+    trio.run(read, data)
+
+
+DEPTH = 500_000
+GREEDY = {
+    "deep": part("<w:p>" * DEPTH + "</w:p>" * DEPTH),
+    "names": part("".join(f"<w:n{each}/>" for each in range(DEPTH))),
+    "an attribute": part(f'<w:p w:x="{"x" * (16 << 20)}"/>'),
+    "attributes": part("<w:p " + " ".join(f"a{each}='1'" for each in range(DEPTH // 4)) + "/>"),
+    "tiny pieces": part(paragraph("<w:r><w:tab/><w:t>x</w:t></w:r>" * (DEPTH // 4))),
+}
+
+
+@pytest.mark.parametrize("name", GREEDY)
+def test_what_unpacks_to_much_markup_takes_a_bounded_memory(name: str) -> None:
+    data = docx_of(GREEDY[name])
+    assert len(data) < 16 << 20
+    verdict, output, most = read_file_apart("document", data)
+    print(f"{name}, {len(data)} bytes: {most >> 20} MiB, {verdict.error or len(output)}")
+    assert verdict.error or output
+    assert most <= MEMORY
+
+
+WHOLE = docx_of("".join(body for body, _ in SHAPES.values()))
+
+
+@given(
+    st.lists(st.tuples(st.integers(4, len(WHOLE) - 1), st.integers(0, 255)), min_size=1, max_size=9),
+    st.binary(max_size=60),
+)
+def test_damaged_files_are_read_or_refused(changes: list[tuple[int, int]], inner: bytes) -> None:
+    broken = bytearray(WHOLE)
+    for at, byte in changes:
+        broken[at] = byte
+    for data in (bytes(broken), docx_of(part("").replace(b"></", b">" + inner + b"</"))):
+        try:
+            assert read_docx(data, MAX_TEXT)
+        except BadRequest:
+            pass
