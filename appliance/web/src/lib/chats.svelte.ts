@@ -506,24 +506,21 @@ class Chats {
     }
   }
 
-  async remove(conversation: Conversation) {
-    await keeping.ask("DELETE", `${ROOT}/${conversation.id}`);
-    dropDraft(conversation.id);
-    if (this.open?.info.id === conversation.id) location.hash = "#/chat";
-    const back = () => keeping.ask("POST", `${ROOT}/${conversation.id}/restore`).catch((error) => toasts.failed(error));
-    toasts.tell(t("conversationDeleted"), "told", { label: t("undo"), run: back });
-    await this.read();
-  }
-
-  /** Delete several, with one way back for all of them. */
-  async removeAll(gone: Conversation[]) {
-    const open = gone.some((each) => each.id === this.open?.info.id);
-    for (const each of gone) await keeping.ask("DELETE", `${ROOT}/${each.id}`);
-    if (open) this.begin();
+  /** Delete conversations, with one way back for all of them. */
+  async remove(...gone: Conversation[]) {
+    for (const { id } of gone) {
+      await keeping.ask("DELETE", `${ROOT}/${id}`);
+      dropDraft(id);
+      if (this.open?.info.id === id) {
+        if (location.hash.startsWith("#/chat/")) location.hash = "#/chat";
+        else this.begin();
+      }
+    }
     const back = async () => {
-      for (const each of gone) await keeping.ask("POST", `${ROOT}/${each.id}/restore`);
+      for (const { id } of gone) await keeping.ask("POST", `${ROOT}/${id}/restore`);
     };
-    toasts.tell(t("chosenDeleted", { count: gone.length }), "told", { label: t("undo"), run: () => back().catch((error) => toasts.failed(error)) });
+    const told = gone.length > 1 ? t("chosenDeleted", { count: gone.length }) : t("conversationDeleted");
+    toasts.tell(told, "told", { label: t("undo"), run: () => back().catch((error) => toasts.failed(error)) });
     await this.read();
   }
 
