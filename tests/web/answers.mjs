@@ -41,7 +41,6 @@ function seen(text) {
     .body.replace(/<!--[^]*?-->/g, "")
     .replace(/<div class="code[^]*?<span>(.*?)<\/span>[^]*?<pre[^>]*><code>([^]*?)<\/code><\/pre><\/div>/g, "<pre $1>$2</pre>")
     .replace(/<span class="block[^"]*"[^>]*>([^]*?)<\/span>/g, "<display>$1</display>")
-    .replace(/<span class="">([^]*?)<\/span>/g, "<math>$1</math>")
     .replace(/<(\/?)([\w-]+)((?:\s[^<>]*)?)>/g, (_, end, name, rest) => {
       if (name === "div") return "";
       const kept = rest.match(/ (?:href|start|src)="[^"]*"|text-(?:left|center|right)/g) ?? [];

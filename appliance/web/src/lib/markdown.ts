@@ -59,6 +59,7 @@ function math(text: string, tokens: Token[]): MathToken | undefined {
 
 const marked = new Marked({ gfm: true, breaks: true });
 marked.use({
+  tokenizer: { del: (text) => (text.startsWith("~~") ? false : undefined) }, // "~5 or ~10" strikes nothing out
   extensions: [
     { name: "math", level: "inline", start: (text) => /\$|\\[[(]|\\begin\{/.exec(text)?.index, tokenizer: math },
     {
@@ -118,7 +119,7 @@ export class Blocks {
   private outline: number[] = []; // the headings that the last stable block stands below
   private links: Links = {}; // defined in stable blocks
   private known: Links = {}; // with which the stable blocks were read
-  private inline = new Map<string, Token[]>();
+  private inline: Inline = { texts: new Map(), links: {} };
   private last: Token[] = [];
 
   /** While it is not `open`, nothing grows any more. */
@@ -161,11 +162,9 @@ export class Blocks {
 
   /** Read the stable blocks again that speak of definitions which are new or have changed. */
   private resolve(links: Links) {
-    const names = new Set([...Object.keys(links), ...Object.keys(this.known)]);
-    const changed = [...names].filter((name) => links[name]?.href !== this.known[name]?.href || links[name]?.title !== this.known[name]?.title);
+    const changed = differing(links, this.known);
     if (!changed.length) return;
     this.known = { ...links };
-    this.inline.clear();
     this.last = [];
     const asks = (raw: string) => {
       const spoken = raw.toLowerCase().replace(/\s+/g, " ");
@@ -189,6 +188,18 @@ export class Blocks {
   }
 }
 
+/** The texts within blocks as they were read with these definitions, so that they need not be read again. */
+interface Inline {
+  texts: Map<string, Token[]>;
+  links: Links;
+}
+
+/** The names that are not defined alike. */
+function differing(some: Links, others: Links): string[] {
+  const names = new Set([...Object.keys(some), ...Object.keys(others)]);
+  return [...names].filter((name) => some[name]?.href !== others[name]?.href || some[name]?.title !== others[name]?.title);
+}
+
 /** The token as it was before, or with those of its parts that are as they were. */
 function same(before: Tokens.Generic | undefined, token: Tokens.Generic): Tokens.Generic {
   if (before?.type !== token.type) return token;
@@ -209,28 +220,30 @@ const LONGEST = 10_000;
 interface Lexed {
   tokens: Token[];
   links: Links;
-  /** The texts within blocks, so that they need not be read again. */
-  inline: Map<string, Token[]>;
+  inline: Inline;
   /** From here on a later line may join what is apart now. */
   held: number;
 }
 
 /** Like `marked.lexer`, but a paragraph longer than people write stays text: some cost time in the square of it. */
-function lexed(text: string, links: Links, before = new Map<string, Token[]>()): Lexed {
+function lexed(text: string, links: Links, before?: Inline): Lexed {
   const [whole, held] = joined(shallow(text));
-  const inline = new Map<string, Token[]>();
   const lexer = new Lexer(marked.defaults);
+  const inline: Inline = { texts: new Map(), links: lexer.tokens.links };
   Object.assign(lexer.tokens.links, links);
   try {
     lexer.blockTokens(whole, lexer.tokens);
     marked.walkTokens(lexer.tokens, (token) => {
       if (token.type === "code") token.text = token.text.replaceAll(JOINED, "\n");
-      if (token.type === "html" && token.block && KNOWN.test(token.raw)) Object.assign(token, { type: "paragraph", tokens: lexer.inline(token.raw.trim()) });
+      if (token.type !== "html" || !token.block) return;
+      if (/^\s*<\/?details( open)?>\s*$/i.test(token.raw)) Object.assign(token, { type: "space" });
+      else if (KNOWN.test(token.raw)) Object.assign(token, { type: "paragraph", tokens: lexer.inline(token.raw.trim()) });
     });
+    const kept = before && !differing(before.links, inline.links).length ? before.texts : undefined;
     for (const { src, tokens } of lexer.inlineQueue) {
       lexer.state.inRawBlock = false;
-      const known = before.get(src) ?? (src.length > LONGEST ? [{ type: "text", raw: src, text: src }] : arranged(lexer.inlineTokens(src, [])));
-      inline.set(src, known);
+      const known = kept?.get(src) ?? (src.length > LONGEST ? [{ type: "text", raw: src, text: src }] : arranged(lexer.inlineTokens(src, [])));
+      inline.texts.set(src, known);
       tokens.push(...known);
     }
     return { tokens: lexer.tokens, links: lexer.tokens.links, inline, held };
@@ -249,6 +262,7 @@ function arranged(tokens: Token[]): Token[] {
   const begun: [name: string, at: number][] = [];
   for (const token of tokens as Tokens.Generic[]) {
     if (token.tokens) token.tokens = arranged(token.tokens);
+    if (token.type === "link") token.tokens = token.tokens?.map((part) => (part.type === "image" && !safeImage(part.href) ? { type: "text", raw: part.raw, text: part.text } : part));
     const tag = token.type === "html" ? token.raw.trim().toLowerCase() : "";
     const name = ELEMENTS.exec(tag)?.[1];
     const end = begun.findLastIndex(([name]) => tag === `</${name}>`);
@@ -265,7 +279,7 @@ function arranged(tokens: Token[]): Token[] {
     }
   }
   const display = (token: Token | undefined) => token?.type === "math" && (token as unknown as MathToken).block;
-  return found.filter((token, at) => token.type !== "br" || !(display(found[at - 1]) || display(found[at + 1])));
+  return found.filter((token, at) => token.type !== "br" || !((!at && found[1]) || display(found[at - 1]) || display(found[at + 1])));
 }
 
 const DEEPEST = 20;
@@ -319,10 +333,10 @@ function joined(text: string): [string, number] {
         MARKS.lastIndex += close + end.length;
         continue;
       }
-      const alone = !ahead.slice(0, Math.max(line, 0)).trim();
+      const alone = !mark.startsWith("\\begin") && !ahead.slice(0, Math.max(line, 0)).trim();
       const first = /^[ \t>]*(?:(?:[-*+]|\d{1,9}[.)])[ \t]+)*$/.test(text.slice(text.lastIndexOf("\n", at - 1) + 1, at));
       const broken = !alone && blank >= 0 && (close < 0 || blank < close);
-      if (broken || !(first || (alone && end !== mark.replace("begin", "end")))) continue;
+      if (broken || !(first || alone)) continue;
       if (close < 0) {
         if (text.length - after < FURTHEST) held = Math.min(held, at);
         continue;
