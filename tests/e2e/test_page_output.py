@@ -59,9 +59,7 @@ def f{n}(x: int) -> str:
 """
 GROWING = {
     "parts": "".join(PARTS.replace("{n}", str(n)) for n in range(150)),
-    "table": "| a | b | c |\n|---|--:|---|\n" + "".join(f"| row {n} | {n}.50 | `x` and **y** |\n" for n in range(1100)),
     "code": "```python\n" + "".join(f"def f{n}(x: int) -> int:\n    return x + {n}\n" for n in range(1100)) + "```\n",
-    "list": "".join(f"- item {n} with **bold** and `code`\n" for n in range(1000)),
 }
 """Answers of about 40 kB, and what is long in them."""
 

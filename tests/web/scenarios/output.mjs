@@ -126,7 +126,6 @@ export async function growing({ page }) {
       devtools.send("Performance.getMetrics"),
       page.evaluate(() => ({ count: window.count, size: document.querySelector("article:last-of-type .prose-chat")?.textContent.length ?? 0 })),
     ]);
-    if (process.env.DETAIL) console.log(now.size, now.count, metrics.filter((each) => /Duration/.test(each.name)).map((each) => `${each.name} ${Math.round(each.value * 1000)}`).join(" "));
     samples.push({ time: metrics.find((each) => each.name === "TaskDuration").value * 1000, ...now });
     over = await page.evaluate(() => !document.querySelector("[aria-label=Stop]"));
     await page.waitForTimeout(100);
@@ -141,5 +140,5 @@ export async function growing({ page }) {
   const [begin, end] = [cost(0.02, 0.34), cost(0.66, 0.999)];
   const tasks = await page.evaluate(() => window.tasks);
   console.log(`${size} characters: ${begin.toFixed(1)} ms a frame at first, ${end.toFixed(1)} at last; tasks over 50 ms: ${tasks.join(", ") || "none"}`);
-  assert.ok(end < 2 * begin + 2, `${begin} and ${end} ms`);
+  assert.ok(end < 3 * begin, `${begin} and ${end} ms`);
 }
