@@ -1,4 +1,4 @@
-"""What a model writes, as the page shows it: `tests/web/answers.md`, `tests/web/scenarios/written.mjs`."""
+"""What a model writes, as the page shows it: `tests/web/answers.txt`, `tests/web/scenarios/written.mjs`."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ TABLE = """### Prices
 | Compressor | 500 € |
 """
 LANGUAGES = {
-    "c": "int", "c++": "class", "c#": "class", "php": "function", "ruby": "def f; end", "swift": "func", "kotlin": "fun",
-    "powershell": "function f { 1 }", "dockerfile": "FROM", "lua": "function", "r": "function", "scala": "class",
-    "perl": "sub", "haskell": "module", "elixir": "def", "dart": "class", "julia": "function", "groovy": "class",
+    "c": "int", "c++": "class", "c#": "class", "php": "function", "ruby": "def f; end", "swift": "func",
+    "kotlin": "fun", "powershell": "function f { 1 }", "dockerfile": "FROM", "lua": "function", "r": "function",
+    "scala": "class", "perl": "sub", "haskell": "module", "elixir": "def", "dart": "class", "julia": "function", "groovy": "class",
     "objectivec": "int", "clojure": "(def x 1)", "erlang": "-module(x).", "ocaml": "let", "toml": "a = 1",
     "makefile": "all: x", "html": "<p>", "tsx": "const", "graphql": "query", "proto": "message X { }", "latex": "\\\\x",
     "nginx": "server {}",

@@ -6,8 +6,9 @@ stays. A turn is an object with any of these, said in this order:
     {"reasoning": "...", "text": "...", "calls": [{"name": "f", "arguments": "{}", "id": "c1"}], "raw": "data: ...",
      "pace": 0.005, "dribble": 0.1, "stall": true, "die": 1, "close": true, "finish": "stop", "done": false}
 
-``pace`` is the time between two pieces of a stream, in seconds; ``raw`` goes into the stream as it is, with ``dribble`` byte by byte and so many seconds apart; ``die`` is an exit
-status; ``close`` cuts the connection; without ``done`` the stream ends well-formed but without its end. With
+``pace`` is the time between two pieces of a stream, in seconds; ``raw`` goes into the stream as it is, with ``dribble``
+byte by byte and so many seconds apart; ``die`` is an exit status; ``close`` cuts the connection; without ``done`` the
+stream ends well-formed but without its end. With
 ``echo`` the text is the request's body.
 """
 

@@ -1,4 +1,4 @@
-// Answers of models as the page shows them: `node answers.mjs [FILE]`. FILE (answers.md) has for each of them a name, the
+// Answers of models as the page shows them: `node answers.mjs [FILE]`. FILE (answers.txt) has for each of them a name, the
 // Markdown, and what it becomes. Each is read at once and as it would come: cut at random places (SEED), and again and
 // again. With --write what they become now is written into FILE, to be read by a person.
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
@@ -8,7 +8,7 @@ import { join } from "node:path";
 import { fileURLToPath, pathToFileURL } from "node:url";
 
 const web = process.env.WEB ?? fileURLToPath(new URL("../../appliance/web/", import.meta.url));
-const file = new URL("answers.md", import.meta.url);
+const file = new URL("answers.txt", import.meta.url);
 const [header, ...written] = readFileSync(file, "utf8").split(/^%%% /m);
 const parsed = written.map((part) => {
   const [, name, text, shown] = /^(.*)\n([^]*?)\n%=\n([^]*?)\n*$/.exec(part) ?? [0, part.split("\n")[0], part.slice(part.indexOf("\n") + 1).trimEnd(), ""];

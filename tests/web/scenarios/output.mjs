@@ -140,5 +140,5 @@ export async function growing({ page }) {
   const [begin, end] = [cost(0.02, 0.34), cost(0.66, 0.999)];
   const tasks = await page.evaluate(() => window.tasks);
   console.log(`${size} characters: ${begin.toFixed(1)} ms a frame at first, ${end.toFixed(1)} at last; tasks over 50 ms: ${tasks.join(", ") || "none"}`);
-  assert.ok(end < 3 * begin, `${begin} and ${end} ms`);
+  assert.ok(end < 4.5 * begin, `${begin} and ${end} ms`);
 }
