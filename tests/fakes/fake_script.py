@@ -4,10 +4,11 @@ A script is JSON, a list of turns; the turn is chosen by how many assistant mess
 stays. A turn is an object with any of these, said in this order:
 
     {"reasoning": "...", "text": "...", "calls": [{"name": "f", "arguments": "{}", "id": "c1"}], "raw": "data: ...",
-     "dribble": 0.1, "stall": true, "die": 1, "close": true, "finish": "stop", "done": false}
+     "pace": 0.005, "dribble": 0.1, "stall": true, "die": 1, "close": true, "finish": "stop", "done": false}
 
-``raw`` goes into the stream as it is, with ``dribble`` byte by byte and so many seconds apart; ``die`` is an exit
-status; ``close`` cuts the connection; without ``done`` the stream ends well-formed but without its end. With
+``pace`` is the time between two pieces of a stream, in seconds; ``raw`` goes into the stream as it is, with ``dribble``
+byte by byte and so many seconds apart; ``die`` is an exit status; ``close`` cuts the connection; without ``done`` the
+stream ends well-formed but without its end. With
 ``echo`` the text is the request's body.
 """
 
@@ -59,6 +60,7 @@ def play(connection: Connection, dialect: Chat, turn: Json, *, stream: bool) -> 
     for record in _records(dialect, turn):
         dialect.tokens += 1
         connection.chunk(record)
+        connection.wait(float(str(turn.get("pace", 0))))
     raw = str(turn.get("raw", "")).encode()
     size = 1 if "dribble" in turn else max(len(raw), 1)
     for at in range(0, len(raw), size):

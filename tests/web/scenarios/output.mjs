@@ -1,6 +1,6 @@
 // What a model writes, as the page shows it.
 import assert from "node:assert/strict";
-import { accessible, answered, messages, say } from "../browser.mjs";
+import { accessible, answered, axe, messages, say } from "../browser.mjs";
 
 /** Model output that wants to be more than text. */
 export async function hostile({ page, browser }) {
@@ -61,4 +61,84 @@ export async function preview({ page, url, told, wrong }) {
   await scripted.evaluate(/<script>\n([^]*?)<\/script>/.exec(stays)[1]);
   await control.evaluate((stays) => (document.open(), document.write(stays), document.close()), stays);
   await told("everything");
+}
+
+/** No word and no number of a table is broken, however narrow it is; headings follow one another, and names differ. */
+export async function tables({ page }) {
+  await say(page, "Prices");
+  await answered(page);
+  for (const width of [320, 768, 1280]) {
+    await page.setViewportSize({ width, height: 800 });
+    const broken = await messages(page).last().locator("td, th").evaluateAll((cells) => {
+      const found = [];
+      for (const cell of cells) {
+        const texts = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
+        for (let text = texts.nextNode(); text; text = texts.nextNode()) {
+          for (const word of text.data.matchAll(/[\p{L}\p{N}.,]+/gu)) {
+            const range = document.createRange();
+            range.setStart(text, word.index);
+            range.setEnd(text, word.index + word[0].length);
+            if (new Set([...range.getClientRects()].map((part) => Math.round(part.top))).size > 1) found.push(word[0]);
+          }
+        }
+      }
+      return found;
+    });
+    assert.deepEqual(broken, [], `at ${width} px`);
+    assert.ok((await page.evaluate(() => document.documentElement.scrollWidth - innerWidth)) <= 0, `${width} px`);
+  }
+  assert.equal(await messages(page).last().locator("td br").count(), 1);
+  await page.evaluate(axe);
+  const { violations } = await page.evaluate(() => window.axe.run(document, { runOnly: ["heading-order", "landmark-unique", "page-has-heading-one"] }));
+  assert.deepEqual(violations.map((found) => `${found.id}: ${found.nodes.map((node) => node.html)}`), []);
+}
+
+/** Each language is coloured, and its grammar comes when it is needed. */
+export async function languages({ page }) {
+  const loaded = [];
+  page.on("response", (response) => response.url().includes("/assets/") && loaded.push(response.url()));
+  const count = Number(process.argv[5]);
+  await say(page, "Write");
+  await answered(page);
+  const blocks = messages(page).last().locator(".code");
+  assert.equal(await blocks.count(), count);
+  const plain = () => blocks.evaluateAll((all) => all.filter((each) => !each.querySelector("[class^=hljs-]")).map((each) => each.innerText));
+  for (let tries = 0; tries < 50 && (await plain()).length; tries++) await page.waitForTimeout(100);
+  assert.deepEqual(await plain(), []);
+  assert.ok(loaded.length >= count, `${loaded.length} files`);
+}
+
+/** The processor's time for each frame, in the first third of an answer and in the last. */
+export async function growing({ page }) {
+  const devtools = await page.context().newCDPSession(page);
+  await devtools.send("Performance.enable", { timeDomain: "threadTicks" });
+  await page.evaluate(() => {
+    window.count = 0;
+    window.tasks = [];
+    const step = () => (window.count++, requestAnimationFrame(step));
+    requestAnimationFrame(step);
+    new PerformanceObserver((list) => window.tasks.push(...list.getEntries().map((entry) => Math.round(entry.duration)))).observe({ entryTypes: ["longtask"] });
+  });
+  await say(page, "Write");
+  const samples = [];
+  for (let over = false; !over; ) {
+    const [{ metrics }, now] = await Promise.all([
+      devtools.send("Performance.getMetrics"),
+      page.evaluate(() => ({ count: window.count, size: document.querySelector("article:last-of-type .prose-chat")?.textContent.length ?? 0 })),
+    ]);
+    samples.push({ time: metrics.find((each) => each.name === "TaskDuration").value * 1000, ...now });
+    over = await page.evaluate(() => !document.querySelector("[aria-label=Stop]"));
+    await page.waitForTimeout(100);
+  }
+  const size = samples.at(-1).size;
+  const cost = (from, to) => {
+    const within = samples.filter((each) => each.size >= size * from && each.size <= size * to);
+    const [first, last] = [within[0], within.at(-1)];
+    assert.ok(last.count - first.count > 5, "too few frames");
+    return (last.time - first.time) / (last.count - first.count);
+  };
+  const [begin, end] = [cost(0.02, 0.34), cost(0.66, 0.999)];
+  const tasks = await page.evaluate(() => window.tasks);
+  console.log(`${size} characters: ${begin.toFixed(1)} ms a frame at first, ${end.toFixed(1)} at last; tasks over 50 ms: ${tasks.join(", ") || "none"}`);
+  assert.ok(end < 4.5 * begin, `${begin} and ${end} ms`);
 }

@@ -1,32 +1,82 @@
-/** Highlighting of named languages, loaded when the first code block asks for it. Nothing is guessed. */
+/** Highlighting of named languages. Nothing is guessed, and each grammar is loaded when a block asks for it. */
 import hljs from "highlight.js/lib/core";
-import bash from "highlight.js/lib/languages/bash";
-import cpp from "highlight.js/lib/languages/cpp";
-import css from "highlight.js/lib/languages/css";
-import diff from "highlight.js/lib/languages/diff";
-import go from "highlight.js/lib/languages/go";
-import java from "highlight.js/lib/languages/java";
-import javascript from "highlight.js/lib/languages/javascript";
-import json from "highlight.js/lib/languages/json";
-import markdown from "highlight.js/lib/languages/markdown";
-import python from "highlight.js/lib/languages/python";
-import rust from "highlight.js/lib/languages/rust";
-import sql from "highlight.js/lib/languages/sql";
-import typescript from "highlight.js/lib/languages/typescript";
-import xml from "highlight.js/lib/languages/xml";
-import yaml from "highlight.js/lib/languages/yaml";
+import type { LanguageFn } from "highlight.js";
 
-const languages = { bash, cpp, css, diff, go, java, javascript, json, markdown, python, rust, sql, typescript, xml, yaml };
-for (const [name, language] of Object.entries(languages)) hljs.registerLanguage(name, language);
+const GRAMMARS: Record<string, () => Promise<{ default: LanguageFn }>> = {
+  bash: () => import("highlight.js/lib/languages/bash"),
+  c: () => import("highlight.js/lib/languages/c"),
+  clojure: () => import("highlight.js/lib/languages/clojure"),
+  cmake: () => import("highlight.js/lib/languages/cmake"),
+  cpp: () => import("highlight.js/lib/languages/cpp"),
+  csharp: () => import("highlight.js/lib/languages/csharp"),
+  css: () => import("highlight.js/lib/languages/css"),
+  dart: () => import("highlight.js/lib/languages/dart"),
+  diff: () => import("highlight.js/lib/languages/diff"),
+  dockerfile: () => import("highlight.js/lib/languages/dockerfile"),
+  elixir: () => import("highlight.js/lib/languages/elixir"),
+  erlang: () => import("highlight.js/lib/languages/erlang"),
+  go: () => import("highlight.js/lib/languages/go"),
+  graphql: () => import("highlight.js/lib/languages/graphql"),
+  groovy: () => import("highlight.js/lib/languages/groovy"),
+  haskell: () => import("highlight.js/lib/languages/haskell"),
+  ini: () => import("highlight.js/lib/languages/ini"),
+  java: () => import("highlight.js/lib/languages/java"),
+  javascript: () => import("highlight.js/lib/languages/javascript"),
+  json: () => import("highlight.js/lib/languages/json"),
+  julia: () => import("highlight.js/lib/languages/julia"),
+  kotlin: () => import("highlight.js/lib/languages/kotlin"),
+  latex: () => import("highlight.js/lib/languages/latex"),
+  lua: () => import("highlight.js/lib/languages/lua"),
+  makefile: () => import("highlight.js/lib/languages/makefile"),
+  markdown: () => import("highlight.js/lib/languages/markdown"),
+  nginx: () => import("highlight.js/lib/languages/nginx"),
+  objectivec: () => import("highlight.js/lib/languages/objectivec"),
+  ocaml: () => import("highlight.js/lib/languages/ocaml"),
+  perl: () => import("highlight.js/lib/languages/perl"),
+  php: () => import("highlight.js/lib/languages/php"),
+  powershell: () => import("highlight.js/lib/languages/powershell"),
+  protobuf: () => import("highlight.js/lib/languages/protobuf"),
+  python: () => import("highlight.js/lib/languages/python"),
+  r: () => import("highlight.js/lib/languages/r"),
+  ruby: () => import("highlight.js/lib/languages/ruby"),
+  rust: () => import("highlight.js/lib/languages/rust"),
+  scala: () => import("highlight.js/lib/languages/scala"),
+  scss: () => import("highlight.js/lib/languages/scss"),
+  shell: () => import("highlight.js/lib/languages/shell"),
+  sql: () => import("highlight.js/lib/languages/sql"),
+  swift: () => import("highlight.js/lib/languages/swift"),
+  typescript: () => import("highlight.js/lib/languages/typescript"),
+  xml: () => import("highlight.js/lib/languages/xml"),
+  yaml: () => import("highlight.js/lib/languages/yaml"),
+};
+
+/** Other names of a language, as models write them. */
+const ALIASES: Record<string, string> = {
+  "c++": "cpp", cc: "cpp", h: "c", hpp: "cpp", "c#": "csharp", cs: "csharp", clj: "clojure", console: "shell", docker: "dockerfile",
+  erl: "erlang", ex: "elixir", exs: "elixir", golang: "go", gql: "graphql", gradle: "groovy", hs: "haskell", html: "xml", jl: "julia", js: "javascript",
+  json5: "json", jsonc: "json", jsx: "javascript", kt: "kotlin", kts: "kotlin", make: "makefile", md: "markdown", mjs: "javascript", ml: "ocaml",
+  "objective-c": "objectivec", objc: "objectivec", patch: "diff", pl: "perl", proto: "protobuf", ps1: "powershell", pwsh: "powershell", py: "python",
+  python3: "python", rb: "ruby", rs: "rust", sass: "scss", sh: "bash", shellsession: "shell", svelte: "xml", svg: "xml", tex: "latex", toml: "ini",
+  ts: "typescript", tsx: "typescript", vue: "xml", xhtml: "xml", yml: "yaml", zsh: "bash",
+};
+
+/** Languages within others. */
+const WITHIN: Record<string, string[]> = { xml: ["css", "javascript"], php: ["xml", "css", "javascript"], markdown: ["xml"], shell: ["bash"] };
 
 export interface Span {
   scope?: string;
   children: (Span | string)[];
 }
 
+async function load(name: string): Promise<void> {
+  if (!hljs.getLanguage(name)) hljs.registerLanguage(name, (await GRAMMARS[name]!()).default);
+}
+
 /** The code as a tree of spans; undefined for a language that is not known here. */
-export function highlight(code: string, language: string): Span | undefined {
-  if (!hljs.getLanguage(language)) return undefined;
-  const result = hljs.highlight(code, { language, ignoreIllegals: true });
+export async function highlight(code: string, language: string): Promise<Span | undefined> {
+  const name = ALIASES[language] ?? language;
+  if (!Object.hasOwn(GRAMMARS, name)) return undefined;
+  await Promise.all([name, ...(WITHIN[name] ?? [])].map(load));
+  const result = hljs.highlight(code, { language: name, ignoreIllegals: true });
   return (result._emitter as unknown as { rootNode: Span }).rootNode;
 }

@@ -2,7 +2,7 @@
  * Markdown as a tree of tokens, for components that build elements of it. No HTML string is made anywhere, so nothing
  * that a model writes can become an element that is not listed in Tokens.svelte.
  */
-import { Lexer, Marked, type Token } from "marked";
+import { Lexer, Marked, type Links, type Token, type Tokens } from "marked";
 
 export interface MathToken {
   type: "math";
@@ -11,79 +11,275 @@ export interface MathToken {
   block: boolean;
 }
 
+/** A mark or a note at the foot, if there is a definition. */
+export interface FootnoteToken {
+  type: "footnote" | "footref";
+  raw: string;
+  text: string;
+  tokens: Token[];
+}
+
+/** A known element that stands in the text as HTML. */
+export interface ElementToken {
+  type: "element";
+  raw: string;
+  name: string;
+  tokens: Token[];
+}
+
+/** Stands for the line breaks within display maths while blocks are found. It is no character. */
+const JOINED = "\ufdd0";
+
 const MATH: [RegExp, boolean][] = [
-  [/^\$\$([^$]+?)\$\$/, true],
-  [/^\\\[([\s\S]+?)\\\]/, true],
-  [/^\\\(([\s\S]+?)\\\)/, false],
-  [/^\$(?!\s)((?:\\.|[^$\\\n])+?)(?<!\s)\$(?!\d)/, false],
+  [/^\$\$((?:[^$]|\$(?!\$))+?)\$\$/, true],
+  [/^\\\[(?!\d+\\\])([^]+?)\\\]/, true],
+  [/^(\\begin\{(\w+\*?)\}[^]+?\\end\{\2\})/, true],
+  [/^\\\(([^]+?)\\\)/, false],
+  [/^\$(?!\s)((?:\\.|[^$\\\n])+?)(?<!\s)\$(?![\da-z])/i, false],
 ];
+
+/** Prices, as in "$100 vs. 50$", have words between them, and sums have not. */
+function prose(text: string): boolean {
+  const bare = text.replace(/\\[a-z]+(\{[^}]*\})?/gi, "");
+  return /^\d/.test(bare) ? /(^|\s)[a-z]{2,}[.,]?(\s|$)/i.test(bare) : /(\s[a-z]{2,}){2}/i.test(bare);
+}
+
+function math(text: string, tokens: Token[]): MathToken | undefined {
+  for (const [shape, block] of MATH) {
+    const match = shape.exec(text);
+    if (!match) continue;
+    const single = /^\$[^$]/.test(text);
+    if (single && (prose(match[1]!) || /[\da-z$]$/i.test(tokens.at(-1)?.raw ?? ""))) return undefined;
+    const [first, ...more] = match[1]!.split(JOINED);
+    const quoted = more.length > 0 && more.every((line) => /^\s*>/.test(line));
+    return { type: "math", raw: match[0], text: [first, ...more.map((line) => (quoted ? line.replace(/^\s*> ?/, "") : line))].join("\n"), block };
+  }
+  return undefined;
+}
 
 const marked = new Marked({ gfm: true, breaks: true });
 marked.use({
+  tokenizer: { del: (text) => (text.startsWith("~~") ? false : undefined) }, // "~5 or ~10" strikes nothing out
   extensions: [
+    { name: "math", level: "inline", start: (text) => /\$|\\[[(]|\\begin\{/.exec(text)?.index, tokenizer: math },
     {
-      name: "math",
+      // Where a sign stands beside the asterisks and a letter behind them, as in "**注意：**这", CommonMark has no emphasis.
+      name: "strong",
       level: "inline",
-      start: (text: string) => /\$|\\[[(]/.exec(text)?.index,
-      tokenizer(text: string): MathToken | undefined {
-        for (const [shape, block] of MATH) {
-          const match = shape.exec(text);
-          if (match) return { type: "math", raw: match[0], text: match[1]!, block };
-        }
-        return undefined;
+      tokenizer(text) {
+        const match = /^\*\*(?![\s*])((?:[^*`\n]|`[^`\n]*`)+?)(?<!\s)\*\*(?!\*)/.exec(text);
+        return match ? { type: "strong", raw: match[0], text: match[1]!, tokens: this.lexer.inlineTokens(match[1]!) } : undefined;
+      },
+    },
+    {
+      name: "footref",
+      level: "inline",
+      tokenizer(text) {
+        const match = /^\[\^([^\]\s]+)\]/.exec(text);
+        return match && Object.hasOwn(this.lexer.tokens.links, label(match[1]!)) ? { type: "footref", raw: match[0], text: match[1]!, tokens: [] } : undefined;
+      },
+    },
+    {
+      name: "footnote",
+      level: "block",
+      tokenizer(text) {
+        const match = /^ {0,3}\[\^([^\]\s]+)\]:[ \t]*([^\n]*(?:\n(?! {0,3}\[\^[^\]\s]+\]:|[ \t]*(?:\n|$))[^\n]+|\n[ \t]*\n(?: {4}|\t)[^\n]+)*)(?:\n|$)/.exec(text);
+        if (!match) return undefined;
+        this.lexer.tokens.links[label(match[1]!)] ??= { href: "", title: "" };
+        const inner = match[2]!.replace(/^(?: {4}|\t)/gm, "");
+        return { type: "footnote", raw: match[0], text: match[1]!, tokens: this.lexer.blockTokens(inner, []) };
       },
     },
   ],
 });
 
+/** What definitions of notes are called among those of links. */
+const label = (note: string) => `^${note.toLowerCase()}`;
+
 export interface Block {
   key: number;
   token: Token;
+  /** It may still grow. */
+  open: boolean;
+  /** Of a heading: its place among the headings of the answer, whatever its number of signs. */
+  level: number;
 }
 
-/** The blocks of a growing text. Finished ones stay the same objects, so that nothing renders them again. */
+/**
+ * The blocks of a growing text. What is shown for a text depends on nothing but the text, however it came.
+ *
+ * Markdown is decided line by line, so a block is finished when a later block has begun with a complete line. Finished
+ * blocks stay the same objects, and so do the parts of the others that did not change: only what is new is rendered.
+ * Definitions of links and notes may come last. Finished blocks that ask for them are read again then.
+ */
 export class Blocks {
   private stable: Block[] = [];
-  private length = 0;
   private text = "";
+  private length = 0; // of the text that has become stable blocks
+  private outline: number[] = []; // the headings that the last stable block stands below
+  private links: Links = {}; // defined in stable blocks
+  private known: Links = {}; // with which the stable blocks were read
+  private inline: Inline = { texts: new Map(), links: {} };
+  private last: Token[] = [];
 
-  of(text: string): Block[] {
-    if (!text.startsWith(this.text.slice(0, this.length))) {
-      this.stable = [];
-      this.length = 0;
-    }
+  /** While it is not `open`, nothing grows any more. */
+  of(written: string, open = false): Block[] {
+    const text = written.replace(/\r\n?/g, "\n");
+    if (!text.startsWith(this.text.slice(0, this.length))) Object.assign(this, new Blocks());
+    const grown = text.lastIndexOf("\n") !== this.text.lastIndexOf("\n");
     this.text = text;
-    const found = lexed(quoted(text.slice(this.length)));
-    const finished = found.slice(0, -1);
-    for (const token of finished) {
-      this.stable.push({ key: this.stable.length, token });
-      this.length += token.raw.length;
-    }
-    const last = found.at(-1);
-    return last ? [...this.stable, { key: this.stable.length, token: last }] : this.stable;
+    if (grown) this.finish(text.slice(this.length, text.lastIndexOf("\n") + 1));
+    const { tokens, links } = this.read(text.slice(this.length));
+    this.resolve(links);
+    this.last = tokens.map((token, at) => same(this.last[at], token));
+    return [...this.stable, ...this.blocks(this.last, [...this.outline], open)];
   }
+
+  /** Take the blocks that no later line can change out of these complete lines. */
+  private finish(lines: string) {
+    const { tokens, links, held } = this.read(lines);
+    const count = tokens.findLastIndex((token) => token.type !== "space");
+    let length = 0;
+    let ready = 0;
+    for (; ready < count && length + tokens[ready]!.raw.length <= held; ready++) length += tokens[ready]!.raw.length;
+    if (!ready) return;
+    for (const token of tokens.slice(0, ready)) {
+      const name = token.type === "def" ? (token as Tokens.Def).tag : token.type === "footnote" ? label(token.text) : "";
+      if (name && links[name]) this.links[name] ??= links[name];
+    }
+    this.resolve(links);
+    const finished = tokens.slice(0, ready).map((token, at) => same(this.last[at], token));
+    this.stable = [...this.stable, ...this.blocks(finished, this.outline, false)];
+    this.last = this.last.slice(ready);
+    this.length += length;
+  }
+
+  private read(text: string) {
+    const found = lexed(text, this.links, this.inline);
+    this.inline = found.inline;
+    return found;
+  }
+
+  /** Read the stable blocks again that speak of definitions which are new or have changed. */
+  private resolve(links: Links) {
+    const changed = differing(links, this.known);
+    if (!changed.length) return;
+    this.known = { ...links };
+    this.last = [];
+    const asks = (raw: string) => {
+      const spoken = raw.toLowerCase().replace(/\s+/g, " ");
+      return changed.some((name) => spoken.includes(`[${name}]`));
+    };
+    this.stable = this.stable.map((block) => {
+      if (!block.token.raw.includes("[") || !asks(block.token.raw)) return block;
+      return { ...block, token: lexed(block.token.raw, links).tokens[0]! };
+    });
+  }
+
+  private blocks(tokens: Token[], outline: number[], open: boolean): Block[] {
+    const shown = tokens.filter((token) => token.type !== "space" && token.type !== "def");
+    return shown.map((token, at) => {
+      if (token.type === "heading") {
+        while (outline.length && outline.at(-1)! >= token.depth) outline.pop();
+        outline.push(token.depth);
+      }
+      return { key: this.stable.length + at, token, open: open && at === shown.length - 1, level: Math.min(outline.length + 1, 6) };
+    });
+  }
+}
+
+/** The texts within blocks as they were read with these definitions, so that they need not be read again. */
+interface Inline {
+  texts: Map<string, Token[]>;
+  links: Links;
+}
+
+/** The names that are not defined alike. */
+function differing(some: Links, others: Links): string[] {
+  const names = new Set([...Object.keys(some), ...Object.keys(others)]);
+  return [...names].filter((name) => some[name]?.href !== others[name]?.href || some[name]?.title !== others[name]?.title);
+}
+
+/** The token as it was before, or with those of its parts that are as they were. */
+function same(before: Tokens.Generic | undefined, token: Tokens.Generic): Tokens.Generic {
+  if (before?.type !== token.type) return token;
+  if (before.raw === token.raw && before.loose === token.loose) return before;
+  if (token.type === "list") {
+    token.items = (token as Tokens.List).items.map((item, at) => same((before as Tokens.List).items[at], item));
+  } else if (token.type === "table") {
+    const rows = (before as Tokens.Table).rows;
+    token.rows = (token as Tokens.Table).rows.map((row, at) => (rows[at]?.every((cell, column) => cell.text === row[column]?.text) ? rows[at] : row));
+  } else if (token.type === "list_item" || token.type === "blockquote") {
+    token.tokens = token.tokens!.map((part, at) => same(before.tokens?.[at], part));
+  }
+  return token;
 }
 
 const LONGEST = 10_000;
 
+interface Lexed {
+  tokens: Token[];
+  links: Links;
+  inline: Inline;
+  /** From here on a later line may join what is apart now. */
+  held: number;
+}
+
 /** Like `marked.lexer`, but a paragraph longer than people write stays text: some cost time in the square of it. */
-function lexed(text: string): Token[] {
+function lexed(text: string, links: Links, before?: Inline): Lexed {
+  const [whole, held] = joined(shallow(text));
+  const lexer = new Lexer(marked.defaults);
+  const inline: Inline = { texts: new Map(), links: lexer.tokens.links };
+  Object.assign(lexer.tokens.links, links);
   try {
-    return lexedDeep(text);
+    lexer.blockTokens(whole, lexer.tokens);
+    marked.walkTokens(lexer.tokens, (token) => {
+      if (token.type === "code") token.text = token.text.replaceAll(JOINED, "\n");
+      if (token.type !== "html" || !token.block) return;
+      if (/^\s*<\/?details( open)?>\s*$/i.test(token.raw)) Object.assign(token, { type: "space" });
+      else if (KNOWN.test(token.raw)) Object.assign(token, { type: "paragraph", tokens: lexer.inline(token.raw.trim()) });
+    });
+    const kept = before && !differing(before.links, inline.links).length ? before.texts : undefined;
+    for (const { src, tokens } of lexer.inlineQueue) {
+      lexer.state.inRawBlock = false;
+      const known = kept?.get(src) ?? (src.length > LONGEST ? [{ type: "text", raw: src, text: src }] : arranged(lexer.inlineTokens(src, [])));
+      inline.texts.set(src, known);
+      tokens.push(...known);
+    }
+    return { tokens: lexer.tokens, links: lexer.tokens.links, inline, held };
   } catch (error) {
     if (!(error instanceof RangeError)) throw error;
-    return [{ type: "text", raw: text, text }]; // nested so deeply that the stack is full
+    return { tokens: [{ type: "text", raw: text, text }], links, inline, held }; // nested so deeply that the stack is full
   }
 }
 
-function lexedDeep(text: string): Token[] {
-  const lexer = new Lexer(marked.defaults);
-  lexer.blockTokens(text.replace(/\r\n|\r/g, "\n"), lexer.tokens);
-  for (const { src, tokens } of lexer.inlineQueue) {
-    if (src.length > LONGEST) tokens.push({ type: "text", raw: src, text: src });
-    else lexer.inlineTokens(src, tokens);
+const KNOWN = /<\/?(sub|sup|kbd|mark|summary|details|br)\b/i;
+const ELEMENTS = /^<(sub|sup|kbd|mark|u|ins|s|b|i|em|strong|summary)>$/i;
+
+/** Known HTML elements as elements, and no line break beside display maths. */
+function arranged(tokens: Token[]): Token[] {
+  const found: Token[] = [];
+  const begun: [name: string, at: number][] = [];
+  for (const token of tokens as Tokens.Generic[]) {
+    if (token.tokens) token.tokens = arranged(token.tokens);
+    if (token.type === "link") token.tokens = token.tokens?.map((part) => (part.type === "image" && !safeImage(part.href) ? { type: "text", raw: part.raw, text: part.text } : part));
+    const tag = token.type === "html" ? token.raw.trim().toLowerCase() : "";
+    const name = ELEMENTS.exec(tag)?.[1];
+    const end = begun.findLastIndex(([name]) => tag === `</${name}>`);
+    if (/^<br\s*\/?>$/.test(tag)) found.push({ type: "br", raw: token.raw });
+    else if (/^<\/?details( open)?>$/.test(tag)) continue;
+    else if (end >= 0) {
+      const [name, at] = begun[end]!;
+      begun.length = end;
+      const [first, ...inside] = found.splice(at);
+      found.push({ type: "element", raw: [first!, ...inside, token].map((part) => part.raw).join(""), name, tokens: inside } satisfies ElementToken);
+    } else {
+      if (name) begun.push([name, found.length]);
+      found.push(token);
+    }
   }
-  return lexer.tokens;
+  const display = (token: Token | undefined) => token?.type === "math" && (token as unknown as MathToken).block;
+  return found.filter((token, at) => token.type !== "br" || !((!at && found[1]) || display(found[at - 1]) || display(found[at + 1])));
 }
 
 const DEEPEST = 20;
@@ -94,7 +290,7 @@ const LISTS = /^((?:[ \t]*(?:[-*+]|\d{1,9}[.)])[ \t]+){20})[-*+\d]/gm;
  * Quotes and lists within each other are cut at a depth that nobody writes: the lexer calls itself for each. The length
  * of the text stays what it is, because finished blocks are counted by it.
  */
-function quoted(text: string): string {
+function shallow(text: string): string {
   text = text.replace(LISTS, "$1\u2010");
   return /^[ \t]*(?:>[ \t]?){20}/m.test(text)
     ? text.replace(/^([ \t]*)((?:>[ \t]?)+)/gm, (all, indent: string, marks: string) =>
@@ -103,18 +299,85 @@ function quoted(text: string): string {
     : text;
 }
 
-const ENTITIES: Record<string, string> = { amp: "&", lt: "<", gt: ">", quot: '"', apos: "'", nbsp: "\u00a0" };
+const MARKS = /^([ \t>]*(?:(?:[-*+]|\d{1,9}[.)])[ \t]+)*)(`{3,}(?=[^`\n]*$)|~{3,})|`+|\$\$|(?<!\\)\\\[|\\begin\{\w+\*?\}/gm;
+const FURTHEST = 5000;
 
-/** Text as it is meant: entities undone, and what would turn its direction round made visible. */
-export function plain(text: string): string {
+/**
+ * Display maths in one line. Its lines may begin with a minus, a plus or a bar, and would be lists and tables. Code is
+ * left alone. Also told is where maths begin whose end has not come yet.
+ */
+function joined(text: string): [string, number] {
+  const parts: string[] = [];
+  let done = 0;
+  let held = Infinity;
+  MARKS.lastIndex = 0;
+  for (let match = MARKS.exec(text); match; match = MARKS.exec(text)) {
+    const at = match.index;
+    const after = MARKS.lastIndex;
+    const mark = match[2] ?? match[0];
+    const ahead = text.slice(after, after + FURTHEST);
+    const blank = ahead.search(/\n[ \t>]*\n/);
+    if (match[2]) {
+      const end = new RegExp(`^[ \\t>]*${mark}${mark[0]}*[ \\t]*$`, "gm");
+      end.lastIndex = after;
+      if (!end.test(text)) break;
+      MARKS.lastIndex = end.lastIndex;
+    } else if (mark.startsWith("`")) {
+      const end = new RegExp(`(?<!\`)${mark}(?!\`)`).exec(blank < 0 ? ahead : ahead.slice(0, blank));
+      if (end) MARKS.lastIndex += end.index + mark.length;
+    } else {
+      const end = mark === "$$" ? mark : mark === "\\[" ? "\\]" : mark.replace("begin", "end");
+      const close = ahead.indexOf(end);
+      const line = ahead.indexOf("\n");
+      if (close >= 0 && (line < 0 || close < line)) {
+        MARKS.lastIndex += close + end.length;
+        continue;
+      }
+      const alone = !mark.startsWith("\\begin") && !ahead.slice(0, Math.max(line, 0)).trim();
+      const first = /^[ \t>]*(?:(?:[-*+]|\d{1,9}[.)])[ \t]+)*$/.test(text.slice(text.lastIndexOf("\n", at - 1) + 1, at));
+      const broken = !alone && blank >= 0 && (close < 0 || blank < close);
+      if (broken || !(first || alone)) continue;
+      if (close < 0) {
+        if (text.length - after < FURTHEST) held = Math.min(held, at);
+        continue;
+      }
+      MARKS.lastIndex += close + end.length;
+      parts.push(text.slice(done, after), text.slice(after, after + close).replaceAll("\n", JOINED));
+      done = after + close;
+    }
+  }
+  return [parts.join("") + text.slice(done), held];
+}
+
+const ENTITIES = new Map(
+  (
+    'amp& lt< gt> quot" apos\' nbsp\u00a0 copy© reg® trade™ hellip… mdash— ndash– lsquo‘ rsquo’ ldquo“ rdquo” laquo« raquo» bull• middot· ' +
+    "deg° plusmn± times× divide÷ minus− le≤ ge≥ ne≠ asymp≈ infin∞ radic√ sum∑ micro\u00b5 frac12½ frac14¼ sup2² sup3³ larr← uarr↑ rarr→ darr↓ harr↔ " +
+    "rArr⇒ hArr⇔ euro€ pound£ yen¥ cent¢ sect§ para¶ check✓ ensp\u2002 emsp\u2003 thinsp\u2009 zwnj\u200c zwj\u200d shy\u00ad alpha\u03b1 beta\u03b2 " +
+    "gamma\u03b3 delta\u03b4 epsilon\u03b5 theta\u03b8 lambda\u03bb mu\u03bc pi\u03c0 sigma\u03c3 phi\u03c6 omega\u03c9 Delta\u0394 Sigma\u03a3 Omega\u03a9 " +
+    "Auml\u00c4 Ouml\u00d6 Uuml\u00dc auml\u00e4 ouml\u00f6 uuml\u00fc szlig\u00df eacute\u00e9 egrave\u00e8 agrave\u00e0 ccedil\u00e7 ntilde\u00f1"
+  )
+    .split(" ")
+    .map((each) => [each.slice(0, -1), each.slice(-1)]),
+);
+
+/** Text as it stands, but what would turn its direction round is made visible, and colours of terminals are left out. */
+export function visible(text: string): string {
   return text
-    .replace(/&(?:#(\d{1,7})|#x([0-9a-f]{1,6})|(\w{2,6}));/gi, (all, dec?: string, hex?: string, name?: string) => {
-      if (name) return ENTITIES[name.toLowerCase()] ?? all;
-      const code = dec ? Number(dec) : parseInt(hex!, 16);
-      return code > 0 && code <= 0x10ffff ? String.fromCodePoint(code) : "\ufffd";
-    })
+    .replaceAll(JOINED, "\n")
     .replace(/[\u202a-\u202e\u2066-\u2069]/g, (mark) => `⟨U+${mark.charCodeAt(0).toString(16).toUpperCase()}⟩`)
     .replace(/\u001b\[[\d;]*[A-Za-z]/g, "");
+}
+
+/** Text as it is meant: entities undone as well. */
+export function plain(text: string): string {
+  return visible(
+    text.replace(/&(?:#(\d{1,7})|#x([0-9a-f]{1,6})|([a-z]\w{1,7}));/gi, (all, dec?: string, hex?: string, name?: string) => {
+      if (name) return ENTITIES.get(name) ?? all;
+      const code = dec ? Number(dec) : parseInt(hex!, 16);
+      return code > 0 && code <= 0x10ffff ? String.fromCodePoint(code) : "\ufffd";
+    }),
+  );
 }
 
 /** The address of a link that may be followed, else nothing. */
