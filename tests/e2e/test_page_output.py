@@ -83,7 +83,7 @@ def test_code_of_many_languages_has_colours(play: Play, serve_fake: ServeFake) -
 
 
 @pytest.mark.parametrize("name", GROWING)
-def test_what_a_frame_costs_does_not_grow_with_the_answer(play: Play, serve_fake: ServeFake, name: str) -> None:
+def test_a_frame_costs_little_more_late_in_an_answer(play: Play, serve_fake: ServeFake, name: str) -> None:
     """``-s`` shows the figures. ``PACE=0.005`` streams 200 pieces a second, as on a quiet machine."""
     turn = {"text": GROWING[name], "pace": float(os.environ.get("PACE", "0.001"))}
     play("output.growing", serve_fake(FAKE_SCRIPT=json.dumps([turn])))
