@@ -19,7 +19,7 @@ startxref
 
 /** A model that sees nothing is not sent a picture; a text file is told. One that sees and hears is sent both. */
 export async function files({ page, allow }) {
-  allow(/ 400 .*\/pdf$/);
+  allow(/ 400 .*\/text$/);
   const chooser = page.getByLabel("Attach files").first();
   const pixel = Buffer.from("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg==", "base64");
   await chooser.setInputFiles({ name: "dot.png", mimeType: "image/png", buffer: pixel });
