@@ -1,6 +1,6 @@
-// Takes pictures of every screen in both themes and at phone width, and two sheets of them all, page-light.jpg and
-// page-dark.jpg: node tests/web/look.mjs URL FOLDER. The server needs no model; its conversations get an example.
-import { mkdirSync, readFileSync, readdirSync } from "node:fs";
+// Takes pictures of every screen in both themes and at phone width, and two sheets of them all, page-light.webp and
+// page-dark.webp: node tests/web/look.mjs URL FOLDER. The server needs no model; its conversations get an example.
+import { mkdirSync, readFileSync, readdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { open } from "./browser.mjs";
 
@@ -70,7 +70,6 @@ try {
       };
       await page.goto(url);
       await page.getByRole("heading", { level: 1 }).waitFor();
-      await page.getByRole("textbox").last().waitFor();
       await shot("start");
       await page.goto(place);
       const messages = page.getByRole("article");
@@ -108,6 +107,8 @@ async function sheet(theme) {
   const names = readdirSync(folder).filter((name) => name.includes(`-${theme}-`)).sort().reverse(); // the wide ones first
   const images = names.map((name) => `<img height="380" src="data:image/png;base64,${readFileSync(join(folder, name)).toString("base64")}">`);
   await page.setContent(`<body style="margin:0;padding:10px;display:flex;flex-wrap:wrap;gap:10px;background:#888">${images.join("")}`);
-  await page.screenshot({ path: join(folder, `page-${theme}.jpg`), type: "jpeg", quality: 75, fullPage: true });
+  const devtools = await page.context().newCDPSession(page); // the only one that makes WebP
+  const { data } = await devtools.send("Page.captureScreenshot", { format: "webp", quality: 80, captureBeyondViewport: true });
+  writeFileSync(join(folder, `page-${theme}.webp`), Buffer.from(data, "base64"));
   await page.close();
 }

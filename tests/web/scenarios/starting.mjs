@@ -93,7 +93,8 @@ export async function carried({ page, url, told, allow }) {
     const { file, repository, sha256 } = data[at].model;
     const facts = [`${hub}/${repository}/resolve/main/${file}`, sha256, folder];
     for (const fact of facts) await card(page, wish).getByText(fact, { exact: true }).waitFor();
-    await card(page, wish).getByText(new RegExp(`^${file}, [\\d.]+ [GM]B$`)).waitFor();
+    await card(page, wish).getByText(/^File \([\d.]+ [GM]B\)$/).waitFor();
+    await card(page, wish).getByText(file, { exact: true }).waitFor();
     await card(page, wish).getByRole("button", { name: "Copy these details" }).click();
     await card(page, wish).getByRole("button", { name: "Copied" }).waitFor();
     const copied = await page.evaluate(() => navigator.clipboard.readText());
