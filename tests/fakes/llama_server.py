@@ -86,7 +86,8 @@ class Server:
         self.tell("ready", self.state.info())
         if self.is_child:
             start(self._obey_router)
-        self.stopping.wait()
+        while not self.stopping.wait(0.2):  # a signal just before a wait without an end would not be looked at
+            pass
         self.state.slots.stopped.set()
         listener.close()
         with self.idle:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from appliance.errors import UsageError
-from appliance.store.conversations import ConversationStore
+from appliance.store.conversations import VERSION, ConversationStore
 from appliance.store.versions import keep, restored
 
 
@@ -67,13 +67,13 @@ def test_conversations_of_a_later_version_give_way_to_their_copy(tmp_path: Path)
     path = tmp_path / "conversations.db"
     ConversationStore(path, 1 << 20).close()
     with closing(sqlite3.connect(path)) as database:
-        database.execute("PRAGMA user_version = 2")
+        database.execute(f"PRAGMA user_version = {VERSION + 1}")
     with pytest.raises(UsageError, match="later version"):
         ConversationStore(path, 1 << 20)
     with closing(sqlite3.connect(path)) as database:
-        database.execute("PRAGMA user_version = 1")
+        database.execute(f"PRAGMA user_version = {VERSION}")
     keep(path, tmp_path / "trial.db")
     with closing(sqlite3.connect(path)) as database:
-        database.execute("PRAGMA user_version = 2")
+        database.execute(f"PRAGMA user_version = {VERSION + 1}")
     ConversationStore(path, 1 << 20).close()
-    assert (tmp_path / "conversations.db.v2-1").exists()
+    assert (tmp_path / f"conversations.db.v{VERSION + 1}-1").exists()
