@@ -1,4 +1,4 @@
-"""What the tests of the page share: the browser's scenarios, a server with a scripted engine, and a hub."""
+"""Fixtures of the page's tests: the browser's scenarios, a server with a scripted engine, and a hub."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is written in the page is never lost, and answers can be stopped and read: `tests/web/scenarios/keeping.mjs`."""
+"""The page loses nothing that is written, and answers can be stopped and read: `tests/web/scenarios/keeping.mjs`."""
 
 from __future__ import annotations
 

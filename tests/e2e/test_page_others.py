@@ -1,4 +1,4 @@
-"""What people bring to the page from other programs, and what they ask for first: `tests/web/scenarios/others.mjs`."""
+"""Word documents, exports of other programs, and several conversations at once: `tests/web/scenarios/others.mjs`."""
 
 from __future__ import annotations
 

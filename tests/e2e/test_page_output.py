@@ -1,4 +1,4 @@
-"""What a model writes, as the page shows it: `tests/web/answers.txt`, `tests/web/scenarios/written.mjs`."""
+"""Markdown, tables and code of models in the page: `tests/web/answers.txt`, `tests/web/scenarios/output.mjs`."""
 
 from __future__ import annotations
 

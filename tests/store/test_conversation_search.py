@@ -32,7 +32,7 @@ def store(tmp_path_factory: pytest.TempPathFactory):
 
 
 def whole(text: str, query: str) -> bool:
-    """Whether a text has every word of a query, by a plain look."""
+    """Look through a text for every word of a query, without an index."""
     return all(word in folded(text) for word in words_of(query))
 
 

@@ -51,6 +51,8 @@ export const answered = (page) => page.getByText("The answer is complete.").wait
 
 export const messages = (page) => page.getByRole("article");
 export const lastText = (page) => messages(page).last().locator(".prose-chat").last().innerText();
+export const put = (page, path, body) =>
+  page.evaluate(async ([path, body]) => (await fetch(path, { method: "PUT", body: JSON.stringify(body), headers: { "Content-Type": "application/json" } })).status, [path, body]);
 export const api = (page, path) => page.evaluate(async (path) => (await fetch(path)).json(), path);
 export const stored = async (page) => {
   const id = new URL(page.url()).hash.slice("#/chat/".length);

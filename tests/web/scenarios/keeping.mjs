@@ -1,6 +1,6 @@
 // Nothing written is lost, whatever happens to the server; Stop, scrolling, and errors that say what to do.
 import assert from "node:assert/strict";
-import { accessible, answered, api, field, lastText, messages, press, say, stored } from "../browser.mjs";
+import { accessible, answered, api, field, lastText, messages, press, put, say, stored } from "../browser.mjs";
 
 const send = (page) => page.getByRole("button", { name: "Send", exact: true });
 const stop = (page) => page.getByRole("button", { name: "Stop", exact: true });
@@ -174,8 +174,6 @@ export async function odd({ page, url, seed, allow }) {
   let state = seed;
   const random = (count) => (state = (state * 1103515245 + 12345) % 2147483648) % count;
   const pick = (all) => all[random(all.length)];
-  const put = (path, body) =>
-    page.evaluate(async ([path, body]) => (await fetch(path, { method: "PUT", body: JSON.stringify(body), headers: { "Content-Type": "application/json" } })).status, [path, body]);
   const { hash } = await page.evaluate(async () => (await fetch("/api/conversations/attachments", { method: "POST", body: "x" })).json());
   const file = (name, type = "text/plain") => ({ hash, name, type, size: pick([0, -5, 1e15]) });
   const call = { id: "c", type: "function", function: { name: "f", arguments: "{}" } };
@@ -195,15 +193,15 @@ export async function odd({ page, url, seed, allow }) {
   };
   for (let round = 0; round < 8; round++) {
     const id = `odd-${round}`;
-    await put(`/api/conversations/${id}`, { title: id });
+    await put(page, `/api/conversations/${id}`, { title: id });
     const path = [];
     for (let number = 0; number < 12; number++) {
       const message = { id: `m-${round}-${number}`, parent: path.at(-1) ?? null, role: "user" };
       for (const [name, all] of Object.entries(values)) if (name === "role" || random(3) === 0) message[name] = pick(all);
-      if ((await put(`/api/conversations/${id}/messages/${message.id}`, message)) === 200) path.push(message.id);
+      if ((await put(page, `/api/conversations/${id}/messages/${message.id}`, message)) === 200) path.push(message.id);
     }
     assert.ok(path.length > 3, `round ${round}, seed ${seed}`);
-    await put(`/api/conversations/${id}`, { leaf: path.at(-1) });
+    await put(page, `/api/conversations/${id}`, { leaf: path.at(-1) });
     await page.goto(`${url}/#/chat/${id}`);
     await page
       .waitForFunction((path) => JSON.stringify([...document.querySelectorAll("article")].map((each) => each.dataset.message)) === JSON.stringify(path), path, { timeout: 5000 })
@@ -214,7 +212,18 @@ export async function odd({ page, url, seed, allow }) {
 }
 
 /** Stop is there with text in the field and side by side, ends every answer, and lets the queue wait; so does Escape. */
-export async function stops({ page }) {
+export async function stops({ page, url }) {
+  await put(page, "/api/conversations/drawn", {});
+  await put(page, "/api/conversations/drawn/messages/q", { id: "q", role: "user", content: "Draw" });
+  await put(page, "/api/conversations/drawn/messages/m", { id: "m", parent: "q", role: "assistant", content: "```html\n<b>drawn</b>\n```" });
+  await put(page, "/api/conversations/drawn", { leaf: "m" });
+  await page.goto(`${url}/#/chat/drawn`);
+  await page.getByRole("button", { name: "Preview" }).click(); // Escape does not close it, so it stops an answer
+  await say(page, "Count");
+  await messages(page).last().locator(".prose-chat p").waitFor();
+  await field(page).press("Escape");
+  await page.getByText("You stopped this answer.").waitFor();
+  await page.getByRole("link", { name: "New chat" }).click();
   await page.getByRole("button", { name: "Models that answer too" }).click();
   for (const each of await page.getByRole("checkbox").all()) await each.check();
   await page.keyboard.press("Escape");
@@ -302,9 +311,8 @@ export async function full({ page, url }) {
   await page.getByRole("heading", { name: "Summary of what was said before" }).waitFor();
   await page.waitForFunction(() => document.querySelectorAll("article").length === 5);
   assert.deepEqual(await messages(page).evaluateAll((all) => all.map((each) => each.getAttribute("aria-label"))), ["You", "Assistant", "Summary of what was said before", "You", "Assistant"]);
-  const put = (path, body) => page.evaluate(([path, body]) => fetch(path, { method: "PUT", body: JSON.stringify(body), headers: { "Content-Type": "application/json" } }), [path, body]);
-  await put("/api/conversations/imported", { title: "imported" });
-  await put("/api/conversations/imported/messages/s", { id: "s", role: "system", content: "Be brief." });
+  await put(page, "/api/conversations/imported", { title: "imported" });
+  await put(page, "/api/conversations/imported/messages/s", { id: "s", role: "system", content: "Be brief." });
   await page.goto(`${url}/#/chat/imported`);
   await page.getByRole("heading", { name: "System prompt" }).waitFor();
 }

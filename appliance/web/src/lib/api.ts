@@ -38,8 +38,10 @@ export async function ask(path: string, init: RequestInit = {}): Promise<Respons
     reached(path, false);
     throw new ApiError("The server cannot be reached.", 0, "unreachable");
   }
-  if (response.ok) reached(path, true);
-  if (response.ok) return response;
+  if (response.ok) {
+    reached(path, true);
+    return response;
+  }
   if (response.status === 401) keyring.refused();
   throw await refusal(response);
 }

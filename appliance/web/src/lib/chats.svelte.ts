@@ -178,7 +178,7 @@ export class Chat {
   }
 
   /** Ask a question. Nothing is stored of one that cannot be asked, and what is stored already is not stored again. */
-  async send({ id = newId(), text, files }: Omit<Asked, "id"> & { id?: string }, model: string | undefined) {
+  private async send({ id, text, files }: Asked, model: string | undefined) {
     const stored = this.messages.get(id);
     const question: Message = stored ?? { id, parent: this.path.at(-1)?.id ?? null, role: "user", content: text, attachments: files };
     const path = stored ? branch(this.messages, id) : [...this.path, question];
@@ -481,13 +481,13 @@ class Chats {
   }
 
   /** Begin a conversation; the server hears of it with the first message. */
-  begin(folder = "") {
+  begin() {
     this.open?.leave();
     const now = Date.now();
     const settings = this.list[0]?.settings.model ? { model: this.list[0].settings.model } : {};
     const kept = readDraft(NEW);
     const id = kept?.tried ? kept.chat : newId(); // it may have arrived
-    const info = { id, title: "", folder, pinned: false, created: now, updated: now, leaf: null, draft: "", settings, change: 0, answering: false };
+    const info = { id, title: "", folder: "", pinned: false, created: now, updated: now, leaf: null, draft: "", settings, change: 0, answering: false };
     this.open = made(info, false);
     if (kept?.tried) void this.open.back();
   }

@@ -4,7 +4,7 @@
  */
 import { ApiError } from "./api";
 import { childrenOf, type Carton, type Conversation, type Message, type Settings } from "./chat";
-import { base64, newId } from "./ids";
+import { base64, folded, newId } from "./ids";
 
 /** `gone`: when it was deleted. */
 type Row<T> = T & { gone?: number };
@@ -154,9 +154,6 @@ async function fork(id: string, leaf: string) {
   if (below) await put("messages", below);
   return change(made, { ...fields, pinned: false, draft: "" });
 }
-
-/** As the server's `folded`, letter by letter. */
-const folded = (text: string) => text.normalize("NFKD").replace(/[\u0300-\u036f]/g, "").toUpperCase().toLowerCase();
 
 /** Titles, then messages, of which every word is a part. */
 async function search(text: string) {
