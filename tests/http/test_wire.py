@@ -7,6 +7,7 @@ import logging
 import os
 import random
 import socket
+import sys
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
@@ -274,6 +275,25 @@ async def test_clients_that_have_just_come_make_way_for_nobody(open_server: Open
         for client in (one, two):
             await client.send("GET", "/health")
             assert (await client.answer()).status == 200
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="addresses of the loopback, as Linux has them")
+async def test_an_address_with_its_share_takes_no_place_of_another(
+    open_server: OpenServer, monkeypatch: pytest.MonkeyPatch
+):
+    keeps = 0.2
+    monkeypatch.setattr(server_module, "KEEPS", keeps)
+    async with open_server(clients=2) as server, server.connect() as good, AsyncExitStack() as stack:
+        await good.send("GET", "/health")
+        assert (await good.answer()).status == 200
+        good.next_request()
+        await trio.sleep(2 * keeps)
+        for _ in range(10):
+            stranger = stack.enter_context(trio.socket.socket())
+            await stranger.bind(("127.0.0.2", 0))
+            await stranger.connect(("127.0.0.1", server.port))
+        await good.send("GET", "/health")
+        assert (await good.answer()).status == 200
 
 
 async def test_a_request_that_was_not_looked_at_makes_way_for_nobody(

@@ -25,6 +25,8 @@ KEEPS = 2.0
 """Seconds for which nobody else gets the place of a client that is waited for: its request may be on its way."""
 BRIEFLY = 0.25
 """The same where somebody of an address with fewer places wants it."""
+UNFAIRLY = 15.0
+"""The same where somebody of an address with as many places, or more, wants it."""
 ACCEPTED_AT_ONCE = 8
 """Connections taken before other tasks have their turn, so that the first of many does not wait for the last."""
 LAST_WORDS = 0.5
@@ -88,11 +90,12 @@ class _Open:
 
         So a stranger who holds every place loses them to others, one by one, and others keep theirs. A new connection
         keeps its place for a while, or many that come at once would end each other. From an address with fewer places
-        it does so for a moment only: nobody keeps others out by coming again and again.
+        it does so for a moment only: nobody keeps others out by coming again and again. An address that has its share
+        lives on its own places first, or its new connections would end what others keep between two requests.
         """
-        now, share = trio.current_time(), len(self._by_peer.get(newcomer, ())) + 1
+        now, own = trio.current_time(), self._by_peer.get(newcomer, {})
         for same in sorted(self._by_peer.values(), key=len, reverse=True):
-            keeps = BRIEFLY if len(same) > share else KEEPS
+            keeps = KEEPS if same is own else BRIEFLY if len(same) > len(own) + 1 else UNFAIRLY
             for connection in same:
                 if connection.is_spare(now, keeps):
                     if connection.is_spare(now, KEEPS):

@@ -7,12 +7,14 @@ export interface View {
   top: number;
   height: number;
   room: number;
+  /** All there was a moment ago: a movement to the end goes there, and arrives when the text has grown. */
+  lately: number;
 }
 
 const NEAR = 4; // px; zoom makes fractions
 
-export function atEnd({ top, height, room }: View): boolean {
-  return height - top - room < NEAR;
+function atEnd({ top, height, room, lately }: View): boolean {
+  return Math.min(height, lately) - top - room < NEAR;
 }
 
 /**
