@@ -173,7 +173,6 @@ class ConversationStore:
             return []
         bodies = self._db.execute("SELECT body FROM conversations WHERE deleted IS NULL ORDER BY updated DESC")
         named = [each for each in (_conversation(body) for (body,) in bodies) if _has(each.title, words)]
-        hits = [_hit(each, None, each.title, words) for each in named[:MAX_HITS]]
         parts = dict.fromkeys(part for word in words for part in _parts(word)[:MAX_PARTS])
         index = ["words MATCH ?"] if parts else []
         rows = self._db.execute(
@@ -181,10 +180,12 @@ class ConversationStore:
             "JOIN conversations ON conversations.id = messages.conversation "
             f"WHERE {' AND '.join([*index, *['instr(words.content, ?)' for _ in words]])} "
             "AND messages.deleted IS NULL AND conversations.deleted IS NULL ORDER BY words.rowid DESC LIMIT ?",
-            (*([" AND ".join(parts)] if parts else []), *words, MAX_HITS - len(hits)),
+            (*([" AND ".join(parts)] if parts else []), *words, MAX_HITS),
         )
-        found = ((_conversation(one), _message(other)) for one, other in rows)
-        return hits + [_hit(conversation, each.id, each.content, words) for conversation, each in found]
+        found = [(_conversation(one), _message(other)) for one, other in rows]
+        titles = named[: MAX_HITS - min(len(found), MAX_HITS // 2)]  # neither kind takes all places from the other
+        hits = [_hit(each, None, each.title, words) for each in titles]
+        return hits + [_hit(each, one.id, one.content, words) for each, one in found[: MAX_HITS - len(hits)]]
 
     def attachment(self, digest: str) -> tuple[str, bytes]:
         """Type and content. Raises NotFound."""

@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from appliance.core.conversations import excerpt, folded, stored, words_of
@@ -100,3 +100,22 @@ def test_the_newest_are_found_first_and_not_too_many(store: ConversationStore):
         store.write("c", said(f"n{at}", f"needle {at}"), "other", 1)
     hits = [hit.message for hit in store.search("needle")]
     assert hits == [f"n{at}" for at in range(MAX_HITS + 4, 4, -1)]
+
+
+@given(titles=st.integers(0, MAX_HITS + 2), messages=st.integers(0, MAX_HITS + 2))
+@settings(max_examples=12, deadline=None)
+@example(titles=MAX_HITS + 2, messages=1)
+@example(titles=1, messages=MAX_HITS + 2)
+def test_titles_and_messages_take_no_places_from_each_other(store: ConversationStore, titles: int, messages: int):
+    store.empty()
+    for at in range(titles):
+        store.add(Conversation(id=f"t{next(numbers)}", title=f"needle {at}", created=1, updated=1), [], 1)
+    place = f"c{next(numbers)}"
+    store.add(Conversation(id=place, title="t", created=1, updated=1), [], 1)
+    for at in range(messages):
+        store.write(place, said(f"{place}-{at}", "needle"), "other", 1)
+    hits = store.search("needle")
+    shown = sum(hit.message is not None for hit in hits)
+    assert len(hits) == min(titles + messages, MAX_HITS)
+    assert shown >= min(messages, MAX_HITS // 2)
+    assert len(hits) - shown >= min(titles, MAX_HITS // 2)
