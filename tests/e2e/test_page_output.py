@@ -58,10 +58,14 @@ def f{n}(x: int) -> str:
 
 """
 GROWING = {
-    "parts": "".join(PARTS.replace("{n}", str(n)) for n in range(150)),
+    "parts": "".join(PARTS.replace("{n}", str(n)) for n in range(int(os.environ.get("PARTS", "150")))),
+    "list": "".join(f"- item **{n}** with `words`\n" for n in range(1000)),
+    "table": "| a | b |\n|---|---|\n" + "".join(f"| {n} | words of {n} |\n" for n in range(1000)),
     "code": "```python\n" + "".join(f"def f{n}(x: int) -> int:\n    return x + {n}\n" for n in range(1100)) + "```\n",
 }
-"""Answers of about 40 kB, and what is long in them."""
+"""Long answers, and what is long in them."""
+STEEPEST = {"parts": 2, "code": 2, "list": 3, "table": 3}
+"""How much more a frame may cost late in each: one list or table is laid out as a whole, all else is not."""
 
 
 @pytest.mark.needs("node", "page-packages")
@@ -84,6 +88,6 @@ def test_code_of_many_languages_has_colours(play: Play, serve_fake: ServeFake) -
 
 @pytest.mark.parametrize("name", GROWING)
 def test_a_frame_costs_little_more_late_in_an_answer(play: Play, serve_fake: ServeFake, name: str) -> None:
-    """``-s`` shows the figures. ``PACE=0.005`` streams 200 pieces a second, as on a quiet machine."""
+    """``-s`` shows the figures. ``PACE=0.005 PARTS=310`` streams 200 pieces a second for a minute, for a quiet machine."""
     turn = {"text": GROWING[name], "pace": float(os.environ.get("PACE", "0.001"))}
-    play("output.growing", serve_fake(FAKE_SCRIPT=json.dumps([turn])))
+    play("output.growing", serve_fake(FAKE_SCRIPT=json.dumps([turn])), str(STEEPEST[name]))

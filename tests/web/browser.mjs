@@ -1,18 +1,21 @@
-// The browser for the tests of the page: the system's Chromium, headless, with every request to another host noted.
+// The browser for the tests of the page: the system's Chromium, or with BROWSER=firefox its Firefox, headless, with every request to another host noted.
 import assert from "node:assert/strict";
 import { createRequire } from "node:module";
 
 const require = createRequire(new URL("../../appliance/web/package.json", import.meta.url));
-const { chromium } = require("playwright-core");
+const { chromium, firefox } = require("playwright-core");
 
 export const axe = require("axe-core").source;
 
 /** A browser and a page of it at `url`. `wrong` gathers errors, violations of the policy and foreign requests. */
 export async function open(url, context = {}) {
-  const browser = await chromium.launch({
-    executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
-    args: ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu", ...(process.env.BROWSER_ARGS?.split(" ") ?? [])],
-  });
+  const browser =
+    process.env.BROWSER === "firefox"
+      ? await firefox.launch({ channel: "moz-firefox", executablePath: process.env.FIREFOX ?? "/usr/bin/firefox-esr" })
+      : await chromium.launch({
+          executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
+          args: ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu", ...(process.env.BROWSER_ARGS?.split(" ") ?? [])],
+        });
   return { browser, ...(await another(browser, url, context)) };
 }
 
@@ -32,6 +35,7 @@ export async function another(browser, url, options = {}) {
     const told = `${message.type()}: ${message.text()} ${message.location().url}`;
     if (["error", "warning"].includes(message.type()) && !allowed.some((pattern) => pattern.test(told))) wrong.push(told);
   });
+  page.on("dialog", (dialog) => (wrong.push(`dialog: ${dialog.message()}`), dialog.dismiss())); // the page has its own
   page.on("request", (request) => {
     if (/^(https?|wss?):/.test(request.url()) && new URL(request.url()).origin !== new URL(url).origin) wrong.push(`foreign: ${request.url()}`);
   });

@@ -22,8 +22,8 @@ export async function pull({ page, url, told }) {
   const [, answer] = await stored(page);
   assert.match(answer.model, /acme\/big/);
   await page.goto(`${url}/#/models`);
-  page.once("dialog", (dialog) => dialog.accept());
   await card.getByRole("button", { name: "Delete" }).click();
+  await page.getByRole("dialog").getByRole("button", { name: "Delete" }).click();
   await card.waitFor({ state: "detached" });
 }
 

@@ -61,9 +61,9 @@ export async function several({ page, browser, url }) {
   if (process.env.PICTURES) await other.page.screenshot({ path: `${process.env.PICTURES}/chosen-320.png` });
   assert.deepEqual(other.wrong, []);
   // The file has the two that were chosen, as another server sees that has none of them.
-  page.once("dialog", (dialog) => dialog.accept());
   await page.evaluate(() => (location.hash = "#/settings"));
   await page.getByRole("button", { name: "Delete all" }).click();
+  await page.getByRole("dialog").getByRole("button", { name: "Delete" }).click();
   await page.getByText("Your conversations will be listed here.").first().waitFor();
   await page.evaluate(() => (location.hash = "#/settings"));
   await page.getByLabel("Import").setInputFiles(await file.path());

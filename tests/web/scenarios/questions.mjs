@@ -80,8 +80,9 @@ export async function settings({ page, browser, url }) {
   await accessible(page, "parameters");
   await panel.getByLabel("JSON schema of answers").fill('{"type": "object"}');
   await panel.getByRole("heading").click();
-  page.once("dialog", (dialog) => dialog.accept("careful"));
   await panel.getByRole("button", { name: "Save" }).click();
+  await page.getByRole("dialog").getByRole("textbox").fill("careful");
+  await page.keyboard.press("Enter");
   await panel.getByRole("button", { name: "Delete the preset" }).waitFor();
   await say(page, "Hi");
   await answered(page);

@@ -150,8 +150,9 @@ export async function here({ page, browser, url }) {
   await page.locator("nav mark").first().waitFor();
   await page.getByRole("searchbox", { name: "Search conversations" }).fill("");
   await page.getByRole("button", { name: "Parameters" }).click();
-  page.once("dialog", (dialog) => dialog.accept("careful"));
   await page.getByRole("button", { name: "Save" }).click();
+  await page.getByRole("dialog").getByRole("textbox").fill("careful");
+  await page.keyboard.press("Enter");
   await page.getByRole("button", { name: "Delete the preset" }).waitFor();
   await page.reload();
   await page.getByRole("button", { name: "Parameters" }).click();
@@ -180,8 +181,8 @@ export async function here({ page, browser, url }) {
   await press(device.page, "Another answer");
   assert.match((await asked).postData(), /zebra/); // the file came along
   assert.deepEqual(device.wrong, []);
-  page.once("dialog", (dialog) => dialog.accept());
   await page.getByRole("button", { name: "Delete all" }).click();
+  await page.getByRole("dialog").getByRole("button", { name: "Delete" }).click();
   await page.getByText("Your conversations will be listed here.").waitFor();
 }
 

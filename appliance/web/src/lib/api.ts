@@ -1,5 +1,6 @@
 /** The one client of the server's routes. Every address is relative to the page's own, so a path prefix costs nothing. */
 import { keyring } from "./keyring.svelte";
+import { t } from "./prefs.svelte";
 
 /** The built script lies in `<prefix>/ui/assets/`, the source in `<prefix>/src/lib/`. */
 const BASE = new URL(/* @vite-ignore */ "../../", import.meta.url);
@@ -36,7 +37,7 @@ export async function ask(path: string, init: RequestInit = {}): Promise<Respons
   } catch (error) {
     if (init.signal?.aborted) throw error;
     reached(path, false);
-    throw new ApiError("The server cannot be reached.", 0, "unreachable");
+    throw new ApiError(t("serverAway"), 0, "unreachable");
   }
   if (response.ok) {
     reached(path, true);

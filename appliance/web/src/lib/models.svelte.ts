@@ -31,7 +31,7 @@ export interface Model {
     engine?: string;
     progress?: Record<string, Progress> | Load;
   };
-  architecture?: { input_modalities?: string[] };
+  architecture?: { input_modalities?: string[]; output_modalities?: string[] };
   meta?: { n_ctx?: number; n_ctx_train?: number; n_params?: number; size?: number; ftype?: string } | null;
 }
 
@@ -68,6 +68,9 @@ export function isDemo(model: Model | undefined): boolean {
 export const DEMO_QUESTIONS: Word[] = ["demo1", "demo2", "demo3", "demo4"];
 export const QUESTIONS: Word[] = ["sample1", "sample2", "sample3"];
 
+const takes = (model: Model, kind: string) => (model.architecture?.input_modalities ?? ["text"]).includes(kind);
+const gives = (model: Model, kind: string) => (model.architecture?.output_modalities ?? ["text"]).includes(kind);
+
 class Models {
   /** What the loaded ones take, by name. */
   uses = $state.raw<ReadonlyMap<string, Use>>(new Map());
@@ -90,8 +93,19 @@ class Models {
 
   /** What a new chat talks to: one that is loaded, and the demo only where there is nothing else. */
   get usual(): Model | undefined {
-    const rank = (model: Model) => (isDemo(model) ? 2 : 0) + (this.state(model) === "loaded" ? 0 : 1);
+    const rank = (model: Model) => (takes(model, "text") && gives(model, "text") ? 0 : 4) + (isDemo(model) ? 2 : 0) + (this.state(model) === "loaded" ? 0 : 1);
     return [...this.usable].sort((a, b) => rank(a) - rank(b))[0];
+  }
+
+  /** One that turns speech into text; a model for nothing else comes first. */
+  get transcriber(): Model | undefined {
+    const able = this.usable.filter((model) => takes(model, "audio") && gives(model, "text"));
+    return able.find((model) => !takes(model, "text")) ?? able[0];
+  }
+
+  /** One that reads aloud. */
+  get speaker(): Model | undefined {
+    return this.usable.find((model) => gives(model, "audio"));
   }
 
   find(id: string | undefined): Model | undefined {
