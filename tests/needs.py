@@ -18,6 +18,7 @@ import confined
 
 ROOT = Path(__file__).resolve().parents[1]
 CHROMIUM = Path(os.environ.get("CHROMIUM", "/usr/bin/chromium"))
+FIREFOX = Path(os.environ.get("FIREFOX", "/usr/bin/firefox-esr"))
 PAGE_PACKAGES = ROOT / "appliance" / "web" / "node_modules"
 RENDERERS = Path("/usr/share/vulkan/icd.d")
 SYSTEM_PROGRAMS = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"))
@@ -67,6 +68,7 @@ OTHERS: dict[str, tuple[Callable[[], object], str]] = {
     "root": (lambda: sys.platform != "win32" and os.geteuid() == 0, "run the tests as root"),
     "namespaces": (lambda: not confined.missing(), "run the tests as root, where the kernel allows them"),
     "chromium": (CHROMIUM.exists, "apt-get install chromium, or CHROMIUM=FILE"),
+    "firefox": (FIREFOX.exists, "apt-get install firefox-esr, or FIREFOX=FILE"),
     "page-packages": ((PAGE_PACKAGES / ".lock.sha256").exists, "python3 bootstrap.py web"),
     "libvulkan": (_has_loader, "apt-get install libvulkan1"),
     "lavapipe": (lambda: any(RENDERERS.glob("lvp_icd*.json")), "apt-get install mesa-vulkan-drivers"),

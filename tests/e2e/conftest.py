@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from needs import RENDERERS, compiled
-from page_fixtures import hub, play, serve_fake  # noqa: F401  fixtures of the tests of the page
+from page_fixtures import browser, hub, play, serve_fake  # noqa: F401  fixtures of the tests of the page
 from program import COMMAND, Server
 
 from appliance.engines import embedded

@@ -24,8 +24,18 @@ Play = Callable[..., None]
 ServeFake = Callable[..., Server]
 
 
+in_both = pytest.mark.parametrize("browser", ["chromium", pytest.param("firefox", marks=pytest.mark.needs("firefox"))])
+"""For a test of one of the main flows: it runs in both browsers."""
+
+
 @pytest.fixture
-def play(tmp_path: Path) -> Play:
+def browser() -> str:
+    """What `play` drives, where the test does not say it; PAGE_BROWSER=firefox is for looking."""
+    return os.environ.get("PAGE_BROWSER", "chromium")
+
+
+@pytest.fixture
+def play(tmp_path: Path, browser: str) -> Play:
     """Run a scenario of `tests/web/scenarios`, named as FILE.FUNCTION.
 
     ``steps`` are done when it asks for them by name, ``within`` runs the browser somewhere else.
@@ -35,7 +45,7 @@ def play(tmp_path: Path) -> Play:
         scenario: str, server: Server, *more: str, within: Sequence[str] = (), **steps: Callable[[], object]
     ) -> None:
         command = [*within, "node", str(PLAY), *scenario.split("."), server.url, *more]
-        environment = {**os.environ, "HOME": str(tmp_path), "PICTURE": f"/tmp/page-{scenario}.png"}
+        environment = {**os.environ, "BROWSER": browser, "HOME": str(tmp_path), "PICTURE": f"/tmp/page-{scenario}.png"}
         told: list[str] = []
         with subprocess.Popen(
             ["timeout", str(TIME), *command],

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from gguf_files import write_model
 from hub_process import FakeHub
-from page_fixtures import SIZE, Play, ServeFake
+from page_fixtures import SIZE, Play, ServeFake, in_both
 from program import StartServer
 from waiting import wait
 
@@ -155,6 +155,7 @@ def test_an_answer_goes_on_through_a_reload_and_is_stopped_from_another_device(
     play("talking.resume", serve_fake(**COUNTING))
 
 
+@in_both
 def test_an_answer_is_complete_though_the_page_was_closed(play: Play, serve_fake: ServeFake) -> None:
     play("talking.closed", serve_fake(FAKE_TOKENS="60", FAKE_TOKEN_DELAY="0.05"))
 
@@ -341,6 +342,7 @@ def test_a_browser_keeps_what_the_server_does_not(play: Play, serve_fake: ServeF
     play("talking.here", serve_fake("--no-conversations", FAKE_TOKENS="60", FAKE_TOKEN_DELAY="0.05"))
 
 
+@in_both
 def test_a_random_walk_through_the_tree(play: Play, serve_fake: ServeFake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SEED", os.environ.get("SEED", "7"))
     play("talking.walk", serve_fake(FAKE_TOKENS="12", FAKE_TOKEN_DELAY="0.03"))
@@ -350,6 +352,7 @@ def test_a_key_is_asked_for_once(play: Play, serve_fake: ServeFake) -> None:
     play("screens.key", serve_fake("--api-key", "secret"))
 
 
+@in_both
 def test_models_are_loaded_and_unloaded(play: Play, serve_fake: ServeFake) -> None:
     play("models.models", serve_fake())
 

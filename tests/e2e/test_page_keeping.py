@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from gguf_files import write_model
-from page_fixtures import Play, ServeFake
+from page_fixtures import Play, ServeFake, in_both
 from program import Server
 
 SLOW = {"FAKE_TOKENS": "4000", "FAKE_TOKEN_DELAY": "0.02"}
@@ -65,12 +65,14 @@ def test_every_stored_conversation_opens(play: Play, serve_fake: ServeFake, monk
     play("keeping.odd", serve_fake())
 
 
+@in_both
 def test_stop_ends_everything_that_was_asked(play: Play, serve_fake: ServeFake, tmp_path: Path) -> None:
     for name in ("other", "third"):
         write_model(tmp_path / f"{name}.gguf")
     play("keeping.stops", serve_fake("--model", "other.gguf", "--model", "third.gguf", **SLOW))
 
 
+@in_both
 def test_a_fast_answer_is_followed_to_its_end(play: Play, serve_fake: ServeFake) -> None:
     play("keeping.scrolling", serve_fake(FAKE_TOKENS="1500", FAKE_TOKEN_DELAY="0.0005"))
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import zipfile
 from pathlib import Path
 
-from page_fixtures import Play, ServeFake
+from page_fixtures import Play, ServeFake, in_both
 
 WORDS = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
 
 
+@in_both
 def test_a_word_document_is_read(play: Play, serve_fake: ServeFake, tmp_path: Path) -> None:
     body = (
         '<w:p><w:pPr><w:outlineLvl w:val="0"/></w:pPr><w:r><w:t>Zebra</w:t></w:r></w:p>'

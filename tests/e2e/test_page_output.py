@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from page_fixtures import Play, ServeFake
+from page_fixtures import Play, ServeFake, in_both
 
 WEB = Path(__file__).resolve().parents[1] / "web"
 TABLE = """### Prices
@@ -77,6 +77,7 @@ def test_answers_become_what_is_expected_whole_and_in_pieces(seed: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@in_both
 def test_no_word_of_a_table_is_broken(play: Play, serve_fake: ServeFake) -> None:
     play("output.tables", serve_fake(FAKE_SCRIPT=json.dumps([{"text": TABLE}])))
 
@@ -88,6 +89,6 @@ def test_code_of_many_languages_has_colours(play: Play, serve_fake: ServeFake) -
 
 @pytest.mark.parametrize("name", GROWING)
 def test_a_frame_costs_little_more_late_in_an_answer(play: Play, serve_fake: ServeFake, name: str) -> None:
-    """``-s`` shows the figures. ``PACE=0.005 PARTS=310`` streams 200 pieces a second for a minute, for a quiet machine."""
+    """``-s`` shows the figures. On a quiet machine ``PACE=0.005 PARTS=310`` streams 200 pieces a second for 60 s."""
     turn = {"text": GROWING[name], "pace": float(os.environ.get("PACE", "0.001"))}
     play("output.growing", serve_fake(FAKE_SCRIPT=json.dumps([turn])), str(STEEPEST[name]))

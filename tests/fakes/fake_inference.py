@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import wave
 from functools import partial
 
 from fake_dialects import Chat, Completion, Dialect, Infill, Messages, Native, Responses
@@ -116,6 +118,19 @@ def rerank(state: State, connection: Connection, request: Request) -> None:
     tokens = sum(len(text.encode()) for text in texts)
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
     answer(connection, {"model": state.name, "object": "list", "usage": usage, "results": results})
+
+
+@route("POST", "/v1/audio/speech")
+def speak(_state: State, connection: Connection, request: Request) -> None:
+    """A hundredth of a second of silence for each letter."""
+    letters = len(text_of(require(parse_json(request), "input")))
+    written = io.BytesIO()
+    with wave.open(written, "wb") as sound:
+        sound.setnchannels(1)
+        sound.setsampwidth(2)
+        sound.setframerate(8000)
+        sound.writeframes(bytes(160 * letters))
+    connection.respond(200, "audio/wav", written.getvalue())
 
 
 @route("POST", "/v1/audio/transcriptions", "/audio/transcriptions")

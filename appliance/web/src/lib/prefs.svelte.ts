@@ -1,6 +1,5 @@
 /** What one browser prefers: theme, language, how Enter behaves, whether the side is open. Nothing secret. */
-import { de } from "../i18n/de";
-import { en } from "../i18n/en";
+import type { en } from "../i18n/en";
 
 export type Theme = "system" | "light" | "dark";
 export type Language = "en" | "de";
@@ -17,7 +16,10 @@ interface Prefs {
 
 const NAME = "llama-appliance.prefs";
 const dark = matchMedia("(prefers-color-scheme: dark)");
-const dictionaries: Record<Language, Record<Word, string>> = { en, de };
+const dictionaries: Record<Language, () => Promise<Record<Word, string>>> = {
+  en: async () => (await import("../i18n/en")).en,
+  de: async () => (await import("../i18n/de")).de,
+};
 
 function stored(): Prefs {
   const usual: Prefs = {
@@ -35,16 +37,25 @@ function stored(): Prefs {
 }
 
 export const prefs = $state(stored());
+/** The words of one language come with the page, those of another when it is chosen. */
+let words = $state.raw(await dictionaries[prefs.language]());
 
 /** Keep what changed, and show it. */
 export function follow() {
+  $effect(() => {
+    const { language } = prefs;
+    void dictionaries[language]().then((found) => {
+      if (language !== prefs.language) return;
+      words = found;
+      document.documentElement.lang = language;
+    });
+  });
   $effect(() => {
     try {
       localStorage.setItem(NAME, JSON.stringify(prefs));
     } catch {
       // storage is forbidden: it holds for this tab
     }
-    document.documentElement.lang = prefs.language;
     const show = () =>
       document.documentElement.classList.toggle("dark", prefs.theme === "dark" || (prefs.theme === "system" && dark.matches));
     show();
@@ -55,7 +66,7 @@ export function follow() {
 
 /** The words of the page, with `{name}` filled in. */
 export function t(word: Word, values: Record<string, string | number> = {}): string {
-  return dictionaries[prefs.language][word].replace(/\{(\w+)\}/g, (_, name: string) => String(values[name] ?? ""));
+  return words[word].replace(/\{(\w+)\}/g, (_, name: string) => String(values[name] ?? ""));
 }
 
 export function bytes(count: number): string {

@@ -1,0 +1,96 @@
+// Speech: what is said stands in the field, and answers are read aloud.
+import assert from "node:assert/strict";
+import { accessible, answered, field, messages, say } from "../browser.mjs";
+
+const button = (page) => page.getByRole("button", { name: "Speak", exact: true });
+const records = (page) => page.waitForFunction(() => window.tracks?.some((track) => track.readyState === "live"));
+
+/** Notes every microphone that the page is given. */
+async function watch(page) {
+  await page.evaluate(() => {
+    window.tracks = [];
+    const ask = navigator.mediaDevices.getUserMedia.bind(navigator.mediaDevices);
+    navigator.mediaDevices.getUserMedia = async (wish) => {
+      const stream = await ask(wish);
+      window.tracks.push(...stream.getTracks());
+      return stream;
+    };
+  });
+}
+
+/** Held, pressed twice, and by keyboard; Escape drops it, and the microphone is released each time. */
+export async function spoken({ page, url }) {
+  await page.setViewportSize({ width: 320, height: 700 });
+  await watch(page);
+  const live = () => page.evaluate(() => window.tracks.filter((track) => track.readyState === "live").length);
+  const bytes = async () => [...(await field(page).inputValue()).matchAll(/file=(\d+)/g)].map((match) => Number(match[1]));
+  await field(page).fill("Before, after.");
+  await field(page).evaluate((box) => box.setSelectionRange(7, 7));
+  await button(page).hover();
+  await page.mouse.down();
+  await records(page);
+  await page.waitForTimeout(1200);
+  await accessible(page, "recording");
+  assert.ok((await page.evaluate(() => document.documentElement.scrollWidth - innerWidth)) <= 0);
+  await page.mouse.up();
+  await page.waitForFunction(() => document.querySelector("textarea").value.includes("file="));
+  assert.match(await field(page).inputValue(), /^Before, model=4 response_format=4 file=\d+ after\.$/);
+  const [held] = await bytes();
+  assert.ok(held > 30_000 && held < 200_000, `${held} bytes of 16,000 samples a second`);
+  for (const press of [() => button(page).click(), () => button(page).press("Enter")]) {
+    const before = (await bytes()).length;
+    await press();
+    await records(page);
+    assert.equal(await button(page).getAttribute("aria-pressed"), "true");
+    await page.waitForTimeout(600);
+    await press();
+    await page.waitForFunction((before) => document.querySelector("textarea").value.split("file=").length === before + 2, before);
+    assert.equal(await live(), 0);
+  }
+  const written = await field(page).inputValue();
+  await button(page).press("Enter");
+  await records(page);
+  await page.keyboard.press("Escape");
+  await page.waitForFunction(() => window.tracks.every((track) => track.readyState === "ended"));
+  assert.equal(await button(page).getAttribute("aria-pressed"), "false");
+  assert.equal(await field(page).inputValue(), written);
+  await button(page).press("Enter");
+  await records(page);
+  await page.goto(`${url}/#/settings`);
+  await page.waitForFunction(() => window.tracks.every((track) => track.readyState === "ended"));
+}
+
+/** A microphone that is refused is told with what to do, and the button is as before. */
+export async function refused({ page }) {
+  await button(page).press("Enter");
+  await page.getByText("The browser refuses the microphone. Allow it for this page.").waitFor();
+  assert.equal(await button(page).getAttribute("aria-pressed"), "false");
+}
+
+/** An answer is read in pieces without its code, the same button ends it, and another answer ends it too. */
+export async function aloud({ page }) {
+  const asked = [];
+  page.on("request", (request) => request.url().endsWith("/v1/audio/speech") && asked.push(request.postDataJSON()));
+  for (const text of ["One", "Two"]) {
+    await say(page, text);
+    await answered(page);
+  }
+  const [first, second] = [messages(page).nth(1), messages(page).nth(3)];
+  const stop = (answer) => answer.getByRole("button", { name: "Stop reading" });
+  await first.getByRole("button", { name: "Read aloud" }).click();
+  await stop(first).waitFor();
+  await second.getByRole("button", { name: "Read aloud" }).click();
+  await stop(second).waitFor();
+  await stop(first).waitFor({ state: "detached" });
+  await stop(second).click();
+  await stop(second).waitFor({ state: "detached" });
+  asked.length = 0;
+  await first.getByRole("button", { name: "Read aloud" }).click();
+  await stop(first).waitFor();
+  await stop(first).waitFor({ state: "detached" });
+  const said = asked.map((body) => body.input).join(" ");
+  assert.match(said, /^Hello bold world\.\sa, b\s1, 2/);
+  assert.ok(!said.includes("print"), said);
+  assert.ok(asked.length > 1, said);
+  assert.equal(asked[0].model, "mouth");
+}
