@@ -13,7 +13,7 @@ from program import StartServer
 
 DEVICE = "BROWSER_ARGS=--use-fake-device-for-media-stream"
 GIVEN = f"{DEVICE} --use-fake-ui-for-media-stream --autoplay-policy=no-user-gesture-required"
-LONG = " ".join(f"This is sentence {n} of a long answer." for n in range(20))
+LONG = " ".join(f"This is sentence {n} of a long answer." for n in range(12))
 TEXT = f"Hello **bold** world.\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n```python\nprint(1)\n```\n\n{LONG}"
 
 

@@ -75,6 +75,7 @@ export async function aloud({ page }) {
     await say(page, text);
     await answered(page);
   }
+  await page.waitForFunction(() => document.querySelectorAll("[aria-label='Read aloud']").length === 2);
   const [first, second] = [messages(page).nth(1), messages(page).nth(3)];
   const stop = (answer) => answer.getByRole("button", { name: "Stop reading" });
   await first.getByRole("button", { name: "Read aloud" }).click();
