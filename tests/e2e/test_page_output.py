@@ -82,6 +82,11 @@ def test_no_word_of_a_table_is_broken(play: Play, serve_fake: ServeFake) -> None
     play("output.tables", serve_fake(FAKE_SCRIPT=json.dumps([{"text": TABLE}])))
 
 
+def test_details_fold(play: Play, serve_fake: ServeFake) -> None:
+    text = "<details>\n<summary>Click me</summary>\n\nHidden **text**\n\n</details>\n\nafter"
+    play("output.folds", serve_fake(FAKE_SCRIPT=json.dumps([{"text": text}])))
+
+
 def test_code_of_many_languages_has_colours(play: Play, serve_fake: ServeFake) -> None:
     text = "".join(f"```{name}\n{code}\n```\n\n" for name, code in LANGUAGES.items())
     play("output.languages", serve_fake(FAKE_SCRIPT=json.dumps([{"text": text}])), str(len(LANGUAGES)))

@@ -46,8 +46,8 @@ function seen(text) {
       const kept = rest.match(/ (?:href|start|src)="[^"]*"|text-(?:left|center|right)/g) ?? [];
       return `<${end}${name}${name === "pre" ? rest : kept.map((each) => ` ${each.trim()}`).join("")}>`;
     })
-    .replace(/\s*(<\/?(?:p|ul|ol|li|blockquote|h\d|table|thead|tbody|tr|hr)\b[^>]*>)\s*/g, "$1")
-    .replace(/(?<=.)(?=<(?:p|ul|ol|blockquote|h\d|pre|table|hr)\b)/g, "\n")
+    .replace(/\s*(<\/?(?:p|ul|ol|li|blockquote|h\d|table|thead|tbody|tr|hr|details|summary)\b[^>]*>)\s*/g, "$1")
+    .replace(/(?<=.)(?=<(?:p|ul|ol|blockquote|h\d|pre|table|hr|details)\b)/g, "\n")
     .trim();
 }
 

@@ -92,6 +92,17 @@ export async function tables({ page }) {
   assert.deepEqual(violations.map((found) => `${found.id}: ${found.nodes.map((node) => node.html)}`), []);
 }
 
+/** What a model folds away is folded, and a press shows it. */
+export async function folds({ page }) {
+  await say(page, "Fold");
+  await answered(page);
+  const [line, hidden] = ["Click me", "Hidden"].map((text) => messages(page).last().getByText(text));
+  assert.equal(await hidden.isVisible(), false);
+  await line.click();
+  assert.equal(await hidden.isVisible(), true);
+  await accessible(page, "details");
+}
+
 /** Each language is coloured, and its grammar comes when it is needed. */
 export async function languages({ page }) {
   const loaded = [];

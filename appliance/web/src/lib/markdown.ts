@@ -19,6 +19,14 @@ export interface FootnoteToken {
   tokens: Token[];
 }
 
+/** What is folded away below a line. */
+export interface DetailsToken {
+  type: "details";
+  raw: string;
+  summary: Token[];
+  tokens: Token[];
+}
+
 /** A known element that stands in the text as HTML. */
 export interface ElementToken {
   type: "element";
@@ -88,6 +96,27 @@ marked.use({
         this.lexer.tokens.links[label(match[1]!)] ??= { href: "", title: "" };
         const inner = match[2]!.replace(/^(?: {4}|\t)/gm, "");
         return { type: "footnote", raw: match[0], text: match[1]!, tokens: this.lexer.blockTokens(inner, []) };
+      },
+    },
+    {
+      // It holds blocks, so it is one itself, up to its end. While that has not come, it may still grow.
+      name: "details",
+      level: "block",
+      childTokens: ["summary", "tokens"],
+      tokenizer(text) {
+        const begin = /^ {0,3}<details(?: open)?>/i.exec(text)?.[0];
+        if (begin === undefined) return undefined;
+        const tags = /<(\/?)details(?: open)?>/gi;
+        let [depth, end, length] = [0, text.length, text.length];
+        for (let tag = tags.exec(text); tag; tag = tags.exec(text)) {
+          depth += tag[1] ? -1 : 1;
+          if (depth) continue;
+          [end, length] = [tag.index, tags.lastIndex];
+          break;
+        }
+        const raw = text.slice(0, length + (/^[ \t]*\n?/.exec(text.slice(length))?.[0].length ?? 0));
+        const [, summary = "", inner = ""] = /^(?:\s*<summary>([^]*?)<\/summary>)?([^]*)$/i.exec(text.slice(begin.length, end))!;
+        return { type: "details", raw, summary: this.lexer.inline(summary.trim()), tokens: this.lexer.blockTokens(inner.replace(/^\s*\n/, ""), []) };
       },
     },
   ],
@@ -209,7 +238,7 @@ function same(before: Tokens.Generic | undefined, token: Tokens.Generic): Tokens
   } else if (token.type === "table") {
     const rows = (before as Tokens.Table).rows;
     token.rows = (token as Tokens.Table).rows.map((row, at) => (rows[at]?.every((cell, column) => cell.text === row[column]?.text) ? rows[at] : row));
-  } else if (token.type === "list_item" || token.type === "blockquote") {
+  } else if (token.type === "list_item" || token.type === "blockquote" || token.type === "details") {
     token.tokens = token.tokens!.map((part, at) => same(before.tokens?.[at], part));
   }
   return token;
