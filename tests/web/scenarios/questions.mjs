@@ -132,6 +132,10 @@ export async function tools({ page, url, told }) {
   };
   await begin();
   await question.waitFor();
+  assert.ok(await question.evaluate((group) => group === document.activeElement));
+  await question.getByRole("alert").getByText("May write_file run?").waitFor();
+  const [once, always] = await Promise.all(["Once", "Always"].map((name) => question.getByRole("button", { name, exact: true }).boundingBox()));
+  assert.ok(always.y > once.y + once.height, "Always stands apart from Once");
   await messages(page).last().getByText('"note.txt"').waitFor();
   await accessible(page, "question");
   await page.reload();

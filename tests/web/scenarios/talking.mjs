@@ -328,12 +328,16 @@ export async function compact({ page }) {
     await answered(page);
     await page.waitForFunction(() => !document.querySelector("[aria-label=Stop]"));
   }
-  await page.getByRole("button", { name: /tokens of the context are in use/ }).click();
+  const gauge = page.getByRole("button", { name: /tokens of the context are in use/ });
+  const used = async () => Number(/: ([\d,]+) /.exec(await gauge.getAttribute("aria-label"))[1].replace(",", ""));
+  const before = await used();
+  await gauge.click();
   await accessible(page, "context");
   await page.getByRole("button", { name: "Summarise what was said" }).click();
   await messages(page).last().getByRole("heading", { name: "Summary of what was said before" }).waitFor();
   const summary = (await stored(page)).at(-1);
   assert.equal(summary.role, "system");
+  assert.ok((await used()) < before, "what is summed up does not count any more");
   await say(page, "And now?");
   await answered(page);
   assert.equal(sent.at(-2).messages.length, 5); // two questions with their answers, and what is wanted
