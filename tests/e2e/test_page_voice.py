@@ -21,6 +21,7 @@ TEXT = f"Hello **bold** world.\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n```python\n
     ("scenario", "within"),
     [
         ("spoken", ("env", GIVEN)),
+        ("gestures", ("env", GIVEN)),
         ("aloud", ("env", GIVEN)),
         ("refused", ("env", f"{DEVICE} --deny-permission-prompts")),
     ],

@@ -60,6 +60,81 @@ export async function spoken({ page, url }) {
   await page.waitForFunction(() => window.tracks.every((track) => track.readyState === "ended"));
 }
 
+/** Each way to begin and end that is easily got wrong: what of it is left, and that nothing is sent by itself. */
+export async function gestures({ page }) {
+  await watch(page);
+  const pressed = () => button(page).getAttribute("aria-pressed");
+  const heard = () => page.waitForFunction(() => document.querySelector("textarea").value.includes("file="), null, { timeout: 8000 });
+  const ended = () => page.waitForFunction(() => window.tracks.every((track) => track.readyState === "ended"));
+  const cases = {
+    "released beside the button": async () => {
+      await button(page).hover();
+      await page.mouse.down();
+      await records(page);
+      await page.waitForTimeout(500);
+      await page.mouse.move(5, 5);
+      await page.mouse.up();
+      await heard();
+    },
+    "pressed with the right button": async () => {
+      await button(page).click({ button: "right" });
+      assert.equal(await pressed(), "false");
+      await page.keyboard.press("Escape");
+    },
+    "Enter held down": async () => {
+      await button(page).focus();
+      for (let at = 0; at < 12; at++) {
+        await page.keyboard.down("Enter");
+        await page.waitForTimeout(100);
+      }
+      await page.keyboard.up("Enter");
+      assert.equal(await pressed(), "true");
+      for (let at = 0; at < 12; at++) {
+        await page.keyboard.down("Enter");
+        await page.waitForTimeout(100);
+      }
+      await page.keyboard.up("Enter");
+      await heard();
+    },
+    "the microphone is unplugged": async () => {
+      await button(page).press("Enter");
+      await records(page);
+      await page.waitForTimeout(600);
+      await page.evaluate(() => window.tracks.forEach((track) => track.stop()));
+      await heard();
+    },
+    "Escape while it becomes text": async () => {
+      let asked;
+      const asks = new Promise((resolve) => (asked = resolve));
+      await page.route("**/v1/audio/transcriptions", asked);
+      await button(page).press("Enter");
+      await records(page);
+      await page.waitForTimeout(300);
+      await button(page).press("Enter");
+      await asks;
+      assert.equal(await button(page).evaluate((box) => box === document.activeElement), true);
+      await Promise.all([page.waitForEvent("requestfailed"), page.keyboard.press("Escape")]);
+      await page.unroute("**/v1/audio/transcriptions");
+      assert.equal(await field(page).inputValue(), "");
+    },
+  };
+  const wrong = [];
+  for (const [name, run] of Object.entries(cases)) {
+    const sent = await messages(page).count();
+    await run().catch((error) => wrong.push(`${name}: ${error.message.split("\n")[0]}`));
+    for (let at = 0; at < 2; at++) await page.keyboard.press("Escape");
+    if ((await pressed()) === "true") await button(page).click();
+    await ended();
+    if ((await messages(page).count()) !== sent) wrong.push(`${name}: it was sent`);
+    await page.goto("about:blank");
+    await page.goBack();
+    await button(page).waitFor();
+    await watch(page);
+    await field(page).fill("");
+  }
+  assert.deepEqual(wrong, []);
+}
+
 /** A microphone that is refused is told with what to do, and the button is as before. */
 export async function refused({ page }) {
   await button(page).press("Enter");
