@@ -18,7 +18,7 @@ import pytest
 from gguf_files import write_model
 from hub_process import FakeHub
 from page_fixtures import SIZE, Play, ServeFake, in_both
-from program import StartServer
+from program import StartServer, http
 from waiting import wait
 
 from appliance.engines.embedded import available
@@ -49,7 +49,7 @@ def f(): return "<b>"
 
 [ref][x] &#106;avascript:alert(1) [entity](&#106;avascript:hit) [tab](java\tscript:hit) [vb](vbscript:hit) [f](file:///etc)
 
-{"[" * 2000}{"**" * 2000}{"`" * 1001}
+{"[" * 2000}{"**" * 2000}{"`" * 40_000}
 
 {"- " * 5000} list
 
@@ -395,3 +395,34 @@ def test_the_languages_have_the_same_words() -> None:
     code = "".join(path.read_text("utf-8") for path in (*sources.rglob("*.svelte"), *(sources / "lib").glob("*.ts")))
     unused = [name for name, _ in english if f'"{name}"' not in code and name not in ("stopped", "interrupted")]
     assert unused == []
+
+
+def test_every_question_of_the_page_can_be_left(
+    play: Play, serve_fake: ServeFake, hub: FakeHub, tmp_path: Path
+) -> None:
+    server = serve_fake(MODEL_ENDPOINT=hub.url, HF_HUB_CACHE=str(tmp_path / "cache"))
+    http(server, "POST", "/models", {"model": "acme/big-GGUF:Q8_0"})
+
+    def kept() -> None:
+        assert b"acme/big" in http(server, "GET", "/v1/models").body
+
+    play("questions.dialogs", server, kept=kept)
+
+
+def test_a_context_is_not_full_after_a_summary(play: Play, serve_fake: ServeFake) -> None:
+    play("talking.summed", serve_fake())
+
+
+def test_a_tools_question_is_noticed_and_not_answered_by_chance(
+    play: Play, serve_fake: ServeFake, tmp_path: Path
+) -> None:
+    note = tmp_path / "files" / "note.txt"
+    note.parent.mkdir()
+    call = {"name": "write_file", "id": "c1", "arguments": json.dumps({"path": "note.txt", "content": "hi"})}
+    script = [{"calls": [call]}, {"text": "Fine."}, {"calls": [{**call, "id": "c2"}]}]
+
+    def asked() -> None:
+        assert not note.exists()
+
+    tools = ("--tools", "write_file", "--tools-root", str(note.parent))
+    play("questions.permission", serve_fake(*tools, FAKE_SCRIPT=json.dumps(script)), asked=asked)

@@ -82,9 +82,10 @@ def test_no_word_of_a_table_is_broken(play: Play, serve_fake: ServeFake) -> None
     play("output.tables", serve_fake(FAKE_SCRIPT=json.dumps([{"text": TABLE}])))
 
 
-def test_details_fold(play: Play, serve_fake: ServeFake) -> None:
-    text = "<details>\n<summary>Click me</summary>\n\nHidden **text**\n\n</details>\n\nafter"
-    play("output.folds", serve_fake(FAKE_SCRIPT=json.dumps([{"text": text}])))
+def test_details_fold_while_they_come_and_afterwards(play: Play, serve_fake: ServeFake) -> None:
+    steps = "".join(f"- Step {n}\n" for n in range(10))
+    text = f"Before it.\n\n<details>\n<summary>How **it** works</summary>\n\n{steps}\n</details>\n\nAfter it.\n"
+    play("output.folds", serve_fake(FAKE_SCRIPT=json.dumps([{"text": text, "pace": 0.05}])))
 
 
 def test_code_of_many_languages_has_colours(play: Play, serve_fake: ServeFake) -> None:

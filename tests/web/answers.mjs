@@ -43,7 +43,7 @@ function seen(text) {
     .replace(/<span class="block[^"]*"[^>]*>([^]*?)<\/span>/g, "<display>$1</display>")
     .replace(/<(\/?)([\w-]+)((?:\s[^<>]*)?)>/g, (_, end, name, rest) => {
       if (name === "div") return "";
-      const kept = rest.match(/ (?:href|start|src)="[^"]*"|text-(?:left|center|right)/g) ?? [];
+      const kept = rest.match(/ (?:href|start|src|open)="[^"]*"|text-(?:left|center|right)/g) ?? [];
       return `<${end}${name}${name === "pre" ? rest : kept.map((each) => ` ${each.trim()}`).join("")}>`;
     })
     .replace(/\s*(<\/?(?:p|ul|ol|li|blockquote|h\d|table|thead|tbody|tr|hr|details|summary)\b[^>]*>)\s*/g, "$1")

@@ -1,4 +1,5 @@
-// The browser for the tests of the page: the system's Chromium, or with BROWSER=firefox its Firefox, headless, with every request to another host noted.
+// The browser for the tests of the page: the system's Chromium, or with BROWSER=firefox its Firefox, headless, with every
+// request to another host noted.
 import assert from "node:assert/strict";
 import { createRequire } from "node:module";
 

@@ -92,15 +92,23 @@ export async function tables({ page }) {
   assert.deepEqual(violations.map((found) => `${found.id}: ${found.nodes.map((node) => node.html)}`), []);
 }
 
-/** What a model folds away is folded, and a press shows it. */
+/** Details fold as they do elsewhere: shut at first, and what a person opens stays open while more comes. */
 export async function folds({ page }) {
-  await say(page, "Fold");
+  await say(page, "Explain");
+  const fold = messages(page).last().locator("details");
+  await fold.locator("summary").click();
+  await fold.getByText("Step 3", { exact: true }).waitFor();
+  await fold.getByText("Step 9", { exact: true }).waitFor();
   await answered(page);
-  const [line, hidden] = ["Click me", "Hidden"].map((text) => messages(page).last().getByText(text));
-  assert.equal(await hidden.isVisible(), false);
-  await line.click();
-  assert.equal(await hidden.isVisible(), true);
+  assert.equal(await fold.evaluate((each) => each.open), true);
+  await messages(page).last().getByText("After it.").waitFor();
   await accessible(page, "details");
+  assert.ok((await page.evaluate(() => document.documentElement.scrollWidth - innerWidth)) <= 0);
+  await page.reload();
+  await fold.getByText("Step 3", { exact: true }).waitFor({ state: "hidden" });
+  await fold.locator("summary").focus();
+  await page.keyboard.press("Enter");
+  await fold.getByText("Step 3", { exact: true }).waitFor();
 }
 
 /** Each language is coloured, and its grammar comes when it is needed. */

@@ -1,6 +1,6 @@
 // What goes to the model beside the words of a question.
 import assert from "node:assert/strict";
-import { accessible, another, answered, field, lastText, messages, open, say, stored } from "../browser.mjs";
+import { accessible, another, answered, api, field, lastText, messages, open, say, stored } from "../browser.mjs";
 
 const WORDS = "BT /F 12 Tf 50 700 Td (the password is giraffe) Tj ET";
 const PDF = `%PDF-1.4
@@ -132,10 +132,6 @@ export async function tools({ page, url, told }) {
   };
   await begin();
   await question.waitFor();
-  assert.ok(await question.evaluate((group) => group === document.activeElement));
-  await question.getByRole("alert").getByText("May write_file run?").waitFor();
-  const [once, always] = await Promise.all(["Once", "Always"].map((name) => question.getByRole("button", { name, exact: true }).boundingBox()));
-  assert.ok(always.y > once.y + once.height, "Always stands apart from Once");
   await messages(page).last().getByText('"note.txt"').waitFor();
   await accessible(page, "question");
   await page.reload();
@@ -189,4 +185,84 @@ export async function mcp({ page }) {
   assert.equal(asked.content, "Write a poem about zebras.");
   assert.equal(asked.attachments[0].name, "notes.txt");
   assert.match(result.content, /echo: hello/);
+}
+
+const focused = (page) => page.evaluate(() => document.activeElement.innerText || document.activeElement.getAttribute("aria-label"));
+
+/** Each dialog is the page's own: Escape leaves it and changes nothing, and the focus is where it was. */
+export async function dialogs({ page, url, told }) {
+  const dialog = page.getByRole("dialog");
+  const opened = async (button) => {
+    await button.focus();
+    const before = await focused(page);
+    await page.keyboard.press("Enter");
+    await dialog.waitFor();
+    await accessible(page, before);
+    return before;
+  };
+  const left = async (button) => {
+    const before = await opened(button);
+    await page.keyboard.press("Escape");
+    await dialog.waitFor({ state: "detached" });
+    assert.equal(await focused(page), before);
+  };
+  await page.getByRole("button", { name: "Parameters" }).click();
+  const panel = page.getByRole("complementary", { name: "Parameters" });
+  await left(panel.getByRole("button", { name: "Save" }));
+  assert.deepEqual((await api(page, "/api/conversations")).presets, {});
+  const before = await opened(panel.getByRole("button", { name: "Save" }));
+  await page.keyboard.type("careful");
+  await page.keyboard.press("Enter");
+  await panel.getByRole("button", { name: "Delete the preset" }).waitFor();
+  assert.equal(await focused(page), before);
+  assert.deepEqual(Object.keys((await api(page, "/api/conversations")).presets), ["careful"]);
+  await panel.getByRole("button", { name: "Close" }).click();
+  await say(page, "Hi");
+  await answered(page);
+  await page.goto(`${url}/#/settings`);
+  await left(page.getByRole("button", { name: "Delete all" }));
+  assert.equal((await api(page, "/api/conversations")).conversations.length, 1);
+  await page.goto(`${url}/#/models`);
+  const card = messages(page).filter({ hasText: "acme/big" });
+  await left(card.getByRole("button", { name: "Delete" }));
+  await told("kept");
+  await opened(card.getByRole("button", { name: "Delete" }));
+  await dialog.getByRole("button", { name: "Delete" }).click();
+  await card.waitFor({ state: "detached" });
+}
+
+/** The question has the focus and is read out, no key on its way answers it, and "Always" stands apart from "Once". */
+export async function permission({ page, told }) {
+  await page.getByRole("button", { name: "Tools" }).click();
+  await page.getByRole("checkbox", { name: "Write file" }).check();
+  await page.keyboard.press("Escape");
+  await field(page).fill("Write it down");
+  await page.keyboard.press("Enter");
+  const question = page.getByRole("group", { name: "May write_file run?" });
+  await question.waitFor();
+  await page.waitForFunction(() => document.activeElement.matches("[role=group]") && document.activeElement.querySelector("[role=alert]"));
+  assert.match(await page.getByRole("alert").innerText(), /write_file/);
+  await page.keyboard.press("Enter");
+  await page.keyboard.press("Space");
+  await question.waitFor();
+  await told("asked");
+  const order = [];
+  for (let stop = 0; stop < 4; stop++) {
+    await page.keyboard.press("Tab");
+    order.push(await focused(page));
+  }
+  const buttons = ["Once", "In this chat", "No", "Always"].map((name) => question.getByRole("button", { name, exact: true }));
+  assert.deepEqual(order, await Promise.all(buttons.map((each) => each.innerText())));
+  const boxes = await Promise.all(buttons.map((each) => each.boundingBox()));
+  for (const box of boxes.slice(0, 3)) assert.ok(boxes[3].y > box.y + box.height + 8, "Always stands beside another");
+  await question.getByText("It then runs without a question in every chat of this browser").waitFor();
+  await page.keyboard.press("Shift+Tab");
+  await page.keyboard.press("Enter"); // No
+  await messages(page).last().getByText("Fine.").waitFor();
+  await told("asked");
+  await field(page).fill("Write it down");
+  await page.keyboard.press("Enter");
+  await field(page).fill("And then"); // the focus stays with somebody who writes
+  await question.waitFor();
+  assert.equal(await page.evaluate(() => document.activeElement.tagName), "TEXTAREA");
 }

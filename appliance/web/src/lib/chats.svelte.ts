@@ -204,19 +204,21 @@ export class Chat {
   }
 
   /**
-   * Put a summary at the end of the branch, in whose place the model is sent nothing else of what came before. With the
-   * `question` that no longer fits, what comes before it is summed up, and it is asked again behind the summary.
+   * Put a summary at the end of the branch, in whose place the model is sent nothing else of what came before. With a
+   * message, what comes before it is summed up; a question, which no longer fits, is asked again behind the summary.
    */
-  async compact(model: string | undefined, question?: Message, room = Infinity) {
-    const settings = { ...this.info.settings, schema: "", tools: [] };
-    const path = question ? newest(branch(this.messages, question.parent ?? null), room) : this.path;
-    const request = await requestOf(path, settings, model, [{ role: "user", content: SUM_UP }]);
-    const id = await this.begin(path.at(-1)!.id, model, request, "system");
-    if (!question) return;
+  async compact(model: string | undefined, before?: Message, room = Infinity) {
+    const path = before ? newest(branch(this.messages, before.parent ?? null), room) : this.path;
+    const id = await this.begin(path.at(-1)!.id, model, await this.summing(path, model), "system");
+    if (before?.role !== "user") return;
     await this.lives.get(id)?.ended;
     await this.refresh();
     if ((this.messages.get(id)?.state ?? "done") !== "done") return; // it did not come to its end
-    await this.edit({ ...question, parent: id }, question.content ?? "", model);
+    await this.edit({ ...before, parent: id }, before.content ?? "", model);
+  }
+
+  private summing(path: Message[], model: string | undefined): Promise<object> {
+    return requestOf(path, { ...this.info.settings, schema: "", tools: [] }, model, [{ role: "user", content: SUM_UP }]);
   }
 
   /** Store an empty answer, and ask for it. */
@@ -284,9 +286,10 @@ export class Chat {
     await this.write({ ...message, content: text });
   }
 
-  /** Go on with an answer that ended too soon. */
+  /** Go on with an answer that ended too soon, or ask again for one or for a summary that has no text yet. */
   async goOn(message: Message, model: string | undefined) {
-    const request = await requestOf(branch(this.messages, message.id), this.info.settings, model);
+    const path = branch(this.messages, message.id);
+    const request = message.role === "system" ? await this.summing(path, model) : await requestOf(path, this.info.settings, model);
     await this.write({ ...message, state: "answering", error: "" });
     this.ask(message.id, request);
   }

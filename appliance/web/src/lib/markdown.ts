@@ -19,19 +19,20 @@ export interface FootnoteToken {
   tokens: Token[];
 }
 
-/** What is folded away below a line. */
-export interface DetailsToken {
-  type: "details";
-  raw: string;
-  summary: Token[];
-  tokens: Token[];
-}
-
 /** A known element that stands in the text as HTML. */
 export interface ElementToken {
   type: "element";
   raw: string;
   name: string;
+  tokens: Token[];
+}
+
+/** What is folded away below its summary. */
+export interface DetailsToken {
+  type: "details";
+  raw: string;
+  open: boolean;
+  summary: Token[];
   tokens: Token[];
 }
 
@@ -69,6 +70,7 @@ const marked = new Marked({ gfm: true, breaks: true });
 marked.use({
   tokenizer: { del: (text) => (text.startsWith("~~") ? false : undefined) }, // "~5 or ~10" strikes nothing out
   extensions: [
+    { name: "details", level: "block", tokenizer: details },
     { name: "math", level: "inline", start: (text) => /\$|\\[[(]|\\begin\{/.exec(text)?.index, tokenizer: math },
     {
       // Where a sign stands beside the asterisks and a letter behind them, as in "**注意：**这", CommonMark has no emphasis.
@@ -98,29 +100,38 @@ marked.use({
         return { type: "footnote", raw: match[0], text: match[1]!, tokens: this.lexer.blockTokens(inner, []) };
       },
     },
-    {
-      // It holds blocks, so it is one itself, up to its end. While that has not come, it may still grow.
-      name: "details",
-      level: "block",
-      childTokens: ["summary", "tokens"],
-      tokenizer(text) {
-        const begin = /^ {0,3}<details(?: open)?>/i.exec(text)?.[0];
-        if (begin === undefined) return undefined;
-        const tags = /<(\/?)details(?: open)?>/gi;
-        let [depth, end, length] = [0, text.length, text.length];
-        for (let tag = tags.exec(text); tag; tag = tags.exec(text)) {
-          depth += tag[1] ? -1 : 1;
-          if (depth) continue;
-          [end, length] = [tag.index, tags.lastIndex];
-          break;
-        }
-        const raw = text.slice(0, length + (/^[ \t]*\n?/.exec(text.slice(length))?.[0].length ?? 0));
-        const [, summary = "", inner = ""] = /^(?:\s*<summary>([^]*?)<\/summary>)?([^]*)$/i.exec(text.slice(begin.length, end))!;
-        return { type: "details", raw, summary: this.lexer.inline(summary.trim()), tokens: this.lexer.blockTokens(inner.replace(/^\s*\n/, ""), []) };
-      },
-    },
   ],
 });
+
+const DETAILS = /^ {0,3}<details( open)?>[ \t]*(?=\n|<summary>|$)/i;
+const SUMMARY = /^\s*<summary>([^]*?)(?:<\/summary>|\n[ \t]*(?=\n)|$)/i;
+const FOLDS = /^[ \t]*(`{3,}|~{3,})[^\n]*$|`[^`\n]*`|<(\/?)details( open)?>/gim;
+const FOLDED = 8; // within each other; each looks for its end by itself
+let folds = 0;
+
+/** Details up to their end, or to that of the text: then they may still grow. Tags in code are text. */
+function details(this: { lexer: Lexer }, text: string): DetailsToken | undefined {
+  const begin = DETAILS.exec(text);
+  if (!begin || folds === FOLDED) return undefined;
+  FOLDS.lastIndex = 0;
+  let depth = 0;
+  let end = FOLDS.exec(text);
+  for (; end; end = FOLDS.exec(text)) {
+    if (end[1]) FOLDS.lastIndex = fenced(text, end[1], FOLDS.lastIndex) ?? text.length;
+    else if (!end[0].startsWith("`") && !(depth += end[2] ? -1 : 1)) break;
+  }
+  const inner = text.slice(begin[0].length, end?.index);
+  const head = SUMMARY.exec(inner);
+  folds += 1;
+  try {
+    const summary: Token[] = head ? this.lexer.inline(head[1]!.trim()) : [];
+    const tokens = this.lexer.blockTokens(inner.slice(head?.[0].length ?? 0), []);
+    const raw = end ? text.slice(0, end.index) + /^.*?>[ \t]*\n?/.exec(text.slice(end.index))![0] : text;
+    return { type: "details", raw, open: !!begin[1], summary, tokens };
+  } finally {
+    folds -= 1;
+  }
+}
 
 /** What definitions of notes are called among those of links. */
 const label = (note: string) => `^${note.toLowerCase()}`;
@@ -265,8 +276,7 @@ function lexed(text: string, links: Links, before?: Inline): Lexed {
     marked.walkTokens(lexer.tokens, (token) => {
       if (token.type === "code") token.text = token.text.replaceAll(JOINED, "\n");
       if (token.type !== "html" || !token.block) return;
-      if (/^\s*<\/?details( open)?>\s*$/i.test(token.raw)) Object.assign(token, { type: "space" });
-      else if (KNOWN.test(token.raw)) Object.assign(token, { type: "paragraph", tokens: lexer.inline(token.raw.trim()) });
+      if (KNOWN.test(token.raw)) Object.assign(token, { type: "paragraph", tokens: lexer.inline(token.raw.trim()) });
     });
     const kept = before && !differing(before.links, inline.links).length ? before.texts : undefined;
     for (const { src, tokens } of lexer.inlineQueue) {
@@ -282,7 +292,7 @@ function lexed(text: string, links: Links, before?: Inline): Lexed {
   }
 }
 
-const KNOWN = /<\/?(sub|sup|kbd|mark|summary|details|br)\b/i;
+const KNOWN = /<\/?(sub|sup|kbd|mark|summary|br)\b/i;
 const ELEMENTS = /^<(sub|sup|kbd|mark|u|ins|s|b|i|em|strong|summary)>$/i;
 
 /** Known HTML elements as elements, and no line break beside display maths. */
@@ -296,7 +306,6 @@ function arranged(tokens: Token[]): Token[] {
     const name = ELEMENTS.exec(tag)?.[1];
     const end = begun.findLastIndex(([name]) => tag === `</${name}>`);
     if (/^<br\s*\/?>$/.test(tag)) found.push({ type: "br", raw: token.raw });
-    else if (/^<\/?details( open)?>$/.test(tag)) continue;
     else if (end >= 0) {
       const [name, at] = begun[end]!;
       begun.length = end;
@@ -328,6 +337,15 @@ function shallow(text: string): string {
     : text;
 }
 
+const LONGEST_MARK = 500; // more makes an expression too large
+
+/** Where the code that a fence begins has its end; none if that has not come. */
+function fenced(text: string, fence: string, from: number): number | undefined {
+  const end = new RegExp(`^[ \\t>]*${fence[0]}{${Math.min(fence.length, LONGEST_MARK)},}[ \\t]*$`, "gm");
+  end.lastIndex = from;
+  return end.test(text) ? end.lastIndex : undefined;
+}
+
 const MARKS = /^([ \t>]*(?:(?:[-*+]|\d{1,9}[.)])[ \t]+)*)(`{3,}(?=[^`\n]*$)|~{3,})|`+|\$\$|(?<!\\)\\\[|\\begin\{\w+\*?\}/gm;
 const FURTHEST = 5000;
 
@@ -347,11 +365,11 @@ function joined(text: string): [string, number] {
     const ahead = text.slice(after, after + FURTHEST);
     const blank = ahead.search(/\n[ \t>]*\n/);
     if (match[2]) {
-      const end = new RegExp(`^[ \\t>]*${mark}${mark[0]}*[ \\t]*$`, "gm");
-      end.lastIndex = after;
-      if (!end.test(text)) break;
-      MARKS.lastIndex = end.lastIndex;
+      const end = fenced(text, mark, after);
+      if (!end) break;
+      MARKS.lastIndex = end;
     } else if (mark.startsWith("`")) {
+      if (mark.length > LONGEST_MARK) continue;
       const end = new RegExp(`(?<!\`)${mark}(?!\`)`).exec(blank < 0 ? ahead : ahead.slice(0, blank));
       if (end) MARKS.lastIndex += end.index + mark.length;
     } else {

@@ -1,6 +1,6 @@
 /** An answer as a person would read it out: without marks and code, in pieces that end with a sentence. */
 import type { Token, Tokens } from "marked";
-import { Blocks, visible } from "./markdown";
+import { Blocks, visible, type DetailsToken } from "./markdown";
 
 const PIECE = 400; // characters, so that the first sound comes soon
 
@@ -26,6 +26,10 @@ function said(token: Token): string {
   if (token.type === "table") {
     const { header, rows } = token as Tokens.Table;
     return [header, ...rows].map((row) => row.map((cell) => cell.tokens.map(said).join("")).join(", ")).join("\n");
+  }
+  if (token.type === "details") {
+    const { summary, tokens } = token as unknown as DetailsToken;
+    return [summary.map(said).join(""), ...tokens.map(said)].join("\n");
   }
   const within = (token as Tokens.Generic).tokens;
   if (within) return within.map((part) => (part.type === "list" || part.type === "paragraph" ? `\n${said(part)}` : said(part))).join("");
