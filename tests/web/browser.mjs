@@ -2,6 +2,7 @@
 // request to another host noted.
 import assert from "node:assert/strict";
 import { createRequire } from "node:module";
+import { look, t } from "./words.mjs";
 
 const require = createRequire(new URL("../../appliance/web/package.json", import.meta.url));
 const { chromium, firefox } = require("playwright-core");
@@ -22,7 +23,7 @@ export async function open(url, context = {}) {
 
 /** Another device: a context of its own. `wrong` also has what the console says, but for what a scenario allows by name. */
 export async function another(browser, url, options = {}) {
-  const context = await browser.newContext({ locale: "en-GB", ...options });
+  const context = await browser.newContext({ ...look, ...options });
   const page = await context.newPage();
   const wrong = [];
   const allowed = [];
@@ -43,16 +44,18 @@ export async function another(browser, url, options = {}) {
   return { context, page, wrong, allow };
 }
 
-export const field = (page) => page.getByRole("textbox", { name: "Ask anything" });
+export const field = (page) => page.getByRole("textbox", { name: t("Ask anything") });
 
 export async function say(page, text) {
   const before = await page.getByRole("article").count();
   await field(page).fill(text);
-  await page.getByRole("button", { name: "Send", exact: true }).click();
+  await page.getByRole("button", { name: t("Send"), exact: true }).click();
   await page.waitForFunction((before) => document.querySelectorAll("article").length >= before + 2, before);
 }
 
-export const answered = (page) => page.getByText("The answer is complete.").waitFor({ state: "attached", timeout: 60_000 });
+/** No answer is on its way. */
+export const idle = (page) => page.getByRole("button", { name: t("Stop"), exact: true }).waitFor({ state: "detached" });
+export const answered = (page) => page.getByText(t("The answer is complete.")).waitFor({ state: "attached", timeout: 60_000 });
 
 export const messages = (page) => page.getByRole("article");
 export const lastText = (page) => messages(page).last().locator(".prose-chat").last().innerText();

@@ -1,9 +1,10 @@
 // Finding and moving: search, keys, focus, and what lies where.
 import assert from "node:assert/strict";
 import { accessible, another, answered, field, messages, say } from "../browser.mjs";
+import { t } from "../words.mjs";
 
 const focused = (page) => page.evaluate(() => document.activeElement.getAttribute("aria-label") || document.activeElement.innerText);
-const search = (page, text) => page.getByRole("searchbox", { name: "Search conversations" }).fill(text);
+const search = (page, text) => page.getByRole("searchbox", { name: t("Search conversations") }).fill(text);
 
 /** A part of a word finds a message far above and one on another branch, and a title; each opens where it was found. */
 export async function hits({ page, url }) {
@@ -42,7 +43,7 @@ export async function here({ page }) {
     await search(page, query);
     await page.locator("nav mark").first().waitFor();
     await search(page, "no such thing");
-    await page.getByText("Nothing found").waitFor();
+    await page.getByText(t("Nothing found")).waitFor();
   }
 }
 
@@ -63,12 +64,12 @@ export async function keys({ page, browser, url }) {
   console.log(`1,000 conversations after ${times.join(", ")} ms with ${nodes} nodes`);
   assert.ok(nodes < 2000, `${nodes}`);
   const seen = [];
-  for (let stop = 0; stop < 40 && !seen.includes("Ask anything"); stop++) {
+  for (let stop = 0; stop < 40 && !seen.includes(t("Ask anything")); stop++) {
     if (!stop) await page.evaluate(() => Object.assign(document.body, { tabIndex: -1 }).focus());
     await page.keyboard.press("Tab");
     seen.push(await focused(page));
   }
-  assert.equal(seen[0], "Skip to the content");
+  assert.equal(seen[0], t("Skip to the content"));
   assert.equal(seen.filter((each) => /Chat \d/.test(each)).length, 2, seen.join(", ")); // a conversation and its menu
   const first = page.getByRole("link", { name: "Chat 999" });
   await first.focus();
@@ -77,37 +78,37 @@ export async function keys({ page, browser, url }) {
   await page.keyboard.press("End");
   await page.keyboard.press("Home");
   await page.keyboard.press("ArrowRight");
-  assert.equal(await focused(page), "Actions for Chat 999");
+  assert.equal(await focused(page), t("Actions for Chat 999"));
   await page.keyboard.press("ArrowLeft");
   await page.keyboard.press("Shift+F10");
-  await page.waitForFunction(() => document.activeElement.innerText === "Pin");
+  await page.waitForFunction((pin) => document.activeElement.innerText === pin, t("Pin"));
   await page.keyboard.press("Escape");
-  assert.equal(await focused(page), "Actions for Chat 999");
+  assert.equal(await focused(page), t("Actions for Chat 999"));
   await page.keyboard.press("Enter");
-  await page.waitForFunction(() => document.activeElement.innerText === "Pin");
+  await page.waitForFunction((pin) => document.activeElement.innerText === pin, t("Pin"));
   await page.keyboard.press("ArrowDown");
   await page.keyboard.press("Enter");
-  const dialog = page.getByRole("dialog", { name: "Rename" });
+  const dialog = page.getByRole("dialog", { name: t("Rename") });
   await dialog.waitFor();
   await accessible(page, "rename");
   await page.keyboard.type("Another name");
   await page.keyboard.press("Enter");
   await dialog.waitFor({ state: "detached" });
   await page.getByRole("link", { name: "Another name" }).waitFor();
-  assert.equal(await focused(page), "Actions for Another name");
-  await page.getByRole("button", { name: "Parameters" }).click();
-  await page.waitForFunction(() => document.activeElement.getAttribute("aria-label") === "Close");
+  assert.equal(await focused(page), t("Actions for Another name"));
+  await page.getByRole("button", { name: t("Parameters") }).click();
+  await page.waitForFunction((close) => document.activeElement.getAttribute("aria-label") === close, t("Close"));
   await page.keyboard.press("Escape");
-  await page.getByRole("complementary", { name: "Parameters" }).waitFor({ state: "detached" });
-  assert.equal(await focused(page), "Parameters");
+  await page.getByRole("complementary", { name: t("Parameters") }).waitFor({ state: "detached" });
+  assert.equal(await focused(page), t("Parameters"));
   await page.keyboard.press("Control+k");
   const palette = page.getByRole("dialog");
-  await palette.getByRole("option", { name: "Settings" }).waitFor();
+  await palette.getByRole("option", { name: t("Settings") }).waitFor();
   await accessible(page, "palette");
   await page.keyboard.press("Escape");
   await palette.waitFor({ state: "detached" });
-  assert.equal(await focused(page), "Parameters");
-  for (const [typed, place] of [["chat 429", "#/chat/k429"], ["setting", "#/settings"]]) {
+  assert.equal(await focused(page), t("Parameters"));
+  for (const [typed, place] of [["chat 429", "#/chat/k429"], [t("Settings").slice(0, 7).toLowerCase(), "#/settings"]]) {
     await page.keyboard.press("Control+k");
     await palette.getByRole("combobox").fill(typed);
     await page.keyboard.press("Enter");
@@ -115,11 +116,11 @@ export async function keys({ page, browser, url }) {
   }
   const phone = await another(browser, url, { viewport: { width: 320, height: 640 } });
   await phone.page.goto(url);
-  await phone.page.getByRole("button", { name: "Show the conversations" }).click();
+  await phone.page.getByRole("button", { name: t("Show the conversations") }).click();
   await phone.page.waitForFunction(() => document.activeElement.closest("nav"));
   await phone.page.keyboard.press("Escape");
   await phone.page.getByRole("navigation").waitFor({ state: "detached" });
-  assert.equal(await focused(phone.page), "Show the conversations");
+  assert.equal(await focused(phone.page), t("Show the conversations"));
   assert.deepEqual(phone.wrong, []);
 }
 
@@ -178,8 +179,8 @@ export async function key({ page, allow }) {
   allow(/401/);
   assert.equal(await page.getByRole("checkbox").isChecked(), false);
   await page.getByText("/etc/llama-appliance/key.env").waitFor();
-  await page.getByLabel("API key").fill("secret");
-  await page.getByRole("button", { name: "Continue" }).click();
+  await page.getByLabel(t("API key")).fill("secret");
+  await page.getByRole("button", { name: t("Continue") }).click();
   await field(page).waitFor();
   assert.equal(await page.evaluate(() => Object.keys(localStorage).some((name) => /key/.test(name))), false);
 }
@@ -191,8 +192,8 @@ export async function quiet({ page, url }) {
     await field(page).waitFor();
     await say(page, "Count");
     await messages(page).last().locator(".prose-chat p").waitFor();
-    await page.getByRole("button", { name: "Stop" }).click();
-    await page.getByText("You stopped this answer.").waitFor();
+    await page.getByRole("button", { name: t("Stop") }).click();
+    await page.getByText(t("You stopped this answer.")).waitFor();
   }
   const links = page.locator("nav a[href*='#/chat/']");
   for (const at of [1, 0, 1]) {

@@ -1,20 +1,21 @@
 // Nothing written is lost, whatever happens to the server; Stop, scrolling, and errors that say what to do.
 import assert from "node:assert/strict";
-import { accessible, answered, api, field, lastText, messages, press, put, say, stored } from "../browser.mjs";
+import { accessible, answered, api, field, idle, lastText, messages, press, put, say, stored } from "../browser.mjs";
+import { like, t } from "../words.mjs";
 
-const send = (page) => page.getByRole("button", { name: "Send", exact: true });
-const stop = (page) => page.getByRole("button", { name: "Stop", exact: true });
-const chooser = (page) => page.getByLabel("Attach files").first();
+const send = (page) => page.getByRole("button", { name: t("Send"), exact: true });
+const stop = (page) => page.getByRole("button", { name: t("Stop"), exact: true });
+const chooser = (page) => page.getByLabel(t("Attach files")).first();
 const text = (name, words) => ({ name, mimeType: "text/plain", buffer: Buffer.from(words) });
 
 /** How often the words are in the field, the queue and the shown conversation. */
 const places = (page, words) =>
-  page.evaluate((words) => {
+  page.evaluate(([words, you]) => {
     const field = document.querySelector("form textarea")?.value === words ? 1 : 0;
     const queued = [...document.querySelectorAll("span.truncate")].filter((each) => each.textContent === words && each.closest(".bg-wash")).length;
-    const asked = [...document.querySelectorAll("article[aria-label=You]")].filter((each) => each.innerText.includes(words)).length;
+    const asked = [...document.querySelectorAll(`article[aria-label=${you}]`)].filter((each) => each.innerText.includes(words)).length;
     return { field, queued, asked };
-  }, words);
+  }, [words, t("You")]);
 const total = (found) => found.field + found.queued + found.asked;
 
 /** The server is killed before or after each request of a question: the words are in one place, and then answered once. */
@@ -33,7 +34,7 @@ export async function between({ page, url, told, allow }) {
   });
   for (const existing of [process.env.EXISTING === "1"]) {
     for (let number = 0; number < (existing ? 4 : 5); number++) {
-      if (!existing || !number) await page.goto(`${url}/#/chat`).then(() => page.getByRole("heading", { name: "What can I do for you?" }).waitFor());
+      if (!existing || !number) await page.goto(`${url}/#/chat`).then(() => page.getByRole("heading", { name: t("What can I do for you?") }).waitFor());
       if (existing && !number) await say(page, "Before").then(() => answered(page));
       const words = `Question ${existing} ${number}`;
       killed = undefined;
@@ -47,12 +48,13 @@ export async function between({ page, url, told, allow }) {
       await killed;
       assert.equal(total(await places(page, words)), 1, `killed at ${number}: ${JSON.stringify(await places(page, words))}`);
       await told("start");
-      await page.getByRole("img", { name: "Connected", exact: true }).waitFor();
+      await page.getByRole("img", { name: t("Connected"), exact: true }).waitFor();
       await page.getByText(words).first().waitFor();
-      await page.waitForFunction(() => !document.querySelector("p[role=alert]") && !document.querySelector("[aria-label=Stop]"));
+      await page.locator("p[role=alert]").waitFor({ state: "detached" });
+      await idle(page);
       const found = await places(page, words);
       assert.deepEqual(found, { field: 0, queued: 0, asked: 1 }, `after ${number}`);
-      const again = page.getByRole("button", { name: /^(Again|Ask now)$/ });
+      const again = page.getByRole("button", { name: new RegExp(`^(${t("Again")}|${t("Ask now")})$`) });
       await again.click({ timeout: 500 }).catch(() => undefined); // where nobody waited any more
       await page.waitForFunction(() => document.querySelector("article:last-of-type .prose-chat")?.innerText.length > 20);
       await stop(page).waitFor({ state: "detached" });
@@ -66,12 +68,12 @@ export async function between({ page, url, told, allow }) {
 export async function drafts({ page, url, told, allow }) {
   allow(/net::ERR_/, / 404 .*\?since=0$/);
   await chooser(page).setInputFiles(text("note.txt", "zebra"));
-  await page.getByRole("button", { name: "Remove note.txt" }).waitFor();
+  await page.getByRole("button", { name: t("Remove note.txt") }).waitFor();
   await chooser(page).setInputFiles(text("note.txt", "zebra"));
-  await page.getByText("note.txt is attached already.").waitFor();
+  await page.getByText(t("note.txt is attached already.")).waitFor();
   await field(page).fill("Not sent");
   const kept = async () => {
-    await page.getByRole("button", { name: "Remove note.txt" }).waitFor();
+    await page.getByRole("button", { name: t("Remove note.txt") }).waitFor();
     assert.equal(await field(page).inputValue(), "Not sent");
   };
   await page.goto(`${url}/#/settings`);
@@ -83,19 +85,19 @@ export async function drafts({ page, url, told, allow }) {
   await messages(page).last().locator(".prose-chat p").waitFor();
   await field(page).fill("And then");
   await page.keyboard.press("Enter");
-  await page.getByText("Next:").waitFor();
+  await page.getByText(t("Next:")).waitFor();
   await field(page).fill("Later");
   await page.reload();
   await page.getByText("And then").waitFor();
   assert.equal(await field(page).inputValue(), "Later");
   await page.goto(`${url}/#/chat`);
-  await page.getByRole("heading", { name: "What can I do for you?" }).waitFor();
+  await page.getByRole("heading", { name: t("What can I do for you?") }).waitFor();
   assert.equal(await field(page).inputValue(), "");
   await page.goBack();
   await page.getByText("And then").waitFor();
   assert.equal(await field(page).inputValue(), "Later");
   await stop(page).click();
-  await page.getByRole("button", { name: "Send now" }).click();
+  await page.getByRole("button", { name: t("Send now") }).click();
   await messages(page).nth(3).waitFor();
   assert.deepEqual((await stored(page)).filter((each) => each.role === "user").map((each) => each.content), ["Not sent", "And then"]);
   await stop(page).click();
@@ -105,42 +107,42 @@ export async function drafts({ page, url, told, allow }) {
   await chooser(page).setInputFiles([]);
   await field(page).fill("While it was away");
   await page.keyboard.press("Enter");
-  await page.getByText(/away for \d+ s/).waitFor();
+  await page.getByText(like("waitsForServer")).waitFor();
   await accessible(page, "away");
   assert.equal(await field(page).inputValue(), "While it was away");
   await told("start");
   await messages(page).nth(5).waitFor();
   assert.equal(await field(page).inputValue(), "");
-  assert.equal(await page.getByText("cannot be reached").count(), 0);
+  assert.equal(await page.getByText(t("The server cannot be reached.")).count(), 0);
   await stop(page).click();
 }
 
 /** A schema or number that no model takes is refused in its field, and nothing is stored of the question. */
 export async function refused({ page }) {
-  await page.getByRole("button", { name: "Parameters" }).click();
-  const panel = page.getByRole("complementary", { name: "Parameters" });
+  await page.getByRole("button", { name: t("Parameters") }).click();
+  const panel = page.getByRole("complementary", { name: t("Parameters") });
   for (const [label, bad, good, said] of [
-    ["Temperature", "99", "0.3", "A number from 0 to 5"],
-    ["Top P", "5", "0.9", "A number from 0 to 1"],
-    ["Top K", "1.5", "40", "A whole number from 0 to 1,000,000"],
+    [t("Temperature"), "99", "0.3", t("A number from 0 to 5")],
+    ["Top P", "5", "0.9", t("A number from 0 to 1")],
+    ["Top K", "1.5", "40", like("numberWhole")],
   ]) {
     await panel.getByLabel(label).fill(bad);
     await panel.getByText(said).waitFor();
     await panel.getByLabel(label).fill(good);
     await panel.getByText(said).waitFor({ state: "detached" });
   }
-  await panel.getByLabel("Temperature").fill("99");
-  for (const [bad, said] of [["[1]", "The schema has to be a JSON object."], ["{", "The schema is not JSON"]]) {
-    await panel.getByLabel("JSON schema").fill(bad); // at once, without leaving the field
+  await panel.getByLabel(t("Temperature")).fill("99");
+  for (const [bad, said] of [["[1]", t("The schema has to be a JSON object.")], ["{", like("schemaWrong")]]) {
+    await panel.getByLabel(t("JSON schema of answers")).fill(bad); // at once, without leaving the field
     await panel.getByText(said).waitFor();
   }
   await accessible(page, "refused");
   await field(page).fill("Keep me");
   await send(page).click();
-  await page.getByRole("status").getByText("The schema is not JSON").waitFor();
+  await page.getByRole("status").getByText(like("schemaWrong")).waitFor();
   assert.equal(await field(page).inputValue(), "Keep me");
   assert.deepEqual((await api(page, "/api/conversations")).conversations, []);
-  await panel.getByLabel("JSON schema").fill("");
+  await panel.getByLabel(t("JSON schema of answers")).fill("");
   await panel.getByRole("heading").click();
   const asked = page.waitForRequest((request) => request.url().endsWith("/chat/completions"));
   await send(page).click();
@@ -156,7 +158,7 @@ export async function rescued({ page, told, allow }) {
   await page.getByRole("alert").first().waitFor();
   const seen = (await lastText(page)).trim();
   await told("start");
-  await page.getByText("The answer was cut short.", { exact: false }).waitFor();
+  await page.getByText(t("The answer was cut short. You can continue it.")).waitFor();
   const squeezed = (words) => words.replace(/\s+/g, " ").trim();
   assert.ok(squeezed(await lastText(page)).startsWith(squeezed(seen)), "it shrank");
   for (let tries = 0; tries < 50; tries++) {
@@ -206,7 +208,7 @@ export async function odd({ page, url, seed, allow }) {
     await page
       .waitForFunction((path) => JSON.stringify([...document.querySelectorAll("article")].map((each) => each.dataset.message)) === JSON.stringify(path), path, { timeout: 5000 })
       .catch(() => assert.fail(`conversation ${round} does not open, seed ${seed}`));
-    assert.equal(await page.getByText("This message cannot be shown as usual.").count(), 0);
+    assert.equal(await page.getByText(t("This message cannot be shown as usual. This is its text:")).count(), 0);
   }
   await say(page, "And it goes on");
 }
@@ -218,57 +220,58 @@ export async function stops({ page, url }) {
   await put(page, "/api/conversations/drawn/messages/m", { id: "m", parent: "q", role: "assistant", content: "```html\n<b>drawn</b>\n```" });
   await put(page, "/api/conversations/drawn", { leaf: "m" });
   await page.goto(`${url}/#/chat/drawn`);
-  await page.getByRole("button", { name: "Preview" }).click(); // Escape does not close it, so it stops an answer
+  await page.getByRole("button", { name: t("Preview") }).click(); // Escape does not close it, so it stops an answer
   await say(page, "Count");
   await messages(page).last().locator(".prose-chat p").waitFor();
   await field(page).press("Escape");
-  await page.getByText("You stopped this answer.").waitFor();
-  await page.getByRole("link", { name: "New chat" }).click();
-  await page.getByRole("button", { name: "Models that answer too" }).click();
+  await page.getByText(t("You stopped this answer.")).waitFor();
+  await page.getByRole("link", { name: t("New chat") }).click();
+  await page.getByRole("button", { name: t("Models that answer too, side by side") }).click();
   for (const each of await page.getByRole("checkbox").all()) await each.check();
   await page.keyboard.press("Escape");
   for (const way of ["button", "Escape"]) {
     await field(page).fill("Count");
     await page.keyboard.press("Enter");
-    await page.waitForFunction(() => [...document.querySelectorAll("[role=group] article")].filter((each) => each.querySelector(".prose-chat p") && !each.innerText.includes("You stopped")).length === 3);
+    await page.waitForFunction((stopped) => [...document.querySelectorAll("[role=group] article")].filter((each) => each.querySelector(".prose-chat p") && !each.innerText.includes(stopped)).length === 3, t("You stopped this answer."));
     await field(page).fill("Then this");
     await page.keyboard.press("Enter");
-    await page.getByText("Next:").waitFor();
+    await page.getByText(t("Next:")).waitFor();
     await field(page).fill("In the field");
     await stop(page).waitFor();
     await send(page).waitFor();
     if (way === "button") await stop(page).click();
     else await page.keyboard.press("Escape");
-    await page.waitForFunction(() => [...document.querySelectorAll("[role=group] article")].every((each) => each.innerText.includes("You stopped this answer.")));
+    await page.waitForFunction((stopped) => [...document.querySelectorAll("[role=group] article")].every((each) => each.innerText.includes(stopped)), t("You stopped this answer."));
     const states = (await stored(page)).filter((each) => each.role === "assistant").map((each) => each.state);
     assert.deepEqual(new Set(states), new Set(["stopped"]));
-    await page.getByRole("button", { name: "Send now" }).waitFor();
+    await page.getByRole("button", { name: t("Send now") }).waitFor();
     await page.waitForTimeout(300); // nothing is sent by itself
     assert.equal((await stored(page)).filter((each) => each.content === "Then this").length, 0);
-    await page.getByRole("button", { name: "Do not send it" }).click();
+    await page.getByRole("button", { name: t("Do not send it") }).click();
     assert.equal(await field(page).inputValue(), "In the field");
   }
 }
 
 /** The view follows an answer to its end however fast it is, and lets go with the first movement upwards. */
 export async function scrolling({ page }) {
-  const view = page.getByRole("region", { name: "Messages" });
+  const view = page.getByRole("region", { name: t("Messages") });
   const below = () => view.evaluate((each) => each.scrollHeight - each.scrollTop - each.clientHeight);
   await page.setViewportSize({ width: 900, height: 500 });
   for (let number = 0; number < 5; number++) {
     await field(page).fill(`Fast ${number}`);
     await page.keyboard.press("Enter");
-    await page.waitForFunction((count) => document.querySelectorAll("article").length === count && !document.querySelector("[aria-label=Stop]"), 2 * number + 2);
+    await page.waitForFunction((count) => document.querySelectorAll("article").length === count, 2 * number + 2);
+    await idle(page);
     await page.waitForTimeout(100);
     assert.ok((await below()) < 5, `answer ${number} ends ${await below()} px below`);
     await view.evaluate((each) => each.scrollTo({ top: 0 })); // the next question comes into view all the same
-    await page.getByRole("button", { name: "To the end" }).waitFor();
+    await page.getByRole("button", { name: t("To the end") }).waitFor();
   }
 }
 
 /** A slow wheel or one key upwards is enough to stay where one reads; going down to the end follows again. */
 export async function reading({ page }) {
-  const view = page.getByRole("region", { name: "Messages" });
+  const view = page.getByRole("region", { name: t("Messages") });
   const top = () => view.evaluate((each) => each.scrollTop);
   await page.setViewportSize({ width: 900, height: 400 });
   await say(page, "Count");
@@ -286,7 +289,7 @@ export async function reading({ page }) {
     await growing();
     assert.equal(await top(), before, String(up));
     await page.mouse.wheel(0, 100_000);
-    await page.getByRole("button", { name: "To the end" }).waitFor({ state: "detached" });
+    await page.getByRole("button", { name: t("To the end") }).waitFor({ state: "detached" });
     await growing();
     assert.ok((await top()) > before + 20, "it follows again");
   }
@@ -302,34 +305,34 @@ export async function full({ page, url }) {
   });
   await say(page, "First");
   await answered(page);
-  await page.waitForFunction(() => !document.querySelector("[aria-label=Stop]"));
+  await idle(page);
   await say(page, "Too long");
-  await page.getByRole("button", { name: "Again", exact: true }).waitFor();
-  await page.getByText("or ask another model:").waitFor();
+  await page.getByRole("button", { name: t("Again"), exact: true }).waitFor();
+  await page.getByText(t("or ask another model:")).waitFor();
   await accessible(page, "full");
-  await page.getByRole("button", { name: "Summarise what was said" }).click();
-  await page.getByRole("heading", { name: "Summary of what was said before" }).waitFor();
+  await page.getByRole("button", { name: t("Summarise what was said") }).click();
+  await page.getByRole("heading", { name: t("Summary of what was said before") }).waitFor();
   await page.waitForFunction(() => document.querySelectorAll("article").length === 5);
-  assert.deepEqual(await messages(page).evaluateAll((all) => all.map((each) => each.getAttribute("aria-label"))), ["You", "Assistant", "Summary of what was said before", "You", "Assistant"]);
+  assert.deepEqual(await messages(page).evaluateAll((all) => all.map((each) => each.getAttribute("aria-label"))), ["You", "Assistant", "Summary of what was said before", "You", "Assistant"].map(t));
   await put(page, "/api/conversations/imported", { title: "imported" });
   await put(page, "/api/conversations/imported/messages/s", { id: "s", role: "system", content: "Be brief." });
   await page.goto(`${url}/#/chat/imported`);
-  await page.getByRole("heading", { name: "System prompt" }).waitFor();
+  await page.getByRole("heading", { name: t("System prompt") }).waitFor();
 }
 
 /** A call that the person passes over by writing on is named as not run; a file may be dropped anywhere. */
 export async function passing({ page }) {
-  await page.getByRole("button", { name: "Tools" }).click();
+  await page.getByRole("button", { name: t("Tools") }).click();
   await page.getByRole("checkbox", { name: "Write file" }).check();
   await page.keyboard.press("Escape");
   await say(page, "Write it down");
-  await page.getByRole("group", { name: "May write_file run?" }).waitFor();
+  await page.getByRole("group", { name: like("mayRun", { name: "write_file" }) }).waitFor();
   await say(page, "Never mind");
-  await page.getByText("Not run, because the conversation went on: write_file").waitFor();
+  await page.getByText(t("Not run, because the conversation went on: write_file")).waitFor();
   await page.evaluate(() => {
     const data = new DataTransfer();
     data.items.add(new File(["zebra"], "dropped.txt", { type: "text/plain" }));
     for (const kind of ["dragover", "drop"]) document.querySelector("h1").dispatchEvent(new DragEvent(kind, { bubbles: true, cancelable: true, dataTransfer: data }));
   });
-  await page.getByRole("button", { name: "Remove dropped.txt" }).waitFor();
+  await page.getByRole("button", { name: t("Remove dropped.txt") }).waitFor();
 }

@@ -1,51 +1,52 @@
 // Models: the first one, the list, downloads and the hub.
 import assert from "node:assert/strict";
 import { accessible, answered, field, messages, say, stored } from "../browser.mjs";
+import { like, t } from "../words.mjs";
 
 /** A model is fetched from the hub, paused, fetched on, and talked to. */
 export async function pull({ page, url, told }) {
   await page.goto(`${url}/#/models`);
-  await page.getByLabel("Get a model from Hugging Face").fill("acme/big-GGUF:Q8_0");
-  await page.getByRole("button", { name: "Download", exact: true }).click();
+  await page.getByLabel(t("Get a model from Hugging Face")).fill("acme/big-GGUF:Q8_0");
+  await page.getByRole("button", { name: t("Download"), exact: true }).click();
   const card = messages(page).filter({ hasText: "acme/big" });
-  await card.getByText("Downloading", { exact: true }).waitFor();
-  await card.getByText(/^[\d.]+ MB of \d+ MB · \d+ sec left$/).waitFor();
+  await card.getByText(t("Downloading"), { exact: true }).waitFor();
+  await card.getByText(new RegExp(`${like("progress").source} · ${like("timeLeft").source}`)).waitFor();
   await told("came");
-  await card.getByRole("button", { name: "Pause" }).click();
-  await card.getByText("paused").waitFor();
+  await card.getByRole("button", { name: t("Pause") }).click();
+  await card.getByText(t("paused")).waitFor();
   await told("paused");
-  await card.getByRole("button", { name: "Resume" }).click();
+  await card.getByRole("button", { name: t("Resume") }).click();
   await told("fast");
-  await card.getByRole("button", { name: "Chat" }).click();
+  await card.getByRole("button", { name: t("Chat") }).click();
   await say(page, "Hi");
   await answered(page);
   const [, answer] = await stored(page);
   assert.match(answer.model, /acme\/big/);
   await page.goto(`${url}/#/models`);
-  await card.getByRole("button", { name: "Delete" }).click();
-  await page.getByRole("dialog").getByRole("button", { name: "Delete" }).click();
+  await card.getByRole("button", { name: t("Delete") }).click();
+  await page.getByRole("dialog").getByRole("button", { name: t("Delete") }).click();
   await card.waitFor({ state: "detached" });
 }
 
 /** The first model: three cards that say their size, another file than the recommended one is refused, one comes. */
 export async function first({ page, told, allow }) {
   allow(/ 409 .*\/models$/, / 503 .*\/v1\/stream/); // the other file; the answer while its model loads
-  await page.getByRole("heading", { name: "Welcome. First you need a model." }).waitFor();
-  const card = page.getByRole("article", { name: "Fast" });
-  await card.getByText(/Licence: Apache-2.0/).waitFor();
-  await card.getByText(/needs .* of .* free/).waitFor();
+  await page.getByRole("heading", { name: t("Welcome. First you need a model.") }).waitFor();
+  const card = page.getByRole("article", { name: t("Fast") });
+  await card.getByText(like("licence", { name: "Apache-2.0" })).waitFor();
+  await card.getByText(like("needs")).waitFor();
   assert.ok((await page.getByRole("article").count()) <= 3);
   await accessible(page, "first run");
-  await card.getByRole("button", { name: /Download [\d.]+ [GM]B/ }).click();
+  await card.getByRole("button", { name: like("getIt") }).click();
   await page.getByText("the hub has another file").waitFor();
-  await page.getByLabel("Get a model from Hugging Face").fill("acme/big-GGUF:Q8_0");
-  await page.getByRole("button", { name: "Download", exact: true }).click();
-  await page.getByText("Downloading", { exact: true }).waitFor();
+  await page.getByLabel(t("Get a model from Hugging Face")).fill("acme/big-GGUF:Q8_0");
+  await page.getByRole("button", { name: t("Download"), exact: true }).click();
+  await page.getByText(t("Downloading"), { exact: true }).waitFor();
   await told("coming");
-  await page.getByRole("heading", { name: "Welcome. Ask something." }).waitFor();
+  await page.getByRole("heading", { name: t("Welcome. Ask something.") }).waitFor();
   await accessible(page, "first question");
-  await page.getByLabel(/What do you want to ask/).fill("Hi");
-  await page.getByRole("button", { name: "Send" }).click();
+  await page.getByLabel(like("firstQuestion")).fill("Hi");
+  await page.getByRole("button", { name: t("Send") }).click();
   await answered(page);
   const [, answer] = await stored(page);
   assert.match(answer.model, /acme\/big/);
@@ -53,9 +54,9 @@ export async function first({ page, told, allow }) {
 
 /** Without a hub there is nothing to download, and the page says what to do. */
 export async function offline({ page }) {
-  await page.getByText("This server reaches no hub at the moment", { exact: false }).waitFor();
-  await page.getByText("Use a file of your own", { exact: true }).waitFor();
-  assert.equal(await page.getByRole("button", { name: /Download/ }).count(), 0);
+  await page.getByText(like("offline")).waitFor();
+  await page.getByText(t("Use a file of your own"), { exact: true }).waitFor();
+  assert.equal(await page.getByRole("button", { name: like("getIt") }).count(), 0);
   await accessible(page, "offline");
 }
 
@@ -64,29 +65,29 @@ export async function hub({ page, url, allow }) {
   allow(/ 404 .*\/api\/fit/); // nothing can be foretold of it
   await page.goto(`${url}/#/models`);
   const card = messages(page).first();
-  await card.getByRole("button", { name: "Load", exact: true }).click();
-  await card.getByText("Loaded", { exact: true }).waitFor({ timeout: 30_000 });
-  await card.getByLabel("Stays loaded").selectOption("-1");
-  await card.getByText(/· stays loaded/).waitFor();
-  await card.getByRole("button", { name: "What it takes" }).click();
-  await card.getByText(/Fits|cannot be foretold/).first().waitFor();
-  await page.getByRole("searchbox", { name: "Search Hugging Face for models" }).fill("big");
-  await page.getByRole("button", { name: "Search", exact: true }).click();
+  await card.getByRole("button", { name: t("Load"), exact: true }).click();
+  await card.getByText(t("Loaded"), { exact: true }).waitFor({ timeout: 30_000 });
+  await card.getByLabel(t("Stays loaded")).selectOption("-1");
+  await card.getByText(`· ${t("stays loaded")}`).waitFor();
+  await card.getByRole("button", { name: t("What it takes") }).click();
+  await card.getByText(new RegExp(`${t("Fits")}|cannot be foretold`)).first().waitFor();
+  await page.getByRole("searchbox", { name: t("Search Hugging Face for models") }).fill("big");
+  await page.getByRole("button", { name: t("Search"), exact: true }).click();
   await page.getByRole("button", { name: /acme\/big-GGUF/ }).click();
-  await page.getByText(/needs .* of .* free/).first().waitFor();
+  await page.getByText(like("needs")).first().waitFor();
   await accessible(page, "hub");
-  await page.getByRole("button", { name: /Download acme\/big-GGUF:Q8_0, \d/ }).click();
-  await messages(page).filter({ hasText: "acme/big" }).getByRole("button", { name: "Chat" }).waitFor();
+  await page.getByRole("button", { name: like("getSized", { name: "acme/big-GGUF:Q8_0" }) }).click();
+  await messages(page).filter({ hasText: "acme/big" }).getByRole("button", { name: t("Chat") }).waitFor();
 }
 
 /** Load, unload, and a name that the hub does not have. */
 export async function models({ page, url }) {
   await page.goto(`${url}/#/models`);
   const card = messages(page).first();
-  await card.getByRole("button", { name: "Load", exact: true }).click();
-  await card.getByText("Loaded", { exact: true }).waitFor({ timeout: 30_000 });
-  await card.getByRole("button", { name: "Unload" }).click();
-  await card.getByText("Not loaded").waitFor();
-  await card.getByRole("button", { name: "Chat" }).click();
+  await card.getByRole("button", { name: t("Load"), exact: true }).click();
+  await card.getByText(t("Loaded"), { exact: true }).waitFor({ timeout: 30_000 });
+  await card.getByRole("button", { name: t("Unload") }).click();
+  await card.getByText(t("Not loaded")).waitFor();
+  await card.getByRole("button", { name: t("Chat") }).click();
   await field(page).waitFor();
 }

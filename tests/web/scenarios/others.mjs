@@ -1,13 +1,14 @@
 // Files of other programs, several conversations at once, and voices.
 import assert from "node:assert/strict";
 import { accessible, another, answered, api, lastText, say, stored } from "../browser.mjs";
+import { t } from "../words.mjs";
 
 const [file] = process.argv.slice(5);
 
 /** A Word document goes into the question as its text; another ZIP under its name is refused in words. */
 export async function documents({ page, allow }) {
   allow(/ 400 .*\/text$/);
-  const chooser = page.getByLabel("Attach files").first();
+  const chooser = page.getByLabel(t("Attach files")).first();
   await chooser.setInputFiles({ name: "other.docx", mimeType: "", buffer: Buffer.from("PK\x03\x04 and no more", "latin1") });
   await page.getByText("the Word document cannot be read", { exact: false }).waitFor();
   await chooser.setInputFiles(file);
@@ -31,42 +32,42 @@ export async function several({ page, browser, url }) {
     mapping: { top: { parent: null, message: null }, q: node("top", "user", "Why?"), a1: node("q", "assistant", "So."), t: node("q", "tool", "?"), a2: node("t", "assistant", `Because of ${title}.`) },
   }));
   await page.evaluate(() => (location.hash = "#/settings"));
-  await page.getByLabel("Import").setInputFiles({ name: "conversations.json", mimeType: "application/json", buffer: Buffer.from(JSON.stringify(theirs)) });
-  await page.getByText("3 imported, 0 were here already.").waitFor();
-  await page.getByRole("button", { name: "Choose some" }).click();
-  const group = page.getByRole("group", { name: "Choose some" });
-  await group.getByLabel("All conversations").check();
-  await group.getByText("3 chosen").waitFor();
+  await page.getByLabel(t("Import")).setInputFiles({ name: "conversations.json", mimeType: "application/json", buffer: Buffer.from(JSON.stringify(theirs)) });
+  await page.getByText(t("3 imported, 0 were here already.")).waitFor();
+  await page.getByRole("button", { name: t("Choose some") }).click();
+  const group = page.getByRole("group", { name: t("Choose some") });
+  await group.getByLabel(t("All conversations")).check();
+  await group.getByText(t("3 chosen")).waitFor();
   await group.getByLabel("Two").uncheck();
   await accessible(page, "chosen");
-  const [file] = await Promise.all([page.waitForEvent("download"), group.getByRole("button", { name: "Export" }).click()]);
+  const [file] = await Promise.all([page.waitForEvent("download"), group.getByRole("button", { name: t("Export") }).click()]);
   assert.equal(file.suggestedFilename(), "conversations.zip");
-  await group.getByRole("button", { name: "Delete" }).click();
-  await page.getByText("2 conversations were deleted.").waitFor();
+  await group.getByRole("button", { name: t("Delete") }).click();
+  await page.getByText(t("2 conversations were deleted.")).waitFor();
   const titles = async () => (await api(page, "/api/conversations")).conversations.map((each) => each.title).sort();
   assert.deepEqual(await titles(), ["Two"]);
-  await page.getByRole("button", { name: "Undo" }).click();
+  await page.getByRole("button", { name: t("Undo") }).click();
   await group.getByLabel("Three").waitFor();
   await group.getByLabel("One").waitFor();
   assert.deepEqual(await titles(), ["One", "Three", "Two"]);
   await page.getByRole("link", { name: "Two" }).click();
   await page.getByText("Because of Two.").waitFor();
   await page.getByText("2/2").waitFor();
-  const other = await another(browser, url, { locale: "de-DE", colorScheme: "dark", viewport: { width: 320, height: 640 } });
+  const other = await another(browser, url, { viewport: { width: 320, height: 640 } });
   await other.page.goto(`${url}/#/settings`);
-  await other.page.getByRole("button", { name: "Auswählen" }).click();
-  await other.page.getByLabel("Alle Unterhaltungen").check();
+  await other.page.getByRole("button", { name: t("Choose some") }).click();
+  await other.page.getByLabel(t("All conversations")).check();
   await accessible(other.page, "chosen, 320 px");
   assert.ok((await other.page.evaluate(() => document.documentElement.scrollWidth - innerWidth)) <= 0);
   if (process.env.PICTURES) await other.page.screenshot({ path: `${process.env.PICTURES}/chosen-320.png` });
   assert.deepEqual(other.wrong, []);
   // The file has the two that were chosen, as another server sees that has none of them.
   await page.evaluate(() => (location.hash = "#/settings"));
-  await page.getByRole("button", { name: "Delete all" }).click();
-  await page.getByRole("dialog").getByRole("button", { name: "Delete" }).click();
-  await page.getByText("Your conversations will be listed here.").first().waitFor();
+  await page.getByRole("button", { name: t("Delete all") }).click();
+  await page.getByRole("dialog").getByRole("button", { name: t("Delete") }).click();
+  await page.getByText(t("Your conversations will be listed here.")).first().waitFor();
   await page.evaluate(() => (location.hash = "#/settings"));
-  await page.getByLabel("Import").setInputFiles(await file.path());
-  await page.getByText("2 imported, 0 were here already.").waitFor();
+  await page.getByLabel(t("Import")).setInputFiles(await file.path());
+  await page.getByText(t("2 imported, 0 were here already.")).waitFor();
   assert.deepEqual(await titles(), ["One", "Three"]);
 }

@@ -1,6 +1,7 @@
 // What a model writes, as the page shows it.
 import assert from "node:assert/strict";
 import { accessible, answered, axe, messages, say } from "../browser.mjs";
+import { t } from "../words.mjs";
 
 /** Model output that wants to be more than text. */
 export async function hostile({ page, browser }) {
@@ -30,7 +31,7 @@ export async function preview({ page, url, told, wrong }) {
   await answered(page);
   const block = messages(page).last().locator(".code").first();
   const source = await block.locator("pre").innerText();
-  await block.getByRole("button", { name: "Preview", exact: true }).click();
+  await block.getByRole("button", { name: t("Preview"), exact: true }).click();
   const inside = block.frameLocator("iframe");
   const heading = inside.getByRole("heading", { name: "A page" });
   await heading.waitFor();
@@ -50,7 +51,7 @@ export async function preview({ page, url, told, wrong }) {
   assert.equal(await page.evaluate(() => window.hit), undefined);
   await accessible(page, "preview");
   await told("nothing");
-  await block.getByRole("button", { name: "Close the preview" }).click();
+  await block.getByRole("button", { name: t("Close the preview") }).click();
   await block.locator("iframe").waitFor({ state: "detached" });
   wrong.length = 0; // it has what the preview was refused
   const stays = source.replace(/<meta[^>]+>/g, "").replace("top.location =", "").replaceAll("preview.example", "control.example");
@@ -145,7 +146,7 @@ export async function growing({ page }) {
       page.evaluate(() => ({ count: window.count, size: document.querySelector("article:last-of-type .prose-chat")?.textContent.length ?? 0 })),
     ]);
     samples.push({ time: metrics.find((each) => each.name === "TaskDuration").value * 1000, ...now });
-    over = await page.evaluate(() => !document.querySelector("[aria-label=Stop]"));
+    over = (await page.getByRole("button", { name: t("Stop"), exact: true }).count()) === 0;
     await page.waitForTimeout(100);
   }
   const size = samples.at(-1).size;

@@ -1,6 +1,7 @@
 // What goes to the model beside the words of a question.
 import assert from "node:assert/strict";
 import { accessible, another, answered, api, field, lastText, messages, open, say, stored } from "../browser.mjs";
+import { like, t } from "../words.mjs";
 
 const WORDS = "BT /F 12 Tf 50 700 Td (the password is giraffe) Tj ET";
 const PDF = `%PDF-1.4
@@ -20,12 +21,12 @@ startxref
 /** A model that sees nothing is not sent a picture; a text file is told. One that sees and hears is sent both. */
 export async function files({ page, allow }) {
   allow(/ 400 .*\/text$/);
-  const chooser = page.getByLabel("Attach files").first();
+  const chooser = page.getByLabel(t("Attach files")).first();
   const pixel = Buffer.from("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg==", "base64");
   await chooser.setInputFiles({ name: "dot.png", mimeType: "image/png", buffer: pixel });
-  await page.getByText("cannot look at images").waitFor();
-  assert.ok(await page.getByRole("button", { name: "Send", exact: true }).isDisabled());
-  await page.getByRole("button", { name: "Remove dot.png" }).click();
+  await page.getByText(like("noImages")).waitFor();
+  assert.ok(await page.getByRole("button", { name: t("Send"), exact: true }).isDisabled());
+  await page.getByRole("button", { name: t("Remove dot.png") }).click();
   await chooser.setInputFiles({ name: "note.txt", mimeType: "text/plain", buffer: Buffer.from("the magic word is zebra") });
   await page.getByText("note.txt").waitFor();
   await say(page, "Read it");
@@ -38,17 +39,17 @@ export async function files({ page, allow }) {
   await say(page, "Read that");
   await answered(page);
   assert.match(await lastText(page), /the password is giraffe/);
-  await page.getByRole("button", { name: "Parameters" }).click();
-  await page.getByLabel("Temperature").fill("0.3");
-  await page.getByLabel("System prompt").fill("Be brief.");
-  await page.getByRole("heading", { name: "Parameters" }).click();
+  await page.getByRole("button", { name: t("Parameters") }).click();
+  await page.getByLabel(t("Temperature")).fill("0.3");
+  await page.getByLabel(t("System prompt")).fill("Be brief.");
+  await page.getByRole("heading", { name: t("Parameters") }).click();
   await say(page, "Again");
   await answered(page);
   const sent = await lastText(page);
   assert.match(sent, /"temperature":\s?0.3/);
   assert.match(sent, /Be brief/);
   assert.doesNotMatch(sent, /top_p/);
-  await page.getByRole("button", { name: /Choose a model/ }).click();
+  await page.getByRole("button", { name: t("Choose a model") }).click();
   await page.getByRole("button", { name: "watcher" }).click();
   const beep = Buffer.from("RIFF\x24\0\0\0WAVEfmt ", "latin1");
   await chooser.setInputFiles([
@@ -70,26 +71,26 @@ export async function files({ page, allow }) {
 export async function settings({ page, browser, url }) {
   const sent = [];
   page.on("request", (request) => request.url().endsWith("/chat/completions") && sent.push(request.postDataJSON()));
-  await page.getByRole("button", { name: "Parameters" }).click();
-  const panel = page.getByRole("complementary", { name: "Parameters" });
-  await panel.getByLabel("Thinking").selectOption("low");
-  await panel.getByLabel("Seed").fill("7");
-  await panel.getByLabel("JSON schema of answers").fill("{");
+  await page.getByRole("button", { name: t("Parameters") }).click();
+  const panel = page.getByRole("complementary", { name: t("Parameters") });
+  await panel.getByLabel(t("Thinking")).selectOption("low");
+  await panel.getByLabel(t("Seed")).fill("7");
+  await panel.getByLabel(t("JSON schema of answers")).fill("{");
   await panel.getByRole("heading").click();
-  await panel.getByText("The schema is not JSON").waitFor();
+  await panel.getByText(like("schemaWrong")).waitFor();
   await accessible(page, "parameters");
-  await panel.getByLabel("JSON schema of answers").fill('{"type": "object"}');
+  await panel.getByLabel(t("JSON schema of answers")).fill('{"type": "object"}');
   await panel.getByRole("heading").click();
-  await panel.getByRole("button", { name: "Save" }).click();
+  await panel.getByRole("button", { name: t("Save") }).click();
   await page.getByRole("dialog").getByRole("textbox").fill("careful");
   await page.keyboard.press("Enter");
-  await panel.getByRole("button", { name: "Delete the preset" }).waitFor();
+  await panel.getByRole("button", { name: t("Delete the preset") }).waitFor();
   await say(page, "Hi");
   await answered(page);
   await page.goto(`${url}/#/chat`);
   await page.reload();
-  await page.getByRole("button", { name: "Parameters" }).click();
-  await panel.getByLabel("Preset").selectOption("careful");
+  await page.getByRole("button", { name: t("Parameters") }).click();
+  await panel.getByLabel(t("Preset")).selectOption("careful");
   await say(page, "Hello");
   await answered(page);
   assert.equal(sent.length, 2);
@@ -101,13 +102,13 @@ export async function settings({ page, browser, url }) {
   }
   const device = await another(browser, url);
   await device.page.goto(url);
-  await device.page.getByRole("button", { name: "Parameters" }).click();
-  const theirs = device.page.getByRole("complementary", { name: "Parameters" }).getByLabel("Preset");
+  await device.page.getByRole("button", { name: t("Parameters") }).click();
+  const theirs = device.page.getByRole("complementary", { name: t("Parameters") }).getByLabel(t("Preset"));
   await theirs.selectOption("careful");
-  await panel.getByRole("button", { name: "Delete the preset" }).click();
+  await panel.getByRole("button", { name: t("Delete the preset") }).click();
   await theirs.getByText("careful").waitFor({ state: "detached" });
   assert.deepEqual(device.wrong, []);
-  await panel.getByRole("button", { name: "Close" }).click();
+  await panel.getByRole("button", { name: t("Close") }).click();
   await field(page).fill("/su");
   await page.getByRole("option", { name: "/summarize" }).waitFor();
   await accessible(page, "commands");
@@ -122,13 +123,13 @@ export async function settings({ page, browser, url }) {
 
 /** A tool that writes is asked for: once, for a chat, always, or not; one that reads is not. */
 export async function tools({ page, url, told }) {
-  const question = page.getByRole("group", { name: "May write_file run?" });
+  const question = page.getByRole("group", { name: like("mayRun", { name: "write_file" }) });
   const begin = async () => {
-    await page.getByRole("button", { name: "Tools" }).click();
+    await page.getByRole("button", { name: t("Tools") }).click();
     for (const name of ["Write file", "Read file"]) await page.getByRole("checkbox", { name }).check();
     await page.keyboard.press("Escape");
     await field(page).fill("Write it down");
-    await page.getByRole("button", { name: "Send", exact: true }).click();
+    await page.getByRole("button", { name: t("Send"), exact: true }).click();
   };
   await begin();
   await question.waitFor();
@@ -137,19 +138,19 @@ export async function tools({ page, url, told }) {
   await page.reload();
   await question.waitFor();
   await told("asked");
-  await question.getByRole("button", { name: "In this chat" }).click();
+  await question.getByRole("button", { name: t("In this chat") }).click();
   await page.getByText("All is written.").waitFor(); // what reads, and the second writing, were not asked for
   await told("written");
   const tree = await stored(page);
   assert.deepEqual(tree.map((each) => each.role), ["user", "assistant", "tool", "assistant", "tool", "assistant", "tool", "assistant"]);
   assert.equal(tree[2].tool_call_id, tree[1].tool_calls[0].id);
   assert.match(tree[4].content, /hi/);
-  for (const word of ["No", "Always", ""]) {
+  for (const word of [t("No"), t("Always"), ""]) {
     await page.goto(`${url}/#/chat`);
-    await page.getByRole("heading", { name: "What can I do for you?" }).waitFor();
+    await page.getByRole("heading", { name: t("What can I do for you?") }).waitFor();
     await begin();
     if (word) await question.getByRole("button", { name: word, exact: true }).click();
-    if (word === "No") {
+    if (word === t("No")) {
       await page.waitForFunction(() => document.querySelectorAll("article").length === 6); // it asks for the next one
       await question.waitFor();
       assert.match((await stored(page))[2].content, /not allow/);
@@ -158,28 +159,28 @@ export async function tools({ page, url, told }) {
     }
   }
   await page.goto(`${url}/#/settings`);
-  await page.getByRole("button", { name: "Ask again before write_file runs" }).click();
-  await page.getByText("Tools that run without a question").waitFor({ state: "detached" });
+  await page.getByRole("button", { name: t("Ask again before write_file runs") }).click();
+  await page.getByText(t("Tools that run without a question")).waitFor({ state: "detached" });
 }
 
 /** A prompt of an MCP server becomes the question, and a resource an attached text; its tools are asked for. */
 export async function mcp({ page }) {
-  const open = () => page.getByRole("button", { name: "Prompts and resources" }).click();
+  const open = () => page.getByRole("button", { name: t("Prompts and resources") }).click();
   await open();
   await page.getByRole("button", { name: "poem" }).click();
   await accessible(page, "offers");
   await page.getByLabel("topic").fill("zebras");
-  await page.getByRole("button", { name: "Insert" }).click();
+  await page.getByRole("button", { name: t("Insert") }).click();
   await page.waitForFunction(() => document.querySelector("form textarea").value === "Write a poem about zebras.");
   await open();
   await page.getByRole("button", { name: "notes" }).click();
   await page.getByText("notes.txt").waitFor();
-  await page.getByRole("button", { name: "Tools" }).click();
+  await page.getByRole("button", { name: t("Tools") }).click();
   await page.getByRole("checkbox", { name: /echo/i }).first().check();
   await page.keyboard.press("Escape");
-  await page.getByRole("button", { name: "Send", exact: true }).click();
-  const question = page.getByRole("group", { name: "May s_echo run?" });
-  await question.getByRole("button", { name: "Once" }).click();
+  await page.getByRole("button", { name: t("Send"), exact: true }).click();
+  const question = page.getByRole("group", { name: like("mayRun", { name: "s_echo" }) });
+  await question.getByRole("button", { name: t("Once") }).click();
   await page.getByText("All is said.").waitFor();
   const [asked, , result] = await stored(page);
   assert.equal(asked.content, "Write a poem about zebras.");
@@ -206,39 +207,39 @@ export async function dialogs({ page, url, told }) {
     await dialog.waitFor({ state: "detached" });
     assert.equal(await focused(page), before);
   };
-  await page.getByRole("button", { name: "Parameters" }).click();
-  const panel = page.getByRole("complementary", { name: "Parameters" });
-  await left(panel.getByRole("button", { name: "Save" }));
+  await page.getByRole("button", { name: t("Parameters") }).click();
+  const panel = page.getByRole("complementary", { name: t("Parameters") });
+  await left(panel.getByRole("button", { name: t("Save") }));
   assert.deepEqual((await api(page, "/api/conversations")).presets, {});
-  const before = await opened(panel.getByRole("button", { name: "Save" }));
+  const before = await opened(panel.getByRole("button", { name: t("Save") }));
   await page.keyboard.type("careful");
   await page.keyboard.press("Enter");
-  await panel.getByRole("button", { name: "Delete the preset" }).waitFor();
+  await panel.getByRole("button", { name: t("Delete the preset") }).waitFor();
   assert.equal(await focused(page), before);
   assert.deepEqual(Object.keys((await api(page, "/api/conversations")).presets), ["careful"]);
-  await panel.getByRole("button", { name: "Close" }).click();
+  await panel.getByRole("button", { name: t("Close") }).click();
   await say(page, "Hi");
   await answered(page);
   await page.goto(`${url}/#/settings`);
-  await left(page.getByRole("button", { name: "Delete all" }));
+  await left(page.getByRole("button", { name: t("Delete all") }));
   assert.equal((await api(page, "/api/conversations")).conversations.length, 1);
   await page.goto(`${url}/#/models`);
   const card = messages(page).filter({ hasText: "acme/big" });
-  await left(card.getByRole("button", { name: "Delete" }));
+  await left(card.getByRole("button", { name: t("Delete") }));
   await told("kept");
-  await opened(card.getByRole("button", { name: "Delete" }));
-  await dialog.getByRole("button", { name: "Delete" }).click();
+  await opened(card.getByRole("button", { name: t("Delete") }));
+  await dialog.getByRole("button", { name: t("Delete") }).click();
   await card.waitFor({ state: "detached" });
 }
 
 /** The question has the focus and is read out, no key on its way answers it, and "Always" stands apart from "Once". */
 export async function permission({ page, told }) {
-  await page.getByRole("button", { name: "Tools" }).click();
+  await page.getByRole("button", { name: t("Tools") }).click();
   await page.getByRole("checkbox", { name: "Write file" }).check();
   await page.keyboard.press("Escape");
   await field(page).fill("Write it down");
   await page.keyboard.press("Enter");
-  const question = page.getByRole("group", { name: "May write_file run?" });
+  const question = page.getByRole("group", { name: like("mayRun", { name: "write_file" }) });
   await question.waitFor();
   await page.waitForFunction(() => document.activeElement.matches("[role=group]") && document.activeElement.querySelector("[role=alert]"));
   assert.match(await page.getByRole("alert").innerText(), /write_file/);
@@ -251,11 +252,11 @@ export async function permission({ page, told }) {
     await page.keyboard.press("Tab");
     order.push(await focused(page));
   }
-  const buttons = ["Once", "In this chat", "No", "Always"].map((name) => question.getByRole("button", { name, exact: true }));
+  const buttons = ["Once", "In this chat", "No", "Always"].map((name) => question.getByRole("button", { name: t(name), exact: true }));
   assert.deepEqual(order, await Promise.all(buttons.map((each) => each.innerText())));
   const boxes = await Promise.all(buttons.map((each) => each.boundingBox()));
   for (const box of boxes.slice(0, 3)) assert.ok(boxes[3].y > box.y + box.height + 8, "Always stands beside another");
-  await question.getByText("It then runs without a question in every chat of this browser").waitFor();
+  await question.getByText(t("It then runs without a question in every chat of this browser")).waitFor();
   await page.keyboard.press("Shift+Tab");
   await page.keyboard.press("Enter"); // No
   await messages(page).last().getByText("Fine.").waitFor();

@@ -2,6 +2,7 @@
 import assert from "node:assert/strict";
 import { createServer, request } from "node:http";
 import { accessible, another, answered, field, messages, say } from "../browser.mjs";
+import { t } from "../words.mjs";
 
 /** Every screen in both themes and both languages, at phone width as well, and nothing scrolls sideways. */
 export async function screens({ browser, url }) {
@@ -74,7 +75,7 @@ export async function prefix({ browser, url }) {
     await page.reload();
     await messages(page).last().locator(".prose-chat p").waitFor();
     await page.goto(`${place}#/models`);
-    await page.getByText("Loaded", { exact: true }).waitFor();
+    await page.getByText(t("Loaded"), { exact: true }).waitFor();
     assert.deepEqual(wrong, []);
     await context.close();
   } finally {
@@ -86,12 +87,12 @@ export async function prefix({ browser, url }) {
 /** Plain http on an address that is not this machine's own, in a network with nothing else in it. */
 export async function lan({ page, allow }) {
   allow(/ 401 /, /Cross-Origin-Opener-Policy/);
-  await page.getByLabel("API key").fill("secret");
-  await page.getByRole("button", { name: "Continue" }).click();
+  await page.getByLabel(t("API key")).fill("secret");
+  await page.getByRole("button", { name: t("Continue") }).click();
   await say(page, "Code");
   await answered(page);
-  await messages(page).last().getByRole("button", { name: "Copy the code" }).click();
-  await page.getByText("Copied").waitFor();
+  await messages(page).last().getByRole("button", { name: t("Copy the code") }).click();
+  await page.getByText(t("Copied")).waitFor();
   await field(page).click();
   await page.keyboard.press("Control+V");
   await page.waitForFunction(() => document.querySelector("form textarea").value.includes("def f"));
@@ -100,19 +101,19 @@ export async function lan({ page, allow }) {
     await page.getByRole("heading", { level: 1 }).waitFor();
   }
   await page.evaluate(() => (location.hash = "#/settings"));
-  const [file] = await Promise.all([page.waitForEvent("download"), page.getByRole("button", { name: "Export all" }).click()]);
+  const [file] = await Promise.all([page.waitForEvent("download"), page.getByRole("button", { name: t("Export all") }).click()]);
   assert.match(file.suggestedFilename(), /\.jsonl$/);
 }
 
 /** A key is asked for once, and kept. */
 export async function key({ page, allow }) {
   allow(/ 401 /);
-  await page.getByLabel("API key").fill("wrong");
-  await page.getByRole("button", { name: "Continue" }).click();
-  await page.getByText("does not accept that key").waitFor();
+  await page.getByLabel(t("API key")).fill("wrong");
+  await page.getByRole("button", { name: t("Continue") }).click();
+  await page.getByText(t("The server does not accept that key.")).waitFor();
   await accessible(page, "key");
-  await page.getByLabel("API key").fill("secret");
-  await page.getByRole("button", { name: "Continue" }).click();
+  await page.getByLabel(t("API key")).fill("secret");
+  await page.getByRole("button", { name: t("Continue") }).click();
   await field(page).waitFor();
   await page.reload();
   await say(page, "Hi");
@@ -148,15 +149,15 @@ export async function large({ page, url }) {
     new PerformanceObserver((list) => window.tasks.push(...list.getEntries().map((entry) => entry.duration))).observe({ entryTypes: ["longtask"] });
   });
   await field(page).fill("Count");
-  await page.getByRole("button", { name: "Send", exact: true }).click();
-  await page.getByRole("button", { name: "Stop" }).waitFor();
+  await page.getByRole("button", { name: t("Send"), exact: true }).click();
+  await page.getByRole("button", { name: t("Stop") }).waitFor();
   await messages(page).last().getByText("Once upon a time").waitFor();
   await page.waitForTimeout(1000);
   await page.evaluate(() => (window.tasks.length = 0));
   await page.waitForTimeout(10_000);
   const tasks = await page.evaluate(() => window.tasks);
-  await page.getByRole("button", { name: "Stop" }).click();
-  await page.getByText("You stopped this answer.").waitFor();
+  await page.getByRole("button", { name: t("Stop") }).click();
+  await page.getByText(t("You stopped this answer.")).waitFor();
   const rounded = (all) => all.map((each) => Math.round(each)).join(", ");
   console.log(`opens in ${rounded(times)} ms, with ${shown} messages and ${nodes} nodes; tasks over 50 ms in ten seconds: ${rounded(tasks) || "none"}`);
 }

@@ -1,10 +1,11 @@
 // The first minutes, and what an answer says of itself while it comes.
 import assert from "node:assert/strict";
 import { accessible, answered, api, field, messages, say } from "../browser.mjs";
+import { like, t } from "../words.mjs";
 
-const WISHES = ["Fast", "Balanced", "Best that fits"];
-const welcome = (page) => page.getByRole("heading", { name: "Welcome. First you need a model." });
-const greeting = (page) => page.getByRole("heading", { name: "What can I do for you?" });
+const WISHES = ["Fast", "Balanced", "Best that fits"].map(t);
+const welcome = (page) => page.getByRole("heading", { name: t("Welcome. First you need a model.") });
+const greeting = (page) => page.getByRole("heading", { name: t("What can I do for you?") });
 const card = (page, wish) => page.getByRole("article", { name: wish, exact: true });
 
 /** With the demo alone the cards come first; somebody who wants the chat has it, from then on. */
@@ -15,31 +16,31 @@ export async function dismissed({ page, url }) {
   await page.goto(`${url}/?watched`);
   await welcome(page).waitFor();
   assert.ok(!(await page.evaluate(() => window.flashed)), "a chat was shown first");
-  for (const wish of WISHES) await card(page, wish).getByRole("button", { name: /^Download [\d.]+ [GM]B$/ }).waitFor();
+  for (const wish of WISHES) await card(page, wish).getByRole("button", { name: like("getIt") }).waitFor();
   const top = async (place) => (await place.boundingBox()).y;
-  assert.ok((await top(card(page, "Fast"))) < (await top(page.getByRole("heading", { name: "Or try the demo" }))));
+  assert.ok((await top(card(page, t("Fast")))) < (await top(page.getByRole("heading", { name: t("Or try the demo") }))));
   await accessible(page, "welcome with the demo");
-  await page.getByRole("link", { name: "Not now, go to the chat" }).click();
+  await page.getByRole("link", { name: t("Not now, go to the chat") }).click();
   await greeting(page).waitFor();
   await page.goto(url);
   await page.reload();
   await greeting(page).waitFor();
-  await page.getByText("Where does my text go?").click();
-  await page.getByRole("link", { name: "Get a real model" }).click();
+  await page.getByText(t("Where does my text go?")).click();
+  await page.getByRole("link", { name: t("Get a real model") }).click();
   await welcome(page).waitFor();
 }
 
 /** A question to the demo is one click; afterwards the way to the cards stays, and the chat is the first thing. */
 export async function tried({ page, url }) {
   await welcome(page).waitFor();
-  await page.getByRole("button", { name: "What is Llama Appliance?" }).click();
+  await page.getByRole("button", { name: t("What is Llama Appliance?") }).click();
   await answered(page);
-  await page.getByRole("link", { name: "Get a real model" }).waitFor();
+  await page.getByRole("link", { name: t("Get a real model") }).waitFor();
   await page.evaluate(() => localStorage.clear()); // another browser
   await page.goto(`${url}/?again`);
   await greeting(page).waitFor();
   await page.goto(`${url}/#/models`);
-  await messages(page).first().getByText("A tiny model that comes with the program").waitFor();
+  await messages(page).first().getByText(like("demoWhat")).waitFor();
   for (const wish of WISHES) await card(page, wish).waitFor();
   await page.getByText(/llama-appliance.models$/).first().waitFor(); // the folder for files of one's own
   await accessible(page, "models with the demo");
@@ -47,26 +48,26 @@ export async function tried({ page, url }) {
 
 /** A model that has come is what a new chat talks to, though the demo is loaded; and nothing but a name is a name. */
 export async function real({ page, url }) {
-  await page.getByRole("button", { name: "What is Llama Appliance?" }).click();
+  await page.getByRole("button", { name: t("What is Llama Appliance?") }).click();
   await answered(page);
   await page.goto(`${url}/#/models`);
   const asked = [];
   page.on("request", (request) => request.method() === "POST" && asked.push(request.url()));
   const complaints = []; // of the pattern
   page.on("console", (message) => /pattern|regular/i.test(message.text()) && complaints.push(message.text()));
-  const name = page.getByLabel("Get a model from Hugging Face");
+  const name = page.getByLabel(t("Get a model from Hugging Face"));
   for (const [text, right] of [["gemma", false], ["acme/", false], ["a/b/c", false], ["acme/big-GGUF:Q8_0 ", true]]) {
     await name.fill(text);
     assert.equal(await name.evaluate((field) => field.validity.valid), right, text);
     if (right) break;
-    await page.getByRole("button", { name: "Download", exact: true }).click();
+    await page.getByRole("button", { name: t("Download"), exact: true }).click();
   }
   assert.deepEqual([asked, complaints], [[], []]);
-  await page.getByRole("button", { name: "Download", exact: true }).click();
-  await messages(page).filter({ hasText: "acme/big" }).getByRole("button", { name: "Chat" }).waitFor();
+  await page.getByRole("button", { name: t("Download"), exact: true }).click();
+  await messages(page).filter({ hasText: "acme/big" }).getByRole("button", { name: t("Chat") }).waitFor();
   await page.goto(`${url}/#/chat`);
   await greeting(page).waitFor();
-  await page.getByText("Help me plan a weekend without screens.").waitFor();
+  await page.getByText(t("Help me plan a weekend without screens.")).waitFor();
   await say(page, "Hi");
   await answered(page);
   assert.match((await messages(page).last().innerText()).replace(/\s+/g, " "), /acme\/big/);
@@ -76,15 +77,15 @@ export async function real({ page, url }) {
 export async function carried({ page, url, told, allow }) {
   allow(/ 502 .*\/hub\/search/);
   await welcome(page).waitFor();
-  await page.getByRole("searchbox", { name: "Search Hugging Face for models" }).fill("big");
-  await page.getByRole("button", { name: "Search", exact: true }).click();
+  await page.getByRole("searchbox", { name: t("Search Hugging Face for models") }).fill("big");
+  await page.getByRole("button", { name: t("Search"), exact: true }).click();
   await page.getByRole("button", { name: /acme\/big-GGUF/ }).waitFor();
   await told("gone");
-  await page.getByRole("button", { name: "Search", exact: true }).click();
-  await page.getByText("This server does not reach Hugging Face at the moment").waitFor();
+  await page.getByRole("button", { name: t("Search"), exact: true }).click();
+  await page.getByText(like("hubAway")).waitFor();
   assert.equal(await page.getByRole("alert").count(), 0);
-  await page.getByRole("button", { name: "Show the files to fetch elsewhere" }).click();
-  assert.match(await page.evaluate(() => document.activeElement.textContent), /^This server reaches no hub/);
+  await page.getByRole("button", { name: t("Show the files to fetch elsewhere") }).click();
+  assert.match(await page.evaluate(() => document.activeElement.textContent), like("offline"));
   await page.goto(`${url}/?offline#/models`);
   const { data, folder, hub, online } = await api(page, "/api/recommended");
   assert.equal(online, false);
@@ -93,14 +94,14 @@ export async function carried({ page, url, told, allow }) {
     const { file, repository, sha256 } = data[at].model;
     const facts = [`${hub}/${repository}/resolve/main/${file}`, sha256, folder];
     for (const fact of facts) await card(page, wish).getByText(fact, { exact: true }).waitFor();
-    await card(page, wish).getByText(/^File \([\d.]+ [GM]B\)$/).waitFor();
+    await card(page, wish).getByText(new RegExp(`^${t("File")} \\([\\d.,]+ [GM]B\\)$`)).waitFor();
     await card(page, wish).getByText(file, { exact: true }).waitFor();
-    await card(page, wish).getByRole("button", { name: "Copy these details" }).click();
-    await card(page, wish).getByRole("button", { name: "Copied" }).waitFor();
+    await card(page, wish).getByRole("button", { name: t("Copy these details") }).click();
+    await card(page, wish).getByRole("button", { name: t("Copied") }).waitFor();
     const copied = await page.evaluate(() => navigator.clipboard.readText());
     for (const fact of facts) assert.ok(copied.includes(fact), `${fact} in ${copied}`);
   }
-  assert.equal(await page.getByRole("button", { name: /Download/ }).count(), 0);
+  assert.equal(await page.getByRole("button", { name: like("getIt") }).count(), 0);
   await accessible(page, "offline");
 }
 
@@ -129,19 +130,19 @@ export async function phases({ page }) {
   await page.getByText("Once upon a time a").waitFor();
   assert.equal(await caret(messages(page).last().locator("p").first()), '""');
   await page.clock.fastForward(30_000);
-  await page.getByText(/Nothing new from the model · for 3\d sec/).waitFor();
+  await page.getByText(new RegExp(`${t("Nothing new from the model")} · ${like("timePassed").source}`)).waitFor();
   assert.equal(await caret(messages(page).last().locator("p").first()), "none");
   await accessible(page, "phases");
   const said = await page.evaluate(() => window.said);
   const seen = said.map((line) => line.split(":")[0]).filter((phase, at, all) => phase !== all[at - 1] && phase !== "waiting");
   assert.deepEqual(seen, ["loading", "reading", "answering", "silent"], said.join("\n"));
-  assert.ok(said.some((line) => /^loading: Loading the model · \d+% · \d sec left$/.test(line)), said.join("\n"));
-  assert.ok(said.some((line) => /^reading: Reading the conversation · [1-9]0%$/.test(line)), said.join("\n"));
+  assert.ok(said.some((line) => new RegExp(`^loading: ${t("Loading the model")} · \\d+\\s?% · ${like("timeLeft").source}$`).test(line)), said.join("\n"));
+  assert.ok(said.some((line) => new RegExp(`^reading: ${t("Reading the conversation")} · [1-9]0\\s?%$`).test(line)), said.join("\n"));
   const announced = await page.evaluate(() => window.announced);
   assert.deepEqual(announced.filter((text) => /\d/.test(text)), []);
-  assert.ok(announced.includes("Nothing new from the model"));
-  await page.getByRole("button", { name: "Stop" }).click();
-  await page.getByText("You stopped this answer.").waitFor();
+  assert.ok(announced.includes(t("Nothing new from the model")));
+  await page.getByRole("button", { name: t("Stop") }).click();
+  await page.getByText(t("You stopped this answer.")).waitFor();
 }
 
 /** Whatever the text ends with, there is one caret, in the element that holds its end or below it. */
@@ -154,8 +155,8 @@ export async function carets({ page }) {
       [...article.querySelectorAll(".prose-chat, .prose-chat *")].filter((each) => getComputedStyle(each, "::after").content === '""').map((each) => each.tagName),
     );
     assert.deepEqual(found, [holder], `turn ${at}`);
-    await page.getByRole("button", { name: "Stop" }).click();
-    await answer.getByText("You stopped this answer.").waitFor();
+    await page.getByRole("button", { name: t("Stop") }).click();
+    await answer.getByText(t("You stopped this answer.")).waitFor();
   }
 }
 
@@ -164,8 +165,8 @@ export async function queued({ page, url }) {
   await page.goto(`${url}/#/models`);
   for (const name of ["other", "small"]) {
     const model = messages(page).filter({ hasText: name });
-    await model.getByRole("button", { name: "Load", exact: true }).click();
-    await model.getByText("Loaded", { exact: true }).waitFor();
+    await model.getByRole("button", { name: t("Load"), exact: true }).click();
+    await model.getByText(t("Loaded"), { exact: true }).waitFor();
   }
   await page.goto(`${url}/#/chat`);
   await greeting(page).waitFor();
@@ -173,15 +174,15 @@ export async function queued({ page, url }) {
   await page.locator("[data-phase=answering]").waitFor({ state: "attached" });
   const waiting = await page.context().newPage();
   await waiting.goto(`${url}/#/models`);
-  await messages(waiting).filter({ hasText: "other" }).getByRole("button", { name: "Chat" }).click();
+  await messages(waiting).filter({ hasText: "other" }).getByRole("button", { name: t("Chat") }).click();
   await watch(waiting);
   await field(waiting).fill("Me too");
   await waiting.keyboard.press("Enter");
-  await waiting.getByText(/^In the queue · place 1 · at least \d sec$/).waitFor();
+  await waiting.getByText(new RegExp(`^${t("In the queue")} · ${t("place 1")} · ${like("timeAtLeast").source}$`)).waitFor();
   const third = await page.context().newPage();
   await third.goto(waiting.url());
-  await third.getByText(/^In the queue · place 1/).waitFor();
-  await page.getByRole("button", { name: "Stop" }).click();
+  await third.getByText(`${t("In the queue")} · ${t("place 1")}`).waitFor();
+  await page.getByRole("button", { name: t("Stop") }).click();
   await waiting.locator("[data-phase=answering]").waitFor({ state: "attached" });
   const said = await waiting.evaluate(() => window.said);
   assert.ok(said.some((line) => line.startsWith("loading: ")), said.join("\n"));

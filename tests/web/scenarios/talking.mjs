@@ -1,25 +1,26 @@
 // Conversations: what is said, kept, stopped and branched.
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
-import { accessible, another, answered, field, lastText, messages, press, say, stored } from "../browser.mjs";
+import { accessible, another, answered, field, idle, lastText, messages, press, say, stored } from "../browser.mjs";
+import { like, t } from "../words.mjs";
 
 /** A conversation with the starter model: stream, edit, branch, regenerate, fork, delete, undo, search. */
 export async function chat({ page, browser, url }) {
-  await page.getByRole("link", { name: "Not now, go to the chat" }).click();
+  await page.getByRole("link", { name: t("Not now, go to the chat") }).click();
   await say(page, "Hello! What can you do?");
   await answered(page);
   const first = await lastText(page);
   assert.ok(first.length > 10, first);
   await page.waitForURL(/#\/chat\/[0-9a-f-]{36}$/);
-  await press(page, "Another answer");
+  await press(page, t("Another answer"));
   await page.getByText("2/2").waitFor();
   await answered(page);
-  await messages(page).last().getByRole("button", { name: "Previous version" }).click();
+  await messages(page).last().getByRole("button", { name: t("Previous version") }).click();
   await page.getByText("1/2").waitFor();
   await messages(page).first().hover();
-  await messages(page).first().getByRole("button", { name: "Edit" }).click();
-  await page.getByRole("textbox", { name: "Edit" }).fill("What is a llama?");
-  await messages(page).first().getByRole("button", { name: "Send" }).click();
+  await messages(page).first().getByRole("button", { name: t("Edit") }).click();
+  await page.getByRole("textbox", { name: t("Edit") }).fill("What is a llama?");
+  await messages(page).first().getByRole("button", { name: t("Send") }).click();
   await messages(page).first().getByText("2/2").waitFor();
   await answered(page);
   const tree = await stored(page);
@@ -28,12 +29,12 @@ export async function chat({ page, browser, url }) {
   const device = await another(browser, page.url());
   await device.page.goto(page.url());
   await device.page.getByText("What is a llama?").first().waitFor();
-  await press(page, "Delete");
-  await page.getByRole("button", { name: "Undo" }).click();
+  await press(page, t("Delete"));
+  await page.getByRole("button", { name: t("Undo") }).click();
   await page.waitForFunction(() => document.querySelectorAll("article").length === 2);
-  await press(page, "New chat from here");
+  await press(page, t("New chat from here"));
   await page.waitForFunction((before) => location.href !== before, device.page.url());
-  await page.getByRole("searchbox", { name: "Search conversations" }).fill("llam");
+  await page.getByRole("searchbox", { name: t("Search conversations") }).fill("llam");
   await page.locator("nav mark").first().waitFor();
   assert.deepEqual(device.wrong, []);
   const title = await page.evaluate(() => document.title);
@@ -59,10 +60,10 @@ export async function resume({ page, browser, url }) {
   await messages(device.page).last().locator(".prose-chat p").waitFor();
   await field(page).fill("Afterwards");
   await page.keyboard.press("Enter");
-  await page.getByText("Next:").waitFor();
-  await page.getByRole("button", { name: "Do not send it" }).click();
-  await device.page.getByRole("button", { name: "Stop" }).click();
-  await page.getByText("You stopped this answer.").waitFor();
+  await page.getByText(t("Next:")).waitFor();
+  await page.getByRole("button", { name: t("Do not send it") }).click();
+  await device.page.getByRole("button", { name: t("Stop") }).click();
+  await page.getByText(t("You stopped this answer.")).waitFor();
   const shown = await lastText(page);
   const [, kept] = await stored(page);
   assert.equal(kept.state, "stopped");
@@ -93,12 +94,12 @@ export async function killed({ page, told, allow }) {
   await messages(page).last().locator(".prose-chat p").waitFor();
   await page.waitForTimeout(2500); // longer than an answer may go unnoted
   await told("kill");
-  await page.getByText("The server cannot be reached.", { exact: false }).first().waitFor();
+  await page.getByText(t("The server cannot be reached."), { exact: false }).first().waitFor();
   assert.ok((await lastText(page)).length > 5);
   await told("start");
-  await page.getByText("The answer was cut short.", { exact: false }).waitFor();
+  await page.getByText(t("The answer was cut short. You can continue it.")).waitFor();
   assert.ok((await lastText(page)).length > 5);
-  await press(page, "Continue the answer");
+  await press(page, t("Continue the answer"));
   await answered(page);
 }
 
@@ -107,13 +108,13 @@ export async function engine({ page, told }) {
   await say(page, "Count");
   await messages(page).last().getByText("Once upon a").waitFor();
   await told("kill");
-  await page.getByText("The answer failed").waitFor();
+  await page.getByText(t("The answer failed")).waitFor();
   await page.getByText("killed by SIGKILL", { exact: false }).waitFor();
   const before = (await lastText(page)).trim();
   assert.ok(before.length > 5);
-  await press(page, "Continue the answer");
-  await page.getByRole("button", { name: "Stop" }).waitFor();
-  await page.getByRole("button", { name: "Stop" }).waitFor({ state: "detached", timeout: 60_000 });
+  await press(page, t("Continue the answer"));
+  await page.getByRole("button", { name: t("Stop") }).waitFor();
+  await page.getByRole("button", { name: t("Stop") }).waitFor({ state: "detached", timeout: 60_000 });
   const [, answer] = await stored(page);
   assert.ok(answer.content.startsWith(before), answer.content);
   assert.ok(answer.content.length > before.length);
@@ -129,47 +130,47 @@ export async function here({ page, browser, url }) {
   await answered(page);
   const text = await lastText(page);
   assert.ok(text.length > 50);
-  await press(page, "Another answer");
+  await press(page, t("Another answer"));
   await page.getByText("2/2").waitFor();
   await answered(page);
-  await messages(page).last().getByRole("button", { name: "Previous version" }).click();
+  await messages(page).last().getByRole("button", { name: t("Previous version") }).click();
   await page.getByText("1/2").waitFor();
   const tab = await page.context().newPage();
   await tab.goto(page.url());
   await messages(tab).last().getByText("1/2").waitFor();
   assert.equal(await lastText(tab), text);
-  await press(tab, "Delete");
-  await tab.getByRole("button", { name: "Undo" }).click();
+  await press(tab, t("Delete"));
+  await tab.getByRole("button", { name: t("Undo") }).click();
   await page.waitForFunction(() => document.querySelectorAll("article").length === 2);
-  const chooser = page.getByLabel("Attach files").first();
+  const chooser = page.getByLabel(t("Attach files")).first();
   await chooser.setInputFiles({ name: "note.txt", mimeType: "text/plain", buffer: Buffer.from("zebra") });
   await page.getByText("note.txt").waitFor();
   await say(page, "Read it");
   await answered(page);
-  await page.getByRole("searchbox", { name: "Search conversations" }).fill("read");
+  await page.getByRole("searchbox", { name: t("Search conversations") }).fill("read");
   await page.locator("nav mark").first().waitFor();
-  await page.getByRole("searchbox", { name: "Search conversations" }).fill("");
-  await page.getByRole("button", { name: "Parameters" }).click();
-  await page.getByRole("button", { name: "Save" }).click();
+  await page.getByRole("searchbox", { name: t("Search conversations") }).fill("");
+  await page.getByRole("button", { name: t("Parameters") }).click();
+  await page.getByRole("button", { name: t("Save") }).click();
   await page.getByRole("dialog").getByRole("textbox").fill("careful");
   await page.keyboard.press("Enter");
-  await page.getByRole("button", { name: "Delete the preset" }).waitFor();
+  await page.getByRole("button", { name: t("Delete the preset") }).waitFor();
   await page.reload();
-  await page.getByRole("button", { name: "Parameters" }).click();
-  await page.getByLabel("Preset").selectOption("careful");
-  await page.getByRole("complementary", { name: "Parameters" }).getByRole("button", { name: "Close" }).click();
+  await page.getByRole("button", { name: t("Parameters") }).click();
+  await page.getByLabel(t("Preset")).selectOption("careful");
+  await page.getByRole("complementary", { name: t("Parameters") }).getByRole("button", { name: t("Close") }).click();
   const shown = await messages(page).evaluateAll((all) => all.map((each) => each.dataset.message));
   const device = await another(browser, url);
   await device.page.goto(url);
-  await device.page.getByText("Your conversations will be listed here.").waitFor();
+  await device.page.getByText(t("Your conversations will be listed here.")).waitFor();
   await page.goto(`${url}/#/settings`);
-  await page.getByText("this browser keeps them", { exact: false }).waitFor();
-  const [download] = await Promise.all([page.waitForEvent("download"), page.getByRole("button", { name: "Export all" }).click()]);
+  await page.getByText(t("This server keeps no conversations; this browser keeps them, for itself alone.")).waitFor();
+  const [download] = await Promise.all([page.waitForEvent("download"), page.getByRole("button", { name: t("Export all") }).click()]);
   const file = { name: download.suggestedFilename(), mimeType: "", buffer: readFileSync(await download.path()) };
   assert.match(file.name, /^Count_.*\.jsonl$/);
   for (const said of ["1 imported, 0 were here already.", "0 imported, 1 were here already."]) {
     await device.page.goto(`${url}/#/settings`);
-    await device.page.getByLabel("Import").setInputFiles(file);
+    await device.page.getByLabel(t("Import")).setInputFiles(file);
     await device.page.getByText(said).waitFor();
   }
   await device.page.getByRole("link", { name: "Count" }).click();
@@ -181,9 +182,9 @@ export async function here({ page, browser, url }) {
   await press(device.page, "Another answer");
   assert.match((await asked).postData(), /zebra/); // the file came along
   assert.deepEqual(device.wrong, []);
-  await page.getByRole("button", { name: "Delete all" }).click();
-  await page.getByRole("dialog").getByRole("button", { name: "Delete" }).click();
-  await page.getByText("Your conversations will be listed here.").waitFor();
+  await page.getByRole("button", { name: t("Delete all") }).click();
+  await page.getByRole("dialog").getByRole("button", { name: t("Delete") }).click();
+  await page.getByText(t("Your conversations will be listed here.")).waitFor();
 }
 
 /** A random walk through a conversation: what is shown and what is stored is what a small model of the tree says. */
@@ -232,20 +233,20 @@ export async function walk({ page, seed }) {
     async stop() {
       const parent = leaf;
       await say(page, `question ${nodes.size}`);
-      await page.getByRole("button", { name: "Stop" }).click({ timeout: 5_000 }).catch(() => undefined); // it may be done
+      await page.getByRole("button", { name: t("Stop") }).click({ timeout: 5_000 }).catch(() => undefined); // it may be done
       await grew(parent, "user", "assistant");
     },
     async edit() {
       const id = some("user");
-      await click(id, "Edit");
-      await page.getByRole("textbox", { name: "Edit" }).fill(`edited ${nodes.size}`);
-      await article(id).getByRole("button", { name: "Send" }).click();
+      await click(id, t("Edit"));
+      await page.getByRole("textbox", { name: t("Edit") }).fill(`edited ${nodes.size}`);
+      await article(id).getByRole("button", { name: t("Send") }).click();
       await page.waitForFunction((id) => !document.querySelector(`article[data-message="${id}"]`), id);
       await grew(nodes.get(id).parent, "user", "assistant");
     },
     async again() {
       const id = some("assistant");
-      await click(id, "Another answer");
+      await click(id, t("Another answer"));
       await page.waitForFunction((id) => !document.querySelector(`article[data-message="${id}"]`), id);
       await grew(nodes.get(id).parent, "assistant");
     },
@@ -260,9 +261,9 @@ export async function walk({ page, seed }) {
     },
     async remove() {
       const id = pick(path());
-      await click(id, "Delete");
-      await page.getByRole("button", { name: "Undo" }).last().click();
-      await page.getByRole("status").filter({ hasText: "Undo" }).waitFor({ state: "hidden" }).catch(() => undefined);
+      await click(id, t("Delete"));
+      await page.getByRole("button", { name: t("Undo") }).last().click();
+      await page.getByRole("status").filter({ hasText: t("Undo") }).waitFor({ state: "hidden" }).catch(() => undefined);
     },
     async reload() {
       await page.reload();
@@ -290,48 +291,48 @@ export async function long({ page }) {
   await field(page).fill("still here");
   await page.reload();
   await messages(page).last().locator(".prose-chat p").waitFor();
-  await page.getByRole("link", { name: "New chat" }).click();
-  await page.getByRole("heading", { name: "What can I do for you?" }).waitFor();
+  await page.getByRole("link", { name: t("New chat") }).click();
+  await page.getByRole("heading", { name: t("What can I do for you?") }).waitFor();
 }
 
 /** Two models answer one question side by side, and one of them goes on. */
 export async function compare({ page }) {
-  await page.getByRole("button", { name: "Models that answer too" }).click();
+  await page.getByRole("button", { name: t("Models that answer too, side by side") }).click();
   await page.getByRole("checkbox").first().check();
   await page.keyboard.press("Escape");
   await field(page).fill("Who are you?");
-  await page.getByRole("button", { name: "Send", exact: true }).click();
-  const group = page.getByRole("group", { name: "Side by side" });
+  await page.getByRole("button", { name: t("Send"), exact: true }).click();
+  const group = page.getByRole("group", { name: t("Side by side") });
   await page.waitForFunction(() => document.querySelectorAll("[role=group] article").length === 2);
   await answered(page);
   await accessible(page, "side by side");
   const other = await group.getByRole("heading").nth(1).innerText();
-  await group.getByRole("button", { name: "Go on with this answer" }).nth(1).click();
+  await group.getByRole("button", { name: t("Go on with this answer") }).nth(1).click();
   await messages(page).last().getByText("2/2").waitFor();
-  await page.getByRole("button", { name: `Choose a model: ${other}` }).waitFor();
-  await page.getByRole("img", { name: "Answering" }).waitFor({ state: "detached" });
+  await page.getByRole("button", { name: `${t("Choose a model")}: ${other}` }).waitFor();
+  await page.getByRole("img", { name: t("Answering") }).waitFor({ state: "detached" });
   const [, one, two] = await stored(page);
   assert.notEqual(one.model, two.model);
   assert.deepEqual([one.state ?? "done", two.state ?? "done"], ["done", "done"]);
   assert.equal(one.parent, two.parent);
-  await messages(page).last().getByRole("button", { name: "Side by side" }).click();
+  await messages(page).last().getByRole("button", { name: t("Side by side") }).click();
   await group.waitFor();
 }
 
 /** The context's gauge, and the summary in place of what was said. */
 export async function compact({ page }) {
-  await page.getByRole("link", { name: "Not now, go to the chat" }).click();
+  await page.getByRole("link", { name: t("Not now, go to the chat") }).click();
   const sent = [];
   page.on("request", (request) => request.url().endsWith("/chat/completions") && sent.push(request.postDataJSON()));
   for (const text of ["Hello! What can you do?", "Thank you."]) {
     await say(page, text);
     await answered(page);
-    await page.waitForFunction(() => !document.querySelector("[aria-label=Stop]"));
+    await idle(page);
   }
-  await page.getByRole("button", { name: /tokens of the context are in use/ }).click();
+  await page.getByRole("button", { name: like("context") }).click();
   await accessible(page, "context");
-  await page.getByRole("button", { name: "Summarise what was said" }).click();
-  await messages(page).last().getByRole("heading", { name: "Summary of what was said before" }).waitFor();
+  await page.getByRole("button", { name: t("Summarise what was said") }).click();
+  await messages(page).last().getByRole("heading", { name: t("Summary of what was said before") }).waitFor();
   const summary = (await stored(page)).at(-1);
   assert.equal(summary.role, "system");
   await say(page, "And now?");
@@ -344,7 +345,7 @@ export async function compact({ page }) {
   await page.getByText("Thank you.").first().waitFor(); // it stays readable
 }
 
-const used = (page) => page.getByRole("button", { name: /tokens of the context are in use/ });
+const used = (page) => page.getByRole("button", { name: like("context") });
 
 /** A context that is full is not full any more after a summary; a summary that failed can be asked for again. */
 export async function summed({ page, allow }) {
@@ -359,17 +360,17 @@ export async function summed({ page, allow }) {
   for (const text of ["Hi", "long ".repeat(900)]) {
     await say(page, text);
     await answered(page);
-    await page.waitForFunction(() => !document.querySelector("[aria-label=Stop]"));
+    await idle(page);
   }
   await page.waitForFunction(() => document.querySelector("[data-meter]").parentElement.innerText.includes("100 %"));
   const full = await used(page).evaluate((each) => getComputedStyle(each).color);
   const summarise = async () => {
     await used(page).click();
-    await page.getByRole("button", { name: "Summarise what was said" }).click();
+    await page.getByRole("button", { name: t("Summarise what was said") }).click();
   };
   broken = true;
   await summarise();
-  const again = messages(page).last().getByRole("button", { name: "Again", exact: true });
+  const again = messages(page).last().getByRole("button", { name: t("Again"), exact: true });
   await again.waitFor();
   assert.equal((await stored(page)).at(-1).state, "failed");
   broken = false;
@@ -382,5 +383,5 @@ export async function summed({ page, allow }) {
   await page.waitForFunction(() => /^\d %$/.test(document.querySelector("[data-meter]").parentElement.innerText.trim()));
   assert.notEqual(await used(page).evaluate((each) => getComputedStyle(each).color), full);
   await used(page).click();
-  await page.getByText(/^0 for the conversation so far, \d for the last answer/).waitFor();
+  await page.getByText(like("contextParts", { before: 0 })).waitFor();
 }

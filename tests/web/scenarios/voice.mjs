@@ -1,8 +1,9 @@
 // Speech: what is said stands in the field, and answers are read aloud.
 import assert from "node:assert/strict";
 import { accessible, answered, field, messages, say } from "../browser.mjs";
+import { t } from "../words.mjs";
 
-const button = (page) => page.getByRole("button", { name: "Speak", exact: true });
+const button = (page) => page.getByRole("button", { name: t("Speak"), exact: true });
 const records = (page) => page.waitForFunction(() => window.tracks?.some((track) => track.readyState === "live"));
 
 /** Notes every microphone that the page is given. */
@@ -138,7 +139,7 @@ export async function gestures({ page }) {
 /** A microphone that is refused is told with what to do, and the button is as before. */
 export async function refused({ page }) {
   await button(page).press("Enter");
-  await page.getByText("The browser refuses the microphone. Allow it for this page.").waitFor();
+  await page.getByText(t("The browser refuses the microphone. Allow it for this page.")).waitFor();
   assert.equal(await button(page).getAttribute("aria-pressed"), "false");
 }
 
@@ -150,18 +151,18 @@ export async function aloud({ page }) {
     await say(page, text);
     await answered(page);
   }
-  await page.waitForFunction(() => document.querySelectorAll("[aria-label='Read aloud']").length === 2);
+  await page.waitForFunction((name) => document.querySelectorAll(`[aria-label="${name}"]`).length === 2, t("Read aloud"));
   const [first, second] = [messages(page).nth(1), messages(page).nth(3)];
-  const stop = (answer) => answer.getByRole("button", { name: "Stop reading" });
-  await first.getByRole("button", { name: "Read aloud" }).click();
+  const stop = (answer) => answer.getByRole("button", { name: t("Stop reading") });
+  await first.getByRole("button", { name: t("Read aloud") }).click();
   await stop(first).waitFor();
-  await second.getByRole("button", { name: "Read aloud" }).click();
+  await second.getByRole("button", { name: t("Read aloud") }).click();
   await stop(second).waitFor();
   await stop(first).waitFor({ state: "detached" });
   await stop(second).click();
   await stop(second).waitFor({ state: "detached" });
   asked.length = 0;
-  await first.getByRole("button", { name: "Read aloud" }).click();
+  await first.getByRole("button", { name: t("Read aloud") }).click();
   await stop(first).waitFor();
   await stop(first).waitFor({ state: "detached" });
   const said = asked.map((body) => body.input).join(" ");
