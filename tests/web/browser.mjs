@@ -54,7 +54,7 @@ export async function say(page, text) {
 }
 
 /** No answer is on its way. */
-export const idle = (page) => page.getByRole("button", { name: t("Stop"), exact: true }).waitFor({ state: "detached" });
+export const idle = (page) => page.waitForFunction((stop) => !document.querySelector(`[aria-label="${stop}"]`), t("Stop"));
 export const answered = (page) => page.getByText(t("The answer is complete.")).waitFor({ state: "attached", timeout: 60_000 });
 
 export const messages = (page) => page.getByRole("article");

@@ -5,7 +5,10 @@ import { createRequire } from "node:module";
 
 const folder = new URL("../../appliance/web/", import.meta.url);
 const typescript = createRequire(new URL("package.json", folder))("typescript");
-const [language, theme, width] = (process.env.LOOK ?? "en-light-1280").split("-");
+const chosen = process.env.LOOK ?? "en-light-1280";
+assert.match(chosen, /^(en|de)-(light|dark)-\d+$/, `LOOK is LANGUAGE-THEME-WIDTH, such as de-dark-320, and not "${chosen}"`);
+const [language, theme, width] = chosen.split("-");
+const HOLE = /\{(\w+)\}/g;
 const pattern = (text) => text.replace(/[.*+?^${}()|[\]\\]/g, "\\$&");
 
 async function dictionary(language) {
@@ -18,24 +21,40 @@ const words = await dictionary(language);
 
 /** What a browser needs to show the page so. */
 export const look = { locale: { en: "en-GB", de: "de-DE" }[language], colorScheme: theme, viewport: { width: Number(width), height: 720 } };
-export const narrow = look.viewport.width < 768;
+const [comma, percent] = language === "de" ? [",", "\\s%"] : [".", "%"];
+const units = new Intl.NumberFormat(language, { style: "unit", unit: "second", unitDisplay: "short" }).formatToParts(3);
+
+/** What the page writes for a size in this unit, for so many seconds, for a part of a hundred, and for a number. */
+export const size = (unit = /[GM]B/) => new RegExp(`[\\d${comma}]+\\s${unit.source}`);
+export const seconds = (count) => new RegExp(`${count.source}\\s${pattern(units.at(-1).value)}`);
+export const hundredth = (count) => new RegExp(count.source + percent);
+export const number = (value) => new Intl.NumberFormat(language).format(value);
 
 /** What the page says in this run, where it says `text` in English: `t("Remove note.txt")` finds "Remove {name}". */
 export function t(text) {
-  for (const [word, said] of Object.entries(english)) {
-    const names = [...said.matchAll(/\{(\w+)\}/g)].map((match) => match[1]);
-    const found = new RegExp(`^${said.split(/\{\w+\}/).map(pattern).join("(.+)")}$`).exec(text);
-    if (found) return words[word].replace(/\{(\w+)\}/g, (_, name) => found[1 + names.indexOf(name)]);
-  }
-  assert.fail(`the page says "${text}" nowhere`);
+  const exact = Object.keys(english).filter((word) => english[word] === text);
+  const found = exact.length ? exact.map((word) => words[word]) : Object.keys(english).flatMap((word) => filled(word, text));
+  const [said, ...others] = new Set(found);
+  assert.ok(said !== undefined, `the page says "${text}" nowhere`);
+  assert.deepEqual(others, [], `"${text}" can be more than one sentence of the page`);
+  return said;
 }
 
-/** A part of a text: the word of this name, with `values` filled in and anything in place of the others. */
+/** The sentence of this name with the values that make its English one `text`; none, where nothing does. */
+function filled(word, text) {
+  const names = [...english[word].matchAll(HOLE)].map((match) => match[1]);
+  const found = new RegExp(`^${english[word].split(/\{\w+\}/).map(pattern).join("(.+)")}$`).exec(text);
+  return found ? [words[word].replace(HOLE, (_, name) => found[1 + names.indexOf(name)])] : [];
+}
+
+const source = (part) => (part instanceof RegExp ? part.source : pattern(String(part)));
+
+/** The sentence of this name anywhere in a text, with `values`, which may be patterns, and anything in place of the others. */
 export function like(word, values = {}) {
   assert.ok(word in words, `no word is called ${word}`);
-  const parts = words[word].split(/(\{\w+\})/).map((part) => {
-    const name = /^\{(\w+)\}$/.exec(part)?.[1];
-    return name === undefined ? pattern(part) : name in values ? pattern(String(values[name])) : ".+";
-  });
-  return new RegExp(parts.join(""));
+  const parts = words[word].split(HOLE); // text and names by turns
+  return new RegExp(parts.map((part, at) => (at % 2 ? source(values[part] ?? /.+/) : pattern(part))).join(""));
 }
+
+/** A whole text of these parts, with the dot between them. */
+export const line = (...parts) => new RegExp(`^${parts.map(source).join(" · ")}$`);

@@ -108,7 +108,7 @@ export async function keys({ page, browser, url }) {
   await page.keyboard.press("Escape");
   await palette.waitFor({ state: "detached" });
   assert.equal(await focused(page), t("Parameters"));
-  for (const [typed, place] of [["chat 429", "#/chat/k429"], [t("Settings").slice(0, 7).toLowerCase(), "#/settings"]]) {
+  for (const [typed, place] of [["chat 429", "#/chat/k429"], [t("Settings").slice(0, -1).toLowerCase(), "#/settings"]]) {
     await page.keyboard.press("Control+k");
     await palette.getByRole("combobox").fill(typed);
     await page.keyboard.press("Enter");

@@ -1,7 +1,7 @@
 // Models: the first one, the list, downloads and the hub.
 import assert from "node:assert/strict";
 import { accessible, answered, field, messages, say, stored } from "../browser.mjs";
-import { like, t } from "../words.mjs";
+import { like, line, seconds, size, t } from "../words.mjs";
 
 /** A model is fetched from the hub, paused, fetched on, and talked to. */
 export async function pull({ page, url, told }) {
@@ -10,7 +10,7 @@ export async function pull({ page, url, told }) {
   await page.getByRole("button", { name: t("Download"), exact: true }).click();
   const card = messages(page).filter({ hasText: "acme/big" });
   await card.getByText(t("Downloading"), { exact: true }).waitFor();
-  await card.getByText(new RegExp(`${like("progress").source} · ${like("timeLeft").source}`)).waitFor();
+  await card.getByText(line(like("progress", { done: size(/MB/), total: /\d+\sMB/ }), like("timeLeft", { time: seconds(/\d+/) }))).waitFor();
   await told("came");
   await card.getByRole("button", { name: t("Pause") }).click();
   await card.getByText(t("paused")).waitFor();
@@ -37,7 +37,7 @@ export async function first({ page, told, allow }) {
   await card.getByText(like("needs")).waitFor();
   assert.ok((await page.getByRole("article").count()) <= 3);
   await accessible(page, "first run");
-  await card.getByRole("button", { name: like("getIt") }).click();
+  await card.getByRole("button", { name: like("getIt", { size: size() }) }).click();
   await page.getByText("the hub has another file").waitFor();
   await page.getByLabel(t("Get a model from Hugging Face")).fill("acme/big-GGUF:Q8_0");
   await page.getByRole("button", { name: t("Download"), exact: true }).click();
@@ -56,7 +56,7 @@ export async function first({ page, told, allow }) {
 export async function offline({ page }) {
   await page.getByText(like("offline")).waitFor();
   await page.getByText(t("Use a file of your own"), { exact: true }).waitFor();
-  assert.equal(await page.getByRole("button", { name: like("getIt") }).count(), 0);
+  assert.equal(await page.getByRole("button", { name: t("Download") }).count(), 0);
   await accessible(page, "offline");
 }
 
@@ -76,7 +76,7 @@ export async function hub({ page, url, allow }) {
   await page.getByRole("button", { name: /acme\/big-GGUF/ }).click();
   await page.getByText(like("needs")).first().waitFor();
   await accessible(page, "hub");
-  await page.getByRole("button", { name: like("getSized", { name: "acme/big-GGUF:Q8_0" }) }).click();
+  await page.getByRole("button", { name: like("getSized", { name: "acme/big-GGUF:Q8_0", size: /\d.*/ }) }).click();
   await messages(page).filter({ hasText: "acme/big" }).getByRole("button", { name: t("Chat") }).waitFor();
 }
 

@@ -146,7 +146,7 @@ export async function growing({ page }) {
       page.evaluate(() => ({ count: window.count, size: document.querySelector("article:last-of-type .prose-chat")?.textContent.length ?? 0 })),
     ]);
     samples.push({ time: metrics.find((each) => each.name === "TaskDuration").value * 1000, ...now });
-    over = (await page.getByRole("button", { name: t("Stop"), exact: true }).count()) === 0;
+    over = await page.evaluate((stop) => !document.querySelector(`[aria-label="${stop}"]`), t("Stop"));
     await page.waitForTimeout(100);
   }
   const size = samples.at(-1).size;

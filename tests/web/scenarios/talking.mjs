@@ -383,5 +383,5 @@ export async function summed({ page, allow }) {
   await page.waitForFunction(() => /^\d %$/.test(document.querySelector("[data-meter]").parentElement.innerText.trim()));
   assert.notEqual(await used(page).evaluate((each) => getComputedStyle(each).color), full);
   await used(page).click();
-  await page.getByText(like("contextParts", { before: 0 })).waitFor();
+  await page.getByText(new RegExp(`^${like("contextParts", { before: 0, answer: /\d/ }).source}`)).waitFor();
 }
