@@ -478,6 +478,8 @@ class Chats {
   open = $state.raw<Chat>();
 
   private following = false;
+  private reading: Promise<void> | undefined;
+  private again = false;
 
   constructor() {
     events.listen((event) => this.hear(event));
@@ -587,22 +589,31 @@ class Chats {
     if (open?.stored && (!event.conversation || event.conversation === open.info.id)) open.refresh().catch(() => undefined);
   }
 
-  private async read() {
-    try {
-      const listing = await keeping.ask<Listing>("GET", ROOT);
-      this.list = listing.conversations;
-      this.presets = listing.presets ?? {};
-      this.bytes = listing.bytes ?? 0;
-      this.limit = listing.limit ?? 0;
-      if (keeping.here && !this.following) {
-        this.following = true;
-        const { news } = await import("./local");
-        news.onmessage = ({ data }) => this.hear({ event: "conversation_changed", conversation: String(data) || undefined });
+  /** Read the list. A change that comes meanwhile is read once more at the end, so the older of two answers never stays. */
+  read(): Promise<void> {
+    this.again = true;
+    return (this.reading ??= (async () => {
+      while (this.again) {
+        this.again = false;
+        try {
+          await this.take(await keeping.list<Listing>());
+        } catch {
+          // the event connection shows that the server is away, and this is read again when it is back
+        }
       }
-      this.known = true;
-    } catch {
-      // the event connection shows that the server is away, and this is read again when it is back
+      this.reading = undefined;
+    })());
+  }
+
+  private async take({ conversations, presets = {}, bytes = 0, limit = 0 }: Listing) {
+    this.list = conversations;
+    Object.assign(this, { presets, bytes, limit });
+    if (keeping.here && !this.following) {
+      this.following = true;
+      const { news } = await import("./local");
+      news.onmessage = ({ data }) => this.hear({ event: "conversation_changed", conversation: String(data) || undefined });
     }
+    this.known = true;
   }
 }
 
