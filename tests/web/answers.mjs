@@ -62,9 +62,24 @@ function streamed(text, largest) {
 }
 
 const plain = (blocks) => JSON.parse(JSON.stringify(blocks, (_, value) => (value === undefined ? null : value)));
+/** Long lists and tables: their parts are alike, the numbers go on, and what is defined at the end holds in all of them. */
+const times = (count, line, from = 0) => Array.from({ length: count }, (_, at) => line(at + from)).join("");
+const PART = 32;
+const inParts = (count, item, [open, close]) => times(Math.ceil(count / PART), (at) => `${at ? "\n" : ""}${open(at * PART)}${times(Math.min(PART, count - at * PART), item, at * PART)}${close}`);
+const END = "\n[x]: https://example.org\n";
+const LINK = '<a href="https://example.org/">x</a>';
+const long = [
+  ["a list", times(100, (at) => `- item ${at} [x]\n`) + END, inParts(100, (at) => `<li>item ${at} ${LINK}</li>`, [() => "<ul>", "</ul>"])],
+  ["numbers", times(97, (at) => `${at + 5}. item ${at}\n`), inParts(97, (at) => `<li>item ${at}</li>`, [(at) => `<ol start="${at + 5}">`, "</ol>"])],
+  ["a number again and again", times(70, (at) => `1. item ${at}\n`), inParts(70, (at) => `<li>item ${at}</li>`, [(at) => (at ? `<ol start="${at + 1}">` : "<ol>"), "</ol>"])],
+  ["a loose list", times(65, (at) => `- item ${at}\n\n`), inParts(65, (at) => `<li>\n<p>item ${at}</p></li>`, [() => "<ul>", "</ul>"])],
+  ["tasks", times(65, (at) => `- [${at % 2 ? "x" : " "}] item ${at}\n`), inParts(65, (at) => `<li>${at % 2 ? "☑" : "☐"} item ${at}</li>`, [() => "<ul>", "</ul>"])],
+  ["a table", `| a | b |\n|---|:-:|\n${times(100, (at) => `| ${at} | [x] |\n`)}${END}`, `<table><thead><tr><th>a</th><th text-center>b</th></tr></thead>${inParts(100, (at) => `<tr><td>${at}</td><td text-center>${LINK}</td></tr>`, [() => "<tbody>", "</tbody>"]).replaceAll("\n", "")}</table>`],
+].map(([name, text, shown]) => ({ name: `long: ${name}`, text, shown }));
+
 const wrong = [];
 const all = parsed.map((each) => each.text).join("\n\n");
-for (const { name, text, shown } of [...parsed, { name: "all of them", text: all }]) {
+for (const { name, text, shown } of [...parsed, ...long, { name: "all of them", text: all }]) {
   const once = plain(new Blocks().of(text));
   for (const largest of name === "all of them" ? [200] : [1, 3, 17]) {
     for (const given of [text, `${text}\n\nThe end.\n`]) {
@@ -79,5 +94,5 @@ for (const { name, text, shown } of [...parsed, { name: "all of them", text: all
 }
 if (process.argv.includes("--write")) writeFileSync(file, header + parsed.map(({ name, text }) => `%%% ${name}\n${text}\n%=\n${seen(text)}\n`).join("\n"));
 for (const line of wrong) console.log(line);
-console.log(`${parsed.length} answers, ${wrong.length} wrong`);
+console.log(`${parsed.length + long.length} answers, ${wrong.length} wrong`);
 process.exitCode = wrong.length ? 1 : 0;

@@ -127,7 +127,7 @@ export async function languages({ page }) {
   assert.ok(loaded.length >= count, `${loaded.length} files`);
 }
 
-/** The processor's time for each frame, in the first third of an answer and in the last. */
+/** The processor's time for each frame, in the first third of an answer and in the last; the parts of a list look like one. */
 export async function growing({ page }) {
   const devtools = await page.context().newCDPSession(page);
   await devtools.send("Performance.enable", { timeDomain: "threadTicks" });
@@ -140,24 +140,35 @@ export async function growing({ page }) {
   });
   await say(page, "Write");
   const samples = [];
+  // The text comes evenly, so the time tells how far it is. A look at the text itself would cost what the answer is long.
+  const stop = await page.getByRole("button", { name: t("Stop") }).elementHandle();
   for (let over = false; !over; ) {
     const [{ metrics }, now] = await Promise.all([
       devtools.send("Performance.getMetrics"),
-      page.evaluate(() => ({ count: window.count, size: document.querySelector("article:last-of-type .prose-chat")?.textContent.length ?? 0 })),
+      page.evaluate((stop) => ({ count: window.count, at: performance.now(), over: !stop.isConnected }), stop),
     ]);
     samples.push({ time: metrics.find((each) => each.name === "TaskDuration").value * 1000, ...now });
-    over = await page.evaluate((stop) => !document.querySelector(`[aria-label="${stop}"]`), t("Stop"));
+    over = now.over;
     await page.waitForTimeout(100);
   }
-  const size = samples.at(-1).size;
+  const [start, whole] = [samples[0].at, samples.at(-1).at - samples[0].at];
   const cost = (from, to) => {
-    const within = samples.filter((each) => each.size >= size * from && each.size <= size * to);
+    const within = samples.filter((each) => each.at >= start + whole * from && each.at <= start + whole * to);
     const [first, last] = [within[0], within.at(-1)];
     assert.ok(last.count - first.count > 5, "too few frames");
     return (last.time - first.time) / (last.count - first.count);
   };
   const [begin, end] = [cost(0.02, 0.34), cost(0.66, 0.999)];
-  const tasks = await page.evaluate(() => window.tasks);
+  const { tasks, size } = await page.evaluate(() => ({ tasks: window.tasks, size: document.querySelector("article:last-of-type .prose-chat").textContent.length }));
   console.log(`${size} characters: ${begin.toFixed(1)} ms a frame at first, ${end.toFixed(1)} at last; tasks over 50 ms: ${tasks.join(", ") || "none"}`);
   assert.ok(end < Number(process.argv[5]) * begin, `${begin} and ${end} ms`);
+  const distances = await page.evaluate(() => {
+    const sheet = new CSSStyleSheet();
+    sheet.replaceSync(".prose-chat > * { content-visibility: visible !important }");
+    document.adoptedStyleSheets = [sheet];
+    if (document.querySelector(".prose-chat > div > :not(ul)")) return [];
+    const tops = [...document.querySelectorAll(".prose-chat li")].map((item) => item.getBoundingClientRect().top);
+    return tops.slice(1).map((top, at) => Math.round(top - tops[at]));
+  });
+  assert.ok(new Set(distances).size <= 1, distances.join());
 }

@@ -139,6 +139,8 @@ const label = (note: string) => `^${note.toLowerCase()}`;
 export interface Block {
   key: number;
   token: Token;
+  /** Further parts of a long table. Those of a long list are blocks of their own. */
+  more?: Token[];
   /** It may still grow. */
   open: boolean;
   /** Of a heading: its place among the headings of the answer, whatever its number of signs. */
@@ -150,6 +152,7 @@ export interface Block {
  *
  * Markdown is decided line by line, so a block is finished when a later block has begun with a complete line. Finished
  * blocks stay the same objects, and so do the parts of the others that did not change: only what is new is rendered.
+ * A long list or table is finished part by part (`inParts`), else each word at its end would cost all that it has.
  * Definitions of links and notes may come last. Finished blocks that ask for them are read again then.
  */
 export class Blocks {
@@ -161,18 +164,19 @@ export class Blocks {
   private known: Links = {}; // with which the stable blocks were read
   private inline: Inline = { texts: new Map(), links: {} };
   private last: Token[] = [];
+  private next: Part | undefined = undefined; // of a list or table, where it is this that goes on behind the stable blocks
 
   /** While it is not `open`, nothing grows any more. */
   of(written: string, open = false): Block[] {
     const text = written.replace(/\r\n?/g, "\n");
-    if (!text.startsWith(this.text.slice(0, this.length))) Object.assign(this, new Blocks());
+    if (!text.startsWith(this.text)) Object.assign(this, new Blocks());
     const grown = text.lastIndexOf("\n") !== this.text.lastIndexOf("\n");
     this.text = text;
     if (grown) this.finish(text.slice(this.length, text.lastIndexOf("\n") + 1));
     const { tokens, links } = this.read(text.slice(this.length));
     this.resolve(links);
     this.last = tokens.map((token, at) => same(this.last[at], token));
-    return [...this.stable, ...this.blocks(this.last, [...this.outline], open)];
+    return added(this.stable, this.last, [...this.outline], open);
   }
 
   /** Take the blocks that no later line can change out of these complete lines. */
@@ -181,23 +185,26 @@ export class Blocks {
     const count = tokens.findLastIndex((token) => token.type !== "space");
     let length = 0;
     let ready = 0;
-    for (; ready < count && length + tokens[ready]!.raw.length <= held; ready++) length += tokens[ready]!.raw.length;
+    const own = (token: Tokens.Generic) => token.raw.length - (token.ahead ?? 0);
+    for (; ready < count && length + own(tokens[ready]!) <= held; ready++) length += own(tokens[ready]!);
     if (!ready) return;
+    this.next = inner(tokens[ready]!);
     for (const token of tokens.slice(0, ready)) {
       const name = token.type === "def" ? (token as Tokens.Def).tag : token.type === "footnote" ? label(token.text) : "";
       if (name && links[name]) this.links[name] ??= links[name];
     }
     this.resolve(links);
     const finished = tokens.slice(0, ready).map((token, at) => same(this.last[at], token));
-    this.stable = [...this.stable, ...this.blocks(finished, this.outline, false)];
+    this.stable = added(this.stable, finished, this.outline, false);
     this.last = this.last.slice(ready);
     this.length += length;
   }
 
   private read(text: string) {
-    const found = lexed(text, this.links, this.inline);
-    this.inline = found.inline;
-    return found;
+    const ahead = this.next ? this.next.raw.slice(0, this.next.ahead) : "";
+    const { tokens, links, inline, held } = lexed(ahead + text, this.links, this.inline);
+    this.inline = inline;
+    return { tokens: tokens.flatMap((token, at) => inParts(token, inline, at ? undefined : this.next)), links, held: held - ahead.length };
   }
 
   /** Read the stable blocks again that speak of definitions which are new or have changed. */
@@ -210,22 +217,77 @@ export class Blocks {
       const spoken = raw.toLowerCase().replace(/\s+/g, " ");
       return changed.some((name) => spoken.includes(`[${name}]`));
     };
+    const again = (token: Tokens.Generic) => {
+      if (!token.raw.includes("[") || !asks(token.raw)) return token;
+      const [read] = lexed(token.raw, links).tokens;
+      return token.ahead === undefined ? read! : part(read!, token as Part);
+    };
     this.stable = this.stable.map((block) => {
-      if (!block.token.raw.includes("[") || !asks(block.token.raw)) return block;
-      return { ...block, token: lexed(block.token.raw, links).tokens[0]! };
+      const [token, ...more] = [block.token, ...(block.more ?? [])].map(again);
+      return token === block.token && more.every((each, at) => each === block.more![at]) ? block : { ...block, token: token!, ...(block.more && { more }) };
     });
   }
+}
 
-  private blocks(tokens: Token[], outline: number[], open: boolean): Block[] {
-    const shown = tokens.filter((token) => token.type !== "space" && token.type !== "def");
-    return shown.map((token, at) => {
-      if (token.type === "heading") {
-        while (outline.length && outline.at(-1)! >= token.depth) outline.pop();
-        outline.push(token.depth);
-      }
-      return { key: this.stable.length + at, token, open: open && at === shown.length - 1, level: Math.min(outline.length + 1, 6) };
-    });
+/** These blocks, and those of the tokens behind them. */
+function added(before: Block[], tokens: Tokens.Generic[], outline: number[], open: boolean): Block[] {
+  const all = [...before];
+  const shown = tokens.filter((token) => token.type !== "space" && token.type !== "def");
+  for (const token of shown) {
+    if (token.type === "heading") {
+      while (outline.length && outline.at(-1)! >= token.depth) outline.pop();
+      outline.push(token.depth);
+    }
+    const last = all.at(-1);
+    if (token.type === "table" && token.ahead) all[all.length - 1] = { ...last!, more: [...(last!.more ?? []), token] };
+    else all.push({ key: all.length, token, open: open && token === shown.at(-1), level: Math.min(outline.length + 1, 6) });
   }
+  return all;
+}
+
+const PART = 32; // items or rows
+
+/** A part of a list or table. What it becomes is decided with the first `ahead` characters of `raw`, which belong to the part before. */
+type Part = Tokens.Generic & { ahead: number; start?: number | "" };
+
+const inner = (token: Tokens.Generic) => (token.ahead ? (token as Part) : undefined);
+
+/** What was read of the whole `raw` of a part, without what is ahead of it. */
+function part(read: Tokens.Generic, { raw, ahead, start }: { raw: string; ahead: number; start?: number | "" }): Part {
+  if (read.type === "list") return { ...read, raw, ahead, start, items: read.items.slice(ahead ? 1 : 0) };
+  return { ...read, raw, ahead, header: ahead ? [] : read.header };
+}
+
+/**
+ * A long list or table in parts. The parts must be the same whether the text comes at once or word by word, so a part
+ * must not depend on what follows it. Rows do not. Items do: one blank line makes all items of a list loose, also those
+ * before it. So each part of a list is read by itself, with the last item of the part before it ahead, because a blank
+ * line between the two counts. The parts of a table have its head ahead. If the token begins in the middle of a list or
+ * table, `next` is the part that it goes on with.
+ */
+function inParts(token: Tokens.Generic, inline: Inline, next?: Part): Tokens.Generic[] {
+  const from = next ? 1 : 0;
+  const parts: Part[] = [];
+  if (token.type === "list") {
+    const items = (token as Tokens.List).items;
+    if (items.length - from <= PART) return [next ? part(token, { ...next, raw: token.raw }) : token];
+    const start = next ? next.start : token.start;
+    for (let at = from; at < items.length; at += PART) {
+      const ahead = at ? items[at - 1]!.raw : "";
+      const raw = ahead + items.slice(at, at + PART).map((item) => item.raw).join("");
+      parts.push(part(lexed(raw, inline.links, inline).tokens[0]!, { raw, ahead: ahead.length, start: token.ordered ? Number(start) + at - from : "" }));
+    }
+    return parts;
+  }
+  const rows = token.type === "table" ? (token as Tokens.Table).rows : [];
+  if (!rows.length || (rows.length <= PART && !next)) return [token];
+  const lines = token.raw.match(/[^\n]+\n?/g)!;
+  const head = lines.splice(0, 2).join("");
+  for (let at = 0; at < rows.length; at += PART) {
+    const to = at + PART < rows.length ? at + PART : undefined;
+    parts.push(part({ ...token, rows: rows.slice(at, to) }, { raw: head + lines.slice(at, to).join(""), ahead: at || next ? head.length : 0 }));
+  }
+  return parts;
 }
 
 /** The texts within blocks as they were read with these definitions, so that they need not be read again. */
@@ -243,7 +305,7 @@ function differing(some: Links, others: Links): string[] {
 /** The token as it was before, or with those of its parts that are as they were. */
 function same(before: Tokens.Generic | undefined, token: Tokens.Generic): Tokens.Generic {
   if (before?.type !== token.type) return token;
-  if (before.raw === token.raw && before.loose === token.loose) return before;
+  if (before.raw === token.raw && before.loose === token.loose && before.ahead === token.ahead) return before;
   if (token.type === "list") {
     token.items = (token as Tokens.List).items.map((item, at) => same((before as Tokens.List).items[at], item));
   } else if (token.type === "table") {

@@ -7,7 +7,7 @@ const PIECE = 400; // characters, so that the first sound comes soon
 export function spoken(text: string): string[] {
   const sentences = new Blocks()
     .of(text)
-    .flatMap(({ token }) => said(token).split(/\n+|(?<=[.!?。！？])\s+/))
+    .flatMap(({ token, more = [] }) => [token, ...more].map(said).join("\n").split(/\n+|(?<=[.!?。！？])\s+/))
     .map((sentence) => sentence.trim())
     .filter((sentence) => /[\p{L}\p{N}]/u.test(sentence));
   const pieces: string[] = [];
