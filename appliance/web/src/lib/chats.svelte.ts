@@ -511,18 +511,14 @@ class Chats {
 
   /** Delete conversations, with one way back for all of them. */
   async remove(...gone: Conversation[]) {
-    for (const { id } of gone) {
-      await keeping.ask("DELETE", `${ROOT}/${id}`);
-      dropDraft(id);
-      if (this.open?.info.id === id) {
-        if (location.hash.startsWith("#/chat/")) location.hash = "#/chat";
-        else this.begin();
-      }
+    const { ids } = await keeping.ask<{ ids: string[] }>("DELETE", ROOT, { ids: gone.map((each) => each.id) });
+    for (const id of ids) dropDraft(id);
+    if (ids.includes(this.open?.info.id ?? "")) {
+      if (location.hash.startsWith("#/chat/")) location.hash = "#/chat";
+      else this.begin();
     }
-    const back = async () => {
-      for (const { id } of gone) await keeping.ask("POST", `${ROOT}/${id}/restore`);
-    };
-    const told = gone.length > 1 ? t("chosenDeleted", { count: gone.length }) : t("conversationDeleted");
+    const back = () => keeping.ask("POST", `${ROOT}/restore`, { ids });
+    const told = ids.length === 1 ? t("conversationDeleted") : t("chosenDeleted", { count: ids.length });
     toasts.tell(told, "told", { label: t("undo"), run: () => back().catch((error) => toasts.failed(error)) });
     await this.read();
   }
