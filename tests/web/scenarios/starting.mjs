@@ -73,16 +73,21 @@ export async function real({ page, url }) {
   assert.match((await messages(page).last().innerText()).replace(/\s+/g, " "), /acme\/big/);
 }
 
-/** Without a hub the cards say what to carry here, and a search says so in place of an error. */
+/** Without a hub the cards say what to carry here, and a name or a search is answered in the page's own words. */
 export async function carried({ page, url, told, allow }) {
-  allow(/ 502 .*\/hub\/search/);
+  allow(/ 502 .*\/(hub\/search|models)/);
   await welcome(page).waitFor();
   await page.getByRole("searchbox", { name: t("Search Hugging Face for models") }).fill("big");
   await page.getByRole("button", { name: t("Search"), exact: true }).click();
   await page.getByRole("button", { name: /acme\/big-GGUF/ }).waitFor();
   await told("gone");
+  const name = page.getByLabel(t("Get a model from Hugging Face"));
+  await name.fill("acme/big-GGUF");
+  await page.getByRole("button", { name: t("Download"), exact: true }).click();
+  await page.getByRole("status").getByText(like("hubAway")).waitFor();
+  assert.equal(await name.inputValue(), "acme/big-GGUF");
   await page.getByRole("button", { name: t("Search"), exact: true }).click();
-  await page.getByText(like("hubAway")).waitFor();
+  await page.getByRole("region", { name: t("Search Hugging Face for models") }).getByText(like("hubAway")).waitFor();
   assert.equal(await page.getByRole("alert").count(), 0);
   await page.getByRole("button", { name: t("Show the files to fetch elsewhere") }).click();
   assert.match(await page.evaluate(() => document.activeElement.textContent), new RegExp(`^${like("offline").source}`));
