@@ -56,6 +56,10 @@ def test_a_dead_server_takes_nothing_along(
     play(f"keeping.{scenario}", server, **steps)
 
 
+def test_an_answer_is_asked_for_though_news_of_it_come_first(play: Play, serve_fake: ServeFake) -> None:
+    play("keeping.overtaken", serve_fake())
+
+
 def test_nothing_is_stored_of_a_question_that_cannot_be_asked(play: Play, serve_fake: ServeFake) -> None:
     play("keeping.refused", serve_fake())
 

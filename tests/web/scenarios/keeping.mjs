@@ -116,6 +116,19 @@ export async function drafts({ page, url, told, allow }) {
   await stop(page).click();
 }
 
+/** News of an answer may come before the word that it is stored: the model is asked for it all the same. */
+export async function overtaken({ page }) {
+  await page.route(/\/messages\//, async (route) => {
+    const response = await route.fetch();
+    await page.waitForTimeout(1000);
+    await route.fulfill({ response });
+  });
+  await say(page, "Hi");
+  await answered(page);
+  const [, answer] = await stored(page);
+  assert.deepEqual([answer.state ?? "done", answer.error ?? ""], ["done", ""]);
+}
+
 /** A schema or number that no model takes is refused in its field, and nothing is stored of the question. */
 export async function refused({ page }) {
   await page.getByRole("button", { name: t("Parameters") }).click();
