@@ -48,6 +48,7 @@ def test_a_kill_at_any_request_loses_no_question(
     play("keeping.between", server, **steps)
 
 
+@in_both
 @pytest.mark.parametrize("scenario", ["drafts", "rescued"])
 def test_a_dead_server_takes_nothing_along(
     play: Play, killable: Callable[..., tuple[Server, dict[str, Callable[[], object]]]], scenario: str

@@ -1,6 +1,6 @@
 // Nothing written is lost, whatever happens to the server; Stop, scrolling, and errors that say what to do.
 import assert from "node:assert/strict";
-import { accessible, answered, api, field, idle, lastText, messages, press, put, say, stored } from "../browser.mjs";
+import { accessible, answered, api, connected, field, idle, lastText, messages, newChat, parameters, press, put, say, stored, uncovered } from "../browser.mjs";
 import { like, number, t } from "../words.mjs";
 
 const send = (page) => page.getByRole("button", { name: t("Send"), exact: true });
@@ -48,7 +48,7 @@ export async function between({ page, url, told, allow }) {
       await killed;
       assert.equal(total(await places(page, words)), 1, `killed at ${number}: ${JSON.stringify(await places(page, words))}`);
       await told("start");
-      await page.getByRole("img", { name: t("Connected"), exact: true }).waitFor();
+      await connected(page);
       await page.getByText(words).first().waitFor();
       await page.waitForFunction((stop) => !document.querySelector("p[role=alert]") && !document.querySelector(`[aria-label="${stop}"]`), t("Stop"));
       const found = await places(page, words);
@@ -131,8 +131,7 @@ export async function overtaken({ page }) {
 
 /** A schema or number that no model takes is refused in its field, and nothing is stored of the question. */
 export async function refused({ page }) {
-  await page.getByRole("button", { name: t("Parameters") }).click();
-  const panel = page.getByRole("complementary", { name: t("Parameters") });
+  const panel = await parameters(page);
   for (const [label, bad, good, said] of [
     [t("Temperature"), "99", "0.3", t("A number from 0 to 5")],
     ["Top P", "5", "0.9", t("A number from 0 to 1")],
@@ -149,13 +148,15 @@ export async function refused({ page }) {
     await panel.getByText(said).waitFor();
   }
   await accessible(page, "refused");
+  await uncovered(page);
   await field(page).fill("Keep me");
   await send(page).click();
   await page.getByRole("status").getByText(like("schemaWrong")).waitFor();
   assert.equal(await field(page).inputValue(), "Keep me");
   assert.deepEqual((await api(page, "/api/conversations")).conversations, []);
-  await panel.getByLabel(t("JSON schema of answers")).fill("");
+  await (await parameters(page)).getByLabel(t("JSON schema of answers")).fill("");
   await panel.getByRole("heading").click();
+  await uncovered(page);
   const asked = page.waitForRequest((request) => request.url().endsWith("/chat/completions"));
   await send(page).click();
   assert.equal((await asked).postDataJSON().temperature, 0.3);
@@ -237,14 +238,14 @@ export async function stops({ page, url }) {
   await messages(page).last().locator(".prose-chat p").waitFor();
   await field(page).press("Escape");
   await page.getByText(t("You stopped this answer.")).waitFor();
-  await page.getByRole("link", { name: t("New chat") }).click();
+  await newChat(page);
   await page.getByRole("button", { name: t("Models that answer too, side by side") }).click();
   for (const each of await page.getByRole("checkbox").all()) await each.check();
   await page.keyboard.press("Escape");
   for (const way of ["button", "Escape"]) {
     await field(page).fill("Count");
     await page.keyboard.press("Enter");
-    await page.waitForFunction((stopped) => [...document.querySelectorAll("[role=group] article")].filter((each) => each.querySelector(".prose-chat p") && !each.innerText.includes(stopped)).length === 3, t("You stopped this answer."));
+    await page.waitForFunction((stopped) => [...document.querySelectorAll("[role=group] article")].filter((each) => each.querySelector(".prose-chat p") && !each.textContent.includes(stopped)).length === 3, t("You stopped this answer."));
     await field(page).fill("Then this");
     await page.keyboard.press("Enter");
     await page.getByText(t("Next:")).waitFor();
@@ -253,7 +254,7 @@ export async function stops({ page, url }) {
     await send(page).waitFor();
     if (way === "button") await stop(page).click();
     else await page.keyboard.press("Escape");
-    await page.waitForFunction((stopped) => [...document.querySelectorAll("[role=group] article")].every((each) => each.innerText.includes(stopped)), t("You stopped this answer."));
+    await page.waitForFunction((stopped) => [...document.querySelectorAll("[role=group] article")].every((each) => each.textContent.includes(stopped)), t("You stopped this answer."));
     const states = (await stored(page)).filter((each) => each.role === "assistant").map((each) => each.state);
     assert.deepEqual(new Set(states), new Set(["stopped"]));
     await page.getByRole("button", { name: t("Send now") }).waitFor();
