@@ -32,6 +32,7 @@ def test_the_demo_is_not_taken_for_a_model(play: Play, serve_demo: Callable[[], 
     play(scenario, serve_demo())
 
 
+@in_both
 def test_without_a_hub_the_cards_say_what_to_carry(play: Play, serve_demo: Callable[[], Server], hub: FakeHub) -> None:
     play("starting.carried", serve_demo(), gone=hub.stop)
 

@@ -98,6 +98,14 @@ export async function say(page, text) {
 export const idle = (page) => page.waitForFunction((stop) => !document.querySelector(`[aria-label="${stop}"]`), t("Stop"));
 export const answered = (page) => page.getByText(t("The answer is complete.")).waitFor({ state: "attached", timeout: 60_000 });
 
+/** What is in the clipboard. Not every browser lets a page read it, but each one pastes. */
+export async function pasted(page) {
+  const box = await page.evaluateHandle(() => document.body.appendChild(document.createElement("textarea")));
+  await box.focus();
+  await page.keyboard.press("Control+V");
+  return box.evaluate((box) => (box.remove(), box.value));
+}
+
 export const messages = (page) => page.getByRole("article");
 export const lastText = (page) => messages(page).last().locator(".prose-chat").last().innerText();
 export const put = (page, path, body) =>

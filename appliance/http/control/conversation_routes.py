@@ -157,13 +157,13 @@ class ConversationRoutes:
         return Response("", 204)
 
     async def delete_several(self) -> Response:
-        """Those of the body, or with ``?all=1`` all of them and for good: that nothing is named may be a mistake."""
+        """Delete those of the body, or with ``?all=1`` all of them and for good; to name none may be a mistake."""
         if request.args.get("all") == "1":
             await self._conversations.empty()
             return Response("", 204)
         body = await read_body()
         if not body:
-            message = "name the conversations to delete as {\"ids\": [...]}, or add ?all=1 to delete all for good"
+            message = 'name the conversations to delete as {"ids": [...]}, or add ?all=1 to delete all for good'
             raise BadRequest(message, param="ids")
         return json_answer(_Deleted(await self._conversations.delete(*parse_as(body, _Several).ids)))
 

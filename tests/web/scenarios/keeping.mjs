@@ -8,6 +8,8 @@ const stop = (page) => page.getByRole("button", { name: t("Stop"), exact: true }
 const chooser = (page) => page.getByLabel(t("Attach files")).first();
 const text = (name, words) => ({ name, mimeType: "text/plain", buffer: Buffer.from(words) });
 
+const begun = (page) => messages(page).last().locator(".prose-chat p").waitFor();
+
 /** How often the words are in the field, the queue and the shown conversation. */
 const places = (page, words) =>
   page.evaluate(([words, you]) => {
@@ -81,7 +83,7 @@ export async function drafts({ page, url, told, allow }) {
   await page.reload();
   await kept();
   await send(page).click();
-  await messages(page).last().locator(".prose-chat p").waitFor();
+  await begun(page);
   await field(page).fill("And then");
   await page.keyboard.press("Enter");
   await page.getByText(t("Next:")).waitFor();
@@ -99,6 +101,7 @@ export async function drafts({ page, url, told, allow }) {
   await page.getByRole("button", { name: t("Send now") }).click();
   await messages(page).nth(3).waitFor();
   assert.deepEqual((await stored(page)).filter((each) => each.role === "user").map((each) => each.content), ["Not sent", "And then"]);
+  await begun(page); // a request that is stopped before its answer begins is refused, which the browser notes
   await stop(page).click();
   await stop(page).waitFor({ state: "detached" });
   await told("kill");
@@ -113,6 +116,7 @@ export async function drafts({ page, url, told, allow }) {
   await messages(page).nth(5).waitFor();
   assert.equal(await field(page).inputValue(), "");
   assert.equal(await page.getByText(new RegExp(`cannot be reached|${t("The server cannot be reached.")}`)).count(), 0);
+  await begun(page);
   await stop(page).click();
 }
 

@@ -1,6 +1,6 @@
 // The first minutes, and what an answer says of itself while it comes.
 import assert from "node:assert/strict";
-import { accessible, answered, api, field, messages, say } from "../browser.mjs";
+import { accessible, answered, api, field, messages, pasted, say } from "../browser.mjs";
 import { hundredth, like, line, seconds, size, t } from "../words.mjs";
 
 const WISHES = ["Fast", "Balanced", "Best that fits"].map(t);
@@ -94,7 +94,6 @@ export async function carried({ page, url, told, allow }) {
   await page.goto(`${url}/?offline#/models`);
   const { data, folder, hub, online } = await api(page, "/api/recommended");
   assert.equal(online, false);
-  await page.context().grantPermissions(["clipboard-read", "clipboard-write"]);
   for (const [at, wish] of WISHES.entries()) {
     const { file, repository, sha256 } = data[at].model;
     const facts = [`${hub}/${repository}/resolve/main/${file}`, sha256, folder];
@@ -103,7 +102,7 @@ export async function carried({ page, url, told, allow }) {
     await card(page, wish).getByText(file, { exact: true }).waitFor();
     await card(page, wish).getByRole("button", { name: t("Copy these details") }).click();
     await card(page, wish).getByRole("button", { name: t("Copied") }).waitFor();
-    const copied = await page.evaluate(() => navigator.clipboard.readText());
+    const copied = await pasted(page);
     for (const fact of facts) assert.ok(copied.includes(fact), `${fact} in ${copied}`);
   }
   assert.equal(await page.getByRole("button", { name: t("Download") }).count(), 0);
