@@ -105,7 +105,7 @@ export async function settings({ page, browser, url }) {
   await device.page.goto(url);
   const theirs = (await parameters(device.page)).getByLabel(t("Preset"));
   await theirs.selectOption("careful");
-  await (await parameters(page)).getByLabel(t("Preset")).selectOption("careful");
+  await (await parameters(page)).getByRole("combobox", { name: t("Preset") }).selectOption("careful");
   await panel.getByRole("button", { name: t("Delete the preset") }).click();
   await theirs.getByText("careful").waitFor({ state: "detached" });
   assert.deepEqual(device.wrong, []);

@@ -101,7 +101,7 @@ export class Live {
     this.resuming = this.received > 0;
     const there = await this.there();
     if (there === undefined) return this.wait();
-    if (!there) return false;
+    if (!there || this.stopped) return false; // it may have been stopped while the server was asked
     const url = address("v1/stream");
     url.searchParams.set("conv_id", this.id);
     url.searchParams.set("from", String(this.received));
