@@ -16,7 +16,7 @@ import secrets
 import sqlite3
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -146,13 +146,15 @@ class Conversations:
             self._expect(done.message)
         return Written(message=done.message, branched=done.branched)
 
-    async def delete(self, conversation: str) -> None:
-        await self._do(lambda store: store.delete(conversation, _now()))
-        self._tell(conversation)
+    async def delete(self, *conversations: str) -> list[str]:
+        """Delete them at once; the ids of those that were there."""
+        gone = await self._do(lambda store: store.delete(conversations, _now()))
+        self._tell_of(gone)
+        return gone
 
-    async def restore(self, conversation: str) -> None:
-        await self._do(lambda store: store.restore(conversation, _now()))
-        self._tell(conversation)
+    async def restore(self, *conversations: str) -> None:
+        await self._do(lambda store: store.restore(conversations, _now()))
+        self._tell_of(conversations)
 
     async def delete_message(self, conversation: str, message: str) -> list[str]:
         gone = await self._do(lambda store: store.delete_message(conversation, message, _now()))
@@ -307,6 +309,11 @@ class Conversations:
         self._number += 1
         self._changes.append(Change(self._number, conversation))
         self.news.wake()
+
+    def _tell_of(self, conversations: Sequence[str]) -> None:
+        """Several at once are one change: every reader has to read the list again for each."""
+        if conversations:
+            self._tell(conversations[0] if len(conversations) == 1 else None)
 
     async def _do(self, work: Callable[[ConversationStore], T]) -> T:
         path = self._path

@@ -54,6 +54,7 @@ LONG: dict[str, tuple[str, str, tuple[str, ...]]] = {
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--deep", action="store_true", help="many more examples for every property (Hypothesis)")
     parser.addoption("--all-needs", action="store_true", help="a test fails when what it needs is not here")
+    parser.addoption("--all-looks", action="store_true", help="a test of the page runs in each look, and not in one")
     parser.addoption("--llama-page", default="", metavar="DIR", help="llama.cpp's own page, as it was built; driven")
     for name, (number, what, files) in LONG.items():
         told = f"{what}; only {' and '.join(files)} run, unless others are named"

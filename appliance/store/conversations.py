@@ -254,22 +254,21 @@ class ConversationStore:
                 self._save(structs.replace(_conversation(found[0]), updated=now), change)
         return row[1]
 
-    def delete(self, conversation: str, now: int) -> None:
-        """Raises NotFound."""
+    def delete(self, conversations: Iterable[str], now: int) -> list[str]:
+        """Delete those that are there, all or none; their ids."""
         with self._writing(now, check=False) as change:
-            self._find(conversation)
-            self._db.execute(
-                "UPDATE conversations SET deleted = ?, change = ? WHERE id = ?", (now, change, conversation)
-            )
+            mark = "UPDATE conversations SET deleted = ?, change = ? WHERE id = ? AND deleted IS NULL"
+            return [each for each in conversations if self._db.execute(mark, (now, change, each)).rowcount]
 
-    def restore(self, conversation: str, now: int) -> None:
-        """Raises NotFound, also when it is too late."""
+    def restore(self, conversations: Iterable[str], now: int) -> None:
+        """Take back a deletion of these. Raises NotFound when it is too late for one of them."""
         with self._writing(now, check=False) as change:
-            done = self._db.execute(
-                "UPDATE conversations SET deleted = NULL, change = ? WHERE id = ?", (change, conversation)
-            )
-            if not done.rowcount:
-                raise NotFound(f"the conversation '{conversation}' is gone for good")
+            for each in conversations:
+                done = self._db.execute(
+                    "UPDATE conversations SET deleted = NULL, change = ? WHERE id = ?", (change, each)
+                )
+                if not done.rowcount:
+                    raise NotFound(f"the conversation '{each}' is gone for good")
 
     def delete_message(self, conversation: str, message: str, now: int) -> list[str]:
         """Delete it with everything below it; their ids. Raises NotFound."""

@@ -9,11 +9,17 @@ from pathlib import Path
 
 import pytest
 from needs import RENDERERS, compiled
-from page_fixtures import browser, hub, play, serve_fake  # noqa: F401  fixtures of the tests of the page
+from page_fixtures import browser, hub, looks_of, play, serve_fake  # noqa: F401  fixtures of the tests of the page
 from program import COMMAND, Server
 
 from appliance.engines import embedded
 from appliance.engines.found import EMBEDDED
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "look" in metafunc.fixturenames:
+        all_looks = bool(metafunc.config.getoption("--all-looks"))
+        metafunc.parametrize("look", looks_of(metafunc.definition.nodeid, all_looks=all_looks))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import zlib
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 
@@ -22,10 +23,18 @@ SIZE = 24 << 20
 
 Play = Callable[..., None]
 ServeFake = Callable[..., Server]
-
+LOOKS = ("en-light-1280", "de-dark-320")
+"""Language, theme and width in which the page is tested; `tests/web/words.mjs` reads them from LOOK."""
 
 in_both = pytest.mark.parametrize("browser", ["chromium", pytest.param("firefox", marks=pytest.mark.needs("firefox"))])
 """For a test of one of the main flows: it runs in both browsers."""
+
+
+def looks_of(test: str, *, all_looks: bool) -> Sequence[str]:
+    """Every look, or one that is always the same for this test, so that each run of all tests has both; or LOOK."""
+    if chosen := os.environ.get("LOOK"):
+        return [chosen]
+    return LOOKS if all_looks else [LOOKS[zlib.crc32(test.encode()) % len(LOOKS)]]
 
 
 @pytest.fixture
@@ -35,7 +44,7 @@ def browser() -> str:
 
 
 @pytest.fixture
-def play(tmp_path: Path, browser: str) -> Play:
+def play(tmp_path: Path, browser: str, look: str) -> Play:
     """Run a scenario of `tests/web/scenarios`, named as FILE.FUNCTION.
 
     ``steps`` are done when it asks for them by name, ``within`` runs the browser somewhere else.
@@ -45,7 +54,8 @@ def play(tmp_path: Path, browser: str) -> Play:
         scenario: str, server: Server, *more: str, within: Sequence[str] = (), **steps: Callable[[], object]
     ) -> None:
         command = [*within, "node", str(PLAY), *scenario.split("."), server.url, *more]
-        environment = {**os.environ, "BROWSER": browser, "HOME": str(tmp_path), "PICTURE": f"/tmp/page-{scenario}.png"}
+        picture = f"/tmp/page-{scenario}-{look}-{browser}.png"
+        environment = {**os.environ, "BROWSER": browser, "LOOK": look, "HOME": str(tmp_path), "PICTURE": picture}
         told: list[str] = []
         with subprocess.Popen(
             ["timeout", str(TIME), *command],

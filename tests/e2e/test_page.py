@@ -233,6 +233,11 @@ def test_a_line_of_a_megabyte_stops_nothing(play: Play, serve_fake: ServeFake) -
     play("talking.long", serve_fake(FAKE_TOKENS="64", FAKE_TOKEN_SIZE=str(1 << 14)))
 
 
+@in_both
+def test_german_and_dark_are_chosen_under_settings(play: Play, serve_fake: ServeFake) -> None:
+    play("screens.german", serve_fake())
+
+
 def test_right_to_left_and_at_double_size(play: Play, serve_fake: ServeFake) -> None:
     play("screens.layouts", serve_fake(FAKE_SCRIPT=json.dumps([{"text": RIGHT_TO_LEFT}])))
 
@@ -267,6 +272,7 @@ def test_a_model_is_fetched_and_paused(play: Play, serve_fake: ServeFake, hub: F
     assert hub.sent() < 2 * whole
 
 
+@in_both
 def test_the_first_model_and_the_first_question(
     play: Play, start_server: StartServer, fake_engine: Path, hub: FakeHub, tmp_path: Path
 ) -> None:

@@ -48,12 +48,17 @@ def test_a_kill_at_any_request_loses_no_question(
     play("keeping.between", server, **steps)
 
 
+@in_both
 @pytest.mark.parametrize("scenario", ["drafts", "rescued"])
 def test_a_dead_server_takes_nothing_along(
     play: Play, killable: Callable[..., tuple[Server, dict[str, Callable[[], object]]]], scenario: str
 ) -> None:
     server, steps = killable(**SLOW)
     play(f"keeping.{scenario}", server, **steps)
+
+
+def test_an_answer_is_asked_for_though_news_of_it_come_first(play: Play, serve_fake: ServeFake) -> None:
+    play("keeping.overtaken", serve_fake())
 
 
 def test_nothing_is_stored_of_a_question_that_cannot_be_asked(play: Play, serve_fake: ServeFake) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from gguf_files import write_model
 from hub_process import FakeHub
-from page_fixtures import Play, ServeFake
+from page_fixtures import Play, ServeFake, in_both
 from program import Server, StartServer, http
 
 from appliance.engines.embedded import available
@@ -26,11 +26,13 @@ def serve_demo(start_server: StartServer, fake_engine: Path, hub: FakeHub, tmp_p
     return lambda: start_server("serve", "--listen", "127.0.0.1:0", "--no-stores", env=env)
 
 
+@in_both
 @pytest.mark.parametrize("scenario", ["starting.dismissed", "starting.tried", "starting.real"])
 def test_the_demo_is_not_taken_for_a_model(play: Play, serve_demo: Callable[[], Server], scenario: str) -> None:
     play(scenario, serve_demo())
 
 
+@in_both
 def test_without_a_hub_the_cards_say_what_to_carry(play: Play, serve_demo: Callable[[], Server], hub: FakeHub) -> None:
     play("starting.carried", serve_demo(), gone=hub.stop)
 

@@ -139,6 +139,29 @@ async def test_deletions_are_taken_back(open_server: OpenServer):
         assert (await read(server))["conversation"]["leaf"] == "a"
 
 
+async def test_several_are_deleted_at_once_and_taken_back(open_server: OpenServer):
+    async with open_server() as server:
+        for name in ("c", "d", "e"):
+            await put(server, name)
+
+        async def kept() -> set[str]:
+            return {each["id"] for each in (await server.ask("GET", BASE)).json["conversations"]}
+
+        gone = await server.ask("DELETE", BASE, {"ids": ["c", "never", "d"]})
+        assert (gone.status, gone.json) == (200, {"ids": ["c", "d"]})
+        assert await kept() == {"e"}
+        assert (await server.ask("DELETE", BASE, {"ids": ["c"]})).json == {"ids": []}
+        assert (await server.ask("DELETE", f"{BASE}/c")).status == 404
+        assert (await server.ask("POST", f"{BASE}/restore", {"ids": ["d", "never"]})).status == 404
+        assert await kept() == {"e"}
+        assert (await server.ask("POST", f"{BASE}/restore", {"ids": ["c", "d"]})).status == 204
+        assert await kept() == {"c", "d", "e"}
+        unnamed = await server.ask("DELETE", BASE)
+        assert (unnamed.status, "all=1" in unnamed.error["message"]) == (400, True)
+        assert (await server.ask("DELETE", BASE, {})).status == 400
+        assert await kept() == {"c", "d", "e"}
+
+
 async def test_after_the_time_to_undo_nothing_is_left(open_server: OpenServer, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(store, "UNDO_MS", -1000)
     async with open_server() as server:

@@ -13,7 +13,11 @@ export const axe = require("axe-core").source;
 export async function open(url, context = {}) {
   const browser =
     process.env.BROWSER === "firefox"
-      ? await firefox.launch({ channel: "moz-firefox", executablePath: process.env.FIREFOX ?? "/usr/bin/firefox-esr" })
+      ? await firefox.launch({
+          channel: "moz-firefox",
+          executablePath: process.env.FIREFOX ?? "/usr/bin/firefox-esr",
+          firefoxUserPrefs: { "layout.css.prefers-color-scheme.content-override": look.colorScheme === "dark" ? 0 : 1 }, // its driver sets none
+        })
       : await chromium.launch({
           executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
           args: ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu", ...(process.env.BROWSER_ARGS?.split(" ") ?? [])],
@@ -25,6 +29,8 @@ export async function open(url, context = {}) {
 export async function another(browser, url, options = {}) {
   const context = await browser.newContext({ ...look, ...options });
   const page = await context.newPage();
+  const { colorScheme = look.colorScheme } = options;
+  assert.equal(await page.evaluate(() => matchMedia("(prefers-color-scheme: dark)").matches), colorScheme === "dark");
   const wrong = [];
   const allowed = [];
   const allow = (...patterns) => {
@@ -44,6 +50,41 @@ export async function another(browser, url, options = {}) {
   return { context, page, wrong, allow };
 }
 
+/** The list of conversations, which is a drawer on a narrow page: it is opened there, unless it is open. */
+export async function conversations(page) {
+  const list = page.getByRole("navigation", { name: t("Conversations") });
+  const opener = page.getByRole("button", { name: t("Show the conversations") });
+  await list.or(opener).waitFor();
+  if (await opener.isVisible()) await opener.click();
+  await list.waitFor();
+  return list;
+}
+
+/** What lies over a narrow page is closed there: the list of conversations, or the parameters. */
+export async function uncovered(page) {
+  const over = page.getByRole("navigation").or(page.getByRole("complementary", { name: t("Parameters") }));
+  if (page.viewportSize().width >= 768 || !(await over.isVisible())) return;
+  await over.getByRole("button").first().focus();
+  await page.keyboard.press("Escape");
+  await over.waitFor({ state: "detached" });
+}
+
+/** The parameters, which lie over a narrow page; they are opened, unless they are open. */
+export async function parameters(page) {
+  const panel = page.getByRole("complementary", { name: t("Parameters") });
+  if (!(await panel.isVisible())) await page.getByRole("button", { name: t("Parameters") }).click();
+  await panel.waitFor();
+  return panel;
+}
+
+/** The page hears of the server's changes again. */
+export async function connected(page) {
+  await (await conversations(page)).getByRole("img", { name: t("Connected"), exact: true }).waitFor();
+  await uncovered(page);
+}
+
+export const newChat = async (page) => (await conversations(page)).getByRole("link", { name: t("New chat"), exact: true }).first().click();
+
 export const field = (page) => page.getByRole("textbox", { name: t("Ask anything") });
 
 export async function say(page, text) {
@@ -56,6 +97,14 @@ export async function say(page, text) {
 /** No answer is on its way. */
 export const idle = (page) => page.waitForFunction((stop) => !document.querySelector(`[aria-label="${stop}"]`), t("Stop"));
 export const answered = (page) => page.getByText(t("The answer is complete.")).waitFor({ state: "attached", timeout: 60_000 });
+
+/** What is in the clipboard. Not every browser lets a page read it, but each one pastes. */
+export async function pasted(page) {
+  const box = await page.evaluateHandle(() => document.body.appendChild(document.createElement("textarea")));
+  await box.focus();
+  await page.keyboard.press("Control+V");
+  return box.evaluate((box) => (box.remove(), box.value));
+}
 
 export const messages = (page) => page.getByRole("article");
 export const lastText = (page) => messages(page).last().locator(".prose-chat").last().innerText();

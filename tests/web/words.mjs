@@ -21,6 +21,8 @@ const words = await dictionary(language);
 
 /** What a browser needs to show the page so. */
 export const look = { locale: { en: "en-GB", de: "de-DE" }[language], colorScheme: theme, viewport: { width: Number(width), height: 720 } };
+/** The list of conversations is a drawer. */
+export const narrow = look.viewport.width < 768;
 const [comma, percent] = language === "de" ? [",", "\\s%"] : [".", "%"];
 const units = new Intl.NumberFormat(language, { style: "unit", unit: "second", unitDisplay: "short" }).formatToParts(3);
 
@@ -30,18 +32,21 @@ export const seconds = (count) => new RegExp(`${count.source}\\s${pattern(units.
 export const hundredth = (count) => new RegExp(count.source + percent);
 export const number = (value) => new Intl.NumberFormat(language).format(value);
 
-/** What the page says in this run, where it says `text` in English: `t("Remove note.txt")` finds "Remove {name}". */
-export function t(text) {
+/** What the page says with these words, where it says `text` in English: "Remove note.txt" finds "Remove {name}". */
+const translator = (words) => (text) => {
   const exact = Object.keys(english).filter((word) => english[word] === text);
-  const found = exact.length ? exact.map((word) => words[word]) : Object.keys(english).flatMap((word) => filled(word, text));
+  const found = exact.length ? exact.map((word) => words[word]) : Object.keys(english).flatMap((word) => filled(words, word, text));
   const [said, ...others] = new Set(found);
   assert.ok(said !== undefined, `the page says "${text}" nowhere`);
   assert.deepEqual(others, [], `"${text}" can be more than one sentence of the page`);
   return said;
-}
+};
+/** In this run, and where somebody chooses German. */
+export const t = translator(words);
+export const inGerman = translator(await dictionary("de"));
 
 /** The sentence of this name with the values that make its English one `text`; none, where nothing does. */
-function filled(word, text) {
+function filled(words, word, text) {
   const names = [...english[word].matchAll(HOLE)].map((match) => match[1]);
   const found = new RegExp(`^${english[word].split(/\{\w+\}/).map(pattern).join("(.+)")}$`).exec(text);
   return found ? [words[word].replace(HOLE, (_, name) => found[1 + names.indexOf(name)])] : [];

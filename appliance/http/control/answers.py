@@ -31,7 +31,11 @@ async def read_body() -> bytes:
 
 async def read_as(kind: type[T], *, param: str | None = None) -> T:
     """Read the body as JSON of this kind. Raises BadRequest, with the place of the mistake, and BodyTooLarge."""
-    body = await read_body()
+    return parse_as(await read_body(), kind, param=param)
+
+
+def parse_as(body: bytes, kind: type[T], *, param: str | None = None) -> T:
+    """The same of a body that has been read."""
     check_json(body)
     try:
         return msgspec.json.decode(body, type=kind)

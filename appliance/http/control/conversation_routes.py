@@ -13,8 +13,8 @@ from appliance.conversations import Conversations
 from appliance.core.bodies.sse import Event, encode
 from appliance.core.conversations import UNKNOWN_TYPE, shown_type
 from appliance.core.parts import read_whole, shown
-from appliance.errors import BadRequest
-from appliance.http.control.answers import endless_answer, json_answer, read_as, read_body
+from appliance.errors import BadRequest, NotFound
+from appliance.http.control.answers import endless_answer, json_answer, parse_as, read_as, read_body
 from appliance.http.control.model_routes import CONTENT_TYPE, ModelEvent, ModelFeed
 from appliance.http.owners import Owners
 from appliance.http.way.outgoing import CONVERSATION
@@ -75,6 +75,10 @@ class _Hits(Struct):
     data: list[Hit]
 
 
+class _Several(Struct):
+    ids: list[Id]
+
+
 class _Deleted(Struct):
     ids: list[str]
 
@@ -121,11 +125,16 @@ class ConversationRoutes:
         return json_answer(await self._conversations.change(_id(conversation), fields))
 
     async def delete(self, conversation: str) -> Response:
-        await self._conversations.delete(conversation)
+        if not await self._conversations.delete(conversation):
+            raise NotFound(f"there is no conversation '{conversation}'")
         return Response("", 204)
 
     async def restore(self, conversation: str) -> Response:
         await self._conversations.restore(conversation)
+        return Response("", 204)
+
+    async def restore_several(self) -> Response:
+        await self._conversations.restore(*(await read_as(_Several)).ids)
         return Response("", 204)
 
     async def fork(self, conversation: str) -> Response:
@@ -147,12 +156,16 @@ class ConversationRoutes:
         await self._conversations.restore_messages(conversation, list(asked.ids), asked.leaf)
         return Response("", 204)
 
-    async def empty(self) -> Response:
-        """All conversations, for good: ``?all=1`` says that this is meant."""
-        if request.args.get("all") != "1":
-            raise BadRequest("this deletes all conversations for good; add ?all=1 if you mean that", param="all")
-        await self._conversations.empty()
-        return Response("", 204)
+    async def delete_several(self) -> Response:
+        """Delete those of the body, or with ``?all=1`` all of them and for good; to name none may be a mistake."""
+        if request.args.get("all") == "1":
+            await self._conversations.empty()
+            return Response("", 204)
+        body = await read_body()
+        if not body:
+            message = 'name the conversations to delete as {"ids": [...]}, or add ?all=1 to delete all for good'
+            raise BadRequest(message, param="ids")
+        return json_answer(_Deleted(await self._conversations.delete(*parse_as(body, _Several).ids)))
 
     async def attach(self) -> Response:
         data = await read_body()
@@ -187,7 +200,9 @@ def _id(text: str) -> str:
 def add_conversation_routes(app: QuartTrio, routes: ConversationRoutes) -> None:
     """Register everything here on the program's application."""
     app.add_url_rule("/api/conversations", "conversations", routes.list)
-    app.add_url_rule("/api/conversations", "empty conversations", routes.empty, methods=["DELETE"])
+    app.add_url_rule("/api/conversations", "delete conversations", routes.delete_several, methods=["DELETE"])
+    restore = "/api/conversations/restore"
+    app.add_url_rule(restore, "restore conversations", routes.restore_several, methods=["POST"])
     app.add_url_rule("/api/conversations/events", "page events", routes.events)
     app.add_url_rule("/api/conversations/search", "search conversations", routes.search)
     app.add_url_rule("/api/conversations/presets", "preset", routes.preset, methods=["PUT"])

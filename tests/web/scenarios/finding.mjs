@@ -1,10 +1,11 @@
 // Finding and moving: search, keys, focus, and what lies where.
 import assert from "node:assert/strict";
-import { accessible, another, answered, field, messages, say } from "../browser.mjs";
-import { t } from "../words.mjs";
+import { accessible, another, answered, conversations, field, messages, say, uncovered } from "../browser.mjs";
+import { like, narrow, t } from "../words.mjs";
 
-const focused = (page) => page.evaluate(() => document.activeElement.getAttribute("aria-label") || document.activeElement.innerText);
-const search = (page, text) => page.getByRole("searchbox", { name: t("Search conversations") }).fill(text);
+/** The name of what has the focus; nothing, where only the page as a whole has it. */
+const focused = (page) => page.evaluate(({ activeElement: it } = document) => (it === document.body ? "" : it.getAttribute("aria-label") || it.innerText));
+const search = async (page, text) => (await conversations(page)).getByRole("searchbox", { name: t("Search conversations") }).fill(text);
 
 /** A part of a word finds a message far above and one on another branch, and a title; each opens where it was found. */
 export async function hits({ page, url }) {
@@ -68,7 +69,7 @@ export async function keys({ page, browser, url }) {
     await page.goto("about:blank");
     asked = [];
     await page.goto(`${url}/#/chat`);
-    await page.getByRole("link", { name: "Chat 999" }).waitFor();
+    await (await conversations(page)).getByRole("link", { name: "Chat 999" }).waitFor();
     times.push(await (await page.waitForFunction(() => window.painted)).jsonValue());
     assert.equal(asked.find((path) => path !== "/" && !path.includes("/assets/")), "/api/conversations"); // it waits for no other answer
   }
@@ -76,12 +77,13 @@ export async function keys({ page, browser, url }) {
   console.log(`1,000 conversations after ${times.join(", ")} ms with ${nodes} nodes`);
   assert.ok(nodes < 2000, `${nodes}`);
   const seen = [];
-  for (let stop = 0; stop < 40 && !seen.includes(t("Ask anything")); stop++) {
-    if (!stop) await page.evaluate(() => Object.assign(document.body, { tabIndex: -1 }).focus());
+  await page.evaluate(() => Object.assign(document.body, { tabIndex: -1 }).focus());
+  const last = narrow ? t("Settings") : t("Ask anything");
+  while (seen.length < 40 && !seen.includes(last)) {
     await page.keyboard.press("Tab");
     seen.push(await focused(page));
   }
-  assert.equal(seen[0], t("Skip to the content"));
+  assert.deepEqual([seen[0], seen.at(-1)], [t("Skip to the content"), last]);
   assert.equal(seen.filter((each) => /Chat \d/.test(each)).length, 2, seen.join(", ")); // a conversation and its menu
   const first = page.getByRole("link", { name: "Chat 999" });
   await first.focus();
@@ -108,6 +110,7 @@ export async function keys({ page, browser, url }) {
   await dialog.waitFor({ state: "detached" });
   await page.getByRole("link", { name: "Another name" }).waitFor();
   assert.equal(await focused(page), t("Actions for Another name"));
+  await uncovered(page);
   await page.getByRole("button", { name: t("Parameters") }).click();
   await page.waitForFunction((close) => document.activeElement.getAttribute("aria-label") === close, t("Close"));
   await page.keyboard.press("Escape");
@@ -133,57 +136,51 @@ export async function keys({ page, browser, url }) {
   await phone.page.keyboard.press("Escape");
   await phone.page.getByRole("navigation").waitFor({ state: "detached" });
   assert.equal(await focused(phone.page), t("Show the conversations"));
+  await phone.page.keyboard.press("Enter");
+  await phone.page.waitForFunction(() => document.activeElement.closest("nav"));
+  for (let stop = 0; stop < 15; stop++) {
+    assert.equal(await phone.page.evaluate(() => !!document.activeElement.closest("main")), false, "the focus is below the drawer");
+    await phone.page.keyboard.press("Tab");
+  }
   assert.deepEqual(phone.wrong, []);
 }
 
 /** Nothing lies on the composer, files are of one height, and an edit is sent by Ctrl-Enter. */
-export async function looks({ page, browser, url }) {
+export async function looks({ page }) {
   const svg = Buffer.from('<svg xmlns="http://www.w3.org/2000/svg" width="40" height="90"><rect width="40" height="90"/></svg>');
-  for (const [locale, colorScheme, width, words] of [
-    ["en-GB", "light", 1280, { attach: "Attach files", bytes: "540 bytes", send: "Send", ask: "Ask anything", remove: "Delete", edit: "Edit" }],
-    ["de-DE", "dark", 320, { attach: "Dateien anhängen", bytes: "540 Byte", send: "Senden", ask: "Stell eine Frage", remove: "Löschen", edit: "Bearbeiten" }],
-  ]) {
-    const device = await another(browser, url, { locale, colorScheme, viewport: { width, height: 700 } });
-    const seen = device.page;
-    await seen.goto(url);
-    await seen.getByLabel(words.attach).first().setInputFiles([
-      { name: "note.txt", mimeType: "text/plain", buffer: Buffer.alloc(540, "a") },
-      { name: "tall.svg", mimeType: "image/svg+xml", buffer: svg },
-    ]);
-    await seen.getByText(words.bytes).waitFor();
-    const picture = seen.getByRole("img", { name: "tall.svg" });
-    await picture.waitFor();
-    assert.equal(await picture.evaluate(async (image) => (await image.decode(), image.naturalWidth)), 40);
-    const chips = seen.locator("form span:has(> button[aria-label*='.'])");
-    const heights = await chips.evaluateAll((all) => all.map((each) => Math.round(each.getBoundingClientRect().height)));
-    assert.equal(new Set(heights).size, 1, heights.join());
-    await seen.screenshot({ path: `/tmp/finding/chips-${width}.png` });
-    await seen.getByRole("button", { name: /tall.svg/ }).click();
-    await seen.getByRole("textbox", { name: words.ask }).fill("Hi");
-    await seen.getByRole("button", { name: words.send, exact: true }).click();
-    await seen.getByRole("button", { name: / 4[,.]?096|% / }).first().waitFor();
-    await seen.waitForFunction(() => !document.querySelector(".caret"));
-    const edit = seen.getByRole("article").first().getByRole("button", { name: words.edit });
-    await edit.focus();
-    await seen.keyboard.press("Enter");
-    await seen.keyboard.type("Again");
-    await seen.keyboard.press("Control+Enter");
-    await seen.getByText("2/2").waitFor();
-    await seen.waitForFunction(() => !document.querySelector(".caret"));
-    if (width > 640) {
-      const [bar, track] = await seen.locator("[data-meter]").evaluate((meter) => [meter.firstChild.getBoundingClientRect().width, meter.getBoundingClientRect().width]);
-      assert.ok(bar < track / 2, `${bar} of ${track}`);
-    }
-    await seen.getByRole("article").last().getByRole("button", { name: words.remove }).click();
-    const toast = seen.locator("[role=status] .card");
-    await toast.waitFor();
-    const [low, high] = [await toast.boundingBox(), await seen.locator("[data-composer] form").boundingBox()];
-    assert.ok(low.y + low.height <= high.y, `${low.y + low.height} is below ${high.y}`);
-    await seen.screenshot({ path: `/tmp/finding/looks-${width}.png` });
-    assert.deepEqual(device.wrong, []);
-    await device.context.close();
+  await page.getByLabel(t("Attach files")).first().setInputFiles([
+    { name: "note.txt", mimeType: "text/plain", buffer: Buffer.alloc(540, "a") },
+    { name: "tall.svg", mimeType: "image/svg+xml", buffer: svg },
+  ]);
+  await page.getByText(/^540\s(bytes|Byte)$/).waitFor();
+  const picture = page.getByRole("img", { name: "tall.svg" });
+  await picture.waitFor();
+  assert.equal(await picture.evaluate(async (image) => (await image.decode(), image.naturalWidth)), 40);
+  const chips = page.locator("form span:has(> button[aria-label*='.'])");
+  const heights = await chips.evaluateAll((all) => all.map((each) => Math.round(each.getBoundingClientRect().height)));
+  assert.equal(heights.length, 2);
+  assert.equal(new Set(heights).size, 1, heights.join());
+  await page.getByRole("button", { name: t("Remove tall.svg") }).click();
+  await field(page).fill("Hi");
+  await page.getByRole("button", { name: t("Send"), exact: true }).click();
+  await page.getByRole("button", { name: like("context") }).waitFor();
+  await page.waitForFunction(() => !document.querySelector(".caret"));
+  const edit = messages(page).first().getByRole("button", { name: t("Edit") });
+  await edit.focus();
+  await page.keyboard.press("Enter");
+  await page.keyboard.type("Again");
+  await page.keyboard.press("Control+Enter");
+  await page.getByText("2/2").waitFor();
+  await page.waitForFunction(() => !document.querySelector(".caret"));
+  if (!narrow) {
+    const [bar, track] = await page.locator("[data-meter]").evaluate((meter) => [meter.firstChild.getBoundingClientRect().width, meter.getBoundingClientRect().width]);
+    assert.ok(bar < track / 2, `${bar} of ${track}`);
   }
-  await field(page).waitFor();
+  await messages(page).last().getByRole("button", { name: t("Delete") }).click();
+  const toast = page.locator("[role=status] .card");
+  await toast.waitFor();
+  const [low, high] = [await toast.boundingBox(), await page.locator("[data-composer] form").boundingBox()];
+  assert.ok(low.y + low.height <= high.y, `${low.y + low.height} is below ${high.y}`);
 }
 
 /** The key is kept for this tab, unless the box is ticked. */
@@ -207,9 +204,8 @@ export async function quiet({ page, url }) {
     await page.getByRole("button", { name: t("Stop") }).click();
     await page.getByText(t("You stopped this answer.")).waitFor();
   }
-  const links = page.locator("nav a[href*='#/chat/']");
   for (const at of [1, 0, 1]) {
-    await links.nth(at).click();
+    await (await conversations(page)).locator("a[href*='#/chat/']").nth(at).click();
     await messages(page).first().waitFor();
   }
   await page.waitForTimeout(500); // what a look for an ended answer would take

@@ -1,12 +1,14 @@
 // Nothing written is lost, whatever happens to the server; Stop, scrolling, and errors that say what to do.
 import assert from "node:assert/strict";
-import { accessible, answered, api, field, idle, lastText, messages, press, put, say, stored } from "../browser.mjs";
+import { accessible, answered, api, connected, field, idle, lastText, messages, newChat, parameters, press, put, say, stored, uncovered } from "../browser.mjs";
 import { like, number, t } from "../words.mjs";
 
 const send = (page) => page.getByRole("button", { name: t("Send"), exact: true });
 const stop = (page) => page.getByRole("button", { name: t("Stop"), exact: true });
 const chooser = (page) => page.getByLabel(t("Attach files")).first();
 const text = (name, words) => ({ name, mimeType: "text/plain", buffer: Buffer.from(words) });
+
+const begun = (page) => messages(page).last().locator(".prose-chat p").waitFor();
 
 /** How often the words are in the field, the queue and the shown conversation. */
 const places = (page, words) =>
@@ -48,7 +50,7 @@ export async function between({ page, url, told, allow }) {
       await killed;
       assert.equal(total(await places(page, words)), 1, `killed at ${number}: ${JSON.stringify(await places(page, words))}`);
       await told("start");
-      await page.getByRole("img", { name: t("Connected"), exact: true }).waitFor();
+      await connected(page);
       await page.getByText(words).first().waitFor();
       await page.waitForFunction((stop) => !document.querySelector("p[role=alert]") && !document.querySelector(`[aria-label="${stop}"]`), t("Stop"));
       const found = await places(page, words);
@@ -81,7 +83,7 @@ export async function drafts({ page, url, told, allow }) {
   await page.reload();
   await kept();
   await send(page).click();
-  await messages(page).last().locator(".prose-chat p").waitFor();
+  await begun(page);
   await field(page).fill("And then");
   await page.keyboard.press("Enter");
   await page.getByText(t("Next:")).waitFor();
@@ -99,6 +101,7 @@ export async function drafts({ page, url, told, allow }) {
   await page.getByRole("button", { name: t("Send now") }).click();
   await messages(page).nth(3).waitFor();
   assert.deepEqual((await stored(page)).filter((each) => each.role === "user").map((each) => each.content), ["Not sent", "And then"]);
+  await begun(page); // a request that is stopped before its answer begins is refused, which the browser notes
   await stop(page).click();
   await stop(page).waitFor({ state: "detached" });
   await told("kill");
@@ -113,13 +116,26 @@ export async function drafts({ page, url, told, allow }) {
   await messages(page).nth(5).waitFor();
   assert.equal(await field(page).inputValue(), "");
   assert.equal(await page.getByText(new RegExp(`cannot be reached|${t("The server cannot be reached.")}`)).count(), 0);
+  await begun(page);
   await stop(page).click();
+}
+
+/** News of an answer may come before the word that it is stored: the model is asked for it all the same. */
+export async function overtaken({ page }) {
+  await page.route(/\/messages\//, async (route) => {
+    const response = await route.fetch();
+    await page.waitForTimeout(1000);
+    await route.fulfill({ response });
+  });
+  await say(page, "Hi");
+  await answered(page);
+  const [, answer] = await stored(page);
+  assert.deepEqual([answer.state ?? "done", answer.error ?? ""], ["done", ""]);
 }
 
 /** A schema or number that no model takes is refused in its field, and nothing is stored of the question. */
 export async function refused({ page }) {
-  await page.getByRole("button", { name: t("Parameters") }).click();
-  const panel = page.getByRole("complementary", { name: t("Parameters") });
+  const panel = await parameters(page);
   for (const [label, bad, good, said] of [
     [t("Temperature"), "99", "0.3", t("A number from 0 to 5")],
     ["Top P", "5", "0.9", t("A number from 0 to 1")],
@@ -136,13 +152,15 @@ export async function refused({ page }) {
     await panel.getByText(said).waitFor();
   }
   await accessible(page, "refused");
+  await uncovered(page);
   await field(page).fill("Keep me");
   await send(page).click();
   await page.getByRole("status").getByText(like("schemaWrong")).waitFor();
   assert.equal(await field(page).inputValue(), "Keep me");
   assert.deepEqual((await api(page, "/api/conversations")).conversations, []);
-  await panel.getByLabel(t("JSON schema of answers")).fill("");
+  await (await parameters(page)).getByLabel(t("JSON schema of answers")).fill("");
   await panel.getByRole("heading").click();
+  await uncovered(page);
   const asked = page.waitForRequest((request) => request.url().endsWith("/chat/completions"));
   await send(page).click();
   assert.equal((await asked).postDataJSON().temperature, 0.3);
@@ -224,14 +242,14 @@ export async function stops({ page, url }) {
   await messages(page).last().locator(".prose-chat p").waitFor();
   await field(page).press("Escape");
   await page.getByText(t("You stopped this answer.")).waitFor();
-  await page.getByRole("link", { name: t("New chat") }).click();
+  await newChat(page);
   await page.getByRole("button", { name: t("Models that answer too, side by side") }).click();
   for (const each of await page.getByRole("checkbox").all()) await each.check();
   await page.keyboard.press("Escape");
   for (const way of ["button", "Escape"]) {
     await field(page).fill("Count");
     await page.keyboard.press("Enter");
-    await page.waitForFunction((stopped) => [...document.querySelectorAll("[role=group] article")].filter((each) => each.querySelector(".prose-chat p") && !each.innerText.includes(stopped)).length === 3, t("You stopped this answer."));
+    await page.waitForFunction((stopped) => [...document.querySelectorAll("[role=group] article")].filter((each) => each.querySelector(".prose-chat p") && !each.textContent.includes(stopped)).length === 3, t("You stopped this answer."));
     await field(page).fill("Then this");
     await page.keyboard.press("Enter");
     await page.getByText(t("Next:")).waitFor();
@@ -240,7 +258,7 @@ export async function stops({ page, url }) {
     await send(page).waitFor();
     if (way === "button") await stop(page).click();
     else await page.keyboard.press("Escape");
-    await page.waitForFunction((stopped) => [...document.querySelectorAll("[role=group] article")].every((each) => each.innerText.includes(stopped)), t("You stopped this answer."));
+    await page.waitForFunction((stopped) => [...document.querySelectorAll("[role=group] article")].every((each) => each.textContent.includes(stopped)), t("You stopped this answer."));
     const states = (await stored(page)).filter((each) => each.role === "assistant").map((each) => each.state);
     assert.deepEqual(new Set(states), new Set(["stopped"]));
     await page.getByRole("button", { name: t("Send now") }).waitFor();

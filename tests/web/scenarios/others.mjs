@@ -1,6 +1,6 @@
 // Files of other programs, several conversations at once, and voices.
 import assert from "node:assert/strict";
-import { accessible, another, answered, api, lastText, say, stored } from "../browser.mjs";
+import { accessible, another, answered, api, conversations, lastText, say, stored } from "../browser.mjs";
 import { t } from "../words.mjs";
 
 const [file] = process.argv.slice(5);
@@ -50,7 +50,7 @@ export async function several({ page, browser, url }) {
   await group.getByLabel("Three").waitFor();
   await group.getByLabel("One").waitFor();
   assert.deepEqual(await titles(), ["One", "Three", "Two"]);
-  await page.getByRole("link", { name: "Two" }).click();
+  await (await conversations(page)).getByRole("link", { name: "Two" }).click();
   await page.getByText("Because of Two.").waitFor();
   await page.getByText("2/2").waitFor();
   const other = await another(browser, url, { viewport: { width: 320, height: 640 } });
@@ -65,7 +65,7 @@ export async function several({ page, browser, url }) {
   await page.evaluate(() => (location.hash = "#/settings"));
   await page.getByRole("button", { name: t("Delete all") }).click();
   await page.getByRole("dialog").getByRole("button", { name: t("Delete") }).click();
-  await page.getByText(t("Your conversations will be listed here.")).first().waitFor();
+  await (await conversations(page)).getByText(t("Your conversations will be listed here.")).waitFor();
   await page.evaluate(() => (location.hash = "#/settings"));
   await page.getByLabel(t("Import")).setInputFiles(await file.path());
   await page.getByText(t("2 imported, 0 were here already.")).waitFor();

@@ -1,6 +1,6 @@
 // What goes to the model beside the words of a question.
 import assert from "node:assert/strict";
-import { accessible, another, answered, api, field, lastText, messages, open, say, stored } from "../browser.mjs";
+import { accessible, another, answered, api, field, lastText, messages, parameters, say, stored, uncovered } from "../browser.mjs";
 import { like, t } from "../words.mjs";
 
 const WORDS = "BT /F 12 Tf 50 700 Td (the password is giraffe) Tj ET";
@@ -39,10 +39,11 @@ export async function files({ page, allow }) {
   await say(page, "Read that");
   await answered(page);
   assert.match(await lastText(page), /the password is giraffe/);
-  await page.getByRole("button", { name: t("Parameters") }).click();
-  await page.getByLabel(t("Temperature")).fill("0.3");
-  await page.getByLabel(t("System prompt")).fill("Be brief.");
-  await page.getByRole("heading", { name: t("Parameters") }).click();
+  const panel = await parameters(page);
+  await panel.getByLabel(t("Temperature")).fill("0.3");
+  await panel.getByLabel(t("System prompt")).fill("Be brief.");
+  await page.keyboard.press("Escape"); // which takes nothing back
+  await panel.waitFor({ state: "detached" });
   await say(page, "Again");
   await answered(page);
   const sent = await lastText(page);
@@ -71,8 +72,7 @@ export async function files({ page, allow }) {
 export async function settings({ page, browser, url }) {
   const sent = [];
   page.on("request", (request) => request.url().endsWith("/chat/completions") && sent.push(request.postDataJSON()));
-  await page.getByRole("button", { name: t("Parameters") }).click();
-  const panel = page.getByRole("complementary", { name: t("Parameters") });
+  const panel = await parameters(page);
   await panel.getByLabel(t("Thinking")).selectOption("low");
   await panel.getByLabel(t("Seed")).fill("7");
   await panel.getByLabel(t("JSON schema of answers")).fill("{");
@@ -85,12 +85,13 @@ export async function settings({ page, browser, url }) {
   await page.getByRole("dialog").getByRole("textbox").fill("careful");
   await page.keyboard.press("Enter");
   await panel.getByRole("button", { name: t("Delete the preset") }).waitFor();
+  await uncovered(page);
   await say(page, "Hi");
   await answered(page);
   await page.goto(`${url}/#/chat`);
   await page.reload();
-  await page.getByRole("button", { name: t("Parameters") }).click();
-  await panel.getByLabel(t("Preset")).selectOption("careful");
+  await (await parameters(page)).getByLabel(t("Preset")).selectOption("careful");
+  await uncovered(page);
   await say(page, "Hello");
   await answered(page);
   assert.equal(sent.length, 2);
@@ -102,9 +103,9 @@ export async function settings({ page, browser, url }) {
   }
   const device = await another(browser, url);
   await device.page.goto(url);
-  await device.page.getByRole("button", { name: t("Parameters") }).click();
-  const theirs = device.page.getByRole("complementary", { name: t("Parameters") }).getByLabel(t("Preset"));
+  const theirs = (await parameters(device.page)).getByLabel(t("Preset"));
   await theirs.selectOption("careful");
+  await (await parameters(page)).getByRole("combobox", { name: t("Preset") }).selectOption("careful");
   await panel.getByRole("button", { name: t("Delete the preset") }).click();
   await theirs.getByText("careful").waitFor({ state: "detached" });
   assert.deepEqual(device.wrong, []);
@@ -207,8 +208,7 @@ export async function dialogs({ page, url, told }) {
     await dialog.waitFor({ state: "detached" });
     assert.equal(await focused(page), before);
   };
-  await page.getByRole("button", { name: t("Parameters") }).click();
-  const panel = page.getByRole("complementary", { name: t("Parameters") });
+  const panel = await parameters(page);
   await left(panel.getByRole("button", { name: t("Save") }));
   assert.deepEqual((await api(page, "/api/conversations")).presets, {});
   const before = await opened(panel.getByRole("button", { name: t("Save") }));
@@ -256,7 +256,7 @@ export async function permission({ page, told }) {
   assert.deepEqual(order, await Promise.all(buttons.map((each) => each.innerText())));
   const boxes = await Promise.all(buttons.map((each) => each.boundingBox()));
   for (const box of boxes.slice(0, 3)) assert.ok(boxes[3].y > box.y + box.height + 8, "Always stands beside another");
-  await question.getByText(t("It then runs without a question in every chat of this browser")).waitFor();
+  await question.getByText(like("allowAlwaysWhy")).waitFor();
   await page.keyboard.press("Shift+Tab");
   await page.keyboard.press("Enter"); // No
   await messages(page).last().getByText("Fine.").waitFor();

@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { createServer, request } from "node:http";
 import { accessible, another, answered, field, messages, say } from "../browser.mjs";
-import { t } from "../words.mjs";
+import { inGerman, t } from "../words.mjs";
 
 /** Every screen in both themes and both languages, at phone width as well, and nothing scrolls sideways. */
 export async function screens({ browser, url }) {
@@ -22,6 +22,35 @@ export async function screens({ browser, url }) {
     assert.deepEqual(wrong, []);
     await context.close();
   }
+}
+
+/** German and dark, chosen under Settings, hold on every screen and after a reload, and can be taken back. */
+export async function german({ page, url }) {
+  const shown = () => page.evaluate(() => [document.documentElement.lang, document.documentElement.classList.contains("dark")]);
+  const darkness = () => page.evaluate(() => getComputedStyle(document.body).backgroundColor.match(/[\d.]+/g).slice(0, 3).map(Number));
+  await page.goto(`${url}/#/settings`);
+  await page.getByLabel(t("Language")).selectOption("de");
+  await page.getByRole("heading", { level: 1, name: inGerman("Settings") }).waitFor();
+  await page.getByLabel(inGerman("Appearance")).selectOption("dark");
+  const dark = await darkness();
+  await page.reload();
+  for (const [screen, name] of [["settings", "Settings"], ["models", "Models"], ["chat", "New chat"]]) {
+    await page.goto(`${url}/#/${screen}`);
+    await page.getByRole("heading", { level: 1, name: inGerman(name) }).waitFor();
+    assert.deepEqual(await shown(), ["de", true]);
+    assert.deepEqual(await darkness(), dark);
+    assert.ok((await page.evaluate(() => document.documentElement.scrollWidth - innerWidth)) <= 0, screen);
+    await accessible(page, `${screen} in German`);
+  }
+  await page.getByRole("textbox", { name: inGerman("Ask anything") }).fill("Hallo");
+  await page.getByRole("button", { name: inGerman("Send"), exact: true }).click();
+  await page.getByText(inGerman("The answer is complete.")).waitFor({ state: "attached" });
+  await page.goto(`${url}/#/settings`);
+  await page.getByLabel(inGerman("Language")).selectOption("en");
+  await page.getByLabel("Appearance").selectOption("light");
+  await page.getByRole("heading", { level: 1, name: "Settings" }).waitFor();
+  assert.deepEqual(await shown(), ["en", false]);
+  assert.notDeepEqual(await darkness(), dark);
 }
 
 /** Text from right to left, at 200 % and in a page that is turned round: nothing is cut off or scrolls sideways. */

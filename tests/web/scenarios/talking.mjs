@@ -1,7 +1,7 @@
 // Conversations: what is said, kept, stopped and branched.
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
-import { accessible, another, answered, field, idle, lastText, messages, press, say, stored } from "../browser.mjs";
+import { accessible, another, answered, conversations, field, idle, lastText, messages, newChat, press, say, stored, uncovered } from "../browser.mjs";
 import { like, t } from "../words.mjs";
 
 /** A conversation with the starter model: stream, edit, branch, regenerate, fork, delete, undo, search. */
@@ -34,7 +34,7 @@ export async function chat({ page, browser, url }) {
   await page.waitForFunction(() => document.querySelectorAll("article").length === 2);
   await press(page, t("New chat from here"));
   await page.waitForFunction((before) => location.href !== before, device.page.url());
-  await page.getByRole("searchbox", { name: t("Search conversations") }).fill("llam");
+  await (await conversations(page)).getByRole("searchbox", { name: t("Search conversations") }).fill("llam");
   await page.locator("nav mark").first().waitFor();
   assert.deepEqual(device.wrong, []);
   const title = await page.evaluate(() => document.title);
@@ -147,9 +147,11 @@ export async function here({ page, browser, url }) {
   await page.getByText("note.txt").waitFor();
   await say(page, "Read it");
   await answered(page);
-  await page.getByRole("searchbox", { name: t("Search conversations") }).fill("read");
+  const search = (await conversations(page)).getByRole("searchbox", { name: t("Search conversations") });
+  await search.fill("read");
   await page.locator("nav mark").first().waitFor();
-  await page.getByRole("searchbox", { name: t("Search conversations") }).fill("");
+  await search.fill("");
+  await uncovered(page);
   await page.getByRole("button", { name: t("Parameters") }).click();
   await page.getByRole("button", { name: t("Save") }).click();
   await page.getByRole("dialog").getByRole("textbox").fill("careful");
@@ -162,29 +164,29 @@ export async function here({ page, browser, url }) {
   const shown = await messages(page).evaluateAll((all) => all.map((each) => each.dataset.message));
   const device = await another(browser, url);
   await device.page.goto(url);
-  await device.page.getByText(t("Your conversations will be listed here.")).waitFor();
+  await (await conversations(device.page)).getByText(t("Your conversations will be listed here.")).waitFor();
   await page.goto(`${url}/#/settings`);
   await page.getByText(t("This server keeps no conversations; this browser keeps them, for itself alone.")).waitFor();
   const [download] = await Promise.all([page.waitForEvent("download"), page.getByRole("button", { name: t("Export all") }).click()]);
   const file = { name: download.suggestedFilename(), mimeType: "", buffer: readFileSync(await download.path()) };
   assert.match(file.name, /^Count_.*\.jsonl$/);
-  for (const said of ["1 imported, 0 were here already.", "0 imported, 1 were here already."]) {
+  for (const said of ["1 imported, 0 were here already.", "0 imported, 1 were here already."].map(t)) {
     await device.page.goto(`${url}/#/settings`);
     await device.page.getByLabel(t("Import")).setInputFiles(file);
     await device.page.getByText(said).waitFor();
   }
-  await device.page.getByRole("link", { name: "Count" }).click();
+  await (await conversations(device.page)).getByRole("link", { name: "Count" }).click();
   await messages(device.page).first().waitFor();
   assert.deepEqual(await messages(device.page).evaluateAll((all) => all.map((each) => each.dataset.message)), shown);
   await device.page.getByText("note.txt").waitFor();
   await messages(device.page).nth(1).getByText("1/2").waitFor();
   const asked = device.page.waitForRequest((request) => request.url().endsWith("/chat/completions"));
-  await press(device.page, "Another answer");
+  await press(device.page, t("Another answer"));
   assert.match((await asked).postData(), /zebra/); // the file came along
   assert.deepEqual(device.wrong, []);
   await page.getByRole("button", { name: t("Delete all") }).click();
   await page.getByRole("dialog").getByRole("button", { name: t("Delete") }).click();
-  await page.getByText(t("Your conversations will be listed here.")).waitFor();
+  await (await conversations(page)).getByText(t("Your conversations will be listed here.")).waitFor();
 }
 
 /** A random walk through a conversation: what is shown and what is stored is what a small model of the tree says. */
@@ -255,7 +257,7 @@ export async function walk({ page, seed }) {
       if (!id) return;
       const siblings = below(nodes.get(id).parent);
       const at = siblings.indexOf(id);
-      await click(id, at ? "Previous version" : "Next version");
+      await click(id, t(at ? "Previous version" : "Next version"));
       leaf = siblings[at ? at - 1 : at + 1];
       while (below(leaf).length) leaf = below(leaf).at(-1);
     },
@@ -291,7 +293,7 @@ export async function long({ page }) {
   await field(page).fill("still here");
   await page.reload();
   await messages(page).last().locator(".prose-chat p").waitFor();
-  await page.getByRole("link", { name: t("New chat") }).click();
+  await newChat(page);
   await page.getByRole("heading", { name: t("What can I do for you?") }).waitFor();
 }
 

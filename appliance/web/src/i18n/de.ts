@@ -101,7 +101,7 @@ export const de: Record<keyof typeof en, string> = {
   goOn: "Antwort fortsetzen",
   goOnWith: "Mit dieser Antwort weiter",
   greeting: "Was kann ich für dich tun?",
-  hubAway: "Dieser Server erreicht Hugging Face gerade nicht, also lässt sich nichts suchen.",
+  hubAway: "Dieser Server bekommt gerade keine brauchbare Antwort von Hugging Face. Versuch es später noch einmal, oder hol eine Datei auf einem anderen Rechner.",
   import: "Importieren",
   imported: "{count} importiert, {skipped} waren schon da.",
   importHint: "Liest Exporte dieses Programms, der Seite von llama.cpp, von Open WebUI und von ChatGPT.",

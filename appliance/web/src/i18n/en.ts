@@ -100,7 +100,7 @@ export const en = {
   goOn: "Continue the answer",
   goOnWith: "Go on with this answer",
   greeting: "What can I do for you?",
-  hubAway: "This server does not reach Hugging Face at the moment, so there is nothing to search.",
+  hubAway: "This server gets no usable answer from Hugging Face at the moment. Try again later, or fetch a file on another machine.",
   import: "Import",
   imported: "{count} imported, {skipped} were here already.",
   importHint: "Reads exports of this program, of llama.cpp's page, of Open WebUI and of ChatGPT.",

@@ -62,6 +62,8 @@ export class Chat {
   readonly path: Message[] = $derived(branch(this.messages, this.leaf && newestBelow(this.children, this.leaf)));
   /** All answers under way, those of branches that are not shown and those side by side too. */
   private readonly underway: Message[] = $derived([...this.messages.values()].filter((message) => message.state === "answering"));
+  /** Answers that this page is about to ask for. */
+  private readonly unasked = new Set<string>();
   private latest = 0;
   private reading: Promise<void> | undefined;
   private again = false;
@@ -224,10 +226,20 @@ export class Chat {
   /** Store an empty answer, and ask for it. */
   private async begin(parent: string | null, model: string | undefined, request: object, role: Message["role"] = "assistant"): Promise<string> {
     const message: Message = { id: newId(), parent, role, model: model ?? "", state: "answering", content: "" };
-    await this.write(message);
-    this.ask(message.id, request);
+    await this.askFor(message, request);
     await this.show(message.id);
     return message.id;
+  }
+
+  /** Store an answer under way, and ask for it. What the server tells of it before is no reason to look for it. */
+  private async askFor(message: Message, request: object) {
+    this.unasked.add(message.id);
+    try {
+      await this.write(message);
+    } finally {
+      this.unasked.delete(message.id);
+    }
+    this.ask(message.id, request);
   }
 
   /** End everything that was asked. What is queued waits until the person sends it. */
@@ -290,8 +302,7 @@ export class Chat {
   async goOn(message: Message, model: string | undefined) {
     const path = branch(this.messages, message.id);
     const request = message.role === "system" ? await this.summing(path, model) : await requestOf(path, this.info.settings, model);
-    await this.write({ ...message, state: "answering", error: "" });
-    this.ask(message.id, request);
+    await this.askFor({ ...message, state: "answering", error: "" }, request);
   }
 
   async show(leaf: string) {
@@ -439,7 +450,7 @@ export class Chat {
       const seen = { content: content + (live?.text ?? ""), reasoning: reasoning + (live?.thoughts ?? "") };
       const more = live && state === "interrupted" ? longer(message, seen) : undefined;
       messages.set(id, more ?? message);
-      if (state === "answering") this.ask(id);
+      if (state === "answering" && !this.unasked.has(id)) this.ask(id);
       else if (live?.over || more) this.lives.delete(id);
       if (!more) continue;
       live!.leave();
@@ -513,18 +524,14 @@ class Chats {
 
   /** Delete conversations, with one way back for all of them. */
   async remove(...gone: Conversation[]) {
-    for (const { id } of gone) {
-      await keeping.ask("DELETE", `${ROOT}/${id}`);
-      dropDraft(id);
-      if (this.open?.info.id === id) {
-        if (location.hash.startsWith("#/chat/")) location.hash = "#/chat";
-        else this.begin();
-      }
+    const { ids } = await keeping.ask<{ ids: string[] }>("DELETE", ROOT, { ids: gone.map((each) => each.id) });
+    for (const id of ids) dropDraft(id);
+    if (ids.includes(this.open?.info.id ?? "")) {
+      if (location.hash.startsWith("#/chat/")) location.hash = "#/chat";
+      else this.begin();
     }
-    const back = async () => {
-      for (const { id } of gone) await keeping.ask("POST", `${ROOT}/${id}/restore`);
-    };
-    const told = gone.length > 1 ? t("chosenDeleted", { count: gone.length }) : t("conversationDeleted");
+    const back = () => keeping.ask("POST", `${ROOT}/restore`, { ids });
+    const told = ids.length === 1 ? t("conversationDeleted") : t("chosenDeleted", { count: ids.length });
     toasts.tell(told, "told", { label: t("undo"), run: () => back().catch((error) => toasts.failed(error)) });
     await this.read();
   }

@@ -99,7 +99,9 @@ export class Live {
   /** Go on at the byte that was received last; false when there is nothing to go on with. */
   private async resume(): Promise<boolean> {
     this.resuming = this.received > 0;
-    if (!(await this.there())) return false;
+    const there = await this.there();
+    if (there === undefined) return this.wait();
+    if (!there || this.stopped) return false; // it may have been stopped while the server was asked
     const url = address("v1/stream");
     url.searchParams.set("conv_id", this.id);
     url.searchParams.set("from", String(this.received));
@@ -112,12 +114,15 @@ export class Live {
     }
   }
 
-  /** Whether the server still has the answer; asking for one that is gone would be an error in the browser's console. */
-  private async there(): Promise<boolean> {
+  /**
+   * Whether the server still has the answer; asking for one that is gone would be an error in the browser's console.
+   * Undefined: it cannot be reached. It may be there again a moment later, and then it knows nothing of the answer.
+   */
+  private async there(): Promise<boolean | undefined> {
     try {
       return (await send<unknown[]>("POST", "v1/streams/lookup", { conversation_ids: [this.id] })).length > 0;
-    } catch {
-      return true; // what is wrong is seen when it is read
+    } catch (error) {
+      return error instanceof ApiError && error.status === 0 ? undefined : true; // what is wrong is seen when it is read
     }
   }
 

@@ -251,18 +251,26 @@ export async function local(method: string, path: string, body: unknown): Promis
     await done((await table("files")).put(file));
     return { hash: file.hash, size: file.blob.size };
   }
+  if (!id && method === "DELETE" && given.ids) {
+    const kept = new Set((await all<Kept>("conversations")).filter((each) => !each.gone).map((each) => each.id));
+    const ids = given.ids.filter((each) => kept.has(each));
+    for (const each of ids) await change(each, { gone: Date.now() });
+    return { ids };
+  }
   if (!id && method === "DELETE") {
     for (const name of ["conversations", "messages", "files"] as const) await done((await table(name)).clear());
     told.postMessage("");
     return undefined;
   }
   if (!id) return list();
+  if (id === "restore") {
+    for (const each of given.ids ?? []) await change(each, { gone: 0 });
+    return undefined;
+  }
   if (id === "presets") return preset(body as Preset);
   if (part === "messages" && method === "PUT") return write(id, body as Message);
   if (part === "messages" && method === "DELETE") return remove(id, message);
   if (part === "messages") return mark(id, given.ids ?? [], 0, given.leaf ?? null);
   if (part === "fork") return fork(id, given.message ?? "");
-  if (part === "restore") return change(id, { gone: 0 });
-  if (method === "DELETE") return change(id, { gone: Date.now() });
   return method === "PUT" ? change(id, body as Partial<Kept>) : read(id);
 }

@@ -1,7 +1,7 @@
 /** The models of the server as its events tell of them. */
-import { get, send } from "./api";
+import { ApiError, get, send } from "./api";
 import { events, type ServerEvent } from "./events.svelte";
-import type { Word } from "./prefs.svelte";
+import { t, type Word } from "./prefs.svelte";
 import { toasts } from "./toasts.svelte";
 
 export interface Progress {
@@ -62,6 +62,11 @@ export interface Fit {
 /** The starter model: a part of the program that shows how the page works, and knows nothing else. */
 export function isDemo(model: Model | undefined): boolean {
   return model?.source === "starter";
+}
+
+/** The hub gives nothing at the moment; the page says so in its own words. */
+export function isHubAway(error: unknown): boolean {
+  return error instanceof ApiError && ["hub_failed", "offline"].includes(error.reason);
 }
 
 /** Questions for the demo that it answers well, and for every other model. */
@@ -148,7 +153,8 @@ class Models {
       await this.read();
       return true;
     } catch (error) {
-      toasts.failed(error);
+      if (isHubAway(error)) toasts.tell(t("hubAway"), "bad");
+      else toasts.failed(error);
       return false;
     }
   }
