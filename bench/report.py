@@ -30,6 +30,7 @@ COLUMNS = {
         for part in ("p50", "p95", "p99", "max")
     },
     "listening_ms": "listening ms",
+    "health_ms": "/health ms",
     "slowest_ms": "slowest ms",
     "list_ms": "list ms",
     "rss_mb": "MB",

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ends import Ends, Figures, run_load, told
-from processes import Machine, get, memory, used, wait_accepting
+from processes import Failed, Machine, get, memory, used, wait_accepting
 from relays import CAPTURES_OFF, DIRECT, KEY, NGINX, PLUGINS, PROGRAM, Contestant, Relay
 
 SETTLE = 0.1
@@ -125,6 +125,20 @@ def start(contestant: Contestant, bench: Bench) -> Figures:
     return {"listening_ms": statistics.median(times[1:]), "slowest_ms": max(times[1:])}
 
 
+def probe(contestant: Contestant, bench: Bench) -> Figures:
+    """Milliseconds that the first question to a fresh start takes, as a monitor asks it."""
+    times: list[float] = []
+    for _ in range(bench.starts):
+        with contestant.spawned(bench.ends) as (process, port):
+            wait_accepting(process, port)
+            time.sleep(AT_REST)
+            began = time.monotonic()
+            if get(port, "/health")[0] != 200:
+                raise Failed("/health is not answered")
+            times.append((time.monotonic() - began) * 1000)
+    return {"health_ms": statistics.median(times), "slowest_ms": max(times)}
+
+
 def idle(contestant: Contestant, bench: Bench) -> Figures:
     """Megabytes at rest: before any question, after control routes, after requests to the model."""
 
@@ -191,7 +205,8 @@ SLOW = ("--pace-us", 100000, "--record-bytes", 8192, "--slow", "--seconds", 6)
 
 ALONE = (
     Row("start", "from the command to listening, median", "connect", alone=start),
-    Row("idle", "memory at rest", "GET /health /v1/models", alone=idle),
+    Row("probe", "the first question to a fresh start, median", "GET /health", alone=probe),
+    Row("idle", "memory at rest", "GET /health /v1/models /running", alone=idle),
     Row(
         "growth",
         f"{MANY_MODELS} models configured",

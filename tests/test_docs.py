@@ -40,8 +40,8 @@ from appliance.core.settings import HttpSettings
 from appliance.engines.found import FOLDER_VARIABLE
 from appliance.errors import ApplianceError
 from appliance.http import errors as http_errors
-from appliance.http.bytes.body import Bodies
 from appliance.http.control.app import create_app
+from appliance.http.control.edge_routes import EdgeRoutes
 from appliance.http.control.run_routes import KEYS
 from appliance.http.control.run_routes import AgentList as Agents
 from appliance.http.way import routes
@@ -50,6 +50,7 @@ from appliance.plugins.folders import HOOKS, SETTINGS
 from appliance.plugins.manifest import DEFAULT_TIMEOUT
 from appliance.plugins.manifest import KEYS as PLUGIN_KEYS
 from appliance.plugins.registry import Listed
+from appliance.traffic.request import PAGE_PATHS
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -118,10 +119,9 @@ def test_every_model_route_is_documented() -> None:
 
 
 async def test_every_route_of_the_server_is_documented(open_server: OpenServer) -> None:
-    settings = HttpSettings()
     async with open_server() as server:
-        app = create_app(settings, settings.listen, server.traffic, Bodies(settings), server.owners)
-    paths = {rule.rule for rule in app.url_map.iter_rules()}
+        app = create_app(HttpSettings(), server.traffic, server.owners)
+    paths = {rule.rule for rule in app.url_map.iter_rules()} | EdgeRoutes.ROUTES.keys() | PAGE_PATHS
     assert len(paths) >= 30
     for path in (*paths, routes.STREAM, routes.LOOKUP, routes.SOCKET):
         assert path.partition("<")[0].rstrip("/") in HTTP, path
@@ -197,10 +197,9 @@ async def test_every_route_of_llama_server_is_there(open_server: OpenServer) -> 
     told = set(re.findall(r"`(/[\w/.-]+)", " ".join(cell for cell, _ in table_of("Routes"))))
     passed = {path for path in routes.POSTED if path not in routes._MEDIA and not path.startswith("/audioapi")}
     assert sorted(passed - told) == []
-    settings = HttpSettings()
     async with open_server() as server:
-        app = create_app(settings, settings.listen, server.traffic, Bodies(settings), server.owners)
-    own = {rule.rule.partition("<")[0] for rule in app.url_map.iter_rules()}
+        app = create_app(HttpSettings(), server.traffic, server.owners)
+    own = {rule.rule.partition("<")[0] for rule in app.url_map.iter_rules()} | EdgeRoutes.ROUTES.keys() | PAGE_PATHS
     known = {*routes.POSTED, *routes._ASK, *own, routes.STREAM, routes.LOOKUP, "/slots/ID", *SWITCHED_ON}
     assert sorted(told - known) == []
 

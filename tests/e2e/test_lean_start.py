@@ -1,4 +1,6 @@
-"""What a server that nobody has asked for anything has not imported: it starts sooner, and takes less memory."""
+"""What a server has not imported that nobody, or only a monitor or a browser, has asked for anything: it starts sooner,
+takes less memory, and answers the first probe at once.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from gguf_files import write_model
-from program import StartServer, http
+from program import Server, StartServer, http
 from waiting import wait
 
 from appliance.engines.found import ENGINE_VARIABLE
@@ -20,6 +22,13 @@ ON_DEMAND = (
     "appliance.core.mcp.serving", "appliance.tools.builtins", "appliance.tools.mcp_client",
     "appliance.engines.embedded.start", "re2",
 )  # fmt: skip
+BEHIND = re.compile(r"(quart|hypercorn|werkzeug|flask|jinja2|h2|asyncio)\b")
+"""What comes with Quart."""
+PROBED = ("/health", "/v1/health", "/v1/models", "/models", "/v1/models/m", "/running", "/metrics", "/props", "/slots")
+BROWSED = (
+    *("/", "/ui/", "/ui/status", "/ui/sandbox", "/ui/assets/none.js", "/upstream", "/wol-health", "/favicon.ico"),
+    *("/sw.js", "/manifest.webmanifest", "/_app/version.json", "/robots.txt", "/.well-known/security.txt"),
+)
 UNSAMPLED = ("psutil", "appliance.platform.sampler")
 """What the first sample of the machine needs, which is not taken where samples are off."""
 UNCONFIGURED = ("appliance.core.config.load", "appliance.core.config.yaml_quick")
@@ -32,6 +41,10 @@ models:
       --port ${PORT}
     aliases: [a, "b"]
 """
+
+
+def imported_by(server: Server) -> set[str]:
+    return set(re.findall(r"^import time: +\d+ \| +\d+ \| +(\S+)$", server.told(), re.MULTILINE))
 
 
 @pytest.mark.parametrize("mode", ["serve", "configured", "router", "single"])
@@ -49,12 +62,16 @@ def test_an_idle_server_has_not_imported_what_few_requests_need(
     }
     server = start_server(*words[mode], env={ENGINE_VARIABLE: str(fake_engine), "PYTHONPROFILEIMPORTTIME": "1"})
     wait(lambda: re.search(r"^ +models:|^main: model loaded", server.told(), re.MULTILINE), within=30, told=server.told)
-    imported = set(re.findall(r"^import time: +\d+ \| +\d+ \| +(\S+)$", server.told(), re.MULTILINE))
+    imported = imported_by(server)
     assert {"trio", "appliance.main", "appliance.http.way.gateway"} <= imported
     if sys.platform == "win32":
         imported.discard("asyncio")  # Trio itself takes its pipes from there
     assert sorted(imported & {*ON_DEMAND, *(UNSAMPLED if mode == "configured" else UNCONFIGURED)}) == []
     assert not [name for name in imported if name.startswith("appliance_plugin_")]
+    for path in (*PROBED, *BROWSED):
+        assert http(server, "GET", path, Accept="text/html").status != 500, path
+    assert http(server, "POST", "/health").status == 404
+    assert sorted(name for name in imported_by(server) - imported if BEHIND.match(name)) == []
     assert http(server, "GET", "/api/agents" if mode in ("serve", "configured") else "/tools").status in (200, 403)
     if mode == "serve":
         assert "quart" in server.told()

@@ -1,8 +1,8 @@
 """Requests for every route of the program, each with one odd thing in it.
 
-Nothing here lists routes or parameters. Paths come from Quart's map, from the constants of the modules that answer
-without Quart, and from the documents. Names and bodies come from the code that a route can reach: every word that it
-hands to a call or compares with, and every Struct that it may read.
+Nothing here lists routes or parameters. Paths come from Quart's map, from the tables and constants of the modules that
+answer without Quart, and from the documents. Names and bodies come from the code that a route can reach: every word
+that it hands to a call or compares with, and every Struct that it may read.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ import appliance.http.sockets
 from appliance.core import conversation_files, conversation_formats
 from appliance.core.bodies import http_request
 from appliance.core.settings import HttpSettings
-from appliance.http.bytes.body import Bodies
 from appliance.http.control import cors_proxy, own_routes, tool_routes
 from appliance.http.control.app import create_app
+from appliance.http.control.edge_routes import ONE_MODEL, EdgeRoutes
 from appliance.http.control.file_routes import FileRoutes
 from appliance.http.ollama import sink as ollama
 from appliance.http.way import routes
 from appliance.peers import link
-from appliance.traffic.request import CONVERSATIONS
+from appliance.traffic.request import CONVERSATIONS, PAGE_PATHS, PAGE_PREFIX
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 HTTP_PAGE = (DOCS / "http.md").read_text("utf-8")
@@ -196,16 +196,19 @@ METHODS = ("GET", "POST", "DELETE", "HEAD")
 
 def app_of(server: Appliance) -> Quart:
     """The routes that are answered with Quart."""
-    settings = HttpSettings()
-    return create_app(settings, settings.listen, server.traffic, Bodies(settings), server.owners)
+    return create_app(HttpSettings(), server.traffic, server.owners)
 
 
 def all_routes(app: Quart) -> list[Route]:
-    """Those of Quart with what each can reach; the others with all that is read without Quart."""
+    """Those of Quart and of the edge with what each can reach; the others with all that is read without Quart."""
     found: dict[tuple[str, tuple[str, ...]], Route] = {}
     for rule in app.url_map.iter_rules():
         methods = tuple(sorted((rule.methods or set()) - {"OPTIONS"}))
         found[rule.rule, methods] = _route(rule.rule, methods, Reads([app.view_functions[rule.endpoint]]))
+    asked = ("GET", "HEAD")
+    page = dict.fromkeys((*PAGE_PATHS, PAGE_PREFIX, f"{PAGE_PREFIX}assets/<name>"), EdgeRoutes._show_page)
+    for path, answer in (EdgeRoutes.ROUTES | page | {f"{ONE_MODEL}<path:model>": EdgeRoutes._model}).items():
+        found[path, asked] = _route(path, asked, Reads([answer]))
     known = {re.sub(r"<[^>]*>", "<>", path) for path, _ in found}
     told = {path for path in _documented() if re.sub(r"<[^>]*>", "<>", path) not in known}
     of_files = {f"{CONVERSATIONS}/{name}": method for method, name in FileRoutes.ROUTES if method != "HEAD"}

@@ -1,6 +1,6 @@
-"""The program's own routes, on Quart: models, load and unload, health, logs, introspection, the page.
+"""The program's own routes on Quart: load and unload, downloads, conversations, runs, logs, events, introspection.
 
-Imported when the first of them is asked for: Quart costs 13 MB and a tenth of a second that inference does not need.
+Imported when the first of them is asked for: Quart costs 17 MB and a third of a second that inference does not need.
 
 No route under ``/api/engines`` installs an engine, names one or chooses among them: that is for the command line, on
 this machine. How a model would fit beside what is loaded now is the plan, without loading it.
@@ -11,11 +11,10 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
-import trio
-from msgspec import Raw, Struct, to_builtins
+from msgspec import Struct, to_builtins
 from quart import Quart, Response, request
 from quart_trio import QuartTrio
 from werkzeug.exceptions import HTTPException
@@ -24,7 +23,7 @@ from appliance.catalog.catalog import Catalog
 from appliance.core.engines.choice import Seat
 from appliance.core.fit.plan import fit_of
 from appliance.core.parts import UNREADABLE
-from appliance.core.settings import HttpSettings, Listen
+from appliance.core.settings import HttpSettings
 from appliance.engines.owner import Engines
 from appliance.engines.table import Table, table
 from appliance.errors import (
@@ -33,36 +32,27 @@ from appliance.errors import (
     BodyTooLarge,
     BodyTooSlow,
     Conflict,
-    ModelLoading,
-    ModelNotFound,
     NotFound,
     RouteNotFound,
-    UpstreamFailed,
 )
 from appliance.fleet.owner import Fleet
 from appliance.fleet.status import ChildStatus
 from appliance.http import errors
-from appliance.http.bytes.body import Bodies
-from appliance.http.bytes.listening import shown
-from appliance.http.control import page
 from appliance.http.control.answers import json_answer, read_as, read_body
 from appliance.http.control.conversation_routes import ConversationRoutes, add_conversation_routes
+from appliance.http.control.edge_routes import MAX_CONTROL_BODY
 from appliance.http.control.events import Sources
 from appliance.http.control.hub_routes import HubRoutes, add_hub_routes
-from appliance.http.control.listing import Object, View, health, list_models, router_props, state_of
+from appliance.http.control.listing import View, state_of
 from appliance.http.control.model_routes import ModelRoutes, add_model_routes, under_way
-from appliance.http.control.page import PageBundle, add_page_bundle, add_page_files
 from appliance.http.control.run_routes import add_agent_routes, add_mcp_routes, add_run_routes
 from appliance.http.control.stream_routes import add_stream_routes
 from appliance.http.control.swap_api import Records, SwapApi, add_routes
 from appliance.http.owners import Owners
 from appliance.http.way.routes import dialect_of
 from appliance.platform.hardware import detect
-from appliance.traffic.metrics import CONTENT_TYPE
-from appliance.traffic.request import PAGE_PREFIX
-from appliance.traffic.targets import find_model, refresh
+from appliance.traffic.targets import find_model
 from appliance.traffic.traffic import Traffic
-from appliance.upstream.client import Address, Exchange
 
 
 class FitRoutes:
@@ -167,10 +157,6 @@ def add_engine_routes(app: QuartTrio, routes: EngineRoutes) -> None:
     app.add_url_rule("/api/engines/prove", "engines prove", routes.prove, methods=["POST"])
 
 
-MAX_CONTROL_BODY = 1 << 20
-SLOTS_TIME = 5.0
-MAX_SLOTS = 16 << 20
-
 log = logging.getLogger(__name__)
 
 
@@ -182,68 +168,12 @@ class ControlRequest(Struct):
 
 
 class Control:
-    """Answers to the program's own routes; every method is one route."""
+    """Every method is one route."""
 
-    def __init__(
-        self,
-        settings: HttpSettings,
-        bound: Sequence[Listen],
-        traffic: Traffic,
-        bodies: Bodies,
-        owners: Owners,
-        view: View,
-    ) -> None:
-        self._settings = settings
-        self._bound = bound
-        self._traffic = traffic
-        self._bodies = bodies
+    def __init__(self, owners: Owners) -> None:
         self._owners = owners
-        self._view = view
         self._fleet = owners.fleet
         self._catalog = owners.catalog
-
-    async def page(self) -> Response:
-        if not self._settings.page:
-            raise RouteNotFound(request.method, request.path)
-        models, folder = None, None
-        if _trusted():
-            models, folder = self._listing(), self._catalog.sources.models_dir
-        host = request.host or shown(self._bound[0])
-        base = f"{request.scheme}://{host}{self._settings.api_prefix}"
-        response = Response(
-            page.render(base, self._bound, self._fleet.launches.engine, models, folder), content_type=page.CONTENT_TYPE
-        )
-        response.headers["Content-Security-Policy"] = page.POLICY
-        response.headers["Cache-Control"] = "no-store"
-        response.headers["X-Content-Type-Options"] = "nosniff"
-        response.headers["Referrer-Policy"] = "no-referrer"
-        return response
-
-    async def health(self) -> Response:
-        single = self._settings.single
-        if single is not None and state_of(self._fleet.known(single)) not in ("loaded", "sleeping"):
-            raise ModelLoading
-        return json_answer(health(self._fleet, trusted=_trusted()))
-
-    async def models(self) -> Response:
-        if request.args.get("reload"):
-            await self._owners.reloads.reload_presets()
-        else:
-            await refresh(self._catalog)
-        return json_answer(self._listing())
-
-    async def model(self, model: str) -> Response:
-        """Its entry in the list. Aliases count."""
-        await refresh(self._catalog)
-        model_id = self._view.model_id(model) or model
-        entries = msgspec.convert(self._listing()["data"], list[dict[str, object]])
-        found = next((entry for entry in entries if entry["id"] == model_id), None)
-        if found is None:
-            raise ModelNotFound(model, self._catalog.snapshot.near(model))
-        return json_answer(found)
-
-    def _listing(self) -> Object:
-        return list_models(self._view, self._owners.downloading())
 
     async def load(self) -> Response:
         asked = await _control_request()
@@ -270,36 +200,11 @@ class Control:
             raise BadRequest("model is not running", param="model")
         return json_answer({"success": True})
 
-    async def props(self) -> Response:
-        return json_answer(router_props(self._fleet, self._settings, tools=self._owners.tools.enabled))
 
-    async def metrics(self) -> Response:
-        self._traffic.recorder.settle()
-        children, machine, held = self._fleet.status(), self._owners.samples.latest, self._bodies.held
-
-        def render() -> str:
-            from appliance.traffic.exposition import exposition  # its library takes 25 ms, and few ask
-
-            return exposition(self._traffic.metrics, children, machine, bodies_held=held)
-
-        return Response(await trio.to_thread.run_sync(render), content_type=CONTENT_TYPE)
-
-    async def slots(self) -> Response:
-        """The slots of every loaded model, each with its model's id. Wakes and loads nothing."""
-        found: list[Object] = []
-        for status in self._fleet.status():
-            if status.state == "loaded" and (address := self._fleet.address(status.model)) is not None:
-                await self._fleet.wait_quiet(status.model)
-                found += [dict(slot, model=status.model) for slot in await _slots_of(address)]
-        return json_answer(found)
-
-
-def create_app(
-    settings: HttpSettings, bound: Sequence[Listen], traffic: Traffic, bodies: Bodies, owners: Owners
-) -> QuartTrio:
+def create_app(settings: HttpSettings, traffic: Traffic, owners: Owners) -> QuartTrio:
     """The ASGI application of these routes. The gateway has checked Host, Origin and key before."""
     view = View(owners.fleet, owners.catalog, owners.peers, traffic.profile)
-    control = Control(settings, bound, traffic, bodies, owners, view)
+    control = Control(owners)
     app = QuartTrio("appliance.http", static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = MAX_CONTROL_BODY
     app.config["BODY_TIMEOUT"] = settings.body_stall
@@ -307,23 +212,8 @@ def create_app(
     app.config["PROVIDE_AUTOMATIC_OPTIONS"] = False
     app.url_map.strict_slashes = False
     app.url_map.merge_slashes = False
-    bundle = PageBundle(settings.api_prefix)
-    if settings.page and bundle.present:
-        add_page_bundle(app, bundle)
-    else:
-        app.add_url_rule("/", "page /", control.page)
-    app.add_url_rule(f"{PAGE_PREFIX}status", "status page", control.page)
-    add_page_files(app, page=settings.page)
-    for path in ("/health", "/v1/health"):
-        app.add_url_rule(path, f"health {path}", control.health)
-    for path in ("/models", "/v1/models"):
-        app.add_url_rule(path, f"models {path}", control.models)
-    app.add_url_rule("/v1/models/<path:model>", "model", control.model)
     app.add_url_rule("/models/load", "load", control.load, methods=["POST"])
     app.add_url_rule("/models/unload", "unload", control.unload, methods=["POST"])
-    app.add_url_rule("/props", "props", control.props)
-    app.add_url_rule("/slots", "slots", control.slots)
-    app.add_url_rule("/metrics", "metrics", control.metrics)
     add_routes(app, _swap_api(traffic, owners, view))
     add_model_routes(app, ModelRoutes(owners, traffic.lifetime))
     add_stream_routes(app, owners.streams, traffic.lifetime.feeds)
@@ -356,23 +246,6 @@ async def _control_request() -> ControlRequest:
     if not asked.model:
         raise BadRequest("'model' is empty", param="model")
     return asked
-
-
-async def _slots_of(address: Address) -> list[Object]:
-    """Empty when the model's process does not tell (``--no-slots``, or it is busy dying)."""
-    with trio.move_on_after(SLOTS_TIME):
-        try:
-            async with Exchange(address, "GET", "/slots") as response:
-                slots = msgspec.json.decode(await response.read(MAX_SLOTS), type=list[dict[str, Raw]])
-                return [dict(slot) for slot in slots]
-        except (UpstreamFailed, *UNREADABLE):
-            pass
-    return []
-
-
-def _trusted() -> bool:
-    """True if the gateway found a good key, or none is needed."""
-    return bool(request.scope["state"].get("trusted"))
 
 
 async def _refuse(error: ApplianceError) -> Response:

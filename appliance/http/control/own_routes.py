@@ -1,7 +1,7 @@
-"""Dispatch of the program's own routes: Quart answers all but a few.
+"""Dispatch of the program's own routes. Those that only somebody at work with the program asks are on Quart.
 
-Those few have larger bodies than Quart is let have, or a client whose leaving has to be seen at once. What is large to
-import is imported when it is asked for.
+The others are asked first and often, have larger bodies than Quart is let have, or a client whose leaving has to be
+seen at once. What is large to import is imported when it is asked for.
 
 Vertex AI's requests are unpacked here: one POST holds many requests, each for a route of its own. Source: llama-server
 of llama.cpp b11434 and Google's requirements for custom containers (``AIP_*`` variables).
@@ -23,6 +23,7 @@ from appliance.http.bytes.answer import HttpSink
 from appliance.http.bytes.body import Bodies
 from appliance.http.bytes.connection import Connection
 from appliance.http.control.cors_proxy import CorsProxy
+from appliance.http.control.edge_routes import EdgeRoutes
 from appliance.http.control.file_routes import FileRoutes
 from appliance.http.control.static_files import StaticFiles
 from appliance.http.control.tool_routes import ToolRoutes
@@ -45,6 +46,8 @@ from appliance.http import errors
 from appliance.http.way.routes import POSTED
 from appliance.traffic.request import PUBLIC_PATHS, send_whole
 
+ON_QUART = ("api", "logs", "models", "unload", "v1")
+"""The first parts of the paths that Quart has routes for."""
 FORMAT = "@requestFormat"
 MAX_INSTANCES = 128
 """At once in one request, as in llama-server."""
@@ -143,14 +146,13 @@ class OwnRoutes:
         ollama: OllamaRoutes,
     ) -> None:
         self._settings = settings
-        self._bound = bound
         self._guard = guard
         self._traffic = traffic
-        self._bodies = bodies
         self._owners = owners
         self._inward = inward
         self._ollama = ollama
         self._files = StaticFiles(settings.static) if settings.static is not None else None
+        self._edge = EdgeRoutes(settings, bound, guard, traffic, bodies, owners)
         self._cors_proxy = CorsProxy(settings)
         self._tools = ToolRoutes(owners.tools, traffic.lifetime)
         self._files_of_page = FileRoutes(owners.conversations, bodies)
@@ -175,8 +177,10 @@ class OwnRoutes:
             await self._ollama.answer(visit)
         elif self._files_of_page.answers(request):
             await self._files_of_page.answer(visit)
-        elif not request.path:
-            raise RouteNotFound(request.method, "/")
+        elif self._edge.answers(request):
+            await self._edge.answer(visit)
+        elif not may_be_on_quart(request):
+            raise RouteNotFound(request.method, request.path or "/")
         else:
             quart = self._quart or await self._make_quart()
             await quart.answer(visit, own, connection, head)
@@ -192,20 +196,21 @@ class OwnRoutes:
     async def _may_be_file(self, request: Request, route: Route | None) -> bool:
         if request.path in PAGE_PATHS:
             return True
-        if request.public or (route is not None and route.name != OTHER):
+        if request.public or (route is not None and route.name != OTHER) or self._edge.answers(request):
             return False
+        if not may_be_on_quart(request):
+            return True
         quart = self._quart or await self._make_quart()
         return not quart.has_route(request)
 
     async def _make_quart(self) -> QuartBehind:
-        """In a thread: it takes a tenth of a second."""
+        """In a thread: it takes a third of a second."""
 
         def make() -> QuartBehind:
             from appliance.http.control.app import create_app
             from appliance.http.control.quart_behind import QuartBehind
 
-            app = create_app(self._settings, self._bound, self._traffic, self._bodies, self._owners)
-            return QuartBehind(app, self._guard)
+            return QuartBehind(create_app(self._settings, self._traffic, self._owners))
 
         async with self._making_quart:
             if self._quart is None:
@@ -216,3 +221,8 @@ class OwnRoutes:
         from appliance.http.mcp.server import McpServer
 
         return McpServer(self._settings, self._guard, self._traffic, self._owners, self._inward)
+
+
+def may_be_on_quart(request: Request) -> bool:
+    """Nothing public is: a stranger cannot make the program import it."""
+    return not request.public and request.path[1:].partition("/")[0] in ON_QUART

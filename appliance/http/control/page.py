@@ -11,7 +11,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from html import escape
 from pathlib import Path
 from string import Template
@@ -19,9 +19,6 @@ from string import Template
 import msgspec
 import trio
 from msgspec import Struct
-from quart import Response, redirect, request
-from quart_trio import QuartTrio
-from werkzeug.wrappers import Response as Redirection
 
 from appliance import __version__
 from appliance.core.settings import Listen
@@ -29,8 +26,9 @@ from appliance.engines.found import Engine
 from appliance.errors import RouteNotFound
 from appliance.http.bytes.listening import shown
 from appliance.http.control.listing import Object
-from appliance.http.control.static_files import OTHER_TYPE, TYPES
-from appliance.traffic.request import MANIFEST, PAGE_PREFIX, PAGE_VERSION, WORKER
+from appliance.http.control.static_files import OTHER_TYPE, TYPES, is_known
+from appliance.http.way.visit import Visit
+from appliance.traffic.request import MANIFEST, PAGE_PREFIX, PAGE_VERSION, WORKER, Headers, Request, send_whole
 
 _WORKER = """\
 self.addEventListener("install", () => self.skipWaiting());
@@ -58,24 +56,6 @@ _FILES = {
     ),
 }
 
-
-def add_page_files(app: QuartTrio, *, page: bool) -> None:
-    """Register them; without the page they are not there either."""
-
-    async def answer(path: str) -> Response:
-        if not page:
-            raise RouteNotFound("GET", path)
-        content_type, content = _FILES[path]
-        response = Response(content, content_type=content_type)
-        response.headers["Cache-Control"] = "no-cache"
-        response.headers["X-Content-Type-Options"] = "nosniff"
-        return response
-
-    for path in _FILES:
-        app.add_url_rule(path, f"page {path}", answer, defaults={"path": path})
-
-
-CONTENT_TYPE = "text/html; charset=utf-8"
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1c1f23; --soft: #5d6570; --line: #dfe3e8; --card: #fff; --ground: #f5f6f8;
@@ -233,14 +213,13 @@ BUNDLE_POLICY = (
     "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 )
 """No inline script or style, and nothing from another origin: what a model writes can fetch nothing."""
-HEADERS = {
-    "Content-Security-Policy": BUNDLE_POLICY,
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Permissions-Policy": "microphone=(self), camera=(), geolocation=()",
-    "Referrer-Policy": "no-referrer",
-    "X-Content-Type-Options": "nosniff",
-    "X-DNS-Prefetch-Control": "off",
-}
+HEADERS: Headers = (
+    (b"Content-Security-Policy", BUNDLE_POLICY.encode()),
+    (b"Cross-Origin-Opener-Policy", b"same-origin"),
+    (b"Permissions-Policy", b"microphone=(self), camera=(), geolocation=()"),
+    (b"Referrer-Policy", b"no-referrer"),
+    (b"X-DNS-Prefetch-Control", b"off"),
+)
 _RECEIVER = """\
 addEventListener("message", (event) => {
   if (event.source !== parent || parent === window) return;
@@ -249,87 +228,118 @@ addEventListener("message", (event) => {
 });
 """
 SANDBOX = f'<!doctype html><meta charset="utf-8"><title>Preview</title><script>{_RECEIVER}</script>'.encode()
-SANDBOX_HEADERS = {
-    "Content-Security-Policy": "sandbox allow-scripts; default-src 'none'; script-src "
+SANDBOX_POLICY = (
+    "sandbox allow-scripts; default-src 'none'; script-src "
     f"'sha256-{base64.b64encode(hashlib.sha256(_RECEIVER.encode()).digest()).decode()}'; style-src 'unsafe-inline'; "
-    "img-src data:; media-src data:; font-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'self'",
-    "Permissions-Policy": "microphone=(), camera=(), geolocation=()",
-    "Referrer-Policy": "no-referrer",
-    "X-DNS-Prefetch-Control": "off",
-}
+    "img-src data:; media-src data:; font-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
+)
+SANDBOX_HEADERS: Headers = (
+    (b"Content-Security-Policy", SANDBOX_POLICY.encode()),
+    (b"Permissions-Policy", b"microphone=(), camera=(), geolocation=()"),
+    (b"Referrer-Policy", b"no-referrer"),
+    (b"X-DNS-Prefetch-Control", b"off"),
+)
 """The document in which the page shows HTML of a model: an origin of its own, in which no script runs but the one that
 takes the HTML. A policy cannot keep a script from the network: WebRTC is outside of it, and Chromium connects for a
 navigation before the policy refuses that.
 """
 _ENCODINGS = (("br", ".br"), ("gzip", ".gz"))
+_WEIGHTED = re.compile(r"(?i)([^\s,;]+)\s*(?:;\s*q=([\d.]+))?")
 _HASHED = re.compile(r".+-[\w-]{8}\.\w+")
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
+NOSNIFF = (b"X-Content-Type-Options", b"nosniff")
+STATUS_HEADERS: Headers = (
+    (b"Content-Type", b"text/html; charset=utf-8"),
+    (b"Content-Security-Policy", POLICY.encode()),
+    (b"Cache-Control", b"no-store"),
+    NOSNIFF,
+    (b"Referrer-Policy", b"no-referrer"),
+)
 
 
-class PageBundle:
-    """Every method is one route. ``present`` is False in a checkout whose page was never built."""
+class Page:
+    """Answers the page's routes. ``status`` renders the page for browsers without script.
 
-    def __init__(self, api_prefix: str) -> None:
+    That one is also at ``/`` in a checkout whose page was never built.
+    """
+
+    def __init__(self, api_prefix: str, status: Callable[[Request], str]) -> None:
         self._api_prefix = api_prefix
-        self.present = (DIST / "index.html").is_file()
+        self._status = status
+        self._built = (DIST / "index.html").is_file()
 
-    async def root(self) -> Response | Redirection:
-        """The document at ``/``. Its files are relative to it, so behind an API prefix it has one place only."""
-        if self._api_prefix:
-            return redirect(f"{self._api_prefix}{PAGE_PREFIX}")
-        return await self._document(b"./ui/assets/", b"./ui/status")
-
-    async def below(self) -> Response:
-        return await self._document(b"./assets/", b"./status")
-
-    async def asset(self, name: str) -> Response:
+    async def answer(self, visit: Visit) -> None:
         """Raises RouteNotFound."""
-        path = DIST / "assets" / name
-        if not _NAME.fullmatch(name) or name.endswith((".br", ".gz")) or not path.is_file():
+        request, sink = visit.request, visit.sink
+        path = request.path.removesuffix("/")
+        folder, _, name = path.rpartition("/")
+        if path == f"{PAGE_PREFIX}status" or (path == "" and not self._built):
+            await send_whole(sink, 200, STATUS_HEADERS, self._status(request).encode())
+        elif path in _FILES:
+            content_type, content = _FILES[path]
+            headers = (b"Content-Type", content_type.encode()), (b"Cache-Control", b"no-cache"), NOSNIFF
+            await send_whole(sink, 200, headers, content)
+        elif not self._built:
             raise RouteNotFound(request.method, request.path)
-        kept = "public, max-age=31536000, immutable" if _HASHED.fullmatch(name) else "no-cache"
-        for encoding, suffix in _ENCODINGS:
-            packed = path.with_name(name + suffix)
-            if request.accept_encodings[encoding] and packed.is_file():
-                response = _answer(await _content(packed), name, kept)
-                response.headers["Content-Encoding"] = encoding
-                return response
-        return _answer(await _content(path), name, kept)
+        elif path == "" and self._api_prefix:  # the document's files are relative to it: it has one place only
+            await send_whole(sink, 302, ((b"Location", f"{self._api_prefix}{PAGE_PREFIX}".encode()),))
+        elif path == "":
+            await self._send_document(visit, b"./ui/assets/", b"./ui/status")
+        elif f"{path}/" == PAGE_PREFIX:
+            await self._send_document(visit, b"./assets/", b"./status")
+        elif path == f"{PAGE_PREFIX}sandbox":
+            await _send(visit, SANDBOX, "sandbox.html", "no-cache", SANDBOX_HEADERS)
+        elif folder == f"{PAGE_PREFIX}assets":
+            await self._send_asset(visit, name)
+        else:
+            raise RouteNotFound(request.method, request.path)
 
-    async def sandbox(self) -> Response:
-        response = _answer(SANDBOX, "sandbox.html", "no-cache")
-        response.headers.update(SANDBOX_HEADERS)
-        return response
-
-    async def _document(self, assets: bytes, status: bytes) -> Response:
+    async def _send_document(self, visit: Visit, assets: bytes, status: bytes) -> None:
         content = await _content(DIST / "index.html")
         content = content.replace(b"./assets/", assets).replace(b"./status", status)
-        response = _answer(content, "index.html", "no-cache")
-        response.headers.update(HEADERS)
-        return response
+        await _send(visit, content, "index.html", "no-cache", HEADERS)
+
+    async def _send_asset(self, visit: Visit, name: str) -> None:
+        path = DIST / "assets" / name
+        if not _NAME.fullmatch(name) or name.endswith((".br", ".gz")) or not path.is_file():
+            raise RouteNotFound(visit.request.method, visit.request.path)
+        kept = "public, max-age=31536000, immutable" if _HASHED.fullmatch(name) else "no-cache"
+        accepted = visit.request.header(b"accept-encoding") or ""
+        for encoding, suffix in _ENCODINGS:
+            packed = path.with_name(name + suffix)
+            if accepts(accepted, encoding) and packed.is_file():
+                await _send(visit, await _content(packed), name, kept, ((b"Content-Encoding", encoding.encode()),))
+                return
+        await _send(visit, await _content(path), name, kept)
+
+
+def accepts(accepted: str, encoding: str) -> bool:
+    """Return whether an Accept-Encoding lets an answer have this encoding: by its own weight, else by that of ``*``.
+
+    Source: RFC 9110 section 12.5.3.
+    """
+    weights = {name.lower(): weight for name, weight in _WEIGHTED.findall(accepted)}
+    weight = weights.get(encoding, weights.get("*"))
+    return weight is not None and (weight == "" or weight.strip("0.") != "")
 
 
 async def _content(path: Path) -> bytes:
     return await trio.to_thread.run_sync(path.read_bytes)
 
 
-def _answer(content: bytes, name: str, kept: str) -> Response:
-    """``content``, or 304 for a client that has it."""
+async def _send(visit: Visit, content: bytes, name: str, kept: str, more: Headers = ()) -> None:
+    """Answer with ``content``, or with 304 for a client that has it."""
     tag = f'"{hashlib.sha256(content).hexdigest()[:24]}"'
-    if request.if_none_match.contains_weak(tag.strip('"')):
-        response = Response("", 304)
-    else:
-        response = Response(content, content_type=TYPES.get(Path(name).suffix, OTHER_TYPE))
-    response.headers["ETag"] = tag
-    response.headers["Cache-Control"] = kept
-    response.headers["Vary"] = "Accept-Encoding"
-    response.headers["X-Content-Type-Options"] = "nosniff"
-    return response
-
-
-def add_page_bundle(app: QuartTrio, bundle: PageBundle) -> None:
-    """Register everything here on the program's application."""
-    app.add_url_rule("/", "page /", bundle.root)
-    app.add_url_rule(PAGE_PREFIX, "page /ui/", bundle.below)
-    app.add_url_rule(f"{PAGE_PREFIX}assets/<name>", "page asset", bundle.asset)
-    app.add_url_rule(f"{PAGE_PREFIX}sandbox", "page sandbox", bundle.sandbox)
+    about = (
+        (b"ETag", tag.encode()),
+        (b"Cache-Control", kept.encode()),
+        (b"Vary", b"Accept-Encoding"),
+        NOSNIFF,
+        *more,
+    )
+    if is_known(visit.request.header(b"if-none-match"), tag):
+        visit.sink.start(304, about)
+        await visit.sink.end()
+        return
+    content_type = TYPES.get(Path(name).suffix, OTHER_TYPE).encode()
+    await send_whole(visit.sink, 200, ((b"Content-Type", content_type), *about), content)

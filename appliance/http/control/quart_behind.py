@@ -24,9 +24,8 @@ from appliance.core.parts import field, without
 from appliance.http.bytes.answer import HttpSink
 from appliance.http.bytes.connection import Connection
 from appliance.http.bytes.tls import TlsSocket
-from appliance.http.control.app import MAX_CONTROL_BODY
+from appliance.http.control.edge_routes import MAX_CONTROL_BODY
 from appliance.http.control.run_routes import LARGE, MAX_RUN
-from appliance.http.way.guard import Guard
 from appliance.http.way.routes import STREAM
 from appliance.http.way.visit import Visit
 from appliance.traffic.request import Request
@@ -42,9 +41,8 @@ _OF_THE_FRAME = frozenset((b"connection", b"content-length", b"expect", b"transf
 class QuartBehind:
     """Answers the routes of ``app``."""
 
-    def __init__(self, app: QuartTrio, guard: Guard) -> None:
+    def __init__(self, app: QuartTrio) -> None:
         self._app = app
-        self._guard = guard
         self._config = Config()
         self._config.errorlog = None
         self._config.accesslog = None
@@ -59,8 +57,7 @@ class QuartBehind:
         """Raises what reading the body raises."""
         request = visit.request
         follows = request.path.startswith(FOLLOWED) or request.path == STREAM
-        # A public path wants no body, and a stranger gets no room for one.
-        body = b"" if visit.body.complete or request.public else await visit.body.read(_limit(request.path))
+        body = await visit.body.read(_limit(request.path))
         lent = _Lent(connection, _written(request, head, body))
         if follows:
             connection.leaving = lent.over.set
@@ -92,7 +89,7 @@ class QuartBehind:
                 return
             scope["scheme"] = "https" if connection.secure else "http"
             scope["path"] = request.path
-            scope["state"] |= {"trusted": self._guard.knows(request), "over": over}
+            scope["state"]["over"] = over
             await self._app(scope, receive if follows else _without_farewell(receive), lambda event: tell(send, event))
 
         stream = cast("trio.SSLStream[trio.SocketStream]", lent)  # it asks for less: see `_Lent`

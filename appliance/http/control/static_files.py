@@ -139,7 +139,7 @@ async def _send(request: Request, opened: _Opened, names: tuple[str, ...], sink:
     suffix = PurePosixPath(names[-1]).suffix.lower()
     cached = "public, max-age=31536000, immutable" if IMMUTABLE in request.path else "no-cache"
     about: Headers = ((b"ETag", opened.tag.encode()), (b"Cache-Control", cached.encode()))
-    if _is_known(request.header(b"if-none-match"), opened.tag):
+    if is_known(request.header(b"if-none-match"), opened.tag):
         sink.start(304, about)
         await sink.end()
         return
@@ -163,7 +163,7 @@ async def _send(request: Request, opened: _Opened, names: tuple[str, ...], sink:
     await sink.end()
 
 
-def _is_known(given: str | None, tag: str) -> bool:
+def is_known(given: str | None, tag: str) -> bool:
     """If-None-Match, compared weakly (RFC 9110 section 13.1.2)."""
     if given is None:
         return False

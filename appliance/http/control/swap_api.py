@@ -18,7 +18,7 @@ from appliance.core.machine import Hardware
 from appliance.core.parts import read_time, read_whole
 from appliance.core.records.activity import parse_models, parse_query
 from appliance.errors import BadRequest, Busy, NotFound, UsageError
-from appliance.http.control.answers import json_answer, read_as, see, text_answer
+from appliance.http.control.answers import json_answer, read_as, text_answer
 from appliance.http.control.events import FeedRoutes, Sources
 from appliance.http.way.routes import RELOAD
 from appliance.platform.samples import Samples
@@ -74,12 +74,6 @@ def _parameters() -> dict[str, list[str]]:
     return {name: request.args.getlist(name) for name in request.args}
 
 
-ICON = (
-    '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16"><rect width="16" height="16" rx="4" fill="#3156d3"/>'
-    '<path d="M5 3v10h6" fill="none" stroke="#fff" stroke-width="2"/></svg>'
-)
-
-
 Reload = Callable[[], Awaitable[Reloaded]]
 """Reads configuration and presets again and puts them in force: `Reloads.reload`."""
 
@@ -97,9 +91,6 @@ class SwapApi:
         self._view = sources.view
         self._inflight = sources.inflight
         self._reload = reload
-
-    async def running(self) -> Response:
-        return json_answer({"running": self._view.running()})
 
     async def peers(self) -> Response:
         """The other servers: those asked from here, and the appliances that have linked themselves to this one."""
@@ -151,18 +142,6 @@ class SwapApi:
         warnings = [str(warning) for warning in done.warnings]
         return json_answer({"success": True, "warnings": warnings, "changed": done.changed})
 
-    async def wake_on_lan_health(self) -> Response:
-        return text_answer("OK")
-
-    async def icon(self) -> Response:
-        response = Response(ICON, content_type="image/svg+xml")
-        response.headers["Cache-Control"] = "max-age=86400"
-        return response
-
-    async def upstream(self) -> Response:
-        """The list of models is on the page."""
-        return see("ui/")
-
     async def _unload_all(self) -> None:
         """All at once; returns when every process has ended."""
         async with trio.open_nursery() as nursery:
@@ -174,7 +153,6 @@ class SwapApi:
 def add_routes(app: QuartTrio, api: SwapApi) -> None:
     """Register everything here, and the feeds and records, on the program's application."""
     feeds, records = api.feeds, api.records
-    app.add_url_rule("/running", "running", api.running)
     app.add_url_rule("/unload", "unload all by GET", api.unload_by_get)
     app.add_url_rule("/api/models/unload", "unload all", api.unload_all, methods=["POST"])
     app.add_url_rule("/api/models/unload/<path:model>", "unload one", api.unload_one, methods=["POST"])
@@ -183,9 +161,6 @@ def add_routes(app: QuartTrio, api: SwapApi) -> None:
     app.add_url_rule("/api/profiles/active", "choose profile", api.choose_profile, methods=["PUT"])
     app.add_url_rule("/api/inflight/<request_id>/cancel", "cancel", api.cancel, methods=["POST"])
     app.add_url_rule(RELOAD, "reload", api.reload, methods=["POST"])
-    app.add_url_rule("/wol-health", "wake-on-LAN health", api.wake_on_lan_health)
-    app.add_url_rule("/favicon.ico", "icon", api.icon)
-    app.add_url_rule("/upstream", "upstream", api.upstream)
     app.add_url_rule("/api/events", "events", feeds.events)
     app.add_url_rule("/logs", "combined log", feeds.logs)
     app.add_url_rule("/logs/stream", "combined log stream", feeds.follow_combined)

@@ -195,7 +195,7 @@ def _meant(request: Request) -> str:
 def changes_by_get(request: Request) -> bool:
     """Return whether a GET here loads or unloads a model, reads presets again, or does what its server makes of it.
 
-    Quart answers a path with a slash behind it as well.
+    A path with a slash behind it is answered as well.
     """
     path = request.path.rstrip("/")
     reloads = path in _MODEL_LISTS and "reload" in request.query

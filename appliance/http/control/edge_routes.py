@@ -1,0 +1,208 @@
+"""The program's own routes that monitors, clients and browsers ask first: health, lists of models, metrics, the page.
+
+Answered without Quart, which takes 17 MB and a third of a second to import: every probe of a fresh server would pay it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+import msgspec
+import trio
+from msgspec import Raw
+
+from appliance.core.parts import UNREADABLE
+from appliance.core.settings import HttpSettings, Listen
+from appliance.errors import ModelLoading, ModelNotFound, RouteNotFound, UpstreamFailed
+from appliance.http.bytes.body import Bodies
+from appliance.http.bytes.listening import shown
+from appliance.http.control.listing import Object, View, health, list_models, router_props, state_of
+from appliance.http.errors import JSON_TYPE
+from appliance.http.owners import Owners
+from appliance.http.way.guard import Guard
+from appliance.http.way.visit import Visit
+from appliance.traffic.metrics import CONTENT_TYPE
+from appliance.traffic.request import PAGE_PATHS, PAGE_PREFIX, Request, send_whole
+from appliance.traffic.targets import refresh
+from appliance.traffic.traffic import Traffic
+from appliance.upstream.client import Address, Exchange
+
+if TYPE_CHECKING:
+    from appliance.http.control.page import Page
+
+MAX_CONTROL_BODY = 1 << 20
+"""Bytes of a request to the program's own routes, but for a few that say otherwise."""
+ONE_MODEL = "/v1/models/"
+SLOTS_TIME = 5.0
+MAX_SLOTS = 16 << 20
+TEXT_TYPE = (b"Content-Type", b"text/plain; charset=utf-8")
+ICON = (
+    b'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16"><rect width="16" height="16" rx="4" fill="#3156d3"/>'
+    b'<path d="M5 3v10h6" fill="none" stroke="#fff" stroke-width="2"/></svg>'
+)
+
+
+class EdgeRoutes:
+    """Answers GET and HEAD of these routes, each with one method. The key and the sender are checked already."""
+
+    def __init__(
+        self,
+        settings: HttpSettings,
+        bound: Sequence[Listen],
+        guard: Guard,
+        traffic: Traffic,
+        bodies: Bodies,
+        owners: Owners,
+    ) -> None:
+        self._settings = settings
+        self._bound = bound
+        self._guard = guard
+        self._traffic = traffic
+        self._bodies = bodies
+        self._owners = owners
+        self._fleet = owners.fleet
+        self._catalog = owners.catalog
+        self._view = View(owners.fleet, owners.catalog, owners.peers, traffic.profile)
+        self._page: Page | None = None
+
+    def answers(self, request: Request) -> bool:
+        return request.method in ("GET", "HEAD") and self._find(request.path) is not None
+
+    async def answer(self, visit: Visit) -> None:
+        """Raises ApplianceError and ClientLeft."""
+        if not visit.request.public:  # a public path wants no body, and a stranger gets no room for one
+            await visit.body.read(MAX_CONTROL_BODY)
+        answer = self._find(visit.request.path)
+        assert answer is not None
+        await answer(self, visit)
+
+    def _find(self, path: str) -> Callable[[EdgeRoutes, Visit], Awaitable[None]] | None:
+        """A slash behind the path changes nothing."""
+        if path.startswith(ONE_MODEL) and path != ONE_MODEL:
+            return EdgeRoutes._model
+        plain = path.removesuffix("/")
+        if path in PAGE_PATHS or plain in PAGE_PATHS or f"{plain}/".startswith(PAGE_PREFIX):
+            return EdgeRoutes._show_page
+        return self.ROUTES.get(plain)
+
+    # ---- state -------------------------------------------------------------------------------------------------------
+
+    async def _health(self, visit: Visit) -> None:
+        single = self._settings.single
+        if single is not None and state_of(self._fleet.known(single)) not in ("loaded", "sleeping"):
+            raise ModelLoading
+        await _send_json(visit, health(self._fleet, trusted=self._guard.knows(visit.request)))
+
+    async def _wake_on_lan_health(self, visit: Visit) -> None:
+        await send_whole(visit.sink, 200, (TEXT_TYPE,), b"OK")
+
+    async def _running(self, visit: Visit) -> None:
+        await _send_json(visit, {"running": self._view.running()})
+
+    async def _props(self, visit: Visit) -> None:
+        await _send_json(visit, router_props(self._fleet, self._settings, tools=self._owners.tools.enabled))
+
+    async def _metrics(self, visit: Visit) -> None:
+        self._traffic.recorder.settle()
+        children, machine, held = self._fleet.status(), self._owners.samples.latest, self._bodies.held
+
+        def render() -> bytes:
+            from appliance.traffic.exposition import exposition  # its library takes 25 ms, and few ask
+
+            return exposition(self._traffic.metrics, children, machine, bodies_held=held).encode()
+
+        content = await trio.to_thread.run_sync(render)
+        await send_whole(visit.sink, 200, ((b"Content-Type", CONTENT_TYPE.encode()),), content)
+
+    async def _slots(self, visit: Visit) -> None:
+        """The slots of every loaded model, each with its model's id. Wakes and loads nothing."""
+        found: list[Object] = []
+        for status in self._fleet.status():
+            if status.state == "loaded" and (address := self._fleet.address(status.model)) is not None:
+                await self._fleet.wait_quiet(status.model)
+                found += [dict(slot, model=status.model) for slot in await _slots_of(address)]
+        await _send_json(visit, found)
+
+    # ---- models ------------------------------------------------------------------------------------------------------
+
+    async def _models(self, visit: Visit) -> None:
+        if visit.request.query.get("reload"):
+            await self._owners.reloads.reload_presets()
+        else:
+            await refresh(self._catalog)
+        await _send_json(visit, self._listing())
+
+    async def _model(self, visit: Visit) -> None:
+        """Its entry in the list. Aliases count."""
+        name = visit.request.path.removeprefix(ONE_MODEL)
+        await refresh(self._catalog)
+        model_id = self._view.model_id(name) or name
+        entries = msgspec.convert(self._listing()["data"], list[dict[str, object]])
+        found = next((entry for entry in entries if entry["id"] == model_id), None)
+        if found is None:
+            raise ModelNotFound(name, self._catalog.snapshot.near(name))
+        await _send_json(visit, found)
+
+    def _listing(self) -> Object:
+        return list_models(self._view, self._owners.downloading())
+
+    # ---- for browsers ------------------------------------------------------------------------------------------------
+
+    async def _icon(self, visit: Visit) -> None:
+        headers = (b"Content-Type", b"image/svg+xml"), (b"Cache-Control", b"max-age=86400")
+        await send_whole(visit.sink, 200, headers, ICON)
+
+    async def _upstream(self, visit: Visit) -> None:
+        """The list of models is on the page. The place is relative, so that it also holds under a path prefix."""
+        await send_whole(visit.sink, 302, (TEXT_TYPE, (b"Location", b"ui/")))
+
+    async def _show_page(self, visit: Visit) -> None:
+        if not self._settings.page:
+            raise RouteNotFound(visit.request.method, visit.request.path)
+        if self._page is None:
+            from appliance.http.control.page import Page  # with a template and a table of HTML's names
+
+            self._page = Page(self._settings.api_prefix, self._status_page)
+        await self._page.answer(visit)
+
+    def _status_page(self, request: Request) -> str:
+        from appliance.http.control.page import render
+
+        models, folder = None, None
+        if self._guard.knows(request):
+            models, folder = self._listing(), self._catalog.sources.models_dir
+        scheme = "https" if self._settings.tls is not None else "http"
+        base = f"{scheme}://{request.header(b'host') or shown(self._bound[0])}{self._settings.api_prefix}"
+        return render(base, self._bound, self._fleet.launches.engine, models, folder)
+
+    ROUTES: ClassVar[dict[str, Callable[[EdgeRoutes, Visit], Awaitable[None]]]] = {
+        "/favicon.ico": _icon,
+        "/health": _health,
+        "/metrics": _metrics,
+        "/models": _models,
+        "/props": _props,
+        "/running": _running,
+        "/slots": _slots,
+        "/upstream": _upstream,
+        "/v1/health": _health,
+        "/v1/models": _models,
+        "/wol-health": _wake_on_lan_health,
+    }
+    """By path; beside them are `ONE_MODEL` and those of `Page`."""
+
+
+async def _send_json(visit: Visit, value: object) -> None:
+    await send_whole(visit.sink, 200, (JSON_TYPE,), msgspec.json.encode(value))
+
+
+async def _slots_of(address: Address) -> list[Object]:
+    """Empty when the model's process does not tell (``--no-slots``, or it is busy dying)."""
+    with trio.move_on_after(SLOTS_TIME):
+        try:
+            async with Exchange(address, "GET", "/slots") as response:
+                slots = msgspec.json.decode(await response.read(MAX_SLOTS), type=list[dict[str, Raw]])
+                return [dict(slot) for slot in slots]
+        except (UpstreamFailed, *UNREADABLE):
+            pass
+    return []

@@ -1,0 +1,130 @@
+"""Routes that are answered without Quart: each in one place, and as HTTP wants it. What they say, others test."""
+
+from __future__ import annotations
+
+import any_request
+import pytest
+from http_harness import CHAT, Answer, OpenServer, chat
+
+from appliance.http.control import own_routes, page
+from appliance.http.control.edge_routes import MAX_CONTROL_BODY, ONE_MODEL, EdgeRoutes
+from appliance.http.control.own_routes import ON_QUART
+from appliance.http.control.page import accepts
+from appliance.traffic.request import PAGE_PATHS, PUBLIC_PATHS, Request
+
+BROWSER = ("Accept", "text/html")
+FILES = {path.name: path.read_bytes() for path in (page.DIST / "assets").iterdir()}
+ASSETS = sorted(name for name in FILES if f"{name}.br" in FILES)
+PATHS = (
+    *sorted(EdgeRoutes.ROUTES.keys() | PAGE_PATHS),
+    *(f"{ONE_MODEL}alpha", "/ui/", "/ui/status", "/ui/sandbox", f"/ui/assets/{ASSETS[0]}"),
+)
+LED = [("Sec-Fetch-Site", "cross-site"), ("Sec-Fetch-Mode", "navigate"), ("Sec-Fetch-Dest", "document")]
+
+
+def told(answer: Answer) -> list[tuple[str, str]]:
+    return [(name, value) for name, value in answer.headers if name != "Date"]
+
+
+async def test_quart_has_no_route_that_is_answered_before_it(open_server: OpenServer):
+    async with open_server() as server:
+        app = any_request.app_of(server)
+    rules = [(rule.rule, rule.methods or set()) for rule in app.url_map.iter_rules()]
+    assert {path.split("/")[1] for path, _ in rules} == set(ON_QUART)
+    asked = {path for path, methods in rules if "GET" in methods}
+    assert not asked & (EdgeRoutes.ROUTES.keys() | PUBLIC_PATHS)
+    assert not [path for path in asked if path.startswith((ONE_MODEL, "/ui"))]
+
+
+def test_nothing_public_leads_to_quart():
+    for path in PUBLIC_PATHS | {"/ui", "/ui/x"}:
+        request = Request(method="POST", path=path, target=path, query={}, headers=(), http_version="1.1")
+        assert not own_routes.may_be_on_quart(request), path
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_head_is_get_without_its_body_and_a_slash_behind_a_path_changes_nothing(
+    open_server: OpenServer, path: str
+):
+    async with open_server() as server:
+        await server.ask("POST", CHAT, chat())
+        await server.wait_idle("alpha")
+        full = await server.ask("GET", path, headers=[BROWSER])
+        assert full.status == (302 if path == "/upstream" else 200)
+        assert full.header("content-length") == str(len(full.body))
+        head = await server.ask("HEAD", path, headers=[BROWSER])
+        assert (head.status, head.body) == (full.status, b"")
+        if path != "/metrics":  # which counts these requests
+            assert told(head) == told(full)
+        if path not in ("/", "/ui/", "/upstream") and not path.startswith(ONE_MODEL):
+            same = await server.ask("GET", f"{path}/")
+            assert (same.status, len(told(same))) == (full.status, len(told(full)))
+        for method in ("PUT", "PATCH", "TRACE"):
+            refused = await server.ask(method, path)
+            assert (refused.status, refused.error["reason"]) == (404, "route_not_found")
+
+
+async def test_a_path_that_begins_with_two_slashes_is_no_route(open_server: OpenServer):
+    """The guard does not know it, so that another site's link to it could unload a model."""
+    async with open_server() as server:
+        await server.ask("POST", CHAT, chat())
+        for path in ("//", "//unload", "//models?reload=1", "///health", "//api/agents", f"//{CHAT}"):
+            answer = await server.ask("GET", path, headers=[BROWSER, *LED])
+            assert (answer.status, answer.error["reason"]) == (404, "route_not_found"), path
+        assert server.state("alpha") == "loaded"
+
+
+async def test_a_connection_outlives_a_body_that_nobody_wants_unless_a_stranger_may_send_it(open_server: OpenServer):
+    async with open_server() as server, server.connect() as client:
+        for path in ("/running", "/v1/models", "/props"):
+            await client.send("GET", path, b"nobody reads this")
+            answer = await client.answer()
+            assert (answer.status, answer.header("connection")) == (200, None)
+            client.next_request()
+        await client.send("GET", "/health", b"nobody reads this")
+        answer = await client.answer()
+        assert (answer.status, answer.header("connection")) == (200, "close")
+        large = await server.ask("GET", "/running", bytes(MAX_CONTROL_BODY + 1))
+        assert (large.status, large.error["reason"]) == (413, "body_too_large")
+
+
+# ---- files of the page -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["/", "/ui/", "/ui/sandbox", f"/ui/assets/{ASSETS[0]}"])
+async def test_a_client_that_has_a_file_gets_no_other(open_server: OpenServer, path: str):
+    async with open_server() as server:
+        full = await server.ask("GET", path, headers=[BROWSER])
+        tag = full.header("etag") or ""
+        for given in (tag, f"W/{tag}", f'"other", {tag}', "*"):
+            for method in ("GET", "HEAD"):
+                answer = await server.ask(method, path, headers=[BROWSER, ("If-None-Match", given)])
+                assert (answer.status, answer.body) == (304, b""), given
+                kept = [each for each in told(full) if each[0] not in ("Content-Type", "Content-Length")]
+                assert told(answer) == kept
+        for given in ('"other"', ""):
+            answer = await server.ask("GET", path, headers=[BROWSER, ("If-None-Match", given)])
+            assert (answer.status, answer.body) == (200, full.body), given
+
+
+async def test_each_encoding_of_a_file_has_a_tag_of_its_own(open_server: OpenServer):
+    name = ASSETS[0]
+    async with open_server() as server:
+        tags: set[str | None] = set()
+        for accepted, encoding, suffix in (("br, gzip", "br", ".br"), ("gzip", "gzip", ".gz"), ("deflate", None, "")):
+            answer = await server.ask("GET", f"/ui/assets/{name}", headers=[("Accept-Encoding", accepted)])
+            assert answer.header("content-encoding") == encoding
+            assert answer.body == FILES[name + suffix]
+            assert answer.header("vary") == "Accept-Encoding"
+            tags.add(answer.header("etag"))
+        assert len(tags) == 3
+
+
+@pytest.mark.parametrize(
+    ("accepted", "encodings"),
+    [("", ""), ("identity", ""), ("br", "br"), ("gzip, deflate, br", "br gzip"), ("GZIP", "gzip"), ("x-gzip", ""),
+     ("*", "br gzip"), ("*;q=0", ""), ("br;q=0, *", "gzip"), ("*;q=0, gzip", "gzip"), ("gzip;q=0", ""),
+     ("gzip;q=0.000, br ; Q=0.5", "br"), ("gzip;q=1.0,br;q=0.", "gzip"), (",, ;br", "br")],
+)  # fmt: skip
+def test_encodings_that_a_client_accepts(accepted: str, encodings: str):
+    assert [each for each in ("br", "gzip") if accepts(accepted, each)] == encodings.split()
