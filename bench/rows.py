@@ -11,7 +11,7 @@ from ends import Ends, Figures, run_load, told
 from processes import Machine, get, memory, used, wait_accepting
 from relays import CAPTURES_OFF, DIRECT, KEY, NGINX, PLUGINS, PROGRAM, Contestant, Relay
 
-SETTLE = 0.1
+SETTLE = 0.3
 """Seconds after the last answer in which a relay may still work for it, so that its notes of the answers count."""
 AT_REST = 2.0
 """Seconds without a request before memory is read."""

@@ -26,7 +26,7 @@ _MAX = 1 << 40
 """No count of tokens, time or speed comes near; a number beyond is unknown, and the sum of millions fits 64 bits."""
 
 Number = Annotated[int, Meta(ge=0, lt=_MAX)] | Annotated[float, Meta(ge=0, lt=_MAX)]
-"""What an engine counts or measures; -1 where it sent none, or something else. The decoder checks it: `_leniently`."""
+"""A count or a measurement of an engine. The decoder checks it; -1 stands for none, and for anything else."""
 
 
 class Usage(Struct, frozen=True, kw_only=True):
@@ -456,7 +456,7 @@ class TokenCounter:
 
 def count_whole(path: str, body: bytes) -> Usage:
     """Return the result of `TokenCounter` for a whole body without a coding. Most are, and this costs a third."""
-    if len(body) <= 2 * MAX_HELD and (report := read_report(body)) is not None:
+    if len(body) <= 2 * MAX_HELD and (report := decoded(_REPORT, body)) is not None:
         ledger = Ledger()
         ledger.add(report)
         return ledger.balance()

@@ -258,16 +258,23 @@ class CaptureBuffer:
         """Keep it, at the expense of the oldest; False, and nothing has changed, when it alone is too large."""
         if exchange.held > self.limit:
             return False
-        if id in self._kept:
-            self._drop(id)
+        if (before := self._kept.pop(id, None)) is not None:
+            self.used -= before.held
         self.used += exchange.held
         while self.used > self.limit:
-            self._drop(next(iter(self._kept)))
+            oldest, gone = self._kept.popitem(last=False)
+            self.used -= gone.held
+            self._raw.pop(oldest, None)
         self._kept[id] = self._raw[id] = exchange
         return True
 
     def has(self, id: int) -> bool:
         return id in self._kept
+
+    @property
+    def is_raw(self) -> bool:
+        """True if there is something to compress."""
+        return bool(self._raw)
 
     def find(self, id: int) -> Callable[[], Capture] | None:
         """Return a function that makes the capture of this row as it is now. It may take a while, in any thread."""
@@ -290,10 +297,6 @@ class CaptureBuffer:
             self.used -= exchange.held
             exchange.pack(packed)
             self.used += exchange.held
-
-    def _drop(self, id: int) -> None:
-        self.used -= self._kept.pop(id).held
-        self._raw.pop(id, None)
 
 
 def _decoded(parts: Sequence[bytes], coding: str | None, limit: int) -> bytes | None:
