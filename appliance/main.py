@@ -22,16 +22,7 @@ from appliance.catalog.hub import hub_access
 from appliance.catalog.sources import STARTER
 from appliance.composition import Appliance, Places, open_appliance
 from appliance.core.config.types import Config
-from appliance.core.settings import (
-    DEFAULT_PORT,
-    DEFAULT_URL,
-    KEY_VARIABLE,
-    URL_VARIABLE,
-    HttpSettings,
-    Listen,
-    UnixSocket,
-    at_port,
-)
+from appliance.core.settings import DEFAULT_PORT, DEFAULT_URL, KEY_VARIABLE, URL_VARIABLE, Listen, UnixSocket, at_port
 from appliance.engines.found import Engine, Finder, finder, installed_folder, list_engines
 from appliance.engines.owner import usual_port
 from appliance.engines.shelf import Shelf
@@ -98,9 +89,9 @@ async def run_server(settings: AppSettings) -> int:
 
 
 def _places(wanted: int) -> int:
-    """Return the number of clients at once that the limit of open files allows, and say so if more were asked for."""
+    """Return the number of clients at once that the limit of open files allows, and say so if more are wanted."""
     found = raise_open_files(wanted)
-    if found < wanted != HttpSettings().clients:
+    if found < wanted:
         files = files_for(wanted)
         say(f"--max-connections {wanted} needs {files} open files (ulimit -n, LimitNOFILE); {found} have a place now")
     return found

@@ -296,13 +296,7 @@ def engine_args(words: Sequence[str]) -> tuple[str, ...]:
 @web_options
 @tool_options
 @click.option("--max-body", type=Size(), default=HTTP.max_body, help="Largest request; default 100M.")
-@click.option(
-    "--max-connections",
-    type=click.IntRange(1, 1_000_000),
-    default=HTTP.clients,
-    show_default=True,
-    help="Clients at once. Each may need two open files, and an open stream some 15 KB.",
-)
+@click.option("--max-connections", type=click.IntRange(1), default=HTTP.clients, help="Clients at once; default 4000.")
 def serve(
     web: WebOptions,
     embed: EmbedOptions,

@@ -88,13 +88,12 @@ def raise_open_files(clients: int) -> int:
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = files_for(clients) if hard == resource.RLIM_INFINITY else min(files_for(clients), hard)
-    for files in (wanted, min(wanted, MACOS_FILES)):
-        if soft == resource.RLIM_INFINITY or soft >= files:
-            break
-        with suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
-            soft = files
     found = wanted if soft == resource.RLIM_INFINITY else min(soft, wanted)
+    for files in (wanted, MACOS_FILES):
+        if found < files <= wanted:
+            with suppress(OSError, ValueError):
+                resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
+                found = files
     return min(clients, max(1, (found - min(OWN_FILES, found // 2 + LOOKS)) // PER_CLIENT))
 
 

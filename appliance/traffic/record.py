@@ -181,19 +181,9 @@ class RecordingSink(Passing):
     """
 
     __slots__ = (
-        "_answer",
-        "_coding",
-        "_fresh",
-        "_headers",
-        "_looked_at",
-        "_next_look",
-        "_packer",
-        "_reader",
-        "_record",
-        "_status",
-        "_streaming",
-        "passed",
-    )
+        "_answer", "_coding", "_fresh", "_headers", "_looked_at", "_next_look", "_packer", "_reader", "_record",
+        "_status", "_streaming", "passed",
+    )  # fmt: skip
 
     def __init__(self, inner: Sink, record: Record, packer: Packer) -> None:
         self.inner = inner
@@ -265,14 +255,19 @@ class RecordingSink(Passing):
             return self._status
         return status
 
-    def held(self, status: int) -> int:
-        """Return the bytes of bodies that its capture takes, more or less. Call it when all is over."""
-        parts, answer = captured_parts(self._record.path), self._answer
-        size = len(self._record.body) if parts.request and self._record.body else 0
-        if isinstance(answer, Body):
-            answer.close()
-            return size + answer.held
-        return size + self.passed if status == 200 and parts.response else size
+    def let_go(self, status: int) -> int:
+        """Keep no more than row and capture need. Return the bytes of bodies that the capture takes, more or less."""
+        record, parts = self._record, captured_parts(self._record.path)
+        record.entry = None
+        del self.inner  # a connection, or all bytes of a stream that can be resumed
+        size = len(record.body) if parts.request and record.body else 0
+        if status != 200:
+            self._answer = None
+        elif isinstance(self._answer, Body):
+            size += self._answer.held
+        elif parts.response:
+            size += self.passed
+        return size
 
     def _new_reader(self) -> TokenCounter | ErrorText:
         self._coding = _value(self._headers, b"content-encoding")
@@ -358,7 +353,6 @@ def aside(sink: Sink) -> Sink:
     return Aside(sink) if isinstance(sink, RecordingSink) else sink
 
 
-_EPOCH = datetime.fromtimestamp(0, UTC)
 _Ended = tuple[Record, RecordingSink, str, int, float, float, int, int]
 """A request that is over and not written down yet: with its route, its status, when it ended, that in Unix time, the
 bytes that it holds, and those of them that surely find a place among the captures."""
@@ -380,7 +374,6 @@ class Recorder:
         self._sure = 0  # those of them that surely find a place among the captures
         self._wake = trio.Event()
         self._full = trio.Event()
-        self._second = 0, _EPOCH  # the one in which requests end just now, as rows tell it
         self._listeners: set[Callable[[int], None]] = set()
 
     @property
@@ -401,13 +394,11 @@ class Recorder:
         limit = self._packer.captures.limit
         if record.body is not None and len(record.body) > limit:
             record.body = None
-        ended, size = self._ended, sink.held(status)
+        ended, size = self._ended, sink.let_go(status)
         sure = size if 2 * size <= limit else 0  # a larger capture may be too large by itself
         ended.append((record, sink, route, status, time.perf_counter(), time.time(), size, sure))
         self._held += size
         self._sure += sure
-        record.entry = None
-        del sink.inner  # a connection, or all bytes of a stream that can be resumed
         if len(ended) == 1:
             self._wake.set()
         elif len(ended) >= MOST or self._held >= MOST_BYTES:
@@ -482,9 +473,7 @@ class Recorder:
         if activity.keep is not None and len(self._ended) >= activity.keep:
             row_id = activity.pass_over()
         else:
-            if (second := int(at)) != self._second[0]:
-                self._second = second, datetime.fromtimestamp(second, UTC)
-            row_id = activity.add(sink.row(told, status, seconds, self._second[1]))
+            row_id = activity.add(sink.row(told, status, seconds, datetime.fromtimestamp(at, UTC)))
         captures = self._packer.captures
         if self._sure < captures.limit:
             captures.add(row_id, sink.exchange(status))

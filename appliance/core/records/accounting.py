@@ -202,12 +202,10 @@ class Ledger:
         prompt = said.input_tokens if said.prompt_tokens < 0 else said.prompt_tokens
         completion = said.output_tokens if said.completion_tokens < 0 else said.completion_tokens
         cached = said.cache_read_input_tokens
-        if cached >= 0:
-            self._apart = True
-        else:
-            for details in (said.input_tokens_details, said.prompt_tokens_details):
-                if cached < 0 and details is not None:
-                    cached = details.cached_tokens
+        self._apart = self._apart or cached >= 0
+        details = said.input_tokens_details or said.prompt_tokens_details
+        if cached < 0 and details is not None:
+            cached = details.cached_tokens
         if prompt > 0 or self._input < 0:
             self._input = prompt
         if completion > 0 or self._output < 0:

@@ -258,13 +258,11 @@ class CaptureBuffer:
         """Keep it, at the expense of the oldest; False, and nothing has changed, when it alone is too large."""
         if exchange.held > self.limit:
             return False
-        if (before := self._kept.pop(id, None)) is not None:
-            self.used -= before.held
+        if id in self._kept:
+            self._drop(id)
         self.used += exchange.held
         while self.used > self.limit:
-            oldest, gone = self._kept.popitem(last=False)
-            self.used -= gone.held
-            self._raw.pop(oldest, None)
+            self._drop(next(iter(self._kept)))
         self._kept[id] = self._raw[id] = exchange
         return True
 
@@ -297,6 +295,10 @@ class CaptureBuffer:
             self.used -= exchange.held
             exchange.pack(packed)
             self.used += exchange.held
+
+    def _drop(self, id: int) -> None:
+        self.used -= self._kept.pop(id).held
+        self._raw.pop(id, None)
 
 
 def _decoded(parts: Sequence[bytes], coding: str | None, limit: int) -> bytes | None:
