@@ -30,7 +30,7 @@ from appliance.errors import ApplianceError, EngineNotFound, UpstreamFailed, Usa
 from appliance.http.bytes.listening import url_of
 from appliance.http.owners import Owners
 from appliance.platform.console import EXIT_BUG, EXIT_OURS, PROGRAM, keep_log, say, say_only_errors
-from appliance.platform.machine import raise_open_files
+from appliance.platform.machine import files_for, raise_open_files
 from appliance.platform.stopping import Stop, stop_signals
 from appliance.plugins.folders import default_data
 from appliance.programs import start
@@ -73,7 +73,7 @@ async def run_server(settings: AppSettings) -> int:
     catalog = Catalog(settings.sources, settings.config)
     if settings.config is not None:
         check_streams(settings.config.streams)
-    settings = structs.replace(settings, http=structs.replace(settings.http, clients=raise_open_files()))
+    settings = structs.replace(settings, http=structs.replace(settings.http, clients=_places(settings.http.clients)))
     try:
         with stop_signals(lambda: settings.http.grace + _stop_time(catalog.snapshot.config)) as stop, stop.at_once:
             await _run(settings, engines, catalog, stop)
@@ -86,6 +86,15 @@ async def run_server(settings: AppSettings) -> int:
         logging.getLogger(__name__).critical("this is a bug in llama-appliance\n%s", told.rstrip())
         return EXIT_BUG
     return EXIT_OURS  # the second signal cut everything short
+
+
+def _places(wanted: int) -> int:
+    """Return the number of clients at once that the limit of open files allows, and say so if more are wanted."""
+    found = raise_open_files(wanted)
+    if found < wanted:
+        files = files_for(wanted)
+        say(f"--max-connections {wanted} needs {files} open files (ulimit -n, LimitNOFILE); {found} have a place now")
+    return found
 
 
 async def _run(settings: AppSettings, found: Finder, catalog: Catalog, stop: Stop) -> None:

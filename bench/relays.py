@@ -23,9 +23,9 @@ PROGRAM = "llama-appliance"
 CAPTURES_OFF, KEY, PLUGINS = (f"{PROGRAM} ({what})" for what in ("captures off", "a key", "four plugins"))
 MODEL = "bench"
 
-NGINX_CONFIG = """daemon off; worker_processes 1; worker_rlimit_nofile 16384;
+NGINX_CONFIG = """daemon off; worker_processes 1; worker_rlimit_nofile 32768;
 pid {folder}/nginx.pid; error_log {folder}/nginx.log;
-events {{ worker_connections 16384; }}
+events {{ worker_connections 32768; }}
 http {{
     access_log off; client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy;
     fastcgi_temp_path {folder}/fastcgi; uwsgi_temp_path {folder}/uwsgi; scgi_temp_path {folder}/scgi;
@@ -87,13 +87,15 @@ class Relay(NamedTuple):
 
 
 class Place(NamedTuple):
-    """The words of a command: a port for itself, the port of an engine that runs, a number of models."""
+    """The words of a command: a port for itself, the port of an engine that runs, numbers of models and clients."""
 
     ends: Ends
     name: str
     port: int
     engine: int
     models: int
+    clients: int
+    """0: as many as it has places for by itself."""
 
 
 class Contestant(NamedTuple):
@@ -108,17 +110,17 @@ class Contestant(NamedTuple):
     options: tuple[str, ...] = ()
 
     @contextmanager
-    def spawned(self, ends: Ends, models: int = 1) -> Generator[tuple[Process, int]]:
+    def spawned(self, ends: Ends, models: int = 1, clients: int = 0) -> Generator[tuple[Process, int]]:
         """The process, at once, and where it is going to listen."""
         with ExitStack() as stack:
             engine = stack.enter_context(engine_alone(ends)).port if self.needs_engine else 0
-            place = Place(ends, self.name, free_port(), engine, models)
+            place = Place(ends, self.name, free_port(), engine, models, clients)
             yield stack.enter_context(running(self.argv(place), _log(ends, self.name))), place.port
 
     @contextmanager
-    def started(self, ends: Ends) -> Generator[Relay]:
+    def started(self, ends: Ends, clients: int = 0) -> Generator[Relay]:
         """The relay, once its model has answered. Failed with the end of its log when that does not come to pass."""
-        with self.spawned(ends) as (process, port):
+        with self.spawned(ends, clients=clients) as (process, port):
             try:
                 wait_accepting(process, port)
                 _wait_answering(ends, port, self.options)
@@ -182,7 +184,8 @@ def _program(program: Program, name: str, setting: Setting) -> Contestant:
     def argv(place: Place) -> list[str]:
         # An engine that is named is the only one, so nothing is proven in the background meanwhile.
         named = ("--config", configuration(place, setting.keys), "--engine", place.ends.engine)
-        return program.serve(place.port, *named, *setting.flags)
+        places = ("--max-connections", place.clients) if place.clients else ()
+        return program.serve(place.port, *named, *places, *setting.flags)
 
     return Contestant(name, argv, options=setting.options)
 
@@ -224,7 +227,7 @@ def configuration(place: Place, keys: Mapping[str, object]) -> Path:
         "cmd": f"{place.ends.engine} --port ${{PORT}}",
         "proxy": f"http://{HOST}:${{PORT}}",
         "checkEndpoint": "/health",
-        "concurrencyLimit": 4000,
+        "concurrencyLimit": 20000,
     }
     path = place.ends.folder / f"{_file_name(place.name)}-{place.models}.yaml"
     models = {MODEL: model} | {f"{MODEL}-{number}": model for number in range(1, place.models)}

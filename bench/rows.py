@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import statistics
 import time
 from collections.abc import Callable
@@ -11,11 +12,15 @@ from ends import Ends, Figures, run_load, told
 from processes import Failed, Machine, get, memory, used, wait_accepting
 from relays import CAPTURES_OFF, DIRECT, KEY, NGINX, PLUGINS, PROGRAM, Contestant, Relay
 
-SETTLE = 0.1
+SETTLE = 0.3
 """Seconds after the last answer in which a relay may still work for it, so that its notes of the answers count."""
 AT_REST = 2.0
 """Seconds without a request before memory is read."""
 MANY_MODELS = 1000
+USUAL_CLIENTS = 4000
+"""The places that the program has by itself."""
+MANY_STREAMS = min(10_000, resource.getrlimit(resource.RLIMIT_NOFILE)[1] // 2 - 200)
+"""Each takes two of a relay's open files."""
 MIB = 1 << 20
 SETTINGS = (NGINX, PROGRAM, CAPTURES_OFF, KEY, PLUGINS)
 
@@ -159,11 +164,11 @@ def idle(contestant: Contestant, bench: Bench) -> Figures:
 def held(contestant: Contestant, bench: Bench, count: int, *options: object) -> Figures:
     """The memory of a stream that is open: growth since a hundred requests were answered."""
     ends = bench.ends
-    with contestant.started(ends) as relay:
+    with contestant.started(ends, clients=count + 50 if count > USUAL_CLIENTS else 0) as relay:
         pid, during = relay.pid or 0, list[float]()
         run_load(ends, "json", relay.port, "--connections", 4, "--seconds", 30, "--most", 100)
         time.sleep(AT_REST)
-        before = memory(pid, ends.engine)
+        before, worked = memory(pid, ends.engine), used(pid, ends.engine)
 
         def weigh() -> None:
             time.sleep(2 * AT_REST)
@@ -171,10 +176,11 @@ def held(contestant: Contestant, bench: Bench, count: int, *options: object) -> 
 
         found = run_load(ends, "streams", relay.port, "--streams", count, *options, speaking=weigh)
         time.sleep(AT_REST)
-        late = {} if "--slow" in options else {"late_p99": found["late_p99"]}
+        cpu_us = (used(pid, ends.engine).cpu - worked.cpu) * 1e6 / found["chunks"]
+        late = {} if "--slow" in options else {name: found[name] for name in ("late_p50", "late_p99")}
         kb_stream = (during[0] - before) * 1000 / count
         weights = {"before_mb": before, "during_mb": during[0], "after_mb": memory(pid, ends.engine)}
-        return {"kb_stream": kb_stream, **weights, **late}
+        return {"cpu_us": cpu_us, "kb_stream": kb_stream, **weights, **late}
 
 
 def held_row(name: str, title: str, count: int, *options: object) -> Row:
@@ -216,6 +222,7 @@ ALONE = (
     ),
     held_row("idle-500", "500 streams, a chunk a second", 500, *IDLE, "--seconds", 6),
     held_row("idle-2000", "2,000 streams, a chunk a second", 2000, *IDLE, "--seconds", 10),
+    held_row("idle-10000", f"{MANY_STREAMS:,} streams, a chunk a second", MANY_STREAMS, *IDLE, "--seconds", 20),
     held_row("slow-500", "500 streams of 80 KiB/s that nobody reads", 500, *SLOW),
 )
 

@@ -296,6 +296,7 @@ def engine_args(words: Sequence[str]) -> tuple[str, ...]:
 @web_options
 @tool_options
 @click.option("--max-body", type=Size(), default=HTTP.max_body, help="Largest request; default 100M.")
+@click.option("--max-connections", type=click.IntRange(1), default=HTTP.clients, help="Clients at once; default 4000.")
 def serve(
     web: WebOptions,
     embed: EmbedOptions,
@@ -324,6 +325,7 @@ def serve(
     stop_timeout: float,
     grace: float,
     max_body: int,
+    max_connections: int,
     reuse_port: bool,
     mcp_server: bool,
     mcp_server_tools: tuple[str, ...],
@@ -362,6 +364,7 @@ def serve(
         cors=Cors(origins=cors_origins),
         grace=grace,
         max_body=max_body,
+        clients=max_connections,
         max_bodies=max(HTTP.max_bodies, max_body),
     )
     http = web.applied(basic)

@@ -85,7 +85,7 @@ class HttpSettings(Struct, frozen=True, kw_only=True):
     write_stall: float = 120.0
     """A client that reads nothing for this long is disconnected."""
     clients: int = 4000
-    """Connections at once; each that uses a model costs two file descriptors and about 20 KiB."""
+    """Connections at once, if the limit of open files allows as many; each that uses a model costs two descriptors."""
     grace: float = 10.0
     """How long requests under way may continue after the first stop signal."""
     ping_after: float = 15.0

@@ -65,15 +65,16 @@ class Logs:
         self._echo = echo
         self._all = _Ring(TOTAL_LIMIT)
         self._by_model: dict[str, _Ring] = {}
-        self._next = 0
+        self.next = 0
+        """The number of the next line."""
         self._news = Changed()
 
     def append(self, model: str, text: str) -> None:
         """Add one line without its end."""
         if self._echo is not None:
             self._echo(model, text)
-        line = Line(self._next, model, text[:LINE_LIMIT])
-        self._next += 1
+        line = Line(self.next, model, text[:LINE_LIMIT])
+        self.next += 1
         self._all.append(line)
         self._by_model.setdefault(model, _Ring(MODEL_LIMIT)).append(line)
         self._news.wake()
@@ -98,11 +99,11 @@ class Logs:
     def read(self, model: str | None, number: int) -> tuple[list[Line], int, int]:
         """Held lines from ``number`` on, how many there ever were, and the number that the next line will have."""
         ring = self._ring(model)
-        return ring.since(number), ring.appended, self._next
+        return ring.since(number), ring.appended, self.next
 
     async def wait_news(self, number: int) -> None:
         """Wait until a line ``number`` or later exists."""
-        while self._next <= number:
+        while self.next <= number:
             await self._news.wait()
 
     def _ring(self, model: str | None) -> _Ring:

@@ -59,7 +59,6 @@ def engine_threads() -> int:
     return max(1, cores - 1)
 
 
-MOST_CLIENTS = 4000
 OWN_FILES = 192
 """Descriptors for everything but clients with a place: model processes (three each), the stores, the log, tools, peers,
 and clients without a place, which get a 503. A program that may have less than twice as many keeps half, and `LOOKS`:
@@ -69,26 +68,33 @@ LOOKS = 24
 """Descriptors that are open for moments, while processes look at engines."""
 PER_CLIENT = 2
 """A client, and its connection to a model process."""
-WANTED_FILES = OWN_FILES + PER_CLIENT * MOST_CLIENTS
+MACOS_FILES = 8192
+"""macOS may allow a process no more than 10,240, although its hard limit says more."""
 
 
-def raise_open_files() -> int:
-    """Raise the soft limit of open files to what the hard limit allows. Return how many clients that leaves room for.
+def files_for(clients: int) -> int:
+    """Return the open files with which a program can have so many clients."""
+    return OWN_FILES + PER_CLIENT * clients
+
+
+def raise_open_files(clients: int) -> int:
+    """Raise the soft limit of open files for so many clients, if the hard limit allows it. Return how many have room.
 
     On Windows sockets have no such limit.
     """
     if sys.platform == "win32":
-        return MOST_CLIENTS
+        return clients
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = WANTED_FILES if hard == resource.RLIM_INFINITY else min(WANTED_FILES, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-        except (OSError, ValueError):
-            wanted = soft  # macOS may allow less than it says
-    return min(MOST_CLIENTS, max(1, (wanted - min(OWN_FILES, wanted // 2 + LOOKS)) // PER_CLIENT))
+    wanted = files_for(clients) if hard == resource.RLIM_INFINITY else min(files_for(clients), hard)
+    found = wanted if soft == resource.RLIM_INFINITY else min(soft, wanted)
+    for files in (wanted, MACOS_FILES):
+        if found < files <= wanted:
+            with suppress(OSError, ValueError):
+                resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
+                found = files
+    return min(clients, max(1, (found - min(OWN_FILES, found // 2 + LOOKS)) // PER_CLIENT))
 
 
 def free_memory() -> int:

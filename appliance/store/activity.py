@@ -285,9 +285,19 @@ class Activity:
         self._wake = trio.Event()
         self._turn = trio.CapacityLimiter(1)
 
+    @property
+    def keep(self) -> int | None:
+        """The number of newest rows that stay; None where a file keeps all."""
+        return self._keep if self._path is None else None
+
+    def pass_over(self) -> int:
+        """Give the next id to a row that is not worth adding: newer ones have its place already."""
+        self._last_id = max(self._last_id, self._table.taken_by_others) + 1
+        return self._last_id
+
     def add(self, row: Row) -> int:
         """Queue a row; returns its id. The id of ``row`` itself does not matter."""
-        self._last_id = max(self._last_id, self._table.taken_by_others) + 1
+        self.pass_over()
         if self._path is None:
             self._waiting.append((self._last_id, row))
             if len(self._waiting) >= 2 * self._keep:

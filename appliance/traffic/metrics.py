@@ -87,7 +87,7 @@ class Metrics:
         self, model: str, route: str, status: int, seconds: float, first_byte_seconds: float | None
     ) -> None:
         """One finished request for a model, waiting and loading included; no first byte when it never had one."""
-        counts = self._of(model)
+        counts = self.models.get(model) or self._of(model)
         counts.requests[route, status] += 1
         counts.seconds.observe(seconds)
         if first_byte_seconds is not None:
@@ -95,7 +95,7 @@ class Metrics:
 
     def tokens(self, model: str, prompt: int, generated: int, cached: int) -> None:
         """Tokens of one answer; ``cached`` ones came from the prompt cache. Negative is unknown, and not counted."""
-        counts = self._of(model)
+        counts = self.models.get(model) or self._of(model)
         counts.prompt_tokens += max(prompt, 0)
         counts.generated_tokens += max(generated, 0)
         counts.cached_tokens += max(cached, 0)

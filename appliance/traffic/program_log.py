@@ -44,13 +44,16 @@ _REQUEST_LINE = 60
 class ProcessLogs(Protocol):
     """The part of the fleet's logs that is used here, see `appliance.fleet.logs.Logs`."""
 
+    @property
+    def next(self) -> int: ...
+
     def read(self, model: str | None, number: int) -> tuple[list[Line], int, int]: ...
 
     async def wait_news(self, number: int) -> None: ...
 
 
 _Answered = tuple[str, str, str, str, int, int, bytes, float]
-"""The fields of a request's line, in their order."""
+"""The arguments of `request_line`."""
 
 
 class _Own:
@@ -72,25 +75,9 @@ class _Own:
     def text(self) -> str:
         if not self._told:
             level, what = self._what
-            when = datetime.fromtimestamp(self._at)
-            line = what if isinstance(what, str) else _line(*what)
-            self._told = self._style.line(level, line, when.astimezone() if self._style.time_format else when)
+            when = datetime.fromtimestamp(self._at).astimezone() if self._style.time_format else None
+            self._told = self._style.line(level, what if isinstance(what, str) else request_line(*what), when)
         return self._told
-
-
-def _line(
-    address: str, method: str, path: str, version: str, status: int, size: int, agent: bytes, seconds: float
-) -> str:
-    return request_line(
-        address=address,
-        method=method,
-        path=path,
-        protocol=f"HTTP/{version}",
-        status=status,
-        size=size,
-        agent=agent.decode("latin-1"),
-        seconds=seconds,
-    )
 
 
 class ProgramLog:
@@ -144,9 +131,8 @@ class ProgramLog:
             await self._news.wait()
 
     def _append(self, level: Level, what: str | _Answered, size: int) -> None:
-        _, _, mark = self._processes.read(None, 1 << 62)
         size += self._around
-        self._lines.append(_Own(level, what, size, self._style, mark))
+        self._lines.append(_Own(level, what, size, self._style, self._processes.next))
         self.next += 1
         self._held += size
         while self._held > LIMIT and len(self._lines) > 1:

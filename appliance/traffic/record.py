@@ -1,8 +1,9 @@
 """The record of every request for a model: tokens, times, the activity row, the capture.
 
-A request pays for references to what passes anyway. Everything else is made of them when it is over and the loop has
-time, in batches; whoever looks settles what is waiting first, so that nobody can tell. Captures are compressed when
-there is time for it; until then they are kept as they are, at the budget's expense.
+A request pays for references to what passes anyway. Everything else is made of them later, in batches: when the loop
+has time, or when too much waits. Every look at rows, captures or counters settles what is waiting first, so that
+nobody can tell. Captures are compressed when the loop has time; until then they are kept as they are, at the budget's
+expense.
 """
 
 from __future__ import annotations
@@ -30,19 +31,35 @@ from appliance.trio_parts import beside, persist
 from appliance.wire import NO_TOKENS, Capture, Page, Row, Stats
 
 PACKING_PAUSE = 0.5
-"""Seconds before the first batch: under load most captures are gone by then, and were not worth compressing."""
+"""Seconds before the first batch, and between two looks whether the loop has time."""
 PACKING_BATCH = 1 << 20
 """Bytes compressed in one go; some ten milliseconds in a thread of its own."""
 SHARE = 40
-"""One part in so many of a core's time goes into compressing, however much there is of it. Under load most captures are
-gone before it is their turn."""
+"""One part in so many of a core's time goes into compressing, however much there is of it."""
+BUSY = 0.25
+"""The share of its time that the loop works when it has no time for anything that can wait. A request each 5 ms takes
+a tenth; one client that asks again and again takes half or more."""
+
+
+class Load:
+    """Measures how busy the thread of the loop is. A look costs two clocks."""
+
+    def __init__(self) -> None:
+        self._since, self._worked = time.monotonic(), time.thread_time()
+
+    def is_light(self) -> bool:
+        """True if the thread has worked for less than `BUSY` of the time since the last look."""
+        since, worked = self._since, self._worked
+        self._since, self._worked = time.monotonic(), time.thread_time()
+        return self._worked - worked < BUSY * (self._since - since)
 
 
 class Packer:
     """Owns the compressing for one `CaptureBuffer` after another: another budget makes another one."""
 
-    def __init__(self) -> None:
+    def __init__(self, load: Callable[[], Load]) -> None:
         self.captures = CaptureBuffer(0)
+        self._load = load
         self._open: dict[Body, None] = {}
         self._wake = trio.Event()
 
@@ -60,18 +77,21 @@ class Packer:
         while True:
             await self._wake.wait()
             self._wake = trio.Event()
-            await trio.sleep(PACKING_PAUSE)
-            while True:
-                began = time.monotonic()
-                if not (batch := self.batch()):
-                    break
-                packed = await trio.to_thread.run_sync(_pack, batch, abandon_on_cancel=True)
-                for packing, result in zip(batch, packed, strict=True):
-                    packing.put(result)
-                await trio.sleep((SHARE - 1) * (time.monotonic() - began))
+            load, pause = self._load(), PACKING_PAUSE
+            while self._open or self.captures.is_raw:
+                await trio.sleep(pause)
+                began, pause = time.monotonic(), PACKING_PAUSE
+                if batch := self.batch(light=load.is_light()):
+                    packed = await trio.to_thread.run_sync(_pack, batch, abandon_on_cancel=True)
+                    for packing, result in zip(batch, packed, strict=True):
+                        packing.put(result)
+                    pause = (SHARE - 1) * (time.monotonic() - began)
 
-    def batch(self) -> list[Packing]:
-        """Return the next piece of work. Answers under way come first: no budget but their own holds their memory."""
+    def batch(self, *, light: bool = True) -> list[Packing]:
+        """Return the next piece of work. Answers under way come first: no budget but their own holds their memory.
+
+        Others are compressed only under a ``light`` load: under another one most are gone before it is their turn.
+        """
         batch, left = list[Packing](), PACKING_BATCH
         while self._open and left > 0:
             body = next(iter(self._open))
@@ -79,7 +99,7 @@ class Packer:
             if not body.closed and not body.given_up:
                 batch.append(body.packing())
                 left -= body.raw
-        return batch + self.captures.waiting(left)
+        return batch + self.captures.waiting(left) if light else batch
 
 
 def _pack(batch: Sequence[Packing]) -> list[bytes]:
@@ -96,10 +116,17 @@ LOOK_EVERY = 4096
 it looks at becomes one piece, which saves the 40 bytes that each chunk takes besides its own."""
 
 PAUSE = 0.05
-"""Seconds between two batches of requests that are written down without being asked for."""
+"""Seconds between two looks whether the loop has time for what waits to be written down."""
 
-BATCH = 64
-"""Requests that are written down before others have a turn; each takes some 10 us."""
+BATCH = 128
+"""Requests that are written down before others have a turn; each takes some 3 to 8 us."""
+
+MOST = 2000
+"""Requests that wait at most. Each holds some 1.5 KiB beside its bodies. With twice the rows and more bytes than are
+usually kept, the oldest are mostly such that newer ones push out: of those only the tokens are counted."""
+
+MOST_BYTES = 8 << 20
+"""Bytes of bodies that wait at most."""
 
 
 class Record:
@@ -153,8 +180,13 @@ class RecordingSink(Passing):
     most answers that are not streams only once all is over.
     """
 
+    __slots__ = (
+        "_answer", "_coding", "_fresh", "_headers", "_looked_at", "_next_look", "_packer", "_reader", "_record",
+        "_status", "_streaming", "passed",
+    )  # fmt: skip
+
     def __init__(self, inner: Sink, record: Record, packer: Packer) -> None:
-        super().__init__(inner)
+        self.inner = inner
         self.passed = 0
         """Bytes of body, with what the program itself has told the client."""
         self._record = record
@@ -165,7 +197,7 @@ class RecordingSink(Passing):
         self._status = 0
         self._headers: Headers = ()
         self._streaming = False
-        self._coding: str | None = None
+        self._coding: str | None = None  # known from the first look on, which for most answers is the last
         self._reader: TokenCounter | ErrorText | None = None
         self._answer: Body | bytes | None = None  # for the capture
 
@@ -174,7 +206,6 @@ class RecordingSink(Passing):
         self._status = status
         self._headers = headers
         self._streaming = self.inner.event_stream
-        self._coding = _value(headers, b"content-encoding")
         if self._record.entry is not None:
             self._record.entry.started(headers, self)
 
@@ -224,32 +255,60 @@ class RecordingSink(Passing):
             return self._status
         return status
 
+    def let_go(self, status: int) -> int:
+        """Keep no more than row and capture need. Return the bytes of bodies that the capture takes, more or less."""
+        record, parts = self._record, captured_parts(self._record.path)
+        record.entry = None
+        del self.inner  # a connection, or all bytes of a stream that can be resumed
+        size = len(record.body) if parts.request and record.body else 0
+        if status != 200:
+            self._answer = None
+        elif isinstance(self._answer, Body):
+            size += self._answer.held
+        elif parts.response:
+            size += self.passed
+        return size
+
     def _new_reader(self) -> TokenCounter | ErrorText:
+        self._coding = _value(self._headers, b"content-encoding")
         if self._status != 200:
             return ErrorText(self._coding)
         return TokenCounter(self._record.path, streaming=self._streaming, content_encoding=self._coding)
 
-    def row(self, status: int, seconds: float, ended: float) -> Row:
-        """Return the request's row of the activity log, once it is over. ``ended`` is in Unix seconds."""
+    def told(self, status: int) -> Usage | str | None:
+        """Return the cost of the answer, or the error's text, once, when all is over. None: there was no answer."""
+        if not self._status:
+            return None
+        piece = self._piece()
+        if isinstance(self._answer, Body):
+            self._answer.feed(piece)
+        reader = self._reader
+        if reader is None:
+            self._answer = piece
+            if status == 200 and not self._streaming and _value(self._headers, b"content-encoding") is None:
+                return count_whole(self._record.path, piece)
+            reader = self._new_reader()
+        reader.feed(piece)
+        return reader.end(status) if isinstance(reader, ErrorText) else reader.end()
+
+    def row(self, told: Usage | str | None, status: int, seconds: float, ended: datetime) -> Row:
+        """Return the request's row of the activity log."""
         record, metadata = self._record, self._record.metadata
         error, tokens, milliseconds = UNSET, NO_TOKENS, round(seconds * 1000)
-        if self._status:
-            told = self._told(status)
-            if isinstance(told, str):
-                error = told
-            elif status == 200:
-                tokens, milliseconds = told.tokens, told.duration_ms(seconds * 1000)
-                moved = "fallback" in metadata
-                if words := prompt_cache_told(
-                    told.prompt, tokens.cache_tokens, loaded=record.loaded, moved=moved, body=record.body
-                ):
-                    metadata = {**metadata, "prompt_cache": words}
+        if isinstance(told, str):
+            error = told
+        elif told is not None and status == 200:
+            tokens, milliseconds = told.tokens, told.duration_ms(seconds * 1000)
+            if told.prompt > 0 <= tokens.cache_tokens:
+                moved, cached = "fallback" in metadata, tokens.cache_tokens
+                words = prompt_cache_told(told.prompt, cached, loaded=record.loaded, moved=moved, body=record.body)
+                metadata = {**metadata, "prompt_cache": words}
         if status == CLIENT_LEFT:
             error = "the client left before the answer was complete"
         if record.fault is not None:
             error = record.fault
         return Row(
-            timestamp=datetime.fromtimestamp(ended, UTC),
+            timestamp=ended,
             model=record.model,
             req_path=record.path,
             resp_content_type=_value(self._headers, b"content-type") or "",
@@ -260,22 +319,8 @@ class RecordingSink(Passing):
             metadata=metadata or UNSET,
         )
 
-    def _told(self, status: int) -> Usage | str:
-        """Return the cost of the answer, or the error's text."""
-        piece = self._piece()
-        if isinstance(self._answer, Body):
-            self._answer.feed(piece)
-        reader = self._reader
-        if reader is None:
-            self._answer = piece
-            if status == 200 and not self._streaming and self._coding is None:
-                return count_whole(self._record.path, piece)
-            reader = self._new_reader()
-        reader.feed(piece)
-        return reader.end(status) if isinstance(reader, ErrorText) else reader.end()
-
     def exchange(self, status: int) -> Exchange:
-        """Return its capture, once its `row` is made; a failure's holds only the request."""
+        """Return its capture, once it was `told`; a failure's holds only the request."""
         record, parts = self._record, captured_parts(self._record.path)
         body = record.body if parts.request else None
         if status != 200:
@@ -308,8 +353,9 @@ def aside(sink: Sink) -> Sink:
     return Aside(sink) if isinstance(sink, RecordingSink) else sink
 
 
-_Ended = tuple[Record, RecordingSink, str, int, float, float]
-"""A request that is over and not written down yet: with its route, its status, when it ended, and that in Unix time."""
+_Ended = tuple[Record, RecordingSink, str, int, float, float, int, int]
+"""A request that is over and not written down yet: with its route, its status, when it ended, that in Unix time, the
+bytes that it holds, and those of them that surely find a place among the captures."""
 
 
 class Recorder:
@@ -318,12 +364,16 @@ class Recorder:
     Every question settles first: a client that has its answer and asks then finds its row.
     """
 
-    def __init__(self, activity: Activity) -> None:
+    def __init__(self, activity: Activity, load: Callable[[], Load] = Load) -> None:
         self.metrics = Metrics()
         self._activity = activity
-        self._packer = Packer()
+        self._packer = Packer(load)
+        self._load = load
         self._ended: deque[_Ended] = deque()
+        self._held = 0  # bytes of their bodies
+        self._sure = 0  # those of them that surely find a place among the captures
         self._wake = trio.Event()
+        self._full = trio.Event()
         self._listeners: set[Callable[[int], None]] = set()
 
     @property
@@ -340,20 +390,31 @@ class Recorder:
         return RecordingSink(sink, record, self._packer)
 
     def finish(self, record: Record, sink: RecordingSink, route: str, status: int) -> None:
-        """The request is over; it is written down later."""
-        if record.body is not None and len(record.body) > self._packer.captures.limit:
+        """The request is over, and nothing passes any more; it is written down later."""
+        limit = self._packer.captures.limit
+        if record.body is not None and len(record.body) > limit:
             record.body = None
-        self._ended.append((record, sink, route, status, time.perf_counter(), time.time()))
-        self._wake.set()
+        ended, size = self._ended, sink.let_go(status)
+        sure = size if 2 * size <= limit else 0  # a larger capture may be too large by itself
+        ended.append((record, sink, route, status, time.perf_counter(), time.time(), size, sure))
+        self._held += size
+        self._sure += sure
+        if len(ended) == 1:
+            self._wake.set()
+        elif len(ended) >= MOST or self._held >= MOST_BYTES:
+            self._full.set()
 
     def settle(self, most: int | None = None) -> None:
         """Write down what is over, all or the first ``most``. Never raises: a log must not end what it tells of."""
-        for _ in range(len(self._ended) if most is None else min(most, len(self._ended))):
-            ended = self._ended.popleft()
+        ended = self._ended
+        for _ in range(len(ended) if most is None else min(most, len(ended))):
+            one = ended.popleft()
             try:
-                self._write_down(*ended)
+                self._write_down(one)
             except Exception:
-                log.exception("a request for %s could not be written down; this is a bug", ended[0].path)
+                log.exception("a request for %s could not be written down; this is a bug", one[0].path)
+        if self.captures.is_raw:
+            self._packer.wake()
 
     def follow(self, heard: Callable[[int], None]) -> Callable[[], None]:
         """Call ``heard`` with the id of every row from now on, until the result is called. It must not block."""
@@ -378,39 +439,59 @@ class Recorder:
         return await trio.to_thread.run_sync(read) if read is not None else None
 
     async def run(self) -> None:
-        """Write down what ends, a moment later, until cancelled."""
+        """Write down what ends, when there is time or too much waits, until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(persist, "compressing captures", self._packer.run)
             while True:
                 await self._wake.wait()
                 self._wake = trio.Event()
-                await trio.sleep(PAUSE)
                 while self._ended:
-                    self.settle(BATCH)
-                    await trio.lowlevel.checkpoint()
+                    most = BATCH if await self._wait_for_time() else len(self._ended)
+                    for _ in range(0, most, BATCH):
+                        self.settle(BATCH)
+                        await trio.lowlevel.checkpoint()
 
-    def _write_down(self, record: Record, sink: RecordingSink, route: str, status: int, now: float, at: float) -> None:
-        seconds = now - record.began
-        row = sink.row(status, seconds, at)
-        row_id = self._activity.add(row)
+    async def _wait_for_time(self) -> bool:
+        """Wait until the loop has had little to do for a moment, or too much waits: True.
+
+        Rows that outlive the program, and those that somebody wants to hear of, wait for that moment only.
+        """
+        load, self._full = self._load(), trio.Event()
+        while True:
+            with trio.move_on_after(PAUSE):
+                await self._full.wait()
+                return True
+            if self._activity.keep is None or self._listeners or load.is_light():
+                return False
+
+    def _write_down(self, ended: _Ended) -> None:
+        """Newer requests may have pushed out a row or a capture before it is made; then it is not made."""
+        record, sink, route, status, now, at, size, sure = ended
+        self._held -= size
+        self._sure -= sure
+        seconds, told, activity = now - record.began, sink.told(status), self._activity
+        if activity.keep is not None and len(self._ended) >= activity.keep:
+            row_id = activity.pass_over()
+        else:
+            row_id = activity.add(sink.row(told, status, seconds, datetime.fromtimestamp(at, UTC)))
         captures = self._packer.captures
-        if captures.limit and captures.add(row_id, sink.exchange(status)):
-            self._packer.wake()
+        if self._sure < captures.limit:
+            captures.add(row_id, sink.exchange(status))
         if self._listeners:
             for heard in tuple(self._listeners):
                 heard(row_id)
         if record.known:
             first = None if record.first_byte_at is None else record.first_byte_at - record.began
             self.metrics.request_done(record.model, route, status, seconds, first)
-            if status == 200:
-                tokens = row.tokens
+            if status == 200 and isinstance(told, Usage):
+                tokens = told.tokens
                 self.metrics.tokens(record.model, tokens.input_tokens, tokens.output_tokens, tokens.cache_tokens)
 
 
 @asynccontextmanager
-async def open_recorder(activity: Activity) -> AsyncGenerator[Recorder]:
-    """Leaving the block writes down what is waiting."""
-    recorder = Recorder(activity)
+async def open_recorder(activity: Activity, load: Callable[[], Load] = Load) -> AsyncGenerator[Recorder]:
+    """Leaving the block writes down what is waiting. ``load`` makes what tells how busy the loop is."""
+    recorder = Recorder(activity, load)
     try:
         async with beside(recorder.run):
             yield recorder

@@ -134,6 +134,8 @@ class Sink(Protocol):
 class Passing:
     """A sink that passes an answer on to ``inner``. A subclass overrides what it looks at on the way."""
 
+    __slots__ = ("inner",)
+
     def __init__(self, inner: Sink) -> None:
         self.inner = inner
 

@@ -193,13 +193,23 @@ def test_child_env_scrubs_settings_and_loader_paths() -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such limit")
-def test_the_soft_limit_of_open_files_is_raised() -> None:
-    show = "from appliance.platform.machine import raise_open_files as r; import resource; r()"
-    show += "; print(*resource.getrlimit(resource.RLIMIT_NOFILE))"
-    script = f"ulimit -Sn 200 && exec {sys.executable} -c '{show}'"
+@pytest.mark.parametrize(
+    ("limits", "clients", "soft", "room"),
+    [
+        ("-Sn 200", 100, 392, 100),
+        ("-n 1024", 4000, 1024, 416),
+        ("-n 256", 4000, 256, 52),
+        ("-n 64", 4000, 64, 4),
+        ("-n 1024", 300, 1024, 300),
+    ],
+)
+def test_the_soft_limit_of_open_files_is_raised(limits: str, clients: int, soft: int, room: int) -> None:
+    """No further than the clients need, and the clients that it has no room for are left out."""
+    show = f"from appliance.platform.machine import raise_open_files as r; import resource; room = r({clients})"
+    show += "; print(room, resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
+    script = f"ulimit {limits} && exec {sys.executable} -c '{show}'"
     done = subprocess.run(["/bin/sh", "-c", script], capture_output=True, text=True, check=True)
-    soft, hard = (int(number) for number in done.stdout.split())
-    assert soft == min(8192, hard) > 200
+    assert [int(number) for number in done.stdout.split()] == [room, soft]
 
 
 @pytest.mark.skipif(sys.platform != "win32", reason="an NTSTATUS")

@@ -35,6 +35,7 @@ from appliance.settings import AppSettings
         ("serve --grace inf", "'inf' is not a number of seconds"),
         ("serve --stop-timeout nan", "'nan' is not a number of seconds"),
         ("serve --max-body 0", "is not a size"),
+        ("serve --max-connections 0", "0"),
         ("serve --threads 0", "0"),
         ("serve --api-key-file /no/such/file", "cannot be read"),
         ("serve --listen 0.0.0.0:8080", "--allow-unauthenticated"),
@@ -188,6 +189,7 @@ def test_serve_takes_everything(command: Command, gguf: Path, tmp_path: Path, mo
             *("--models-dir", str(tmp_path), "--models-max", "0", "--preload", "mine", "--engine", "embedded"),
             *("--threads", "3", "--api-key", "k1,k2", "--allow-host", "box.lan", "--cors-origins", "*"),
             *("--load-timeout", "9.5", "--stop-timeout", "0", "--grace", "0", "--max-body", "2G"),
+            *("--max-connections", "10000"),
             *("--", "--ctx-size", "512", "--flash_attn", "on", "--no-warmup"),
         ).program
     )
@@ -196,6 +198,7 @@ def test_serve_takes_everything(command: Command, gguf: Path, tmp_path: Path, mo
     assert app.http.allow_hosts == ("box.lan",)
     assert (app.http.cors.origins, app.http.grace, app.http.max_body) == ("*", 0, 2 << 30)
     assert app.http.max_bodies >= app.http.max_body
+    assert app.http.clients == 10_000
     assert (app.fleet.models_max, app.fleet.threads) == (0, 3)
     assert (app.fleet.load_timeout, app.fleet.stop_timeout) == (9.5, 0)
     assert app.fleet.engine_args == ("--ctx-size", "512", "--flash_attn", "on", "--no-warmup")

@@ -6,9 +6,11 @@ import json
 import random
 import time
 import tracemalloc
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from itertools import pairwise
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 import trio
@@ -18,10 +20,21 @@ from waiting import until
 
 from appliance.core.records.accounting import Usage
 from appliance.core.records.activity import Query
-from appliance.core.records.captures import BLOCK, CaptureBuffer
+from appliance.core.records.captures import BLOCK, Body, CaptureBuffer, Exchange
 from appliance.store.activity import open_activity
 from appliance.traffic import record as packing
-from appliance.traffic.record import LOOK_EVERY, Packer, Record, Recorder, RecordingSink, aside, open_recorder
+from appliance.traffic.metrics import ModelCounts
+from appliance.traffic.record import (
+    CLIENT_LEFT,
+    LOOK_EVERY,
+    Load,
+    Packer,
+    Record,
+    Recorder,
+    RecordingSink,
+    aside,
+    open_recorder,
+)
 from appliance.traffic.request import Request
 from appliance.wire import Row
 
@@ -150,7 +163,7 @@ async def test_what_cannot_be_written_down_takes_nothing_with_it(caplog: pytest.
     async with open_activity(None, 10) as activity, open_recorder(activity) as recorder:
         recorder.captures = CaptureBuffer(MIB)
         record, sink = begin(recorder)
-        record.path = ["no route"]  # pyright: ignore[reportAttributeAccessIssue]  such a thing does not exist
+        record.began = None  # pyright: ignore[reportAttributeAccessIssue]  such a thing does not exist
         sink.start(200, JSON)
         recorder.finish(record, sink, "chat", 200)
         await answer(recorder, ANSWER)
@@ -185,6 +198,153 @@ async def test_what_is_told_to_a_waiting_client_is_no_part_of_the_answer():
         assert capture.resp_body == b"data: [DONE]\n\n"
 
 
+class Always(Load):
+    """A load that tests decide."""
+
+    light = False
+
+    def is_light(self) -> bool:
+        return type(self).light
+
+
+class Busy(Always):
+    pass
+
+
+class Free(Always):
+    light = True
+
+
+async def test_under_load_nothing_is_written_down_that_newer_requests_push_out():
+    """Ids and counters are those of all requests, rows and captures those of the newest."""
+    keep, budget, body = 10, 64 << 10, b"x" * 2000
+    async with open_activity(None, keep) as activity, open_recorder(activity, Busy) as recorder:
+        recorder.captures = CaptureBuffer(budget)
+        count = 2 * packing.MOST
+        for _ in range(count):
+            await answer(recorder, ANSWER, body=body)
+            await trio.lowlevel.checkpoint()
+        assert (await activity.page(Query())).total == 0, "no row was worth making"
+        assert recorder.captures.used == 0
+        assert recorder.metrics.models["m"].generated_tokens > 0, "more than may wait have come"
+        found = await rows(recorder)
+        assert [row.id for row in found] == list(range(count - keep + 1, count + 1))
+        assert all(row.has_capture and row.tokens.output_tokens == 4 for row in found)
+        assert recorder.metrics.models["m"].requests == {("chat", 200): count}
+        assert recorder.metrics.models["m"].generated_tokens == 4 * count
+        assert budget * 0.9 < recorder.captures.used <= budget
+        assert recorder.captures.has(count - 20)
+
+
+async def test_many_bytes_do_not_wait():
+    body = random.Random(2).randbytes(MIB)
+    async with open_activity(None, 1000) as activity, open_recorder(activity, Busy) as recorder:
+        recorder.captures = CaptureBuffer(4 * MIB)
+        for _ in range(20):
+            await answer(recorder, ANSWER, body=body)
+            await trio.testing.wait_all_tasks_blocked()
+        assert (await activity.page(Query())).total >= 20 - packing.MOST_BYTES // MIB
+        assert [row.has_capture for row in await rows(recorder)] == [False] * 17 + [True] * 3
+
+
+@pytest.mark.parametrize("why", ["a file", "a follower", "time"])
+async def test_what_somebody_wants_is_written_down_at_once(why: str, tmp_path: Path):
+    path = tmp_path / "log.db" if why == "a file" else None
+    load = Free if why == "time" else Busy
+    async with open_activity(path, 10) as activity, open_recorder(activity, load) as recorder:
+        unfollow = recorder.follow(lambda _: None) if why == "a follower" else None
+        await answer(recorder, ANSWER)
+
+        async def written() -> int:
+            return (await activity.page(Query())).total
+
+        assert await until(written) == 1
+        if unfollow is not None:
+            unfollow()
+
+
+async def test_captures_are_not_compressed_under_load():
+    packer = Packer(Busy)
+    packer.captures = CaptureBuffer(MIB)
+    packer.captures.add(1, Exchange(CHAT, [], b"a word " * 2000))
+    long = Body(MIB)
+    packer.open(long)
+    long.feed(b"a word " * BLOCK)
+    assert [job.size for job in packer.batch(light=False)] == [7 * BLOCK], "but an answer under way is"
+    assert len(packer.batch()) == 1
+
+
+def test_a_thread_that_works_has_no_time():
+    load = Load()
+    until = time.thread_time() + 0.05
+    began = time.monotonic()
+    while time.thread_time() < until:
+        pass
+    assert load.is_light() == (time.monotonic() - began > 0.2)
+    time.sleep(0.1)
+    assert load.is_light()
+
+
+STEPS = st.lists(
+    st.tuples(st.just("answer"), st.sampled_from([200, 200, 200, 500, CLIENT_LEFT]), st.integers(0, 5000))
+    | st.tuples(st.sampled_from(["counters", "page", "follow", "unfollow", "turn", "budget", "some"])),
+    max_size=60,
+)
+
+
+@given(STEPS, st.booleans(), st.booleans(), st.integers(1, 30))
+def test_whenever_one_looks_all_is_there(steps: list[tuple[object, ...]], light: bool, file: bool, keep: int):
+    """Counters are exact, ids are in the order of the ends, followers hear each once, a stop loses nothing."""
+
+    async def run(path: Path | None) -> None:
+        ended: list[int] = []
+        heard: list[int] = []
+        expected: list[int] = []
+        unfollow: Callable[[], None] | None = None
+        with trio.CancelScope() as scope:
+            async with open_activity(path, keep) as activity, open_recorder(activity, Free if light else Busy) as made:
+                for step, *values in steps:
+                    match step:
+                        case "answer":
+                            status, size = values
+                            await answer(made, ANSWER, body=b"x" * size, status=status)
+                            ended.append(status)
+                            if unfollow is not None:
+                                expected.append(len(ended))
+                        case "follow" if unfollow is None:
+                            unfollow = made.follow(heard.append)
+                        case "unfollow" if unfollow is not None:
+                            made.settle()
+                            unfollow()
+                            unfollow = None
+                        case "turn":
+                            await trio.lowlevel.checkpoint()
+                        case "some":
+                            made.settle(3)
+                        case "budget":
+                            made.captures = CaptureBuffer(16 << 10)
+                        case "page":
+                            found = [(row.id, row.resp_status_code) for row in await rows(made)]
+                            of_all = list(enumerate(ended, 1))
+                            assert found == (of_all if file else of_all[-keep:])
+                        case _:
+                            made.settle()
+                            counts = made.metrics.models.get("m", ModelCounts())
+                            assert counts.requests == Counter(("chat", status) for status in ended)
+                            assert counts.generated_tokens == 4 * ended.count(200)
+                            assert made.captures.used <= made.captures.limit
+                scope.cancel()
+        assert heard == expected
+        assert made.metrics.models.get("m", ModelCounts()).seconds.counts[0] <= len(ended)
+        assert sum(made.metrics.models["m"].requests.values()) == len(ended) if ended else True
+        if path is not None:
+            async with open_activity(path, keep) as activity:
+                assert (await activity.page(Query())).total == len(ended)
+
+    with TemporaryDirectory() as folder:
+        trio.run(run, Path(folder) / "log.db" if file else None)
+
+
 RECORD = st.builds(
     lambda text, usage: f"data: {json.dumps({'choices': [text]} | usage)}\n\n".encode(),
     st.text(max_size=20) | st.just("x" * LOOK_EVERY),
@@ -203,6 +363,7 @@ def test_however_a_stream_passes_the_same_is_noted(records: list[bytes], at: lis
             recorder.captures = CaptureBuffer(MIB)
             record, sink = begin(recorder, streaming=True)
             sink.start(200, EVENTS)
+            client = sink.inner
             for a, b in pairwise(places):
                 if push:
                     assert sink.push(whole[a:b])
@@ -214,7 +375,7 @@ def test_however_a_stream_passes_the_same_is_noted(records: list[bytes], at: lis
             assert capture is not None
             assert capture.resp_body == whole
             assert row.tokens == counted(whole).tokens
-            assert sink.inner.sent == sink.passed == len(whole)
+            assert client.sent == sink.passed == len(whole)
 
     trio.run(pass_by)
 
@@ -290,7 +451,7 @@ async def test_captures_are_compressed_when_there_is_time(monkeypatch: pytest.Mo
 
 async def test_a_long_answer_is_compressed_while_it_comes():
     """Twice the budget, and still all of it is kept."""
-    packer = Packer()
+    packer = Packer(Load)
     packer.captures = CaptureBuffer(4 * BLOCK)
     sink = RecordingSink(Client(event_stream=True), Record(REQUEST, CHAT), packer)
     sink.start(200, EVENTS)
@@ -304,7 +465,7 @@ async def test_a_long_answer_is_compressed_while_it_comes():
             job.put(job.work())
             batches += 1
     assert batches >= 5
-    sink.row(200, 1.0, 0.0)
+    sink.told(200)
     assert packer.captures.add(1, sink.exchange(200))
     read = packer.captures.find(1)
     assert read is not None

@@ -13,10 +13,10 @@ from __future__ import annotations
 import re
 from collections import deque
 from http import HTTPStatus
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Meta, Raw, Struct, structs
 
 from appliance.core.bodies.http_message import ContentDecoder
 from appliance.core.parts import decoded
@@ -25,8 +25,8 @@ from appliance.wire import Tokens
 _MAX = 1 << 40
 """No count of tokens, time or speed comes near; a number beyond is unknown, and the sum of millions fits 64 bits."""
 
-Loose = int | float | str | bool | list[object] | dict[str, object] | None
-"""Whatever an engine sends: a member of a strange type is unknown and does not cost the others."""
+Number = Annotated[int, Meta(ge=0, lt=_MAX)] | Annotated[float, Meta(ge=0, lt=_MAX)]
+"""A count or a measurement of an engine. The decoder checks it; -1 stands for none, and for anything else."""
 
 
 class Usage(Struct, frozen=True, kw_only=True):
@@ -41,32 +41,44 @@ class Usage(Struct, frozen=True, kw_only=True):
         return int(max(wall_ms, self.engine_ms))
 
 
+_Members = TypeVar("_Members", bound="_UsageObject | _Timings | _Metrics")
+
+
+class _Details(Struct):
+    cached_tokens: Number = -1
+
+
 class _UsageObject(Struct):
-    prompt_tokens: Loose = None
-    input_tokens: Loose = None
-    completion_tokens: Loose = None
-    output_tokens: Loose = None
-    cache_read_input_tokens: Loose = None
-    input_tokens_details: Loose = None
-    prompt_tokens_details: Loose = None
+    prompt_tokens: Number = -1
+    input_tokens: Number = -1
+    completion_tokens: Number = -1
+    output_tokens: Number = -1
+    cache_read_input_tokens: Number = -1
+    input_tokens_details: _Details | None = None
+    prompt_tokens_details: _Details | None = None
 
 
 class _Timings(Struct):
-    prompt_n: Loose = None
-    predicted_n: Loose = None
-    prompt_ms: Loose = None
-    predicted_ms: Loose = None
-    prompt_per_second: Loose = None
-    predicted_per_second: Loose = None
-    cache_n: Loose = None
-    draft_n: Loose = None
-    draft_n_accepted: Loose = None
+    prompt_n: Number = -1
+    predicted_n: Number = -1
+    prompt_ms: Number = -1
+    predicted_ms: Number = -1
+    prompt_per_second: Number = -1
+    predicted_per_second: Number = -1
+    cache_n: Number = -1
+    draft_n: Number = -1
+    draft_n_accepted: Number = -1
+
+
+class _Drafts(Struct):
+    num_draft_tokens: Number = -1
+    num_accepted_draft_tokens: Number = -1
 
 
 class _Metrics(Struct):
-    time_to_first_token_ms: Loose = None
-    mean_itl_ms: Loose = None
-    speculative_decoding: Loose = None
+    time_to_first_token_ms: Number = -1
+    mean_itl_ms: Number = -1
+    speculative_decoding: _Drafts | None = None
 
 
 _NO_TIMINGS, _NO_METRICS = _Timings(), _Metrics()
@@ -102,6 +114,8 @@ class _RawRecord(_RawHolder):
 _REPORT = msgspec.json.Decoder(Report)
 _RECORD = msgspec.json.Decoder(_Record)
 _INFILL = msgspec.json.Decoder(list[Raw])
+_MEMBERS = msgspec.json.Decoder(dict[str, Raw])
+_HINTS = {kind: {each.name: each.type for each in structs.fields(kind)} for kind in (_UsageObject, _Timings, _Metrics)}
 
 
 def read_report(text: bytes | Raw) -> Report | None:
@@ -120,28 +134,22 @@ def read_last_report(text: bytes) -> Report | None:
 
 def _piecemeal(raw: _RawRecord) -> Report:
     return Report(
-        usage=decoded(_UsageObject, raw.usage),
-        timings=decoded(_Timings, raw.timings),
-        metrics=decoded(_Metrics, raw.metrics),
+        usage=_leniently(_UsageObject, raw.usage),
+        timings=_leniently(_Timings, raw.timings),
+        metrics=_leniently(_Metrics, raw.metrics),
     )
 
 
-def _count(value: Loose) -> int:
-    """The value as a count; -1 where it is none."""
-    if (type(value) is int or type(value) is float) and 0 <= value < _MAX:
-        return int(value)
-    return -1
+def _leniently(kind: type[_Members], text: Raw) -> _Members | None:
+    """Read an object of which the decoder refused a member: one of a strange type does not cost the others.
 
-
-def _rate(value: Loose) -> float:
-    if (type(value) is float or type(value) is int) and 0 <= value < _MAX:
-        return float(value)
-    return -1.0
-
-
-def _member(value: Loose, name: str) -> Loose:
-    found = value.get(name) if isinstance(value, dict) else None
-    return found if isinstance(found, int | float) else None
+    Almost no engine sends such a thing, so all others are read in one step, without a look at each number.
+    """
+    members = decoded(_MEMBERS, text)
+    if members is None:
+        return None
+    read = {name: decoded(hint, members[name]) for name, hint in _HINTS[kind].items() if name in members}
+    return msgspec.convert({name: value for name, value in read.items() if value is not None}, kind)
 
 
 class Ledger:
@@ -150,9 +158,9 @@ class Ledger:
     __slots__ = ("_apart", "_cached", "_input", "_metrics", "_output", "_timings")
 
     def __init__(self) -> None:
-        self._input = -1
-        self._output = -1
-        self._cached = -1
+        self._input: int | float = -1
+        self._output: int | float = -1
+        self._cached: int | float = -1
         self._apart = False  # Anthropic's input is what did not come from a cache, OpenAI's is all of it
         self._timings = _NO_TIMINGS
         self._metrics = _NO_METRICS
@@ -183,7 +191,7 @@ class Ledger:
         self._use(report)
         for part in (raw.response, raw.message):
             if (holder := decoded(_RawHolder, part)) is not None:
-                self._use(_Holder(decoded(_UsageObject, holder.usage)))
+                self._use(_Holder(_leniently(_UsageObject, holder.usage)))
         self._timings = report.timings or self._timings
         self._metrics = report.metrics or self._metrics
         return report.timings is not None
@@ -191,71 +199,60 @@ class Ledger:
     def _use(self, holder: _Holder) -> None:
         if (said := holder.usage) is None:
             return
-        prompt = said.input_tokens if said.prompt_tokens is None else said.prompt_tokens
-        completion = said.output_tokens if said.completion_tokens is None else said.completion_tokens
+        prompt = said.input_tokens if said.prompt_tokens < 0 else said.prompt_tokens
+        completion = said.output_tokens if said.completion_tokens < 0 else said.completion_tokens
         cached = said.cache_read_input_tokens
-        self._apart = self._apart or cached is not None
-        for details in (said.input_tokens_details, said.prompt_tokens_details):
-            if cached is None and details is not None:
-                cached = _member(details, "cached_tokens")
-        self._input = _later(self._input, _count(prompt))
-        self._output = _later(self._output, _count(completion))
-        self._cached = _later(self._cached, _count(cached))
+        self._apart = self._apart or cached >= 0
+        details = said.input_tokens_details or said.prompt_tokens_details
+        if cached < 0 and details is not None:
+            cached = details.cached_tokens
+        if prompt > 0 or self._input < 0:
+            self._input = prompt
+        if completion > 0 or self._output < 0:
+            self._output = completion
+        if cached > 0 or self._cached < 0:
+            self._cached = cached
 
     def balance(self) -> Usage:
         """Return the sum. Timings override usage, and metrics fill what neither says."""
         timings = self._timings
-        drafted, accepted = _both(timings.draft_n, timings.draft_n_accepted)
-        prompt_rate, token_rate = _rate(timings.prompt_per_second), _rate(timings.predicted_per_second)
+        drafted, accepted = timings.draft_n, timings.draft_n_accepted
+        prompt_rate, token_rate = timings.prompt_per_second, timings.predicted_per_second
         if self._metrics is not _NO_METRICS:
-            if drafted < 0:
-                said = self._metrics.speculative_decoding
-                drafted, accepted = _both(_member(said, "num_draft_tokens"), _member(said, "num_accepted_draft_tokens"))
-            prompt_rate = _known(prompt_rate, self._prefill_rate())
-            token_rate = _known(token_rate, self._token_rate())
+            if (drafted < 0 or accepted < 0) and (said := self._metrics.speculative_decoding) is not None:
+                drafted, accepted = said.num_draft_tokens, said.num_accepted_draft_tokens
+            prompt_rate = self._prefill_rate() if prompt_rate < 0 else prompt_rate
+            token_rate = self._token_rate() if token_rate < 0 else token_rate
+        if drafted < 0 or accepted < 0:  # one without the other says nothing
+            drafted = accepted = -1
+        apart = self._apart or timings.prompt_n >= 0
+        cached = self._cached if timings.cache_n < 0 else timings.cache_n
+        fresh = self._input if timings.prompt_n < 0 else timings.prompt_n
         tokens = Tokens(
-            cache_tokens=_known(_count(timings.cache_n), self._cached),
-            draft_tokens=drafted,
-            draft_acc_tokens=accepted,
-            input_tokens=_known(_count(timings.prompt_n), self._input),
-            output_tokens=_known(_count(timings.predicted_n), self._output),
-            prompt_per_second=prompt_rate,
-            tokens_per_second=token_rate,
+            cache_tokens=int(cached),
+            draft_tokens=int(drafted),
+            draft_acc_tokens=int(accepted),
+            input_tokens=int(fresh),
+            output_tokens=int(self._output if timings.predicted_n < 0 else timings.predicted_n),
+            prompt_per_second=float(prompt_rate),
+            tokens_per_second=float(token_rate),
         )
-        engine_ms = max(_rate(timings.prompt_ms), 0.0) + max(_rate(timings.predicted_ms), 0.0)
-        apart = self._apart or _count(timings.prompt_n) >= 0
-        prompt = tokens.input_tokens + max(tokens.cache_tokens, 0) if apart else tokens.input_tokens
-        return Usage(tokens=tokens, prompt=prompt if tokens.input_tokens >= 0 else -1, engine_ms=engine_ms)
+        engine_ms = 0.0 if timings is _NO_TIMINGS else max(timings.prompt_ms, 0) + max(timings.predicted_ms, 0)
+        prompt = tokens.input_tokens
+        if apart and prompt >= 0:
+            prompt += max(tokens.cache_tokens, 0)
+        return Usage(tokens=tokens, prompt=prompt, engine_ms=float(engine_ms))
 
     def _prefill_rate(self) -> float:
         """vLLM gives the time to the first token: what was not in the cache has been read in it."""
-        milliseconds = _rate(self._metrics.time_to_first_token_ms)
+        milliseconds = self._metrics.time_to_first_token_ms
         fresh = self._input - max(self._cached, 0)
         return fresh / milliseconds * 1000 if milliseconds > 0 and fresh > 0 else -1.0
 
     def _token_rate(self) -> float:
         """vLLM gives the mean time between two tokens."""
-        milliseconds = _rate(self._metrics.mean_itl_ms)
+        milliseconds = self._metrics.mean_itl_ms
         return 1000 / milliseconds if milliseconds > 0 else -1.0
-
-
-def _both(drafted: Loose, accepted: Loose) -> tuple[int, int]:
-    """Drafted and accepted tokens; one without the other says nothing."""
-    if drafted is None or accepted is None:
-        return -1, -1
-    counts = _count(drafted), _count(accepted)
-    return counts if min(counts) >= 0 else (-1, -1)
-
-
-def _later(before: int, now: int) -> int:
-    return now if now > 0 or before < 0 else before
-
-
-_N = TypeVar("_N", int, float)
-
-
-def _known(value: _N, otherwise: _N) -> _N:
-    return value if value >= 0 else otherwise
 
 
 MAX_LINE = 1 << 20
@@ -457,7 +454,7 @@ class TokenCounter:
 
 def count_whole(path: str, body: bytes) -> Usage:
     """Return the result of `TokenCounter` for a whole body without a coding. Most are, and this costs a third."""
-    if len(body) <= 2 * MAX_HELD and (report := read_report(body)) is not None:
+    if len(body) <= 2 * MAX_HELD and (report := decoded(_REPORT, body)) is not None:
         ledger = Ledger()
         ledger.add(report)
         return ledger.balance()
@@ -483,6 +480,9 @@ class ErrorText:
         """Return the engine's message, or the name of the status if it has no readable one."""
         said = decoded(_ErrorBody, bytes(self._held)) if len(self._held) <= MAX_ERROR else None
         return (_message(said) if said else "") or _status_text(status)
+
+
+Loose = int | float | str | bool | list[object] | dict[str, object] | None
 
 
 class _ErrorBody(Struct):

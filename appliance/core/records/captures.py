@@ -269,6 +269,11 @@ class CaptureBuffer:
     def has(self, id: int) -> bool:
         return id in self._kept
 
+    @property
+    def is_raw(self) -> bool:
+        """True if there is something to compress."""
+        return bool(self._raw)
+
     def find(self, id: int) -> Callable[[], Capture] | None:
         """Return a function that makes the capture of this row as it is now. It may take a while, in any thread."""
         exchange = self._kept.get(id)

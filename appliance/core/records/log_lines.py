@@ -33,10 +33,13 @@ class LineStyle(Struct, frozen=True):
     def shows(self, level: Level) -> bool:
         return LEVELS.index(level) >= LEVELS.index(level_of(self.level))
 
-    def line(self, level: Level, text: str, when: datetime) -> str:
-        """Format ``[TIME ][LEVEL] text``, one line whatever the text contains. ``when`` knows its time zone."""
-        time = stamp(self.time_format, when)
-        return f"{time}{' ' if time else ''}[{level.upper()}] {_visible(text)}"
+    def line(self, level: Level, text: str, when: datetime | None) -> str:
+        """Format ``[TIME ][LEVEL] text``, one line whatever the text contains. ``when`` knows its time zone.
+
+        It may be None where there is no ``time_format``.
+        """
+        time = stamp(self.time_format, when) if when is not None else ""
+        return f"{time}{' ' if time else ''}[{level.upper()}] {text if text.isprintable() else _visible(text)}"
 
 
 def level_of(name: str) -> Level:
@@ -50,10 +53,11 @@ def in_console(mode: LogToStdout, source: LogSource) -> bool:
 
 
 def request_line(
-    *, address: str, method: str, path: str, protocol: str, status: int, size: int, agent: str, seconds: float
+    address: str, method: str, path: str, version: str, status: int, size: int, agent: bytes, seconds: float
 ) -> str:
     """Format ``Request IP "METHOD PATH PROTO" status bytes "UA" duration``."""
-    return f'Request {address} "{method} {path} {protocol}" {status} {size} "{agent}" {duration(seconds)}'
+    said = agent.decode("latin-1")
+    return f'Request {address} "{method} {path} HTTP/{version}" {status} {size} "{said}" {duration(seconds)}'
 
 
 def is_quiet(path: str) -> bool:
@@ -86,15 +90,11 @@ def stamp(name: str, when: datetime) -> str:
 
 
 def _decimal(value: int, unit: int) -> str:
-    whole, part = divmod(value, unit)
-    digits = f"{part:0{len(str(unit)) - 1}}".rstrip("0") if part else ""
-    return f"{whole}.{digits}" if digits else str(whole)
+    return f"{value / unit:.9f}".rstrip("0").rstrip(".")
 
 
 def _visible(text: str) -> str:
     """Escape a client's text, so that it cannot create lines or colours."""
-    if text.isprintable():
-        return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 

@@ -204,7 +204,7 @@ def whole_stream(data: str) -> Tokens:
         return int(value) if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0 else -1
 
     def first(holder: dict[str, object], *names: str) -> int:
-        return number(next((holder[name] for name in names if holder.get(name) is not None), None))
+        return next((found for name in names if (found := number(holder.get(name))) >= 0), -1)
 
     for line in data.split("\n"):
         if not line.startswith("data:") or line.strip() == "data: [DONE]":

@@ -88,10 +88,7 @@ def test_durations_look_as_go_writes_them(seconds: float, text: str):
 
 
 def test_the_line_of_a_request():
-    line = request_line(
-        address="10.0.0.1", method="POST", path="/v1/x", protocol="HTTP/1.1", status=200, size=12, agent="curl/8",
-        seconds=0.0015,
-    )  # fmt: skip
+    line = request_line("10.0.0.1", "POST", "/v1/x", "1.1", 200, 12, b"curl/8", 0.0015)
     assert line == 'Request 10.0.0.1 "POST /v1/x HTTP/1.1" 200 12 "curl/8" 1.5ms'
     assert is_quiet("/metrics")
     assert is_quiet("/api/performance?after=x")
