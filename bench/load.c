@@ -15,6 +15,7 @@
        --rate R           in place of C: R requests a second, each at its moment, even while others wait; the times
                           count from those moments
        --new              a connection for each request
+       --vary             each body is longer or shorter than the one before it
        --body BYTES, --delay-us D   of a request; of the engine until it answers
        --most N           no more requests than these
        --get              GET in place of POST
@@ -34,7 +35,7 @@
 #define PIECE 131072
 
 static struct {
-    int port, streams, burst, key, slow, fresh, get, connections;
+    int port, streams, burst, key, slow, fresh, get, vary, connections;
     long long pace, over, records, record_bytes, post, body, delay, most;
     double seconds, rate;
     const char *path, *words;
@@ -138,10 +139,10 @@ static char *ask_of_stream(int number, long *size) {
     return request_with(chat(TEXT_BYTES, orders), id, size);
 }
 
-static char *ask_of_json(long *size) {
+static char *ask_of_json(long *size, long more) {
     char orders[64] = "", *request;
     if (want.delay) sprintf(orders, "\"delay_us\":%lld,", want.delay);
-    if (!want.get) return request_with(chat(want.body, orders), "", size);
+    if (!want.get) return request_with(chat(want.body + more, orders), "", size);
     *size = asprintf(&request, "GET %s HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nAccept: */*\r\n%s%s\r\n", want.path, want.port,
                      want.fresh ? "Connection: close\r\n" : "", want.headers);
     return request;
@@ -376,7 +377,9 @@ static void run_streams(void) {
 
 /* ---- requests --------------------------------------------------------------------------------------------------- */
 
-static long asked, answered;
+#define LENGTHS 64
+static char *requests[LENGTHS];
+static long sizes[LENGTHS], asked, answered;
 static long long last_answer;
 
 static int may_ask(long long now) {
@@ -401,6 +404,7 @@ static void json_event(struct client *c) {
     }
     c->busy = 0;
     if (!want.rate && may_ask(now)) {
+        c->request = requests[asked % LENGTHS], c->size = sizes[asked % LENGTHS];
         asked++;
         ask(c, now);
     }
@@ -440,11 +444,10 @@ static void heed_answers(void) {
 }
 
 static void run_json(void) {
-    long size;
-    char *request = ask_of_json(&size);
+    for (int i = 0; i < LENGTHS; i++) requests[i] = ask_of_json(&sizes[i], want.vary ? i * 7 % 64 - 32 : 0);
     if (want.rate) want.connections = OPEN_MAX;
     clients = calloc(want.connections, sizeof *clients);
-    for (int i = 0; i < want.connections; i++) clients[i] = (struct client){.fd = -1, .request = request, .size = size};
+    for (int i = 0; i < want.connections; i++) clients[i] = (struct client){.fd = -1, .request = requests[0], .size = sizes[0]};
     start = now_ns();
     long long patience = start + (long long)(want.seconds * 1e9) + PATIENCE_NS;
     for (int i = 0; !want.rate && i < want.connections && may_ask(start); i++) {
@@ -473,6 +476,7 @@ static int take_option(const char *name, const char *value) {
     if (IS("--slow")) return want.slow = 1, 0;
     if (IS("--new")) return want.fresh = 1, 0;
     if (IS("--get")) return want.get = 1, 0;
+    if (IS("--vary")) return want.vary = 1, 0;
     if (!value) return -1;
     if (IS("--port")) want.port = atoi(value);
     else if (IS("--streams")) want.streams = atoi(value);

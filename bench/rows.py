@@ -236,6 +236,7 @@ UNDER_LOAD = (
     streams("settings-10", 10, 5, relays=SETTINGS),
     streams("ring-10", 10, 5, "--key", relays=SETTINGS),
     asked("json", "JSON of 2 KiB in and 1 KiB out, 16 connections", "--connections", 16),
+    asked("json-varied", "the same, each body of another length", "--connections", 16, "--vary"),
     asked("json-new", "the same, a new connection each", "--connections", 16, "--new", "--most", 10000),
     _load_row("json-rate", "JSON, 200 a second, each at its moment", "json", "--rate", 200),
     *(
