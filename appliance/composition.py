@@ -27,25 +27,29 @@ from appliance.core.machine import Sample
 from appliance.core.offline import refuse_outside
 from appliance.core.parts import MIB
 from appliance.core.runs.inward import Asker
-from appliance.core.settings import refuse_open_door
+from appliance.core.settings import HttpSettings, refuse_open_door
 from appliance.engines.background import keeping_up
 from appliance.engines.found import Finder
 from appliance.engines.owner import Chooser, open_engines
 from appliance.fleet.logs import Echo
 from appliance.fleet.owner import Fleet, open_fleet
 from appliance.http.bytes.body import Bodies
+from appliance.http.chat.chained import PluginChains
 from appliance.http.chat.chat_tools import ToolChats
-from appliance.http.control.own_routes import OwnRoutes
+from appliance.http.control.own_routes import McpServer, OwnRoutes
 from appliance.http.ollama.known import Known
 from appliance.http.ollama.reading import Reading
 from appliance.http.ollama.routes import OllamaRoutes
 from appliance.http.owners import Owners, model_states
 from appliance.http.server import Server, open_listening
-from appliance.http.way.asking import Asking
-from appliance.http.way.gateway import Gateway
+from appliance.http.way.ask import Ask
+from appliance.http.way.at_peers import AskPeers
+from appliance.http.way.fast_path import FastPath
+from appliance.http.way.gateway import Gateway, Sockets
 from appliance.http.way.guard import Guard
-from appliance.http.way.pings import Pings
-from appliance.http.way.pipeline import Pipeline
+from appliance.http.way.handover import Inward
+from appliance.http.way.pipeline import Beside, Pipeline
+from appliance.http.way.progress import Pings
 from appliance.http.way.resumable import Lasting
 from appliance.peers.owner import Peers, open_peers
 from appliance.platform.drivers import open_gpus
@@ -89,6 +93,10 @@ class Places(Struct, frozen=True, kw_only=True):
     """The machine is sampled, if the configuration does not say otherwise."""
     echo: Echo | None = None
     """Hears what model processes print."""
+
+    def in_force(self) -> Config:
+        """The configuration in force, or the defaults."""
+        return self.catalog.snapshot.config or self.defaults
 
 
 class Appliance(Struct, frozen=True, kw_only=True):
@@ -139,7 +147,9 @@ async def open_appliance(settings: AppSettings, places: Places) -> AsyncGenerato
         tools = places.toolbox or own_tools
         traffic = Traffic(recorder, catalog, fleet, peers, lambda: catalog.snapshot.config)
         bodies, pings, guard = Bodies(http), Pings(http.ping_after), Guard(http, listening.bound)
-        asking = Asking(http, guard, traffic.targets, fleet, peers, pool, pings)
+        ask = Ask(http, guard, traffic.targets, fleet, pool, pings)
+        lasting = Lasting(streams, traffic, bodies, fleet)
+        inward = Inward()
         known = Known(catalog, fleet, traffic.targets)
         pipeline = Pipeline(
             http,
@@ -147,16 +157,19 @@ async def open_appliance(settings: AppSettings, places: Places) -> AsyncGenerato
             bodies,
             catalog,
             fleet,
-            asking,
-            Lasting(streams, traffic, bodies, fleet),
-            plugins,
-            ToolChats(tools, lambda: (catalog.snapshot.config or places.defaults).runs.tool_timeout, http.ping_after),
-            pings,
-            Reading(fleet, known, lambda: pipeline.inward),
+            ask,
+            AskPeers(traffic.targets, peers, pool),
+            lasting,
+            Beside(
+                plugins=PluginChains(plugins, inward, traffic.targets.names, pings),
+                tools=ToolChats(
+                    tools, lambda: (catalog.snapshot.config or places.defaults).runs.tool_timeout, http.ping_after
+                ),
+                ollama=Reading(fleet, known, inward),
+                inward=inward,
+            ),
         )
-        async with open_agents(
-            applies.runs, pipeline.inward, tools, fleet, run_store, ping_after=http.ping_after
-        ) as agents:
+        async with open_agents(applies.runs, inward, tools, fleet, run_store, ping_after=http.ping_after) as agents:
 
             def adopt(config: Config) -> Sequence[str]:
                 streams.adopt(config.streams)
@@ -190,9 +203,18 @@ async def open_appliance(settings: AppSettings, places: Places) -> AsyncGenerato
             fleet.see_machine()
 
             def gateway() -> Gateway:
-                ollama = OllamaRoutes(owners, traffic.targets, known, pipeline.inward)
-                own_routes = OwnRoutes(http, listening.bound, guard, traffic, bodies, owners, pipeline.inward, ollama)
-                return Gateway(http, guard, traffic, bodies, owners, pipeline, own_routes, asking, pool)
+                ollama = OllamaRoutes(owners, traffic.targets, known, inward)
+                mcp = partial(_mcp_server, http, guard, traffic, owners, inward)
+                return Gateway(
+                    http,
+                    guard,
+                    traffic,
+                    bodies,
+                    pipeline,
+                    OwnRoutes(http, listening.bound, guard, traffic, bodies, owners, inward, ollama, mcp),
+                    partial(_sockets, guard, traffic, bodies, owners, pipeline),
+                    partial(FastPath, http, guard, traffic, bodies, fleet, pool, pipeline, ask, lasting),
+                )
 
             async def quiet() -> None:
                 """Agents and kept streams, whose clients may be away, have finished."""
@@ -200,7 +222,7 @@ async def open_appliance(settings: AppSettings, places: Places) -> AsyncGenerato
                 await streams.wait_ended()
 
             server = Server(http, listening, gateway, pool.poller, pings, traffic.lifetime, quiet)
-            yield Appliance(server=server, owners=owners, traffic=traffic, inward=pipeline.inward)
+            yield Appliance(server=server, owners=owners, traffic=traffic, inward=inward)
 
 
 def activity_log(config: Config | None) -> tuple[Path | None, int]:
@@ -208,6 +230,18 @@ def activity_log(config: Config | None) -> tuple[Path | None, int]:
     if config is None:
         return None, DEFAULT_KEEP
     return Path(config.store.path) if config.store is not None else None, config.metrics_max_in_memory
+
+
+def _sockets(guard: Guard, traffic: Traffic, bodies: Bodies, owners: Owners, pipeline: Pipeline) -> Sockets:
+    from appliance.http.sockets.sockets import Sockets  # few need them, and they bring a lot
+
+    return Sockets(guard, traffic, bodies, owners, pipeline)
+
+
+def _mcp_server(settings: HttpSettings, guard: Guard, traffic: Traffic, owners: Owners, inward: Asker) -> McpServer:
+    from appliance.http.mcp.server import McpServer  # as above
+
+    return McpServer(settings, guard, traffic, owners, inward)
 
 
 def _kept(settings: AppSettings, places: Places, config: Config) -> tuple[Path | None, int]:

@@ -23,7 +23,7 @@ from appliance.core.models.model import Model
 from appliance.core.settings import FleetSettings
 from appliance.fleet.owner import Fleet, open_fleet
 from appliance.fleet.status import ChildStatus
-from appliance.upstream.client import Address, Exchange
+from appliance.upstream.client import Address, HttpCall
 
 PLAIN = Path(__file__).parent / "fakes" / "plain_server.py"
 PYTHON = f"{sys.executable} -S -E"
@@ -172,6 +172,6 @@ class Fleets:
 
 
 async def ask(address: Address, path: str = "/echo", body: bytes = b"hello", method: str = "POST") -> bytes:
-    async with Exchange(address, method, path, (), body) as response:
+    async with HttpCall(address, method, path, (), body) as response:
         assert response.status == 200, response.status
         return await response.read(1 << 20)

@@ -31,8 +31,9 @@ class Gateway:
 
     bodies = BODIES
 
-    def begin(self, connection: Connection, data: bytes) -> None:
-        """Nothing is carried."""
+    def begin(self, connection: Connection, data: bytes) -> bool:
+        """Everything gets a task."""
+        return False
 
     async def answer(self, connection: Connection, head: Head) -> bool:
         request = read_request(head, "", connection.peer)
@@ -57,6 +58,20 @@ class Gateway:
         raise NotImplementedError
 
 
+class Owner:
+    """Of one connection."""
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self.over = trio.Event()
+        self._nursery = nursery
+
+    def start(self, task: Callable[[], Awaitable[None]]) -> None:
+        self._nursery.start_soon(task)
+
+    def closed(self, connection: Connection) -> None:
+        self.over.set()
+
+
 @asynccontextmanager
 async def serving(answers: Answers, *, port: int = 0, settings: HttpSettings = SETTINGS) -> AsyncGenerator[int]:
     """Serve on a free port of the loopback; yields the port. Leaving breaks all connections."""
@@ -66,7 +81,13 @@ async def serving(answers: Answers, *, port: int = 0, settings: HttpSettings = S
         accepted = stream.socket
         sock = socket.socket(accepted.family, accepted.type, accepted.proto, fileno=accepted.detach())
         sock.setblocking(False)
-        await Connection(sock, answers, poller, settings).run()
+        owner = Owner(nursery)
+        connection = Connection(sock, answers, poller, settings, owner)
+        connection.begin()
+        try:
+            await owner.over.wait()
+        finally:
+            connection.abort()
 
     async with open_poller() as poller, trio.open_nursery() as nursery:
         await nursery.start(partial(trio.serve_listeners, serve_one, [listener]))

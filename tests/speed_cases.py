@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from appliance.core.bodies.filters import Edits, compile_edits
 from appliance.core.config.load import Source, load
+from appliance.core.config.matrix import Matrix
 from appliance.core.config.types import Config, Filters, Group, MatrixConfig
 from appliance.core.scheduling.effects import Terms
-from appliance.core.scheduling.matrix import Matrix
 from appliance.core.scheduling.policy import FreePolicy, GroupPolicy, Limits, MatrixPolicy, Policy
 from appliance.core.scheduling.schedule import Schedule
 

@@ -32,9 +32,10 @@ FLEET = (
 )
 UPSTREAM = ("tests/upstream",)
 STREAMS = ("tests/core/answers/test_ring.py", "tests/owners/test_stream_owner.py")
-RELAY = ("tests/http/test_relay.py", "tests/http/test_loading.py")
+EXCHANGE = ("tests/core/test_exchange.py", "tests/http/test_relay.py")
 FALLBACK = ("tests/http/test_fallback.py",)
-CARRIED = ("tests/http/test_carried.py",)
+FAST_PATH = ("tests/http/test_fast_path.py",)
+RESUMABLE = ("tests/http/test_resumable.py",)
 WIRE = ("tests/http/test_wire.py",)
 
 
@@ -166,30 +167,65 @@ MUTANTS = [
         ("the oldest byte is gone too early", "if offset < self.dropped:", "if offset <= self.dropped:"),
     ),
     *_of(
-        "appliance/http/way/relay.py",
-        RELAY,
-        ("a record that is torn ends well", "if self._records.torn:", "if False:"),
-        ("the engine's CORS headers go out", '_DROPPED, (b"access-control-",)', "_DROPPED"),
-        ("a late refusal is a record like others", "if response.status >= 400:", "if response.status >= 600:"),
+        "appliance/core/exchange.py",
+        EXCHANGE,
+        ("a record that is torn ends well", "self._records.torn:", "False:"),
+        ("the engine's CORS headers go out", '_OF_ITS_SERVER, (b"access-control-",)', "_OF_ITS_SERVER"),
+        ("a late refusal is a record like others", "if status >= 400 or", "if status >= 600 or"),
+        ("a full client is given more", "self._io.pause()\n        return room", "pass\n        return room"),
+        (
+            "an exchange ends twice",
+            "if self.state is State.OVER:\n            return False",
+            "if False:\n            return False",
+        ),
+        ("an engine is released twice", "if not released:", "if True:"),
+        (
+            "a torn answer's connection is used again",
+            "self._io.release(reusable=False, failure=failure)",
+            "self._io.release(reusable=True)",
+        ),
+        ("the end of the connection leaves it open", "self._complete(reusable=False)", "self._complete()"),
+        ("a length is remembered", "headers[usual.length_at] = headers[usual.length_at][0], length[1]", "pass"),
+        ("a request that was not read is not asked again", "if self._reused and not self._held:", "if False:"),
+        (
+            "a client that left while it was given something is forgotten",
+            "if self.state is not State.BODY:\n                    return False",
+            "if False:\n                    return False",
+        ),
     ),
     *_of(
-        "appliance/http/way/relay.py",
+        "appliance/core/exchange.py",
         FALLBACK,
-        ("what is relayed is not kept for the seam", "if self._trail is not None:", "if False:"),
+        ("what has passed is not kept for the seam", "if self._trail is not None and content:", "if False:"),
     ),
     *_of(
-        "appliance/http/way/carried.py",
-        CARRIED,
-        ("what is carried keeps its lease", "self.lease.give_back()", "pass"),
+        "appliance/http/way/fast_path.py",
+        FAST_PATH,
+        ("the fast path keeps its lease", "self._lease.give_back(GivenUp() if given_up else failure)", "pass"),
         ("a head is known for ever", "if self._rules != self._guard.adopted:", "if False:"),
         ("half a request is one", "len(data) - end != int(length[1])", "len(data) - end > int(length[1])"),
         ("two requests are one", "len(data) - end != int(length[1])", "len(data) - end < int(length[1])"),
+        ("nobody can cancel", "self._exchange.cancel(why)", "pass"),
         (
-            "who cancels is not heard",
-            "            self.why = why\n        self._hand_over()",
-            "            self.why = why",
+            "an engine that is full waits for ever",
+            "self.connection.when_drained(self._exchange.on_client_drained)",
+            "pass",
         ),
-        ("nobody takes over", "            self.connection.wake()", "            pass"),
+        (
+            "a failure needs no words",
+            "self.connection.go_on(partial(self._fast_path.ending.go_on, self, failure))",
+            "pass",
+        ),
+    ),
+    *_of(
+        "appliance/streams/generation.py",
+        RESUMABLE,
+        (
+            "a first reader that falls behind never catches up",
+            "self._when_drained(self._catch_up)\n        return False",
+            "return False",
+        ),
+        ("what a first reader misses is skipped", "self._behind = True", "pass"),
     ),
 ]
 

@@ -37,7 +37,7 @@ from appliance.core.models.names import is_commit
 from appliance.core.parts import decoded
 from appliance.errors import ApplianceError, UpstreamFailed, UsageError
 from appliance.upstream.address import Address, address_of
-from appliance.upstream.client import Exchange, Response
+from appliance.upstream.client import HttpAnswer, HttpCall
 from appliance.wire import HubModel, Refs, TreeEntry
 
 ENDPOINT = "https://huggingface.co"
@@ -106,7 +106,7 @@ class Answer(Struct, frozen=True):
     status: int
     host: str
     headers: dict[bytes, bytes]
-    response: Response
+    response: HttpAnswer
 
     async def receive(self) -> bytes:
         """Return the next bytes, b"" at the end. Raises HubFailed."""
@@ -245,10 +245,10 @@ class Hub:
     @asynccontextmanager
     async def _exchange(
         self, address: Address, method: str, target: str, headers: Sequence[tuple[bytes, bytes]]
-    ) -> AsyncGenerator[Response]:
+    ) -> AsyncGenerator[HttpAnswer]:
         answered = False
         try:
-            async with Exchange(address, method, target, headers) as response:
+            async with HttpCall(address, method, target, headers) as response:
                 answered = True
                 yield response
         except UpstreamFailed as cause:

@@ -25,7 +25,7 @@ from appliance.errors import UpstreamFailed, UsageError
 from appliance.platform.console import EXIT_INTERRUPTED, EXIT_OURS, harmless, say
 from appliance.settings import AsyncCommand
 from appliance.trio_parts import beside
-from appliance.upstream.client import Exchange
+from appliance.upstream.client import HttpCall
 
 FROM_STDIN = "-"
 STDIN = 0
@@ -251,7 +251,7 @@ async def _follow(server: Server, run: str, screen: _Screen) -> _End:
     while screen.end is None:
         target = f"{server.prefix}{RUNS}/{run}/events?from={offset}"
         try:
-            async with Exchange(server.address, "GET", target) as response:
+            async with HttpCall(server.address, "GET", target) as response:
                 await refuse_errors(server, response)
                 while data := await response.receive():
                     offset, failed = offset + len(data), 0

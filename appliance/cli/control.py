@@ -31,7 +31,7 @@ from appliance.cli.show import print_json, print_table
 from appliance.errors import UpstreamFailed
 from appliance.platform.console import EXIT_OURS, say
 from appliance.settings import AsyncCommand
-from appliance.upstream.client import Exchange, Response
+from appliance.upstream.client import HttpAnswer, HttpCall
 
 
 class Running(Struct, frozen=True, kw_only=True):
@@ -220,7 +220,7 @@ async def _logs(server: Server, model: str | None, follow: bool, as_json: bool) 
         return 0
     try:
         with trio.fail_after(ANSWER_TIME) as patience:
-            async with Exchange(server.address, "GET", server.prefix + path) as response:
+            async with HttpCall(server.address, "GET", server.prefix + path) as response:
                 await refuse_errors(server, response)
                 patience.deadline = math.inf
                 await _print_stream(response, as_json)
@@ -232,7 +232,7 @@ async def _logs(server: Server, model: str | None, follow: bool, as_json: bool) 
     return 0
 
 
-async def _print_stream(response: Response, as_json: bool) -> None:
+async def _print_stream(response: HttpAnswer, as_json: bool) -> None:
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     partial_line = ""
     while chunk := await response.receive():

@@ -35,7 +35,7 @@ from appliance.errors import ApplianceError, UpstreamFailed
 from appliance.platform.console import EXIT_OURS, PROGRAM, say
 from appliance.programs import start
 from appliance.settings import AsyncCommand
-from appliance.upstream.client import Address, ConnectFailed, Exchange, Response, address_of
+from appliance.upstream.client import Address, ConnectFailed, HttpAnswer, HttpCall, address_of
 
 PATH = "/mcp"
 MAX_AT_ONCE = 64
@@ -138,7 +138,7 @@ class Relay:
             (b"Accept", b"application/json, text/event-stream"),
             *self._repeated(said),
         ]
-        async with Exchange(self._address, "POST", PATH, headers, said.line) as response:
+        async with HttpCall(self._address, "POST", PATH, headers, said.line) as response:
             if not response.streaming:
                 self._pass_on(said, response, await response.read(MAX_LINE))
                 return
@@ -147,7 +147,7 @@ class Relay:
                 for event in decoder.feed(data):
                     self._say(event.data.encode())
 
-    def _pass_on(self, said: _Said, response: Response, body: bytes) -> None:
+    def _pass_on(self, said: _Said, response: HttpAnswer, body: bytes) -> None:
         if response.status == 202:
             return
         answer = read_message(body)

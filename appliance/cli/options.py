@@ -375,7 +375,7 @@ class ToolOptions(Struct, frozen=True, kw_only=True):
             runtime, root = runtime or config.tools.runtime, root or config.tools.root
         for warning in mcp.warnings:
             say(warning)
-        return chosen_tools(words, runtime=runtime, root=root, mcp=mcp)
+        return structs.replace(chosen_tools(words, runtime=runtime, root=root), mcp=mcp)
 
 
 tool_options = gathered(

@@ -21,7 +21,7 @@ from appliance.core.settings import DEFAULT_URL, KEY_VARIABLE, URL_VARIABLE
 from appliance.core.systemd import KEY_FILE
 from appliance.errors import UpstreamFailed, UsageError
 from appliance.platform.console import EXIT_OURS, EXIT_USER
-from appliance.upstream.client import Address, Exchange, Response
+from appliance.upstream.client import Address, HttpAnswer, HttpCall
 
 ANSWER_TIME = 30.0
 """Seconds for an answer that involves no model."""
@@ -143,7 +143,7 @@ async def ask_raw(
     sent = b"" if body is None else msgspec.json.encode(body)
     try:
         with trio.fail_after(patience):
-            async with Exchange(server.address, method, server.prefix + path, JSON_HEADERS, sent) as response:
+            async with HttpCall(server.address, method, server.prefix + path, JSON_HEADERS, sent) as response:
                 await refuse_errors(server, response)
                 return await response.read(MAX_ANSWER)
     except trio.TooSlowError:
@@ -160,7 +160,7 @@ def decode_answer(server: Server, body: bytes, answer: type[T]) -> T:
     return found
 
 
-async def refuse_errors(server: Server, response: Response) -> None:
+async def refuse_errors(server: Server, response: HttpAnswer) -> None:
     """Raises Refused or ServerFailed unless the server accepted the request."""
     if response.status < 400:
         return
@@ -185,7 +185,7 @@ def key_advice() -> str:
 CHAT_PATH = "/v1/chat/completions"
 DONE = "[DONE]"
 
-Ask = Callable[[bytes], AbstractAsyncContextManager[Response]]
+Ask = Callable[[bytes], AbstractAsyncContextManager[HttpAnswer]]
 """Sends a chat request and returns its successful response; otherwise raises ApplianceError or ClickException."""
 
 

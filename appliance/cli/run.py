@@ -50,7 +50,7 @@ from appliance.errors import ApplianceError, UpstreamFailed, UsageError
 from appliance.fleet.owner import Fleet, open_fleet
 from appliance.settings import AsyncCommand
 from appliance.store.engine_state import StateFile
-from appliance.upstream.client import Exchange, Response
+from appliance.upstream.client import HttpAnswer, HttpCall
 
 FROM_STDIN = "-"
 MAX_PROMPT = 16 << 20
@@ -165,10 +165,10 @@ async def _answers(server: Server) -> bool:
 
 
 @asynccontextmanager
-async def _ask_server(server: Server, body: bytes) -> AsyncGenerator[Response]:
+async def _ask_server(server: Server, body: bytes) -> AsyncGenerator[HttpAnswer]:
     answering = False
     try:
-        async with Exchange(server.address, "POST", server.prefix + CHAT_PATH, JSON_HEADERS, body) as response:
+        async with HttpCall(server.address, "POST", server.prefix + CHAT_PATH, JSON_HEADERS, body) as response:
             await refuse_errors(server, response)
             answering = True
             yield response
@@ -179,10 +179,10 @@ async def _ask_server(server: Server, body: bytes) -> AsyncGenerator[Response]:
 
 
 @asynccontextmanager
-async def _ask_fleet(fleet: Fleet, model: Model, body: bytes) -> AsyncGenerator[Response]:
+async def _ask_fleet(fleet: Fleet, model: Model, body: bytes) -> AsyncGenerator[HttpAnswer]:
     async with (
         fleet.lease(model) as address,
-        Exchange(address, "POST", CHAT_PATH, JSON_HEADERS, body) as response,
+        HttpCall(address, "POST", CHAT_PATH, JSON_HEADERS, body) as response,
     ):
         if response.status >= 400:
             refuse(f"the engine of '{model.id}'", response.status, await response.read(MAX_ANSWER))

@@ -37,7 +37,7 @@ from appliance.fleet.owner import Fleet, open_fleet
 from appliance.platform.console import EXIT_OURS, PROGRAM
 from appliance.settings import AsyncCommand
 from appliance.store.engine_state import StateFile
-from appliance.upstream.client import Address, Exchange, Response
+from appliance.upstream.client import Address, HttpAnswer, HttpCall
 
 QUESTION = "What is the capital of France?"
 MAX_TOKENS = 200
@@ -231,7 +231,7 @@ class Trial:
             cache_prompt=False,
         )
 
-    async def _answer(self, ask: Callable[[bytes], AbstractAsyncContextManager[Response]]) -> str:
+    async def _answer(self, ask: Callable[[bytes], AbstractAsyncContextManager[HttpAnswer]]) -> str:
         body = await whole_answer(ask, self._request())
         try:
             answer = msgspec.json.decode(body, type=Answer)
@@ -254,15 +254,15 @@ class Trial:
 
 
 @asynccontextmanager
-async def _ask(address: Address, body: bytes) -> AsyncGenerator[Response]:
-    async with Exchange(address, "POST", CHAT_PATH, JSON_HEADERS, body) as response:
+async def _ask(address: Address, body: bytes) -> AsyncGenerator[HttpAnswer]:
+    async with HttpCall(address, "POST", CHAT_PATH, JSON_HEADERS, body) as response:
         if response.status >= 400:
             refuse("the engine", response.status, await response.read(MAX_ANSWER))
         yield response
 
 
 async def _health(address: Address) -> str:
-    async with Exchange(address, "GET", "/health") as response:
+    async with HttpCall(address, "GET", "/health") as response:
         if response.status != 200:
             raise Failed(f"/health answered {response.status}")
     return "/health answered 200"

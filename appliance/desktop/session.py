@@ -36,7 +36,7 @@ from appliance.programs.start import own_command
 from appliance.store.model_files import open_private, write_whole
 from appliance.store.partial_file import Taken, claim
 from appliance.trio_parts import beside
-from appliance.upstream.client import Address, Exchange
+from appliance.upstream.client import Address, HttpCall
 
 LOCK, READY, LOG = "desktop.lock", "desktop.json", "desktop.log"
 """Files in the user's data folder: held by the one desktop program, the server's address, what the server says."""
@@ -235,7 +235,7 @@ async def _serves_user() -> bool:
         return False
     path, answer = ("/v1/models", _Models) if user == ACCOUNT else ("/health", _Health)
     with trio.move_on_after(LOOK_TIME), suppress(UpstreamFailed, Busy):
-        async with Exchange(Address(DEFAULT_HOST, DEFAULT_PORT, None, USUAL), "GET", path) as response:
+        async with HttpCall(Address(DEFAULT_HOST, DEFAULT_PORT, None, USUAL), "GET", path) as response:
             return response.status == 200 and decoded(answer, await response.read(1 << 20)) is not None
     return False
 

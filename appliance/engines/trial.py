@@ -22,7 +22,7 @@ from appliance.platform.children import Child, Children, describe_status, inheri
 from appliance.platform.machine import engine_threads
 from appliance.platform.ports import LOOPBACK, free_port
 from appliance.platform.process import Command, Lines, before_end, open_process, text_of
-from appliance.upstream.client import Address, Exchange
+from appliance.upstream.client import Address, HttpCall
 
 CONTEXT = "1024"
 """Tokens: of the known prompts, and of those that measure, none is longer."""
@@ -75,7 +75,7 @@ class Trial:
         try:
             with trio.fail_after(seconds):
                 data = msgspec.json.encode(body)
-                async with Exchange(self.address, "POST", path, JSON_HEADERS, data) as response:
+                async with HttpCall(self.address, "POST", path, JSON_HEADERS, data) as response:
                     answer = await response.read(MAX_ANSWER)
         except trio.TooSlowError:
             raise TrialFailed("hang", f"it did not answer within {seconds:.0f} s") from None
@@ -112,7 +112,7 @@ class Trial:
             pause = min(LONGEST_PAUSE, pause * 1.2)
             with trio.move_on_after(patience) as look:
                 try:
-                    async with Exchange(self.address, "GET", "/v1/models") as response:
+                    async with HttpCall(self.address, "GET", "/v1/models") as response:
                         if response.status == 200:
                             return True
                 except (UpstreamFailed, Busy):

@@ -19,8 +19,8 @@ from appliance.core.engines.machine import Look
 from appliance.core.fit.budget import GpuMemory, budgets_of, squeezed
 from appliance.core.fit.estimate import RAM, estimate
 from appliance.core.fit.plan import RESERVE, Plan, asked_of, plan
-from appliance.core.fit.shape import Shape
 from appliance.core.models.model import Model, engine_flags
+from appliance.core.models.shape import Shape
 from appliance.core.scheduling.effects import Terms
 from appliance.core.scheduling.policy import NO_MEMORY, FreePolicy, Limits, Policy, policy_of
 from appliance.core.settings import DEFAULT_MODELS_MAX, FleetSettings

@@ -18,7 +18,7 @@ from appliance.platform.children import Child, Children, describe_status
 from appliance.platform.ports import foreign_holder, listens
 from appliance.platform.process import Command, Lines, open_process, text_of
 from appliance.trio_parts import beside
-from appliance.upstream.client import Address, Exchange
+from appliance.upstream.client import Address, HttpCall
 
 FIRST_LOOK = 0.005
 PAUSE = 0.007
@@ -42,7 +42,7 @@ async def unanswered(address: Address, path: str, seconds: float) -> str:
     """Ask a server that is ready whether it lives: any answer will do. Return why there was none; empty: it lives."""
     with trio.move_on_after(seconds):
         try:
-            async with Exchange(address, "GET", path):
+            async with HttpCall(address, "GET", path):
                 return ""
         except Busy:
             return ""  # this program has no descriptor left, which says nothing of the server
@@ -95,7 +95,7 @@ class Readiness:
         self.last = self.last or f"GET {self._path} was not answered"
         with scope:
             try:
-                async with Exchange(self._address, "GET", self._path) as response:
+                async with HttpCall(self._address, "GET", self._path) as response:
                     if response.status == 200 and await self._is_foreign():
                         return
                     self.last = f"GET {self._path} was answered with status {response.status}"

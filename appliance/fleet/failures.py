@@ -22,7 +22,7 @@ from appliance.core.scheduling.judging import Silence, Suspects, patience
 from appliance.errors import KillsEngines, UpstreamFailed
 from appliance.fleet.child import unanswered
 from appliance.fleet.launches import Launches
-from appliance.fleet.lease import Lease
+from appliance.fleet.lease import GivenUp, Lease
 from appliance.fleet.run import Ended, ModelRun
 from appliance.trio_parts import persist
 
@@ -56,7 +56,7 @@ class Failures:
 
     def over(self, lease: Lease, error: BaseException | None, now: float) -> None:
         """A lease has ended, with this error."""
-        if isinstance(error, trio.Cancelled):
+        if isinstance(error, trio.Cancelled | GivenUp):
             self.quiet_at[lease.model.id] = now + NOTICE_TIME
         if lease.address is None or (run := self._runs.get(lease.model.id)) is None:
             return

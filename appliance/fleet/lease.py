@@ -71,6 +71,10 @@ class Supply(Protocol):
     def __call__(self, model: Model, tell: Callable[[Callable[[], float | None]], None] | None) -> Awaitable[Model]: ...
 
 
+class GivenUp(Exception):
+    """Nobody waits for the model's answer any more."""
+
+
 class Counted(Protocol):
     """An answer of which it is counted what has come."""
 
@@ -142,8 +146,8 @@ class Lease:
         self.address = self._lender.lend(self)
         return self.address
 
-    def give_back(self) -> None:
-        self._lender.take_back(self, None)
+    def give_back(self, error: Exception | None = None) -> None:
+        self._lender.take_back(self, error)
 
     async def __aenter__(self) -> Address:
         try:

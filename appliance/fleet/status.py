@@ -147,3 +147,12 @@ def progress_of(run: ModelRun | None) -> msgspec.Raw | None:
     if process is None or not process.launch.protocol or process.state.state != "loading":
         return None
     return process.state.payload if process.state.payload != NOT_SAID else None
+
+
+_IN_LLAMA_SERVERS_WORDS = {"queued": "loading", "stopping": "unloaded"}
+"""States that llama-server has no word for: a request is what queues a model, and a stopping one takes no more."""
+
+
+def state_of(status: ChildStatus | None) -> str:
+    """``unloaded``, ``loading``, ``loaded`` or ``sleeping``."""
+    return "unloaded" if status is None else _IN_LLAMA_SERVERS_WORDS.get(status.state, status.state)

@@ -13,7 +13,7 @@ from appliance.catalog.download_status import DownloadStatus
 from appliance.catalog.downloads import Downloads
 from appliance.conversations import Conversations
 from appliance.engines.owner import Engines
-from appliance.errors import Forbidden
+from appliance.errors import Conflict, Forbidden, ModelNotFound
 from appliance.fleet.owner import Fleet
 from appliance.peers.link import ModelState
 from appliance.peers.owner import Peers
@@ -21,6 +21,7 @@ from appliance.platform.samples import Samples
 from appliance.plugins.registry import Plugins
 from appliance.streams.owner import Streams
 from appliance.tools.box import Toolbox
+from appliance.traffic.targets import refresh
 
 
 class Owners(Struct, frozen=True, kw_only=True):
@@ -57,6 +58,31 @@ class Owners(Struct, frozen=True, kw_only=True):
     def downloading(self) -> list[DownloadStatus]:
         """Downloads that are known, those that have ended included."""
         return self.downloads.snapshot() if self.downloads is not None else []
+
+    async def remove_model(self, name: str) -> None:
+        """Stop the model's process, or its download, and remove its files.
+
+        Raises ModelNotFound, Forbidden for what the program may not remove, and Conflict for files that the system does
+        not let go of.
+        """
+        downloads = self.require_downloads()
+        if (download := downloads.find(name)) is not None and not download.status.ended:
+            await downloads.discard(name)
+            return
+        await refresh(self.catalog)
+        model = next((model for model in self.catalog.snapshot.models if model.id == name), None)
+        if model is None:
+            raise ModelNotFound(name, self.catalog.snapshot.near(name))
+        if model.source != "cache":
+            raise Forbidden(f"model '{name}' is not removable: it is not from the Hugging Face cache ({model.source})")
+        await self.fleet.unload(model.id)
+        try:
+            await downloads.delete(model)
+        except OSError as error:
+            where = f" ({error.filename})" if error.filename else ""
+            raise Conflict(f"model '{model.id}' cannot be removed: {error.strerror or error}{where}") from None
+        await self.fleet.unload(model.id)  # somebody may have asked for it while its files went
+        downloads.forget(name)
 
 
 def model_states(fleet: Fleet) -> list[ModelState]:

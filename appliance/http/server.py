@@ -12,9 +12,9 @@ from appliance.core.settings import AlsoListen, HttpSettings, Listen
 from appliance.errors import UsageError
 from appliance.http.bytes.connection import Answers
 from appliance.http.bytes.listening import Listener, open_listeners
-from appliance.http.bytes.server import Clients, serve_clients
+from appliance.http.bytes.server import Clients
 from appliance.http.bytes.tls import Certificates
-from appliance.http.way.pings import Pings
+from appliance.http.way.progress import Pings
 from appliance.platform.poller import Poller
 from appliance.traffic.traffic import Lifetime
 from appliance.trio_parts import beside
@@ -91,9 +91,8 @@ class Server:
         """
         clients = Clients(self._answers(), self._poller, self._settings, self._listening.certificates)
         async with beside(self._pings.run):
-            await serve_clients(
+            await clients.serve(
                 self._listening.listeners,
-                clients,
                 self._lifetime,
                 shutdown=shutdown,
                 grace=self._settings.grace,

@@ -15,7 +15,7 @@ from appliance.core.parts import UNREADABLE, field
 from appliance.errors import Busy, PeerFailed, UpstreamFailed
 from appliance.peers.link import LINK_PATH, LocalState, ModelState, WaitChanged, exchange_states, read_listing
 from appliance.trio_parts import Changed, beside, persist
-from appliance.upstream.client import Address, Exchange, Response, address_of
+from appliance.upstream.client import Address, HttpAnswer, HttpCall, address_of
 from appliance.upstream.websocket import open_upstream_websocket
 
 LOOK_EVERY = 60.0
@@ -153,7 +153,7 @@ class RemotePeer:
     async def _look(self) -> None:
         try:
             with trio.fail_after(LOOK_TIME):
-                async with Exchange(self.address, "GET", "/v1/models") as response:
+                async with HttpCall(self.address, "GET", "/v1/models") as response:
                     content = await response.read(MAX_LISTING)
         except trio.TooSlowError:
             self._look_failed(f"it did not answer GET /v1/models within {LOOK_TIME:g} s")
@@ -169,7 +169,7 @@ class RemotePeer:
             self._failures += 1
         self.is_down(why)
 
-    def _take(self, response: Response, content: bytes) -> None:
+    def _take(self, response: HttpAnswer, content: bytes) -> None:
         server = field(response.headers, b"server") or b""
         self._appliance = server.startswith(APPLIANCE)
         if response.status in (401, 403):
@@ -220,7 +220,7 @@ class RemotePeer:
         """Until the link ends; False if there was none."""
         try:
             async with open_upstream_websocket(self.address, LINK_PATH) as found:
-                if isinstance(found, Response):
+                if isinstance(found, HttpAnswer):
                     return False
                 await exchange_states(found, self._local.state, self._local.wait_changed, self._heard)
                 return True

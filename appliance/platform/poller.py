@@ -6,10 +6,9 @@ it. Here a socket is made known once to a poller of our own (epoll, kqueue; edge
 One task waits for that poller by its file descriptor and receives from every socket that has news.
 
 Invariants. A descriptor has one `Receiver` at most. It hears nothing after `Receiver.close`, and its owner calls that
-before it closes the descriptor. One task waits for a receiver at a time: in `receive` for the next bytes, or in `each`
-while a plain function hears them. A task is parked while, and only while, the receiver names it, and whatever wakes it
-takes the name away first; so it is woken once. A function that hears never waits. Between `listen` and `silence` a
-function hears without a task, and no task waits.
+before it closes the descriptor. Either one task waits for the next bytes, in `receive`, or between `listen` and
+`silence` a function hears them. A task is parked while, and only while, the receiver names it, and whatever wakes it
+takes the name away first; so it is woken once. A function that hears never waits.
 
 The poller reports an edge once. ``_news`` therefore says that something may be left to receive. Code that stops before
 the socket is empty sets it, or arms the poller again.
@@ -17,6 +16,7 @@ the socket is empty sets it, or arms the poller again.
 
 from __future__ import annotations
 
+import logging
 import select
 import socket
 import sys
@@ -39,7 +39,10 @@ ROUNDS = 4
 SHARE = 0.004
 """Seconds."""
 
+log = logging.getLogger(__name__)
+
 Hears = Callable[[bytes], bool]
+Tell = Callable[[], None]
 
 
 class Socket(Protocol):
@@ -79,7 +82,7 @@ if sys.platform == "linux" or sys.platform == "darwin":
     class Receiver:
         """The receiving side of one socket, until `close`. One task waits for it at a time.
 
-        Every method but `receive` and `each` is atomic. The socket itself belongs to the maker of the receiver.
+        Every method but `receive` is atomic. The socket itself belongs to the maker of the receiver.
         """
 
         __slots__ = (
@@ -87,10 +90,11 @@ if sys.platform == "linux" or sys.platform == "darwin":
             "_ended",
             "_exact",
             "_fd",
-            "_hears",
             "_left",
             "_listener",
+            "_listener_end",
             "_news",
+            "_room",
             "_size",
             "_sock",
             "_system",
@@ -107,8 +111,9 @@ if sys.platform == "linux" or sys.platform == "darwin":
             self._ended = False
             self._news = eager
             self._task: trio.lowlevel.Task | None = None
-            self._hears: Hears | None = None
             self._listener: Hears | None = None
+            self._listener_end: Tell | None = None
+            self._room: Tell | None = None
             self._size = RECEIVE_SIZE
             system.add(self._fd, self)
 
@@ -122,12 +127,12 @@ if sys.platform == "linux" or sys.platform == "darwin":
 
         @property
         def waits(self) -> bool:
-            """A task waits, and nothing has come for it yet."""
-            return self._task is not None
+            """A task or a function waits, and nothing has come for it yet."""
+            return self._task is not None or self._listener is not None
 
         @property
         def broken(self) -> bool:
-            """A listener has heard an end, and it was none: `receive` and `each` raise what it was."""
+            """A listener has heard an end, and it was none: `receive` raises what it was."""
             return self._broken is not None
 
         def is_quiet(self) -> bool:
@@ -158,7 +163,7 @@ if sys.platform == "linux" or sys.platform == "darwin":
                     data = self._take(size)
                 except BlockingIOError:
                     if not self._exact:
-                        self._system.again(self._fd)
+                        self._again()
                 else:
                     if self._news:
                         await trio.lowlevel.cancel_shielded_checkpoint()
@@ -167,52 +172,38 @@ if sys.platform == "linux" or sys.platform == "darwin":
             self._task = trio.lowlevel.current_task()
             return await trio.lowlevel.wait_task_rescheduled(self._abort)
 
-        async def each(self, hears: Hears) -> bytes:
-            """Call ``hears`` with everything that arrives, b"" at the end, until it returns False; give what was last.
-
-            The bytes of one call are at most RECEIVE_SIZE. Where it returns False at once, this is not a checkpoint.
-            Raises as `receive`, and what ``hears`` raises.
-            """
-            if self._fd < 0:
-                raise trio.ClosedResourceError
-            if self._broken is not None:
-                raise self._broken
-            data = b""
-            if self._news:
-                try:
-                    data = self._take(RECEIVE_SIZE)
-                except BlockingIOError:
-                    pass
-                else:
-                    if not (hears(data) and data):
-                        return data
-                    if self._fd < 0:
-                        raise trio.ClosedResourceError
-                if self._news or not self._exact:
-                    self._system.again(self._fd)
-            self._hears = hears
-            self._task = trio.lowlevel.current_task()
-            try:
-                data = await trio.lowlevel.wait_task_rescheduled(self._abort)
-            finally:
-                self._hears = None
-            return data
-
-        def listen(self, hears: Hears) -> None:
+        def listen(self, hears: Hears, ended: Tell) -> None:
             """Call ``hears`` with everything that arrives until it returns False, or `silence`; no task waits for it.
 
-            b"" is the last: the other side has ended, or the connection is `broken`. ``hears`` must not raise.
+            ``ended`` is called once, and is the last: the other side has ended, or the connection is `broken`. Neither
+            is called before this returns, and neither may raise.
             """
-            self._listener = hears
+            self._listener, self._listener_end = hears, ended
             if self._news:
-                self._system.again(self._fd)
+                self._again()
 
         def silence(self) -> None:
             """End `listen`; the rest is left for `receive`. Twice is once."""
-            self._listener = None
+            self._listener = self._listener_end = None
+
+        def when_room(self, room: Tell) -> None:
+            """Call ``room`` once when the system takes bytes to send again. A second call replaces the first."""
+            self._room = room
+            if self._fd >= 0:
+                self._again()
+
+        def _again(self) -> None:
+            self._system.again(self._fd, room=self._room is not None)
+
+        def has_room(self) -> None:
+            """The poller says so."""
+            room, self._room = self._room, None
+            if room is not None:
+                self._again()
+                room()
 
         def interrupt(self) -> bool:
-            """A task in `receive` or `each` gets ClosedResourceError. No bytes are lost. False: none waits there."""
+            """A task in `receive` gets ClosedResourceError. No bytes are lost. False: none waits there."""
             waits = self._task is not None
             self._wake(outcome.Error(trio.ClosedResourceError()))
             return waits
@@ -222,58 +213,51 @@ if sys.platform == "linux" or sys.platform == "darwin":
             if self._fd >= 0:
                 self._system.remove(self._fd)
                 self._fd = -1
-                self._left = self._listener = None
+                self._left = self._listener = self._listener_end = self._room = None
                 self.interrupt()
 
         def tell(self, ended: int) -> None:
             """The poller has news of it. ``ended`` is not 0: the other side sends nothing more. Every chunk passes."""
             if ended:
                 self._end()
-            task = self._task
-            if task is None:
-                if (listener := self._listener) is not None:
-                    self._tell(listener)
-                else:
-                    self._news = True
+            if (listener := self._listener) is not None:
+                self._tell(listener)
                 return
-            hears = self._hears
+            self._news = True
+            if self._task is None:
+                return
             try:
-                data = self._take(self._size) if hears is None else self._sock.recv(RECEIVE_SIZE)
-                goes_on = hears is not None and hears(data) and data
+                data = self._take(self._size)
             except BlockingIOError:
                 if not self._exact:
-                    self._system.again(self._fd)  # it took some, and not always all
-                return
-            except Exception as error:  # noqa: BLE001  it is raised in the task that waits
+                    self._again()  # it took some, and not always all
+            except OSError as error:
                 self._news = True
                 self._wake(outcome.Error(error))
-                return
-            if self._task is not task:
-                self._news = True  # what heard it has ended the wait, for instance by a cancellation
-            elif not goes_on:
-                self._news = self._news or hears is not None
+            else:
                 self._wake(outcome.Value(data))
-            elif ended or len(data) == RECEIVE_SIZE or not self._exact:
-                self._system.again(self._fd)
 
         def _tell(self, listener: Hears) -> None:
             try:
                 data = self._take(RECEIVE_SIZE)
             except BlockingIOError:
                 if not self._exact:
-                    self._system.again(self._fd)
+                    self._again()
                 return
             except OSError as error:
                 data, self._broken = b"", error
             if not data:
-                self._listener, self._news = None, True
+                ended, self._listener, self._listener_end, self._news = self._listener_end, None, None, True
+                if ended is not None:
+                    ended()
+                return
             goes_on = listener(data)
             if self._listener is not listener:
                 return  # it has ended this itself, and somebody else may listen by now
             if not goes_on:
-                self._listener = None
+                self.silence()
             elif self._news:
-                self._system.again(self._fd)
+                self._again()
 
         def _end(self) -> None:
             self._news = True
@@ -307,8 +291,10 @@ if sys.platform == "linux" or sys.platform == "darwin":
         def __init__(self, _: trio.Nursery) -> None:
             self.receivers: dict[int, Receiver] = {}
 
-        async def take_turns(self, fd: int, poll: Callable[[], list[tuple[int, int]]], end: int) -> None:
-            """``poll`` gives descriptors with news, each with flags; ``end`` are those of the other side's end."""
+        async def take_turns(self, fd: int, poll: Callable[[], list[tuple[int, int]]], end: int, room: int) -> None:
+            """``poll`` gives descriptors with news, each with flags: ``end`` are those of the other side's end, and
+            ``room`` says that the system takes bytes to send again.
+            """
             receivers = self.receivers
             while True:
                 await trio.lowlevel.wait_readable(fd)
@@ -316,8 +302,17 @@ if sys.platform == "linux" or sys.platform == "darwin":
                 for _ in range(ROUNDS):
                     ready = poll()
                     for each, flags in ready:
-                        if (receiver := receivers.get(each)) is not None:
+                        if (receiver := receivers.get(each)) is None:
+                            continue
+                        try:
+                            if flags & room:
+                                receiver.has_room()
+                                if flags == room:
+                                    continue
                             receiver.tell(flags & end)
+                        except Exception:  # it must not end the program, which has other sockets
+                            log.exception("a socket is not watched any more, for what heard it raised; this is a bug")
+                            receiver.close()
                     if len(ready) < 2 or time.perf_counter() - began > SHARE:
                         break  # one alone has no company that comes a moment later
 
@@ -357,12 +352,10 @@ else:
                     return data
             raise trio.ClosedResourceError
 
-        async def each(self, hears: Hears) -> bytes:
-            while hears(data := await self.receive()) and data:
-                await trio.lowlevel.checkpoint()
-            return data
+        def listen(self, hears: Hears, ended: Tell) -> None:
+            raise NotImplementedError("`Poller.listens` says that there is none")
 
-        def listen(self, hears: Hears) -> None:
+        def when_room(self, room: Tell) -> None:
             raise NotImplementedError("`Poller.listens` says that there is none")
 
         def silence(self) -> None:
@@ -426,9 +419,9 @@ if sys.platform == "linux":
             self._epoll.register(fd, _EVENTS)
             self.receivers[fd] = receiver
 
-        def again(self, fd: int) -> None:
-            """Tell of what is there now as if it had just come."""
-            self._epoll.modify(fd, _EVENTS)
+        def again(self, fd: int, *, room: bool = False) -> None:
+            """Tell of what is there now as if it had just come; with ``room`` of room to send as well."""
+            self._epoll.modify(fd, _EVENTS | select.EPOLLOUT if room else _EVENTS)
 
         def remove(self, fd: int) -> None:
             del self.receivers[fd]
@@ -437,9 +430,11 @@ if sys.platform == "linux":
         async def run(self) -> None:
             poll = self._epoll.poll
             with self._epoll:
-                await self.take_turns(self._epoll.fileno(), lambda: poll(0, TURN), _ENDS)
+                await self.take_turns(self._epoll.fileno(), lambda: poll(0, TURN), _ENDS, select.EPOLLOUT)
 
 elif sys.platform == "darwin":
+    ROOM = 1 << 30
+    """Our own flag, which no event of kqueue has."""
 
     class _System(_Polled):
         """kqueue(2), which tells of what arrives and of the end with one kind of event."""
@@ -452,9 +447,12 @@ elif sys.platform == "darwin":
             self.again(fd)
             self.receivers[fd] = receiver
 
-        def again(self, fd: int) -> None:
-            """Tell of what is there now as if it had just come."""
+        def again(self, fd: int, *, room: bool = False) -> None:
+            """Tell of what is there now as if it had just come; with ``room`` of room to send as well."""
             self._change(fd, select.KQ_EV_ADD | select.KQ_EV_CLEAR)
+            if room:
+                once = select.kevent(fd, select.KQ_FILTER_WRITE, select.KQ_EV_ADD | select.KQ_EV_ONESHOT)
+                self._kqueue.control([once], 0)
 
         def remove(self, fd: int) -> None:
             del self.receivers[fd]
@@ -462,12 +460,15 @@ elif sys.platform == "darwin":
 
         async def run(self) -> None:
             try:
-                await self.take_turns(self._kqueue.fileno(), self._poll, select.KQ_EV_EOF)
+                await self.take_turns(self._kqueue.fileno(), self._poll, select.KQ_EV_EOF, ROOM)
             finally:
                 self._kqueue.close()
 
         def _poll(self) -> list[tuple[int, int]]:
-            return [(one.ident, one.flags) for one in self._kqueue.control(None, TURN, 0)]
+            return [
+                (one.ident, ROOM if one.filter == select.KQ_FILTER_WRITE else one.flags)
+                for one in self._kqueue.control(None, TURN, 0)
+            ]
 
         def _change(self, fd: int, flags: int) -> None:
             self._kqueue.control([select.kevent(fd, select.KQ_FILTER_READ, flags)], 0)

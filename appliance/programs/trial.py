@@ -36,7 +36,7 @@ from appliance.platform.process import Command, Ending, Lines, before_end, open_
 from appliance.plugins.folders import default_data
 from appliance.settings import AppSettings
 from appliance.store.versions import keep
-from appliance.upstream.client import Address, Exchange
+from appliance.upstream.client import Address, HttpCall
 
 READY = "ready.json"
 START_TIME = 180.0
@@ -240,7 +240,7 @@ async def _chat(address: Address, named: str | None) -> str:
 
 async def _asked(address: Address, method: str, path: str, kind: type[T], body: object = None) -> T:
     sent = b"" if body is None else msgspec.json.encode(body)
-    async with Exchange(address, method, path, JSON_HEADERS, sent) as response:
+    async with HttpCall(address, method, path, JSON_HEADERS, sent) as response:
         answer = await response.read(MAX_ANSWER)
     if response.status != 200 or (found := decoded(kind, answer)) is None:
         raise _Failed(f"{method} {path} was answered with {response.status}: {answer[:300].decode('utf-8', 'replace')}")

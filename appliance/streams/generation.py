@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum, auto
+from functools import partial
 from typing import Protocol
 
 import trio
@@ -66,6 +67,8 @@ class Sink(Protocol):
 
     async def write(self, data: bytes) -> None: ...
 
+    def finish(self) -> bool: ...
+
     async def end(self) -> None: ...
 
     def abort(self) -> None: ...
@@ -87,6 +90,10 @@ class Keeper(Protocol):
 
 def never() -> bool:
     return False
+
+
+def nothing() -> None:
+    pass
 
 
 class Generation:
@@ -118,7 +125,8 @@ class Generation:
         """The beginning of the record about a break in which bytes were lost: a crash of the program."""
         self.refusal = b""
         """The beginning of the body of an answer that is not kept."""
-        self.scope = trio.CancelScope()
+        self.cancel: Callable[[], None] = nothing
+        """Ends the work; set by whoever does it."""
         self.changed = ParkingLot()
         self._keeper = keeper
         self._streams = streams
@@ -126,6 +134,7 @@ class Generation:
         self._first_left = False
         self._live: Callable[[bytes], bool] | None = None  # gives the first reader what is new, at once
         self._over = trio.Event()  # the first reader has to look for itself
+        self._reader: FirstReader | None = None  # a first reader without a task
 
     @property
     def kept(self) -> bool:
@@ -134,6 +143,21 @@ class Generation:
     @property
     def refused(self) -> bool:
         return self.head is not None and self.head.status >= 400
+
+    def follow(self, follower: FirstReader) -> None:
+        """Have this one be the first reader, instead of `pass_on`."""
+        self._reader = follower
+
+    def unfollow(self) -> None:
+        """The first reader has left. What is not kept is then given up."""
+        self._reader = self._live = None
+        self._first_left = True
+        if self.end is None and not self.kept and (self.head is not None or not self._streams):
+            self.cancel()
+
+    def live(self, give: Callable[[bytes], bool]) -> None:
+        """Give the first reader what is new at once, until ``give`` returns False. It has seen all that is there."""
+        self._live = give
 
     async def wait_begun(self) -> None:
         """Until it has a head, or never will."""
@@ -169,7 +193,7 @@ class Generation:
             self._first_left = True
             self._first.close()
             if self.end is None and not self.kept and (self.head is not None or not self._streams):
-                self.scope.cancel()
+                self.cancel()
 
     async def _replay(self, sink: Sink) -> bool:
         """False: this reader was too slow."""
@@ -226,7 +250,16 @@ class Generation:
         if self.end is None:
             self.head = head
             self._keeper.began(self)
+            if self._reader is not None:
+                self._reader.began(head, kept=self.kept)
             self.changed.unpark_all()
+
+    def push(self, data: bytes) -> bool | None:
+        """To a first reader without a task, who has an answer that is not kept. As `Sink.push`; None: there is none."""
+        if self._reader is None:
+            return None
+        self.refusal += data[: MAX_REFUSAL - len(self.refusal)]
+        return self._reader.sink.push(data)
 
     async def hand(self, data: bytes) -> None:
         """To the first reader, who has an answer that is not kept."""
@@ -254,6 +287,9 @@ class Generation:
             self.ring.finalize()
             self._to_first.close()
             self._keeper.ended(self)
+            follower, self._reader, self._live = self._reader, None, None
+            if follower is not None:
+                follower.ended()
             self.changed.unpark_all()
             self._over.set()
 
@@ -264,7 +300,85 @@ class Generation:
             self.ring.append(record)
             self._keeper.grew(self, record, self.ring.held - held)
         self.finish(end)
-        self.scope.cancel()
+        self.cancel()
+
+
+class FirstReader:
+    """The first reader of a generation, without a task: it is given what is new at once.
+
+    Where its client is full, it falls behind, and is no longer given anything. When the client has taken all, it reads
+    on from the ring until it has caught up. A client that falls behind the ring is cut off.
+    """
+
+    def __init__(
+        self,
+        generation: Generation,
+        sink: Sink,
+        when_drained: Callable[[Callable[[], None]], None],
+        over: Callable[[End | None], None],
+    ) -> None:
+        """``when_drained`` calls something once the client has taken all. ``over`` is called once: None if the client
+        has the whole answer, or has been cut off; else how the generation ended before it began.
+        """
+        self.sink = sink
+        self._generation = generation
+        self._when_drained = when_drained
+        self._over = over
+        self._offset = 0
+        self._behind = False
+
+    def began(self, head: Head, *, kept: bool) -> None:
+        self.sink.start(head.status, head.headers)
+        if kept:
+            self._generation.live(self._give)
+
+    def ended(self) -> None:
+        if not self._behind:
+            self._finish()
+
+    def _give(self, data: bytes) -> bool:
+        self._offset += len(data)
+        if self.sink.push(data):
+            return True
+        self._behind = True
+        self._when_drained(self._catch_up)
+        return False
+
+    def _catch_up(self) -> None:
+        generation = self._generation
+        while True:
+            found = generation.ring.since(self._offset, PIECE)
+            if isinstance(found, Gap):
+                self._cut()
+                return
+            if not found:
+                break
+            data = b"".join(found)
+            self._offset += len(data)
+            if not self.sink.push(data):
+                self._when_drained(self._catch_up)
+                return
+        self._behind = False
+        if generation.end is not None:
+            self._finish()
+        else:
+            generation.live(self._give)
+
+    def _finish(self) -> None:
+        generation = self._generation
+        if generation.head is None:
+            self._over(generation.end)
+        elif generation.end is End.BROKEN or (not generation.kept and generation.end is not End.DONE):
+            self._cut()
+        elif self.sink.finish():
+            self._over(None)
+        else:
+            self._when_drained(partial(self._over, None))
+
+    def _cut(self) -> None:
+        self._generation.unfollow()
+        self.sink.abort()
+        self._over(None)
 
 
 class RingSink:
@@ -277,6 +391,7 @@ class RingSink:
         self.sent = 0
         self._generation = generation
         self._pushed = b""
+        self._finished = False
 
     @property
     def status(self) -> int | None:
@@ -301,6 +416,8 @@ class RingSink:
         if self._generation.kept:
             self._generation.keep(data)
             return True
+        if (room := self._generation.push(data)) is not None:
+            return room
         self._pushed += data
         return not self._pushed
 
@@ -308,14 +425,22 @@ class RingSink:
         pushed, self._pushed = self._pushed, b""
         if pushed:
             await self._generation.hand(pushed)
+        if self._finished:
+            self._generation.finish(End.DONE)
 
     async def write(self, data: bytes) -> None:
         if not self.push(data):
             await self.flush()
 
+    def finish(self) -> bool:
+        self._finished = True
+        if not self._pushed:
+            self._generation.finish(End.DONE)
+        return not self._pushed
+
     async def end(self) -> None:
-        await self.flush()
-        self._generation.finish(End.DONE)
+        if not self.finish():
+            await self.flush()
 
     def abort(self) -> None:
         self._generation.finish(End.BROKEN)

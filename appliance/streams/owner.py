@@ -18,7 +18,7 @@ from appliance.core.config.additions import StreamsConfig
 from appliance.core.parts import EVENTS
 from appliance.errors import Busy, ShuttingDown, UsageError
 from appliance.store.stream_files import RETRY, About, Stored, StreamFiles, check_folder, open_stream_files
-from appliance.streams.generation import LINES, End, Generation, Head, RingSink, never
+from appliance.streams.generation import LINES, End, Generation, Head, RingSink, never, nothing
 from appliance.trio_parts import Changed, beside, persist
 
 
@@ -130,13 +130,26 @@ class Streams:
         loading: Callable[[], bool] = never,
         interrupted: bytes = b"",
     ) -> Generation:
-        """Start ``work`` in a task of its own.
+        """`open`, and do ``work`` in a task of its own. ``work`` reports its errors to its sink, and raises none."""
+        generation = self.open(conversation, streams=streams, loading=loading, interrupted=interrupted)
+        self.start(generation, work)
+        return generation
 
-        The caller calls `Generation.pass_on`, and may leave that. ``work`` reports its errors to its sink, and raises
-        none. A stream of the same id is ended as soon as this one has a good answer, or none within a moment; a refusal
-        leaves it alone. ``streams``: the client asked for a stream, so the work continues without its client.
-        ``loading`` says whether the model is on its way; ``interrupted`` is the record that ends the stream if the
-        program ends first. Raises Busy and ShuttingDown.
+    def open(
+        self,
+        conversation: str,
+        *,
+        streams: bool = True,
+        loading: Callable[[], bool] = never,
+        interrupted: bytes = b"",
+    ) -> Generation:
+        """Make a generation, which somebody fills, and ends with `close` or `start`.
+
+        The caller calls `Generation.pass_on`, and may leave that, or `Generation.follow`. A stream of the same id is
+        ended as soon as this one has a good answer, or none within a moment; a refusal leaves it alone. ``streams``:
+        the client asked for a stream, so the work continues without its client. ``loading`` says whether the model is
+        on its way; ``interrupted`` is the record that ends the stream if the program ends first. Raises Busy and
+        ShuttingDown.
         """
         if self._nursery.cancel_scope.cancel_called:
             raise ShuttingDown
@@ -158,8 +171,20 @@ class Streams:
         self._live += 1
         if self._audience is not None:
             self._audience.begun(generation)
-        self._nursery.start_soon(self._run, entry, work)
         return generation
+
+    def start(self, generation: Generation, work: Work) -> None:
+        """Do ``work`` for it in a task, and close it then."""
+        self._nursery.start_soon(self._run, generation, work)
+
+    def close(self, generation: Generation, end: End = End.GIVEN_UP) -> None:
+        """Its work is over. ``end`` is how it ends if it has not."""
+        self._live -= 1
+        self._ended.wake()
+        if generation.end is None:
+            generation.cut(end, self._entries[generation].interrupted)
+        if generation not in self._streams:
+            self._lose(generation)
 
     def find(self, conversation: str) -> Generation | None:
         """Return the stream of this id; None also for one that has no head yet."""
@@ -193,6 +218,12 @@ class Streams:
         self._end(entry.before, End.STOPPED)
         self._end(entry, End.STOPPED)
         return True
+
+    def end_all(self) -> None:
+        """End what runs, with the record that says so."""
+        for generation, entry in list(self._entries.items()):
+            if generation.end is None:
+                generation.cut(End.SHUT_DOWN, entry.interrupted)
 
     async def wait_ended(self) -> None:
         """Wait until no generation runs, with or without its client."""
@@ -247,20 +278,18 @@ class Streams:
 
     # ---- tasks -------------------------------------------------------------------------------------------------------
 
-    async def _run(self, entry: _Entry, work: Work) -> None:
-        generation = entry.generation
-        end = End.SHUT_DOWN
+    async def _run(self, generation: Generation, work: Work) -> None:
+        scope, end = trio.CancelScope(), End.SHUT_DOWN
+        generation.cancel = scope.cancel
         try:
-            with generation.scope:
+            with scope:
+                if generation.end is not None:
+                    scope.cancel()  # before this task began
                 await work(RingSink(generation))
             end = End.GIVEN_UP
         finally:
-            self._live -= 1
-            self._ended.wake()
-            if generation.end is None:
-                generation.cut(end, entry.interrupted)
-            if generation not in self._streams:
-                self._lose(generation)
+            generation.cancel = nothing
+            self.close(generation, end)
 
     async def _take_over_later(self, entry: _Entry) -> None:
         await trio.sleep(TAKE_OVER_AFTER)
@@ -398,4 +427,7 @@ async def open_streams(
         if files is not None:
             nursery.start_soon(persist, "writing streams down", partial(files.write, streams.adopt_stored))
         nursery.start_soon(streams.expire)
-        yield streams
+        try:
+            yield streams
+        finally:
+            streams.end_all()

@@ -41,7 +41,7 @@ from appliance.core.parts import Headers, decoded, field
 from appliance.errors import ApplianceError, UpstreamFailed
 from appliance.platform.children import Children, describe_status, inherited_env
 from appliance.platform.process import Command, Ending, end, open_process
-from appliance.upstream.client import Address, ConnectFailed, Exchange, Response, address_of
+from appliance.upstream.client import Address, ConnectFailed, HttpAnswer, HttpCall, address_of
 
 
 class SessionLost(Exception):
@@ -368,7 +368,7 @@ class HttpSession:
         """Notify the server that the session is over, if there is one."""
         if self._session is not None:
             try:
-                async with Exchange(self._place.address, "DELETE", self._place.target, self._headers()):
+                async with HttpCall(self._place.address, "DELETE", self._place.target, self._headers()):
                     pass
             except ApplianceError:
                 pass  # it forgets the session in its own time
@@ -381,13 +381,13 @@ class HttpSession:
         self.ending.set()
         return SessionLost(why, unsent=unsent)
 
-    def _post(self, message: bytes) -> AbstractAsyncContextManager[Response]:
+    def _post(self, message: bytes) -> AbstractAsyncContextManager[HttpAnswer]:
         headers = [
             (b"Content-Type", b"application/json"),
             (b"Accept", b"application/json, text/event-stream"),
             *self._headers(),
         ]
-        return Exchange(self._place.address, "POST", self._place.target, headers, message)
+        return HttpCall(self._place.address, "POST", self._place.target, headers, message)
 
     def _headers(self) -> Headers:
         found = list(self._place.headers)
@@ -397,12 +397,12 @@ class HttpSession:
             found.append((b"MCP-Protocol-Version", self._agreed))
         return found
 
-    def _note_session(self, response: Response) -> None:
+    def _note_session(self, response: HttpAnswer) -> None:
         value = field(response.headers, SESSION)
         if value and len(value) <= MAX_SESSION_ID:
             self._session = value
 
-    async def _refused(self, response: Response) -> Answer:
+    async def _refused(self, response: HttpAnswer) -> Answer:
         """Return the error that it reports in JSON-RPC; any other refusal ends the session."""
         body = await response.read(MAX_REFUSAL)
         message = read_message(body)
@@ -413,7 +413,7 @@ class HttpSession:
         words = body[:200].decode(errors="replace").strip()
         raise self._lose(f"it answered with HTTP status {response.status}{f': {words}' if words else ''}")
 
-    async def _from_stream(self, response: Response) -> Answer:
+    async def _from_stream(self, response: HttpAnswer) -> Answer:
         decoder = Decoder(MAX_LINE)
         noise = 0
         while chunk := await response.receive():

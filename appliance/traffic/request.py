@@ -124,7 +124,13 @@ class Sink(Protocol):
         """`push`, and `flush` where it is needed."""
         ...
 
-    async def end(self) -> None: ...
+    def finish(self) -> bool:
+        """The answer is whole. False: `flush` has to be awaited, for the client's side has not taken all."""
+        ...
+
+    async def end(self) -> None:
+        """`finish`, and `flush` where it is needed."""
+        ...
 
     def abort(self) -> None:
         """Break the connection, so that nobody takes a torn answer for a whole one."""
@@ -168,16 +174,26 @@ class Passing:
         if not self.push(data):
             await self.inner.flush()
 
+    def finish(self) -> bool:
+        return self.inner.finish()
+
     async def end(self) -> None:
-        await self.inner.end()
+        if not self.finish():
+            await self.inner.flush()
 
     def abort(self) -> None:
         self.inner.abort()
 
 
-async def send_whole(sink: Sink, status: int, headers: Headers, content: bytes = b"") -> None:
-    """An answer that is there already; its length goes behind ``headers``."""
+def push_whole(sink: Sink, status: int, headers: Headers, content: bytes = b"") -> bool:
+    """An answer that is there already; its length goes behind ``headers``. As `Sink.finish`."""
     sink.start(status, (*headers, (b"Content-Length", b"%d" % len(content))))
     if content:
-        await sink.write(content)
-    await sink.end()
+        sink.push(content)
+    return sink.finish()
+
+
+async def send_whole(sink: Sink, status: int, headers: Headers, content: bytes = b"") -> None:
+    """`push_whole`, and `Sink.flush` where it is needed."""
+    if not push_whole(sink, status, headers, content):
+        await sink.flush()

@@ -8,6 +8,7 @@ from urllib.parse import SplitResult, quote, urlsplit
 
 from msgspec import Struct
 
+from appliance.core.bodies.http_message import HOP_BY_HOP
 from appliance.core.config.types import Timeouts
 from appliance.errors import UsageError
 
@@ -17,19 +18,6 @@ _PATH_SAFE = "/%:@!$&'()*+,;=~-._"
 
 Headers = Iterable[tuple[bytes, bytes]]
 
-HOP_BY_HOP = frozenset(
-    (
-        b"connection",
-        b"keep-alive",
-        b"proxy-authenticate",
-        b"proxy-authorization",
-        b"proxy-connection",
-        b"te",
-        b"trailer",
-        b"transfer-encoding",
-        b"upgrade",
-    )
-)
 OWN_TO_THIS_HOP = HOP_BY_HOP | {
     b"accept-encoding",
     b"authorization",

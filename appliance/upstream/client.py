@@ -1,21 +1,23 @@
 """HTTP/1.1 to model processes and peers: one request at a time on a connection, exact cancellation.
 
-Leaving `Exchange` before the end of the answer closes the socket at once, whatever the state of either side: that is
-the only way to tell llama-server that nobody wants the answer any more. With a `Pool` a connection whose answer ended
-in good order is used again.
+`HttpCall` asks for the program itself, which reads the answer at its own pace. `relay` has a client get the answer: it
+drives a `core.exchange.Exchange` from the task that calls it. If a task leaves either before the end of the answer, the
+socket is closed at once, whatever the state of either side: that is the only way to tell llama-server that nobody wants
+the answer any more. With a `Pool` a connection whose answer ended in good order is used again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+import math
 from typing import NamedTuple, Protocol
 
 import trio
+from msgspec import Struct
 
-from appliance.core.bodies.http_message import BodyError, HeadError, ResponseHead, body_of, read_response, write_request
+from appliance.core.bodies.http_message import Body, BodyError, HeadError, write_request
+from appliance.core.exchange import AnswerHead, Client, Exchange, RelayOptions, Stale, State, take_head
 from appliance.errors import UpstreamFailed
-from appliance.upstream.address import HOP_BY_HOP, Address
+from appliance.upstream.address import Address
 from appliance.upstream.address import Headers as Headers
 from appliance.upstream.address import address_of as address_of
 from appliance.upstream.address import forwardable_to_peer as forwardable_to_peer
@@ -25,9 +27,6 @@ from appliance.upstream.pool import Pool
 
 SEND_AT_ONCE = 1 << 16
 """Bytes of body up to which head and body leave in one piece."""
-MAX_HEAD = 1 << 16
-"""Largest response head accepted; llama-server's is a few hundred bytes."""
-SWITCHING = 101
 
 
 class Progress(Protocol):
@@ -40,37 +39,245 @@ class Progress(Protocol):
         ...
 
 
-class Response:
-    """A response whose head has arrived. ``headers`` keep their case; hop-by-hop ones are gone."""
+class Outgoing(Struct, frozen=True):
+    """One request to a server. ``headers`` hold none of `OWN_TO_THIS_HOP`; those for a peer went through
+    `forwardable_to_peer`. A ``pool`` has connections to use, and gets this one back.
+    """
 
-    def __init__(
-        self,
-        address: Address,
-        wire: Wire,
-        method: str,
-        head: ResponseHead,
-        begun: bytes,
-        progress: Progress | None = None,
-    ) -> None:
-        self._address = address
-        self._progress = progress
+    address: Address
+    method: str
+    target: str
+    headers: Headers = ()
+    body: bytes = b""
+    pool: Pool | None = None
+    progress: Progress | None = None
+
+    def head(self) -> bytes:
+        """Raises UpstreamFailed for one that cannot be sent: something in it came from another server."""
+        try:
+            return _head(self.address, self.method, self.target, self.headers, self.body, stays=self.kept is not None)
+        except HeadError as cause:  # a token, a session's id, a redirection
+            raise UpstreamFailed(self.address.label, f"it cannot be asked: {cause}") from None
+
+    @property
+    def kept(self) -> Pool | None:
+        """The pool, where such connections are kept: those with TLS are not."""
+        return None if self.address.tls else self.pool
+
+    def take(self) -> PlainWire | None:
+        """A connection that waits in the pool."""
+        return self.kept.take(self.address) if self.kept is not None else None
+
+    async def connect(self) -> Wire:
+        """A new connection. Raises ConnectFailed and Busy."""
+        return await connect(self.address, self.pool.poller if self.pool is not None else None)
+
+    def give(self, wire: Wire, *, reusable: bool) -> None:
+        """It is not needed any more."""
+        if reusable and self.kept is not None and isinstance(wire, PlainWire):
+            self.kept.give(self.address, wire)
+        else:
+            wire.close()
+
+
+# ---- for a client ----------------------------------------------------------------------------------------------------
+
+
+class Flushing(Client, Protocol):
+    """A client's side that a task can wait for."""
+
+    async def flush(self) -> None:
+        """Return when the client has taken all that it was given."""
+        ...
+
+
+class Hooks(Protocol):
+    """Calls of `relay` to its caller."""
+
+    def began(self, exchange: Exchange) -> None:
+        """The request is on its way, for the first time or again on a new connection."""
+        ...
+
+    async def answering(self) -> None:
+        """The head of the answer is here; the client gets it when this returns."""
+        ...
+
+
+async def relay(outgoing: Outgoing, options: RelayOptions, client: Flushing, hooks: Hooks | None = None) -> None:
+    """Send a request, and have ``client`` get the answer; return when it has taken all.
+
+    Raises ConnectFailed while no byte of the request has left, UpstreamFailed for a connection that broke later and for
+    anything that is not HTTP, Busy when this process or the system has no sockets left, and what ``client`` raises. A
+    broken event stream is cut where its last record ended, so that an error record can follow. There is no time limit
+    but those of the address.
+    """
+    head, wire = outgoing.head(), outgoing.take()
+    try:
+        if wire is not None:
+            try:
+                await _Driver(outgoing, wire, client, hooks).run(head, options, reused=True)
+                return
+            except Stale:
+                pass  # it was closed in the very moment in which it was taken
+        await _Driver(outgoing, await outgoing.connect(), client, hooks).run(head, options, reused=False)
+    except OSError as cause:
+        raise failure(outgoing.address, "it broke the connection", cause) from None
+
+
+class _Driver:
+    """The `Io` of one exchange for the task that waits for it; see `core.exchange`."""
+
+    def __init__(self, outgoing: Outgoing, wire: Wire, client: Flushing, hooks: Hooks | None) -> None:
+        self._outgoing = outgoing
         self._wire = wire
-        self._begun = begun
-        self._body = body_of(method, head.status, head.headers)
+        self._listens = wire if isinstance(wire, PlainWire) and wire.listens else None
+        self._client = client
+        self._hooks = hooks
+        self._exchange: Exchange | None = None  # until it is over
+        self._failure: Exception | None = None
+        self._head_waits = False
+        self._full = False
+        self._news = trio.Event()
+        self._patience = trio.CancelScope()  # until the head is here
+
+    async def run(self, head: bytes, options: RelayOptions, *, reused: bool) -> None:
+        """Raises what the exchange fails with."""
+        outgoing, exchange = self._outgoing, Exchange(options, self._client, self, reused=reused)
+        self._exchange = exchange
+        if self._hooks is not None:
+            self._hooks.began(exchange)
+        if outgoing.progress is not None:
+            outgoing.progress.connected()
+        limit = outgoing.address.header_timeout
+        try:
+            with trio.move_on_after(math.inf if limit is None else limit) as self._patience:
+                await self._send(head, outgoing.body)
+                while exchange.state is not State.OVER:
+                    if self._head_waits and self._hooks is not None:
+                        self._head_waits = False
+                        await self._hooks.answering()
+                        exchange.on_client_drained()
+                    elif self._full:
+                        self._full = False
+                        await self._client.flush()
+                        exchange.on_client_drained()
+                    elif self._listens is not None:
+                        await self._news.wait()
+                        self._news = trio.Event()
+                    else:
+                        await self._receive(exchange)
+            if self._patience.cancelled_caught:
+                why = f"its answer did not begin within {limit:g} s (timeouts.responseHeader)"
+                raise UpstreamFailed(outgoing.address.label, why)
+        except Exception as error:
+            exchange.cancel(error)
+            raise
+        finally:
+            exchange.cancel(GONE)  # where this task was cancelled
+        if self._failure is not None:
+            try:
+                raise self._failure
+            finally:
+                self._failure = None  # its traceback leads back here: both would stay until Python looks for cycles
+
+    async def _send(self, head: bytes, body: bytes) -> None:
+        pieces = (head + body,) if len(body) <= SEND_AT_ONCE else (head, body)
+        if self._listens is not None:
+            for piece in pieces:
+                self._listens.push(piece)
+            self._hear()
+            return
+        try:
+            for piece in pieces:
+                await self._wire.send(piece)
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # it stopped reading: its answer, or the lack of one, is read next and tells why
+
+    async def _receive(self, exchange: Exchange) -> None:
+        try:
+            data = await self._wire.receive()
+        except OSError:
+            exchange.on_engine_ended(broken=True)
+            return
+        self._note(exchange)
+        if data:
+            exchange.on_engine_bytes(data)
+        else:
+            exchange.on_engine_ended()
+
+    def _hear(self) -> None:
+        assert self._listens is not None
+        assert self._exchange is not None
+        heard = self._exchange.on_engine_bytes if self._outgoing.progress is None else self._heard
+        self._listens.listen(heard, self._ended)
+
+    def _heard(self, data: bytes) -> bool:
+        if self._exchange is None:
+            return False
+        self._note(self._exchange)
+        return self._exchange.on_engine_bytes(data)
+
+    def _note(self, exchange: Exchange) -> None:
+        if self._outgoing.progress is not None and exchange.state is not State.HEAD:
+            self._outgoing.progress.received()
+
+    def _ended(self) -> None:
+        assert self._listens is not None
+        if self._exchange is not None:
+            self._exchange.on_engine_ended(broken=self._listens.broken)
+
+    # ---- as `core.exchange.Io` ---------------------------------------------------------------------------------------
+
+    def answering(self) -> bool:
+        self._patience.deadline = math.inf
+        self._head_waits = self._hooks is not None
+        self._news.set()
+        return not self._head_waits
+
+    def pause(self) -> None:
+        self._full = True
+        if self._listens is not None:
+            self._listens.silence()
+        self._news.set()
+
+    def resume(self) -> None:
+        if self._listens is not None:
+            self._hear()
+
+    def release(self, *, reusable: bool, failure: Exception | None = None) -> None:
+        if self._listens is not None:
+            self._listens.silence()
+        self._outgoing.give(self._wire, reusable=reusable)
+
+    def done(self, failure: Exception | None) -> None:
+        self._exchange, self._failure = None, failure
+        self._news.set()
+
+
+class Gone(Exception):
+    """The task that relayed an answer was cancelled."""
+
+
+GONE = Gone()
+
+
+# ---- for the program itself ------------------------------------------------------------------------------------------
+
+
+class HttpAnswer:
+    """An answer whose head has arrived, read by the task that asked."""
+
+    def __init__(self, address: Address, wire: Wire, method: str, head: AnswerHead, begun: bytes) -> None:
+        """Raises BodyError."""
         self.status = head.status
-        self.received = 0
-        """Bytes behind the head so far, however they are framed."""
-        self.headers: list[tuple[bytes, bytes]] = []
-        self.streaming = False
-        self._stays = head.version == b"1.1"
-        for header in head.headers:
-            name = header[0].lower()
-            if name not in HOP_BY_HOP:
-                self.headers.append(header)
-                if name == b"content-type" and header[1].startswith(b"text/event-stream"):
-                    self.streaming = True
-            elif name == b"connection" and b"close" in header[1].lower():
-                self._stays = False
+        self.headers = head.headers
+        """Names keep their case; hop-by-hop ones are gone."""
+        self.streaming = head.streaming
+        self._label = address.label
+        self._wire = wire
+        self._stays = head.stays
+        self._begun = begun
+        self._body: Body = head.body(method)
 
     @property
     def reusable(self) -> bool:
@@ -87,61 +294,16 @@ class Response:
                     return content
             while not body.complete:
                 data = await self._wire.receive()
-                self.received += len(data)
-                if self._progress is not None:
-                    self._progress.received()
                 if not data:
+                    self._stays = False
                     body.end()
                 elif content := body.feed(data):
                     return content
             return b""
         except BodyError as cause:
-            raise self._garbled(cause) from None
+            raise UpstreamFailed(self._label, f"its answer ended early or is garbled: {cause}") from None
         except OSError:
-            raise UpstreamFailed(self._address.label, "it broke the connection") from None
-
-    @property
-    def complete(self) -> bool:
-        """The body has ended."""
-        return self._body.complete
-
-    async def each(self, take: Callable[[bytes], bool]) -> bool:
-        """Call ``take`` with the bytes of the body as they come; True when that was all of it.
-
-        ``take`` never waits; where it returns False, so does this, for the caller to wait for what ``take`` lacks and
-        call again. Raises as `receive`, and what ``take`` raises.
-        """
-        try:
-            if self._begun:
-                begun, self._begun = self._begun, b""
-                if not self.hear(take, begun):
-                    return self._body.complete
-            if not self._body.complete:
-                await self._wire.each(partial(self._hear_watched if self._progress is not None else self.hear, take))
-        except OSError:
-            raise UpstreamFailed(self._address.label, "it broke the connection") from None
-        return self._body.complete
-
-    def hear(self, take: Callable[[bytes], bool], data: bytes) -> bool:
-        """Bytes from the wire, b"" at its end: ``take`` gets those of the body. True while it goes on.
-
-        False: it is `complete`, or ``take`` returned False. Raises UpstreamFailed when it is cut short or garbled.
-        """
-        body = self._body
-        self.received += len(data)
-        try:
-            if not data:
-                body.end()
-                return False
-            content = body.feed(data)
-        except BodyError as cause:
-            raise self._garbled(cause) from None
-        return (not content or take(content)) and not body.complete
-
-    def _hear_watched(self, take: Callable[[bytes], bool], data: bytes) -> bool:
-        assert self._progress is not None
-        self._progress.received()
-        return self.hear(take, data)
+            raise UpstreamFailed(self._label, "it broke the connection") from None
 
     async def read(self, limit: int) -> bytes:
         """The whole body; UpstreamFailed when it is longer than ``limit`` bytes."""
@@ -149,54 +311,14 @@ class Response:
         while chunk := await self.receive():
             body += chunk
             if len(body) > limit:
-                raise UpstreamFailed(self._address.label, f"its answer is longer than {limit} bytes")
+                raise UpstreamFailed(self._label, f"its answer is longer than {limit} bytes")
         return bytes(body)
 
-    def _garbled(self, cause: BodyError) -> UpstreamFailed:
-        return UpstreamFailed(self._address.label, f"its answer ended early or is garbled: {cause}")
 
+class HttpCall:
+    """``async with`` sends one request and gives the `HttpAnswer` as soon as its head is here.
 
-class Begun:
-    """An exchange on a wire that nothing has been awaited for yet: see `Exchange`.
-
-    ``unsent`` is left of the request, ``received`` has come of the answer's head; ``response`` is there once that has.
-    ``reused``: the wire has carried another request before.
-    """
-
-    __slots__ = ("received", "response", "reused", "unsent", "wire")
-
-    def __init__(self, wire: PlainWire, unsent: bytes, *, reused: bool) -> None:
-        self.wire = wire
-        self.reused = reused
-        self.unsent = unsent
-        self.received = b""
-        self.response: Response | None = None
-
-    def hear_head(self, data: bytes) -> tuple[ResponseHead, bytes] | None:
-        """More of the answer: its head, when that is whole, and what came behind it.
-
-        Raises HeadError, also for one that is not final: `read_head` reads on. Whatever happens, ``received`` has all.
-        """
-        self.received = received = self.received + data if self.received else data
-        end = received.find(b"\r\n\r\n") + 4
-        if end < 4:
-            if len(received) > MAX_HEAD:
-                raise HeadError("its head is too long")
-            return None
-        head = read_response(received[:end])
-        if head.status < 200:
-            raise HeadError("it is not final")
-        return head, received[end:]
-
-
-class Exchange:
-    """``async with`` sends one request and gives the `Response` as soon as its head is here.
-
-    ``headers`` hold none of `OWN_TO_THIS_HOP`; those for a peer went through `forwardable_to_peer`. Raises
-    ConnectFailed while no byte of the request has left, UpstreamFailed for a connection that broke later and for
-    anything that is not HTTP, Busy when this process or the system has no sockets left. There is no time limit but
-    those of the address: put a cancel scope around it. ``progress`` hears how far it is. ``pool`` has connections to
-    use, and gets this one back. ``begun`` goes on with what has been sent on a wire, and takes that over.
+    Raises as `relay`. There is no time limit but those of the address: put a cancel scope around it.
     """
 
     def __init__(
@@ -207,47 +329,28 @@ class Exchange:
         headers: Headers = (),
         body: bytes = b"",
         *,
-        progress: Progress | None = None,
         pool: Pool | None = None,
-        begun: Begun | None = None,
     ) -> None:
-        self._address = address
-        self._begun = begun
-        self._method = method
-        self._body = body
-        self._progress = progress
-        self._pool = None if address.tls else pool
+        self._outgoing = Outgoing(address, method, target, headers, body, pool)
+        self._head = self._outgoing.head()
         self._wire: Wire | None = None
-        self._response: Response | None = None
-        try:
-            self._head = _head(address, method, target, headers, body, stays=self._pool is not None)
-        except HeadError as cause:  # in what another server gave out: a token, a session's id, a redirection
-            raise UpstreamFailed(address.label, f"it cannot be asked: {cause}") from None
+        self._answer: HttpAnswer | None = None
 
-    async def __aenter__(self) -> Response:
-        address, pool, begun = self._address, self._pool, self._begun
-        wire: Wire | None = begun.wire if begun is not None else pool.take(address) if pool is not None else None
-        used_before = begun.reused if begun is not None else wire is not None
+    async def __aenter__(self) -> HttpAnswer:
+        outgoing = self._outgoing
+        address = outgoing.address
+        self._wire = used = outgoing.take()
         try:
-            self._wire = wire = wire or await connect(address, pool.poller if pool is not None else None)
-            if begun is not None and begun.response is not None:
-                self._response = begun.response
-                return begun.response
-            if self._progress is not None:
-                self._progress.connected()
-            if begun is not None:
-                found = await _ask(wire, address, begun.unsent, b"", received=begun.received, quiet=used_before)
-            else:
-                found = await _ask(wire, address, self._head, self._body, quiet=used_before)
-            if found is None and used_before and pool is not None:
-                # It was closed in the very moment in which it was taken: no byte of an answer has come.
-                wire.close()
-                self._wire = wire = await connect(address, pool.poller)
-                found = await _ask(wire, address, self._head, self._body)
+            wire = self._wire = self._wire or await outgoing.connect()
+            found = await self._ask(wire, quiet=used is not None)
+            if found is None and used is not None:  # it was closed in the very moment in which it was taken
+                used.close()
+                wire = self._wire = await outgoing.connect()
+                found = await self._ask(wire, quiet=False)
             if found is None:
                 raise UpstreamFailed(address.label, "it closed the connection without an answer")
-            self._response = Response(address, wire, self._method, found.head, found.rest, self._progress)
-            return self._response
+            self._answer = HttpAnswer(address, wire, outgoing.method, found.head, found.rest)
+            return self._answer
         except BaseException as error:
             if self._wire is not None:
                 self._wire.close()
@@ -260,16 +363,69 @@ class Exchange:
                     raise
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        wire, response = self._wire, self._response
-        good = kind is None and response is not None and response.reusable
-        if good and self._pool is not None and isinstance(wire, PlainWire):
-            self._pool.give(self._address, wire)
-        elif wire is not None:
-            wire.close()
+        if self._wire is not None:
+            whole = kind is None and self._answer is not None and self._answer.reusable
+            self._outgoing.give(self._wire, reusable=whole)
+
+    async def _ask(self, wire: Wire, *, quiet: bool) -> Found | None:
+        """Send the request and read the head of its answer; None when the connection is closed before it.
+
+        Raises HeadError, OSError and UpstreamFailed. ``quiet``: a connection that breaks first counts as closed.
+        """
+        address, body = self._outgoing.address, self._outgoing.body
+        try:
+            if len(body) > SEND_AT_ONCE:
+                await wire.send(self._head)
+                await wire.send(body)
+            else:
+                await wire.send(self._head + body)
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # it stopped reading: its answer, or the lack of one, is read next and tells why
+        try:
+            if address.header_timeout is None:
+                return await read_head(wire)
+            with trio.move_on_after(address.header_timeout):
+                return await read_head(wire)
+        except ConnectionError:
+            if quiet:
+                return None
+            raise
+        why = f"its answer did not begin within {address.header_timeout:g} s (timeouts.responseHeader)"
+        raise UpstreamFailed(address.label, why)
+
+
+class Found(NamedTuple):
+    """A final head, its bytes, and what came after it."""
+
+    head: AnswerHead
+    raw: bytes
+    rest: bytes
+
+
+async def read_head(wire: Wire, *, upgrade: bool = False) -> Found | None:
+    """The final head, which may be a 101 after an ``upgrade``; None when the connection is closed before it.
+
+    Raises HeadError and OSError.
+    """
+    received = b""
+    while data := await wire.receive():
+        received += data
+        head, rest = take_head(received, upgrade=upgrade)
+        if head is not None:
+            end = len(received) - len(rest)
+            interim = received.rfind(b"\r\n\r\n", 0, end - 4)
+            return Found(head, received[interim + 4 if interim >= 0 else 0 : end], rest)
+        received = rest
+    if received:
+        raise HeadError("it ends in the middle of the head")
+    return None
+
+
+# ---- heads of requests -----------------------------------------------------------------------------------------------
 
 
 def split_head(address: Address, method: str, target: str, headers: Headers) -> tuple[bytes, bytes] | None:
-    """The head of an `Exchange`: the body's length goes between the two parts. None for one that cannot be sent."""
+    """The head of a request: the body's length goes between the two parts. None for one that cannot be sent."""
     mark = b"\r\nContent-Length: "
     try:
         head = _head(address, method, target, headers, b"?", stays=True)
@@ -294,65 +450,3 @@ def _head(address: Address, method: str, target: str, headers: Headers, body: by
     if body or method not in ("GET", "HEAD"):
         own.append((b"Content-Length", b"%d" % len(body)))
     return write_request(method, address.target(target), [*own, *headers])
-
-
-async def _ask(
-    wire: Wire, address: Address, head: bytes, body: bytes, *, received: bytes = b"", quiet: bool = False
-) -> Found | None:
-    """Send the request and read the head of its answer; None when the connection is closed before it.
-
-    Raises HeadError, OSError and UpstreamFailed. ``quiet``: a connection that breaks first counts as closed.
-    """
-    try:
-        if len(body) > SEND_AT_ONCE:
-            await wire.send(head)
-            await wire.send(body)
-        else:
-            await wire.send(head + body)
-    except (BrokenPipeError, ConnectionResetError):
-        pass  # it stopped reading: its answer, or the lack of one, is read next and tells why
-    try:
-        if address.header_timeout is None:
-            return await read_head(wire, received)
-        return await _read_head_in_time(wire, address, address.header_timeout)
-    except ConnectionError:
-        if quiet:
-            return None
-        raise
-
-
-class Found(NamedTuple):
-    """A final head, its bytes, and what came after it."""
-
-    head: ResponseHead
-    raw: bytes
-    rest: bytes
-
-
-async def _read_head_in_time(wire: Wire, address: Address, seconds: float) -> Found | None:
-    with trio.move_on_after(seconds):
-        return await read_head(wire)
-    why = f"its answer did not begin within {seconds:g} s (timeouts.responseHeader)"
-    raise UpstreamFailed(address.label, why)
-
-
-async def read_head(wire: Wire, received: bytes = b"", *, upgrade: bool = False) -> Found | None:
-    """The final head, which may be a 101 after an ``upgrade``; None when the connection is closed before it.
-
-    ``received`` has come already. Raises HeadError and OSError.
-    """
-    while True:
-        while (end := received.find(b"\r\n\r\n")) >= 0:
-            raw, received = received[: end + 4], received[end + 4 :]
-            head = read_response(raw)
-            if head.status >= 200 or (upgrade and head.status == SWITCHING):
-                return Found(head, raw, received)
-        if len(received) > MAX_HEAD:
-            raise HeadError("its head is too long")
-        data = await wire.receive()
-        if not data:
-            break
-        received += data
-    if received:
-        raise HeadError("it ends in the middle of the head")
-    return None

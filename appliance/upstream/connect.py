@@ -11,7 +11,7 @@ import os
 import socket
 import ssl
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import cache, lru_cache
 from ipaddress import ip_address
 from pathlib import Path
@@ -40,19 +40,9 @@ class Wire(Protocol):
         """Return the bytes that have come, b"" at the end."""
         ...
 
-    def each(self, heard: Callable[[bytes], bool]) -> Awaitable[object]:
-        """Call ``heard`` with all that comes, b"" at the end, until it returns False; raises what it raises."""
-        ...
-
     def close(self) -> None:
         """At once, whatever is under way; whoever waits in `send` or `receive` learns of it as an OSError."""
         ...
-
-
-async def each_received(wire: Wire, heard: Callable[[bytes], bool]) -> None:
-    """`Wire.each` in the task that waits, for a wire that no poller knows."""
-    while heard(data := await wire.receive()) and data:
-        pass
 
 
 class PlainWire:
@@ -63,6 +53,7 @@ class PlainWire:
         self._fd = sock.fileno()
         """Waiting on the number costs less than on the socket; -1 once that is closed."""
         self._receiver = poller.receiver(sock) if poller is not None else None
+        self._unsent = b""  # of what was pushed
 
     async def send(self, data: bytes) -> None:
         rest = memoryview(data)
@@ -75,13 +66,25 @@ class PlainWire:
                 except trio.ClosedResourceError:
                     raise _closed() from None
 
-    def push(self, data: bytes) -> bytes:
-        """Send what the system takes at once, and return the rest. Raises OSError."""
+    def push(self, data: bytes) -> None:
+        """Send what the system takes at once, and the rest as it takes it; only with a poller.
+
+        A server that stops reading breaks nothing here: its answer, or the lack of one, comes next and tells why.
+        """
+        assert self._receiver is not None
+        rest = memoryview(self._unsent + data if self._unsent else data)
+        self._unsent = b""
         try:
-            sent = self._sock.send(data)
+            while rest:
+                rest = rest[self._sock.send(rest) :]
         except BlockingIOError:
-            return data
-        return data[sent:]
+            self._unsent = bytes(rest)
+            self._receiver.when_room(self._push_rest)
+        except OSError:
+            pass
+
+    def _push_rest(self) -> None:
+        self.push(b"")
 
     async def receive(self) -> bytes:
         try:
@@ -91,16 +94,15 @@ class PlainWire:
         except trio.ClosedResourceError:
             raise _closed() from None
 
-    def each(self, heard: Callable[[bytes], bool]) -> Awaitable[object]:
-        """See `Wire`; no coroutine of its own, since each streamed chunk would pass through it."""
-        if self._fd < 0:
-            raise _closed()
-        return each_received(self, heard) if self._receiver is None else self._receiver.each(heard)
+    @property
+    def listens(self) -> bool:
+        """It has a poller: bytes can be heard without a task."""
+        return Poller.listens and self._receiver is not None
 
-    def listen(self, heard: Callable[[bytes], bool]) -> None:
-        """See `Receiver.listen`; only with a poller."""
+    def listen(self, heard: Callable[[bytes], bool], ended: Callable[[], None]) -> None:
+        """See `Receiver.listen`; only where it `listens`."""
         assert self._receiver is not None
-        self._receiver.listen(heard)
+        self._receiver.listen(heard, ended)
 
     @property
     def broken(self) -> bool:
@@ -108,8 +110,8 @@ class PlainWire:
         return self._receiver is not None and self._receiver.broken
 
     def is_quiet(self) -> bool:
-        """Nothing has come that nobody has received."""
-        return self._receiver is None or self._receiver.is_quiet()
+        """Nothing has come that nobody has received, and all has left that was pushed."""
+        return not self._unsent and (self._receiver is None or self._receiver.is_quiet())
 
     def silence(self) -> None:
         """End `listen`. Twice is once."""
@@ -177,9 +179,6 @@ class TlsWire:
             return bytes(await self._stream.receive_some(RECEIVE_SIZE))
         except (trio.BrokenResourceError, trio.ClosedResourceError) as cause:
             raise _broken(cause) from None
-
-    async def each(self, heard: Callable[[bytes], bool]) -> None:
-        await each_received(self, heard)
 
     def close(self) -> None:
         self._stream.transport_stream.socket.close()
@@ -260,15 +259,14 @@ def connect_now(address: Address, poller: Poller) -> PlainWire | None:
     """Connect to a server on this machine, which needs no waiting. None where it cannot be done so: `connect` does it,
     or says why not.
     """
-    fixed = (address.resolved,) if address.resolved is not None else _fixed(address.host)
-    if address.tls or len(fixed) != 1 or not ip_address(fixed[0]).is_loopback:
+    if (host := _here(address)) is None:
         return None
     try:
-        sock = socket.socket(socket.AF_INET6 if ":" in fixed[0] else socket.AF_INET)
+        sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError:
         return None
     try:
-        if _begin(sock, fixed[0], address.port) in UNDER_WAY and _is_connected(sock):
+        if _begin(sock, host, address.port) in UNDER_WAY and _is_connected(sock):
             if address.keepalive is not None:
                 _keep_alive(sock, address.keepalive)
             return PlainWire(sock, poller)
@@ -276,6 +274,16 @@ def connect_now(address: Address, poller: Poller) -> PlainWire | None:
         pass
     sock.close()
     return None
+
+
+def is_here(address: Address) -> bool:
+    """A server on this machine: where `connect_now` gives nothing, it takes no connections."""
+    return _here(address) is not None
+
+
+def _here(address: Address) -> str | None:
+    fixed = (address.resolved,) if address.resolved is not None else _fixed(address.host)
+    return fixed[0] if not address.tls and len(fixed) == 1 and ip_address(fixed[0]).is_loopback else None
 
 
 async def _connect(address: Address) -> socket.socket:

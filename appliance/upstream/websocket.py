@@ -10,9 +10,10 @@ import trio
 from msgspec import Struct
 
 from appliance.core.bodies.http_message import BodyError, HeadError
+from appliance.core.exchange import SWITCHING
 from appliance.errors import UpstreamFailed
 from appliance.upstream.address import Address, Headers
-from appliance.upstream.client import SWITCHING, Response, own_headers, read_head
+from appliance.upstream.client import HttpAnswer, own_headers, read_head
 from appliance.upstream.connect import Wire, connect
 
 if TYPE_CHECKING:
@@ -90,10 +91,10 @@ class UpstreamWebsocket(Websocket):
 @asynccontextmanager
 async def open_upstream_websocket(
     address: Address, target: str, headers: Headers = (), subprotocols: Sequence[str] = ()
-) -> AsyncGenerator[UpstreamWebsocket | Response]:
+) -> AsyncGenerator[UpstreamWebsocket | HttpAnswer]:
     """Ask for a websocket and yield it, or else the server's answer that says why there is none.
 
-    ``headers``: see `Exchange`. Raises what `Exchange` raises.
+    ``headers``: see `Outgoing`. Raises what `HttpCall` raises.
     Leaving closes the connection at once; a goodbye is the caller's.
     """
     wire = await connect(address)
@@ -121,7 +122,7 @@ async def _shake_hands(
     target: str,
     headers: Headers,
     subprotocols: Sequence[str],
-) -> UpstreamWebsocket | Response:
+) -> UpstreamWebsocket | HttpAnswer:
     # With all of importlib.metadata and email, for servers that have no websockets to join.
     from trio_websocket import ConnectionClosed, wrap_client_stream
 
@@ -143,7 +144,7 @@ async def _shake_hands(
         stream.is_open = True
         return UpstreamWebsocket(connection, ConnectionClosed)
     match stream.outcome:
-        case Response():
+        case HttpAnswer():
             return stream.outcome
         case None:
             raise UpstreamFailed(address.label, f"it did not answer the websocket's handshake within {seconds:g} s")
@@ -173,7 +174,7 @@ class _Stream(trio.abc.Stream):
         self._answered = False
         self.stop: Callable[[], object] = lambda: None
         self.is_open = False
-        self.outcome: Response | UpstreamFailed | None = None
+        self.outcome: HttpAnswer | UpstreamFailed | None = None
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         try:
@@ -195,7 +196,7 @@ class _Stream(trio.abc.Stream):
             elif found.head.status == SWITCHING:
                 return found.raw + found.rest
             else:
-                self.outcome = Response(self._address, self._wire, "GET", found.head, found.rest)
+                self.outcome = HttpAnswer(self._address, self._wire, "GET", found.head, found.rest)
         except (HeadError, BodyError) as cause:
             self._fail(f"its answer is not HTTP ({cause})")
         except OSError:

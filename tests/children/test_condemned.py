@@ -14,7 +14,7 @@ from appliance.core.settings import FleetSettings
 from appliance.engines.found import Engine
 from appliance.errors import UpstreamFailed
 from appliance.fleet.owner import Fleet, open_fleet
-from appliance.upstream.client import Exchange
+from appliance.upstream.client import HttpCall
 
 HANG = b'{"messages":[],"stream":true,"fake":{"stall_after_tokens":2}}'
 
@@ -37,7 +37,7 @@ async def test_its_users_are_cut_off_and_who_comes_next_is_served(engine: Engine
 
     async def hang(fleet: Fleet, *, task_status: trio.TaskStatus[int]) -> None:
         async with fleet.lease(model) as address:
-            async with Exchange(address, "POST", "/v1/chat/completions", (), HANG) as response:
+            async with HttpCall(address, "POST", "/v1/chat/completions", (), HANG) as response:
                 await response.receive()
                 task_status.started(pid_of(fleet))
                 with pytest.raises(UpstreamFailed):

@@ -22,7 +22,7 @@ from appliance.errors import Busy, ModelFailedToStart, ModelUnloaded, ShuttingDo
 from appliance.fleet.lease import Place
 from appliance.fleet.owner import Fleet, open_fleet
 from appliance.fleet.status import Observer
-from appliance.upstream.client import Address, Exchange
+from appliance.upstream.client import Address, HttpCall
 
 FAKE = Path(__file__).parents[1] / "fakes" / "llama_server.py"
 JSON = ((b"Content-Type", b"application/json"),)
@@ -74,7 +74,7 @@ class Waits:
 
 
 async def ask(address: Address, body: bytes = b'{"messages":[]}') -> bytes:
-    async with Exchange(address, "POST", "/v1/chat/completions", JSON, body) as response:
+    async with HttpCall(address, "POST", "/v1/chat/completions", JSON, body) as response:
         assert response.status == 200
         return await response.read(1 << 20)
 
@@ -161,7 +161,7 @@ async def test_the_end_of_a_process_is_waited_for_however_often_it_is_used(world
 async def test_a_child_lets_nobody_else_in(world: World) -> None:
     async with world.fleet() as fleet, fleet.lease(world.model("a")) as address:
         stranger = Address(address.host, address.port, "wrong", "a")
-        async with Exchange(stranger, "POST", "/v1/chat/completions", JSON, b"{}") as response:
+        async with HttpCall(stranger, "POST", "/v1/chat/completions", JSON, b"{}") as response:
             assert response.status == 401
         assert address.key not in fleet.status()[0].argv
 

@@ -16,7 +16,7 @@ from appliance.core.settings import FleetSettings
 from appliance.engines.found import Engine
 from appliance.errors import EngineNotFound, ModelFailedToStart, UpstreamFailed
 from appliance.fleet.owner import Fleet, open_fleet
-from appliance.upstream.client import Address, Exchange
+from appliance.upstream.client import Address, HttpCall
 
 FAKE = Path(__file__).parents[1] / "fakes" / "llama_server.py"
 JSON = ((b"Content-Type", b"application/json"),)
@@ -75,7 +75,7 @@ def model(tmp_path: Path) -> Model:
 
 
 async def read_all(address: Address) -> bytes:
-    async with Exchange(address, "POST", "/v1/chat/completions", JSON, ASK) as response:
+    async with HttpCall(address, "POST", "/v1/chat/completions", JSON, ASK) as response:
         return await response.read(1 << 20)
 
 

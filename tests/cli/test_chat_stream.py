@@ -16,16 +16,16 @@ from appliance.core.settings import FleetSettings
 from appliance.engines.found import Engine
 from appliance.errors import UpstreamFailed
 from appliance.fleet.owner import Fleet, open_fleet
-from appliance.upstream.client import Exchange, Response
+from appliance.upstream.client import HttpAnswer, HttpCall
 
 REQUEST = ChatRequest(model="m", messages=(Message(role="user", content="Tell me a story."),))
 
 
 @asynccontextmanager
-async def ask(fleet: Fleet, model: Model, body: bytes) -> AsyncGenerator[Response]:
+async def ask(fleet: Fleet, model: Model, body: bytes) -> AsyncGenerator[HttpAnswer]:
     async with (
         fleet.lease(model) as address,
-        Exchange(address, "POST", CHAT_PATH, [(b"Content-Type", b"application/json")], body) as response,
+        HttpCall(address, "POST", CHAT_PATH, [(b"Content-Type", b"application/json")], body) as response,
     ):
         yield response
 

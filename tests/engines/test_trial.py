@@ -17,7 +17,7 @@ from waiting import SOON
 from appliance.engines.found import Engine
 from appliance.engines.trial import FIRST_LINES, LAST_LINES, MAX_LINE, TrialFailed, open_trial
 from appliance.platform.children import open_children
-from appliance.upstream.client import Exchange
+from appliance.upstream.client import HttpCall
 
 CARD = ("--device", "CUDA0")
 GPU = (Listed(name="CUDA0", pci="0000:01:00.0"),)
@@ -67,7 +67,7 @@ async def test_it_asks_for_a_key_that_nobody_else_has(fake_engine: Path, fake_mo
         assert trial.address.key != other.address.key
         assert trial.address.port != other.address.port
         stranger = structs.replace(trial.address, key=other.address.key)
-        async with Exchange(stranger, "GET", "/v1/models") as response:
+        async with HttpCall(stranger, "GET", "/v1/models") as response:
             assert response.status == 401
 
 

@@ -42,7 +42,7 @@ from appliance.http.control import cors_proxy, own_routes, tool_routes
 from appliance.http.control.app import create_app
 from appliance.http.control.edge_routes import ONE_MODEL, EdgeRoutes
 from appliance.http.control.file_routes import FileRoutes
-from appliance.http.ollama import sink as ollama
+from appliance.http.way import ollama_sink as ollama
 from appliance.http.way import routes
 from appliance.peers import link
 from appliance.traffic.request import CONVERSATIONS, PAGE_PATHS, PAGE_PREFIX

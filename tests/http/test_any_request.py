@@ -34,9 +34,8 @@ import appliance.http.sockets
 from appliance.catalog.downloads import DownloadSettings
 from appliance.catalog.hub import HubAccess
 from appliance.core.bodies.sse import Dialect
-from appliance.core.mcp.config import McpServers
 from appliance.core.tools.specs import chosen_tools
-from appliance.http.ollama.sink import BLOBS, PATHS, USER_KEYS
+from appliance.http.way.ollama_sink import BLOBS, PATHS, USER_KEYS
 from appliance.http.way.routes import MCP, SOCKET, TOOLS, dialect_of
 from appliance.peers import link as link_of_appliances
 from appliance.peers.link import LINK_PATH
@@ -247,7 +246,7 @@ def strange(
     one model."""
     monkeypatch.setenv("HF_HUB_DISABLE_IMPLICIT_TOKEN", "1")
     names = ["read_file", "file_glob_search", "grep_search", "get_info"]
-    chosen = chosen_tools(names, runtime="", root=str(tmp_path), mcp=McpServers())
+    chosen = chosen_tools(names, runtime="", root=str(tmp_path))
     write_model(tmp_path / "hub" / "acme" / "tiny-GGUF" / "tiny-Q8_0.gguf")
     write_model(tmp_path / "models" / "alpha.gguf")
     given_models = {"alpha": {"aliases": ["al"]}, "comfyui_auto": {}}

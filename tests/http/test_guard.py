@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from plugin_folders import write_plugin
 
 from appliance.core.bodies.head import read_query
-from appliance.core.mcp.config import McpServers
 from appliance.core.settings import Cors, HttpSettings
 from appliance.core.tools.specs import chosen_tools
 from appliance.errors import Forbidden
@@ -187,7 +186,7 @@ async def test_windows_of_applications_use_models_and_nothing_else(open_server: 
 
 async def test_a_window_has_no_tools_and_no_commands_by_way_of_a_chat(open_server: OpenServer, tmp_path: Path):
     write_plugin(tmp_path, "shout", "def on_request(request, context):\n    pass\n")
-    tools = chosen_tools(["get_info"], runtime="", root="", mcp=McpServers())
+    tools = chosen_tools(["get_info"], runtime="", root="")
     window = ("Origin", "file://")
     with_tools = {**chat(), "appliance": {"tools": ["get_info"]}}
     command = {**chat(), "messages": [{"role": "user", "content": "/shout hi"}]}

@@ -9,11 +9,13 @@ import msgspec
 import pytest
 import trio
 from http_harness import CHAT, Answer, Appliance, OpenServer, chat
+from msgspec import Raw
 from openai.types.chat import ChatCompletionChunk
 from swap_harness import Configure, configure
 from waiting import PATIENCE
 
-from appliance.http.way.telling import LoadingStream
+from appliance.fleet.lease import Place
+from appliance.http.way.progress import LoadingStream
 from appliance.traffic.request import Headers
 
 HEADER = "━━━━━\nllama-appliance loading model: alpha\n"
@@ -146,7 +148,9 @@ async def test_progress_is_told_in_per_cent(autojump_clock: trio.testing.MockClo
     sink = Heard()
     sink.began = trio.current_time()
     progress: list[float | None] = [None]
-    stream = LoadingStream(sink, "alpha", lambda: None, lambda: progress[0], jokes=False, ping_after=5)
+    place = Place()
+    place.take(lambda: None, lambda: Raw(msgspec.json.encode({"value": progress[0]})), lambda: None)
+    stream = LoadingStream(sink, "alpha", place, 5, jokes=False)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(stream.run)
         for progress[0] in (None, 0.25, 0.25, 0.5):
@@ -169,12 +173,12 @@ async def test_progress_is_told_in_per_cent(autojump_clock: trio.testing.MockClo
 
 async def test_nothing_is_written_once_it_is_stopped(autojump_clock: trio.testing.MockClock):
     sink = Heard()
-    stream = LoadingStream(sink, "alpha", lambda: None, lambda: None, jokes=True)
+    stream = LoadingStream(sink, "alpha", Place(), 15, jokes=True)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(stream.run)
         stream.stop()
     assert (sink.status, sink.said) == (None, [])
-    stream = LoadingStream(sink, "alpha", lambda: None, lambda: None, jokes=False)
+    stream = LoadingStream(sink, "alpha", Place(), 15, jokes=False)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(stream.run)
         await trio.sleep(1)

@@ -14,9 +14,9 @@ from http_harness import CHAT, Answer, Appliance, OpenServer, chat, model
 from waiting import until
 
 from appliance.core.bodies.sse import MAX_RECORD, Dialect
+from appliance.core.exchange import error_in
 from appliance.core.settings import FleetSettings
-from appliance.http.way.relay import error_in
-from appliance.upstream.client import Exchange
+from appliance.upstream.client import HttpCall
 
 JSON = ("Content-Type", "application/json")
 VOLATILE = re.compile(rb'"(?:id|created)":\s*(?:"[^"]*"|\d+)')
@@ -26,7 +26,7 @@ async def direct(server: Appliance, model: str, body: bytes, target: str = CHAT)
     """The same request, to the engine itself."""
     address = server.fleet.address(model)
     assert address is not None
-    async with Exchange(address, "POST", target, [(b"Content-Type", b"application/json")], body) as response:
+    async with HttpCall(address, "POST", target, [(b"Content-Type", b"application/json")], body) as response:
         return response.status, await response.read(1 << 26)
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from http_harness import CHAT, Appliance, OpenServer, chat
 
-from appliance.core.mcp.config import McpServers
 from appliance.core.tools.specs import chosen_tools
 from appliance.tools.box import open_own_tools
 
@@ -20,7 +19,7 @@ FORM = ("Content-Type", "application/x-www-form-urlencoded")
 
 @asynccontextmanager
 async def serving(open_server: OpenServer, folder: Path, **more: object) -> AsyncGenerator[Appliance]:
-    settings = chosen_tools(["all"], runtime="", root="", mcp=McpServers())
+    settings = chosen_tools(["all"], runtime="", root="")
     async with (
         open_own_tools(settings) as tools,
         open_server(

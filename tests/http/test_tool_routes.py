@@ -13,7 +13,6 @@ import trio
 from http_harness import Answer, Appliance, OpenServer
 from leftovers import wait_no_process
 
-from appliance.core.mcp.config import McpServers
 from appliance.core.tools.specs import NAMES, chosen_tools
 from appliance.tools.box import open_own_tools
 
@@ -26,7 +25,7 @@ SLEEPER = "1000.0625"
 async def serving(
     open_server: OpenServer, words: Sequence[str] = ("all",), **more: object
 ) -> AsyncGenerator[Appliance]:
-    settings = chosen_tools(words, runtime="", root="", mcp=McpServers())
+    settings = chosen_tools(words, runtime="", root="")
     async with open_own_tools(settings) as tools, open_server(tools=tools, **more) as server:
         yield server
 

@@ -30,6 +30,7 @@ from appliance.core.bodies.json_text import OBJECT, Edit, apply_edits, parse_pat
 from appliance.core.bodies.sse import Decoder, ErrorInfo, WholeRecords
 from appliance.core.bundles.manifest import FORMAT, Blob, Item, Manifest, digest_of
 from appliance.core.config.load import load
+from appliance.core.config.matrix import Matrix, MatrixError, check_matrix
 from appliance.core.config.nodes import Source
 from appliance.core.config.types import MatrixConfig
 from appliance.core.conversation_files import each_arrived, for_page, for_store
@@ -42,7 +43,6 @@ from appliance.core.parts import decoded
 from appliance.core.payload import PayloadFile
 from appliance.core.records.accounting import TokenCounter
 from appliance.core.runs.slash import Family
-from appliance.core.scheduling.matrix import Matrix, MatrixError, check_matrix
 from appliance.engines.unpacking import unpack
 from appliance.errors import BadRequest, UsageError
 from appliance.wire import Carton

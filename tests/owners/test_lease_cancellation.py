@@ -18,7 +18,7 @@ from appliance.core.settings import FleetSettings
 from appliance.engines.found import Engine
 from appliance.errors import UpstreamFailed
 from appliance.fleet.owner import Fleet, open_fleet
-from appliance.upstream.client import Exchange
+from appliance.upstream.client import HttpCall
 
 FAKE = Path(__file__).parents[1] / "fakes" / "llama_server.py"
 STREAM = b'{"prompt":"x","stream":true,"fake":{"tokens":12,"token_delay":0.003}}'
@@ -47,7 +47,7 @@ async def use(fleet: Fleet, model: Model, path: str, scope: trio.CancelScope) ->
     with scope:
         async with fleet.lease(model) as address:
             try:
-                async with Exchange(address, "POST", path, (), STREAM) as response:
+                async with HttpCall(address, "POST", path, (), STREAM) as response:
                     await response.read(1 << 20)
             except UpstreamFailed:
                 raise AssertionError("the model went away under a lease") from None

@@ -16,12 +16,12 @@ from appliance.core.config.types import Config, Peer
 from appliance.errors import ApplianceError, UpstreamFailed
 from appliance.http.sockets.handshake import Handshake
 from appliance.http.sockets.sockets import join_peers
-from appliance.http.way.asking import answer_from_peers
+from appliance.http.way.at_peers import answer_from_peers
 from appliance.http.way.explaining import explain
 from appliance.http.way.visit import Visit
 from appliance.peers.owner import Peers, open_peers
 from appliance.traffic.request import Request
-from appliance.upstream.client import Address, Exchange
+from appliance.upstream.client import Address, HttpCall
 from appliance.upstream.websocket import Close, UpstreamWebsocket, open_upstream_websocket
 
 CLIENTS_OWN = [
@@ -74,7 +74,7 @@ class Relay:
 
     async def ask(self, headers: Sequence[tuple[bytes, bytes]] = (), body: bytes = b'{"model":"MODEL"}'):
         with trio.fail_after(10):
-            async with Exchange(self.address, "POST", "/v1/x", headers, body) as response:
+            async with HttpCall(self.address, "POST", "/v1/x", headers, body) as response:
                 return response.status, json.loads(await response.read(1 << 20))
 
     async def wait_known(self) -> None:

@@ -42,62 +42,84 @@ def watched(poller: Poller) -> int:
     return len(poller.system.receivers) if Poller.listens else 0
 
 
-async def test_what_arrives_is_heard_to_the_end():
+@own_poller
+async def test_what_arrives_is_heard_to_the_end_and_a_listener_may_stop_and_go_on():
     async with open_poller() as poller:
         with pairs(1) as [(near, far)]:
             heard: list[bytes] = []
+            ends: list[str] = []
             receiver = poller.receiver(near)
 
             def hear(data: bytes) -> bool:
                 heard.append(data)
-                return True
+                return len(heard) != 2
 
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(receiver.each, hear)
-                for word in (b"one", b"two"):
-                    await wait_all_tasks_blocked()
-                    far.send(word)
+            receiver.listen(hear, lambda: ends.append("end"))
+            for word in (b"one", b"two", b"three"):
+                far.send(word)
                 await wait_all_tasks_blocked()
-                far.close()
-            assert heard == [b"one", b"two", b""]
+            assert heard == [b"one", b"two"]
+            receiver.listen(hear, lambda: ends.append("end"))
+            await wait_all_tasks_blocked()
+            assert (heard, ends) == ([b"one", b"two", b"three"], [])
+            far.close()
+            await wait_all_tasks_blocked()
+            assert (heard, ends) == ([b"one", b"two", b"three"], ["end"])
             receiver.close()
             assert watched(poller) == 0
 
 
-async def test_what_hears_may_stop_and_go_on_where_it_was():
+@own_poller
+async def test_room_to_send_is_told_once_and_beside_what_arrives():
     async with open_poller() as poller:
         with pairs(1) as [(near, far)]:
-            far.send(b"x" * 10)
+            told: list[str] = []
             heard: list[bytes] = []
             receiver = poller.receiver(near)
-
-            def hear(data: bytes) -> bool:
-                heard.append(data)
-                return False
-
-            await receiver.each(hear)
-            far.send(b"y")
+            receiver.listen(lambda data: not heard.append(data), lambda: None)
+            try:
+                while True:
+                    near.send(b"x" * RECEIVE_SIZE)
+            except BlockingIOError:
+                pass
+            receiver.when_room(lambda: told.append("room"))
+            far.send(b"meanwhile")
             await wait_all_tasks_blocked()
-            assert heard == [b"x" * 10]
-            await receiver.each(hear)
-            assert heard == [b"x" * 10, b"y"]
+            assert (told, heard) == ([], [b"meanwhile"])
+            for _ in range(2):
+                try:
+                    while True:
+                        far.recv(RECEIVE_SIZE)
+                except BlockingIOError:
+                    pass
+                await wait_all_tasks_blocked()
+                assert told == ["room"]
+                near.send(b"y")
             receiver.close()
+            receiver.when_room(lambda: told.append("closed"))
+            assert told == ["room"]
 
 
-async def test_what_it_raises_is_raised_where_it_is_waited_for():
+@own_poller
+async def test_a_listener_with_a_bug_ends_its_own_watch_alone(caplog: pytest.LogCaptureFixture):
     async with open_poller() as poller:
-        with pairs(1) as [(near, far)]:
-            far.send(b"x")
+        with pairs(2) as [(near, far), (calm, calm_far)]:
+            heard: list[bytes] = []
 
             def hear(data: bytes) -> bool:
                 raise KeyError(data)
 
-            receiver = poller.receiver(near)
-            with pytest.raises(KeyError):
-                await receiver.each(hear)
-            far.send(b"y")
-            assert await receiver.receive() == b"y"
+            poller.receiver(near).listen(hear, lambda: None)
+            receiver = poller.receiver(calm)
+            receiver.listen(lambda data: not heard.append(data), lambda: None)
+            far.send(b"x")
+            await wait_all_tasks_blocked()
+            calm_far.send(b"y")
+            await wait_all_tasks_blocked()
+            assert heard == [b"y"]
+            assert watched(poller) == 1
             receiver.close()
+    assert "this is a bug" in caplog.text
 
 
 async def test_a_broken_connection_is_an_os_error():
@@ -110,7 +132,7 @@ async def test_a_broken_connection_is_an_os_error():
             far.close()
             receiver = poller.receiver(near)
             with pytest.raises(ConnectionResetError):
-                await receiver.each(lambda data: True)
+                await receiver.receive()
             receiver.close()
 
 
@@ -128,7 +150,7 @@ async def test_a_listener_hears_an_end_and_the_receiver_knows_that_it_was_none()
                 heard.append(data)
                 return True
 
-            receiver.listen(hear)
+            receiver.listen(hear, lambda: heard.append(b""))
             far.send(b"half")
             await wait_all_tasks_blocked()
             assert not receiver.broken
@@ -142,6 +164,7 @@ async def test_a_listener_hears_an_end_and_the_receiver_knows_that_it_was_none()
             receiver.close()
 
 
+@own_poller
 async def test_a_flood_on_one_socket_holds_up_no_other_task():
     async with open_poller() as poller:
         with pairs(2) as [(near, far), (calm, calm_far)]:
@@ -157,15 +180,15 @@ async def test_a_flood_on_one_socket_holds_up_no_other_task():
             async def other() -> None:
                 nonlocal turns
                 calm_far.send(b"hello")
-                await calm_receiver.each(lambda data: False)
+                await calm_receiver.receive()
                 for turns in range(50):  # noqa: B007
                     await trio.lowlevel.checkpoint()
                 nursery.cancel_scope.cancel()
 
             far.send(b"x")
             receiver, calm_receiver = poller.receiver(near), poller.receiver(calm)
+            receiver.listen(hear, lambda: None)
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(receiver.each, hear)
                 nursery.start_soon(other)
             receiver.close()
             calm_receiver.close()
@@ -220,7 +243,7 @@ async def test_an_interrupted_wait_loses_nothing():
 STEPS = st.lists(
     st.tuples(
         st.sampled_from(
-            ("send", "flood", "close", "cancel", "stop", "each", "receive", "listen", "silence", "turn", "turn")
+            ("send", "flood", "close", "cancel", "stop", "follow", "receive", "listen", "silence", "turn", "turn")
         ),
         st.integers(0, PAIRS - 1),
     ),
@@ -248,21 +271,20 @@ class End:
     def _leave(self) -> None:
         self.left += 1
 
-    def hear(self, data: bytes) -> bool:
-        assert self.waits
-        self._take(data)
-        return not self.stops
-
     def listen(self) -> None:
         self.listens, self.stops = True, False
-        self.receiver.listen(self.hear_alone)
+        self.receiver.listen(self.hear, self.end)
 
-    def hear_alone(self, data: bytes) -> bool:
+    def hear(self, data: bytes) -> bool:
         assert self.listens
-        self.listens = bool(data) and not self.stops
-        if data:  # the end is left for whoever receives
-            self._take(data)
+        assert data
+        self.listens = not self.stops
+        self._take(data)
         return self.listens
+
+    def end(self) -> None:
+        assert self.listens
+        self.listens = False  # and is left for whoever receives
 
     def silence(self) -> None:
         self.listens = False
@@ -276,9 +298,8 @@ class End:
     async def wait(self, how: str) -> None:
         self.waits, self.stops, self.scope = True, False, trio.CancelScope()
         with self.scope:
-            if how == "each":
-                await self.receiver.each(self.hear)
-            else:
+            self._take(await self.receiver.receive())
+            while how == "follow" and not (self.over or self.stops):
                 self._take(await self.receiver.receive())
         self.waits = False
 
@@ -308,7 +329,7 @@ async def test_any_order_of_events(steps: list[tuple[str, int]]):
                             end.listen()
                         case "silence":
                             end.silence()
-                        case "each" | "receive" if not end.waits and not end.over and not end.listens:
+                        case "follow" | "receive" if not end.waits and not end.over and not end.listens:
                             end.waits = True  # from now on, though the task may not run in this turn
                             nursery.start_soon(end.wait, step)
                             await trio.lowlevel.checkpoint()
@@ -324,11 +345,11 @@ async def test_any_order_of_events(steps: list[tuple[str, int]]):
                         assert end.got == end.sent
                         end.silence()
                     if not end.waits and not end.over:
-                        nursery.start_soon(end.wait, "each")
+                        nursery.start_soon(end.wait, "follow")
                 await wait_all_tasks_blocked()
                 for end in ends:
                     if not end.waits and not end.over:  # it was told to stop, or had waited for one piece
-                        nursery.start_soon(end.wait, "each")
+                        nursery.start_soon(end.wait, "follow")
                 await wait_all_tasks_blocked()
                 for end in ends:
                     assert end.got == end.sent

@@ -6,7 +6,6 @@ import json
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
-from appliance.core.mcp.config import McpServers
 from appliance.core.tools.specs import ToolContext, ToolOutcome, chosen_tools
 from appliance.tools.box import Toolbox, open_own_tools
 
@@ -38,6 +37,6 @@ class Tools:
 
 @asynccontextmanager
 async def open_builtins(*words: str, runtime: str = "", root: object = "") -> AsyncGenerator[Tools]:
-    settings = chosen_tools(words or ["all"], runtime=runtime, root=str(root), mcp=McpServers())
+    settings = chosen_tools(words or ["all"], runtime=runtime, root=str(root))
     async with open_own_tools(settings) as box:
         yield Tools(box)

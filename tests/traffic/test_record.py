@@ -275,12 +275,15 @@ async def test_captures_are_not_compressed_under_load():
 
 
 def test_a_thread_that_works_has_no_time():
-    load = Load()
-    until = time.thread_time() + 0.05
-    began = time.monotonic()
-    while time.thread_time() < until:
-        pass
-    assert load.is_light() == (time.monotonic() - began > 0.2)
+    for _ in range(100):
+        load, began, until_then = Load(), time.monotonic(), time.thread_time() + 0.05
+        while time.thread_time() < until_then:
+            pass
+        if time.monotonic() < began + 0.1:  # the machine was not so busy that this thread looks idle
+            break
+    else:
+        pytest.fail("this thread never had half of a processor's time")
+    assert not load.is_light()
     time.sleep(0.1)
     assert load.is_light()
 

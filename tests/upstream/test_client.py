@@ -15,13 +15,13 @@ from waiting import PATIENCE, SOON
 
 from appliance.errors import UpstreamFailed
 from appliance.upstream import connect as tls
-from appliance.upstream.client import Address, ConnectFailed, Exchange, address_of
+from appliance.upstream.client import Address, ConnectFailed, HttpCall, address_of
 from appliance.upstream.connect import PlainWire, connect
 
 
 async def ask(address: Address, method: str = "GET", target: str = "/", body: bytes = b"") -> bytes:
     with trio.fail_after(10):
-        async with Exchange(address, method, target, [(b"X-Mine", b"1")], body) as response:
+        async with HttpCall(address, method, target, [(b"X-Mine", b"1")], body) as response:
             return await response.read(1 << 20)
 
 
@@ -128,7 +128,7 @@ async def test_compressed_answers_pass_untouched():
     packed = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 4\r\n\r\n\x1f\x8b\x00\x01"
     async with listening(answering(packed)) as port:
         address = Address("127.0.0.1", port, None, "m")
-        async with Exchange(address, "GET", "/") as response:
+        async with HttpCall(address, "GET", "/") as response:
             assert (b"Content-Encoding", b"gzip") in response.headers
             assert await response.read(10) == b"\x1f\x8b\x00\x01"
 
@@ -155,7 +155,7 @@ async def test_tls_to_a_trusted_server(tls_server: ssl.SSLContext, trusted: None
     seen: list[bytes] = []
     async with listening(answering(answer, seen), tls=tls_server) as port:
         address = address_of(f"https://localhost:{port}", "m")
-        async with Exchange(address, "POST", "/", (), big) as response:
+        async with HttpCall(address, "POST", "/", (), big) as response:
             assert await response.read(len(big)) == big
     assert seen[0].endswith(big)
     assert names == ["localhost"]
@@ -172,7 +172,7 @@ async def test_tls_streams_as_it_comes(tls_server: ssl.SSLContext, trusted: None
 
     async with listening(serve, tls=tls_server) as port:
         with trio.fail_after(PATIENCE):
-            async with Exchange(address_of(f"https://localhost:{port}", "m"), "GET", "/") as response:
+            async with HttpCall(address_of(f"https://localhost:{port}", "m"), "GET", "/") as response:
                 assert await response.receive() == b"one"
                 heard.set()
                 assert await response.receive() == b"two"
@@ -223,7 +223,7 @@ async def test_leaving_closes_the_connection_at_once(secure: bool, tls_server: s
     async with listening(serve, tls=tls_server if secure else None) as port:
         address = address_of(f"http{'s' if secure else ''}://localhost:{port}", "m")
         with trio.move_on_after(0.3):
-            async with Exchange(address, "GET", "/") as response:
+            async with HttpCall(address, "GET", "/") as response:
                 await response.receive()
         with trio.fail_after(PATIENCE):
             await left.wait()
@@ -248,8 +248,8 @@ async def test_an_answer_that_is_longer_than_allowed_is_not_read_to_its_end():
 
     async with listening(answer) as port:
         address = Address("127.0.0.1", port, None, "m")
-        async with Exchange(address, "GET", "/") as response:
+        async with HttpCall(address, "GET", "/") as response:
             assert await response.read(2) == b"ok"
-        async with Exchange(address, "GET", "/") as response:
+        async with HttpCall(address, "GET", "/") as response:
             with pytest.raises(UpstreamFailed, match="longer than 1 bytes"):
                 await response.read(1)

@@ -10,10 +10,11 @@ import trio
 from upstream_harness import listening, read_request
 from waiting import PATIENCE, until
 
+from appliance.core.exchange import RelayOptions
+from appliance.core.parts import Headers
 from appliance.errors import UpstreamFailed
 from appliance.upstream import pool as pool_module
-from appliance.upstream.client import Address, Begun, Exchange
-from appliance.upstream.connect import connect_now
+from appliance.upstream.client import Address, HttpCall, Outgoing, relay
 from appliance.upstream.pool import Pool, open_pool
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
@@ -45,7 +46,7 @@ async def server(*answers: bytes) -> AsyncGenerator[tuple[Address, list[int]]]:
 
 async def ask(pool: Pool, address: Address, method: str = "POST") -> bytes:
     with trio.fail_after(PATIENCE):
-        async with Exchange(address, method, "/", pool=pool) as response:
+        async with HttpCall(address, method, "/", pool=pool) as response:
             return await response.read(1 << 20)
 
 
@@ -63,7 +64,7 @@ async def test_a_connection_serves_one_request_after_the_other():
 
 async def test_those_in_use_are_not_shared():
     async with server(*[OK] * 5) as (address, connections), open_pool() as pool:
-        async with Exchange(address, "POST", "/", pool=pool) as first:
+        async with HttpCall(address, "POST", "/", pool=pool) as first:
             assert await ask(pool, address) == b"ok"
             assert await first.read(100) == b"ok"
         assert pool.free == 2
@@ -99,7 +100,7 @@ async def test_a_server_that_says_so_is_asked_on_a_new_one(answer: bytes):
 async def test_an_answer_that_is_given_up_closes_its_connection():
     long = b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n"
     async with server(long, OK) as (address, connections), open_pool() as pool:
-        async with Exchange(address, "POST", "/", pool=pool) as response:
+        async with HttpCall(address, "POST", "/", pool=pool) as response:
             assert response.status == 200
         assert pool.free == 0
         with trio.move_on_after(0.05):
@@ -158,9 +159,9 @@ async def test_there_is_a_bound(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(pool_module, "MAX_FREE", 2)
     async with server(*[OK] * 5) as (address, connections), open_pool() as pool:
         async with (
-            Exchange(address, "POST", "/", pool=pool) as one,
-            Exchange(address, "POST", "/", pool=pool) as two,
-            Exchange(address, "POST", "/", pool=pool) as three,
+            HttpCall(address, "POST", "/", pool=pool) as one,
+            HttpCall(address, "POST", "/", pool=pool) as two,
+            HttpCall(address, "POST", "/", pool=pool) as three,
         ):
             for response in (one, two, three):
                 await response.read(10)
@@ -184,20 +185,46 @@ async def test_bytes_behind_an_answer_are_nobodys():
             await trio.sleep(0.1)
 
 
+class Taker:
+    """A client that takes all."""
+
+    def __init__(self) -> None:
+        self.status: int | None = None
+        self.got = b""
+
+    def start(self, status: int, headers: Headers) -> None:
+        self.status = status
+
+    def push(self, data: bytes) -> bool:
+        self.got += data
+        return True
+
+    def finish(self) -> bool:
+        return True
+
+    def abort(self) -> None:
+        raise AssertionError
+
+    async def flush(self) -> None:
+        raise AssertionError
+
+
 @pytest.mark.parametrize("reused", [False, True])
-async def test_what_was_begun_elsewhere_is_asked_again_only_on_a_connection_that_was_used_before(reused: bool):
+async def test_what_is_relayed_is_asked_again_only_on_a_connection_that_was_used_before(reused: bool):
     asked: list[bytes] = []
 
     async def silent(stream: trio.SocketStream) -> None:
+        """Answers the first request of all, if one comes before, and closes the connection at the others."""
         asked.append(await read_request(stream))
+        if reused and len(asked) == 1:
+            await stream.send_all(OK)
+            asked.append(await read_request(stream))
         await stream.aclose()
 
     async with listening(silent) as port, open_pool() as pool:
         address = Address("127.0.0.1", port, None, "m")
-        wire = connect_now(address, pool.poller)
-        assert wire is not None
-        assert wire.push(b"POST / HTTP/1.1\r\nContent-Length: 0\r\n\r\n") == b""
+        if reused:
+            assert await ask(pool, address) == b"ok"
         with pytest.raises(UpstreamFailed, match="closed the connection without an answer"):
-            async with Exchange(address, "POST", "/", pool=pool, begun=Begun(wire, b"", reused=reused)):
-                pass
-        assert len(asked) == 1 + reused
+            await relay(Outgoing(address, "POST", "/", (), b"", pool), RelayOptions(label="m"), Taker())
+        assert len(asked) == 1 + 2 * reused

@@ -14,7 +14,7 @@ from upstream_harness import answering, listening, read_request
 from waiting import PATIENCE
 
 from appliance.errors import UpstreamFailed
-from appliance.upstream.client import Address, ConnectFailed, Response, address_of
+from appliance.upstream.client import Address, ConnectFailed, HttpAnswer, address_of
 from appliance.upstream.websocket import BROKEN, Close, UpstreamWebsocket, open_upstream_websocket
 
 Handler = Callable[[WebSocketRequest], Awaitable[None]]
@@ -112,7 +112,7 @@ async def test_a_refusal_is_an_answer_like_any_other():
         listening(answering(refusal)) as port,
         open_upstream_websocket(Address("127.0.0.1", port, None, "m"), "/") as answer,
     ):
-        assert isinstance(answer, Response)
+        assert isinstance(answer, HttpAnswer)
         assert answer.status == 401
         assert await answer.read(100) == b"no key, no socket"
 

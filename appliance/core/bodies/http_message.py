@@ -21,6 +21,20 @@ from msgspec import Struct
 
 from appliance.core.parts import Headers
 
+HOP_BY_HOP = frozenset(
+    (
+        b"connection",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    )
+)
+"""Header fields about one connection (RFC 9110 section 7.6.1, and what was used before it)."""
 PIECE = 256 << 10
 """Bytes decoded at once: a small input can stand for a thousand times as much."""
 

@@ -22,6 +22,7 @@ from collections.abc import Mapping
 from msgspec import UNSET, structs
 
 from appliance.core.config.additions import ServerPool
+from appliance.core.config.matrix import Matrix, check_matrix
 from appliance.core.config.names import Names, normal_aliases, normal_peers, normal_profiles, normal_selectors
 from appliance.core.config.nodes import Places, Problem, Report
 from appliance.core.config.scalars import (
@@ -48,8 +49,7 @@ from appliance.core.config.types import (
     UpstreamConfig,
 )
 from appliance.core.engines.workers import AUTO, MAX_WORKERS, NAMES, endpoint_of, stands_for_engine, workers_named
-from appliance.core.mcp.config import McpServers, read_mcp_servers
-from appliance.core.scheduling.matrix import Matrix, check_matrix
+from appliance.core.mcp.config import read_mcp_servers
 from appliance.core.tools.specs import chosen_tools
 from appliance.core.words import did_you_mean, split_command
 from appliance.errors import UsageError
@@ -300,7 +300,7 @@ def _check_keys(keys: list[str], report: Report) -> None:
 def _check_tools(config: Config, report: Report) -> None:
     tools = config.tools
     try:
-        chosen_tools(tools.enable, runtime=tools.runtime, root=tools.root, mcp=McpServers())
+        chosen_tools(tools.enable, runtime=tools.runtime, root=tools.root)
     except UsageError as error:
         report.error("tools", str(error))
     try:

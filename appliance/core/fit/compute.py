@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from appliance.core.fit.shape import Layer, Shape
+from appliance.core.models.shape import Layer, Shape
 
 ALIGNMENT = 64
 

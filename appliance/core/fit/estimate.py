@@ -9,8 +9,8 @@ from math import ceil
 from msgspec import Struct, structs
 
 from appliance.core.fit.compute import FLOAT, Batch, Walk, sampled
-from appliance.core.fit.shape import Layer, Shape
 from appliance.core.models.gguf_bytes import TENSOR_TYPES
+from appliance.core.models.shape import Layer, Shape
 from appliance.core.parts import MIB
 
 RAM = "ram"

@@ -30,8 +30,8 @@ from appliance.core.fit.estimate import (
     places_of,
     slots_of,
 )
-from appliance.core.fit.shape import Shape
 from appliance.core.llama.flags import Option, from_env, last, merge, split
+from appliance.core.models.shape import Shape
 from appliance.core.parts import GIB, MIB
 from appliance.errors import UsageError
 

@@ -12,7 +12,6 @@ from typing import Literal
 
 from msgspec import Struct, structs
 
-from appliance.core.fit.shape import SHAPE_KEYS, Shape, shape_of, with_parts
 from appliance.core.models.gguf_bytes import (
     ENCODERS,
     FILE_TYPE_GUESSED,
@@ -30,6 +29,7 @@ from appliance.core.models.gguf_bytes import (
     read_tensors,
     shown,
 )
+from appliance.core.models.shape import SHAPE_KEYS, Shape, shape_of, with_parts
 
 Kind = Literal["generation", "embedding", "rerank", "projector", "adapter", "imatrix"]
 

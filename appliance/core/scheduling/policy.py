@@ -12,8 +12,8 @@ from typing import Protocol
 
 from msgspec import Struct, structs
 
+from appliance.core.config.matrix import DEFAULT_COST, Eviction, Matrix
 from appliance.core.config.types import GROUP_OF_THE_REST, Config, Group
-from appliance.core.scheduling.matrix import DEFAULT_COST, Eviction, Matrix
 
 NO_MEMORY: Mapping[str, int] = {}
 

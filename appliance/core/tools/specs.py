@@ -11,7 +11,6 @@ from typing import Literal, TypeVar
 import msgspec
 from msgspec import Raw, Struct
 
-from appliance.core.mcp.config import McpServers
 from appliance.core.settings import ToolSettings
 from appliance.core.tools.places import BadTarget, parse_target
 from appliance.core.tools.texts import MAX_OUTPUT, Edit
@@ -278,7 +277,7 @@ NAMES = tuple(spec.name for spec in SPECS)
 ALL = "all"
 
 
-def chosen_tools(words: Iterable[str], *, runtime: str, root: str, mcp: McpServers) -> ToolSettings:
+def chosen_tools(words: Iterable[str], *, runtime: str, root: str) -> ToolSettings:
     """Return settings for these names (``all`` is one), in the tools' order. Raises UsageError."""
     asked = [word.strip() for word in words if word.strip()]
     for word in asked:
@@ -300,4 +299,4 @@ def chosen_tools(words: Iterable[str], *, runtime: str, root: str, mcp: McpServe
         except BadTarget as error:
             raise UsageError(str(error)) from None
     builtin = tuple(name for name in NAMES if name in asked or (ALL in asked and not (root and name == SHELL)))
-    return ToolSettings(builtin=builtin, runtime=runtime, root=root or None, mcp=mcp)
+    return ToolSettings(builtin=builtin, runtime=runtime, root=root or None)

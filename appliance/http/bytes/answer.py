@@ -111,12 +111,11 @@ class HttpSink:
             await self._connection.flush()
 
     async def end(self) -> None:
-        """An answer that is shorter than its head told is broken."""
-        if not self.end_nowait():
+        if not self.finish():
             await self._connection.flush()
 
-    def end_nowait(self) -> bool:
-        """`end`; False: `flush` has to be awaited, for the system has not taken all. Twice is once."""
+    def finish(self) -> bool:
+        """See `Sink`. An answer that is shorter than its head told is broken. Twice is once."""
         if self._left and not self._bodiless:
             self.abort()
             return True

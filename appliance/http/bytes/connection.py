@@ -1,20 +1,28 @@
 """One client connection: requests read one after the other, answers written, and an end in bounded time.
 
 HTTP/1.1 is strict here (`core.bodies.http_request`): a head that a proxy in front could read in another way is refused,
-and the connection closed. One task serves a connection and waits for one thing at a time: the next head, the rest of a
-body, room in the client's socket, or whatever its answer needs. That the client leaves meanwhile is heard of by the
-poller. Most requests do not wake the task at all: they are `Carried` while it waits for the next one. No time limit is
-a timer of its own: ``due`` says when what is waited for is overdue, and the server looks at all connections twice a
-second.
+and the connection closed.
+
+A connection has no task until something needs one. The poller tells it what arrives. A request that comes whole, and
+whose model is ready, is answered in the poller's turns (`Answers.begin`), and most connections never do anything else.
+Anything that has to wait gets a task: a head or a body in pieces, a model that loads, an error that has to be told. The
+task serves until the connection waits for its next request again, and ends. So a connection is in one of three states,
+and only its own methods move it: it *waits* for a request, it is *busy* with one that has no task, or its *task* serves
+it. Where there is no poller, the task lasts as long as the connection.
+
+No time limit is a timer of its own: ``due`` says when what is waited for is overdue, and the server looks at all
+connections twice a second.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 import socket
 import struct
 import sys
 from collections.abc import Awaitable, Callable
+from functools import partial
 from io import BytesIO
 from typing import Protocol
 
@@ -29,6 +37,8 @@ from appliance.http.bytes.answer import refusal
 from appliance.http.bytes.body import Body, ClientLeft
 from appliance.http.bytes.tls import TlsSocket
 from appliance.platform.poller import Poller
+
+log = logging.getLogger(__name__)
 
 HEAD_TIMEOUT = 15.0
 """Seconds for a request head to arrive, from the connection's start or the head's first bytes."""
@@ -56,26 +66,14 @@ class Overdue(Exception):
     """The awaited bytes have not come in time."""
 
 
-class Carried(Protocol):
-    """A request that is answered while the connection's task is parked; see `http.way.carried`."""
-
-    halted: bool
-    """The task has to take over."""
-
-    def halt(self) -> None:
-        """Do nothing more by yourself. Twice is once."""
-        ...
-
-    def go_on(self) -> Awaitable[bool]:
-        """Take over where it stands. As `Answers.answer`."""
-        ...
-
-
 class Answers(Protocol):
     """Has every request of a connection answered; the gateway."""
 
-    def begin(self, connection: Connection, data: bytes) -> Carried | None:
-        """Carry the request that ``data`` is, until `Connection.answered` or `Connection.wake`. None: `answer` it."""
+    def begin(self, connection: Connection, data: bytes) -> bool:
+        """Answer the request that ``data`` is without a task; `Connection.answered` or `Connection.go_on` ends that.
+
+        False: nothing has happened, and it is for `answer`.
+        """
         ...
 
     async def answer(self, connection: Connection, head: Head) -> bool:
@@ -83,14 +81,28 @@ class Answers(Protocol):
         ...
 
 
+Work = Callable[[], Awaitable[bool]]
+"""What is left to do for a request; as `Answers.answer`."""
+
+
+class Owner(Protocol):
+    """Owns the tasks of connections; the server's clients."""
+
+    def start(self, task: Callable[[], Awaitable[None]]) -> None: ...
+
+    def closed(self, connection: Connection) -> None:
+        """Its socket is closed, and nothing is under way on it."""
+        ...
+
+
 class Connection:
-    """Owns one accepted socket; `run` ends when it is closed.
+    """Owns one accepted socket, from `begin` to its end, of which ``owner`` hears.
 
     A `TlsSocket` makes its handshake within the time for the first request head.
     """
 
     def __init__(
-        self, sock: socket.socket | TlsSocket, answers: Answers, poller: Poller, settings: HttpSettings
+        self, sock: socket.socket | TlsSocket, answers: Answers, poller: Poller, settings: HttpSettings, owner: Owner
     ) -> None:
         """Raises OSError when the client has left already."""
         name = sock.getpeername()
@@ -115,13 +127,18 @@ class Connection:
         self.turned_away = False
         """There is no place for it: its request is answered 503."""
         self._answers = answers
-        self._receiver = poller.receiver(sock, eager=True)
+        self._owner = owner
+        self._listens = poller.listens
+        self._receiver = poller.receiver(sock, eager=not poller.listens)
         self._settings = settings
         self._buffer: bytes = b""
         self._unsent = b""
+        self._drained: Callable[[], None] | None = None  # called when nothing is left of that
         self._pace = Pace()  # of a stranger who reads
         self._born = trio.current_time()
-        self._carried: Carried | None = None
+        self._busy = False  # a request is answered without a task
+        self._has_task = False
+        self._told = False  # that it is closed
         self._first = True  # nothing has come yet
         self._idle = True
         self._overdue = False
@@ -129,17 +146,14 @@ class Connection:
         self._owed = False  # the client may still be sending what was not read
         self._expects = False  # it waits to be told that it may send the body
 
-    async def run(self) -> None:
-        """Serve requests until the client leaves, something is overdue, or `hang_up` or `abort` is called."""
+    def begin(self) -> None:
+        """Serve requests until the client leaves, something is overdue, or the server ends."""
+        self.due = trio.current_time() + (LAST_HEAD if self._last else HEAD_TIMEOUT)
         self._receiver.when_left(self._client_left)
-        try:
-            await self._serve()
-            if self._owed and not self.gone:
-                await self._linger()
-            if isinstance(self.socket, TlsSocket) and not self.gone:
-                self.socket.part()
-        finally:
-            self.close()
+        if self._listens:
+            self._receiver.listen(self._hear, self.close)
+        else:
+            self._start(None)
 
     def is_spare(self, now: float, keeps: float) -> bool:
         """Whether somebody else may have the place: its client is waited for, and has been for ``keeps`` seconds.
@@ -157,44 +171,127 @@ class Connection:
             return self._receiver.waits and not self._has_news()
         return self.stranger and bool(self._unsent or self._owed or self.queued)
 
-    async def _serve(self) -> None:
-        self.due = trio.current_time() + (LAST_HEAD if self._last else HEAD_TIMEOUT)
+    # ---- without a task ----------------------------------------------------------------------------------------------
+
+    def _hear(self, data: bytes) -> bool:
+        """The first bytes of a request, or some behind one that is answered."""
+        if self._busy:  # the client does not wait for its answer
+            self._buffer += data
+            return False
+        first, self._first, self._busy = self._first, False, True
         try:
-            while True:
-                raw = await self._next_head()
-                if (carried := self._carried) is not None:
-                    self._carried = None
-                    stays = await carried.go_on()
-                elif raw:
-                    if self.turned_away:
-                        raise FULL
-                    head = read_request(raw)
-                    self._expects = head.expects
-                    stays = await self._answers.answer(self, head)
-                else:
-                    return
-                if not stays or self.gone:
-                    return
-                await self.flush()  # of an answer that was cancelled behind its last byte
-                if self._buffer:
-                    await trio.lowlevel.checkpoint()  # others have their turn between pipelined requests
-                self._wait_for_next()
+            begun = not self._buffer and self._answers.begin(self, data)
+        except Exception:
+            log.exception("a request could not be begun; this is a bug")
+            self._busy = False
+            self.abort()
+            return False
+        if begun:
+            self._idle, self.stranger, self.due = False, False, math.inf
+            return True
+        self._busy = False
+        self._buffer += data
+        if not first and not self._last:
+            self.due = trio.current_time() + HEAD_TIMEOUT
+        self._start(None)
+        return False
+
+    def answered(self, *, stays: bool) -> None:
+        """The request that `Answers.begin` took has its answer. ``stays``: the connection is good for another one."""
+        self._busy = False
+        if not stays or self.ending or self.gone:
+            self._part()
+            self.close()
+        elif self._buffer:
+            self._start(None)
+        else:
+            self._wait_for_next()
+            self._receiver.listen(self._hear, self.close)
+
+    def go_on(self, work: Work) -> None:
+        """The same request needs a task, which does this for it."""
+        self._busy = False
+        self._start(work)
+
+    def when_drained(self, drained: Callable[[], None]) -> None:
+        """Call ``drained`` when the system has taken all that `push` has held. Time limits as in `flush`."""
+        self._drained = drained
+        self._wait_for_room()
+
+    def _wait_for_room(self) -> None:
+        self.due = trio.current_time() + self._settings.write_stall - (self._pace.behind if self.stranger else 0.0)
+        self._receiver.when_room(self._has_room)
+
+    def _has_room(self) -> None:
+        unsent, self._unsent = self._unsent, b""
+        self.push(unsent)
+        if self._unsent:
+            self._wait_for_room()
+            return
+        drained, self._drained, self.due = self._drained, None, math.inf
+        if drained is not None:
+            drained()
+
+    # ---- in a task ---------------------------------------------------------------------------------------------------
+
+    def _start(self, work: Work | None) -> None:
+        self._receiver.silence()
+        self._has_task = True
+        self._owner.start(partial(self._run, work))
+
+    async def _run(self, work: Work | None) -> None:
+        """Serve what has come, and what follows it, until the connection waits for its next request."""
+        try:
+            good = work is None or (await work() and await self._is_good())
+            while good and (raw := await self._next_head()):
+                if self.turned_away:
+                    raise FULL
+                head = read_request(raw)
+                self._expects = head.expects
+                good = await self._answers.answer(self, head) and await self._is_good()
+            if good and self._waits_untasked:
+                self._has_task = False
+                self._receiver.listen(self._hear, self.close)
         except (RequestError, Busy) as error:
             await self._refuse(error)
         except Overdue:
             if self._buffer or self._first:
                 await self._refuse(FULL if self.turned_away else TOO_SLOW)
+        except Exception:
+            log.exception("a connection ended in an error; this is a bug")
         finally:
-            if (carried := self._carried) is not None:  # this task was cancelled
-                self._carried = None
-                await carried.go_on()  # ends it at once
+            await self._end_task()
+
+    async def _end_task(self) -> None:
+        """Close the connection, unless it waits for its next request."""
+        if not self._has_task:
+            return
+        try:
+            if self._owed and not self.gone:
+                await self._linger()
+            self._part()
+        finally:
+            self._has_task = False
+            self.close()
+
+    async def _is_good(self) -> bool:
+        """Between two requests. False: there is no other."""
+        await self.flush()  # of an answer that was cancelled behind its last byte
+        if self._buffer:
+            await trio.lowlevel.checkpoint()  # others have their turn between pipelined requests
+        self._wait_for_next()
+        return not self.gone
+
+    @property
+    def _waits_untasked(self) -> bool:
+        return self._listens and not self._buffer and not self.gone and (not self.ending or self._last)
 
     def _wait_for_next(self) -> None:
         self.due = trio.current_time() + (HEAD_TIMEOUT if self._buffer else IDLE_TIMEOUT)
         self._idle = True
 
     async def _next_head(self) -> bytes:
-        """Up to and with the empty line; b"" when no request comes any more, or one was carried and needs this task.
+        """Up to and with the empty line; b"" when no request comes any more, or there is nothing yet to wait for here.
 
         Raises RequestError and Overdue.
         """
@@ -214,52 +311,16 @@ class Connection:
                 raise TOO_LONG
             if buffer and _is_hopeless(buffer, searched):
                 raise RequestError(400, "this is not HTTP/1.1, or a line of the request head ends in a bare CR or LF")
+            if self._waits_untasked:
+                break
             searched = len(buffer)
-            data = await (self.receive() if buffer else self._receive_next())
-            if not data or self._carried is not None:
+            data = await self.receive()
+            if not data:
                 break
             if not buffer and not self._first:
                 self.due = trio.current_time() + HEAD_TIMEOUT
             self._buffer += data
             self._first = False
-        return b""
-
-    # ---- requests that are carried -----------------------------------------------------------------------------------
-
-    def answered(self, *, stays: bool) -> None:
-        """The request that was carried has its answer. ``stays``: the connection is good for another one."""
-        self._carried = None
-        if stays and not self.ending:
-            self._wait_for_next()
-        else:
-            self.ending = True
-            self.wake()
-
-    def wake(self) -> None:
-        """The request that is carried needs the task."""
-        self._receiver.interrupt()
-
-    def _hear_next(self, data: bytes) -> bool:
-        """The first bytes behind a request. False: they are for the task."""
-        if (carried := self._carried) is not None:
-            self._buffer += data  # it does not wait for its answer
-            carried.halt()
-            return False
-        if not data or (carried := self._answers.begin(self, data)) is None:
-            return False
-        self._carried, self._first, self._idle, self.stranger, self.due = carried, False, False, False, math.inf
-        return not carried.halted
-
-    async def _receive_next(self) -> bytes:
-        """As `receive`, but for requests that are carried from here: `_carried` is one that needs the task now."""
-        try:
-            return await self._receiver.each(self._hear_next)
-        except trio.ClosedResourceError:
-            if self._overdue and not self.gone:
-                self._overdue = False
-                raise Overdue from None
-        except OSError:
-            self._lose()
         return b""
 
     # ---- receiving ---------------------------------------------------------------------------------------------------
@@ -288,7 +349,15 @@ class Connection:
     def overdue(self) -> None:
         """End the wait: `receive` raises Overdue."""
         self.due = math.inf
-        self._overdue = self._receiver.interrupt()
+        if self._has_task:
+            self._overdue = self._receiver.interrupt()
+        elif self._busy:
+            self.abort()  # the client does not read
+        elif self._first:
+            self._start(_overdue)  # it is told
+        else:
+            self._part()
+            self.close()
 
     async def read_body(self, body: Body) -> bytes:
         """See `Source`."""
@@ -428,8 +497,12 @@ class Connection:
     def hang_up(self) -> None:
         """Close at once if no request is under way or has just come; else the end of the request closes."""
         self.ending = True
-        if self._idle and self._has_news():
+        starts = self._has_task and not self._receiver.waits
+        if self._idle and (starts or self._has_news()):
             self._last, self.due = True, trio.current_time() + LAST_HEAD
+        elif self._idle and not self._has_task:
+            self._part()
+            self.close()
         elif self._idle or self._owed:
             self.due = math.inf
             self.interrupt()
@@ -469,6 +542,14 @@ class Connection:
             self._receiver.close()
             trio.lowlevel.notify_closing(self.socket)
             self.socket.close()
+        if not (self._has_task or self._busy or self._told):
+            self._told = True
+            self._owner.closed(self)
+
+    def _part(self) -> None:
+        """Say that all has been said, where that is a message of its own."""
+        if isinstance(self.socket, TlsSocket) and not self.gone:
+            self.socket.part()
 
     def _lose(self) -> None:
         self.gone, self._unsent = True, b""
@@ -483,6 +564,10 @@ class Connection:
                 pass
         except (OSError, Overdue):
             return
+
+
+async def _overdue() -> bool:
+    raise Overdue
 
 
 def _without_empty_lines(buffer: bytes) -> bytes:

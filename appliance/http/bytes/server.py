@@ -121,15 +121,46 @@ class Clients:
         self._some = trio.Event()
         self._left = Changed()
         self._none_left = trio.Event()
+        self._nursery: trio.Nursery | None = None  # while they are served
 
-    async def accept(self, listener: Listener, connections: trio.Nursery) -> None:
+    async def serve(
+        self,
+        listeners: Sequence[Listener],
+        lifetime: Lifetime,
+        *,
+        shutdown: trio.Event,
+        grace: float,
+        others: Callable[[], Awaitable[None]],
+        task_status: trio.TaskStatus[Sequence[Listen]] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Serve until ``shutdown`` is set, then end within ``grace`` and about a second; see `_end`."""
+        async with trio.open_nursery() as self._nursery:
+            try:
+                self._nursery.start_soon(self._keep_time)
+                async with trio.open_nursery() as accepting:
+                    for listener in listeners:
+                        accepting.start_soon(self._accept_all, listener)
+                    task_status.started([listener.bound for listener in listeners])
+                    await shutdown.wait()
+                    accepting.cancel_scope.cancel()
+                self._hang_up(lifetime)
+                for listener in listeners:
+                    self._take_waiting(listener)
+                    listener.close()
+                await self._end(lifetime, grace, others)
+            finally:
+                for connection in list(self._open):
+                    connection.abort()
+                self._nursery.cancel_scope.cancel()
+
+    async def _accept_all(self, listener: Listener) -> None:
         """Take connections for ever. A client's fault never ends it; a lack of files makes it pause."""
         told_at = -math.inf
         while True:
             await trio.lowlevel.wait_readable(listener.socket)
             for _ in range(ACCEPTED_AT_ONCE):
                 try:
-                    if self._accept(listener, connections):
+                    if self._accept(listener):
                         continue
                     with trio.move_on_after(LOOK_EVERY):
                         await self._left.wait()
@@ -143,7 +174,7 @@ class Clients:
                         told_at = trio.current_time()
                         await trio.sleep(ACCEPT_PAUSE)
 
-    async def keep_time(self) -> None:
+    async def _keep_time(self) -> None:
         """Tell connections what is overdue, for ever."""
         while True:
             await self._some.wait()
@@ -154,13 +185,13 @@ class Clients:
                     connection.overdue()
             self._some = trio.Event()
 
-    def hang_up(self, lifetime: Lifetime) -> None:
+    def _hang_up(self, lifetime: Lifetime) -> None:
         """End the connections without a request under way, and the feeds; the others end with their request."""
         lifetime.end_followers()
         for connection in list(self._open):
             connection.hang_up()
 
-    async def end(self, lifetime: Lifetime, grace: float, others: Callable[[], Awaitable[None]]) -> None:
+    async def _end(self, lifetime: Lifetime, grace: float, others: Callable[[], Awaitable[None]]) -> None:
         """Let requests under way finish within ``grace``, and what ``others`` waits for, then make them.
 
         Returns when all are closed or overdue.
@@ -173,19 +204,17 @@ class Clients:
         if self._open:
             with trio.move_on_after(LAST_WORDS):
                 await self._none_left.wait()
-        for connection in list(self._open):
-            connection.abort()
 
-    def take_waiting(self, listener: Listener, connections: trio.Nursery) -> None:
+    def _take_waiting(self, listener: Listener) -> None:
         """Take the connections that the system has made already, each for one request: closing would reset them."""
         try:
             for _ in range(self._settings.clients):
-                if not self._accept(listener, connections, last=True):
+                if not self._accept(listener, last=True):
                     return
         except OSError:
             return  # there are no more of them
 
-    def _accept(self, listener: Listener, connections: trio.Nursery, *, last: bool = False) -> bool:
+    def _accept(self, listener: Listener, *, last: bool = False) -> bool:
         """Take one connection. False: nothing is taken, because so many clients are turned away just now.
 
         Raises OSError where there is no connection to take, or none can be taken.
@@ -200,13 +229,13 @@ class Clients:
         sock.setblocking(False)
         if on_machine or _is_prompt(sock):
             client = sock if certificates is None else TlsSocket(sock, certificates.context())
-            self._take(client, connections, full=full, last=last)
+            self._take(client, full=full, last=last)
         return True
 
-    def _take(self, sock: socket.socket | TlsSocket, connections: trio.Nursery, *, full: bool, last: bool) -> None:
+    def _take(self, sock: socket.socket | TlsSocket, *, full: bool, last: bool) -> None:
         """It counts from now on: many are accepted before the first one's task runs."""
         try:
-            connection = Connection(sock, self._answers, self._poller, self._settings)
+            connection = Connection(sock, self._answers, self._poller, self._settings, self)
         except OSError:
             sock.close()
             return  # it left before it was looked at
@@ -217,46 +246,20 @@ class Clients:
         else:
             self._open.add(connection)
         self._some.set()
-        connections.start_soon(self._serve_one, connection)
+        connection.begin()
 
-    async def _serve_one(self, connection: Connection) -> None:
-        try:
-            await connection.run()
-        except Exception:
-            log.exception("a connection ended in an error; this is a bug")
-        finally:
-            self._open.discard(connection)
-            self._left.wake()
-            if not self._open:
-                self._none_left.set()
-                self._none_left = trio.Event()
+    # ---- as `bytes.connection.Owner` ---------------------------------------------------------------------------------
 
+    def start(self, task: Callable[[], Awaitable[None]]) -> None:
+        assert self._nursery is not None
+        self._nursery.start_soon(task)
 
-async def serve_clients(
-    listeners: Sequence[Listener],
-    clients: Clients,
-    lifetime: Lifetime,
-    *,
-    shutdown: trio.Event,
-    grace: float,
-    others: Callable[[], Awaitable[None]],
-    task_status: trio.TaskStatus[Sequence[Listen]] = trio.TASK_STATUS_IGNORED,
-) -> None:
-    """Serve until ``shutdown`` is set, then end within ``grace`` and about a second; see `Clients.end`."""
-    async with trio.open_nursery() as connections:
-        connections.start_soon(clients.keep_time)
-        async with trio.open_nursery() as accepting:
-            for listener in listeners:
-                accepting.start_soon(clients.accept, listener, connections)
-            task_status.started([listener.bound for listener in listeners])
-            await shutdown.wait()
-            accepting.cancel_scope.cancel()
-        clients.hang_up(lifetime)
-        for listener in listeners:
-            clients.take_waiting(listener, connections)
-            listener.close()
-        await clients.end(lifetime, grace, others)
-        connections.cancel_scope.cancel()
+    def closed(self, connection: Connection) -> None:
+        self._open.discard(connection)
+        self._left.wake()
+        if not self._open:
+            self._none_left.set()
+            self._none_left = trio.Event()
 
 
 def _is_prompt(sock: socket.socket) -> bool:

@@ -19,9 +19,8 @@ from appliance.core.runs.slash import Plan
 from appliance.errors import ApplianceError, BadRequest, UpstreamFailed
 from appliance.http.errors import JSON_TYPE
 from appliance.http.way.handover import Reply, answered
-from appliance.http.way.pings import Pings
-from appliance.http.way.telling import sending
-from appliance.http.way.visit import Ask, Job
+from appliance.http.way.progress import Pings, sending
+from appliance.http.way.visit import AskModel, Job
 from appliance.plugins import Event, Response
 from appliance.plugins.registry import Plugins
 from appliance.traffic.record import aside
@@ -48,7 +47,7 @@ class PluginChains:
         except BadRequest:
             return True
 
-    async def run(self, plan: Plan, job: Job, model: str, ask: Ask) -> None:
+    async def run(self, plan: Plan, job: Job, model: str, ask: AskModel) -> None:
         """Do ``ask`` with what the plugins make of the request. Raises what ``ask`` does, and PluginFailed."""
         job.record.metadata["plugins"] = " ".join(plan.commands)
         async with self._chains.open(job.route.name, plan.commands, model) as chain:
@@ -72,7 +71,7 @@ class PluginChains:
 class _Turn:
     """One answer that plugins look at."""
 
-    def __init__(self, chain: Chain, job: Job, model: str, ping_after: float, ask: Ask) -> None:
+    def __init__(self, chain: Chain, job: Job, model: str, ping_after: float, ask: AskModel) -> None:
         self._chain = chain
         self._model = model
         self._ping_after = ping_after

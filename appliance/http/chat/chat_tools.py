@@ -14,6 +14,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Annotated, assert_never
 
 import msgspec
@@ -49,8 +50,8 @@ from appliance.core.tools.specs import NO_PARAMETERS
 from appliance.errors import BadRequest, Forbidden, ToolLoopFailed
 from appliance.http.errors import JSON_TYPE
 from appliance.http.way.handover import Reply, answered
-from appliance.http.way.telling import sending
-from appliance.http.way.visit import Ask, Job
+from appliance.http.way.progress import sending
+from appliance.http.way.visit import AskModel, Job, Use
 from appliance.tools.box import Toolbox
 from appliance.traffic.request import send_whole
 
@@ -201,13 +202,17 @@ class ToolChats:
         self._timeout = timeout
         self._ping_after = ping_after
 
-    def read(self, job: Job) -> tuple[Job, ToolChat | None]:
-        """The request without its member of ours, and the chat where it wants tools. Raises BadRequest, Forbidden."""
-        body, chat = read_tool_chat(job.body, job.route.name, self._toolbox, honoured=not job.request.inward)
-        return job if body is job.body else structs.replace(job, body=body), chat
+    def read(self, job: Job) -> tuple[Job, Use | None]:
+        """The request without its member of ours, and what answers it where it wants tools.
 
-    async def run(self, chat: ToolChat, job: Job, ask: Ask) -> None:
-        """Do ``ask`` once for each turn. Raises what it does, and ToolLoopFailed."""
+        Raises BadRequest and Forbidden. ``Use`` does its ``ask`` once for each turn, and raises what that does, and
+        ToolLoopFailed.
+        """
+        body, chat = read_tool_chat(job.body, job.route.name, self._toolbox, honoured=not job.request.inward)
+        job = job if body is job.body else structs.replace(job, body=body)
+        return job, None if chat is None else partial(self._run, chat)
+
+    async def _run(self, chat: ToolChat, job: Job, ask: AskModel) -> None:
         turns = _Turns(self._toolbox, self._timeout(), ask, job, chat)
         if chat.stream:
             await _stream(turns, job, self._ping_after)
@@ -218,7 +223,7 @@ class ToolChats:
 class _Turns:
     """One request: its loop, and what carries it out."""
 
-    def __init__(self, toolbox: Toolbox, timeout: float, ask: Ask, job: Job, chat: ToolChat) -> None:
+    def __init__(self, toolbox: Toolbox, timeout: float, ask: AskModel, job: Job, chat: ToolChat) -> None:
         self.answer = ChatAnswer(f"chatcmpl-{secrets.token_hex(16)}", int(time.time()), chat.task.model)
         self.include_usage = chat.include_usage
         self.text: list[str] = []

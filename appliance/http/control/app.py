@@ -36,14 +36,14 @@ from appliance.errors import (
     RouteNotFound,
 )
 from appliance.fleet.owner import Fleet
-from appliance.fleet.status import ChildStatus
+from appliance.fleet.status import ChildStatus, state_of
 from appliance.http import errors
 from appliance.http.control.answers import json_answer, read_as, read_body
 from appliance.http.control.conversation_routes import ConversationRoutes, add_conversation_routes
 from appliance.http.control.edge_routes import MAX_CONTROL_BODY
 from appliance.http.control.events import Sources
 from appliance.http.control.hub_routes import HubRoutes, add_hub_routes
-from appliance.http.control.listing import View, state_of
+from appliance.http.control.listing import View
 from appliance.http.control.model_routes import ModelRoutes, add_model_routes, under_way
 from appliance.http.control.run_routes import add_agent_routes, add_mcp_routes, add_run_routes
 from appliance.http.control.stream_routes import add_stream_routes

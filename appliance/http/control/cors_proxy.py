@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 import trio
 from msgspec import Struct
 
+from appliance.core.bodies.http_message import HOP_BY_HOP
 from appliance.core.parts import Headers, field, fields, without
 from appliance.core.proxy_target import (
     REDIRECTS,
@@ -30,8 +31,7 @@ from appliance.http import errors
 from appliance.http.way.explaining import refuse
 from appliance.http.way.visit import Visit
 from appliance.traffic.request import Request, Sink
-from appliance.upstream.address import HOP_BY_HOP
-from appliance.upstream.client import Address, ConnectFailed, Exchange, Response
+from appliance.upstream.client import Address, ConnectFailed, HttpAnswer, HttpCall
 
 PREFIX = b"x-llama-server-proxy-header-"
 """Before the name of each request header that is to be passed on; all others stay here."""
@@ -66,7 +66,7 @@ _NEVER_PASSED_ON = frozenset(
         b"x-content-type-options",
     )
 )
-"""Response headers by which a stranger would speak for this server."""
+"""HttpAnswer headers by which a stranger would speak for this server."""
 _HARMLESS = (
     (b"Content-Security-Policy", b"sandbox; default-src 'none'"),
     (b"X-Content-Type-Options", b"nosniff"),
@@ -141,7 +141,7 @@ class CorsProxy:
         raise TargetFailed(asked.target.host, f"it said nothing for {SILENCE:g} s")
 
     @asynccontextmanager
-    async def _reached(self, asked: _Asked) -> AsyncGenerator[Response]:
+    async def _reached(self, asked: _Asked) -> AsyncGenerator[HttpAnswer]:
         """The answer of the first address of the target that takes the request."""
         target = asked.target
         refused: ConnectFailed | None = None
@@ -157,7 +157,7 @@ class CorsProxy:
                 tls_timeout=CONNECT_TIME,
             )
             try:
-                async with Exchange(address, asked.method, target.path, asked.headers, asked.body) as response:
+                async with HttpCall(address, asked.method, target.path, asked.headers, asked.body) as response:
                     yield response
                     return
             except ConnectFailed as error:
@@ -230,12 +230,12 @@ def _cause(error: UpstreamFailed) -> str:
     return error.why.partition("; see timeouts.")[0]
 
 
-def _location(response: Response) -> str | None:
+def _location(response: HttpAnswer) -> str | None:
     location = field(response.headers, b"location") if response.status in REDIRECTS else None
     return location.decode("latin-1") if location is not None else None
 
 
-async def _relay(response: Response, sink: Sink, target: Target, patience: trio.CancelScope) -> None:
+async def _relay(response: HttpAnswer, sink: Sink, target: Target, patience: trio.CancelScope) -> None:
     """Pass the answer on as it comes. If it breaks off, so does the client's connection: it must not look whole."""
     headers = without(response.headers, _NEVER_PASSED_ON, (b"access-control-",))
     sink.start(response.status, [*headers, *_HARMLESS])

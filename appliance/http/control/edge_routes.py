@@ -15,9 +15,10 @@ from msgspec import Raw
 from appliance.core.parts import UNREADABLE
 from appliance.core.settings import HttpSettings, Listen
 from appliance.errors import ModelLoading, ModelNotFound, RouteNotFound, UpstreamFailed
+from appliance.fleet.status import state_of
 from appliance.http.bytes.body import Bodies
 from appliance.http.bytes.listening import shown
-from appliance.http.control.listing import Object, View, health, list_models, router_props, state_of
+from appliance.http.control.listing import Object, View, health, list_models, router_props
 from appliance.http.errors import JSON_TYPE
 from appliance.http.owners import Owners
 from appliance.http.way.guard import Guard
@@ -26,7 +27,7 @@ from appliance.traffic.metrics import CONTENT_TYPE
 from appliance.traffic.request import PAGE_PATHS, PAGE_PREFIX, Request, send_whole
 from appliance.traffic.targets import refresh
 from appliance.traffic.traffic import Traffic
-from appliance.upstream.client import Address, Exchange
+from appliance.upstream.client import Address, HttpCall
 
 if TYPE_CHECKING:
     from appliance.http.control.page import Page
@@ -200,7 +201,7 @@ async def _slots_of(address: Address) -> list[Object]:
     """Empty when the model's process does not tell (``--no-slots``, or it is busy dying)."""
     with trio.move_on_after(SLOTS_TIME):
         try:
-            async with Exchange(address, "GET", "/slots") as response:
+            async with HttpCall(address, "GET", "/slots") as response:
                 slots = msgspec.json.decode(await response.read(MAX_SLOTS), type=list[dict[str, Raw]])
                 return [dict(slot) for slot in slots]
         except (UpstreamFailed, *UNREADABLE):

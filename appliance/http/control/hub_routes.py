@@ -11,7 +11,7 @@ from quart_trio import QuartTrio
 
 from appliance.catalog.hub import ENDPOINT
 from appliance.core.fit.plan import Foretold, foretold
-from appliance.core.models.recommended import Card, cards
+from appliance.core.fit.recommended import Card, cards
 from appliance.errors import BadRequest
 from appliance.http.control.answers import json_answer
 from appliance.http.owners import Owners

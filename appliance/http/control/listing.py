@@ -23,7 +23,7 @@ from appliance.core.models.swap_listing import Listing, Object, model_status, sw
 from appliance.core.parts import decoded
 from appliance.core.settings import HttpSettings
 from appliance.fleet.owner import Fleet
-from appliance.fleet.status import ChildStatus
+from appliance.fleet.status import ChildStatus, state_of
 from appliance.peers.owner import Peers
 from appliance.traffic.targets import ActiveProfile
 
@@ -107,14 +107,7 @@ def _running(status: ChildStatus, model: ModelConfig) -> Running:
     )
 
 
-SHOWN = {"queued": "loading", "stopping": "unloaded"}
-"""States that llama-server has no word for: a request is what queues a model, and a stopping one takes no more."""
 RUNNING = ("loading", "loaded", "sleeping")
-
-
-def state_of(status: ChildStatus | None) -> str:
-    """``unloaded``, ``loading``, ``loaded`` or ``sleeping``."""
-    return "unloaded" if status is None else SHOWN.get(status.state, status.state)
 
 
 def list_models(view: View, downloads: Iterable[DownloadStatus] = ()) -> Object:

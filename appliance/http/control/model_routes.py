@@ -23,7 +23,7 @@ from appliance.core.bodies.sse import PING, Event, encode
 from appliance.core.models.download import parse_reference
 from appliance.core.models.model import Model
 from appliance.core.parts import decoded
-from appliance.errors import BadRequest, Conflict, Forbidden, ModelNotFound
+from appliance.errors import BadRequest, Conflict
 from appliance.fleet.owner import Fleet
 from appliance.fleet.status import ChildStatus
 from appliance.http.control.answers import Pieces, endless_answer, json_answer, read_body
@@ -278,34 +278,8 @@ class ModelRoutes:
         name = request.args.get("model")
         if not name:
             raise BadRequest("the query names no model; add ?model=NAME", param="model")
-        await remove_model(self._owners, name)
+        await self._owners.remove_model(name)
         return json_answer({"success": True})
-
-
-async def remove_model(owners: Owners, name: str) -> None:
-    """Stop the model's process, or its download, and remove its files.
-
-    Raises ModelNotFound, Forbidden for what the program may not remove, and Conflict for files that the system does
-    not let go of.
-    """
-    downloads = owners.require_downloads()
-    if (download := downloads.find(name)) is not None and not download.status.ended:
-        await downloads.discard(name)
-        return
-    await refresh(owners.catalog)
-    model = next((model for model in owners.catalog.snapshot.models if model.id == name), None)
-    if model is None:
-        raise ModelNotFound(name, owners.catalog.snapshot.near(name))
-    if model.source != "cache":
-        raise Forbidden(f"model '{name}' is not removable: it is not from the Hugging Face cache ({model.source})")
-    await owners.fleet.unload(model.id)
-    try:
-        await downloads.delete(model)
-    except OSError as error:
-        where = f" ({error.filename})" if error.filename else ""
-        raise Conflict(f"model '{model.id}' cannot be removed: {error.strerror or error}{where}") from None
-    await owners.fleet.unload(model.id)  # somebody may have asked for it while its files went
-    downloads.forget(name)
 
 
 def under_way(downloads: Downloads | None, name: str, model: Model | None) -> Download | None:

@@ -9,8 +9,8 @@ of llama.cpp b11434 and Google's requirements for custom containers (``AIP_*`` v
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 import trio
 
@@ -27,7 +27,6 @@ from appliance.http.control.edge_routes import EdgeRoutes
 from appliance.http.control.file_routes import FileRoutes
 from appliance.http.control.static_files import StaticFiles
 from appliance.http.control.tool_routes import ToolRoutes
-from appliance.http.ollama.routes import OllamaRoutes
 from appliance.http.owners import Owners
 from appliance.http.way.guard import Guard
 from appliance.http.way.routes import CORS_PROXY, MCP, OTHER, TOOLS, Route
@@ -37,7 +36,6 @@ from appliance.traffic.traffic import Traffic
 
 if TYPE_CHECKING:
     from appliance.http.control.quart_behind import QuartBehind
-    from appliance.http.mcp.server import McpServer
 import msgspec
 from msgspec import Raw
 
@@ -131,8 +129,24 @@ def _instances(body: bytes) -> list[Raw]:
     return instances
 
 
+class McpServer(Protocol):
+    """The program as an MCP server."""
+
+    async def answer(self, visit: Visit) -> None: ...
+
+
+class OllamaRoutes(Protocol):
+    """The routes of Ollama's API that are for no model's process."""
+
+    def answers(self, request: Request) -> bool: ...
+
+    async def answer(self, visit: Visit) -> None: ...
+
+
 class OwnRoutes:
-    """Raises UsageError for settings that cannot be followed, BadRequest for a tool in them that is missing."""
+    """``mcp`` makes the MCP server, when it is asked for first.
+
+    Raises UsageError for settings that cannot be followed, BadRequest for a tool in them that is missing."""
 
     def __init__(
         self,
@@ -144,12 +158,12 @@ class OwnRoutes:
         owners: Owners,
         inward: Asker,
         ollama: OllamaRoutes,
+        mcp: Callable[[], McpServer],
     ) -> None:
         self._settings = settings
         self._guard = guard
         self._traffic = traffic
         self._owners = owners
-        self._inward = inward
         self._ollama = ollama
         self._files = StaticFiles(settings.static) if settings.static is not None else None
         self._edge = EdgeRoutes(settings, bound, guard, traffic, bodies, owners)
@@ -157,7 +171,8 @@ class OwnRoutes:
         self._tools = ToolRoutes(owners.tools, traffic.lifetime)
         self._files_of_page = FileRoutes(owners.conversations, bodies)
         self._predict = Predict(settings.predict, inward)
-        self._mcp = self._mcp_server() if settings.mcp_server else None
+        self._make_mcp = mcp
+        self._mcp = mcp() if settings.mcp_server else None
         self._quart: QuartBehind | None = None
         self._making_quart = trio.Lock()
 
@@ -171,7 +186,7 @@ class OwnRoutes:
         elif request.path == self._predict.path and request.method == "POST":
             await self._predict.answer(visit)
         elif request.path == MCP:
-            self._mcp = self._mcp or self._mcp_server()
+            self._mcp = self._mcp or self._make_mcp()
             await self._mcp.answer(visit)
         elif self._settings.single is None and self._ollama.answers(request):
             await self._ollama.answer(visit)
@@ -216,11 +231,6 @@ class OwnRoutes:
             if self._quart is None:
                 self._quart = await trio.to_thread.run_sync(make)
         return self._quart
-
-    def _mcp_server(self) -> McpServer:
-        from appliance.http.mcp.server import McpServer
-
-        return McpServer(self._settings, self._guard, self._traffic, self._owners, self._inward)
 
 
 def may_be_on_quart(request: Request) -> bool:

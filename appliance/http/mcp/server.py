@@ -48,7 +48,7 @@ from appliance.http.mcp.tools import (
 from appliance.http.owners import Owners
 from appliance.http.way.explaining import refuse
 from appliance.http.way.guard import Guard
-from appliance.http.way.pings import EVENT_STREAM, UNBUFFERED
+from appliance.http.way.progress import EVENT_STREAM, UNBUFFERED
 from appliance.http.way.visit import Visit
 from appliance.traffic.request import Headers, Request, Sink, send_whole
 from appliance.traffic.traffic import Traffic

@@ -18,7 +18,7 @@ from appliance.core.parts import decoded
 from appliance.errors import ModelNotFound, UpstreamFailed
 from appliance.fleet.owner import Fleet
 from appliance.traffic.targets import Targets, refresh
-from appliance.upstream.client import Exchange
+from appliance.upstream.client import HttpCall
 
 PROPS_TIME = 1.0
 """Seconds that a running engine gets to say what it can do; the files say nearly as much."""
@@ -169,7 +169,7 @@ class Known:
         props: Props | None = None
         with trio.move_on_after(PROPS_TIME):
             try:
-                async with Exchange(address, "GET", "/props") as response:
+                async with HttpCall(address, "GET", "/props") as response:
                     if response.status == 200:
                         props = decoded(Props, await response.read(MAX_PROPS))
             except UpstreamFailed:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TypeVar
 
@@ -20,7 +19,7 @@ from appliance.core.parts import decoded
 from appliance.core.runs.inward import Asker
 from appliance.fleet.owner import Fleet
 from appliance.http.ollama.known import Known
-from appliance.http.ollama.sink import JSON_TYPE, speak
+from appliance.http.way.ollama_sink import JSON_TYPE, speak
 from appliance.http.way.routes import own_path
 from appliance.http.way.visit import Job, Visit
 from appliance.traffic.request import Headers, send_whole
@@ -86,7 +85,7 @@ async def refuse(visit: Visit, refused: Refused) -> None:
 class Reading:
     """Reads requests of one server."""
 
-    def __init__(self, fleet: Fleet, known: Known, inward: Callable[[], Asker]) -> None:
+    def __init__(self, fleet: Fleet, known: Known, inward: Asker) -> None:
         self._fleet = fleet
         self._known = known
         self._inward = inward
@@ -192,7 +191,7 @@ class Reading:
         return len(found.tokens) + shortening.IMAGE_TOKENS * shortening.pictures(body) if found is not None else None
 
     async def _ask(self, path: str, body: bytes, kind: type[T]) -> T | None:
-        async with self._inward().ask(path, body, origin="ollama") as reply:
+        async with self._inward.ask(path, body, origin="ollama") as reply:
             content = await reply.read(MAX_MEASURE)
         return decoded(kind, content) if reply.status == 200 else None
 

@@ -23,8 +23,8 @@ from appliance.errors import ApplianceError
 from appliance.http import errors
 from appliance.http.ollama.known import Known
 from appliance.http.ollama.reading import CHAT, Stopwatch, embeds, refuse
-from appliance.http.ollama.sink import BLOBS, JSON_TYPE, USER_KEYS, is_ollamas
 from appliance.http.owners import Owners
+from appliance.http.way.ollama_sink import BLOBS, JSON_TYPE, USER_KEYS, is_ollamas
 from appliance.http.way.visit import Visit
 from appliance.store.derived_models import DerivedModels
 from appliance.traffic.request import Request, send_whole
@@ -236,9 +236,7 @@ class OllamaRoutes:
             facts = await self._require(name, f"model '{name}' not found")
             if facts.model is None:
                 raise Refused(403, f"model '{name}' is not on this machine")
-            from appliance.http.control.model_routes import remove_model  # it brings Quart, which few need
-
-            await remove_model(self._owners, facts.model.id)
+            await self._owners.remove_model(facts.model.id)
         await _send(visit, None)
 
     # ---- downloads ---------------------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ from appliance.http.bytes.connection import Connection
 from appliance.http.errors import describe
 from appliance.http.owners import Owners
 from appliance.http.sockets.handshake import INTERNAL, Handshake, answer_handshake, websocket_visit
-from appliance.http.way.asking import first_reached, for_peers
+from appliance.http.way.at_peers import first_reached, for_peers
 from appliance.http.way.guard import Guard
 from appliance.http.way.outgoing import reached, renamed, sent_headers
 from appliance.http.way.pipeline import Pipeline
@@ -45,7 +45,7 @@ from appliance.traffic.targets import Target
 from appliance.traffic.traffic import Traffic
 from appliance.trio_parts import beside, wait_any
 from appliance.upstream.address import Address, Headers
-from appliance.upstream.client import Response
+from appliance.upstream.client import HttpAnswer
 from appliance.upstream.websocket import BROKEN, NORMAL, Close, Websocket, open_upstream_websocket
 
 MAX_SUBSCRIPTIONS = 64
@@ -198,10 +198,10 @@ async def relay_websocket(handshake: Handshake, address: Address, target: str, h
     """Join the client's websocket with one to ``address``; returns when both have ended.
 
     The client is accepted only after the server has accepted; a server's refusal becomes the client's. ``headers``: see
-    `Exchange`. Raises what `Exchange` raises, and ClientLeft.
+    `Outgoing`. Raises what `HttpCall` raises, and ClientLeft.
     """
     async with open_upstream_websocket(address, target, headers, handshake.subprotocols) as upstream:
-        if isinstance(upstream, Response):
+        if isinstance(upstream, HttpAnswer):
             content = await upstream.read(MAX_REFUSAL)
             await handshake.refuse(upstream.status, _passed_on(upstream.headers), content)
             return

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from types import TracebackType
+from typing import Protocol
 
 import trio
 from msgspec import structs
@@ -14,29 +16,40 @@ from appliance.errors import Unauthorized
 from appliance.http.bytes.answer import HttpSink
 from appliance.http.bytes.body import Bodies, Body, ClientLeft
 from appliance.http.bytes.connection import Connection
-from appliance.http.control.own_routes import OwnRoutes
-from appliance.http.ollama.sink import speaking_ollama
-from appliance.http.owners import Owners
-from appliance.http.way.asking import Asking
-from appliance.http.way.carried import Carried, Carrier
 from appliance.http.way.explaining import explain, followed
+from appliance.http.way.fast_path import Ending, FastPath, FastRequest
 from appliance.http.way.guard import Guard
+from appliance.http.way.ollama_sink import speaking_ollama
 from appliance.http.way.pipeline import Pipeline
 from appliance.http.way.routes import Route
 from appliance.http.way.visit import Visit
 from appliance.traffic.record import CLIENT_LEFT, Record, RecordingSink
 from appliance.traffic.request import Request, Sink, read_request, send_whole
 from appliance.traffic.traffic import Traffic
-from appliance.upstream.pool import Pool
-
-if TYPE_CHECKING:
-    from appliance.http.sockets.sockets import Sockets
 
 STRANGERS = 4
 """Requests without a good key that begin while all other tasks have one turn: thousands at once delay nobody else."""
 OWN = "own"
 HEALTH = "/health"
 WEBSOCKET = b"websocket"
+
+
+class OwnRoutes(Protocol):
+    """Answers the requests that are for no model."""
+
+    async def answer(self, visit: Visit, own: HttpSink, connection: Connection, head: Head) -> None:
+        """Raises ApplianceError and ClientLeft."""
+        ...
+
+    async def answer_with_file(self, visit: Visit) -> bool:
+        """Files instead of the page are public, and never hide a route. False: there is none."""
+        ...
+
+
+class Sockets(Protocol):
+    """Answers websockets."""
+
+    async def answer(self, request: Request, connection: Connection, head: Head) -> None: ...
 
 
 class Gateway:
@@ -48,32 +61,29 @@ class Gateway:
         guard: Guard,
         traffic: Traffic,
         bodies: Bodies,
-        owners: Owners,
         pipeline: Pipeline,
         own_routes: OwnRoutes,
-        asking: Asking,
-        pool: Pool,
+        sockets: Callable[[], Sockets],
+        fast_path: Callable[[Ending], FastPath],
     ) -> None:
+        """``sockets`` makes what answers websockets, when the first one comes."""
         self._settings = settings
         self._guard = guard
         self._traffic = traffic
         self._bodies = bodies
-        self._owners = owners
         self._pipeline = pipeline
         self._own_routes = own_routes
-        self._asking = asking
-        self._carrier = Carrier(
-            settings, guard, traffic, bodies, owners.fleet, pool, pipeline, asking, self.go_on, self._over
-        )
+        self._fast_path = fast_path(self)
+        self._make_sockets = sockets
         self._sockets: Sockets | None = None
         self._turns = trio.Semaphore(STRANGERS)
 
-    def begin(self, connection: Connection, data: bytes) -> Carried | None:
+    def begin(self, connection: Connection, data: bytes) -> bool:
         """See `Answers`."""
-        return self._carrier.begin(connection, data)
+        return self._fast_path.begin(connection, data)
 
     async def answer(self, connection: Connection, head: Head) -> bool:
-        """See `Answers`. Whatever goes wrong becomes an answer here."""
+        """See `Answers`."""
         connection.stranger = True
         request = read_request(head, self._settings.api_prefix, connection.peer)
         if self._settings.health is not None and request.path == self._settings.health:
@@ -90,47 +100,40 @@ class Gateway:
         sink = self._traffic.recorder.watch(record, followed(answer, route)) if metered else answer
         visit = Visit(request, route, sink, record, body, connection)
         self._traffic.metrics.under_way += 1
-        self._traffic.lifetime.requests.begin(visit.cancel, request)
-        try:
-            with visit.scope:
-                known = self._guard.knows(request)
-                if not known or (request.public and not self._guard.asks_for_key):
-                    await self._take_turn(connection)
-                if await self._let_in(visit, known=known):
-                    record.admitted, connection.stranger = True, request.public
-                    if route is not None:
-                        await self._pipeline.answer(visit)
-                    else:
-                        await self._own_routes.answer(visit, own, connection, head)
-            visit.raise_why()
-        except Exception as error:  # noqa: BLE001  it becomes an answer, and a bug a line in the log
-            await explain(visit, error)
-        finally:
-            self._leave(visit, own)
+
+        async with _Answering(self, visit, own):
+            known = self._guard.knows(request)
+            if not known or (request.public and not self._guard.asks_for_key):
+                await self._take_turn(connection)
+            if await self._let_in(visit, known=known):
+                record.admitted, connection.stranger = True, request.public
+                if route is not None:
+                    await self._pipeline.answer(visit)
+                else:
+                    await self._own_routes.answer(visit, own, connection, head)
         return own.stays and own.ended
 
-    async def go_on(self, carried: Carried) -> bool:
-        """See `bytes.connection.Carried`."""
-        record, own = carried.record, carried.own
-        visit = Visit(record.request, carried.route, carried.sink, record, carried.body, carried.connection)
-        carried.let_go()
-        self._traffic.lifetime.requests.begin(visit.cancel, record.request)
-        try:
-            with visit.scope, carried.entry as entry:
-                entry.cancel = visit.cancel
-                visit.stay()
-                if carried.why is not None:
-                    visit.cancel(carried.why)
-                    carried.why = None  # see `Visit.raise_why`
-                await self._asking.ask(carried.job(), carried.target, carried.model, carried)
-            visit.raise_why()
-        except Exception as error:  # noqa: BLE001  as in `answer`
-            await explain(visit, error)
-        finally:
-            self._leave(visit, own)
+    async def go_on(self, request: FastRequest, failure: Exception) -> bool:
+        """See `fast_path.Ending`."""
+        record, own = request.record, request.own
+        visit = Visit(record.request, request.route, request.sink, record, request.body, request.connection)
+        async with _Answering(self, visit, own):
+            await request.rest(visit, failure)
         return own.stays and own.ended
 
-    def _leave(self, visit: Visit, own: HttpSink) -> None:
+    async def tell(self, request: FastRequest, raise_why: Callable[[], None]) -> bool:
+        """See `fast_path.Ending`."""
+        record, own = request.record, request.own
+        visit = Visit(record.request, request.route, own, record, request.body, request.connection)
+        async with _Answering(self, visit, own):
+            raise_why()
+        return own.stays and own.ended
+
+    def begin_visit(self, visit: Visit) -> None:
+        """It may be ended from outside from now on."""
+        self._traffic.lifetime.requests.begin(visit.cancel, visit.request)
+
+    def end_visit(self, visit: Visit, own: HttpSink) -> None:
         """A request is over."""
         connection, record = visit.client, visit.record
         assert connection is not None
@@ -138,9 +141,9 @@ class Gateway:
         self._traffic.lifetime.requests.end(visit.cancel)
         if not visit.body.complete:
             connection.owe()
-        self._over(visit.route, visit.sink, record, visit.body, own, left=visit.left, fault=visit.fault)
+        self.over(visit.route, visit.sink, record, visit.body, own, left=visit.left, fault=visit.fault)
 
-    def _over(
+    def over(
         self,
         route: Route | None,
         sink: Sink,
@@ -193,8 +196,36 @@ class Gateway:
 
     async def _join(self, request: Request, connection: Connection, head: Head) -> None:
         """A websocket, for which more is imported than for all requests together."""
-        if self._sockets is None:
-            from appliance.http.sockets.sockets import Sockets
-
-            self._sockets = Sockets(self._guard, self._traffic, self._bodies, self._owners, self._pipeline)
+        self._sockets = self._sockets or self._make_sockets()
         await self._sockets.answer(request, connection, head)
+
+
+class _Answering:
+    """``async with`` answers a request within its scope. Whatever goes wrong in the block becomes its answer."""
+
+    def __init__(self, gateway: Gateway, visit: Visit, own: HttpSink) -> None:
+        self._gateway = gateway
+        self._visit = visit
+        self._own = own
+
+    async def __aenter__(self) -> None:
+        self._gateway.begin_visit(self._visit)
+        self._visit.scope.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        visit = self._visit
+        try:
+            try:
+                ended = visit.scope.__exit__(kind, error, traceback)
+                visit.raise_why()
+            except Exception as why:  # noqa: BLE001  it becomes an answer, and a bug a line in the log
+                await explain(visit, why)
+                return True
+            if isinstance(error, Exception) and not ended:
+                await explain(visit, error)
+                return True
+            return ended
+        finally:
+            self._gateway.end_visit(visit, self._own)

@@ -17,7 +17,7 @@ from appliance.core.bodies.head import read_query
 from appliance.core.parts import is_event_stream
 from appliance.core.runs.inward import UNWATCHED, Watch
 from appliance.errors import ApplianceError, UpstreamFailed
-from appliance.http.way.visit import Ask, Job
+from appliance.http.way.visit import AskModel, Job
 from appliance.traffic.record import Record
 from appliance.traffic.request import Headers, Request
 from appliance.trio_parts import beside
@@ -90,9 +90,13 @@ class Handover:
         if not self.push(data):
             await self.flush()
 
-    async def end(self) -> None:
-        await self.flush()
+    def finish(self) -> bool:
         self.ended = True
+        return not self._pushed
+
+    async def end(self) -> None:
+        if not self.finish():
+            await self.flush()
 
     def abort(self) -> None:
         self.ended = self.broken = True
@@ -123,7 +127,7 @@ async def handed_over(record: Record, answer: Callable[[Handover], Awaitable[Non
 
 
 @asynccontextmanager
-async def answered(ask: Ask, job: Job) -> AsyncGenerator[Reply]:
+async def answered(ask: AskModel, job: Job) -> AsyncGenerator[Reply]:
     """The model's answer from its head on; its end comes when ``ask`` has returned. Raises what ``ask`` raises."""
 
     async def work(handover: Handover) -> None:
@@ -146,14 +150,15 @@ Answer = Callable[[Request, Record, bytes, Handover], Awaitable[None]]
 
 
 class Inward:
-    """The `Asker` of `core.runs.inward`: asks through ``answer``, the pipeline of clients' requests.
+    """The `Asker` of `core.runs.inward`: asks through the pipeline of clients' requests.
 
     Such a request has ``inward`` set: no slash command and no ``appliance`` member of its body is honoured, nothing
     is told while it waits, and no conversation id makes it outlive who asked.
     """
 
-    def __init__(self, answer: Answer) -> None:
-        self._answer = answer
+    def __init__(self) -> None:
+        self.answer: Answer | None = None
+        """Set by the pipeline, which is made with this."""
 
     @asynccontextmanager
     async def ask(
@@ -167,7 +172,8 @@ class Inward:
         request = _request(path, body, origin)
         record = Record(request, request.path)
         record.admitted, record.watch = True, watch or UNWATCHED
-        async with handed_over(record, partial(self._answer, request, record, body)) as reply:
+        assert self.answer is not None
+        async with handed_over(record, partial(self.answer, request, record, body)) as reply:
             yield reply
 
 

@@ -11,9 +11,9 @@ from appliance.core.llama.older_bodies import IMAGES, NEW_FORM, cache_lines, lac
 from appliance.core.parts import decoded, is_event_stream, without
 from appliance.errors import BadRequest, UpstreamFailed
 from appliance.fleet.status import ChildStatus
-from appliance.traffic.request import Headers, Passing, Sink, send_whole
+from appliance.traffic.request import Headers, Passing, Sink, push_whole, send_whole
 from appliance.upstream.address import Address
-from appliance.upstream.client import Exchange, Response
+from appliance.upstream.client import HttpAnswer, HttpCall
 from appliance.upstream.pool import Pool
 
 METRICS = "/metrics"
@@ -40,7 +40,9 @@ async def media_marker(there: Address, pool: Pool) -> str:
     return props.media_marker
 
 
-async def send_metrics(response: Response, there: Address, pool: Pool, sink: Sink, status: ChildStatus | None) -> None:
+async def send_metrics(
+    response: HttpAnswer, there: Address, pool: Pool, sink: Sink, status: ChildStatus | None
+) -> None:
     """Pass an engine's metrics on, and behind them how full its cache is. Raises UpstreamFailed.
 
     An engine that sleeps is not asked, because that would wake it: its cache is empty.
@@ -54,7 +56,7 @@ async def send_metrics(response: Response, there: Address, pool: Pool, sink: Sin
 
 async def _ask(there: Address, pool: Pool, path: str) -> bytes:
     """What the engine answers; nothing where it refuses."""
-    async with Exchange(there, "GET", path, pool=pool) as response:
+    async with HttpCall(there, "GET", path, pool=pool) as response:
         content = await response.read(MAX_TOLD)
         return content if response.status == 200 else b""
 
@@ -82,15 +84,14 @@ class Silent(Passing):
             data = silenced_records(data)
         return self.inner.push(data) if data else True
 
-    async def end(self) -> None:
+    def finish(self) -> bool:
         """Raises UpstreamFailed for an answer that is too long to be held."""
         if self._head is None:
-            await self.inner.end()
-            return
+            return self.inner.finish()
         head, self._head = self._head, None
         if len(self._held) > MAX_HELD:
             raise UpstreamFailed("the model", f"its answer is longer than {MAX_HELD} bytes")
-        await send_whole(self.inner, 200, without(head, _LENGTHS), silenced(bytes(self._held)))
+        return push_whole(self.inner, 200, without(head, _LENGTHS), silenced(bytes(self._held)))
 
     def abort(self) -> None:
         """A held answer is dropped: nothing of it has left, so that its error can be told in its place."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Protocol
 from urllib.parse import unquote
 
 from msgspec import Struct, structs
@@ -18,18 +19,14 @@ from appliance.core.runs.slash import Plan
 from appliance.core.settings import HttpSettings
 from appliance.errors import ApplianceError, BadRequest, Conflict, DownloadNeeded, Forbidden, RouteNotFound
 from appliance.fleet.owner import Fleet
+from appliance.fleet.status import state_of
 from appliance.http.bytes.body import Bodies, Body
-from appliance.http.chat.chained import PluginChains
-from appliance.http.chat.chat_tools import ToolChat, ToolChats
-from appliance.http.control.listing import state_of
-from appliance.http.ollama.reading import Reading
-from appliance.http.ollama.sink import speak
-from appliance.http.way.asking import Asking
+from appliance.http.way.ask import Ask, wish_of
+from appliance.http.way.at_peers import AskPeers
 from appliance.http.way.explaining import explain
-from appliance.http.way.fallback import wish_of
 from appliance.http.way.handover import Handover, Inward
+from appliance.http.way.ollama_sink import speak
 from appliance.http.way.outgoing import JSON, Format, format_of, head_of
-from appliance.http.way.pings import Pings
 from appliance.http.way.resumable import Lasting, conversation_of
 from appliance.http.way.routes import (
     COMFY,
@@ -44,8 +41,7 @@ from appliance.http.way.routes import (
     passed_route,
     single_route,
 )
-from appliance.http.way.visit import Job, Visit
-from appliance.plugins.registry import Plugins
+from appliance.http.way.visit import AskModel, Job, Use, Visit
 from appliance.traffic.record import CLIENT_LEFT, Record, RecordingSink
 from appliance.traffic.request import Request, Sink, send_whole
 from appliance.traffic.targets import Target
@@ -76,7 +72,7 @@ class AtPeers(Struct, frozen=True):
 class WithTools(Struct, frozen=True):
     """A chat whose tools are used here, between turns of the model."""
 
-    chat: ToolChat
+    use: Use
 
 
 class WithPlugins(Struct, frozen=True):
@@ -86,6 +82,46 @@ class WithPlugins(Struct, frozen=True):
 
 
 Way = Question | Plain | AtPeers | WithTools | WithPlugins
+
+
+class Plugging(Protocol):
+    """Takes requests through the plugins that they name."""
+
+    def plan(self, job: Job) -> Plan | None:
+        """None for the requests that name no plugin. Raises BadRequest."""
+        ...
+
+    def named(self, route: str, body: bytes) -> bool:
+        """Return whether there is a `plan`, or a mistake."""
+        ...
+
+    async def run(self, plan: Plan, job: Job, model: str, ask: AskModel) -> None:
+        """Do ``ask`` with what the plugins make of the request."""
+        ...
+
+
+class Tooling(Protocol):
+    """Finds the chats whose tools are used here."""
+
+    def read(self, job: Job) -> tuple[Job, Use | None]: ...
+
+
+class OllamaReading(Protocol):
+    """Reads requests of Ollama's API."""
+
+    async def read(self, visit: Visit) -> Job | None:
+        """None: it has its answer already."""
+        ...
+
+
+class Beside(Struct, frozen=True, kw_only=True):
+    """What stands beside the straight way; handed in by the composition."""
+
+    plugins: Plugging
+    tools: Tooling
+    ollama: OllamaReading
+    inward: Inward
+    """How the program asks itself; answered by the pipeline."""
 
 
 class Pipeline:
@@ -101,15 +137,11 @@ class Pipeline:
         bodies: Bodies,
         catalog: Catalog,
         fleet: Fleet,
-        asking: Asking,
+        ask: Ask,
+        peers: AskPeers,
         lasting: Lasting,
-        plugins: Plugins,
-        tools: ToolChats,
-        pings: Pings,
-        ollama: Reading,
+        beside: Beside,
     ) -> None:
-        self.inward = Inward(self._answer_inward)
-        """How the program asks itself."""
         self._settings = settings
         self._traffic = traffic
         self._targets = traffic.targets
@@ -117,11 +149,11 @@ class Pipeline:
         self._bodies = bodies
         self._catalog = catalog
         self._fleet = fleet
-        self._asking = asking
+        self._models = ask
+        self._peers = peers
         self._lasting = lasting
-        self._plugins = PluginChains(plugins, self.inward, traffic.targets.names, pings)
-        self._tools = tools
-        self._ollama = ollama
+        self._plugins, self._tools, self._ollama = beside.plugins, beside.tools, beside.ollama
+        beside.inward.answer = self._answer_inward
 
     def route(self, request: Request) -> Route | None:
         """How a request for a model is treated; None for the program's own routes."""
@@ -197,16 +229,16 @@ class Pipeline:
                 "--api-key KEY or --cors-origins ORIGIN"
             )
         if isinstance(way, Question):
-            await self._asking.ask_running(way.model, job)
+            await self._models.ask_running(way.model, job)
             return
         with self._inflight.begin(job.request, target.label, record.metadata, cancel=visit.cancel) as record.entry:
             match way:
                 case Plain(model=model):
-                    await self._asking.ask(job, target, model)
+                    await self._models.ask(job, target, model)
                 case AtPeers():
-                    await self._asking.ask_peers(job, target)
-                case WithTools(chat=chat):
-                    await self._tools.run(chat, job, partial(self._ask, target))
+                    await self._peers.ask(job, target)
+                case WithTools(use=use):
+                    await use(job, partial(self._ask, target))
                 case WithPlugins(plan=plan):
                     name = target.model.id if target.model is not None else target.requested
                     await self._plugins.run(plan, job, name, partial(self._ask_with_tools, target))
@@ -221,24 +253,24 @@ class Pipeline:
                 if plan.commands:
                     return job, WithPlugins(plan)
                 job = structs.replace(job, body=plan.body)
-            job, chat = self._tools.read(job) if job.extended else (job, None)
-            if chat is not None:
-                return job, WithTools(chat)
+            job, use = self._tools.read(job) if job.extended else (job, None)
+            if use is not None:
+                return job, WithTools(use)
         return job, AtPeers() if model is None else Plain(model)
 
     async def _ask(self, target: Target, job: Job) -> None:
         if target.model is None:
-            await self._asking.ask_peers(job, target)
+            await self._peers.ask(job, target)
         else:
-            await self._asking.ask(job, target, target.model)
+            await self._models.ask(job, target, target.model)
 
     async def _ask_with_tools(self, target: Target, job: Job) -> None:
         """Answer with this server's tools where the request, as plugins left it, uses them."""
-        job, chat = self._tools.read(job)
-        if chat is None:
+        job, use = self._tools.read(job)
+        if use is None:
             await self._ask(target, job)
         else:
-            await self._tools.run(chat, job, partial(self._ask, target))
+            await use(job, partial(self._ask, target))
 
     async def _pass_through(self, visit: Visit) -> None:
         """``/upstream/<model>/<rest>`` and ``/comfyui/<rest>``: as it is, to the model's server. Raises as `answer`."""

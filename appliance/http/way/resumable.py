@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from msgspec import structs
 
@@ -10,13 +11,14 @@ from appliance.core.bodies.sse import Dialect, ErrorInfo, error_record
 from appliance.errors import BadRequest, Busy, NotFound, RequestCancelled, ShuttingDown
 from appliance.fleet.owner import Fleet
 from appliance.http.bytes.body import Bodies
-from appliance.http.ollama.sink import speaking_ollama
 from appliance.http.way.explaining import explain, followed
+from appliance.http.way.ollama_sink import speaking_ollama
 from appliance.http.way.outgoing import CONVERSATION
+from appliance.http.way.routes import Route
 from appliance.http.way.visit import Job, Visit
-from appliance.streams.generation import End, Generation
+from appliance.streams.generation import End, Generation, RingSink
 from appliance.streams.owner import Streams
-from appliance.traffic.record import CLIENT_LEFT, RecordingSink
+from appliance.traffic.record import CLIENT_LEFT, Record, RecordingSink
 from appliance.traffic.request import Request, Sink
 from appliance.traffic.traffic import Traffic
 
@@ -63,7 +65,12 @@ async def find_stream(streams: Streams, conversation: str) -> Generation:
 
 async def be_first_reader(generation: Generation, sink: Sink) -> None:
     """Answer the request that a generation was begun for. Raises what ended it before it had an answer."""
-    match await generation.pass_on(sink):
+    tell_end(generation, await generation.pass_on(sink))
+
+
+def tell_end(generation: Generation, end: End | None) -> None:
+    """Raises what has ended a generation before it had an answer."""
+    match end:
         case None | End.DONE | End.BROKEN | End.GIVEN_UP:
             return
         case End.STOPPED:
@@ -78,6 +85,10 @@ async def be_first_reader(generation: Generation, sink: Sink) -> None:
 Serve = Callable[[Visit, Job], Awaitable[None]]
 
 
+class StreamEnded(Exception):
+    """A generation has been ended by its owner, which tells those who read it."""
+
+
 class Lasting:
     """Has requests answered under the owner of streams."""
 
@@ -87,38 +98,61 @@ class Lasting:
         self._bodies = bodies
         self._fleet = fleet
 
+    def open(self, conversation: str, record: Record, dialect: Dialect, *, streams: bool) -> Generation:
+        """The generation of a request. Raises as `Streams.open`."""
+
+        def loading() -> bool:
+            return self._fleet.known(record.model) is not None and not self._fleet.is_ready(record.model)
+
+        return self._streams.open(
+            conversation, streams=streams, loading=loading, interrupted=interrupted_record(dialect)
+        )
+
+    def sink(self, request: Request, record: Record, ring: RingSink, route: Route) -> RecordingSink:
+        """What the work writes into."""
+        return self._traffic.recorder.watch(record, followed(speaking_ollama(request, ring), route))
+
     async def serve(self, conversation: str, visit: Visit, job: Job, serve: Serve) -> None:
         """Do ``serve`` in a task that lasts, and pass its answer on to the client for as long as that is there.
 
         Raises RequestCancelled, ShuttingDown and Busy.
         """
-        request, record = job.request, job.record
-        recorder, requests = self._traffic.recorder, self._traffic.lifetime.requests
+        route = visit.route or job.route
+        generation = self.open(conversation, job.record, route.dialect, streams=job.streams)
+        reserved, job.record.outlives = visit.body.hand_over(), True
 
-        async def generate(ring: Sink) -> None:
-            sink = recorder.watch(record, followed(speaking_ollama(request, ring), job.route))
-            inner = Visit(request, job.route, sink, record, visit.body)
-            requests.begin(inner.cancel, request)
-            try:
-                with inner.scope:
-                    await serve(inner, structs.replace(job, sink=sink))
-                inner.raise_why()
-            except Exception as error:  # noqa: BLE001  it becomes an answer
-                await explain(inner, error)
-            finally:
-                requests.end(inner.cancel)
-                self._bodies.release(reserved)
-                recorder.finish(record, sink, job.route.name, ring.status or CLIENT_LEFT)
+        async def work(ring: RingSink) -> None:
+            sink = self.sink(job.request, job.record, ring, job.route)
+            inner = Visit(job.request, job.route, sink, job.record, visit.body)
+            await self._within(inner, partial(serve, inner, structs.replace(job, sink=sink)), reserved)
 
-        def loading() -> bool:
-            return self._fleet.known(record.model) is not None and not self._fleet.is_ready(record.model)
-
-        generation = self._streams.begin(
-            conversation,
-            generate,
-            streams=job.streams,
-            loading=loading,
-            interrupted=interrupted_record(visit.route.dialect if visit.route is not None else job.route.dialect),
-        )
-        reserved, record.outlives = visit.body.hand_over(), True
+        self._streams.start(generation, work)
         await be_first_reader(generation, job.sink.inner if isinstance(job.sink, RecordingSink) else job.sink)
+
+    def go_on(self, generation: Generation, inner: Visit, work: Callable[[], Awaitable[None]], reserved: int) -> None:
+        """Do the rest of a request in a task, which had none so far."""
+        self._streams.start(generation, lambda _: self._within(inner, work, reserved))
+
+    def close(self, generation: Generation, inner: Visit, reserved: int) -> None:
+        """A request that had no task is over."""
+        self._over(inner, reserved)
+        self._streams.close(generation)
+
+    async def _within(self, inner: Visit, work: Callable[[], Awaitable[None]], reserved: int) -> None:
+        requests = self._traffic.lifetime.requests
+        requests.begin(inner.cancel, inner.request)
+        try:
+            with inner.scope:
+                await work()
+            inner.raise_why()
+        except Exception as error:  # noqa: BLE001  it becomes an answer
+            await explain(inner, error)
+        finally:
+            requests.end(inner.cancel)
+            self._over(inner, reserved)
+
+    def _over(self, inner: Visit, reserved: int) -> None:
+        self._bodies.release(reserved)
+        if isinstance(inner.sink, RecordingSink) and inner.route is not None:
+            status = inner.sink.status or CLIENT_LEFT
+            self._traffic.recorder.finish(inner.record, inner.sink, inner.route.name, status)

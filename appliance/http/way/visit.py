@@ -113,5 +113,8 @@ class Job(Struct, frozen=True, kw_only=True):
     """Turns the answer into Ollama's, on its way out of ``sink``."""
 
 
-Ask = Callable[[Job], Awaitable[None]]
+AskModel = Callable[[Job], Awaitable[None]]
 """Has the model answer a request; returns when the answer is over and the model's lease given back."""
+
+Use = Callable[[Job, AskModel], Awaitable[None]]
+"""Answers a request between several turns of its model; returns when the answer is over."""

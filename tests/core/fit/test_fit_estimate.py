@@ -12,8 +12,8 @@ from msgspec import structs
 
 from appliance.core.fit.compute import Arena
 from appliance.core.fit.estimate import RAM, Estimate, Options, Use, estimate
-from appliance.core.fit.shape import Shape
 from appliance.core.models.gguf import GgufInfo, merge_shards, read_gguf
+from appliance.core.models.shape import Shape
 
 MIB = 1 << 20
 

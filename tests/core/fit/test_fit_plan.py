@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from appliance.core.engines.listing import Manual
 from appliance.core.fit.estimate import AUTO_PARALLEL, RAM, estimate
 from appliance.core.fit.plan import CACHE, LEAST_CONTEXT, PER_SLOT, SHARE, Asked, Plan, asked_of, plan
-from appliance.core.fit.shape import Shape
 from appliance.core.models.gguf import read_gguf
+from appliance.core.models.shape import Shape
 
 MIB = 1 << 20
 GIB = 1 << 30

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from appliance.core.config.matrix import Matrix, MatrixError
 from appliance.core.config.types import (
     Config,
     Group,
@@ -15,7 +16,6 @@ from appliance.core.config.types import (
     RouterSettings,
     Routing,
 )
-from appliance.core.scheduling.matrix import Matrix, MatrixError
 from appliance.core.scheduling.policy import Eviction, FreePolicy, GroupPolicy, MatrixPolicy, Policy, policy_of
 
 GROUPS = {

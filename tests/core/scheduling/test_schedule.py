@@ -11,9 +11,9 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from appliance.core.config.matrix import Matrix
 from appliance.core.config.types import Group, MatrixConfig
 from appliance.core.scheduling.effects import Drain, Effect, Grant, Refuse, Start, State, Stop, Terms
-from appliance.core.scheduling.matrix import Matrix
 from appliance.core.scheduling.policy import FreePolicy, GroupPolicy, Limits, MatrixPolicy, Policy
 from appliance.core.scheduling.schedule import Schedule
 from appliance.core.scheduling.waiting import Entry

@@ -10,7 +10,6 @@ import msgspec
 import pytest
 from memory import peak
 
-from appliance.core.mcp.config import McpServers
 from appliance.core.tools.specs import (
     NAMES,
     SHELL,
@@ -34,7 +33,6 @@ KINDS = dict(
         strict=True,
     )
 )
-NONE = McpServers()
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=NAMES)
@@ -69,16 +67,16 @@ def test_what_cannot_be_used_is_told(arguments: bytes, words: str) -> None:
 
 
 def test_tools_are_chosen_by_name() -> None:
-    assert chosen_tools(["write_file ", "read_file"], runtime="", root="", mcp=NONE).builtin == (
+    assert chosen_tools(["write_file ", "read_file"], runtime="", root="").builtin == (
         "read_file",
         "write_file",
     )
-    assert chosen_tools(["all"], runtime="", root="", mcp=NONE).builtin == NAMES
-    assert not chosen_tools([""], runtime="", root="", mcp=NONE).enabled
+    assert chosen_tools(["all"], runtime="", root="").builtin == NAMES
+    assert not chosen_tools([""], runtime="", root="").enabled
 
 
 def test_below_a_root_no_command_is_run() -> None:
-    assert SHELL not in chosen_tools(["all"], runtime="", root="/srv", mcp=NONE).builtin
+    assert SHELL not in chosen_tools(["all"], runtime="", root="/srv").builtin
 
 
 @pytest.mark.parametrize(
@@ -93,7 +91,7 @@ def test_below_a_root_no_command_is_run() -> None:
 )
 def test_what_cannot_be_chosen_is_told(words: list[str], runtime: str, root: str, told: str) -> None:
     with pytest.raises(UsageError, match=told):
-        chosen_tools(words, runtime=runtime, root=root, mcp=NONE)
+        chosen_tools(words, runtime=runtime, root=root)
 
 
 def test_arguments_that_the_tool_does_not_have_take_no_memory() -> None:

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.config.types import MatrixConfig
-from appliance.core.scheduling.matrix import (
+from appliance.core.config.matrix import (
     MAX_CHAIN,
     MAX_DEPTH,
     MAX_HEIGHT,
@@ -27,6 +26,7 @@ from appliance.core.scheduling.matrix import (
     check_matrix,
     parse,
 )
+from appliance.core.config.types import MatrixConfig
 
 MODELS = ("ant", "bee", "cat", "dog", "elk", "fox", "org/gnu:7b")
 FAUNA = MatrixConfig(

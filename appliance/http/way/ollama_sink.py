@@ -9,7 +9,7 @@ from appliance.core.ollama.answering import NDJSON, Translator, translated_error
 from appliance.core.parts import is_event_stream
 from appliance.errors import UpstreamFailed
 from appliance.traffic.record import RecordingSink
-from appliance.traffic.request import Headers, Passing, Request, Sink, send_whole
+from appliance.traffic.request import Headers, Passing, Request, Sink, push_whole
 
 MAX_WHOLE = 64 << 20
 """Bytes of a plain answer that is held until it can be translated."""
@@ -70,24 +70,23 @@ class OllamaSink(Passing):
             return self.inner.push(lines) if lines else True
         return self.inner.push(data)
 
-    async def end(self) -> None:
+    def finish(self) -> bool:
         """Raises UpstreamFailed for an answer that is too long to be translated."""
         if self._head is not None:
             (status, headers), self._head = self._head, None
             if len(self._held) > MAX_WHOLE:
                 raise UpstreamFailed(self._name, f"its answer is longer than {MAX_WHOLE} bytes")
-            await self._send(status, headers, bytes(self._held))
-            return
+            return self._push_whole(status, headers, bytes(self._held))
         if self._streams and self._translator is not None and (lines := self._translator.end()):
-            await self.inner.write(lines)
-        await self.inner.end()
+            self.inner.push(lines)
+        return self.inner.finish()
 
-    async def _send(self, status: int, headers: Headers, content: bytes) -> None:
+    def _push_whole(self, status: int, headers: Headers, content: bytes) -> bool:
         if status == 200 and self._translator is not None:
             status, content = self._translator.whole(content)
         elif status >= 400:
             status, content = translated_error(status, content, self._name)
-        await send_whole(self.inner, status, (JSON_TYPE, *_without_type(headers)), content)
+        return push_whole(self.inner, status, (JSON_TYPE, *_without_type(headers)), content)
 
     def abort(self) -> None:
         """A held answer is dropped: nothing of it has left, so that its error can be told in its place."""

@@ -1,7 +1,7 @@
 """The matrix: which models may be loaded together, and which ones must go for one that is not.
 
 The first part reads the expressions of sets (text to a tree), the second gives a tree its meaning. The rules are
-llama-swap's (0bdb3720); `core.scheduling.matrix_solver` holds their theory.
+llama-swap's (0bdb3720); `core.config.matrix_solver` holds their theory.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
+from appliance.core.config.matrix_solver import Node, Question, bits_of
 from appliance.core.config.types import MatrixConfig
-from appliance.core.scheduling.matrix_solver import Node, Question, bits_of
 from appliance.core.words import did_you_mean
 
 MAX_DEPTH = 100

@@ -1,7 +1,12 @@
-"""Something that writes into an answer beside the work that the answer waits for: `told_meanwhile`.
+"""What a client is told while its answer does not come: comments, the load of its model, words of the program.
+
+Comments keep proxies on the way from cutting a stream that is silent for long. One task serves all streams: waiting
+costs a stream an entry in a dictionary, and no timer of its own. All wait equally long, so the order in which they came
+is the order in which their comments are due.
 
 ``sendLoadingState`` tells a streaming chat client how the load of its model goes, as the model's reasoning. A `Sender`
-passes pieces on from somebody who may be silent for long; the client never holds the work up.
+passes pieces on from somebody who may be silent for long. Both write in a task beside the work that the answer waits
+for (`told_meanwhile`), and the client never holds that work up.
 """
 
 from __future__ import annotations
@@ -16,19 +21,107 @@ from typing import Protocol
 
 import msgspec
 import trio
+from msgspec import Struct
 
 from appliance.core.answers.loading_text import JOKES, LoadingText
 from appliance.core.bodies.sse import PING, Dialect, Event, encode
+from appliance.core.exchange import error_in
+from appliance.core.parts import decoded
 from appliance.errors import ApplianceError
+from appliance.fleet.lease import Place
 from appliance.http.way.handover import Reply
-from appliance.http.way.pings import EVENT_STREAM, UNBUFFERED
-from appliance.http.way.relay import error_in
 from appliance.traffic.record import aside
 from appliance.traffic.request import Headers, Sink
 from appliance.trio_parts import beside
 
+EVENT_STREAM = (b"Content-Type", b"text/event-stream")
+UNBUFFERED = ((b"Cache-Control", b"no-cache"), (b"X-Accel-Buffering", b"no"))
+"""Tells proxies on the way to pass a stream on as it comes."""
 LAST_WORDS = 1.0
 """Seconds that what is being written gets to be whole before an error follows it."""
+HEAD_START = 0.02
+"""Seconds in which a request may still be refused with a status of its own, or find its model ready."""
+TICK = 0.75
+"""Seconds between two looks at how the load goes."""
+
+
+def queue_headers(place: Place) -> Headers:
+    """What a client is told of its request's wait: the place to which it came, and its time, past or expected."""
+    if place.came_to is None:
+        return ()
+    told = [(b"X-Queue-Position", b"%d" % place.came_to)]
+    if place.waited:
+        told.append((b"X-Queue-Wait", b"%.3f" % place.waited))
+    elif (expected := place.expected()) is not None:
+        told.append((b"X-Queue-Expected", b"%.3f" % expected))
+    return told
+
+
+def waiting_comment(place: Place) -> bytes:
+    """A comment with the place in the queue, and the seconds until loads are over, where these are known."""
+    position, expected = place.position(), place.expected()
+    known = f"; queue_position={position}" if position is not None else ""
+    known += f"; expected_wait={expected:.1f}" if expected is not None else ""
+    return f": ping{known}\n\n".encode() if known else PING
+
+
+class Ping:
+    """One stream that is waited for; made by `Pings.begin`."""
+
+    def __init__(self, sink: Sink, waiting: dict[Ping, None], due: float, place: Place | None) -> None:
+        self.due = due
+        self._sink = sink
+        self._waiting = waiting
+        self._place = place
+
+    def say(self) -> None:
+        """Start the answer where that has not happened. What the client's side does not take now waits there."""
+        if self._sink.status is None:
+            told = queue_headers(self._place) if self._place is not None else ()
+            self._sink.start(200, (EVENT_STREAM, *UNBUFFERED, *told))
+        self._sink.push(waiting_comment(self._place) if self._place is not None else PING)
+
+    def stop(self) -> None:
+        """Somebody else writes now. Twice is once."""
+        self._waiting.pop(self, None)
+
+
+class Pings:
+    """``after``: seconds of silence, 0 for no comments at all."""
+
+    def __init__(self, after: float) -> None:
+        self.after = after or math.inf
+        self._waiting: dict[Ping, None] = {}
+        self._some = trio.Event()
+
+    def begin(self, sink: Sink, place: Place | None = None) -> Ping:
+        """Comments go into this answer until `Ping.stop`; nobody else writes into it meanwhile.
+
+        They tell of its ``place`` in the queue, where there is one.
+        """
+        ping = Ping(sink, self._waiting, trio.current_time() + self.after, place)
+        if self.after < math.inf:
+            self._waiting[ping] = None
+            self._some.set()
+        return ping
+
+    async def run(self) -> None:
+        """Say what is due, until cancelled."""
+        while True:
+            await self._some.wait()
+            while self._waiting:
+                due = next(iter(self._waiting)).due  # a request that is over is not held while this sleeps
+                await trio.sleep_until(due)
+                self._say_due()
+            self._some = trio.Event()
+
+    def _say_due(self) -> None:
+        now = trio.current_time()
+        while self._waiting and (ping := next(iter(self._waiting))).due <= now:
+            del self._waiting[ping]
+            ping.due = now + self.after
+            self._waiting[ping] = None
+            ping.say()  # the client may be found gone, and stop it
 
 
 class Teller(Protocol):
@@ -70,12 +163,6 @@ async def told_meanwhile(teller: Teller) -> AsyncGenerator[Callable[[], Awaitabl
             raise
 
 
-HEAD_START = 0.02
-"""Seconds in which a request may still be refused with a status of its own, or find its model ready."""
-TICK = 0.75
-"""Seconds between two looks at how the load goes."""
-
-
 class LoadingStream:
     """Starts the answer as a chat stream and writes into it until the model is ready. In place of `pings.Ping`.
 
@@ -83,25 +170,10 @@ class LoadingStream:
     the request up: it waits for its model, and talks to it, whether or not the client reads.
     """
 
-    def __init__(
-        self,
-        sink: Sink,
-        model: str,
-        position: Callable[[], int | None],
-        progress: Callable[[], float | None],
-        jokes: bool,
-        ping_after: float = 15.0,
-        fetched: Callable[[], float | None] = lambda: None,
-        expected: Callable[[], float | None] = lambda: None,
-        headers: Callable[[], Headers] = tuple,
-    ) -> None:
+    def __init__(self, sink: Sink, model: str, place: Place, ping_after: float, *, jokes: bool) -> None:
         self._sink = sink
         self._model = model
-        self._position = position
-        self._progress = progress
-        self._fetched = fetched
-        self._expected = expected
-        self._headers = headers
+        self._place = place
         self._ping_after = ping_after or math.inf
         self._text = LoadingText(model, random.sample(JOKES, len(JOKES)) if jokes else ())
         self._id = f"chatcmpl-{secrets.token_hex(12)}"
@@ -118,8 +190,7 @@ class LoadingStream:
             await self._say(self._text.header())
             while not await self._over_within(TICK):
                 waited = trio.current_time() - began
-                told = self._position(), self._progress(), self._fetched(), self._expected()
-                await self._say(self._text.tick(waited, *told))
+                await self._say(self._text.tick(waited, *_told(self._place)))
             if self._loaded:
                 await self._say(self._text.end(trio.current_time() - began))
         await self._ping(started=started)
@@ -153,7 +224,7 @@ class LoadingStream:
 
     def _start(self) -> None:
         if self._sink.status is None:
-            self._sink.start(200, (EVENT_STREAM, *UNBUFFERED, *self._headers()))
+            self._sink.start(200, (EVENT_STREAM, *UNBUFFERED, *queue_headers(self._place)))
 
     async def _say(self, text: str) -> None:
         chunk = {
@@ -164,6 +235,18 @@ class LoadingStream:
             "choices": [{"index": 0, "delta": {"reasoning_content": text}, "finish_reason": None}],
         }
         await self._sink.write(encode(Event(msgspec.json.encode(chunk).decode())))
+
+
+class _Progress(Struct):
+    """llama-server's progress of a load (its README): ``value`` is the part of the current stage that is done."""
+
+    value: float | None = None
+
+
+def _told(place: Place) -> tuple[int | None, float | None, float | None, float | None]:
+    raw = place.progress()
+    progress = decoded(_Progress, raw) if raw is not None else None
+    return place.position(), progress.value if progress is not None else None, place.fetched(), place.expected()
 
 
 class Sender:

@@ -1,0 +1,343 @@
+"""A request asked of a model's process, and of the next engine where that one dies.
+
+A seat is an engine with its devices; which one is next the fleet knows. A request is asked again where nothing of its
+answer has passed. A stream of which something has is continued from its text (`core.answers.continuation`), and a
+record in it says so. Both at most MAX_FALLS times, and only as far as the client lets: see `wish_of`.
+
+Everything here may wait: for a place in the queue, a load, a client. Then it makes an exchange as the fast path does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
+from enum import Enum
+from typing import Protocol
+
+import trio
+from msgspec import Struct
+
+from appliance.core.answers.continuation import Partial, Refusal, continued_body
+from appliance.core.answers.splice import Seam, Splicer
+from appliance.core.exchange import Exchange, RelayOptions, Trail
+from appliance.core.llama.older_bodies import has_images, says_nothing, with_images
+from appliance.core.llama.schemas import has_schema, kept
+from appliance.core.models.model import Model
+from appliance.core.runs.slash import family_of
+from appliance.core.settings import HttpSettings
+from appliance.engines.found import EMBEDDED
+from appliance.errors import BadRequest, ModelLoading, ModelNotLoaded, UpstreamFailed
+from appliance.fleet.lease import Lease, Place
+from appliance.fleet.owner import Fleet
+from appliance.fleet.status import Broken
+from appliance.http.way.guard import Guard
+from appliance.http.way.older import METRICS, Silent, media_marker, send_metrics
+from appliance.http.way.outgoing import edited, reached, renamed, sent_headers
+from appliance.http.way.progress import LoadingStream, Ping, Pings, queue_headers, told_meanwhile
+from appliance.http.way.visit import Job
+from appliance.traffic.record import aside
+from appliance.traffic.request import Request
+from appliance.traffic.targets import Target, Targets
+from appliance.upstream.address import Address
+from appliance.upstream.client import Headers, HttpCall, Outgoing, relay, split_head
+from appliance.upstream.pool import Pool
+
+MAX_FALLS = 2
+"""Seats after the first that one request may be asked on."""
+FALLBACK = b"x-appliance-fallback"
+_REPLAYED = b"X-Appliance-Fallback"
+
+
+class Wish(Enum):
+    """How far a client lets the program go. The values are the header's."""
+
+    NONE = "none"
+    REPLAY = "replay"
+    CONTINUE = "continue"
+
+
+def wish_of(request: Request) -> Wish:
+    """Return the wish in the header, `Wish.CONTINUE` without it. Raises BadRequest."""
+    value = request.header(FALLBACK)
+    if value is None:
+        return Wish.CONTINUE
+    try:
+        return Wish(value.strip().lower())
+    except ValueError:
+        known = ", ".join(wish.value for wish in Wish)
+        raise BadRequest(f"the X-Appliance-Fallback header is {value!r}; it may be one of: {known}") from None
+
+
+class Seats(Protocol):
+    """The part of the fleet that fallback uses."""
+
+    def seat_of(self, model_id: str) -> str | None: ...
+
+    def has_fallback(self, model_id: str) -> bool: ...
+
+    async def broke(self, model_id: str, address: Address, request: int = 0) -> Broken: ...
+
+
+class Course:
+    """How one request fares with a model's process. ``body`` is what the next process is to be sent."""
+
+    def __init__(self, seats: Seats, model: Model, job: Job, body: bytes) -> None:
+        self.body = body
+        self.falls = 0
+        self._seats = seats
+        self.model = model
+        self._job = job
+        self._first_body = body
+        self._on_disk = model.config is None or bool(model.config.engine)
+        self._wish = wish_of(job.request)
+        self._address: Address | None = None
+        self._lease: Lease | None = None
+        self._seat: str | None = None
+        self.trail: Trail | None = None
+        """The part that has been relayed, where it may have to be continued."""
+        self.splicer: Splicer | None = None
+        """Makes the next answer the rest of the one that has begun."""
+        self.headers: tuple[tuple[bytes, bytes], ...] = ()
+        """The fields that the answer's head carries about a replay."""
+
+    def begin(self, lease: Lease, address: Address) -> None:
+        """The model's process is leased."""
+        self._lease, self._address, self.model = lease, address, lease.model
+        if self._on_disk:
+            self._seat = self._seats.seat_of(self.model.id)
+            watched = self._job.streams and self._wish is not Wish.NONE and self.trail is None
+            if watched and self._seats.has_fallback(self.model.id):
+                self.trail = Trail(family_of(self._job.route.name) if self._continues else None, trio.current_time)
+
+    @property
+    def _continues(self) -> bool:
+        """Only what goes to a client as it is: plugins, tools and agents read an answer themselves."""
+        return self._wish is Wish.CONTINUE and self._job.told and not self._job.request.inward
+
+    async def fall(self, error: UpstreamFailed) -> bool:
+        """The connection broke. True: the request is to be asked again, with ``body``; False: the answer is whole.
+
+        Raises UpstreamFailed, which says how the process ended, where it is neither, and what says that somebody has
+        stopped it.
+        """
+        broke_at = trio.current_time()
+        if self._address is None or self._lease is None:
+            raise error
+        broken = await self._seats.broke(self.model.id, self._address, self._lease.request)
+        if broken.error is not None:
+            raise broken.error
+        ended, following = broken.ended, broken.following
+        error = UpstreamFailed(self.model.id, f"{error.why}; {ended}") if ended is not None else error
+        may = self._on_disk and self._wish is not Wish.NONE and self._job.route.metered and self.falls < MAX_FALLS
+        if following is None or not may or self._job.sink.ended:
+            raise error
+        self.falls += 1
+        if self._job.sink.status is None or (self.trail is not None and self.trail.began is None):
+            await self._replay(following)
+            return True
+        return await self._continue(following, error, ended or error.why, broke_at)
+
+    async def _replay(self, following: str) -> None:
+        told = self._note("replayed", following)
+        if self._job.sink.status is None:
+            self.headers = ((_REPLAYED, told.encode("latin-1", "replace")),)
+        else:
+            await aside(self._job.sink).write(f": {' '.join(told.split())}\n\n".encode())
+
+    async def _continue(self, following: str, error: UpstreamFailed, why: str, broke_at: float) -> bool:
+        partial = self._partial()
+        if isinstance(partial, Partial) and partial.finished:
+            await self._job.sink.write(partial.closing)
+            await self._job.sink.end()
+            return False
+        body = partial if isinstance(partial, Refusal) else continued_body(self._first_body, partial)
+        if isinstance(partial, Refusal) or isinstance(body, Refusal):
+            told = next(one.why for one in (partial, body) if isinstance(one, Refusal))
+            raise UpstreamFailed(self.model.id, f"{error.why}; it was not continued on {following}: {told}")
+        if not partial.begun:
+            await self._replay(following)
+            return True
+        began = self.trail.began if self.trail is not None else None
+        took = 1000 * (broke_at - began) if began is not None else 0.0
+        seam = Seam(origin=self._seat or "", on=following, why=why.partition("\n")[0], milliseconds=took)
+        self.splicer = Splicer(partial, seam)
+        self._note("continued", following)
+        self.body = body
+        return True
+
+    def _partial(self) -> Partial | Refusal:
+        if self.trail is not None and self.trail.reads:
+            return self.trail.partial()
+        if self._wish is not Wish.CONTINUE:
+            return Refusal(f"its X-Appliance-Fallback is '{self._wish.value}'")
+        return Refusal("this kind of answer is not")
+
+    def _note(self, what: str, following: str) -> str:
+        """Into the activity log, too."""
+        told = f"{what}; from={self._seat}; on={following}"
+        metadata = self._job.record.metadata
+        metadata["fallback"] = f"{metadata['fallback']}, {told}" if "fallback" in metadata else told
+        return told
+
+
+class _Sent(Struct, frozen=True):
+    """What goes to the model's process whichever engine that is; the body is `Course.body`."""
+
+    path: str
+    headers: Headers
+    pictures: bool
+    """The body has some in a form that today's engines do not read."""
+    wordless: bool
+    """No words are wanted, and today's engines always write one."""
+
+
+class Ask:
+    """Asks the processes of one server's models."""
+
+    def __init__(
+        self, settings: HttpSettings, guard: Guard, targets: Targets, fleet: Fleet, pool: Pool, pings: Pings
+    ) -> None:
+        self._settings = settings
+        self._guard = guard
+        self._targets = targets
+        self._fleet = fleet
+        self._pool = pool
+        self.pings = pings
+
+    def course(self, job: Job, model: Model, body: bytes | None = None) -> Course:
+        return Course(self._fleet, model, job, job.body if body is None else body)
+
+    def plain_head(
+        self, request: Request, path: str, target: Target, model: Model, address: Address
+    ) -> tuple[bytes, bytes] | None:
+        """The head that the model's process gets with every body, in two parts: before and behind the body's length.
+
+        None where bodies are edited, or asking takes more than sending that and reading the answer.
+        """
+        timeouts = address.tls or address.header_timeout is not None
+        if timeouts or self._targets.edits(model).touches(target.requested, model=self._targets.sent_name(target)):
+            return None
+        headers = sent_headers(request, model, keys_are_ours=self._guard.asks_for_key)
+        return split_head(reached(address, model, request), request.method, path, headers)
+
+    async def ask(
+        self,
+        job: Job,
+        target: Target,
+        model: Model,
+        course: Course | None = None,
+        failure: UpstreamFailed | None = None,
+    ) -> None:
+        """Pass the model's answer on to its end. Raises what `Fleet.lease` does, UpstreamFailed and BadRequest.
+
+        ``failure`` is how a first exchange has ended that needed no task, and ``course`` its course.
+        """
+        body, path = job.body, job.path
+        pictures = wordless = False
+        if job.edits:
+            pictures, wordless = has_images(job.route.name, body), says_nothing(job.route.name, body)
+            name = self._targets.sent_name(target)
+            body = edited(job.format, body, self._targets.edits(model), target.requested, name)
+            path = renamed(path, name)
+        headers = sent_headers(job.request, model, keys_are_ours=self._guard.asks_for_key)
+        sent = _Sent(path, headers, pictures, wordless)
+        course = course or self.course(job, model, body)
+        while failure is None or await course.fall(failure):
+            try:
+                await self._attempt(job, sent, course)
+                return
+            except UpstreamFailed as error:
+                failure = error
+
+    async def _attempt(self, job: Job, sent: _Sent, course: Course) -> None:
+        """Ask one process. Raises as `ask`."""
+        place = Place()
+        lease = self._fleet.lease(course.model, place)
+        lease.asks = sent.path, job.body
+        if job.record.entry is not None:
+            job.record.entry.place = place
+        waits = job.streams and job.told and not job.request.inward
+        loading = self._loading_stream(job, course.model, place) if waits and course.falls == 0 else None
+        ping = self.pings.begin(aside(job.sink), place) if waits and loading is None else None
+        try:
+            async with told_meanwhile(loading) if loading is not None else nullcontext() as told, lease as address:
+                job.record.loaded = place.loaded
+                course.begin(lease, address)  # what was named on the hub has its whole name by now
+                if loading is not None:
+                    loading.ready()
+                job.record.watch.granted(course.model.id)
+                if self._settings.held_for:
+                    await trio.sleep(self._settings.held_for)
+                there = reached(address, course.model, job.request)
+                answer = RelayOptions(
+                    label=there.label,
+                    method=job.request.method,
+                    dialect=job.route.dialect,
+                    headers=(*course.headers, *(queue_headers(place) if not job.request.inward else ())),
+                    trail=course.trail,
+                    splicer=course.splicer,
+                )
+                body = await self._body(job, sent, course, there)
+                outgoing = Outgoing(
+                    there, job.request.method, sent.path, sent.headers, body, self._pool, job.record.watch
+                )
+                sink = Silent(job.sink) if sent.wordless and course.splicer is None else job.sink
+                await relay(outgoing, answer, sink, _Hooks(lease, told, ping))
+        finally:
+            if ping is not None:
+                ping.stop()
+
+    async def _body(self, job: Job, sent: _Sent, course: Course, there: Address) -> bytes:
+        """The body as this engine reads it."""
+        body = course.body
+        if job.edits and has_schema(job.route.name, body) and self._fleet.engine_of(course.model.id) == EMBEDDED:
+            body = kept(body)
+        if sent.pictures:
+            body = with_images(job.route.name, body, await media_marker(there, self._pool))
+        return body
+
+    async def ask_running(self, model: Model, job: Job) -> None:
+        """Ask a model as it runs now. Never loads one, never counts as a use of it.
+
+        Raises ModelNotLoaded, or ModelLoading where there is only one, and UpstreamFailed.
+        """
+        address = self._fleet.address(model.id)
+        if address is None:
+            raise ModelLoading if self._settings.single else ModelNotLoaded(model.id)
+        await self._fleet.wait_quiet(model.id)
+        request = job.request
+        headers = sent_headers(request, model, keys_are_ours=self._guard.asks_for_key)
+        there = reached(address, model, request)
+        if request.method == "GET" and request.path == METRICS:
+            async with HttpCall(there, "GET", job.path, headers, job.body, pool=self._pool) as found:
+                await send_metrics(found, there, self._pool, job.sink, self._fleet.known(model.id))
+            return
+        outgoing = Outgoing(there, request.method, job.path, headers, job.body, self._pool)
+        await relay(outgoing, RelayOptions(label=there.label, method=request.method), job.sink)
+
+    def _loading_stream(self, job: Job, model: Model, place: Place) -> LoadingStream | None:
+        """Return the teller of the load's progress to a stream's client, where the configuration wants one."""
+        config = self._targets.config
+        own = model.config or config
+        wanted = own is not None and own.send_loading_state is True and job.route.loading_state
+        if config is None or not wanted or self._fleet.is_ready(model.id):
+            return None
+        return LoadingStream(aside(job.sink), model.id, place, self._settings.ping_after, jokes=config.loading_jokes)
+
+
+class _Hooks:
+    """Between an exchange and the lease, the words to a waiting client, and the pings of one attempt."""
+
+    def __init__(self, lease: Lease, told: Callable[[], Awaitable[None]] | None, ping: Ping | None) -> None:
+        self._lease = lease
+        self._told = told
+        self._ping = ping
+
+    def began(self, exchange: Exchange) -> None:
+        self._lease.answer_under_way = exchange
+
+    async def answering(self) -> None:
+        if self._ping is not None:
+            self._ping.stop()
+        if self._told is not None:
+            await self._told()

@@ -1,0 +1,532 @@
+"""The fast path: a plain request whose model is ready makes its exchange at once, in the poller's turn, without a task.
+
+Nearly every request is like one before it: the same head, but for its length, from the same address, for a model that
+is ready. What such a head means is learnt once (`_KnownHead`), by the functions that every request goes through. All
+that they depend on is part of what the head is remembered by, or makes everything be forgotten when it changes.
+
+Anything that is not plain, or has to wait, is left to the connection's task before anything has happened. After that
+the exchange runs to its end by itself (`core.exchange`). If it ends well, or its client has left, nothing else is
+needed. If it fails, the connection gets a task for what may have to wait: the next engine, or the words for an error.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple, Protocol
+
+from msgspec import structs
+
+from appliance.core.bodies import head as heads
+from appliance.core.bodies.head import RequestHead
+from appliance.core.bodies.http_request import Head, RequestError
+from appliance.core.bodies.http_request import read_request as read_head
+from appliance.core.bodies.sse import Dialect
+from appliance.core.exchange import Exchange, RelayOptions, Stale
+from appliance.core.llama.older_bodies import is_older
+from appliance.core.llama.schemas import has_schema
+from appliance.core.models.model import Model
+from appliance.core.settings import HttpSettings
+from appliance.errors import (
+    ApplianceError,
+    BadRequest,
+    BodyTooLarge,
+    Busy,
+    KillsEngines,
+    ModelNotFound,
+    ShuttingDown,
+    UpstreamFailed,
+)
+from appliance.fleet.lease import GivenUp, Lease
+from appliance.fleet.owner import Fleet
+from appliance.http.bytes.answer import HttpSink
+from appliance.http.bytes.body import Bodies, Body, ClientLeft
+from appliance.http.bytes.connection import Connection
+from appliance.http.way.ask import FALLBACK, Ask, Course
+from appliance.http.way.explaining import followed
+from appliance.http.way.guard import Guard
+from appliance.http.way.outgoing import CONVERSATION
+from appliance.http.way.pipeline import KEEP_ALIVE, Pipeline
+from appliance.http.way.progress import Ping
+from appliance.http.way.resumable import MAX_ID, Lasting, StreamEnded, tell_end
+from appliance.http.way.routes import Route, is_passed
+from appliance.http.way.visit import Job, Visit
+from appliance.streams.generation import End, FirstReader, RingSink, nothing
+from appliance.traffic.record import Record, aside
+from appliance.traffic.request import Headers, Request, Sink, read_request
+from appliance.traffic.targets import Target
+from appliance.traffic.traffic import Traffic
+from appliance.upstream.address import Address
+from appliance.upstream.connect import PlainWire, connect_now, is_here
+from appliance.upstream.pool import Pool
+
+log = logging.getLogger(__name__)
+
+MAX_KNOWN = 512
+"""Heads whose meaning is remembered; one more takes the place of the oldest."""
+MAX_HEAD = 4 << 10
+"""Bytes of a head whose meaning is remembered; a longer one needs a task."""
+_LENGTH = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: ?([1-9][0-9]{0,14})\r\n")
+_CONVERSATION = re.compile(rb"\r\n[Xx]-[Cc]onversation-[Ii][Dd]: ?([!-~]{1,%d})\r\n" % MAX_ID)
+_MEANINGFUL = (FALLBACK, KEEP_ALIVE)
+"""Headers that ask this program for something that is not plain."""
+_JSON = b"application/json"
+
+
+class _KnownHead:
+    """What a head means, and what the model's process gets for it."""
+
+    __slots__ = ("address", "cors", "head", "options", "request", "route", "sent", "target", "values", "varying")
+
+    def __init__(self, head: Head, request: Request, route: Route, cors: Headers) -> None:
+        self.head = head
+        self.request = request
+        self.route = route
+        self.cors = cors
+        names = [name.lower() for name, _ in head.headers]
+        self.varying = [(names.index(name), name) for name in (b"content-length", CONVERSATION) if name in names]
+        """The headers whose values are not a part of what the head is remembered by: places and names."""
+        self.values = [request.first[name] for _, name in self.varying]
+        self.target: Target | None = None
+        self.address: Address | None = None
+        self.sent: tuple[bytes, bytes] | None = None
+        """The head for the process of ``target`` at ``address``, in two parts: the body's length goes between them.
+        None where such requests are not plain.
+        """
+        self.options = RelayOptions(label="", dialect=route.dialect)
+
+    def request_with(self, values: list[bytes]) -> Request:
+        """The request with these values in the headers that vary."""
+        like = self.request
+        if values == self.values:
+            return like
+        fields, first = list(like.headers), dict(like.first)
+        for (at, name), value in zip(self.varying, values, strict=True):
+            fields[at] = fields[at][0], value
+            first[name] = value
+        return Request(
+            method=like.method,
+            path=like.path,
+            target=like.target,
+            query=like.query,
+            headers=fields,
+            http_version=like.http_version,
+            client=like.client,
+            peer=like.peer,
+            first=first,
+        )
+
+
+class _Found(NamedTuple):
+    """The model's process that a request is for."""
+
+    target: Target
+    model: Model
+    address: Address
+
+
+class _Taken(NamedTuple):
+    lease: Lease
+    wire: PlainWire
+    reused: bool
+    """The connection has carried another request."""
+
+    def give_back(self, pool: Pool, address: Address) -> None:
+        """Nothing was sent."""
+        self.lease.give_back(GivenUp())
+        pool.give(address, self.wire)
+
+
+class Ending(Protocol):
+    """Ends requests of the fast path; the gateway."""
+
+    def over(self, route: Route | None, sink: Sink, record: Record, body: Body, own: HttpSink, *, left: bool) -> None:
+        """Write a request down."""
+        ...
+
+    async def go_on(self, request: FastRequest, failure: Exception) -> bool:
+        """Go on with a request whose exchange has failed, in a task. As `bytes.connection.Work`."""
+        ...
+
+    async def tell(self, request: FastRequest, raise_why: Callable[[], None]) -> bool:
+        """Tell a client why there is no answer, in a task. As `bytes.connection.Work`."""
+        ...
+
+
+class FastPath:
+    """Begins requests of one server that need no task; the gateway asks it first, and ends them as `Ending`."""
+
+    def __init__(
+        self,
+        settings: HttpSettings,
+        guard: Guard,
+        traffic: Traffic,
+        bodies: Bodies,
+        fleet: Fleet,
+        pool: Pool,
+        pipeline: Pipeline,
+        ask: Ask,
+        lasting: Lasting,
+        ending: Ending,
+    ) -> None:
+        self.ask = ask
+        self.lasting = lasting
+        self.ending = ending
+        self.pool = pool
+        self.traffic = traffic
+        self._settings = settings
+        self._guard = guard
+        self._bodies = bodies
+        self._fleet = fleet
+        self._pipeline = pipeline
+        self._is_open = pool.poller.listens and settings.static is None and not settings.held_for
+        self._known: dict[tuple[str, bytes, bytes] | tuple[str, bytes, bytes, bytes], _KnownHead] = {}
+        self._rules = guard.adopted
+
+    def begin(self, connection: Connection, data: bytes) -> bool:
+        """See `bytes.connection.Answers`."""
+        end = data.find(b"\r\n\r\n") + 4
+        length = _LENGTH.search(data, 0, end) if self._is_open and 3 < end <= MAX_HEAD else None
+        if length is None or len(data) - end != int(length[1]) or connection.left or connection.ending:
+            return False
+        conversation = _CONVERSATION.search(data, 0, end)
+        known = self._know(connection, data[:end], length, conversation)
+        if known is None:
+            return False
+        content = data[end:]
+        try:
+            asked = heads.read_json(content)
+        except BadRequest:
+            return False
+        found = self._find(known, asked, content)
+        if found is None:
+            return False
+        body = Body(self._bodies, len(content), connection)
+        try:
+            body.grow_to(len(content))
+        except (BodyTooLarge, Busy):
+            return False
+        taken = self._take(known, found, content)
+        if taken is None:
+            body.release()
+            return False
+        body.complete = True
+        streams, kept = asked.stream and known.route.streams, conversation is not None and known.route.streams
+        values = [length[1]] if conversation is None else [length[1], conversation[1]]
+        request = (KeptRequest if kept else FastRequest)(self, connection, known, found, body)
+        try:
+            request.send(taken, values, content, streams=streams)
+        except (Busy, ShuttingDown):  # no other answer can be kept; the task tells of it
+            taken.give_back(self.pool, found.address)
+            body.release()
+            return False
+        return True
+
+    def _know(
+        self, connection: Connection, raw: bytes, length: re.Match[bytes], conversation: re.Match[bytes] | None
+    ) -> _KnownHead | None:
+        """The meaning of a head. It is remembered by its bytes, but for the values that differ each time."""
+        if self._rules != self._guard.adopted:
+            self._rules = self._guard.adopted
+            self._known.clear()
+        start, end = length.span(1)
+        if conversation is None:
+            key = connection.peer, raw[:start], raw[end:]
+        else:
+            first, last = conversation.span(1)
+            cut = (start, end, first, last) if start < first else (first, last, start, end)
+            key = connection.peer, raw[: cut[0]], raw[cut[1] : cut[2]], raw[cut[3] :]
+        known = self._known.get(key)
+        if known is None and (known := self._learn(connection, raw, kept=conversation is not None)) is not None:
+            if len(self._known) >= MAX_KNOWN:
+                del self._known[next(iter(self._known))]
+            self._known[key] = known
+        return known
+
+    def _learn(self, connection: Connection, raw: bytes, *, kept: bool) -> _KnownHead | None:
+        """What the head means; None where requests with it are not plain, or not let in."""
+        try:
+            head = read_head(raw)
+            request = read_request(head, self._settings.api_prefix, connection.peer)
+            route = self._pipeline.route(request)
+            if head.method != "POST" or not head.length or head.upgrade or head.expects or request.query:
+                return None
+            if route is None or not route.loads or route.dialect is Dialect.OLLAMA or is_passed(request.path):
+                return None
+            if request.path == self._settings.health:
+                return None
+            first = request.first
+            if (
+                (CONVERSATION in first) != kept
+                or any(name in first for name in _MEANINGFUL)
+                or first.get(b"content-type", _JSON) != _JSON
+            ):
+                return None
+            self._guard.check_place(request)
+            if not request.public:
+                self._guard.check_key(request)
+        except (RequestError, ApplianceError):
+            return None
+        return _KnownHead(head, request, route, self._guard.cors_headers(request))
+
+    def _find(self, known: _KnownHead, asked: RequestHead, content: bytes) -> _Found | None:
+        """The model's process that the request is for, if that is ready and gets it as it is."""
+        name = self._settings.single or asked.model
+        target = self.traffic.targets.known(name) if name and not asked.extended else None
+        model = target.model if target is not None else None
+        if target is None or model is None or target.asks:
+            return None
+        address = self._fleet.address(model.id)
+        if address is None:
+            return None
+        if known.target is not target or known.address is not address:
+            known.target, known.address, request = target, address, known.request
+            path = request.target.removeprefix(known.route.strip)
+            known.sent = self.ask.plain_head(request, path, target, model, address)
+            known.options = RelayOptions(label=address.label, dialect=known.route.dialect)
+        if known.sent is None or self._pipeline.names_plugins(known.route, content):
+            return None
+        if is_older(known.route.name, content) or has_schema(known.route.name, content):
+            return None
+        return _Found(target, model, address)
+
+    def _take(self, known: _KnownHead, found: _Found, content: bytes) -> _Taken | None:
+        """A lease on the process and a connection to it."""
+        kept = self.pool.take(found.address)
+        wire = kept or connect_now(found.address, self.pool.poller)
+        if wire is None:
+            return None
+        lease = self._fleet.lease(found.model)
+        lease.asks = known.request.target.removeprefix(known.route.strip), content
+        try:
+            lent = lease.take()
+        except (ModelNotFound, KillsEngines):
+            lent = None  # the task tells of it
+        if lent is found.address:
+            return _Taken(lease, wire, kept is not None)
+        if lent is not None:
+            lease.give_back(GivenUp())
+        self.pool.give(found.address, wire)
+        return None
+
+
+class FastRequest:
+    """One request under way, the `Io` of its exchange. It belongs to its connection, which it lets go at its end."""
+
+    __slots__ = (
+        "_course",
+        "_digits",
+        "_exchange",
+        "_fast_path",
+        "_known",
+        "_lease",
+        "_ping",
+        "_streams",
+        "_wire",
+        "body",
+        "connection",
+        "entry",
+        "found",
+        "own",
+        "record",
+        "sink",
+    )
+
+    def __init__(
+        self, fast_path: FastPath, connection: Connection, known: _KnownHead, found: _Found, body: Body
+    ) -> None:
+        self.connection = connection
+        self.found = found
+        self.body = body
+        self.own = HttpSink(connection, known.head, body, known.cors)
+        self._fast_path = fast_path
+        self._known = known
+        self._course: Course | None = None
+        self._ping: Ping | None = None
+
+    @property
+    def route(self) -> Route:
+        return self._known.route
+
+    def send(self, taken: _Taken, values: list[bytes], content: bytes, *, streams: bool) -> None:
+        """Send the request to its model. Raises Busy and ShuttingDown, and has done nothing then."""
+        known, found, fast_path = self._known, self.found, self._fast_path
+        traffic, request = fast_path.traffic, known.request_with(values)
+        self._lease, self._wire, reused = taken
+        self._streams = streams
+        self.record = record = Record(request, known.route.name)
+        record.body, record.model, record.known, record.admitted = content, found.target.label, True, True
+        self.sink = self._open()
+        self.entry = record.entry = traffic.inflight.begin(request, record.model, record.metadata, cancel=self.cancel)
+        traffic.metrics.under_way += 1
+        if streams:
+            self._ping = fast_path.ask.pings.begin(aside(self.sink))
+        self._digits = values[0]
+        self._ask(reused=reused)
+        traffic.lifetime.requests.begin(self.cancel, request)
+
+    def _ask(self, *, reused: bool) -> None:
+        sent, options = self._known.sent, self._known.options
+        assert sent is not None
+        if self._streams and (trail := self.course().trail) is not None:
+            options = structs.replace(options, trail=trail)
+        self._exchange = exchange = Exchange(options, self.sink, self, reused=reused)
+        self._lease.answer_under_way = exchange
+        self._wire.push(b"%b%b%b%b" % (sent[0], self._digits, sent[1], self.record.body))
+        self._wire.listen(exchange.on_engine_bytes, self._engine_ended)
+
+    def job(self) -> Job:
+        request, route = self.record.request, self._known.route
+        return Job(
+            request=request,
+            route=route,
+            name=self.found.target.requested,
+            body=self.record.body or b"",
+            streams=self._streams,
+            path=request.target.removeprefix(route.strip),
+            sink=self.sink,
+            record=self.record,
+        )
+
+    def cancel(self, why: Exception) -> None:
+        """End the request."""
+        self._exchange.cancel(why)
+
+    async def rest(self, visit: Visit, failure: Exception) -> None:
+        """Do what is left of the request, in a task. Raises as `Ask.ask`, or ``failure`` itself."""
+        with self.entry as entry:
+            entry.cancel = visit.cancel
+            visit.stay()
+            match failure:
+                case Stale():
+                    await self._fast_path.ask.ask(self.job(), self.found.target, self.found.model)
+                case UpstreamFailed():
+                    ask = self._fast_path.ask.ask
+                    await ask(self.job(), self.found.target, self.found.model, self.course(), failure)
+                case _:
+                    raise failure
+
+    def course(self) -> Course:
+        """What becomes of the request where its engine dies."""
+        if self._course is None:
+            self._course = self._fast_path.ask.course(self.job(), self.found.model)
+            self._course.begin(self._lease, self.found.address)
+        return self._course
+
+    def _open(self) -> Sink:
+        self.connection.leaving = self._leave
+        through = followed(self.own, self.route)
+        return self._fast_path.traffic.recorder.watch(self.record, through) if self.route.metered else self.own
+
+    def _leave(self) -> None:
+        self._exchange.cancel(ClientLeft())
+
+    def _engine_ended(self) -> None:
+        self._exchange.on_engine_ended(broken=self._wire.broken)
+
+    # ---- as `core.exchange.Io` ---------------------------------------------------------------------------------------
+
+    def answering(self) -> bool:
+        if self._ping is not None:
+            self._ping.stop()
+        return True
+
+    def pause(self) -> None:
+        self._wire.silence()
+        self.connection.when_drained(self._exchange.on_client_drained)
+
+    def resume(self) -> None:
+        self._wire.listen(self._exchange.on_engine_bytes, self._engine_ended)
+
+    def release(self, *, reusable: bool, failure: Exception | None = None) -> None:
+        self._wire.silence()
+        if reusable:
+            self._fast_path.pool.give(self.found.address, self._wire)
+        else:
+            self._wire.close()
+        if not isinstance(failure, Stale):
+            given_up = failure is not None and not isinstance(failure, UpstreamFailed)
+            self._lease.give_back(GivenUp() if given_up else failure)
+
+    def done(self, failure: Exception | None) -> None:
+        if isinstance(failure, Stale):
+            address, pool = self.found.address, self._fast_path.pool
+            if (wire := connect_now(address, pool.poller)) is not None:
+                self._wire = wire
+                self._ask(reused=False)
+                return
+            if is_here(address):
+                failure = UpstreamFailed(address.label, "it does not accept connections")
+            self._lease.give_back(failure if isinstance(failure, UpstreamFailed) else GivenUp())
+        if self._ping is not None:
+            self._ping.stop()
+        traffic = self._fast_path.traffic
+        traffic.lifetime.requests.end(self.cancel)
+        try:
+            if failure is None or isinstance(failure, ClientLeft | StreamEnded):
+                traffic.inflight.end(self.entry)
+                self._over(left=failure is not None)
+            else:
+                self._failed(failure)
+        except Exception:
+            log.exception("a request that has its answer could not be ended; this is a bug")
+
+    def _over(self, *, left: bool) -> None:
+        self.connection.leaving = None
+        try:
+            self._fast_path.ending.over(self.route, self.sink, self.record, self.body, self.own, left=left)
+        finally:
+            self.connection.answered(stays=self.own.stays and not left)
+
+    def _failed(self, failure: Exception) -> None:
+        self.connection.leaving = None
+        self.connection.go_on(partial(self._fast_path.ending.go_on, self, failure))
+
+
+class KeptRequest(FastRequest):
+    """One whose generation outlives it: the exchange fills a ring, and the client is the ring's first reader."""
+
+    __slots__ = ("_generation", "_reserved")
+
+    def _open(self) -> Sink:
+        lasting, record, request = self._fast_path.lasting, self.record, self.record.request
+        conversation = request.first[CONVERSATION].decode("ascii")
+        self._generation = generation = lasting.open(conversation, record, self.route.dialect, streams=self._streams)
+        self._reserved, record.outlives = self.body.hand_over(), True
+        generation.cancel = partial(self.cancel, StreamEnded())
+        generation.follow(FirstReader(generation, self.own, self.connection.when_drained, self._client_done))
+        self.connection.leaving = self._leave
+        return lasting.sink(request, record, RingSink(generation), self.route)
+
+    def _leave(self) -> None:
+        self._end_client(left=True)
+        self._generation.unfollow()
+
+    def _client_done(self, end: End | None) -> None:
+        """The client has its answer, or there will be none."""
+        if end is None:
+            self._end_client(left=False)
+        else:
+            self.connection.leaving = None
+            self.connection.go_on(partial(self._fast_path.ending.tell, self, partial(tell_end, self._generation, end)))
+
+    def _end_client(self, *, left: bool) -> None:
+        self.connection.leaving = None
+        try:
+            self._fast_path.ending.over(self.route, self.own, self.record, self.body, self.own, left=left)
+        finally:
+            self.connection.answered(stays=self.own.stays and self.own.ended and not left)
+
+    def _inner(self) -> Visit:
+        return Visit(self.record.request, self.route, self.sink, self.record, self.body)
+
+    def _over(self, *, left: bool) -> None:
+        self._generation.cancel = nothing
+        self._fast_path.lasting.close(self._generation, self._inner(), self._reserved)
+
+    def _failed(self, failure: Exception) -> None:
+        inner = self._inner()
+        work = partial(self.rest, inner, failure)
+        self._fast_path.lasting.go_on(self._generation, inner, work, self._reserved)

@@ -1,0 +1,286 @@
+"""One exchange: every interleaving of bytes, ends, full clients and cancels ends once, and tears no record."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import h11
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from appliance.core import exchange as exchanges
+from appliance.core.exchange import Exchange, RelayOptions, Stale, State, Trail
+from appliance.core.parts import Headers
+from appliance.core.runs.slash import family_of
+from appliance.errors import UpstreamFailed
+
+RECORD = b'data: {"choices": [{"delta": {"content": "x"}}]}\n\n'
+
+
+class Left(Exception):
+    """The client has left."""
+
+
+@dataclass
+class Client:
+    """A client that is full when it is told to be; it may leave while it is given something."""
+
+    full: bool = False
+    leaves: Exchange | None = None
+    status: int | None = None
+    headers: Headers = ()
+    got: bytearray = field(default_factory=bytearray)
+    finished: bool = False
+    aborted: bool = False
+    over: bool = False
+
+    def start(self, status: int, headers: Headers) -> None:
+        assert not self.over
+        assert self.status is None
+        self.status, self.headers = status, headers
+
+    def push(self, data: bytes) -> bool:
+        assert not (self.over)
+        assert not (self.finished)
+        assert not (self.aborted)
+        assert self.status is not None
+        self.got += data
+        if self.leaves is not None:
+            leaves, self.leaves = self.leaves, None
+            leaves.cancel(Left())
+            return True
+        return not self.full
+
+    def finish(self) -> bool:
+        assert not (self.over)
+        assert not (self.finished)
+        assert not (self.aborted)
+        self.finished = True
+        return not self.full
+
+    def abort(self) -> None:
+        assert not self.over
+        self.aborted = True
+
+
+@dataclass
+class Engine:
+    """What an exchange does with its engine; ``ready`` says whether the client may have the head at once."""
+
+    client: Client
+    ready: bool = True
+    paused: bool = False
+    released: bool = False
+    reusable: bool = False
+    ends: list[Exception | None] = field(default_factory=list[Exception | None])
+    announced: Exception | None = None
+
+    def answering(self) -> bool:
+        self.paused = not self.ready
+        return self.ready
+
+    def pause(self) -> None:
+        self.paused = True
+
+    def resume(self) -> None:
+        assert not self.released
+        self.paused = False
+
+    def release(self, *, reusable: bool, failure: Exception | None = None) -> None:
+        assert not self.released, "it was released before"
+        assert not (reusable and failure is not None)
+        self.released, self.reusable, self.announced = True, reusable, failure
+
+    def done(self, failure: Exception | None) -> None:
+        assert self.released
+        assert not self.ends, "it has ended before"
+        self.ends.append(failure)
+        self.client.over = True
+
+
+def framed(content: list[bytes], framing: str) -> bytes:
+    if framing != "chunked":
+        return b"".join(content)
+    return b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in content if piece) + b"0\r\n\r\n"
+
+
+def head_of(framing: str, length: int, *, streaming: bool, status: int = 200, close: bool = False) -> bytes:
+    lines = [b"HTTP/1.1 %d x" % status, b"Server: engine", b"X-Own: 1"]
+    lines.append(b"Content-Type: " + (b"text/event-stream" if streaming else b"application/json"))
+    if framing == "sized":
+        lines.append(b"Content-Length: %d" % length)
+    elif framing == "chunked":
+        lines.append(b"Transfer-Encoding: chunked")
+    if close:
+        lines.append(b"Connection: close")
+    return b"\r\n".join(lines) + b"\r\n\r\n"
+
+
+answers = st.fixed_dictionaries(
+    {
+        "framing": st.sampled_from(["sized", "chunked", "close"]),
+        "streaming": st.booleans(),
+        "pieces": st.lists(st.sampled_from([RECORD, b"{}", b"data: half", b"\n\n"]), max_size=6),
+        "close": st.booleans(),
+    }
+)
+
+
+class Exchanges(RuleBasedStateMachine):
+    """Every event may come in every state, but for what the pause forbids."""
+
+    @initialize(answer=answers, ready=st.booleans(), reused=st.booleans(), interim=st.booleans())
+    def begin(self, answer: dict[str, object], ready: bool, reused: bool, interim: bool) -> None:
+        pieces = answer["pieces"]
+        assert isinstance(pieces, list)
+        framing, self.streaming = str(answer["framing"]), bool(answer["streaming"])
+        self.content = b"".join(pieces)
+        self.until_close = framing == "close"
+        head = head_of(framing, len(self.content), streaming=self.streaming, close=bool(answer["close"]))
+        first = b"HTTP/1.1 100 Continue\r\n\r\n" if interim else b""
+        self.rest = first + head + framed(pieces, framing)
+        self.whole = len(self.rest)
+        self.client = Client()
+        self.engine = Engine(self.client, ready=ready)
+        trail = Trail(family_of("/v1/chat/completions"), lambda: 0.0)
+        self.reused, self.stays = reused, not answer["close"]
+        self.garbled = self.cancelled = False
+        self.exchange = Exchange(RelayOptions(label="e", trail=trail), self.client, self.engine, reused=reused)
+
+    @property
+    def hears(self) -> bool:
+        return not (self.engine.paused or self.engine.released)
+
+    @precondition(lambda self: self.hears and self.rest)
+    @rule(size=st.integers(1, 200), full=st.booleans(), leaves=st.sampled_from([False, False, False, True]))
+    def bytes_come(self, size: int, full: bool, leaves: bool) -> None:
+        data, self.rest = self.rest[:size], self.rest[size:]
+        self.client.full = full
+        self.client.leaves = self.exchange if leaves else None
+        wants = self.exchange.on_engine_bytes(data)
+        self.client.leaves = None
+        assert wants == self.hears
+        self.cancelled = self.cancelled or any(isinstance(end, Left) for end in self.engine.ends)
+
+    @precondition(lambda self: self.hears)
+    @rule()
+    def garbled_bytes_come(self) -> None:
+        self.garbled = True
+        self.client.full = False
+        self.exchange.on_engine_bytes(b"\0\r\nx\r\n\r\n")
+
+    @precondition(lambda self: self.hears)
+    @rule(broken=st.booleans())
+    def the_engine_ends(self, broken: bool) -> None:
+        state, nothing = self.exchange.state, len(self.rest) == self.whole
+        self.client.full = False
+        self.exchange.on_engine_ended(broken=broken)
+        if state is State.HEAD and self.reused and nothing:
+            assert isinstance(self.engine.ends[0], Stale)
+        elif not (self.until_close and state is State.BODY and not broken):
+            assert isinstance(self.engine.ends[0], UpstreamFailed)
+
+    @rule()
+    def the_client_is_drained(self) -> None:
+        self.client.full = False
+        self.engine.ready = True
+        self.exchange.on_client_drained()
+
+    @rule()
+    def somebody_cancels(self) -> None:
+        over = bool(self.engine.ends)
+        self.exchange.cancel(Left())
+        assert self.engine.ends
+        assert over or isinstance(self.engine.ends[0], Left)
+
+    @invariant()
+    def only_what_was_said_leaves(self) -> None:
+        if self.garbled or not hasattr(self, "client"):
+            return
+        got = bytes(self.client.got)
+        assert self.content.startswith(got)
+        if self.streaming and not self.client.finished:
+            assert not got or got.endswith(b"\n\n")
+
+    @invariant()
+    def an_end_is_honest(self) -> None:
+        if not hasattr(self, "engine") or not self.engine.ends:
+            return
+        (failure,) = self.engine.ends
+        assert self.exchange.state is State.OVER
+        if failure is None:
+            assert self.client.finished
+            assert self.garbled or bytes(self.client.got) == self.content
+            assert not self.engine.reusable or (self.stays and not self.until_close)
+        elif not self.client.finished:
+            assert self.engine.announced is failure
+            assert not self.engine.reusable
+
+
+TestExchanges = Exchanges.TestCase
+
+
+@given(answer=answers, cuts=st.lists(st.integers(1, 60), max_size=20), again=st.booleans())
+def test_h11_reads_the_same(answer: dict[str, object], cuts: list[int], again: bool) -> None:
+    """However the bytes are cut, and whether or not such a head has come before."""
+    pieces, framing = answer["pieces"], str(answer["framing"])
+    assert isinstance(pieces, list)
+    raw = head_of(framing, len(b"".join(pieces)), streaming=bool(answer["streaming"]), close=bool(answer["close"]))
+    raw += framed(pieces, framing)
+    peer = h11.Connection(h11.CLIENT)
+    peer.send(h11.Request(method="POST", target="/", headers=[("Host", "x"), ("Content-Length", "0")]))
+    peer.send(h11.EndOfMessage())
+    peer.receive_data(raw)
+    peer.receive_data(b"")
+    response = peer.next_event()
+    assert isinstance(response, h11.Response)
+    body = b""
+    while isinstance(event := peer.next_event(), h11.Data):
+        body += bytes(event.data)
+    if not again:
+        exchanges._usual.cache_clear()  # pyright: ignore[reportPrivateUsage]
+    client = Client()
+    engine = Engine(client)
+    exchange = Exchange(RelayOptions(label="e"), client, engine)
+    at = 0
+    for size in [*cuts, len(raw)]:
+        if raw[at : at + size] and not engine.ends:
+            exchange.on_engine_bytes(raw[at : at + size])
+        at += size
+    if not engine.ends:
+        exchange.on_engine_ended()
+    assert engine.ends == [None]
+    assert (client.status, bytes(client.got)) == (response.status_code, body)
+    theirs = {(name.lower(), value) for name, value in response.headers}
+    assert {(name.lower(), value) for name, value in client.headers} - {(b"x-accel-buffering", b"no")} <= theirs
+
+
+@pytest.mark.parametrize("head", ["sized", "chunked"])
+def test_a_usual_head_is_remembered_and_its_length_is_not(head: str) -> None:
+    exchanges._usual.cache_clear()  # pyright: ignore[reportPrivateUsage]
+    for length in (2, 2, 30):
+        client = Client()
+        engine = Engine(client)
+        content = b"x" * length
+        Exchange(RelayOptions(label="e"), client, engine).on_engine_bytes(
+            head_of(head, length, streaming=False) + framed([content], head)
+        )
+        assert engine.ends == [None]
+        assert (bytes(client.got), engine.reusable) == (content, True)
+        assert dict(client.headers).get(b"Content-Length") == (b"%d" % length if head == "sized" else None)
+    found = exchanges._usual.cache_info()  # pyright: ignore[reportPrivateUsage]
+    assert (found.misses, found.hits) == (1, 2)
+
+
+def test_an_answer_that_is_not_a_stream_becomes_a_record_for_a_client_that_waits_for_one() -> None:
+    client = Client(status=200)
+    engine = Engine(client)
+    refusal = b'{"error": {"message": "no", "type": "t"}}'
+    Exchange(RelayOptions(label="e"), client, engine).on_engine_bytes(
+        head_of("sized", len(refusal), streaming=False, status=400) + refusal
+    )
+    assert engine.ends == [None]
+    assert client.got.startswith(b"data: ")
+    assert b'"message":"no"' in client.got
