@@ -21,8 +21,8 @@ its connection. A connection is reusable only if its answer ended in good order 
 | DRAINING: the answer is complete | - (released) | - (released) | OVER, whole | OVER |
 | OVER | nothing | nothing | nothing | nothing |
 
-What passes is what came: framing is taken off, and of an event stream only whole records leave, so that an error record
-can follow a torn one. Where the client has had words of a stream already (comments while it waited, the first half of
+Content passes unchanged, without its framing. Of an event stream only whole records leave, so that an error record can
+follow a torn one. Where the client has had words of a stream already (comments while it waited, the first half of
 an answer whose engine died), an answer that is not a stream has to become one record; see `_late`.
 """
 
@@ -468,8 +468,8 @@ class Exchange:
         """The engine has said all."""
         head = self._head
         assert head is not None
-        self._io.release(reusable=reusable and head.stays)
         self.state = State.DRAINING
+        self._io.release(reusable=reusable and head.stays)
         if self._records is not None and (rest := self._records.rest()):
             self._client.push(rest)
         if self._late is not None:

@@ -144,9 +144,9 @@ class Generation:
     def refused(self) -> bool:
         return self.head is not None and self.head.status >= 400
 
-    def follow(self, follower: FirstReader) -> None:
+    def follow(self, reader: FirstReader) -> None:
         """Have this one be the first reader, instead of `pass_on`."""
-        self._reader = follower
+        self._reader = reader
 
     def unfollow(self) -> None:
         """The first reader has left. What is not kept is then given up."""

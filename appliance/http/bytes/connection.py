@@ -82,7 +82,7 @@ class Answers(Protocol):
 
 
 Work = Callable[[], Awaitable[bool]]
-"""What is left to do for a request; as `Answers.answer`."""
+"""The rest of a request. Returns as `Answers.answer`."""
 
 
 class Owner(Protocol):
@@ -275,7 +275,7 @@ class Connection:
             self.close()
 
     async def _is_good(self) -> bool:
-        """Between two requests. False: there is no other."""
+        """Make ready for the next request, behind the answer to one. False: the client is gone."""
         await self.flush()  # of an answer that was cancelled behind its last byte
         if self._buffer:
             await trio.lowlevel.checkpoint()  # others have their turn between pipelined requests

@@ -173,7 +173,7 @@ class Course:
         return Refusal("this kind of answer is not")
 
     def _note(self, what: str, following: str) -> str:
-        """Into the activity log, too."""
+        """Note it in the activity log as well."""
         told = f"{what}; from={self._seat}; on={following}"
         metadata = self._job.record.metadata
         metadata["fallback"] = f"{metadata['fallback']}, {told}" if "fallback" in metadata else told
@@ -181,7 +181,7 @@ class Course:
 
 
 class _Sent(Struct, frozen=True):
-    """What goes to the model's process whichever engine that is; the body is `Course.body`."""
+    """The parts of a request that do not depend on the engine; its body is `Course.body`."""
 
     path: str
     headers: Headers

@@ -76,7 +76,7 @@ _JSON = b"application/json"
 
 
 class _KnownHead:
-    """What a head means, and what the model's process gets for it."""
+    """The meaning of a head, and the head that the model's process gets for it."""
 
     __slots__ = ("address", "cors", "head", "options", "request", "route", "sent", "target", "values", "varying")
 
@@ -246,7 +246,7 @@ class FastPath:
         return known
 
     def _learn(self, connection: Connection, raw: bytes, *, kept: bool) -> _KnownHead | None:
-        """What the head means; None where requests with it are not plain, or not let in."""
+        """The meaning of the head; None where requests with it are not plain, or not let in."""
         try:
             head = read_head(raw)
             request = read_request(head, self._settings.api_prefix, connection.peer)
@@ -409,7 +409,7 @@ class FastRequest:
                     raise failure
 
     def course(self) -> Course:
-        """What becomes of the request where its engine dies."""
+        """The course of the request, for where its engine dies. Made once; its trail hears what passes."""
         if self._course is None:
             self._course = self._fast_path.ask.course(self.job(), self.found.model)
             self._course.begin(self._lease, self.found.address)

@@ -115,7 +115,7 @@ class OllamaReading(Protocol):
 
 
 class Beside(Struct, frozen=True, kw_only=True):
-    """What stands beside the straight way; handed in by the composition."""
+    """The ways beside the plain one. The composition hands them in, so that this room imports none of theirs."""
 
     plugins: Plugging
     tools: Tooling

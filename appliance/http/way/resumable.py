@@ -109,7 +109,7 @@ class Lasting:
         )
 
     def sink(self, request: Request, record: Record, ring: RingSink, route: Route) -> RecordingSink:
-        """What the work writes into."""
+        """The sink of the work: it records what goes into the ring."""
         return self._traffic.recorder.watch(record, followed(speaking_ollama(request, ring), route))
 
     async def serve(self, conversation: str, visit: Visit, job: Job, serve: Serve) -> None:
