@@ -22,7 +22,7 @@ import socket
 import sys
 import time
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from typing import Protocol
 
 import outcome
@@ -69,12 +69,17 @@ class Poller:
 
 @asynccontextmanager
 async def open_poller() -> AsyncGenerator[Poller]:
-    """Own the task. No receiver may be open any more when the block is left."""
-    async with trio.open_nursery() as nursery:
-        poller = Poller(nursery)
-        nursery.start_soon(poller.system.run)
-        yield poller
-        nursery.cancel_scope.cancel()
+    """Own the task. No receiver may be open any more when the block is left.
+
+    Where the block is cancelled, the task ends first: others still close their receivers after it.
+    """
+    with ExitStack() as last:
+        async with trio.open_nursery() as nursery:
+            poller = Poller(nursery)
+            last.callback(poller.system.close)
+            nursery.start_soon(poller.system.run)
+            yield poller
+            nursery.cancel_scope.cancel()
 
 
 if sys.platform == "linux" or sys.platform == "darwin":
@@ -429,8 +434,10 @@ if sys.platform == "linux":
 
         async def run(self) -> None:
             poll = self._epoll.poll
-            with self._epoll:
-                await self.take_turns(self._epoll.fileno(), lambda: poll(0, TURN), _ENDS, select.EPOLLOUT)
+            await self.take_turns(self._epoll.fileno(), lambda: poll(0, TURN), _ENDS, select.EPOLLOUT)
+
+        def close(self) -> None:
+            self._epoll.close()
 
 elif sys.platform == "darwin":
     ROOM = 1 << 30
@@ -459,10 +466,10 @@ elif sys.platform == "darwin":
             self._change(fd, select.KQ_EV_DELETE)
 
         async def run(self) -> None:
-            try:
-                await self.take_turns(self._kqueue.fileno(), self._poll, select.KQ_EV_EOF, ROOM)
-            finally:
-                self._kqueue.close()
+            await self.take_turns(self._kqueue.fileno(), self._poll, select.KQ_EV_EOF, ROOM)
+
+        def close(self) -> None:
+            self._kqueue.close()
 
         def _poll(self) -> list[tuple[int, int]]:
             return [
@@ -483,3 +490,6 @@ else:
 
         async def run(self) -> None:
             await trio.sleep_forever()
+
+        def close(self) -> None:
+            pass

@@ -359,3 +359,17 @@ async def test_any_order_of_events(steps: list[tuple[str, int]]):
             for end in ends:
                 end.receiver.close()
             assert watched(poller) == 0
+
+
+async def test_a_receiver_is_closed_in_order_behind_a_cancelled_poller():
+    with pairs(1) as [(near, _)], trio.CancelScope() as scope:
+        async with open_poller() as poller:
+            receiver = poller.receiver(near)
+            scope.cancel()
+            try:
+                await trio.sleep_forever()
+            finally:
+                with trio.CancelScope(shield=True):
+                    await wait_all_tasks_blocked()
+                receiver.close()
+    assert watched(poller) == 0
