@@ -1,7 +1,8 @@
-"""What all tests share: Hypothesis profiles, guards against anything left behind, and the processes to test with."""
+"""What all tests share: how much of them runs, the guard against anything left behind, and processes to test with."""
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import signal
@@ -26,12 +27,13 @@ STARTER = ROOT / "appliance" / "catalog" / "starter" / "llama-appliance-starter-
 FAKE = ROOT / "tests" / "fakes" / "llama_server.py"
 
 SETTLE = 5.0
-"""Seconds a module's processes, sockets and threads have to be gone after its last test."""
+"""Seconds that processes, sockets and threads have to be gone after the last test."""
 
 BUSY = [HealthCheck.too_slow]  # it takes the clock's word, which says little beside other tests
-settings.register_profile("fast", max_examples=60, deadline=None, stateful_step_count=30, suppress_health_check=BUSY)
-settings.register_profile("deep", max_examples=3000, deadline=None, stateful_step_count=100, suppress_health_check=BUSY)
-settings.register_profile("unshrunk", settings.get_profile("fast"), phases=(Phase.explicit, Phase.generate))
+settings.register_profile("few", max_examples=20, deadline=None, stateful_step_count=30, suppress_health_check=BUSY)
+settings.register_profile("all", settings.get_profile("few"), max_examples=60)
+settings.register_profile("deep", settings.get_profile("few"), max_examples=3000, stateful_step_count=100)
+settings.register_profile("unshrunk", settings.get_profile("all"), phases=(Phase.explicit, Phase.generate))
 """For tools/mutants.py, which wants to know that a test fails, and not with how little."""
 
 
@@ -39,6 +41,8 @@ OF_PYTHON = {getattr(signal, name) for name in ("SIGPIPE", "SIGXFSZ") if hasattr
 """Signals that Python ignores itself, and gives back to those it begins."""
 DEFAULT_SERVER = ("127.0.0.1", 8080)
 """Where the verbs of the command line look for a server."""
+BEFORE = pytest.StashKey[Leftovers]()
+"""What this process held before its first test."""
 LONG: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "soak": ("MINUTES", "all owners under load for so long", ("long/test_soak.py",)),
     "fuzz": ("N", "so many damaged inputs for each parser", ("long/test_fuzz.py",)),
@@ -48,13 +52,15 @@ LONG: dict[str, tuple[str, str, tuple[str, ...]]] = {
         ("long/test_kills.py", "e2e/test_pull_kill.py", "e2e/test_update_kill.py"),
     ),
 }
-"""The long tests: what their numbers mean, and their files. Each of them runs shortly in every run of all tests."""
+"""The long tests: what their numbers mean, and their files. Each of them runs shortly with ``--all``."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--deep", action="store_true", help="many more examples for every property (Hypothesis)")
+    parser.addoption("--all", action="store_true", help="slow tests too, more examples, the page in each look")
+    parser.addoption(
+        "--deep", action="store_true", help="--all, and many more examples for every property (Hypothesis)"
+    )
     parser.addoption("--all-needs", action="store_true", help="a test fails when what it needs is not here")
-    parser.addoption("--all-looks", action="store_true", help="a test of the page runs in each look, and not in one")
     parser.addoption("--llama-page", default="", metavar="DIR", help="llama.cpp's own page, as it was built; driven")
     for name, (number, what, files) in LONG.items():
         told = f"{what}; only {' and '.join(files)} run, unless others are named"
@@ -63,11 +69,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     hear_ignored_signals()
-    deep = config.getoption("--deep") or os.environ.get("LLAMA_APPLIANCE_DEEP")
-    named: str | None = config.getoption("--hypothesis-profile")
-    settings.load_profile(named or ("deep" if deep else "fast"))
     os.environ[MARK] = uuid.uuid4().hex
     chosen = [str(ROOT / "tests" / file) for name in LONG if config.getoption(f"--{name}") for file in LONG[name][2]]
+    deep = config.getoption("--deep")
+    config.option.all = config.option.all or bool(deep or chosen)
+    named: str | None = config.getoption("--hypothesis-profile")
+    settings.load_profile(named or ("deep" if deep else "all" if config.option.all else "few"))
     if chosen and config.args_source is not pytest.Config.ArgsSource.ARGS:
         config.args = chosen
 
@@ -90,6 +97,25 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         item.add_marker(pytest.mark.needs(*FIXTURES[name]))
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave slow tests to ``--all``, but for those that are named one by one."""
+    if not (config.getoption("--all") or any("::" in word for word in config.args)):
+        slow = [item for item in items if item.get_closest_marker("slow")]
+        items[:] = [item for item in items if not item.get_closest_marker("slow")]
+        config.hook.pytest_deselected(items=slow)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is collected stays to the end, so Python need not go through it again and again for garbage."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip a test whose needs are not here, before any of its fixtures; or fail it."""
@@ -101,19 +127,28 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip(reason)
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """One line for each reason to skip; pytest has one for each file, too. A test that needs two things has two."""
+    """Why tests were skipped, in one line for each reason where pytest has one for each file; and each folder's time."""
     skipped = terminalreporter.stats.get("skipped", ())
     if skipped:
         terminalreporter.section("skipped, by reason")
     told = (report.longrepr[2].removeprefix("Skipped: ") for report in skipped)
-    reasons = Counter(reason for each in told for reason in re.split("; (?=needs )", each))
+    reasons = Counter(reason for each in told for reason in re.split("; (?=needs )", each))  # one may need two things
     for reason, count in reasons.most_common():
         terminalreporter.line(f"SKIPPED [{count}] {reason}", yellow=True)
     with socket.socket() as probe:
         if terminalreporter.stats.get("failed") and probe.connect_ex(DEFAULT_SERVER) == 0:
             where = ":".join(map(str, DEFAULT_SERVER))
             terminalreporter.line(f"end what listens on {where}: verbs ask that server, in tests as well", red=True)
+    seconds = Counter[str]()
+    for report in (each for reports in terminalreporter.stats.values() for each in reports if hasattr(each, "when")):
+        seconds[str(Path(report.nodeid.partition("::")[0]).parent)] += report.duration
+    folders = Counter[str]()
+    for folder, took in seconds.items():
+        folders["/".join(folder.split("/")[:2])] += took
+    terminalreporter.section("seconds, by folder")
+    terminalreporter.line(", ".join(f"{folder} {took:.0f}" for folder, took in folders.most_common()))
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
@@ -122,23 +157,22 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     return 2 * len(os.sched_getaffinity(0)) if whole and sys.platform == "linux" else 0
 
 
-@pytest.fixture(scope="session")
-def long_lived() -> set[int]:
-    """Process ids that a session-scoped fixture keeps running on purpose; the guard spares them and what they own."""
-    return set()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def nothing_left_behind(request: pytest.FixtureRequest, long_lived: set[int]) -> Generator[None]:
-    """After each module: no process it began (orphans included), no listening port, thread or file descriptor."""
-    before = Leftovers.now()
+@pytest.fixture(scope="session", autouse=True)
+def nothing_left_behind(request: pytest.FixtureRequest) -> Generator[None]:
+    """After all tests of a worker: no process they began (orphans included), no listening port, thread or descriptor."""
+    request.config.stash[BEFORE] = before = Leftovers.now()
     yield
-    wait(
-        lambda: Leftovers.now().since(before, long_lived),
-        lambda left: not left,
-        within=SETTLE,
-        told=lambda: f"{request.path.name} left these behind",
-    )
+    wait(lambda: Leftovers.now().since(before), lambda left: not left, within=SETTLE, told=lambda: "left behind")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A failure tells what is there that was not there at first; what tests share is among it."""
+    report = yield
+    before = item.config.stash.get(BEFORE, None)
+    if report.failed and before is not None:
+        report.sections.append(("there now", "\n".join(Leftovers.now().since(before))))
+    return report
 
 
 @pytest.fixture(scope="session")

@@ -35,13 +35,9 @@ class Leftovers(NamedTuple):
         gc.collect()
         return cls(processes(), _ports(), _threads(), _descriptors())
 
-    def since(self, before: Leftovers, spared: set[int]) -> list[str]:
-        """What is new since ``before``, one line each; the processes in ``spared`` and their children do not count."""
-        lines = [
-            f"process {pid}: {command}"
-            for pid, command in self.processes.items()
-            if pid not in before.processes and pid not in spared and not _has_ancestor(pid, spared)
-        ]
+    def since(self, before: Leftovers) -> list[str]:
+        """What is new since ``before``, one line each."""
+        lines = [f"process {pid}: {command}" for pid, command in self.processes.items() if pid not in before.processes]
         lines += [f"listening port {port}" for port in self.ports - before.ports]
         lines += [f"thread {name}" for name in self.threads - before.threads]
         lines += [
@@ -50,13 +46,6 @@ class Leftovers(NamedTuple):
             if before.descriptors.get(number) is None
         ]
         return lines
-
-
-def _has_ancestor(pid: int, ancestors: set[int]) -> bool:
-    try:
-        return any(parent.pid in ancestors for parent in psutil.Process(pid).parents())
-    except psutil.Error:
-        return True  # it ended while we looked
 
 
 def processes() -> dict[int, str]:

@@ -84,17 +84,20 @@ def test_every_record_and_answer_is_counted(ends: Ends, engine: int) -> None:
     assert slow["took_p50"] >= 20
 
 
+@pytest.mark.slow
 def test_a_reader_that_stops_gets_everything_later(ends: Ends, engine: int) -> None:
     options = ("--streams", 2, "--pace-us", 1000, "--record-bytes", 8192, "--seconds", 1.0, "--slow")
     assert run_load(ends, "streams", engine, *options)["chunks"] == 2000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("fault", "told"), [("loses", "lost"), ("cuts", "broke off")])
 def test_what_a_relay_loses_is_noticed(fault: str, told: str, ends: Ends, engine: int, tmp_path: Path) -> None:
     with _relay(fault, engine, tmp_path) as port, pytest.raises(Failed, match=told):
         run_load(ends, "streams", port, *STREAM)
 
 
+@pytest.mark.slow
 def test_what_a_relay_holds_back_is_late(ends: Ends, engine: int, tmp_path: Path) -> None:
     with _relay("late", engine, tmp_path) as port:
         found = run_load(ends, "streams", port, *STREAM)
@@ -110,6 +113,7 @@ def _relay(fault: str, engine: int, folder: Path) -> Generator[int]:
         yield port
 
 
+@pytest.mark.slow
 def test_an_answer_that_is_an_error_is_told(ends: Ends, tmp_path: Path) -> None:
     port = free_port()
     argv = [sys.executable, "-m", "http.server", "--bind", "127.0.0.1", str(port)]
@@ -119,6 +123,7 @@ def test_an_answer_that_is_an_error_is_told(ends: Ends, tmp_path: Path) -> None:
             run_load(ends, "json", port, "--connections", 1, "--seconds", 1, "--most", 1)
 
 
+@pytest.mark.slow
 def test_work_of_helpers_counts_and_work_of_engines_does_not(ends: Ends, tmp_path: Path) -> None:
     helper = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {BURNS!r}])"
     with running([sys.executable, "-c", helper], tmp_path / "log") as process:

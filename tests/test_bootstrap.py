@@ -136,6 +136,7 @@ def test_later_starts_only_start(ready: Checkout) -> None:
     assert took < 5, "a start that changes nothing must not run pip"
 
 
+@pytest.mark.slow
 def test_a_slow_set_up_says_what_it_installs_and_that_it_goes_on(checkout: Checkout) -> None:
     script = (checkout.folder / "bootstrap.py").read_text("utf-8")
     assert script.count("TELL_EVERY = 10.0") == 1
@@ -161,6 +162,7 @@ def test_a_slow_set_up_says_what_it_installs_and_that_it_goes_on(checkout: Check
     assert len(begun) == 5
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(WINDOWS, reason="a Windows process cannot be replaced, nor asked to end")
 def test_the_server_takes_the_place_of_bootstrap(ready: Checkout) -> None:
     with ready.begin("serve", "--wait") as process:
@@ -170,6 +172,7 @@ def test_the_server_takes_the_place_of_bootstrap(ready: Checkout) -> None:
         assert process.wait(PATIENCE) == 7
 
 
+@pytest.mark.slow
 def test_a_new_pin_is_installed(ready: Checkout) -> None:
     for version in ("1.1", "1.0"):
         assert json.loads(ready.run("serve").stdout)["version"] != version
@@ -177,6 +180,7 @@ def test_a_new_pin_is_installed(ready: Checkout) -> None:
         assert json.loads(ready.run("serve").stdout)["version"] == version
 
 
+@pytest.mark.slow
 def test_what_an_interruption_left_is_not_trusted(checkout: Checkout) -> None:
     with checkout.begin("setup") as process:
         deadline = time.monotonic() + PATIENCE
@@ -190,6 +194,7 @@ def test_what_an_interruption_left_is_not_trusted(checkout: Checkout) -> None:
     assert "did not finish" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_half_installed_package_is_replaced(ready: Checkout) -> None:
     """pip takes a package for installed when its metadata is there, and would leave the hole."""
     (ready.venv / ".setup.json").unlink()
@@ -199,12 +204,14 @@ def test_a_half_installed_package_is_replaced(ready: Checkout) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_a_moved_checkout_is_set_up_again(ready: Checkout) -> None:
     ready.folder = ready.folder.rename(ready.folder.with_name("moved"))
     done = ready.run("serve")
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_a_platform_without_the_embedded_engine_goes_on(checkout: Checkout) -> None:
     checkout.pin("embedded.txt", "engine", "2.0", tag="cp39-cp39-manylinux_2_17_s390x")
     done = checkout.run("serve")
@@ -213,12 +220,14 @@ def test_a_platform_without_the_embedded_engine_goes_on(checkout: Checkout) -> N
     assert checkout.run("serve").stderr == "", "said once, not at every start"
 
 
+@pytest.mark.slow
 def test_debian_without_its_venv_package_uses_the_pip_it_has(checkout: Checkout) -> None:
     done = checkout.run("serve")
     assert done.returncode == 0, done.stderr
     assert not list(checkout.venv.rglob("site-packages/pip"))
 
 
+@pytest.mark.slow
 def test_a_package_that_was_tampered_with_is_refused(checkout: Checkout) -> None:
     wheel = checkout.pin("serve.txt", "server", "3.0", SERVER)
     with zipfile.ZipFile(wheel, "a") as archive:
@@ -230,6 +239,7 @@ def test_a_package_that_was_tampered_with_is_refused(checkout: Checkout) -> None
     assert not (checkout.venv / ".setup.json").exists()
 
 
+@pytest.mark.slow
 def test_two_at_once_set_up_once(checkout: Checkout) -> None:
     with checkout.begin("setup") as first, checkout.begin("setup") as second:
         said = [process.communicate(timeout=PATIENCE)[1] for process in (first, second)]

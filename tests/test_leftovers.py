@@ -17,15 +17,14 @@ SLEEPER = [sys.executable, "-S", "-c", "import time; time.sleep(60)"]
 
 
 def test_nothing_held_is_nothing_found() -> None:
-    assert Leftovers.now().since(Leftovers.now(), set()) == []
+    assert Leftovers.now().since(Leftovers.now()) == []
 
 
-def test_a_child_is_seen_unless_it_is_spared() -> None:
+def test_a_child_is_seen() -> None:
     before = Leftovers.now()
     with subprocess.Popen(SLEEPER) as child:
         try:
-            assert [line.split(":")[0] for line in Leftovers.now().since(before, set())] == [f"process {child.pid}"]
-            assert Leftovers.now().since(before, {child.pid}) == []
+            assert [line.split(":")[0] for line in Leftovers.now().since(before)] == [f"process {child.pid}"]
         finally:
             child.kill()
 
@@ -37,7 +36,7 @@ def test_an_orphan_is_seen() -> None:
     code = f"import subprocess; print({popen}.pid, flush=True); import os; os._exit(0)"
     pid = int(subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, check=True).stdout)
     try:
-        assert any(f"process {pid}:" in line for line in Leftovers.now().since(before, set()))
+        assert any(f"process {pid}:" in line for line in Leftovers.now().since(before))
     finally:
         os.kill(pid, 9)
 
@@ -48,13 +47,13 @@ def test_a_listening_port_is_seen() -> None:
         listener.close()
         before = Leftovers.now()
         with socket.create_server(("127.0.0.1", port)):
-            assert f"listening port 127.0.0.1:{port}" in Leftovers.now().since(before, set())
+            assert f"listening port 127.0.0.1:{port}" in Leftovers.now().since(before)
 
 
 def test_a_thread_is_seen() -> None:
     before = Leftovers.now()
     with thread("left-behind"):
-        assert any("thread left-behind" in line for line in Leftovers.now().since(before, set()))
+        assert any("thread left-behind" in line for line in Leftovers.now().since(before))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux says what a descriptor is")
@@ -62,7 +61,7 @@ def test_a_descriptor_is_seen() -> None:
     before = Leftovers.now()
     reader, writer = os.pipe()
     try:
-        numbers = {line.split(":")[0] for line in Leftovers.now().since(before, set())}
+        numbers = {line.split(":")[0] for line in Leftovers.now().since(before)}
         assert numbers == {f"file descriptor {reader}", f"file descriptor {writer}"}
     finally:
         os.close(reader)

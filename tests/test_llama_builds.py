@@ -270,6 +270,7 @@ def test_a_build_is_described_in_the_programs_own_words_and_made_once(workshop: 
     assert workshop.cmake_runs() == 2, "nothing was made again"
 
 
+@pytest.mark.slow
 def test_libraries_are_there_once_under_the_name_they_are_loaded_by(workshop: Workshop) -> None:
     (folder,) = workshop.build()
     assert names(folder) == {
@@ -283,6 +284,7 @@ def test_libraries_are_there_once_under_the_name_they_are_loaded_by(workshop: Wo
     assert not any(path.is_symlink() for path in folder.rglob("*"))
 
 
+@pytest.mark.slow
 def test_backends_share_one_tree_and_each_takes_its_own_library(workshop: Workshop) -> None:
     cpu, vulkan = workshop.build("--backend", "cpu", "--backend", "vulkan")
     assert names(vulkan) - names(cpu) == {"libggml-vulkan.so"}
@@ -293,6 +295,7 @@ def test_backends_share_one_tree_and_each_takes_its_own_library(workshop: Worksh
     assert workshop.cmake_runs() == 4
 
 
+@pytest.mark.slow
 def test_the_tree_is_kept_for_the_next_backend_and_goes_when_told(workshop: Workshop) -> None:
     workshop.build()
     (tree,) = workshop.engines.glob(".build-*/source")
@@ -301,6 +304,7 @@ def test_the_tree_is_kept_for_the_next_backend_and_goes_when_told(workshop: Work
     assert folder.is_dir()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("other", [{"options": ["-DOTHER=1"]}, {"headers": "of before"}])
 def test_other_options_or_a_missing_library_are_noticed(workshop: Workshop, other: dict[str, object]) -> None:
     (folder,) = workshop.build()
@@ -315,6 +319,7 @@ def test_other_options_or_a_missing_library_are_noticed(workshop: Workshop, othe
     assert (workshop.cmake_runs(), check_build(folder)) == (6, "")
 
 
+@pytest.mark.slow
 def test_what_was_compiled_without_a_header_is_compiled_again(workshop: Workshop) -> None:
     (folder,) = workshop.build()
     (work,) = (path for path in workshop.engines.glob(".build-*") if path.is_dir())
@@ -328,6 +333,7 @@ def test_what_was_compiled_without_a_header_is_compiled_again(workshop: Workshop
     assert not (work / "out" / "of-before").exists()
 
 
+@pytest.mark.slow
 def test_libraries_that_the_server_dies_of_leave_a_new_build(workshop: Workshop) -> None:
     done = workshop.run(CMAKE_ILLEGAL="y z")
     folder = Path(done.stdout.strip()).parent
@@ -341,6 +347,7 @@ def test_libraries_that_the_server_dies_of_leave_a_new_build(workshop: Workshop)
     assert workshop.cmake_runs() == 2, "it is not made again for what was left out"
 
 
+@pytest.mark.slow
 def test_a_build_is_tried_again_when_it_is_handed_out(workshop: Workshop) -> None:
     (folder,) = workshop.build()
     shutil.copyfile(folder / "libggml-cpu-x64.so", folder / "libggml-cpu-z.so")
@@ -359,6 +366,7 @@ def test_a_build_is_tried_again_when_it_is_handed_out(workshop: Workshop) -> Non
     assert workshop.cmake_runs() == 2
 
 
+@pytest.mark.slow
 def test_an_illegal_instruction_elsewhere_is_no_build(workshop: Workshop) -> None:
     (expected,) = workshop.build("--print-path")
     done = workshop.run(SERVER_FIRST="kill -ILL $$")
@@ -367,6 +375,7 @@ def test_an_illegal_instruction_elsewhere_is_no_build(workshop: Workshop) -> Non
     assert not expected.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("does", "said"), [("echo no luck; exit 3", "exit status 3): no luck"), ("exec sleep 60", "no answer in 1 s")]
 )
@@ -411,6 +420,7 @@ void configure(unsigned char rows) {
 """
 
 
+@pytest.mark.slow
 @pytest.mark.needs("g++")
 @pytest.mark.skipif(
     sys.platform != "linux" or platform.machine() != "x86_64", reason="it is about an instruction of x86-64"
@@ -424,6 +434,7 @@ def test_no_size_of_a_tile_is_lost_in_compiling(tmp_path: Path) -> None:
     assert "%dil" in done.stdout.split("ldtilecfg")[0], f"the argument is not stored: {done.stdout}{done.stderr}"
 
 
+@pytest.mark.slow
 def test_a_native_build_lies_beside_the_portable_one(workshop: Workshop) -> None:
     (portable,) = workshop.build()
     (native,) = workshop.build("--native")
@@ -434,6 +445,7 @@ def test_a_native_build_lies_beside_the_portable_one(workshop: Workshop) -> None
     assert "--native is for --backend cpu" in refused.stderr
 
 
+@pytest.mark.slow
 def test_two_builds_at_once_share_one(workshop: Workshop) -> None:
     with workshop.begin() as first, workshop.begin() as second:
         said = [process.communicate(timeout=60) for process in (first, second)]
@@ -442,6 +454,7 @@ def test_two_builds_at_once_share_one(workshop: Workshop) -> None:
     assert workshop.cmake_runs() == 2
 
 
+@pytest.mark.slow
 def test_a_killed_build_goes_on_where_it_was(workshop: Workshop) -> None:
     with workshop.begin(CMAKE_SLEEPS="20") as process:
         wait(lambda: workshop.cmake_runs() >= 2, within=60)
@@ -454,6 +467,7 @@ def test_a_killed_build_goes_on_where_it_was(workshop: Workshop) -> None:
     assert check_build(folder, read_all=True) == ""
 
 
+@pytest.mark.slow
 def test_a_failed_build_says_why_and_leaves_nothing_that_looks_built(workshop: Workshop) -> None:
     failed = workshop.run(CMAKE_FAILS="1")
     assert failed.returncode == 1

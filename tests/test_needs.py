@@ -1,4 +1,4 @@
-"""Tests that need more than is here are skipped or fail, and say why; those that fail beside others alone are named."""
+"""How much of the tests runs: those that need more than is here, slow ones, and those that fail beside others alone."""
 
 from __future__ import annotations
 
@@ -25,6 +25,15 @@ def test_marked(): ...
 def test_in_part(way): ...
 
 def test_by_its_fixture(certificate): ...
+"""
+SLOW = """
+import pytest
+from hypothesis import settings
+
+def test_quick(): assert settings().max_examples == 20
+
+@pytest.mark.slow
+def test_slow(): ...
 """
 FAILING = """
 from pathlib import Path
@@ -55,7 +64,7 @@ def run(folder: Path, *words: str) -> tuple[int, str]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -rfE\ntrio_mode = true\n")
+    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -rfE\ntrio_mode = true\nmarkers = slow\n")
     return tmp_path
 
 
@@ -79,6 +88,19 @@ def test_a_test_needs_what_its_fixture_needs(folder: Path) -> None:
     assert {line for line in told.splitlines() if "::" in line} == {
         "test_it.py::test_marked", "test_it.py::test_in_part[other]", "test_it.py::test_by_its_fixture",
     }  # fmt: skip
+
+
+def test_slow_tests_run_with_all_or_named_and_each_folder_tells_its_time(folder: Path) -> None:
+    (folder / "tests" / "part").mkdir(parents=True)
+    (folder / "tests" / "part" / "test_it.py").write_text(SLOW)
+    for words, done in (
+        ((), "1 passed, 1 deselected"),
+        (("tests/part/test_it.py::test_slow",), "1 passed"),
+        (("--all",), "1 failed, 1 passed"),  # with more examples
+    ):
+        _, told = run(folder, "-m", "pytest", *words)
+        assert f"= {done} in " in told, told
+        assert "\ntests/part 0\n" in told
 
 
 @pytest.mark.parametrize("mended", [True, False])

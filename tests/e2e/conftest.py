@@ -16,9 +16,18 @@ from appliance.engines import embedded
 from appliance.engines.found import EMBEDDED
 
 
+EXAMPLE = "test_the_first_model_and_the_first_question"
+"""The one test of the page that runs without ``--all``: a browser takes long to start."""
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if "play" in getattr(item, "fixturenames", ()) and not (item.name.startswith(EXAMPLE) and "chromium" in item.name):
+        item.add_marker(pytest.mark.slow)
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "look" in metafunc.fixturenames:
-        all_looks = bool(metafunc.config.getoption("--all-looks"))
+        all_looks = bool(metafunc.config.getoption("--all"))
         metafunc.parametrize("look", looks_of(metafunc.definition.nodeid, all_looks=all_looks))
 
 
@@ -57,7 +66,10 @@ def lavapipe() -> dict[str, str]:
     return {"VK_DRIVER_FILES": str(driver), "GGML_VK_VISIBLE_DEVICES": "0", "MESA_SHADER_CACHE_DIR": kept}
 
 
-@pytest.fixture(scope="session", params=[EMBEDDED, pytest.param("built", marks=pytest.mark.needs("llama-server"))])
+BUILT = pytest.param("built", marks=(pytest.mark.needs("llama-server"), pytest.mark.slow))
+
+
+@pytest.fixture(scope="session", params=[EMBEDDED, BUILT])
 def engine(request: pytest.FixtureRequest) -> str:
     """A value for ``--engine``, each in turn; "any" for a test with `program.one_engine`."""
     if request.param != EMBEDDED and (found := next(compiled(), None)):
@@ -74,12 +86,11 @@ def every_engine() -> list[str]:
 
 
 @pytest.fixture(scope="session")
-def server(engine: str, tmp_path_factory: pytest.TempPathFactory, long_lived: set[int]) -> Generator[Server]:
+def server(engine: str, tmp_path_factory: pytest.TempPathFactory) -> Generator[Server]:
     """One ``serve`` with the starter model for all tests that change nothing others could notice."""
     folder = tmp_path_factory.mktemp("server")
     argv = ["serve", "--listen", "127.0.0.1:0", "--engine", engine, "--threads", "1", "--preload", "starter"]
     with Server(argv, folder) as running:
-        long_lived.add(running.process.pid)
         yield running.wait_listening()
         running.process.terminate()
         assert running.wait(15) == (1 if sys.platform == "win32" else 0), running.told()

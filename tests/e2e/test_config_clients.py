@@ -40,9 +40,8 @@ def file(built_engine: str, starter_model: Path, tmp_path_factory: pytest.TempPa
 
 
 @pytest.fixture(scope="module")
-def server(file: ConfigFile, long_lived: set[int]) -> Generator[Server]:
+def server(file: ConfigFile) -> Generator[Server]:
     with Server(["serve", *ANY_PORT, "--config", str(file.path)], file.path.parent) as running_server:
-        long_lived.add(running_server.process.pid)
         yield running_server.wait_listening()
         running_server.process.terminate()
         assert running_server.wait(15) == 0, running_server.told()

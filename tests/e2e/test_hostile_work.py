@@ -127,6 +127,7 @@ def test_a_megabyte_of_nested_arguments(start_program: StartProgram) -> None:
     assert run(server, scripted({"text": "Still here."}))["output"] == "Still here."
 
 
+@pytest.mark.slow
 def test_a_hundred_megabytes_of_output(start_program: StartProgram) -> None:
     server = start_program("--tools", "exec_shell_command")
     use(server, "exec_shell_command", command="true")
@@ -241,6 +242,7 @@ ANSWERS = {"good", "floods", "rambles", "dies", "lies"}
 """Those whose answer comes in the end, and is told as it is."""
 
 
+@pytest.mark.slow
 def test_unruly_mcp_servers(start_program: StartProgram) -> None:
     server = start_program("--mcp-servers-json", mcp_servers(UNRULY, UNRULY.keys() - ANSWERS))
     assert len(http(server, "GET", "/tools").json()) == len(UNRULY), server.told()
@@ -269,6 +271,7 @@ def test_unruly_mcp_servers(start_program: StartProgram) -> None:
 # ---- a hundred runs --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_hundred_runs_starve_nobody_and_leave_nothing(start_program: StartProgram, tmp_path: Path) -> None:
     """On one engine with four slots: two runs at a time, the others wait, and people do not."""
     (tmp_path / "runs.yaml").write_text("runs: {slots: 2, queue: 98}\n")

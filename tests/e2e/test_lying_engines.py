@@ -191,6 +191,7 @@ def test_those_that_lie_before_they_are_proven_fail_their_proof_and_are_named(
         assert any(said in words for words in told), (lie, findings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "lie", [Lie(devices=(CARD,), list="crash"), Lie(devices=(CARD,), work="garbage", on=("CUDA0",))]
 )
@@ -204,6 +205,7 @@ def test_one_that_failed_its_proof_is_never_used(world: World, lie: Lie) -> None
     end(server)
 
 
+@pytest.mark.slow
 def test_one_that_hangs_when_asked_for_its_devices_keeps_nobody_waiting(world: World) -> None:
     tell(world.gpu, Lie(devices=(CARD,), list="hang"))
     server = world.serve()
@@ -213,6 +215,7 @@ def test_one_that_hangs_when_asked_for_its_devices_keeps_nobody_waiting(world: W
     assert seat_of(server) == CPU
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("load", "stream"), [("crash", False), ("abort", True), ("fail", False), ("memory", True), ("missing", False)]
 )
@@ -228,6 +231,7 @@ def test_one_that_stops_to_load_is_passed_over_and_told(proven: World, load: str
     assert "starter" in proven.doctor()["probation"]
 
 
+@pytest.mark.slow
 def test_one_that_hangs_while_it_loads_is_given_up_after_the_load_timeout(proven: World) -> None:
     server = proven.serve("--load-timeout", "2")
     tell(proven.gpu, Lie(devices=(CARD,), load="hang", on=("CUDA0",)))
@@ -239,6 +243,7 @@ def test_one_that_hangs_while_it_loads_is_given_up_after_the_load_timeout(proven
     assert "was not ready within 2 s" in proven.doctor()["probation"]
 
 
+@pytest.mark.slow
 def test_one_that_computes_garbage_since_it_was_proven_is_found_out_by_the_next_proof(proven: World) -> None:
     server = proven.serve()
     assert ask(server)
@@ -250,6 +255,7 @@ def test_one_that_computes_garbage_since_it_was_proven_is_found_out_by_the_next_
     assert "(garbage)" in proven.doctor()["failed-proof"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("listing", ["absurd", "crash"])
 def test_one_that_lists_nonsense_since_it_was_proven_is_out_after_the_next_look(proven: World, listing: str) -> None:
     server = proven.serve()
@@ -288,6 +294,7 @@ def test_one_that_crashes_in_the_middle_of_a_stream_is_continued_by_the_next(pro
     assert "SIGABRT" in proven.doctor()["probation"]
 
 
+@pytest.mark.slow
 def test_a_driver_that_hides_the_card_at_the_next_start_leaves_the_processor(proven: World) -> None:
     tell(proven.gpu, Lie(devices=(), load="fail", on=("CUDA0",)))
     server = proven.serve()

@@ -8,6 +8,7 @@ import pytest
 from program import Answer, StartServer, http
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("flags", "context", "told"),
     [

@@ -67,6 +67,7 @@ def check_blobs(folder: Path, sha256: str) -> None:
                 assert hashlib.file_digest(file, "sha256").hexdigest() == sha256
 
 
+@pytest.mark.slow
 def test_kills_cost_at_most_a_chunk_each(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     kills = max(request.config.getoption("--kills") // RARE, 50 if request.config.getoption("--deep") else 6)
     size, rate = (1 << 30, 100_000_000) if kills > 20 else (64 << 20, 40_000_000)

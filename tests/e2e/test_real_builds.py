@@ -105,6 +105,7 @@ def test_the_processor_serves_and_the_renderer_where_it_is_asked_for(
     assert seat_of(server) == renderer
 
 
+@pytest.mark.slow
 def test_a_backend_that_is_named_serves_alone(machine: Machine, running: ExitStack, vulkan_build: Path) -> None:
     server = running.enter_context(machine.serve("--engine", "vulkan")).wait_listening()
     assert_knows(server, KNOWN[:1])
@@ -113,6 +114,7 @@ def test_a_backend_that_is_named_serves_alone(machine: Machine, running: ExitSta
     assert {seat.partition(":")[0] for seat in http(server, "GET", "/api/engines").json()["order"]} == {build}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lost", ["the renderer", "the processor's build"])
 def test_an_engine_that_ends_in_the_middle_of_an_answer_is_replaced(
     machine: Machine, running: ExitStack, renderer: str, processor: str, lost: str
@@ -145,6 +147,7 @@ def test_an_engine_that_ends_in_the_middle_of_an_answer_is_replaced(
     assert f"failed on engine {seat}" in server.told()
 
 
+@pytest.mark.slow
 def test_a_driver_that_no_longer_shows_the_device_leaves_the_processor(
     machine: Machine, running: ExitStack, renderer: str
 ) -> None:
@@ -159,6 +162,7 @@ def test_a_driver_that_no_longer_shows_the_device_leaves_the_processor(
     assert_knows(server, KNOWN[:1])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not X64, reason="variants of other processors have other names")
 def test_the_best_variant_is_loaded_and_without_it_the_next(
     cpu_build: Path, tmp_path: Path, running: ExitStack
@@ -183,6 +187,7 @@ def test_the_best_variant_is_loaded_and_without_it_the_next(
     assert loaded[-1] == "libggml-cpu-x64.so"
 
 
+@pytest.mark.slow
 def test_two_workers_serve_one_model_and_say_what_it_says_alone(
     cpu_build: Path, tmp_path: Path, running: ExitStack
 ) -> None:

@@ -83,6 +83,7 @@ def descriptors(server: Server) -> list[int]:
     return [int(each.name) for each in Path(f"/proc/{server.process.pid}/fd").iterdir()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("most", [64, 128, 256])
 @pytest.mark.parametrize("request_", [b"", EVENTS], ids=["idle", "events"])
 def test_clients_cannot_take_every_file(
@@ -153,6 +154,7 @@ def test_without_a_file_to_be_had_everything_waits(start_server: StartServer, bu
     wait_gone(children)
 
 
+@pytest.mark.slow
 def test_the_warden_comes_back_though_all_files_are_taken(start_server: StartServer, built_engine: str) -> None:
     """It has descriptors of its own for that: who kills the warden first and the program then leaves no engine."""
     server = start(start_server, built_engine)
@@ -167,6 +169,7 @@ def test_the_warden_comes_back_though_all_files_are_taken(start_server: StartSer
         wait_gone(children)
 
 
+@pytest.mark.slow
 @pytest.mark.needs("root")
 def test_without_a_process_to_be_had_everything_waits(pids: Pids, start_server: StartServer, built_engine: str) -> None:
     server = start(start_server, built_engine, limited=pids.join)
@@ -180,6 +183,7 @@ def test_without_a_process_to_be_had_everything_waits(pids: Pids, start_server: 
     wait(lambda: wardens(server))
 
 
+@pytest.mark.slow
 def test_without_a_warden_no_model_is_loaded(
     pids: Pids, start_server: StartServer, fake_llama_server: tuple[str, ...], fake_model: Path, tmp_path: Path
 ) -> None:
@@ -219,6 +223,7 @@ def finish(server: Server, client: socket.socket) -> bytes:
     return bytes(received)
 
 
+@pytest.mark.slow
 @pytest.mark.needs("root")
 def test_sigterm_without_a_thread_to_be_had_keeps_the_grace(
     pids: Pids, start_server: StartServer, built_engine: str
@@ -230,6 +235,7 @@ def test_sigterm_without_a_thread_to_be_had_keeps_the_grace(
     assert server.wait(20) == 0, server.told()
 
 
+@pytest.mark.slow
 def test_sigterm_without_a_file_to_be_had_keeps_the_grace(start_server: StartServer, built_engine: str) -> None:
     server = start(start_server, built_engine, "--grace", "20")
     with send(server, {**ENDLESS, "n_predict": 1500}) as client, without_files(server):

@@ -26,6 +26,7 @@ def test_questions_of_new_users(server: Server, questions: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 @one_engine
 def test_every_answer_ends(server: Server) -> None:
     done = ask(server, "stress.py")

@@ -162,6 +162,7 @@ def test_the_embedded_engine_takes_what_was_estimated(name: str, tmp_path: Path)
     check(name, estimated(path, case.words), buffers_of(list(command()), path, case.words)[0])
 
 
+@pytest.mark.slow
 @pytest.mark.needs("cpu-build")
 @pytest.mark.parametrize("name", CASES)
 def test_a_built_server_takes_what_was_estimated(name: str, tmp_path: Path, built_cpu: Path):
@@ -170,6 +171,7 @@ def test_a_built_server_takes_what_was_estimated(name: str, tmp_path: Path, buil
     check(name, estimated(path, case.words), buffers_of([str(built_cpu)], path, case.words)[0])
 
 
+@pytest.mark.slow
 @pytest.mark.needs("vulkan-build", "lavapipe")
 @pytest.mark.parametrize("name", WITH_GPU)
 def test_a_gpu_and_main_memory_share_what_was_estimated(name: str, tmp_path: Path):

@@ -56,6 +56,7 @@ async def test_the_embedded_engine_is_proven_on_the_processor(starter_model: Pat
     assert 0 < proof.seconds < 60
 
 
+@pytest.mark.slow
 @pytest.mark.needs("cpu-build")
 async def test_the_real_build_is_proven_on_the_processor(starter_model: Path, measuring: Path) -> None:
     proof = await proof_of(build_for("cpu"), PROCESSOR, starter_model, measuring)
@@ -106,6 +107,7 @@ async def test_a_lie_is_called_by_its_name(
     assert proof.prompt_speed is proof.generation_speed is proof.nominal_seconds is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lie", [Lie(load="hang"), Lie(work="hang"), Lie(work="hang", after_requests=1)])
 async def test_what_does_not_answer_is_given_up_in_time(
     lie: Lie, tmp_path: Path, starter_model: Path, measuring: Path

@@ -47,6 +47,7 @@ async def test_a_worker_tells_its_version_and_its_memory(engine: Engine, tmp_pat
     assert (await look_at_worker(endpoint)).state == "unreachable"
 
 
+@pytest.mark.slow
 async def test_questions_that_are_given_up_do_no_harm(engine: Engine, tmp_path: Path) -> None:
     """A worker that has a client keeps two more connections waiting. At one that was closed in the ordinary way, with
     its question sent, it dies of SIGPIPE when it comes to it."""
@@ -64,6 +65,7 @@ async def test_questions_that_are_given_up_do_no_harm(engine: Engine, tmp_path: 
         assert worker.version == engine.rpc
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("named", ["starter", "noise"])
 async def test_two_workers_serve_one_model_as_the_processor_does(
     named: str, engine: Engine, starter_model: Path, noise: Path, tmp_path: Path
@@ -85,6 +87,7 @@ async def test_two_workers_serve_one_model_as_the_processor_does(
             assert f"RPC0[{endpoint}] model buffer size" in log.read_text()
 
 
+@pytest.mark.slow
 async def test_the_death_of_a_worker_takes_the_engine_and_nobody_else(
     engine: Engine, noise: Path, tmp_path: Path
 ) -> None:
@@ -123,6 +126,7 @@ async def test_the_death_of_a_worker_takes_the_engine_and_nobody_else(
             assert await tokens(url, PROMPT, 24) == expected
 
 
+@pytest.mark.slow
 async def test_a_worker_that_is_in_use_is_not_asked(engine: Engine, tmp_path: Path) -> None:
     async with bare_worker(engine, tmp_path) as (_, endpoint):
         crew = await workers_for("m", (endpoint,), engine.rpc, fits=fits, in_use={endpoint: "other"})

@@ -319,6 +319,7 @@ async def ask(port: int, number: int, case: bytes, got: dict[int, list[bytes]], 
     got[number] = re.findall(rb"X-Saw: ([^\r\n]*)", received, re.IGNORECASE)
 
 
+@pytest.mark.slow
 @pytest.mark.needs("nginx", "haproxy")
 @pytest.mark.parametrize("proxy", PROXIES.values(), ids=PROXIES)
 async def test_a_proxy_sees_the_requests_that_we_see(proxy: Proxy, free_port, tmp_path: Path) -> None:

@@ -95,7 +95,8 @@ async def test_cut_anywhere_and_resumed_it_is_the_same(open_server: OpenServer, 
     chance = random.Random(3)
     async with open_server() as server:
         whole = (await server.ask("POST", CHAT, chat(stream=True, tokens=60), named("w"))).body
-        for number in range(1000 if request.config.getoption("--deep") else 60):
+        option = request.config.getoption
+        for number in range(1000 if option("--deep") else 60 if option("--all") else 10):
             conversation = f"cut-{number}"
             got = b""
             async with server.connect() as client:

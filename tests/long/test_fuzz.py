@@ -19,9 +19,8 @@ from parsers import PARSERS
 from appliance.core.archives import BadArchive
 from appliance.engines.unpacking import read_member, unpack
 
-FEW = 2_000
-DEEP = 1_000_000
-SHARES = 4
+FEWEST, FEW, DEEP = 200, 2_000, 1_000_000
+SHARES = [0, *(pytest.param(part, marks=pytest.mark.slow) for part in (1, 2, 3))]
 """Runs of one parser, which go to different processes."""
 LIE = 1000
 """One archive that lies takes as long as so many inputs."""
@@ -29,23 +28,27 @@ MOST_UNPACKING, MOST_READING = 110 << 20, 600 << 20
 """Bytes of memory, see docs/reliability.md."""
 
 
-@pytest.mark.parametrize("part", range(SHARES))
+@pytest.fixture
+def asked(request: pytest.FixtureRequest) -> int:
+    option = request.config.getoption
+    return option("--fuzz") or (DEEP if option("--deep") else FEW if option("--all") else FEWEST)
+
+
+@pytest.mark.parametrize("part", SHARES)
 @pytest.mark.parametrize("name", PARSERS)
-def test_damaged_inputs(name: str, part: int, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+def test_damaged_inputs(name: str, part: int, asked: int, tmp_path: Path) -> None:
     parser, chance = PARSERS[name], random.Random(f"{name} {part}")
-    asked = request.config.getoption("--fuzz") or (DEEP if request.config.getoption("--deep") else FEW)
-    inputs = max(round(asked * parser.share) // SHARES, 1)
+    inputs = max(round(asked * parser.share) // len(SHARES), 1)
     accepted = fuzz(parser, (damaged(parser, chance) for _ in range(inputs)), tmp_path / f"{name}-{part}")
     print(f"{name}: {inputs} inputs, {accepted} accepted")
     assert inputs < 100 or accepted >= inputs * parser.least, "most of the damage must leave something to be read"
 
 
-@pytest.mark.parametrize("part", range(SHARES))
+@pytest.mark.parametrize("part", SHARES)
 @pytest.mark.parametrize("kind", ["zip", "tar.gz"])
-def test_archives_that_lie(kind: str, part: int, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+def test_archives_that_lie(kind: str, part: int, asked: int, tmp_path: Path) -> None:
     """Small archives that would become large: unpacked here, and read as exports by the process that is for that."""
     chance = random.Random(f"{kind} {part}")
-    asked = request.config.getoption("--fuzz") or (DEEP if request.config.getoption("--deep") else FEW)
     for number in range(max(asked // LIE, 2)):
         data = (any_zip if kind == "zip" else any_tar)(chance)
         archive = tmp_path / f"lie.{kind}"

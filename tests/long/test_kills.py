@@ -29,7 +29,7 @@ from waiting import wait
 if sys.platform == "win32":
     pytest.skip("signals as POSIX has them", allow_module_level=True)
 
-FEW, DEEP = 3, 100
+ONE, FEW, DEEP = 1, 3, 100
 RARE = 10
 """Kills of the program for each one in a reload or an import, which take longer."""
 GATHERED = 0.1
@@ -41,7 +41,8 @@ PACE = {"tokens": ENDLESS, "token_delay": 0.005}
 
 @pytest.fixture
 def kills(request: pytest.FixtureRequest) -> int:
-    return request.config.getoption("--kills") or (DEEP if request.config.getoption("--deep") else FEW)
+    option = request.config.getoption
+    return option("--kills") or (DEEP if option("--deep") else FEW if option("--all") else ONE)
 
 
 @pytest.fixture
@@ -153,6 +154,7 @@ def living(server: Server) -> Sequence[psutil.Process]:
     return [each for each in server.children() if each.status() != psutil.STATUS_ZOMBIE]
 
 
+@pytest.mark.slow
 def test_cuts_of_clients(start_server: StartServer, file: ConfigFile, kills: int, chance: random.Random) -> None:
     """Ten for each kill: the engine stops to work for who has left, and the program keeps nothing of them."""
     server = start_server("serve", *ANY_PORT, "--config", file.write({"m": ("--parallel", "4")}))
@@ -172,6 +174,7 @@ def busy(slot: dict[str, object]) -> bool:
     return bool(slot["is_processing"])
 
 
+@pytest.mark.slow
 def test_kills_in_a_reload(start_server: StartServer, file: ConfigFile, rare: int, chance: random.Random) -> None:
     for number in range(rare):
         survivors = Survivors()
@@ -190,6 +193,7 @@ def test_kills_in_a_reload(start_server: StartServer, file: ConfigFile, rare: in
     print(f"{rare} kills in a reload")
 
 
+@pytest.mark.slow
 def test_kills_of_an_import(tmp_path: Path, rare: int, chance: random.Random) -> None:
     """``engines install --from ARCHIVE``, as without a network: a build is there and whole, or it is not there."""
     home, archive = tmp_path / "home", tmp_path / "llama-b100.tar.gz"

@@ -25,8 +25,8 @@ from program import Server, StartServer, http
 from soak_clients import MODELS, Clients, hub_files
 from waiting import until
 
-SHORT = 8.0
-"""Seconds, where no time is asked for."""
+SHORT, SHORTEST = 8.0, 2.0
+"""Seconds, where no time is asked for: with ``--all``, and without."""
 BESIDE = 3
 """Clients at a time."""
 PAUSE = 0.25
@@ -113,7 +113,7 @@ def configuration(tmp_path: Path, fake_engine: Path, fake_model: Path, **top: ob
 async def test_all_owners_at_once(
     start_server: StartServer, fake_engine: Path, fake_model: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    seconds = request.config.getoption("--soak") * 60.0 or SHORT
+    seconds = request.config.getoption("--soak") * 60.0 or (SHORT if request.config.getoption("--all") else SHORTEST)
     seed = random.randrange(1 << 30)
     write = configuration(tmp_path, fake_engine, fake_model)
     tasks, path = tmp_path / "tasks", tmp_path / "watch"
@@ -151,6 +151,7 @@ async def test_all_owners_at_once(
         assert counted(server) == clients.asked, told
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="sets a limit of another process")
 async def test_a_disk_that_is_full_ends_nothing(
     start_server: StartServer, fake_engine: Path, fake_model: Path, tmp_path: Path

@@ -13,7 +13,7 @@ from appliance.engines.found import EMBEDDED, list_engines
 LONG: Json = {"n_predict": 100_000, "max_tokens": 100_000, "ignore_eos": True}
 
 
-REAL = pytest.param("llama-server", marks=pytest.mark.needs("llama-server"))
+REAL = pytest.param("llama-server", marks=(pytest.mark.needs("llama-server"), pytest.mark.slow))
 
 
 @pytest.fixture(scope="module", params=["fake", "embedded", REAL])
