@@ -1,7 +1,7 @@
 """Set up and drive this checkout with nothing but Python 3.11 or newer.
 
     python3 bootstrap.py serve [ARGS...]       start the server; ARGS go to `llama-appliance serve`
-    python3 bootstrap.py test [--deep] [ARGS]  run the tests; ARGS go to pytest, --deep searches much longer
+    python3 bootstrap.py test [--all] [ARGS]   run the tests, --all of them; ARGS go to pytest
     python3 bootstrap.py test --soak MINUTES   the soak; --fuzz N and --kills N: damaged inputs, and kills of everything
     python3 bootstrap.py test --upstream       run llama.cpp's own server tests against both programs
     python3 bootstrap.py test --llama-page     build llama.cpp's own page and drive it against this program
@@ -324,7 +324,7 @@ def run_serve(args: Sequence[str]) -> int:
 
 
 def run_test(args: Sequence[str]) -> int:
-    """pytest; tests/conftest.py knows --deep, pyproject.toml leaves out the tests of the frozen program."""
+    """pytest; tests/conftest.py knows --all, pyproject.toml leaves out the tests of the frozen program."""
     for option, place in (
         ("--upstream", "tools/upstream_suite/run.py"),
         ("--llama-page", "tools/upstream_suite/page.py"),

@@ -129,7 +129,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Why tests were skipped, in one line for each reason where pytest has one for each file; and each folder's time."""
+    """Say why tests were skipped, a line for each reason (pytest has one for each file), and each folder's time."""
     skipped = terminalreporter.stats.get("skipped", ())
     if skipped:
         terminalreporter.section("skipped, by reason")
@@ -159,7 +159,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 @pytest.fixture(scope="session", autouse=True)
 def nothing_left_behind(request: pytest.FixtureRequest) -> Generator[None]:
-    """After all tests of a worker: no process they began (orphans included), no listening port, thread or descriptor."""
+    """After all tests of a worker: no process they began (orphans too), no listening port, thread or descriptor."""
     request.config.stash[BEFORE] = before = Leftovers.now()
     yield
     wait(lambda: Leftovers.now().since(before), lambda left: not left, within=SETTLE, told=lambda: "left behind")

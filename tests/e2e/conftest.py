@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import os
+import subprocess
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
 from needs import RENDERERS, compiled
 from page_fixtures import browser, hub, looks_of, play, serve_fake  # noqa: F401  fixtures of the tests of the page
-from program import COMMAND, Server
+from program import COMMAND, Server, fresh_environment
 
+from appliance.__main__ import start
+from appliance.cli.app import run
 from appliance.engines import embedded
 from appliance.engines.found import EMBEDDED
-
 
 EXAMPLE = "test_the_first_model_and_the_first_question"
 """The one test of the page that runs without ``--all``: a browser takes long to start."""
@@ -94,3 +97,27 @@ def server(engine: str, tmp_path_factory: pytest.TempPathFactory) -> Generator[S
         yield running.wait_listening()
         running.process.terminate()
         assert running.wait(15) == (1 if sys.platform == "win32" else 0), running.told()
+
+
+@pytest.fixture
+def verb(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run a verb in this process, a tenth of the work of `program.run_command`; for tests that are not of the process.
+
+    The environment is that of a user who has just come.
+    """
+
+    def run_here(*argv: str) -> subprocess.CompletedProcess[str]:
+        capfd.readouterr()
+        monkeypatch.setattr(sys, "stdin", io.StringIO())
+        status = run(argv, start)
+        return subprocess.CompletedProcess(argv, status, *capfd.readouterr())
+
+    environment = fresh_environment(tmp_path)
+    for name in os.environ.keys() - environment.keys():
+        monkeypatch.delenv(name)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+    return run_here

@@ -18,6 +18,8 @@ from waiting import wait
 
 from appliance.engines.found import ENGINE_VARIABLE
 
+Verb = Callable[..., subprocess.CompletedProcess[str]]
+
 
 @pytest.fixture
 def nobody_listens(free_port: object) -> str:
@@ -26,11 +28,11 @@ def nobody_listens(free_port: object) -> str:
 
 
 @one_engine
-def test_the_tour(start_server: StartServer, engine: str, tmp_path: Path) -> None:
+def test_the_tour(start_server: StartServer, engine: str, verb: Verb) -> None:
     server = start_server("serve", "--listen", "127.0.0.1:0", "--engine", engine, "--threads", "1")
 
     def cli(*argv: str) -> subprocess.CompletedProcess[str]:
-        return run_command(*argv, "--url", server.url, cwd=tmp_path)
+        return verb(*argv, "--url", server.url)
 
     assert json.loads(cli("ps", "--json").stdout) == {"running": [], "failed": []}
     nothing = cli("ps")
@@ -95,7 +97,7 @@ def test_logs_are_followed_as_they_come(server: Server, tmp_path: Path) -> None:
 
 
 def test_a_preload_that_fails_is_told_and_the_rest_is_served(
-    start_server: StartServer, built_engine: str, tmp_path: Path
+    start_server: StartServer, built_engine: str, verb: Verb
 ) -> None:
     server = start_server(
         *("serve", "--listen", "127.0.0.1:0", "--listen", "127.0.0.1:0", "--engine", built_engine, "--threads", "1"),
@@ -105,10 +107,10 @@ def test_a_preload_that_fails_is_told_and_the_rest_is_served(
     first, *rest = server.told().splitlines()
     assert re.fullmatch(r"llama-appliance \S+ listening on http://127.0.0.1:\d+ and http://127.0.0.1:\d+", first)
     assert "cannot preload: model 'nobody' not found" in "\n".join(rest)
-    assert run_command("ls", "--url", first.split()[-1], cwd=tmp_path).returncode == 0
+    assert verb("ls", "--url", first.split()[-1]).returncode == 0
 
 
-def test_names_nobody_has(server: Server, tmp_path: Path) -> None:
+def test_names_nobody_has(server: Server, verb: Verb) -> None:
     for argv in (
         ("run", "startr", "hi"),
         ("load", "startr"),
@@ -116,15 +118,15 @@ def test_names_nobody_has(server: Server, tmp_path: Path) -> None:
         ("logs", "startr"),
         ("logs", "-f", "startr"),
     ):
-        done = run_command(*argv, "--url", server.url, cwd=tmp_path)
+        done = verb(*argv, "--url", server.url)
         assert (done.returncode, done.stdout) == (2, ""), argv
         assert done.stderr.startswith("llama-appliance: error: ")
         assert done.stderr.count("\n") == 1
 
 
-def test_without_a_server_the_verbs_that_need_one_say_how_to_start_it(nobody_listens: str, tmp_path: Path) -> None:
+def test_without_a_server_the_verbs_that_need_one_say_how_to_start_it(nobody_listens: str, verb: Verb) -> None:
     for argv in (("ps",), ("load", "x"), ("unload", "x"), ("logs",), ("logs", "-f"), ("run", "starter", "hi"), ("ls",)):
-        done = run_command(*argv, "--url", nobody_listens, cwd=tmp_path)
+        done = verb(*argv, "--url", nobody_listens)
         assert (done.returncode, done.stdout) == (1, ""), argv
         assert "llama-appliance serve" in done.stderr
         assert done.stderr.count("\n") == 1
@@ -182,12 +184,12 @@ def test_a_message_names_the_program_so_that_a_shell_finds_it(nobody_listens: st
     assert subprocess.run(version, env=fresh_environment(tmp_path) | env, cwd="/", timeout=60).returncode == 0
 
 
-def test_ls_works_without_a_server_and_shows_what_is_wrong(tmp_path: Path) -> None:
+def test_ls_works_without_a_server_and_shows_what_is_wrong(verb: Verb, tmp_path: Path) -> None:
     folder = tmp_path / "models"
     folder.mkdir()
     (folder / "broken.gguf").write_bytes(b"GGUF and then nothing")
     (folder / "[red]odd.gguf").write_bytes(b"not a model")
-    done = run_command("ls", "--models-dir", str(folder), cwd=tmp_path)
+    done = verb("ls", "--models-dir", str(folder))
     assert done.returncode == 0
     header, *rows = done.stdout.splitlines()
     assert header.split() == ["ID", "ARCHITECTURE", "PARAMETERS", "QUANT", "SIZE", "CONTEXT", "FIT", "SOURCE", "STATE"]
@@ -195,7 +197,7 @@ def test_ls_works_without_a_server_and_shows_what_is_wrong(tmp_path: Path) -> No
     assert "broken cannot be used: " in done.stderr
     assert str(folder) in done.stderr
     assert "\x1b" not in done.stdout + done.stderr
-    facts = json.loads(run_command("ls", "--models-dir", str(folder), "--json", cwd=tmp_path).stdout)
+    facts = json.loads(verb("ls", "--models-dir", str(folder), "--json").stdout)
     assert {model["id"]: bool(model["error"]) for model in facts["models"]} == {
         "[red]odd": True,
         "broken": True,
@@ -251,20 +253,21 @@ def _seconds(verb: str, folder: Path) -> float:
     return now.children_user + now.children_system - began.children_user - began.children_system
 
 
-def test_a_server_with_a_key_lets_in_who_has_it(start_server: StartServer, built_engine: str, tmp_path: Path) -> None:
+def test_a_server_with_a_key_lets_in_who_has_it(
+    start_server: StartServer, built_engine: str, verb: Verb, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server = start_server(
         *("serve", "--listen", "0.0.0.0:0", "--engine", built_engine, "--threads", "1"),
         env={"LLAMA_APPLIANCE_API_KEY": "secret"},
     )
     url = f"http://127.0.0.1:{server.port}"
-    refused = run_command("ps", "--url", url, cwd=tmp_path)
+    refused = verb("ps", "--url", url)
     assert refused.returncode == 2
     assert "--api-key" in refused.stderr
-    assert run_command("ps", "--url", url, "--api-key", "wrong", cwd=tmp_path).returncode == 2
-    assert run_command("ps", "--url", url, "--api-key", "secret", cwd=tmp_path).returncode == 0
-    from_env = run_command(
-        "run", "starter", "hi", "--url", url, cwd=tmp_path, env={"LLAMA_APPLIANCE_API_KEY": "secret"}
-    )
+    assert verb("ps", "--url", url, "--api-key", "wrong").returncode == 2
+    assert verb("ps", "--url", url, "--api-key", "secret").returncode == 0
+    monkeypatch.setenv("LLAMA_APPLIANCE_API_KEY", "secret")
+    from_env = verb("run", "starter", "hi", "--url", url)
     assert from_env.returncode == 0, from_env.stderr
 
 
