@@ -50,17 +50,18 @@ def test_an_archive_is_refused_in_words_and_takes_a_bounded_memory(claim: str, s
 
 LISTS = 60 << 20
 GREEDY = {
-    "timings": message(b'"timings":{"a":[' + b"[]," * (LISTS // 3) + b"0]}"),
-    "attachments": message(b'"extra":[' + b"{}," * (LISTS // 3) + b"{}]"),
-    "calls": message(b'"toolCalls":[' + b"0," * (LISTS // 2) + b"0]"),
-    "nothing": b'{"conv":{"id":"a"},"messages":[' + b'{"id":""},' * (LISTS // 8) + b'{"id":""}]}',
+    "timings": lambda: message(b'"timings":{"a":[' + b"[]," * (LISTS // 3) + b"0]}"),
+    "attachments": lambda: message(b'"extra":[' + b"{}," * (LISTS // 3) + b"{}]"),
+    "calls": lambda: message(b'"toolCalls":[' + b"0," * (LISTS // 2) + b"0]"),
+    "nothing": lambda: b'{"conv":{"id":"a"},"messages":[' + b'{"id":""},' * (LISTS // 8) + b'{"id":""}]}',
 }
 
 
 @pytest.mark.parametrize("name", GREEDY)
 def test_json_that_would_become_gigabytes_ends_at_the_bound(name: str) -> None:
-    verdict, _, most = read_file_apart("import", GREEDY[name])
-    print(f"{name}, {len(GREEDY[name])} bytes: {most >> 20} MiB")
+    data = GREEDY[name]()
+    verdict, _, most = read_file_apart("import", data)
+    print(f"{name}, {len(data)} bytes: {most >> 20} MiB")
     assert verdict.error == "the file cannot be read: that takes more than 1024 MiB of memory; take a part of it"
     assert most <= MEMORY
 
