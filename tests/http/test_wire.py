@@ -40,21 +40,11 @@ async def is_well(server: Appliance, caplog: pytest.LogCaptureFixture) -> bool:
     return answer.status == 200 and not [r for r in caplog.records if r.levelno >= logging.WARNING]
 
 
-GARBAGE = [
+GARBAGE = [  # one of each kind; `tests/core/bodies` has all refusals
     (b"\r\n\r\n\r\n\r\nhello\r\n\r\n", 400),
     (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\x00" * 100 + b"\r\n\r\n", 400),
-    (b"GET / HTTP/1.1\r\n\r\n", 400),
-    (b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", 400),
     (b"GET / HTTP/9.9\r\nHost: localhost\r\n\r\n", 505),
-    (b"GET /\r\n\r\n", 400),
     (b"GET / HTTP/1.1\nHost: localhost\nX: y\n\n", 400),
-    (b"GET / HTTP/1.1\r\nHost: localhost\r\nBad Header: x\r\n\r\n", 400),
-    (b"GET / HTTP/1.1\r\nHost: localhost\r\nX: a\x00b\r\n\r\n", 400),
-    (b"GET /\xff\xfe HTTP/1.1\r\nHost: localhost\r\n\r\n", 400),
-    (b"GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: x\r\n\r\n", 400),
-    (b"GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", 400),
-    (b"GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n", 400),
-    (b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: gzip\r\n\r\n", 501),
     (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505),
     (b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 140_000 + b"\r\n\r\n", 431),
     (b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 65_536 + b"\r\n\r\n", 431),
@@ -69,18 +59,16 @@ GARBAGE = [
 ]
 
 
-@pytest.mark.parametrize(("wire", "expected"), GARBAGE, ids=range(len(GARBAGE)))
-async def test_garbage_is_refused_with_words(
-    open_server: OpenServer, caplog: pytest.LogCaptureFixture, wire: bytes, expected: int
-):
+async def test_garbage_is_refused_with_words(open_server: OpenServer, caplog: pytest.LogCaptureFixture):
     async with open_server() as server:
-        got = await server.exchange(wire)
-        assert status(got) == expected
-        head, _, body = got.partition(b"\r\n\r\n")
-        assert b"server: llama-appliance" in head.lower()
-        if expected >= 400:
-            assert json.loads(body)["error"]["code"] == expected
-        assert await is_well(server, caplog)
+        for wire, expected in GARBAGE:
+            got = await server.exchange(wire)
+            assert status(got) == expected, wire[:200]
+            head, _, body = got.partition(b"\r\n\r\n")
+            assert b"server: llama-appliance" in head.lower(), wire[:200]
+            if expected >= 400:
+                assert json.loads(body)["error"]["code"] == expected, wire[:200]
+            assert await is_well(server, caplog), wire[:200]
 
 
 async def test_random_bytes_kill_nothing(open_server: OpenServer, caplog: pytest.LogCaptureFixture):
