@@ -14,6 +14,7 @@ import pytest
 from hollow_models import Hollow, bert, dense, experts, gemma, latent, mamba, write_hollow
 from msgspec import Struct, structs
 from needs import compiled
+from slow import one_of
 
 from appliance.core.fit.estimate import OFFLOADED, RAM, Buffers, Estimate, estimate
 from appliance.core.fit.plan import asked_of
@@ -155,7 +156,7 @@ def check(name: str, expected: Estimate, buffers: Buffers) -> None:
 
 
 @pytest.mark.skipif(not available(), reason="the wheel xllamacpp is not installed")
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", one_of(CASES))
 def test_the_embedded_engine_takes_what_was_estimated(name: str, tmp_path: Path):
     case = CASES[name]
     path = write_hollow(tmp_path / "hollow.gguf", case.model)

@@ -134,6 +134,7 @@ async def test_a_request_that_is_over_is_in_no_cycle(open_server: OpenServer, sp
 @pytest.mark.parametrize(
     "fault",
     [
+        {"die_after_tokens": 3, "die_mid_record": "true"},
         {"tokens": 0},
         {"tokens": 300, "token_size": 5000},
         {"token_delay": 0.01},
@@ -149,7 +150,6 @@ async def test_a_request_that_is_over_is_in_no_cycle(open_server: OpenServer, sp
         {"not_http": "true"},
         {"die_before_head": "true"},
         {"die_after_tokens": 3},
-        {"die_after_tokens": 3, "die_mid_record": "true"},
     ],
     ids=str,
 )

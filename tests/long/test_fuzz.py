@@ -15,12 +15,13 @@ from damage import corpus, damaged, examine, fuzz
 from hostile_files import any_tar, any_zip
 from memory import peak, read_file_apart
 from parsers import PARSERS
+from slow import one_of
 
 from appliance.core.archives import BadArchive
 from appliance.engines.unpacking import read_member, unpack
 
 FEWEST, FEW, DEEP = 200, 2_000, 1_000_000
-SHARES = [0, *(pytest.param(part, marks=pytest.mark.slow) for part in (1, 2, 3))]
+SHARES = one_of(range(4))
 """Runs of one parser, which go to different processes."""
 LIE = 1000
 """One archive that lies takes as long as so many inputs."""

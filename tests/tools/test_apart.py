@@ -11,6 +11,7 @@ import pytest
 import trio
 from hostile_files import CLAIMS, hostile
 from memory import read_file_apart
+from slow import one_of
 
 from appliance.core.conversation_files import MAX_PIECE, MAX_UNPACKED
 from appliance.errors import BadRequest, Busy
@@ -57,7 +58,7 @@ GREEDY = {
 }
 
 
-@pytest.mark.parametrize("name", GREEDY)
+@pytest.mark.parametrize("name", one_of(GREEDY))
 def test_json_that_would_become_gigabytes_ends_at_the_bound(name: str) -> None:
     data = GREEDY[name]()
     verdict, _, most = read_file_apart("import", data)
