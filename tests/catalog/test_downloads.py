@@ -7,7 +7,8 @@ import random
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import msgspec
@@ -97,6 +98,16 @@ def listed(settings: DownloadSettings) -> dict[str, str | None]:
     """Every model that the catalog finds, with what is wrong with it."""
     sources = Sources(cache=settings.cache, models_dir=settings.models_dir, starter=None)
     return {model.id: model.error for model in Catalog(sources).scan().models}
+
+
+@asynccontextmanager
+async def stalled(hub: FakeHub, settings: DownloadSettings) -> AsyncGenerator[tuple[Downloads, Download]]:
+    """A download of which a third has come, and of which no more than a half will."""
+    hub.behave(stall_after=BIG // 2)
+    async with open_downloads(settings) as downloads:
+        download = await downloads.start(REPO)
+        await until(lambda: download.status.done >= BIG // 3, changed=downloads.wait_changed)
+        yield downloads, download
 
 
 async def fetched(settings: DownloadSettings, tag: str | None = "Q8_0") -> Download:
@@ -282,10 +293,8 @@ async def test_cancelled_and_begun_again_it_goes_on(hub: FakeHub, settings: Down
 
 
 async def test_ending_the_program_keeps_what_came(hub: FakeHub, settings: DownloadSettings) -> None:
-    hub.behave(stall_after=BIG // 2)
-    async with open_downloads(settings) as downloads:
-        download = await downloads.start(REPO)
-        await until(lambda: download.status.done >= BIG // 3, changed=downloads.wait_changed)
+    async with stalled(hub, settings) as (_, download):
+        pass
     async with open_downloads(settings) as later:
         (unfinished,) = unfinished_in(settings.cache)
         assert (unfinished.repo, unfinished.tag, unfinished.total) == (REPO, "Q8_0", download.status.total)
@@ -324,10 +333,7 @@ async def test_cancelled_at_any_moment_it_loses_nothing_and_hangs_nowhere(
 
 
 async def test_a_pause_closes_the_connection_and_costs_nothing(hub: FakeHub, settings: DownloadSettings) -> None:
-    hub.behave(stall_after=BIG // 2)
-    async with open_downloads(settings) as downloads:
-        download = await downloads.start(REPO)
-        await until(lambda: download.status.done >= BIG // 3, changed=downloads.wait_changed)
+    async with stalled(hub, settings) as (_, download):
         download.pause()
         assert download.status.state == "paused"
         await trio.sleep(0.2)
@@ -371,10 +377,8 @@ async def test_a_server_that_ignores_ranges_costs_bytes_but_no_correctness(
 async def test_a_file_that_changed_under_its_name_is_begun_again(
     hub: FakeHub, settings: DownloadSettings, mood: dict[str, object]
 ) -> None:
-    hub.behave(stall_after=BIG // 2)
-    async with open_downloads(settings) as downloads:
-        download = await downloads.start(REPO)
-        await until(lambda: download.status.done >= BIG // 3, changed=downloads.wait_changed)
+    async with stalled(hub, settings):
+        pass
     hub.behave(**mood)
     assert (await fetched(settings)).status.state == "finished"
     assert_whole(hub, settings)
@@ -382,10 +386,8 @@ async def test_a_file_that_changed_under_its_name_is_begun_again(
 
 
 async def test_what_was_begun_of_an_older_version_goes(hub: FakeHub, settings: DownloadSettings) -> None:
-    hub.behave(stall_after=BIG // 2)
-    async with open_downloads(settings) as downloads:
-        download = await downloads.start(REPO)
-        await until(lambda: download.status.done >= BIG // 3, changed=downloads.wait_changed)
+    async with stalled(hub, settings):
+        pass
     write_big(hub.root / REPO / NAME)
     hub.behave()
     assert (await fetched(settings)).status.state == "finished"
@@ -395,10 +397,7 @@ async def test_what_was_begun_of_an_older_version_goes(hub: FakeHub, settings: D
 async def test_a_repository_that_changes_under_a_download_is_nobodys_mistake_and_begun_again(
     hub: FakeHub, settings: DownloadSettings
 ) -> None:
-    hub.behave(stall_after=BIG // 2)
-    async with open_downloads(settings) as downloads:
-        download = await downloads.start(REPO)
-        await until(lambda: download.status.done >= BIG // 3, changed=downloads.wait_changed)
+    async with stalled(hub, settings) as (_, download):
         download.pause()
         write_big(hub.root / REPO / NAME)
         download.resume()
@@ -413,10 +412,7 @@ async def test_a_repository_that_changes_under_a_download_is_nobodys_mistake_and
 async def test_a_version_under_way_is_finished_although_there_is_a_newer_one(
     hub: FakeHub, settings: DownloadSettings
 ) -> None:
-    hub.behave(stall_after=BIG // 2)
-    async with open_downloads(settings) as downloads:
-        download = await downloads.start(REPO)
-        await until(lambda: download.status.done >= BIG // 3, changed=downloads.wait_changed)
+    async with stalled(hub, settings) as (downloads, download):
         (hub.root / REPO / "README.md").write_text("a newer commit")
         write_big(hub.root / REPO / NAME)
         assert await downloads.start(REPO) is download
@@ -719,10 +715,7 @@ async def test_contents_that_two_models_share_stay_with_the_other(hub: FakeHub, 
 
 
 async def test_a_download_under_way_can_be_discarded(hub: FakeHub, settings: DownloadSettings) -> None:
-    hub.behave(stall_after=BIG // 2)
-    async with open_downloads(settings) as downloads:
-        download = await downloads.start(REPO)
-        await until(lambda: download.status.done >= BIG // 3, changed=downloads.wait_changed)
+    async with stalled(hub, settings) as (downloads, download):
         assert await downloads.discard(MODEL)
         assert download.status.state == "cancelled"
         assert downloads.snapshot() == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -44,9 +45,21 @@ def spoiled(engine: Engine) -> Engine:
     return engine
 
 
-@pytest.mark.skipif(not embedded.available(), reason="the embedded engine is not installed here")
-async def test_the_embedded_engine_is_proven_on_the_processor(starter_model: Path, measuring: Path) -> None:
-    proof = await proof_of(find_engine(EMBEDDED), PROCESSOR, starter_model, measuring)
+@pytest.mark.parametrize(
+    "found",
+    [
+        pytest.param(
+            lambda: find_engine(EMBEDDED),
+            marks=pytest.mark.skipif(not embedded.available(), reason="the embedded engine is not installed here"),
+        ),
+        pytest.param(lambda: build_for("cpu"), marks=(pytest.mark.slow, pytest.mark.needs("cpu-build"))),
+    ],
+    ids=["embedded", "built"],
+)
+async def test_a_real_engine_is_proven_on_the_processor(
+    found: Callable[[], Engine], starter_model: Path, measuring: Path
+) -> None:
+    proof = await proof_of(found(), PROCESSOR, starter_model, measuring)
     assert (proof.fault, proof.why) == (None, "")
     assert proof.key == KEY
     assert proof.at == 7.0
@@ -54,16 +67,6 @@ async def test_the_embedded_engine_is_proven_on_the_processor(starter_model: Pat
     assert proof.generation_speed is not None
     assert proof.prompt_speed > proof.generation_speed > 0.1
     assert 0 < proof.seconds < 60
-
-
-@pytest.mark.slow
-@pytest.mark.needs("cpu-build")
-async def test_the_real_build_is_proven_on_the_processor(starter_model: Path, measuring: Path) -> None:
-    proof = await proof_of(build_for("cpu"), PROCESSOR, starter_model, measuring)
-    assert (proof.fault, proof.why) == (None, "")
-    assert proof.prompt_speed is not None
-    assert proof.generation_speed is not None
-    assert proof.prompt_speed > proof.generation_speed > 0.1
 
 
 async def test_an_honest_one_is_proven_with_its_speed_and_its_cards_place(

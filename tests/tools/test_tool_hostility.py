@@ -81,7 +81,11 @@ def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize(
     ("runtime", "paths"),
-    [(None, [(name,) for name in NAMES]), ("docker-container:box1", NESTED), ("ssh:somewhere", NESTED)],
+    [
+        (None, [(name,) for name in NAMES]),
+        pytest.param("docker-container:box1", NESTED, marks=pytest.mark.slow),
+        pytest.param("ssh:somewhere", NESTED, marks=pytest.mark.slow),
+    ],
     ids=["here", "container", "ssh"],
 )
 async def test_a_name_is_a_name_whatever_is_in_it(
