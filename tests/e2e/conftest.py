@@ -20,7 +20,7 @@ from appliance.engines import embedded
 from appliance.engines.found import EMBEDDED
 
 EXAMPLE = "test_the_first_model_and_the_first_question"
-"""The one test of the page that runs without ``--all``: a browser takes long to start."""
+"""The one test of the page that is not slow: a browser takes long to start."""
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

@@ -74,6 +74,7 @@ def same_in_every_run(stream: bytes) -> bytes:
     return VARYING.sub(rb'"\1":0', COMMENT.sub(b"", stream))
 
 
+@pytest.mark.slow
 @one_engine
 async def test_two_hundred_streams_at_once(start_server: StartServer, engine: str, direct: int) -> None:
     """One slot each: llama.cpp computes several sequences together with other roundings than one alone."""
