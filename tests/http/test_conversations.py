@@ -20,6 +20,7 @@ from full_disk import full_disk, posix_only
 from hostile_files import hostile
 from http_harness import CHAT, Appliance, OpenServer, chat
 from memory import peak, watched_loop
+from slow import one_of
 from waiting import PATIENCE, SOON, until
 
 from appliance.store import conversations as store
@@ -331,7 +332,7 @@ HELD = 0.02
 
 
 @pytest.mark.parametrize("route", ["import", "unpack"])
-@pytest.mark.parametrize("claim", [None, "bzip2", "deflate", "line ends", "one line"])
+@pytest.mark.parametrize("claim", one_of([None, "bzip2", "deflate", "line ends", "one line"]))
 async def test_a_file_of_conversations_holds_nobody_up(
     open_server: OpenServer, request: pytest.FixtureRequest, route: str, claim: str | None
 ):
