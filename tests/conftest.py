@@ -145,12 +145,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             terminalreporter.line(f"end what listens on {where}: verbs ask that server, in tests as well", red=True)
     seconds = Counter[str]()
     for report in (each for reports in terminalreporter.stats.values() for each in reports if hasattr(each, "when")):
-        seconds[str(Path(report.nodeid.partition("::")[0]).parent)] += report.duration
-    folders = Counter[str]()
-    for folder, took in seconds.items():
-        folders["/".join(folder.split("/")[:2])] += took
+        seconds["/".join(Path(report.nodeid.partition("::")[0]).parent.parts[:2])] += report.duration
     terminalreporter.section("seconds, by folder")
-    terminalreporter.line(", ".join(f"{folder} {took:.0f}" for folder, took in folders.most_common()))
+    terminalreporter.line(", ".join(f"{folder} {took:.0f}" for folder, took in seconds.most_common()))
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:

@@ -62,7 +62,7 @@ class InOrder:
         return ""
 
 
-COMPILED = pytest.mark.needs("llama-server")
+COMPILED = (pytest.mark.needs("llama-server"), pytest.mark.slow)
 
 
 @pytest.fixture(
@@ -191,6 +191,7 @@ async def test_a_thought_goes_on_where_it_broke_off(
         assert got.count(b"event: response.output_item.added") == (path == "/v1/responses")
 
 
+@pytest.mark.slow
 async def test_the_official_clients_do_not_notice(open_server: OpenServer, starter_model: Path, engines: InOrder):
     texts: list[str] = []
 

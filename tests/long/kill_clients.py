@@ -60,10 +60,6 @@ class Reader:
             self.socket.shutdown(socket.SHUT_RDWR)
         self.thread.join(10)
 
-    def there_at(self, instant: float) -> int:
-        """Bytes that had come by then."""
-        return max((count for at, count in self.arrived if at <= instant), default=0)
-
 
 @contextmanager
 def readers(server: Server, *conversations: str | None, **fake: object) -> Generator[list[Reader]]:
