@@ -73,8 +73,6 @@ def pytest_configure(config: pytest.Config) -> None:
     chosen = [str(ROOT / "tests" / file) for name in LONG if config.getoption(f"--{name}") for file in LONG[name][2]]
     deep = config.getoption("--deep")
     config.option.all = config.option.all or bool(deep or chosen)
-    if not hasattr(config, "workerinput"):  # a worker is told
-        config.option.leaves_slow = not config.option.all and config.args_source is not pytest.Config.ArgsSource.ARGS
     named: str | None = config.getoption("--hypothesis-profile")
     settings.load_profile(named or ("deep" if deep else "all" if config.option.all else "few"))
     if chosen and config.args_source is not pytest.Config.ArgsSource.ARGS:
@@ -101,7 +99,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave slow tests to ``--all``, unless files are named."""
-    if config.option.leaves_slow:
+    if not config.option.all and config.args_source is not pytest.Config.ArgsSource.ARGS:
         slow = [item for item in items if item.get_closest_marker("slow")]
         items[:] = [item for item in items if not item.get_closest_marker("slow")]
         config.hook.pytest_deselected(items=slow)
