@@ -108,6 +108,7 @@ def test_a_call_in_the_text_of_a_plain_chat_is_text(start_program: StartProgram,
 # ---- too much --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_megabyte_of_nested_arguments(start_program: StartProgram) -> None:
     server = start_program("--tools", "all")
     began = peak(server)
@@ -209,6 +210,7 @@ def test_no_path_of_a_use_leads_out_of_the_root(enclosed: tuple[Server, Path, Pa
     assert use(server, "read_file", path="notes.txt")["plain_text_response"].startswith("nothing special")
 
 
+@pytest.mark.slow
 def test_no_call_of_a_model_leads_out_of_the_root(enclosed: tuple[Server, Path, Path]) -> None:
     server, _, secret = enclosed
     tools = ["*"]
