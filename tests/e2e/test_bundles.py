@@ -185,6 +185,7 @@ def test_from_one_machine_to_another(sender: Machine, receiver: Machine, tmp_pat
     receiver.serves()
 
 
+@pytest.mark.slow
 def test_what_the_other_machine_has_is_left_out(
     sender: Machine, receiver: Machine, whole: Path, tmp_path: Path
 ) -> None:
@@ -218,6 +219,7 @@ def test_contents_of_the_cache_are_not_written_again(sender: Machine, receiver: 
     assert (receiver.models / "tiny.gguf").samefile(blob)
 
 
+@pytest.mark.slow
 def test_refusals_change_nothing(sender: Machine, receiver: Machine, whole: Path, tmp_path: Path) -> None:
     mine, others = sender.home / "mine.pub", sender.home / "others.pub"
     before = sorted(receiver.home.rglob("*"))
@@ -263,6 +265,7 @@ def test_a_flipped_bit_ends_the_import_and_a_good_copy_continues_it(
     assert receiver.works() == {OLD, NEW, "old", "tiny", "large"}
 
 
+@pytest.mark.slow
 def test_mistakes_of_an_export(sender: Machine, tmp_path: Path) -> None:
     def refused(*words: str | Path) -> str:
         return sender.refused("export", "-o", tmp_path / "x", *words)

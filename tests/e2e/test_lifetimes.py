@@ -145,6 +145,7 @@ def test_a_hang_up_that_was_ignored_from_the_start_stays_so(tmp_path: Path, fake
         assert process.wait(20) == 0
 
 
+@pytest.mark.slow
 @posix_only
 @one_engine
 def test_a_kept_stream_is_finished_though_its_client_is_away(
