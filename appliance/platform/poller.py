@@ -207,6 +207,14 @@ if sys.platform == "linux" or sys.platform == "darwin":
                 self._again()
                 room()
 
+        def at_turn_end(self, call: Tell) -> bool:
+            """Call it at the end of the poller's turn that is under way. False: there is none, and it is for now."""
+            turn = self._system.turn
+            if turn is None:
+                return False
+            turn.append(call)
+            return True
+
         def interrupt(self) -> bool:
             """A task in `receive` gets ClosedResourceError. No bytes are lost. False: none waits there."""
             waits = self._task is not None
@@ -295,6 +303,8 @@ if sys.platform == "linux" or sys.platform == "darwin":
 
         def __init__(self, _: trio.Nursery) -> None:
             self.receivers: dict[int, Receiver] = {}
+            self.turn: list[Tell] | None = None
+            """Calls for the end of the turn under way; None outside of one."""
 
         async def take_turns(self, fd: int, poll: Callable[[], list[tuple[int, int]]], end: int, room: int) -> None:
             """``poll`` gives descriptors with news, each with flags: ``end`` are those of the other side's end, and
@@ -306,6 +316,7 @@ if sys.platform == "linux" or sys.platform == "darwin":
                 began = time.perf_counter()
                 for _ in range(ROUNDS):
                     ready = poll()
+                    self.turn = turn = []
                     for each, flags in ready:
                         if (receiver := receivers.get(each)) is None:
                             continue
@@ -318,6 +329,12 @@ if sys.platform == "linux" or sys.platform == "darwin":
                         except Exception:  # it must not end the program, which has other sockets
                             log.exception("a socket is not watched any more, for what heard it raised; this is a bug")
                             receiver.close()
+                    for call in turn:  # which grows meanwhile
+                        try:
+                            call()
+                        except Exception:
+                            log.exception("what was left for the end of a turn raised; this is a bug")
+                    self.turn = None
                     if len(ready) < 2 or time.perf_counter() - began > SHARE:
                         break  # one alone has no company that comes a moment later
 
@@ -362,6 +379,10 @@ else:
 
         def when_room(self, room: Tell) -> None:
             raise NotImplementedError("`Poller.listens` says that there is none")
+
+        def at_turn_end(self, call: Tell) -> bool:
+            del call
+            return False
 
         def silence(self) -> None:
             pass
