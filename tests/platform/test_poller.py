@@ -372,7 +372,7 @@ async def test_a_receiver_is_closed_in_order_behind_a_cancelled_poller():
                 with trio.CancelScope(shield=True):
                     await wait_all_tasks_blocked()
                 receiver.close()
-    assert watched(poller) == 0
+                assert watched(poller) == 0
 
 
 @own_poller
