@@ -502,7 +502,7 @@ def _rpc(data: bytes) -> bool:
 
 
 YAML_PACE = 25e-6
-"""A third of it is what the YAML library takes for text that only it can read."""
+"""A third of it is what the search takes for what unknown keys may mean."""
 
 PARSERS = {
     "http": Parser(seeds=HTTP, words=HTTP_WORDS, read=_http, agrees=_http_agrees, joined=True, least=0.25),

@@ -1,8 +1,9 @@
-"""Values of reading a configuration: events of YAML, values with their places, problems, keys, inputs, result."""
+"""Values of reading a configuration: files, values with their places, problems, the result."""
 
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections import abc
 from typing import Literal
 
@@ -12,50 +13,10 @@ from appliance.core.config.types import Config
 from appliance.errors import InvalidConfig
 
 BREAK = re.compile("\r\n|\n|\r")
-"""The ends of a line when lines are counted. (The scanner knows U+0085, U+2028, U+2029 as well; editors do not.)"""
-
-Kind = Literal["document", "scalar", "alias", "mapping", "sequence", "end", "other"]
+"""The ends of lines as editors count them. YAML has three more: U+0085, U+2028, U+2029."""
 
 
-class Event(Struct, frozen=True):
-    """One step of the parser. Line and column count from 1; the other fields have meaning for nodes only."""
-
-    kind: Kind
-    line: int
-    column: int
-    anchor: str | None = None
-    tag: str | None = None
-    text: str = ""
-    plain: bool = True
-    """Neither in quotes nor a block."""
-
-
-class Token(Struct, frozen=True):
-    """A scalar, or a bracket, between two offsets of the text. ``style`` is a quote, ``|``, ``>`` or empty (plain)."""
-
-    kind: Literal["scalar", "open", "close"]
-    start: int
-    end: int
-    text: str = ""
-    style: str = ""
-
-
-MAX_DEPTH = 100
-"""Levels of lists and mappings within each other."""
-TOO_DEEP = f"values are nested more than {MAX_DEPTH} levels deep"
-
-
-class NotYaml(Exception):
-    """The text breaks a rule of YAML. Line and column count from 1."""
-
-    def __init__(self, message: str, line: int, column: int) -> None:
-        super().__init__(message)
-        self.message = message
-        self.line = line
-        self.column = column
-
-
-class Position(Struct, frozen=True, order=True):
+class Position(Struct, frozen=True, order=True, gc=False):
     """A place in a file; line and column count from 1."""
 
     file: str
@@ -66,10 +27,22 @@ class Position(Struct, frozen=True, order=True):
         return f"{self.file}:{self.line}:{self.column}"
 
 
+class Lines:
+    """A file's offsets as places in it."""
+
+    def __init__(self, file: str, text: str) -> None:
+        self._file = file
+        self._starts = [0, *(found.end() for found in BREAK.finditer(text))]
+
+    def at(self, offset: int) -> Position:
+        line = bisect_right(self._starts, offset)
+        return Position(self._file, line, offset - self._starts[line - 1] + 1)
+
+
 Plain = str | int | float | bool | None
 
 
-class Scalar(Struct, frozen=True):
+class Scalar(Struct, frozen=True, gc=False):
     """One value with the type that the YAML dialect gave it. ``text`` is as written, quotes and escapes resolved."""
 
     value: Plain

@@ -5,14 +5,12 @@ The schema is for editors; it is made from the types, so it cannot say anything 
 
 from __future__ import annotations
 
-import io
 import re
 from typing import cast
 
 import msgspec
 import msgspec.inspect as mi
-from ruamel.yaml import YAML
-from ruamel.yaml.scalarstring import DoubleQuotedScalarString, LiteralScalarString
+import yaml
 
 from appliance.core.config.decode import OLD_NAMES
 from appliance.core.config.types import Config
@@ -20,6 +18,11 @@ from appliance.core.config.types import Config
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 MACRO = r"\$\{[a-zA-Z0-9_.-]+\}"
 """A number or a switch may be written as a macro."""
+ABSORBED = ("groups", "matrix", "macros", "server_pool")
+"""Keys that a normalised configuration has under other names, or has used up."""
+_BARE = re.compile(r"[A-Za-z/][\w./-]*( [\w./-]+)*", re.ASCII)
+"""Text that needs no quotes in any dialect of YAML, but for the words below."""
+_WORDS = frozenset(["y", "yes", "n", "no", "true", "false", "on", "off", "null", "inf", "nan"])
 
 Schema = dict[str, object]
 
@@ -100,39 +103,24 @@ def _default(field: mi.Field) -> Schema:
     return {} if field.default is msgspec.NODEFAULT else {"default": field.default}
 
 
-_BARE = re.compile(r"[A-Za-z/][\w./-]*( [\w./-]+)*", re.ASCII)
-"""Text that needs no quotes in any dialect of YAML, but for the words below."""
-_WORDS = frozenset(["y", "yes", "n", "no", "true", "false", "on", "off", "null", "inf", "nan"])
+class _Dumper(yaml.SafeDumper):
+    def ignore_aliases(self, data: object) -> bool:
+        return True
+
+    def text(self, value: str) -> yaml.ScalarNode:
+        style = None if _BARE.fullmatch(value) and value.lower() not in _WORDS else '"'
+        if "\n" in value and value[0] not in "\n\t ":
+            style = "|"
+        return self.represent_scalar("tag:yaml.org,2002:str", value, style)  # pyright: ignore[reportUnknownMemberType]
+
+
+_Dumper.add_representer(str, _Dumper.text)
 
 
 def yaml_text(tree: object) -> str:
     """One YAML document. Commands of several lines stay blocks; text that looks like a number is quoted."""
-    yaml = YAML(typ="rt")
-    yaml.width = 1 << 20  # lines are not folded: a command is read more easily as it was written
-    yaml.allow_unicode = True
-    out = io.StringIO()
-    yaml.dump(_quoted(tree), out)  # pyright: ignore[reportUnknownMemberType]  ruamel has no types there
-    return out.getvalue()
-
-
-def _quoted(value: object) -> object:
-    if isinstance(value, str):
-        return LiteralScalarString(value) if "\n" in value and value[0] not in "\n\t " else _key(value)
-    if isinstance(value, dict):
-        return {_key(str(key)): _quoted(item) for key, item in cast(dict[object, object], value).items()}
-    if isinstance(value, list | tuple):
-        return [_quoted(item) for item in cast(list[object], value)]
-    return value
-
-
-def _key(text: str) -> str:
-    if _BARE.fullmatch(text) and text.lower() not in _WORDS:
-        return text
-    return DoubleQuotedScalarString(text)
-
-
-ABSORBED = ("groups", "matrix", "macros", "server_pool")
-"""Keys that a normalised configuration has under other names, or has used up."""
+    # Lines are not folded: a command is read more easily as it was written.
+    return yaml.dump(tree, Dumper=_Dumper, width=1 << 20, allow_unicode=True, sort_keys=False)
 
 
 def shown(config: Config) -> dict[str, object]:

@@ -223,7 +223,7 @@ WRONG = [
     ("macros: {" + "n" * 64 + ": 1}", "1:10 error macros." + "n" * 64, "64"),
     ("macros: {a: [1]}\nlogLevel: '${a}'", "1:13 error macros.a", "text, a number"),
     ("macros: {a: {b: 1}}", "1:13 error macros.a", "text, a number"),
-    ("macros: {a: }", "1:12 error macros.a", "''"),
+    ("macros: {a: }", "1:13 error macros.a", "''"),
     ("macros: {a: 'x${a}'}\nlogLevel: '${a}'", "1:13 error macros.a", "itself"),
     ("macros: [a]", "1:9 error macros", "mapping"),
     (M + "macros: {PORT: 1}}}", "1:41 error models.m.macros.PORT", "reserved"),
