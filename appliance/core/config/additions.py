@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from msgspec import UNSET, Meta, Struct, UnsetType, field
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 Json = object
 """Any JSON value; of mappings and lists, plain dicts and lists."""
@@ -58,12 +58,10 @@ class McpServerConfig(Keys, frozen=True):
     """The program as an MCP server, at ``/mcp``."""
 
     enabled: Annotated[bool, told("Addition: offer the models to MCP clients, at /mcp; needs a key")] = False
-    tools: Annotated[list[str], told("Addition: which of the program's own tools they may also use")] = field(
-        default_factory=list[str]
-    )
+    tools: Annotated[list[str], told("Addition: which of the program's own tools they may also use")] = []
 
 
-class RunsConfig(Keys, frozen=True):
+class RunsConfig(Keys, frozen=True, rename="camel"):
     """Agent runs: how many at once, how long each step of one may take, and how long its result is kept."""
 
     slots: Annotated[int, told("Addition: runs of one model at once"), Meta(ge=1)] = 2
@@ -71,36 +69,28 @@ class RunsConfig(Keys, frozen=True):
     connect: Annotated[int, told("Addition: longest wait for a connection to the engine"), Meta(ge=1)] = 10
     headers: Annotated[int, told("Addition: longest wait for the head of its answer"), Meta(ge=1)] = 600
     stall: Annotated[int, told("Addition: longest silence within its answer"), Meta(ge=1)] = 120
-    tool_timeout: Annotated[int, told("Addition: longest time of one use of a tool"), Meta(ge=1)] = field(
-        default=120, name="toolTimeout"
-    )
+    tool_timeout: Annotated[int, told("Addition: longest time of one use of a tool"), Meta(ge=1)] = 120
     caller_timeout: Annotated[
         int, told("Addition: longest wait for the results of tools that the caller executes"), Meta(ge=1)
-    ] = field(default=600, name="callerTimeout")
+    ] = 600
     keep: Annotated[int, told("Addition: the result of a run that has ended is kept for so long"), Meta(ge=0)] = 3600
-    keep_max: Annotated[int, told("Addition: results kept; the oldest go first"), Meta(ge=1)] = field(
-        default=100, name="keepMax"
-    )
-    event_bytes: Annotated[int, told("Addition: bytes kept of one run's events, the newest"), Meta(ge=1024)] = field(
-        default=1 << 20, name="eventBytes"
-    )
+    keep_max: Annotated[int, told("Addition: results kept; the oldest go first"), Meta(ge=1)] = 100
+    event_bytes: Annotated[int, told("Addition: bytes kept of one run's events, the newest"), Meta(ge=1024)] = 1 << 20
     max_restarts: Annotated[
         int, told("Addition: restarts of a model within restartWindow; at one more its runs are refused"), Meta(ge=0)
-    ] = field(default=3, name="maxRestarts")
+    ] = 3
     max_faults: Annotated[
         int,
         told("Addition: answers of a living engine that fail in a row before it is restarted; 0: any number"),
         Meta(ge=0),
-    ] = field(default=3, name="maxFaults")
-    restart_window: Annotated[int, told("Addition: the time in which restarts are counted"), Meta(ge=1)] = field(
-        default=600, name="restartWindow"
-    )
+    ] = 3
+    restart_window: Annotated[int, told("Addition: the time in which restarts are counted"), Meta(ge=1)] = 600
 
 
 class ToolsConfig(Keys, frozen=True):
     """Tools of this machine for clients and models; none unless they are named."""
 
-    enable: Annotated[list[str], told("Addition: names of built-in tools, or all")] = field(default_factory=list[str])
+    enable: Annotated[list[str], told("Addition: names of built-in tools, or all")] = []
     runtime: Annotated[str, told("Addition: where they run, as --tools-runtime; empty: on this machine")] = ""
     root: Annotated[str, told("Addition: the folder of this machine that they cannot leave; empty: none")] = ""
 
@@ -109,9 +99,7 @@ class PluginConfig(Keys, frozen=True):
     """Changes to the config.json of one plugin; absent members stay as that file has them."""
 
     enabled: Annotated[bool | UnsetType, told("Addition: whether there is such a command")] = UNSET
-    settings: Annotated[dict[str, Json], told("Addition: settings of the plugin, each over the one of its file")] = (
-        field(default_factory=dict[str, Json])
-    )
+    settings: Annotated[dict[str, Json], told("Addition: settings of the plugin, each over the one of its file")] = {}
     timeout: Annotated[
         Annotated[int, Meta(ge=1)] | UnsetType,
         told("Addition: seconds that one hook may take, of a stream between two events"),

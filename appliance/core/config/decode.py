@@ -22,7 +22,17 @@ import msgspec
 import msgspec.inspect as mi
 from msgspec import UNSET, Struct, UnsetType
 
-from appliance.core.config.nodes import Mapping, Node, Places, Position, Problem, Report, Scalar, Sequence
+from appliance.core.config.nodes import (
+    MappingNode,
+    Node,
+    PathPlaces,
+    Position,
+    Problem,
+    ProblemReport,
+    ScalarNode,
+    SequenceNode,
+    is_null,
+)
 from appliance.core.config.types import Config
 from appliance.core.words import did_you_mean, fold, near
 
@@ -105,11 +115,11 @@ class Decoded(Struct, frozen=True):
     """``config`` as the file says it, not yet normalised."""
 
     config: Config
-    places: Places
+    places: PathPlaces
     problems: list[Problem]
 
 
-def decode(root: Mapping | None) -> Decoded:
+def decode(root: MappingNode | None) -> Decoded:
     """Give every value its type. Never raises for what a file says; see ``problems``."""
     walk = _Walk()
     values = walk.struct(schema_root(), root, "", "") if root is not None else {}
@@ -122,11 +132,11 @@ def decode(root: Mapping | None) -> Decoded:
 def plain(node: Node) -> object:
     """The value without places: dicts with text keys, lists, and what JSON knows."""
     match node:
-        case Scalar():
+        case ScalarNode():
             return _within_json(node.value)
-        case Sequence():
+        case SequenceNode():
             return [plain(item) for item in node.items]
-        case Mapping():
+        case MappingNode():
             return {entry.key.text: plain(entry.value) for entry in node.entries}
 
 
@@ -135,10 +145,10 @@ class _Walk:
 
     def __init__(self) -> None:
         self.known: dict[str, Position] = {}
-        self.places = Places(self.known)
-        self.report = Report(self.places)
+        self.places = PathPlaces(self.known)
+        self.report = ProblemReport(self.places)
 
-    def struct(self, info: mi.StructType, node: Mapping, path: str, pattern: str) -> dict[str, object]:
+    def struct(self, info: mi.StructType, node: MappingNode, path: str, pattern: str) -> dict[str, object]:
         self.known[path] = node.at
         fields = {field.encode_name: field for field in info.fields}
         values: dict[str, object] = {}
@@ -148,7 +158,7 @@ class _Walk:
             name = OLD_NAMES.get(key, key) if key not in fields else key
             if name not in fields:
                 self._unknown(info, entry.key, path, pattern)
-            elif not _is_null(entry.value):
+            elif not is_null(entry.value):
                 value = self.value(fields[name].type, entry.value, join(path, key), join(pattern, name))
                 if value is not UNSET:
                     (values if name == key else old)[name] = value
@@ -159,34 +169,34 @@ class _Walk:
 
     def value(self, kind: mi.Type, node: Node, path: str, pattern: str) -> object | UnsetType:
         """The value as ``kind``, UNSET where it cannot be that."""
-        if not _is_null(node):
+        if not is_null(node):
             self.known[path] = node.at
         match bare(kind):
             case mi.CustomType():
                 self._must_be_json(node, path)
                 return plain(node)
             case mi.StructType() as info:
-                if _is_null(node):
+                if is_null(node):
                     self.report.warn(path, "has no settings; every key has its default")
                     return {}
-                if isinstance(node, Mapping):
+                if isinstance(node, MappingNode):
                     return self.struct(info, node, path, pattern)
                 return self._refuse(path, f"must be a mapping with keys of its own, and is {_told(node)}")
             case mi.DictType(value_type=item):
                 return self._dict(item, node, path, pattern)
             case mi.ListType(item_type=item):
                 return self._list(item, node, path, pattern)
-            case mi.UnionType(types=kinds) if isinstance(node, Sequence) and (items := _listed(kinds)) is not None:
+            case mi.UnionType(types=kinds) if isinstance(node, SequenceNode) and (items := _listed(kinds)) is not None:
                 return self._list(items, node, path, pattern)
             case simple:
-                if isinstance(node, Scalar):
+                if isinstance(node, ScalarNode):
                     return self._scalar(simple, node, path)
                 return self._refuse(path, f"must be {_named(simple)}, and is {_told(node)}")
 
     def _dict(self, item: mi.Type, node: Node, path: str, pattern: str) -> object | UnsetType:
-        if _is_null(node):
+        if is_null(node):
             return {}
-        if not isinstance(node, Mapping):
+        if not isinstance(node, MappingNode):
             return self._refuse(path, f"must be a mapping of names to values, and is {_told(node)}")
         values: dict[str, object] = {}
         for entry in node.entries:
@@ -202,16 +212,16 @@ class _Walk:
         return values
 
     def _list(self, item: mi.Type, node: Node, path: str, pattern: str) -> object | UnsetType:
-        if _is_null(node):
+        if is_null(node):
             return []
-        if not isinstance(node, Sequence):
+        if not isinstance(node, SequenceNode):
             # the value is not repeated: it may be a key of apiKeys
-            what = "a single value; put it in brackets" if isinstance(node, Scalar) else "a mapping"
+            what = "a single value; put it in brackets" if isinstance(node, ScalarNode) else "a mapping"
             return self._refuse(path, f"must be a list, and is {what}")
         values = [self.value(item, each, f"{path}[{n}]", f"{pattern}[]") for n, each in enumerate(node.items)]
         return [value for value in values if value is not UNSET]
 
-    def _scalar(self, kind: mi.Type, node: Scalar, path: str) -> object | UnsetType:
+    def _scalar(self, kind: mi.Type, node: ScalarNode, path: str) -> object | UnsetType:
         value = node.value
         match kind:
             case mi.StrType():
@@ -234,7 +244,7 @@ class _Walk:
             case _:
                 raise TypeError(f"the schema has a type that is not decoded: {kind}")
 
-    def _bool(self, node: Scalar, path: str) -> bool | UnsetType:
+    def _bool(self, node: ScalarNode, path: str) -> bool | UnsetType:
         if isinstance(node.value, bool):
             return node.value
         if node.value is None:
@@ -245,7 +255,7 @@ class _Walk:
         advice = f"; drop the quotes: {node.text}" if quoted and node.quoted else ""
         return self._refuse(path, f"must be true or false, and is {_told(node)}{advice}")
 
-    def _int(self, node: Scalar, path: str, least: float | None) -> int | UnsetType:
+    def _int(self, node: ScalarNode, path: str, least: float | None) -> int | UnsetType:
         number = 0 if node.value is None else node.value
         if isinstance(number, float) and math.isfinite(number):
             if not number.is_integer():
@@ -260,7 +270,7 @@ class _Walk:
             return self._refuse(path, f"must be {least:g} or more, and is {number}")
         return number
 
-    def _union(self, kinds: tuple[mi.Type, ...], node: Scalar, path: str) -> object | UnsetType:
+    def _union(self, kinds: tuple[mi.Type, ...], node: ScalarNode, path: str) -> object | UnsetType:
         """Text or number or switch as YAML sees it; where the union has no place for that, its text."""
         if node.value is None:
             if any(isinstance(kind, mi.NoneType) for kind in kinds):
@@ -273,18 +283,18 @@ class _Walk:
 
     def _must_be_json(self, node: Node, path: str) -> None:
         match node:
-            case Scalar(value=float() as number) if not math.isfinite(number):
+            case ScalarNode(value=float() as number) if not math.isfinite(number):
                 self.report.error(path, f"{node.text} is not a JSON value and cannot be sent; write a number or null")
-            case Scalar():
+            case ScalarNode():
                 pass
-            case Sequence():
+            case SequenceNode():
                 for n, item in enumerate(node.items):
                     self._must_be_json(item, f"{path}[{n}]")
-            case Mapping():
+            case MappingNode():
                 for entry in node.entries:
                     self._must_be_json(entry.value, join(path, entry.key.text))
 
-    def _unknown(self, info: mi.StructType, key: Scalar, path: str, pattern: str) -> None:
+    def _unknown(self, info: mi.StructType, key: ScalarNode, path: str, pattern: str) -> None:
         here = join(path, key.text)
         self.known.setdefault(here, key.at)
         self.report.warn(here, f"unknown key, ignored; {advice(key.text, info, pattern)}")
@@ -296,10 +306,6 @@ class _Walk:
 
 def _as_is(_kind: type, value: object) -> object:
     return value
-
-
-def _is_null(node: Node) -> bool:
-    return isinstance(node, Scalar) and node.value is None
 
 
 def _within_json(value: str | int | float | bool | None) -> str | int | float | bool | None:
@@ -338,15 +344,15 @@ def _named(kind: mi.Type) -> str:
 
 def _told(node: Node) -> str:
     match node:
-        case Sequence():
+        case SequenceNode():
             return "a list"
-        case Mapping():
+        case MappingNode():
             return "a mapping"
-        case Scalar(value=None):
+        case ScalarNode(value=None):
             return "null"
-        case Scalar(value=str()):
+        case ScalarNode(value=str()):
             return f"the text '{_short(node.text)}'"
-        case Scalar():
+        case ScalarNode():
             return _short(node.text)
 
 

@@ -23,7 +23,7 @@ from yaml.tokens import (
 )
 
 from appliance.core.config.libyaml import NotYaml, events, tokens
-from appliance.core.config.nodes import BREAK, Lines, Problem
+from appliance.core.config.nodes import BREAK, LineIndex, Problem
 from appliance.core.config.yaml import MAX_DEPTH
 
 _MACRO = re.compile(r"\$\{env\.([a-zA-Z_][a-zA-Z0-9_]*)\}")
@@ -63,7 +63,7 @@ class _Substitution:
     def __init__(self, text: str, file: str, env: Mapping[str, str]) -> None:
         self.problems: list[Problem] = []
         self._text = text
-        self._lines = Lines(file, text)
+        self._lines = LineIndex(file, text)
         self._env = env
         self._told: set[str] = set()
         self._filler = next(chr(code) for code in _FILLERS if chr(code) not in text)

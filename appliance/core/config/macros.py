@@ -16,9 +16,18 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from appliance.core.config import nodes
 from appliance.core.config.decode import schema_root
-from appliance.core.config.nodes import NO_PORTS, Entry, Mapping, Node, Position, Problem, Scalar
+from appliance.core.config.nodes import (
+    NO_PORTS,
+    KeyValue,
+    MappingNode,
+    Node,
+    Position,
+    Problem,
+    ScalarNode,
+    SequenceNode,
+    is_null,
+)
 from appliance.core.config.scalars import text_of
 from appliance.core.config.types import Config, Scalars
 from appliance.core.words import near, strip_comments
@@ -88,9 +97,9 @@ class Scope(Struct, frozen=True):
 def declared(node: Node | None, path: str) -> tuple[Scope, list[Problem]]:
     """The macros of a ``macros`` key, in order, with everything that is wrong with them."""
     problems: list[Problem] = []
-    if node is None or (isinstance(node, Scalar) and node.value is None):
+    if node is None or is_null(node):
         return Scope(), problems
-    if not isinstance(node, Mapping):
+    if not isinstance(node, MappingNode):
         message = "macros must be a mapping of names to values, as in 'name: value'"
         return Scope(), [Problem(message=message, path=path, at=node.at)]
     macros: list[Macro] = []
@@ -101,7 +110,7 @@ def declared(node: Node | None, path: str) -> tuple[Scope, list[Problem]]:
         problems += [Problem(message=why, path=f"{path}.{name}", at=at or entry.key.at) for why, at in wrong]
         if wrong:
             broken.add(name)
-        elif isinstance(entry.value, Scalar) and entry.value.value is not None:
+        elif isinstance(entry.value, ScalarNode) and entry.value.value is not None:
             macros.append(Macro(name, entry.value.value))
     return Scope(tuple(macros), frozenset(broken)), problems
 
@@ -114,7 +123,7 @@ def _wrong(name: str, value: Node) -> Iterable[tuple[str, Position | None]]:
         yield f"the macro name '{name}' must consist of the letters a to z, digits, _ and -", None
     elif len(name) > _LONGEST_NAME:
         yield f"a macro name can have {_LONGEST_NAME} characters, this one has {len(name)}", None
-    if not isinstance(value, Scalar) or value.value is None:
+    if not isinstance(value, ScalarNode) or value.value is None:
         yield "a macro is text, a number, true or false; for an empty text write ''", value.at
     elif isinstance(value.value, str) and f"${{{name}}}" in value.value:
         yield f"the macro '{name}' uses itself; remove ${{{name}}} from its value", value.at
@@ -129,7 +138,7 @@ _LAST_PORT = 65535
 _Path = tuple[str, ...]
 
 
-def expand(root: Mapping, ports: dict[str, int] = NO_PORTS) -> tuple[Mapping, list[Problem], dict[str, int]]:
+def expand(root: MappingNode, ports: dict[str, int] = NO_PORTS) -> tuple[MappingNode, list[Problem], dict[str, int]]:
     """The configuration without macros: every ``macros`` key is gone, and each model that uses ports has its ``proxy``.
 
     The last of the three is the port of every model that uses one.
@@ -143,7 +152,7 @@ def expand(root: Mapping, ports: dict[str, int] = NO_PORTS) -> tuple[Mapping, li
 
 
 class _Expansion:
-    def __init__(self, root: Mapping, ports: dict[str, int]) -> None:
+    def __init__(self, root: MappingNode, ports: dict[str, int]) -> None:
         self.problems: list[Problem] = []
         self._root = root
         self.ports: dict[str, int] = {}
@@ -156,66 +165,67 @@ class _Expansion:
         self._out_of_ports = False
         self._addresses: dict[tuple[str, int], str] = {}
 
-    def done(self) -> Mapping:
-        entries: list[Entry] = []
+    def done(self) -> MappingNode:
+        entries: list[KeyValue] = []
         for entry in self._root.entries:
             name = entry.key.text
             if name not in ("macros", "models"):
                 value = self._node(entry.value, self._globals, (name,))
                 if name in _KNOWN_KEYS:
                     self._leftovers(value, self._globals, (name,))
-                entries.append(Entry(entry.key, value))
+                entries.append(KeyValue(entry.key, value))
             elif name == "models":
                 entries.append(entry)  # they need startPort: after the loop
-        start = Mapping(tuple(entries), self._root.at).get("startPort")
-        if isinstance(start, Scalar) and isinstance(start.value, int) and start.value > 0:
+        start = MappingNode(tuple(entries), self._root.at).get("startPort")
+        if isinstance(start, ScalarNode) and isinstance(start.value, int) and start.value > 0:
             self._next_port = start.value
         self._kept = {model: port for model, port in self._kept.items() if port >= self._next_port}
-        return Mapping(tuple(self._models(entry) for entry in entries), self._root.at)
+        return MappingNode(tuple(self._models(entry) for entry in entries), self._root.at)
 
     # ---- models ------------------------------------------------------------------------------------------------------
 
-    def _models(self, entry: Entry) -> Entry:
-        if entry.key.text != "models" or not isinstance(entry.value, Mapping):
+    def _models(self, entry: KeyValue) -> KeyValue:
+        if entry.key.text != "models" or not isinstance(entry.value, MappingNode):
             return entry
         scopes = {model.key.text: self._scope(model) for model in entry.value.entries}
         done: dict[str, Node] = {}
         for model in sorted(entry.value.entries, key=lambda each: each.key.text):  # code points sort as UTF-8 does
             done[model.key.text] = self._model(model, scopes[model.key.text])
-        models = tuple(Entry(model.key, done[model.key.text]) for model in entry.value.entries)
-        return Entry(entry.key, Mapping(models, entry.value.at))
+        models = tuple(KeyValue(model.key, done[model.key.text]) for model in entry.value.entries)
+        return KeyValue(entry.key, MappingNode(models, entry.value.at))
 
-    def _scope(self, model: Entry) -> Scope:
+    def _scope(self, model: KeyValue) -> Scope:
         name = model.key.text
         own, wrong = declared(
-            model.value.get("macros") if isinstance(model.value, Mapping) else None, _dotted(("models", name, "macros"))
+            model.value.get("macros") if isinstance(model.value, MappingNode) else None,
+            _dotted(("models", name, "macros")),
         )
         self.problems += wrong
         for macro in own.macros:
             self._owners.setdefault(macro.name, name)
         return self._globals.of_model(name, own)
 
-    def _model(self, entry: Entry, scope: Scope) -> Node:
+    def _model(self, entry: KeyValue, scope: Scope) -> Node:
         name = entry.key.text
         path = ("models", name)
         if REFERENCE.search(name):
             self._report(
                 "macros are not expanded in the id of a model; write the id in full", path, entry.key.at, "warning"
             )
-        if isinstance(entry.value, Scalar) and entry.value.value is None:
+        if is_null(entry.value):
             why = "this model is empty and cannot start; give it a cmd, or remove the line"
             self._report(why, path, entry.key.at, "warning")
-            return Mapping((), entry.value.at)
+            return MappingNode((), entry.value.at)
         node = entry.value
-        if isinstance(node, Mapping):
+        if isinstance(node, MappingNode):
             kept = (_without_comments(each) for each in node.entries if each.key.text != "macros")
-            node = Mapping(tuple(kept), node.at)
+            node = MappingNode(tuple(kept), node.at)
         node = self._node(node, scope, path)
-        if not isinstance(node, Mapping):
+        if not isinstance(node, MappingNode):
             return node
         command = node.get("cmd")
-        uses_port = isinstance(command, Scalar) and "${PORT}" in command.text
-        if isinstance(command, Scalar) and uses_port:
+        uses_port = isinstance(command, ScalarNode) and "${PORT}" in command.text
+        if isinstance(command, ScalarNode) and uses_port:
             port = self.ports[name] = self._kept.get(name) or self._port(path, command.at)
             node = _with_proxy(
                 self._values(node, Scope((Macro("PORT", port),)), path), f"http://localhost:{port}", command.at
@@ -234,18 +244,18 @@ class _Expansion:
             self._report(f"no port is left for this model; {_LAST_PORT} is the last, so lower startPort", path, at)
         return port
 
-    def _check_proxy(self, model: str, node: Mapping) -> None:
+    def _check_proxy(self, model: str, node: MappingNode) -> None:
         """Without a port of ours, the configuration must say where the server listens."""
         command, proxy = node.get("cmd"), node.get("proxy")
-        if not isinstance(command, Scalar) or command.value is None or not command.text.strip():
+        if not isinstance(command, ScalarNode) or command.value is None or not command.text.strip():
             return
-        if proxy is None or (isinstance(proxy, Scalar) and proxy.value is None):
+        if is_null(proxy):
             if not REFERENCE.search(command.text):  # else the port may be in what is missing
                 why = (
                     "cmd does not use ${PORT}, so proxy must say where the server listens, as in http://localhost:8080"
                 )
                 self._report(why, ("models", model, "proxy"), command.at)
-        elif isinstance(proxy, Scalar) and (address := _address(proxy.text)):
+        elif isinstance(proxy, ScalarNode) and (address := _address(proxy.text)):
             first = self._addresses.setdefault(address, model)
             if first != model:
                 why = f"this is also the address of model '{first}'; the two must never be loaded at the same time"
@@ -255,18 +265,18 @@ class _Expansion:
 
     def _node(self, node: Node, scope: Scope, path: _Path) -> Node:
         match node:
-            case Scalar(value=str(text)) if "${" in text:
+            case ScalarNode(value=str(text)) if "${" in text:
                 return self._scalar(node, text, scope, path)
-            case Scalar():
+            case ScalarNode():
                 return node
-            case nodes.Sequence():
+            case SequenceNode():
                 items = (self._node(item, scope, (*path, f"[{index}]")) for index, item in enumerate(node.items))
-                return nodes.Sequence(tuple(items), node.at)
-            case Mapping():
+                return SequenceNode(tuple(items), node.at)
+            case MappingNode():
                 return self._values(node, scope, path)
 
-    def _values(self, node: Mapping, scope: Scope, path: _Path) -> Mapping:
-        entries: dict[str, Entry] = {}
+    def _values(self, node: MappingNode, scope: Scope, path: _Path) -> MappingNode:
+        entries: dict[str, KeyValue] = {}
         keys_expand = _keys_expand(path)
         for entry in node.entries:
             key = self._key(entry.key, scope, path) if keys_expand else entry.key
@@ -275,18 +285,18 @@ class _Expansion:
             elif key is entry.key and _is_settled(entry.value):
                 entries[key.text] = entry  # most are
             else:
-                entries[key.text] = Entry(key, self._node(entry.value, scope, (*path, entry.key.text)))
-        return Mapping(tuple(entries.values()), node.at)
+                entries[key.text] = KeyValue(key, self._node(entry.value, scope, (*path, entry.key.text)))
+        return MappingNode(tuple(entries.values()), node.at)
 
-    def _scalar(self, node: Scalar, text: str, scope: Scope, path: _Path) -> Scalar:
+    def _scalar(self, node: ScalarNode, text: str, scope: Scope, path: _Path) -> ScalarNode:
         value = self._expanded(text, scope, path, node.at)
         if value == text:
             return node
-        return Scalar(value, text_of(value), node.at, quoted=isinstance(value, str))
+        return ScalarNode(value, text_of(value), node.at, quoted=isinstance(value, str))
 
-    def _key(self, key: Scalar, scope: Scope, path: _Path) -> Scalar:
+    def _key(self, key: ScalarNode, scope: Scope, path: _Path) -> ScalarNode:
         text = text_of(self._expanded(key.text, scope, path, key.at))
-        return Scalar(text, text, key.at, quoted=key.quoted)
+        return ScalarNode(text, text, key.at, quoted=key.quoted)
 
     def _expanded(self, text: str, scope: Scope, path: _Path, at: Position) -> Scalars:
         try:
@@ -299,14 +309,14 @@ class _Expansion:
 
     def _leftovers(self, node: Node, scope: Scope, path: _Path) -> None:
         match node:
-            case Scalar(value=str(text)):
+            case ScalarNode(value=str(text)):
                 self._left_in(text, scope, path, node.at)
-            case Scalar():
+            case ScalarNode():
                 pass
-            case nodes.Sequence():
+            case SequenceNode():
                 for index, item in enumerate(node.items):
                     self._leftovers(item, scope, (*path, f"[{index}]"))
-            case Mapping():
+            case MappingNode():
                 keys_expand = _keys_expand(path)
                 for entry in node.entries:
                     if keys_expand:
@@ -343,7 +353,7 @@ class _Expansion:
 
 def _is_settled(node: Node) -> bool:
     """True if this is a single value without a macro in it."""
-    return isinstance(node, Scalar) and not (isinstance(node.value, str) and "${" in node.value)
+    return isinstance(node, ScalarNode) and not (isinstance(node.value, str) and "${" in node.value)
 
 
 def _dotted(path: _Path) -> str:
@@ -354,22 +364,27 @@ def _keys_expand(path: _Path) -> bool:
     return len(path) == 4 and path[0] in ("models", "peers") and path[2:] == ("filters", "setParamsByID")
 
 
-def _without_comments(entry: Entry) -> Entry:
+def _without_comments(entry: KeyValue) -> KeyValue:
     """Before expansion, so that a macro in a comment need not exist."""
     value = entry.value
-    if entry.key.text not in ("cmd", "cmdStop") or not isinstance(value, Scalar) or not isinstance(value.value, str):
+    if (
+        entry.key.text not in ("cmd", "cmdStop")
+        or not isinstance(value, ScalarNode)
+        or not isinstance(value.value, str)
+    ):
         return entry
     text = strip_comments(value.value)
-    return Entry(entry.key, Scalar(text, text, value.at, quoted=True)) if text != value.value else entry
+    return KeyValue(entry.key, ScalarNode(text, text, value.at, quoted=True)) if text != value.value else entry
 
 
-def _with_proxy(node: Mapping, proxy: str, at: Position) -> Mapping:
+def _with_proxy(node: MappingNode, proxy: str, at: Position) -> MappingNode:
     """With the default proxy, if there is none; its place is that of the cmd which chose the port."""
-    known = node.get("proxy")
-    if known is not None and not (isinstance(known, Scalar) and known.value is None):
+    if not is_null(node.get("proxy")):
         return node
     others = tuple(entry for entry in node.entries if entry.key.text != "proxy")
-    return Mapping((*others, Entry(Scalar("proxy", "proxy", at), Scalar(proxy, proxy, at, quoted=True))), node.at)
+    return MappingNode(
+        (*others, KeyValue(ScalarNode("proxy", "proxy", at), ScalarNode(proxy, proxy, at, quoted=True))), node.at
+    )
 
 
 def _address(url: str) -> tuple[str, int] | None:

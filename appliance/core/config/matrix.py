@@ -11,11 +11,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
-from appliance.core.config.matrix_solver import Node, Question, bits_of
+from appliance.core.config.matrix_solver import MatrixQuery, SetNode, bits_of
 from appliance.core.config.types import MatrixConfig
 from appliance.core.words import did_you_mean
 
-MAX_DEPTH = 100
+MAX_BRACKETS = 100
 """Largest number of nested brackets. Useful expressions have three; the program's own stack ends at some hundreds."""
 
 HINTS = 20
@@ -29,7 +29,7 @@ class Name(Struct, frozen=True):
     at: int
 
 
-class Reference(Struct, frozen=True):
+class SetReference(Struct, frozen=True):
     """``+name``: another set, in place."""
 
     text: str
@@ -48,7 +48,7 @@ class AllOf(Struct, frozen=True):
     parts: tuple[Expression, ...]
 
 
-Expression = Name | Reference | AnyOf | AllOf
+Expression = Name | SetReference | AnyOf | AllOf
 
 
 class BadExpression(ValueError):
@@ -68,7 +68,7 @@ class _Token(Struct, frozen=True):
         return "the end" if self.kind == "end" else f"'{self.text}' at position {self.at}"
 
 
-def parse(text: str) -> Expression:
+def parse_expression(text: str) -> Expression:
     """Return the tree of an expression; raises `BadExpression`."""
     tokens = _tokens(text)
     if tokens[0].kind == "end":
@@ -128,9 +128,9 @@ class _Parser:
         if token.kind == "name":
             return Name(token.text, token.at)
         if token.kind == "set":
-            return Reference(token.text[1:], token.at)
-        if depth == MAX_DEPTH:
-            raise BadExpression(f"{token} is the {MAX_DEPTH + 1}th bracket within brackets; put parts into sets")
+            return SetReference(token.text[1:], token.at)
+        if depth == MAX_BRACKETS:
+            raise BadExpression(f"{token} is the {MAX_BRACKETS + 1}th bracket within brackets; put parts into sets")
         inner = self.any_of(depth + 1)
         if self.token.kind != ")":
             raise BadExpression(f"{token} is not closed: ')' is missing before {self.token}")
@@ -202,7 +202,9 @@ class Matrix:
             return Eviction((), self.set_with(running), tuple(sorted(running)))
         cost = sum(map(self.cost_of, running))
         bit = self._bits.get(target, 0)
-        question = Question({self._bits[model]: self.cost_of(model) for model in running if model in self._bits}, bit)
+        question = MatrixQuery(
+            {self._bits[model]: self.cost_of(model) for model in running if model in self._bits}, bit
+        )
         best_kept, best_set, best = -1, None, 0
         for name, root in self._sets.items():
             if bit & root.support and (best_set is None or question.most(root, bit) > best_kept):
@@ -219,7 +221,7 @@ class Matrix:
         if not models or any(model not in self._bits for model in models):
             return None
         bits = {self._bits[model]: 1 for model in models}
-        question = Question(bits, 0)
+        question = MatrixQuery(bits, 0)
         return next((name for name, root in self._sets.items() if question.best(root, 0)[0] == len(bits)), None)
 
     def _named(self, alternative: int) -> tuple[str, ...]:
@@ -232,7 +234,7 @@ class _Program:
     def __init__(self, config: MatrixConfig, models: Collection[str]) -> None:
         self.errors: list[MatrixError] = []
         self.bits: dict[str, int] = {}
-        self.sets: dict[str, Node] = {}
+        self.sets: dict[str, SetNode] = {}
         self.costs: dict[str, int] = {}
         self._models = models
         self._vars = config.vars
@@ -277,7 +279,7 @@ class _Program:
 
     def _parsed(self, name: str, text: str) -> Expression | None:
         try:
-            return parse(text)
+            return parse_expression(text)
         except BadExpression as error:
             self._error(f"sets.{name}", f"{error}" + (f", in '{text}'" if text.strip() else ""))
             return None
@@ -285,7 +287,7 @@ class _Program:
     def _check_names(self, trees: Mapping[str, Expression], sets: Sequence[str]) -> None:
         for path, leaf in ((f"sets.{name}", leaf) for name, tree in trees.items() for leaf in _leaves(tree)):
             where = f"'{leaf.text}' at position {leaf.at}"
-            if isinstance(leaf, Reference):
+            if isinstance(leaf, SetReference):
                 if leaf.text not in sets:
                     self._error(path, f"'+{leaf.text}' at position {leaf.at} is not a set{self._hint(leaf.text, sets)}")
             elif leaf.text not in self._vars and leaf.text not in self._models:
@@ -308,7 +310,7 @@ class _Program:
             elif name not in order and not self.errors:
                 way[name] = None
                 for leaf in _leaves(trees[name]):
-                    if isinstance(leaf, Reference):
+                    if isinstance(leaf, SetReference):
                         visit(leaf.text)
                 del way[name]
                 order[name] = None
@@ -317,23 +319,23 @@ class _Program:
             visit(name)
         return [] if self.errors else list(order)
 
-    def _node(self, tree: Expression) -> Node:
+    def _node(self, tree: Expression) -> SetNode:
         match tree:
             case Name(text):
                 model = self._vars.get(text, text)
-                return Node.leaf(self.bits.setdefault(model, 1 << len(self.bits)))
-            case Reference(text):
+                return SetNode.leaf(self.bits.setdefault(model, 1 << len(self.bits)))
+            case SetReference(text):
                 return self.sets[text]
             case AnyOf(parts):
-                return Node.any_of([self._node(part) for part in parts])
+                return SetNode.any_of([self._node(part) for part in parts])
             case AllOf(parts):
-                return Node.all_of([self._node(part) for part in parts])
+                return SetNode.all_of([self._node(part) for part in parts])
 
 
-def _leaves(tree: Expression) -> list[Name | Reference]:
+def _leaves(tree: Expression) -> list[Name | SetReference]:
     """Left to right."""
     match tree:
-        case Name() | Reference():
+        case Name() | SetReference():
             return [tree]
         case AnyOf(parts) | AllOf(parts):
             return [leaf for part in parts for leaf in _leaves(part)]

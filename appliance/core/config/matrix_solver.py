@@ -12,7 +12,7 @@ depend on that order, so it is kept.
 
 Such a frontier can still be large (15 pairs of running models have 2^15), so it is built only where it must be. Parts
 of an ``&`` that share no model of the question are independent: the first best of each, joined, is the first best of
-all. `Question.most` bounds what a set can keep, so that a set that cannot beat the best one so far is not opened.
+all. `MatrixQuery.most` bounds what a set can keep, so that a set that cannot beat the best one so far is not opened.
 Models are bits of an integer. An alternative carries all its models and is masked to be compared.
 """
 
@@ -21,12 +21,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 
-class Node:
+class SetNode:
     """One operator or name. Immutable; sets that refer to another share its node."""
 
     __slots__ = ("children", "first", "height", "joined", "leaves", "support")
 
-    def __init__(self, children: Sequence[Node], *, joined: bool, support: int, first: int) -> None:
+    def __init__(self, children: Sequence[SetNode], *, joined: bool, support: int, first: int) -> None:
         self.children = tuple(children)
         self.joined = joined
         """True if the children run together; else one of them does."""
@@ -40,20 +40,20 @@ class Node:
         """If all children are names: the first place of each."""
 
     @classmethod
-    def leaf(cls, bit: int) -> Node:
+    def leaf(cls, bit: int) -> SetNode:
         return cls((), joined=False, support=bit, first=bit)
 
     @classmethod
-    def any_of(cls, children: Sequence[Node]) -> Node:
+    def any_of(cls, children: Sequence[SetNode]) -> SetNode:
         return cls(children, joined=False, support=_union(n.support for n in children), first=children[0].first)
 
     @classmethod
-    def all_of(cls, children: Sequence[Node]) -> Node:
+    def all_of(cls, children: Sequence[SetNode]) -> SetNode:
         first = _union(child.first for child in children)
         return cls(children, joined=True, support=_union(n.support for n in children), first=first)
 
 
-class Question:
+class MatrixQuery:
     """One decision's question to many sets; holds the answers for the nodes that they share.
 
     ``costs`` are those of the running models, each at least 1; ``target`` is the bit of a model that does not run, or
@@ -63,11 +63,11 @@ class Question:
     def __init__(self, costs: Mapping[int, int], target: int) -> None:
         self._costs = costs
         self._relevant = _union(costs) | target
-        self._mosts: dict[tuple[Node, int], int] = {}
-        self._bests: dict[tuple[Node, int], tuple[int, int]] = {}
-        self._frontiers: dict[tuple[Node, int], Sequence[int]] = {}
+        self._mosts: dict[tuple[SetNode, int], int] = {}
+        self._bests: dict[tuple[SetNode, int], tuple[int, int]] = {}
+        self._frontiers: dict[tuple[SetNode, int], Sequence[int]] = {}
 
-    def most(self, node: Node, must: int) -> int:
+    def most(self, node: SetNode, must: int) -> int:
         """Return an upper bound for the cost that any alternative keeps; cheap, and too high if children share a
         model.
         """
@@ -86,14 +86,14 @@ class Question:
             self._mosts[node, must] = found
         return found
 
-    def _most_joined(self, children: Sequence[Node], must: int) -> int:
+    def _most_joined(self, children: Sequence[SetNode], must: int) -> int:
         most = sum(self.most(child, 0) for child in children)
         if must:  # one of them gives up what it must for the target
             able = (child for child in children if child.support & must)
             most -= min(self.most(child, 0) - self.most(child, must) for child in able)
         return most
 
-    def best(self, node: Node, must: int) -> tuple[int, int]:
+    def best(self, node: SetNode, must: int) -> tuple[int, int]:
         """Return the cost that the first best alternative keeps, and the alternative."""
         if not node.support & self._relevant:
             return 0, node.first
@@ -105,7 +105,7 @@ class Question:
             self._bests[node, must] = found
         return found
 
-    def _best_of(self, node: Node, must: int) -> tuple[int, int]:
+    def _best_of(self, node: SetNode, must: int) -> tuple[int, int]:
         best = -1, 0
         for child in self._able(node, must):
             found = self.best(child, must)
@@ -113,7 +113,7 @@ class Question:
                 best = found
         return best
 
-    def _able(self, node: Node, must: int) -> list[Node]:
+    def _able(self, node: SetNode, must: int) -> list[SetNode]:
         """Return children that meet the request; there is at least one. Those that share nothing with the question
         cannot.
         """
@@ -123,7 +123,7 @@ class Question:
             return [node.children[place] for place in sorted(places)]
         return [child for child in node.children if child.support & wanted]
 
-    def _best_joined(self, node: Node, must: int) -> tuple[int, int]:
+    def _best_joined(self, node: SetNode, must: int) -> tuple[int, int]:
         kept = alternative = 0
         for part in self._independent(node.children):
             if len(part) == 1:
@@ -134,7 +134,7 @@ class Question:
             alternative |= best[1]
         return kept, alternative
 
-    def _best_product(self, children: Sequence[Node], must: int) -> tuple[int, int]:
+    def _best_product(self, children: Sequence[SetNode], must: int) -> tuple[int, int]:
         """Do the last step without a frontier: the alternative that keeps the most is not within any other."""
         *others, last = children
         only_one_has_it = sum(child.support & must != 0 for child in children) == 1
@@ -150,7 +150,7 @@ class Question:
                     break
         return best
 
-    def _independent(self, children: Sequence[Node]) -> list[list[Node]]:
+    def _independent(self, children: Sequence[SetNode]) -> list[list[SetNode]]:
         """Return the children in groups that share no model of the question; order is kept within a group."""
         groups: list[tuple[int, list[int]]] = []
         for number, child in enumerate(children):
@@ -170,7 +170,7 @@ class Question:
 
     # ---- frontiers ---------------------------------------------------------------------------------------------------
 
-    def _frontier(self, node: Node, must: int) -> Sequence[int]:
+    def _frontier(self, node: SetNode, must: int) -> Sequence[int]:
         """Return the alternatives that no other one contains, in order."""
         if not node.support & self._relevant:
             return (node.first,)
@@ -186,7 +186,7 @@ class Question:
             self._frontiers[node, must] = found
         return found
 
-    def _product(self, children: Sequence[Node], must: int) -> Sequence[int]:
+    def _product(self, children: Sequence[SetNode], must: int) -> Sequence[int]:
         only_one_has_it = sum(child.support & must != 0 for child in children) == 1
         joined: Sequence[int] = (0,)
         for child in children:

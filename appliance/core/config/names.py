@@ -11,13 +11,13 @@ from collections.abc import Collection, Mapping
 
 from msgspec import structs
 
-from appliance.core.config.nodes import Report
+from appliance.core.config.nodes import ProblemReport
 from appliance.core.config.scalars import why_no_base_url
 from appliance.core.config.types import Config, ModelConfig, Peer, Profile, Selector
 from appliance.core.words import did_you_mean
 
 
-class Names:
+class NameTable:
     """Looks names up in a configuration whose models have their aliases already."""
 
     def __init__(self, config: Config) -> None:
@@ -50,7 +50,7 @@ class Names:
         return did_you_mean(name, [*self.models, *self.aliases, *self.selectors, *self.peer_models, *self.bare])
 
 
-def normal_aliases(models: Mapping[str, ModelConfig], report: Report) -> dict[str, ModelConfig]:
+def normal_aliases(models: Mapping[str, ModelConfig], report: ProblemReport) -> dict[str, ModelConfig]:
     """Each model with the aliases that its ``setParamsByID`` makes. An alias belongs to one model."""
     owners: dict[str, str] = {}
     aliases: dict[str, list[str]] = {}
@@ -73,7 +73,7 @@ def normal_aliases(models: Mapping[str, ModelConfig], report: Report) -> dict[st
 
 
 def _explicit_aliases(
-    id: str, model: ModelConfig, models: Collection[str], owners: dict[str, str], report: Report
+    id: str, model: ModelConfig, models: Collection[str], owners: dict[str, str], report: ProblemReport
 ) -> list[str]:
     kept: list[str] = []
     for n, alias in enumerate(model.aliases):
@@ -91,7 +91,7 @@ def _explicit_aliases(
     return kept
 
 
-def normal_peers(config: Config, names: Names, report: Report) -> dict[str, Peer]:
+def normal_peers(config: Config, names: NameTable, report: ProblemReport) -> dict[str, Peer]:
     """Base URLs, and full names that nothing else has. A peer without models is asked for them later."""
     owners: dict[str, str] = {}
     for id, peer in config.peers.items():
@@ -113,7 +113,7 @@ def normal_peers(config: Config, names: Names, report: Report) -> dict[str, Peer
     return config.peers
 
 
-def _owner(name: str, config: Config, names: Names) -> str | None:
+def _owner(name: str, config: Config, names: NameTable) -> str | None:
     if name in names.models:
         return "the id of a model"
     if name in names.aliases:
@@ -123,7 +123,7 @@ def _owner(name: str, config: Config, names: Names) -> str | None:
     return next((f"a pin of the profile '{id}'" for id, told in config.profiles.items() if name in told.pins), None)
 
 
-def normal_selectors(config: Config, names: Names, report: Report) -> dict[str, Selector]:
+def normal_selectors(config: Config, names: NameTable, report: ProblemReport) -> dict[str, Selector]:
     """Names of their own, and targets that exist, each once. Whether they may run together is asked later."""
     for id, selector in config.selectors.items():
         path = f"selectors.{id}"
@@ -148,7 +148,7 @@ def normal_selectors(config: Config, names: Names, report: Report) -> dict[str, 
     return config.selectors
 
 
-def _check_target(path: str, target: str, selector: Selector, names: Names, report: Report) -> None:
+def _check_target(path: str, target: str, selector: Selector, names: NameTable, report: ProblemReport) -> None:
     if target in names.selectors:
         report.error(path, f"'{target}' is a selector; name the models that it stands for")
     elif names.real(target) is None:
@@ -159,7 +159,7 @@ def _check_target(path: str, target: str, selector: Selector, names: Names, repo
         )
 
 
-def normal_profiles(config: Config, names: Names, report: Report) -> dict[str, Profile]:
+def normal_profiles(config: Config, names: NameTable, report: ProblemReport) -> dict[str, Profile]:
     """Pins to names that exist; an empty pin is null."""
     profiles: dict[str, Profile] = {}
     for id, profile in config.profiles.items():

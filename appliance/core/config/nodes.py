@@ -27,7 +27,7 @@ class Position(Struct, frozen=True, order=True, gc=False):
         return f"{self.file}:{self.line}:{self.column}"
 
 
-class Lines:
+class LineIndex:
     """A file's offsets as places in it."""
 
     def __init__(self, file: str, text: str) -> None:
@@ -42,7 +42,7 @@ class Lines:
 Plain = str | int | float | bool | None
 
 
-class Scalar(Struct, frozen=True, gc=False):
+class ScalarNode(Struct, frozen=True, gc=False):
     """One value with the type that the YAML dialect gave it. ``text`` is as written, quotes and escapes resolved."""
 
     value: Plain
@@ -52,29 +52,34 @@ class Scalar(Struct, frozen=True, gc=False):
     """Quoted or a block: a string whatever it looks like, and never taken for a number."""
 
 
-class Sequence(Struct, frozen=True):
+class SequenceNode(Struct, frozen=True):
     items: tuple[Node, ...]
     at: Position
 
 
-class Entry(Struct, frozen=True):
+class KeyValue(Struct, frozen=True):
     """One key of a mapping with its value."""
 
-    key: Scalar
+    key: ScalarNode
     value: Node
 
 
-class Mapping(Struct, frozen=True):
+class MappingNode(Struct, frozen=True):
     """Keys in the order of the file; no key occurs twice."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[KeyValue, ...]
     at: Position
 
     def get(self, key: str) -> Node | None:
         return next((entry.value for entry in self.entries if entry.key.text == key), None)
 
 
-Node = Scalar | Sequence | Mapping
+Node = ScalarNode | SequenceNode | MappingNode
+
+
+def is_null(node: Node | None) -> bool:
+    """True for a key without a value, and for a key that is not there."""
+    return node is None or (isinstance(node, ScalarNode) and node.value is None)
 
 
 _MOST_SHOWN = 1000
@@ -100,7 +105,7 @@ def _shown(text: str) -> str:
     return text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN // 2]}...{text[-_MOST_SHOWN // 2 :]}"
 
 
-class Places(Struct, frozen=True):
+class PathPlaces(Struct, frozen=True):
     """Dotted path (``models.llama.aliases[0]``) to the place of its value. A key without a value has no place."""
 
     known: abc.Mapping[str, Position]
@@ -116,10 +121,10 @@ class Places(Struct, frozen=True):
         return self.known.get(path)
 
 
-class Report:
+class ProblemReport:
     """Collects problems; ``places`` says where they are."""
 
-    def __init__(self, places: Places) -> None:
+    def __init__(self, places: PathPlaces) -> None:
         self.places = places
         self.problems: list[Problem] = []
 
@@ -133,7 +138,7 @@ class Report:
 NO_PORTS: dict[str, int] = {}
 
 
-class Source(Struct, frozen=True):
+class SourceFile(Struct, frozen=True):
     """One file; ``file`` is its name in messages."""
 
     file: str

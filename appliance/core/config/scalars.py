@@ -172,7 +172,7 @@ MAX_PATTERN = 1000
 """Characters of one expression."""
 
 
-class BadPattern(ValueError):
+class BadRegex(ValueError):
     """The engine does not know an expression; the text says why."""
 
 
@@ -181,12 +181,12 @@ class _Pattern(Protocol):
 
 
 def is_found(pattern: str, text: str) -> bool:
-    """Return whether ``pattern`` matches somewhere in ``text``. Raises BadPattern."""
+    """Return whether ``pattern`` matches somewhere in ``text``. Raises BadRegex."""
     return _compiled(pattern).search(text) is not None
 
 
 def check_pattern(pattern: str) -> None:
-    """Raises BadPattern."""
+    """Raises BadRegex."""
     _compiled(pattern)
 
 
@@ -195,11 +195,11 @@ def _compiled(pattern: str) -> _Pattern:
     import re2  # not at the top: only configurations with expressions of their own, and /upstream/, need it
 
     if len(pattern) > MAX_PATTERN:
-        raise BadPattern(f"it is longer than {MAX_PATTERN} characters")
+        raise BadRegex(f"it is longer than {MAX_PATTERN} characters")
     engine: Any = re2  # its types are not written down
     options = engine.Options()
     options.log_errors = False
     try:
         return engine.compile(pattern, options)
     except engine.error as error:
-        raise BadPattern(error.args[0].decode(errors="replace")) from None
+        raise BadRegex(error.args[0].decode(errors="replace")) from None

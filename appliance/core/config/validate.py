@@ -23,11 +23,11 @@ from msgspec import UNSET, structs
 
 from appliance.core.config.additions import ServerPool
 from appliance.core.config.matrix import Matrix, check_matrix
-from appliance.core.config.names import Names, normal_aliases, normal_peers, normal_profiles, normal_selectors
-from appliance.core.config.nodes import Places, Problem, Report
+from appliance.core.config.names import NameTable, normal_aliases, normal_peers, normal_profiles, normal_selectors
+from appliance.core.config.nodes import PathPlaces, Problem, ProblemReport
 from appliance.core.config.scalars import (
     MAX_PATTERN,
-    BadPattern,
+    BadRegex,
     check_pattern,
     parse_duration,
     parse_size,
@@ -59,7 +59,7 @@ DEVICE_FLAGS = ("--device", "-dev")
 PRIORITY = "routing.scheduler.settings.fifo.priority"
 
 
-def normal_routing(config: Config, names: Names, report: Report) -> Routing:
+def normal_routing(config: Config, names: NameTable, report: ProblemReport) -> Routing:
     """``routing`` with one policy that is checked against the models; the policy that is not in use stays as it is."""
     router, at = _one_place(config, report)
     settings = router.settings
@@ -100,7 +100,7 @@ def why_not_together(config: Config, ids: list[str]) -> str | None:
     return None
 
 
-def _one_place(config: Config, report: Report) -> tuple[RouterConfig, str]:
+def _one_place(config: Config, report: ProblemReport) -> tuple[RouterConfig, str]:
     """The router settings wherever the file has them, and the path under which it has them ('' for the old place)."""
     router = config.routing.router
     old = [key for key, told in (("groups", config.groups), ("matrix", config.matrix is not None)) if told]
@@ -124,13 +124,13 @@ def _one_place(config: Config, report: Report) -> tuple[RouterConfig, str]:
     return RouterConfig(use="matrix" if config.matrix is not None else "group", settings=settings), ""
 
 
-def _check_matrix(matrix: MatrixConfig, names: Names, report: Report, at: str) -> None:
+def _check_matrix(matrix: MatrixConfig, names: NameTable, report: ProblemReport, at: str) -> None:
     for error in check_matrix(matrix, names.models):
         path = error.path.removeprefix("matrix").removeprefix(".")
         report.error(f"{at}matrix" + (f".{path}" if path else ""), error.message)
 
 
-def _normal_groups(groups: Mapping[str, Group], names: Names, report: Report, at: str) -> dict[str, Group]:
+def _normal_groups(groups: Mapping[str, Group], names: NameTable, report: ProblemReport, at: str) -> dict[str, Group]:
     """Groups whose members exist and are in one group only, and the group of the rest."""
     home: dict[str, str] = {}
     for name, group in groups.items():
@@ -157,13 +157,13 @@ def _normal_groups(groups: Mapping[str, Group], names: Names, report: Report, at
     return {**{name: group for name, group in groups.items() if name != GROUP_OF_THE_REST}, GROUP_OF_THE_REST: rest}
 
 
-def _no_member(member: str, names: Names) -> str:
+def _no_member(member: str, names: NameTable) -> str:
     if (id := names.aliases.get(member)) is not None:
         return f"'{member}' is an alias; groups take ids: write '{id}'"
     return f"there is no model '{member}'{did_you_mean(member, names.models)}"
 
 
-def _normal_priority(config: Config, names: Names, report: Report) -> dict[str, int]:
+def _normal_priority(config: Config, names: NameTable, report: ProblemReport) -> dict[str, int]:
     """By id. What is said under an id wins over what is said under an alias."""
     told = config.routing.scheduler.settings.fifo.priority
     by_id = {name: priority for name, priority in told.items() if name in names.models}
@@ -180,7 +180,7 @@ def _normal_priority(config: Config, names: Names, report: Report) -> dict[str, 
     return by_id
 
 
-def normal_engine(path: str, model: ModelConfig, report: Report) -> ModelConfig:
+def normal_engine(path: str, model: ModelConfig, report: ProblemReport) -> ModelConfig:
     """The model with these keys as the program uses them. ``argv`` is known; its workers are then also in ``rpc``."""
     engine, cards = model.engine.strip(), model.cards
     if not engine and not cards and not model.rpc:
@@ -197,7 +197,7 @@ def normal_engine(path: str, model: ModelConfig, report: Report) -> ModelConfig:
     return structs.replace(model, engine=engine or AUTO, gpu=list(cards), rpc=_workers(path, model, report))
 
 
-def _workers(path: str, model: ModelConfig, report: Report) -> list[str]:
+def _workers(path: str, model: ModelConfig, report: ProblemReport) -> list[str]:
     workers: dict[str, None] = {}
     for n, text in enumerate(model.rpc):
         try:
@@ -232,14 +232,14 @@ TIME_FORMATS = (
 )
 
 
-def normalise(config: Config, places: Places, windows: bool) -> tuple[Config, list[Problem]]:
+def normalise(config: Config, places: PathPlaces, windows: bool) -> tuple[Config, list[Problem]]:
     """The configuration as the program uses it; to be used only when no problem is an error."""
-    report = Report(places)
+    report = ProblemReport(places)
     config = _normal_globals(config, report)
     models = normal_aliases(config.models, report)
     models = {id: _normal_model(id, model, config, report, windows) for id, model in models.items()}
     config = structs.replace(config, models=models, macros={})
-    names = Names(config)
+    names = NameTable(config)
     routing = normal_routing(config, names, report)
     config = structs.replace(
         config,
@@ -256,7 +256,7 @@ def normalise(config: Config, places: Places, windows: bool) -> tuple[Config, li
     return config, report.problems
 
 
-def _normal_globals(config: Config, report: Report) -> Config:
+def _normal_globals(config: Config, report: ProblemReport) -> Config:
     _check_keys(config.api_keys, report)
     _check_tools(config, report)
     if config.store is not None and not config.store.path.strip():
@@ -288,7 +288,7 @@ def _normal_auto_download(config: Config) -> AutoDownload:
     return config.auto_download or ("allow" if config.server_pool.num_servers is not None else "off")
 
 
-def _check_keys(keys: list[str], report: Report) -> None:
+def _check_keys(keys: list[str], report: ProblemReport) -> None:
     """The messages never repeat a key."""
     for n, key in enumerate(keys):
         if not key:
@@ -297,7 +297,7 @@ def _check_keys(keys: list[str], report: Report) -> None:
             report.error(f"apiKeys[{n}]", "has a space in it, which no client can send; remove it")
 
 
-def _check_tools(config: Config, report: Report) -> None:
+def _check_tools(config: Config, report: ProblemReport) -> None:
     tools = config.tools
     try:
         chosen_tools(tools.enable, runtime=tools.runtime, root=tools.root)
@@ -312,13 +312,13 @@ def _check_tools(config: Config, report: Report) -> None:
             report.warn("mcp_servers", warning)
 
 
-def _floor(path: str, seconds: int, report: Report) -> int:
+def _floor(path: str, seconds: int, report: ProblemReport) -> int:
     if seconds < LEAST_HEALTH_CHECK:
         report.warn(path, f"{seconds} is less than the minimum; {LEAST_HEALTH_CHECK} is used")
     return max(seconds, LEAST_HEALTH_CHECK)
 
 
-def _word(path: str, text: str, words: tuple[str, ...], default: str, report: Report) -> str:
+def _word(path: str, text: str, words: tuple[str, ...], default: str, report: ProblemReport) -> str:
     word = text.strip().lower()
     if word in words or word == default:
         return word
@@ -336,7 +336,7 @@ def _header_names(names: list[str]) -> list[str]:
     return list(first.values())
 
 
-def _normal_pause(every: str, report: Report) -> str:
+def _normal_pause(every: str, report: ProblemReport) -> str:
     path = "performance.every"
     seconds = parse_duration(every)
     if seconds is None:
@@ -349,20 +349,20 @@ def _normal_pause(every: str, report: Report) -> str:
     return every
 
 
-def _normal_patterns(upstream: UpstreamConfig, report: Report) -> UpstreamConfig:
+def _normal_patterns(upstream: UpstreamConfig, report: ProblemReport) -> UpstreamConfig:
     usual = UpstreamConfig()
     if not upstream.ignore_paths or upstream.ignore_paths == usual.ignore_paths:
         return usual
     for n, pattern in enumerate(upstream.ignore_paths):
         try:
             check_pattern(pattern)
-        except BadPattern as why:
+        except BadRegex as why:
             shown = pattern if len(pattern) <= MAX_PATTERN else f"{pattern[:40]}..."
             report.error(f"upstream.ignorePaths[{n}]", f"'{shown}' cannot be used as a regular expression: {why}")
     return upstream
 
 
-def _models_max(config: Config, report: Report) -> int | None:
+def _models_max(config: Config, report: ProblemReport) -> int | None:
     servers = config.server_pool.num_servers
     if servers is None or config.models_max in (None, servers):
         return servers if config.models_max is None else config.models_max
@@ -372,7 +372,7 @@ def _models_max(config: Config, report: Report) -> int | None:
     return config.models_max
 
 
-def _normal_memory(path: str, memory: Mapping[str, str | int], report: Report) -> dict[str, str | int]:
+def _normal_memory(path: str, memory: Mapping[str, str | int], report: ProblemReport) -> dict[str, str | int]:
     sizes: dict[str, str | int] = {}
     for device, size in memory.items():
         here = f"{path}.{device}"
@@ -382,14 +382,14 @@ def _normal_memory(path: str, memory: Mapping[str, str | int], report: Report) -
     return sizes
 
 
-def _normal_size(path: str, size: str | int, report: Report) -> int:
+def _normal_size(path: str, size: str | int, report: ProblemReport) -> int:
     value = parse_size(size)
     if value is None:
         report.error(path, f"'{size}' is not a size; write it as in 12GiB, 500MB, or in bytes")
     return value or 0
 
 
-def _normal_model(id: str, model: ModelConfig, config: Config, report: Report, windows: bool) -> ModelConfig:
+def _normal_model(id: str, model: ModelConfig, config: Config, report: ProblemReport, windows: bool) -> ModelConfig:
     path = f"models.{id}"
     model = structs.replace(model, argv=split_command(model.cmd, windows=windows))
     _check_model(path, id, model, report)
@@ -417,7 +417,7 @@ def _normal_model(id: str, model: ModelConfig, config: Config, report: Report, w
     )
 
 
-def _check_model(path: str, id: str, model: ModelConfig, report: Report) -> None:
+def _check_model(path: str, id: str, model: ModelConfig, report: ProblemReport) -> None:
     if not id.strip():
         report.error(path, "a model needs a name")
     if not model.argv:
@@ -434,13 +434,13 @@ def _check_model(path: str, id: str, model: ModelConfig, report: Report) -> None
         report.warn(f"{path}.filters.setParams.model", "is ignored; useModelName sets the model's name")
 
 
-def _portless(path: str, report: Report) -> str:
+def _portless(path: str, report: ProblemReport) -> str:
     told = report.places.given(f"{path}.proxy")
     what = "uses ${PORT}, which only a model has" if told else "is absent, and its default is only for a model"
     return f"{what} whose cmd uses ${{PORT}}; write where the server listens"
 
 
-def _normal_preload(config: Config, names: Names, report: Report) -> list[str]:
+def _normal_preload(config: Config, names: NameTable, report: ProblemReport) -> list[str]:
     ids: list[str] = []
     for n, told in enumerate(config.hooks.on_startup.preload):
         path = f"hooks.on_startup.preload[{n}]"
@@ -452,7 +452,7 @@ def _normal_preload(config: Config, names: Names, report: Report) -> list[str]:
     return ids
 
 
-def _check_spillover(config: Config, names: Names, report: Report) -> None:
+def _check_spillover(config: Config, names: NameTable, report: ProblemReport) -> None:
     """The targets of a spillover must be able to run side by side, else it could never spill over."""
     for id, selector in config.selectors.items():
         if selector.strategy == "spillover":

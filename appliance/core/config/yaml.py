@@ -20,7 +20,16 @@ from yaml.events import (
 )
 
 from appliance.core.config.libyaml import NotYaml, events
-from appliance.core.config.nodes import Entry, Lines, Mapping, Node, Position, Problem, Scalar, Sequence
+from appliance.core.config.nodes import (
+    KeyValue,
+    LineIndex,
+    MappingNode,
+    Node,
+    Position,
+    Problem,
+    ScalarNode,
+    SequenceNode,
+)
 from appliance.core.config.scalars import WrongTag, tagged, typed
 
 MAX_DEPTH = 100
@@ -38,14 +47,14 @@ def parse(text: str, file: str) -> tuple[Node | None, list[Problem]]:
     a name for the places.
     """
     text = text.removeprefix("\ufeff")
-    builder = _Builder(Lines(file, text), events(text))
+    builder = _Builder(LineIndex(file, text), events(text))
     try:
         root = builder.document()
     except NotYaml as error:
         builder.report(error.message, error.offset)
         return None, builder.problems
-    if root is not None and not isinstance(root, Mapping):
-        what = "a list" if isinstance(root, Sequence) else "a single value"
+    if root is not None and not isinstance(root, MappingNode):
+        what = "a list" if isinstance(root, SequenceNode) else "a single value"
         builder.report(f"the file is {what}, not a mapping: it must consist of lines like 'key: value'", root.at)
         return None, builder.problems
     return root, builder.problems
@@ -64,7 +73,7 @@ class _Anchored:
 class _Builder:
     """Makes nodes of events. A `NotYaml` of its own is a mistake behind which nothing can be read."""
 
-    def __init__(self, lines: Lines, items: Iterator[Event]) -> None:
+    def __init__(self, lines: LineIndex, items: Iterator[Event]) -> None:
         self.problems: list[Problem] = []
         self._lines = lines
         self._events = items
@@ -85,7 +94,7 @@ class _Builder:
                     message = "a second document begins here; one file holds one, so remove '---'"
                     raise NotYaml(message, event.start_mark.index)
                 seen = True
-        return None if isinstance(root, Scalar) and root.value is None else root
+        return None if isinstance(root, ScalarNode) and root.value is None else root
 
     def report(self, message: str, at: Position | int, *, warning: bool = False) -> None:
         at = self._lines.at(at) if isinstance(at, int) else at
@@ -131,19 +140,19 @@ class _Builder:
         anchored = self._anchors.get(name)
         if anchored is None:
             self.report(f"no anchor &{name} stands before the alias *{name}; check the spelling", offset)
-            return Scalar(None, "", self._lines.at(offset))
+            return ScalarNode(None, "", self._lines.at(offset))
         if anchored.node is None:
             raise NotYaml(f"*{name} stands inside of &{name}: a value cannot contain itself", offset)
         self._grow(anchored.size, anchored.height, offset)
         return anchored.node
 
-    def _scalar(self, event: ScalarEvent) -> Scalar:
+    def _scalar(self, event: ScalarEvent) -> ScalarNode:
         at, text, tag = self._lines.at(event.start_mark.index), event.value, event.tag
         plain = not event.style
         if not text.isascii():
             text = self._whole_characters(text, at)
         if tag is None:
-            return Scalar(typed(text) if plain else text, text, at, quoted=not plain)
+            return ScalarNode(typed(text) if plain else text, text, at, quoted=not plain)
         try:
             value = tagged(text, tag)
         except WrongTag as error:
@@ -153,7 +162,7 @@ class _Builder:
             if tag != _MERGE:
                 self.report(f"the tag {_short(tag)} is unknown and ignored; the value is text", at, warning=True)
             value = text
-        return Scalar(value, str(value) if isinstance(value, str) else text, at, quoted=isinstance(value, str))
+        return ScalarNode(value, str(value) if isinstance(value, str) else text, at, quoted=isinstance(value, str))
 
     def _whole_characters(self, text: str, at: Position) -> str:
         """Join the halves of characters beyond U+FFFF, as JSON writes them."""
@@ -175,18 +184,18 @@ class _Builder:
                 warning=True,
             )
 
-    def _sequence(self, event: SequenceStartEvent) -> Sequence:
+    def _sequence(self, event: SequenceStartEvent) -> SequenceNode:
         self._check_tag(event, ("seq", "omap", "pairs"))
         items: list[Node] = []
         while (inner := self._next()) is not None:
             self._path.append(f"[{len(items)}]")
             items.append(self._node(inner))
             self._path.pop()
-        return Sequence(tuple(items), self._lines.at(event.start_mark.index))
+        return SequenceNode(tuple(items), self._lines.at(event.start_mark.index))
 
-    def _mapping(self, event: MappingStartEvent) -> Mapping:
+    def _mapping(self, event: MappingStartEvent) -> MappingNode:
         self._check_tag(event, ("map", "set"))
-        own: dict[str, Entry] = {}
+        own: dict[str, KeyValue] = {}
         merge: tuple[int, Node, int] | None = None
         while (inner := self._next()) is not None:
             if _is_merge(inner):
@@ -205,23 +214,23 @@ class _Builder:
                     line += f", column {first.key.at.column}"
                 self.report(f"the key '{key.text}' is already on {line}; a key can occur once, remove one", key.at)
             elif key:
-                own[key.text] = Entry(key, value)
+                own[key.text] = KeyValue(key, value)
             self._path.pop()
         entries = list(own.values())
         if merge is not None:
             entries[merge[0] : merge[0]] = self._merged(merge[1], own, merge[2])
-        return Mapping(tuple(entries), self._lines.at(event.start_mark.index))
+        return MappingNode(tuple(entries), self._lines.at(event.start_mark.index))
 
     def _value(self) -> Node:
         event = self._next()
         assert event is not None, "the parser gives every key a value"
         return self._node(event)
 
-    def _key(self, event: NodeEvent) -> Scalar | None:
+    def _key(self, event: NodeEvent) -> ScalarNode | None:
         """The key as text, or None after a report."""
         node = self._node(event)
         at = self._lines.at(event.start_mark.index) if isinstance(event, AliasEvent) else node.at
-        if not isinstance(node, Scalar):
+        if not isinstance(node, ScalarNode):
             self.report("a mapping or list cannot be a key; put the key in quotes if it is text", at)
             return None
         if node.value is None:
@@ -230,13 +239,13 @@ class _Builder:
         if not isinstance(node.value, str) and self._path[:1] == ["models"]:
             what = f"the key {node.text} is not text for YAML; it is read as '{node.text}', put it in quotes to say so"
             self.report(what, at, warning=True)
-        return Scalar(node.text, node.text, at, quoted=node.quoted)
+        return ScalarNode(node.text, node.text, at, quoted=node.quoted)
 
-    def _merged(self, source: Node, own: dict[str, Entry], offset: int) -> list[Entry]:
+    def _merged(self, source: Node, own: dict[str, KeyValue], offset: int) -> list[KeyValue]:
         """Return the additions of ``<<``: keys that are not there yet, from the first mapping that has them."""
-        found: dict[str, Entry] = {}
-        for part in source.items if isinstance(source, Sequence) else (source,):
-            if not isinstance(part, Mapping):
+        found: dict[str, KeyValue] = {}
+        for part in source.items if isinstance(source, SequenceNode) else (source,):
+            if not isinstance(part, MappingNode):
                 self.report("'<<' needs a mapping, or a list of mappings, as in <<: *name", part.at)
                 continue
             self._grow(len(part.entries), 0, offset)

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from node_values import mapping, plain, told, walk
 
-from appliance.core.config.nodes import Mapping, Scalar, Sequence
+from appliance.core.config.nodes import MappingNode, ScalarNode, SequenceNode
 from appliance.core.config.yaml import MAX_DEPTH, MAX_NODES, parse
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x7f"), max_size=30)
@@ -48,11 +48,11 @@ def test_every_place_is_where_the_text_is(document: dict[str, object], layout: d
     for node in walk(mapping(text)):
         rest = lines[node.at.line - 1][node.at.column - 1 :]
         match node:
-            case Mapping():
+            case MappingNode():
                 assert rest.startswith("{")
-            case Sequence():
+            case SequenceNode():
                 assert rest.startswith("[")
-            case Scalar():
+            case ScalarNode():
                 assert rest.startswith('"' if node.quoted else node.text)
 
 
@@ -64,7 +64,7 @@ def test_any_text_gives_nodes_or_problems_inside_of_it(text: str) -> None:
         assert at is not None
         assert 1 <= at.line <= len(lines)
         assert 1 <= at.column <= len(lines[at.line - 1]) + 1
-    assert root is None or isinstance(root, Mapping)
+    assert root is None or isinstance(root, MappingNode)
 
 
 SCALARS: list[tuple[str, object]] = [
@@ -145,7 +145,7 @@ def test_dialect(text: str, value: object) -> None:
 
 def test_not_a_number_is_a_float() -> None:
     scalar = mapping("k: .nan").get("k")
-    assert isinstance(scalar, Scalar)
+    assert isinstance(scalar, ScalarNode)
     assert isinstance(scalar.value, float)
     assert math.isnan(scalar.value)
 
@@ -153,8 +153,8 @@ def test_not_a_number_is_a_float() -> None:
 def test_text_and_quotes_are_remembered() -> None:
     root = mapping("a: 0777\nb: '5'\nc: |\n  7\nd: word\n")
     scalars = [entry.value for entry in root.entries]
-    assert all(isinstance(scalar, Scalar) for scalar in scalars)
-    assert [(s.text, s.quoted) for s in scalars if isinstance(s, Scalar)] == [
+    assert all(isinstance(scalar, ScalarNode) for scalar in scalars)
+    assert [(s.text, s.quoted) for s in scalars if isinstance(s, ScalarNode)] == [
         ("0777", False),
         ("5", True),
         ("7\n", True),
@@ -210,7 +210,7 @@ def test_aliases_and_merges_are_written_out() -> None:
     assert values["c"] == {"ttl": 1, "cmd": "x", "name": "n"}
     assert values["d"] == {"<<": 1}
     merged = root.get("b")
-    assert isinstance(merged, Mapping)
+    assert isinstance(merged, MappingNode)
     assert (merged.entries[0].key.at.line, merged.entries[0].key.at.column) == (1, 14)
 
 
