@@ -38,71 +38,6 @@ from appliance.core.words import did_you_mean, fold, near
 
 ANY = "<id>"
 """Stands in a pattern for a key that the user chooses: ``models.<id>.ttl``."""
-
-
-@cache
-def schema_root() -> mi.StructType:
-    """The type of a whole configuration."""
-    info = mi.type_info(Config)
-    assert isinstance(info, mi.StructType)
-    return info
-
-
-def advice(key: str, info: mi.StructType, pattern: str) -> str:
-    """Return advice about a key that ``info``, the type at ``pattern``, does not have.
-
-    The same key but for its spelling comes first, then the same key elsewhere, then one that looks like it.
-    """
-    meant = near(key, (field.encode_name for field in info.fields))
-    if meant is None or fold(meant) != fold(key):
-        here = join(pattern, key).split(".")
-        homes = [home.split(".") for home in _homes().get(fold(key), ())]
-        if homes:
-            return f"its place is {'.'.join(max(homes, key=lambda home: (_shared(home, here), -len(home))))}"
-    return f"did you mean '{meant}'?" if meant else "'llama-appliance config schema' lists the keys there are"
-
-
-def bare(kind: mi.Type) -> mi.Type:
-    """A type without its description, and without the None of a key that may be absent."""
-    if isinstance(kind, mi.Metadata):
-        return bare(kind.type)
-    if isinstance(kind, mi.UnionType):
-        rest = [each for each in kind.types if not isinstance(each, mi.NoneType)]
-        if len(rest) == 1 and not isinstance(bare(rest[0]), mi.StrType):
-            return bare(rest[0])
-    return kind
-
-
-def join(path: str, key: str) -> str:
-    return f"{path}.{key}" if path else key
-
-
-@cache
-def _homes() -> dict[str, list[str]]:
-    """Every key of the schema, folded, to the patterns of the places where it means something."""
-    homes: dict[str, list[str]] = {}
-
-    def visit(kind: mi.Type, pattern: str) -> None:
-        match bare(kind):
-            case mi.StructType(fields=fields):
-                for field in fields:
-                    here = join(pattern, field.encode_name)
-                    homes.setdefault(fold(field.encode_name), []).append(here)
-                    visit(field.type, here)
-            case mi.DictType(value_type=item):
-                visit(item, join(pattern, ANY))
-            case _:
-                pass
-
-    visit(schema_root(), "")
-    return homes
-
-
-def _shared(home: list[str], here: list[str]) -> int:
-    """How many steps two ways have in common."""
-    return len(list(takewhile(lambda pair: pair[0] == pair[1], zip(home, here, strict=False))))
-
-
 TRUE = ("y", "Y", "yes", "Yes", "YES", "on", "On", "ON")
 FALSE = ("n", "N", "no", "No", "NO", "off", "Off", "OFF")
 OLD_NAMES = {"strip_params": "stripParams"}
@@ -125,7 +60,7 @@ def decode(root: MappingNode | None) -> Decoded:
     values = walk.struct(schema_root(), root, "", "") if root is not None else {}
     if root is not None and root.get("plugins") is not None:
         values.setdefault("plugins", {})  # the key alone says that there are plugins
-    config = msgspec.convert(values, Config, dec_hook=_as_is)
+    config = msgspec.convert(values, Config, dec_hook=lambda _, value: value)
     return Decoded(config, walk.places, walk.report.problems)
 
 
@@ -138,6 +73,14 @@ def plain(node: Node) -> object:
             return [plain(item) for item in node.items]
         case MappingNode():
             return {entry.key.text: plain(entry.value) for entry in node.entries}
+
+
+@cache
+def schema_root() -> mi.StructType:
+    """The type of a whole configuration."""
+    info = mi.type_info(Config)
+    assert isinstance(info, mi.StructType)
+    return info
 
 
 class _Walk:
@@ -159,7 +102,7 @@ class _Walk:
             if name not in fields:
                 self._unknown(info, entry.key, path, pattern)
             elif not is_null(entry.value):
-                value = self.value(fields[name].type, entry.value, join(path, key), join(pattern, name))
+                value = self.value(fields[name].type, entry.value, _join(path, key), _join(pattern, name))
                 if value is not UNSET:
                     (values if name == key else old)[name] = value
         for name, value in old.items():
@@ -171,7 +114,7 @@ class _Walk:
         """The value as ``kind``, UNSET where it cannot be that."""
         if not is_null(node):
             self.known[path] = node.at
-        match bare(kind):
+        match _bare(kind):
             case mi.CustomType():
                 self._must_be_json(node, path)
                 return plain(node)
@@ -186,8 +129,8 @@ class _Walk:
                 return self._dict(item, node, path, pattern)
             case mi.ListType(item_type=item):
                 return self._list(item, node, path, pattern)
-            case mi.UnionType(types=kinds) if isinstance(node, SequenceNode) and (items := _listed(kinds)) is not None:
-                return self._list(items, node, path, pattern)
+            case mi.UnionType(types=(*_, mi.ListType(item_type=item))) if isinstance(node, SequenceNode):
+                return self._list(item, node, path, pattern)
             case simple:
                 if isinstance(node, ScalarNode):
                     return self._scalar(simple, node, path)
@@ -201,12 +144,9 @@ class _Walk:
         values: dict[str, object] = {}
         for entry in node.entries:
             name = entry.key.text
-            here = join(path, name)
-            if name in values:
-                self.report.error(here, f"'{name}' occurs twice")
-                continue
+            here = _join(path, name)
             self.known[here] = entry.key.at  # where there is no value
-            value = self.value(item, entry.value, here, join(pattern, ANY))
+            value = self.value(item, entry.value, here, _join(pattern, ANY))
             if value is not UNSET:
                 values[name] = value
         return values
@@ -292,20 +232,16 @@ class _Walk:
                     self._must_be_json(item, f"{path}[{n}]")
             case MappingNode():
                 for entry in node.entries:
-                    self._must_be_json(entry.value, join(path, entry.key.text))
+                    self._must_be_json(entry.value, _join(path, entry.key.text))
 
     def _unknown(self, info: mi.StructType, key: ScalarNode, path: str, pattern: str) -> None:
-        here = join(path, key.text)
+        here = _join(path, key.text)
         self.known.setdefault(here, key.at)
-        self.report.warn(here, f"unknown key, ignored; {advice(key.text, info, pattern)}")
+        self.report.warn(here, f"unknown key, ignored; {_advice(key.text, info, pattern)}")
 
     def _refuse(self, path: str, message: str) -> UnsetType:
         self.report.error(path, message)
         return UNSET
-
-
-def _as_is(_kind: type, value: object) -> object:
-    return value
 
 
 def _within_json(value: str | int | float | bool | None) -> str | int | float | bool | None:
@@ -321,11 +257,6 @@ def _numeric(text: str) -> bool:
     except ValueError:
         return text.strip().lstrip("+-").isdecimal()
     return True
-
-
-def _listed(kinds: tuple[mi.Type, ...]) -> mi.Type | None:
-    """Return the type of items if a value may be a list or a single one."""
-    return next((kind.item_type for kind in kinds if isinstance(kind, mi.ListType)), None)
 
 
 def _named(kind: mi.Type) -> str:
@@ -363,3 +294,58 @@ def _short(text: str) -> str:
 
 def _one_of(words: list[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
+
+
+def _advice(key: str, info: mi.StructType, pattern: str) -> str:
+    """Return advice about a key that ``info``, the type at ``pattern``, does not have.
+
+    The same key but for its spelling comes first, then the same key elsewhere, then one that looks like it.
+    """
+    meant = near(key, (field.encode_name for field in info.fields))
+    if meant is None or fold(meant) != fold(key):
+        here = _join(pattern, key).split(".")
+        homes = [home.split(".") for home in _homes().get(fold(key), ())]
+        if homes:
+            return f"its place is {'.'.join(max(homes, key=lambda home: (_shared(home, here), -len(home))))}"
+    return f"did you mean '{meant}'?" if meant else "'llama-appliance config schema' lists the keys there are"
+
+
+def _bare(kind: mi.Type) -> mi.Type:
+    """A type without its description, and without the None of a key that may be absent."""
+    if isinstance(kind, mi.Metadata):
+        return _bare(kind.type)
+    if isinstance(kind, mi.UnionType):
+        rest = [each for each in kind.types if not isinstance(each, mi.NoneType)]
+        if len(rest) == 1 and not isinstance(_bare(rest[0]), mi.StrType):
+            return _bare(rest[0])
+    return kind
+
+
+def _join(path: str, key: str) -> str:
+    return f"{path}.{key}" if path else key
+
+
+@cache
+def _homes() -> dict[str, list[str]]:
+    """Every key of the schema, folded, to the patterns of the places where it means something."""
+    homes: dict[str, list[str]] = {}
+
+    def visit(kind: mi.Type, pattern: str) -> None:
+        match _bare(kind):
+            case mi.StructType(fields=fields):
+                for field in fields:
+                    here = _join(pattern, field.encode_name)
+                    homes.setdefault(fold(field.encode_name), []).append(here)
+                    visit(field.type, here)
+            case mi.DictType(value_type=item):
+                visit(item, _join(pattern, ANY))
+            case _:
+                pass
+
+    visit(schema_root(), "")
+    return homes
+
+
+def _shared(home: list[str], here: list[str]) -> int:
+    """How many steps two ways have in common."""
+    return len(list(takewhile(lambda pair: pair[0] == pair[1], zip(home, here, strict=False))))

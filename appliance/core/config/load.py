@@ -28,16 +28,11 @@ from appliance.core.config.validate import normalise
 from appliance.core.config.yaml import parse
 
 _NAMES = frozenset(
-    {
-        ("models",),
-        ("groups",),
-        ("profiles",),
-        ("selectors",),
-        ("peers",),
-        ("matrix",),
-        ("routing", "router", "settings", "groups"),
-        ("routing", "router", "settings", "matrix"),
-    }
+    tuple(path.split("."))
+    for path in (
+        *("models", "groups", "profiles", "selectors", "peers", "matrix"),
+        *("routing.router.settings.groups", "routing.router.settings.matrix"),
+    )
 )
 
 

@@ -10,7 +10,8 @@ those before it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import takewhile
 from typing import Literal
 from urllib.parse import urlsplit
 
@@ -38,42 +39,36 @@ REFERENCE = re.compile(r"\$\{([a-zA-Z0-9_-]+)\}")
 _NAME = re.compile(r"[a-zA-Z0-9_-]+")
 _LONGEST_NAME = 63
 _RESERVED = ("PID", "PORT", "MODEL_ID")
+_LAST_PORT = 65535
+_KNOWN_KEYS = frozenset(field.encode_name for field in schema_root().fields)
+_Path = tuple[str, ...]
 
 
 class TooLong(Exception):
     """A text that outgrows `MAX_TEXT`."""
 
 
-class Macro(Struct, frozen=True):
-    name: str
-    value: Scalars
-
-    @property
-    def reference(self) -> str:
-        return f"${{{self.name}}}"
-
-
 class Scope(Struct, frozen=True):
     """The macros that hold at one place. ``broken``: declared, but not usable, and already reported."""
 
-    macros: tuple[Macro, ...] = ()
+    macros: Mapping[str, Scalars] = {}
     broken: frozenset[str] = frozenset()
 
     def of_model(self, model: str, own: Scope) -> Scope:
         """The list inside of a model; ``self`` is the global one."""
-        macros = {macro.name: macro for macro in (Macro("MODEL_ID", model), *self.macros, *own.macros)}
-        return Scope(tuple(macros.values()), (self.broken - macros.keys()) | own.broken)
+        macros = {"MODEL_ID": model, **self.macros, **own.macros}
+        return Scope(macros, (self.broken - macros.keys()) | own.broken)
 
     def expanded(self, text: str) -> Scalars:
         """Return the expanded text; a text that is one macro and nothing else takes its type. Raises `TooLong`."""
-        for macro in reversed(self.macros):
-            reference = macro.reference
+        for name, value in reversed(self.macros.items()):
+            reference = f"${{{name}}}"
             if text == reference:
-                if not isinstance(macro.value, str):
-                    return macro.value
-                text = macro.value
+                if not isinstance(value, str):
+                    return value
+                text = value
             elif reference in text:
-                value = text_of(macro.value)
+                value = text_of(value)
                 if len(text) + text.count(reference) * len(value) > MAX_TEXT:
                     raise TooLong
                 text = text.replace(reference, value)
@@ -83,59 +78,15 @@ class Scope(Struct, frozen=True):
         """Return why ``${name}`` was not expanded; None if that was reported. ``extra``: names that are also known."""
         if name in self.broken:
             return None
-        names = [macro.name for macro in self.macros]
-        if name in names:
-            users = [f"${{{other.name}}}" for other in self.macros[: names.index(name)] if _mentions(other, name)]
+        if name in self.macros:
+            before = takewhile(lambda other: other != name, self.macros)
+            users = [f"${{{other}}}" for other in before if f"${{{name}}}" in str(self.macros[other])]
             user = users[-1] if users else "the macro that uses it"
             return f"the macro '{name}' is declared later than {user}; move its declaration before that one"
-        if meant := near(name, [*names, *extra]):
+        if meant := near(name, [*self.macros, *extra]):
             return f"there is no macro '{name}' here; did you mean ${{{meant}}}?"
         hint = f"declare it under macros, or write ${{env.{name}}} if it is an environment variable"
         return f"there is no macro '{name}' here; {hint}"
-
-
-def declared(node: Node | None, path: str) -> tuple[Scope, list[Problem]]:
-    """The macros of a ``macros`` key, in order, with everything that is wrong with them."""
-    problems: list[Problem] = []
-    if node is None or is_null(node):
-        return Scope(), problems
-    if not isinstance(node, MappingNode):
-        message = "macros must be a mapping of names to values, as in 'name: value'"
-        return Scope(), [Problem(message=message, path=path, at=node.at)]
-    macros: list[Macro] = []
-    broken: set[str] = set()
-    for entry in node.entries:
-        name = entry.key.text
-        wrong = list(_wrong(name, entry.value))
-        problems += [Problem(message=why, path=f"{path}.{name}", at=at or entry.key.at) for why, at in wrong]
-        if wrong:
-            broken.add(name)
-        elif isinstance(entry.value, ScalarNode) and entry.value.value is not None:
-            macros.append(Macro(name, entry.value.value))
-    return Scope(tuple(macros), frozenset(broken)), problems
-
-
-def _wrong(name: str, value: Node) -> Iterable[tuple[str, Position | None]]:
-    """Sentences, with the place if it is not the key's."""
-    if name in _RESERVED:
-        yield f"the macro name {name} is reserved; choose another", None
-    elif not _NAME.fullmatch(name):
-        yield f"the macro name '{name}' must consist of the letters a to z, digits, _ and -", None
-    elif len(name) > _LONGEST_NAME:
-        yield f"a macro name can have {_LONGEST_NAME} characters, this one has {len(name)}", None
-    if not isinstance(value, ScalarNode) or value.value is None:
-        yield "a macro is text, a number, true or false; for an empty text write ''", value.at
-    elif isinstance(value.value, str) and f"${{{name}}}" in value.value:
-        yield f"the macro '{name}' uses itself; remove ${{{name}}} from its value", value.at
-
-
-def _mentions(macro: Macro, name: str) -> bool:
-    return isinstance(macro.value, str) and f"${{{name}}}" in macro.value
-
-
-_KNOWN_KEYS = frozenset(field.encode_name for field in schema_root().fields)
-_LAST_PORT = 65535
-_Path = tuple[str, ...]
 
 
 def expand(root: MappingNode, ports: dict[str, int] = NO_PORTS) -> tuple[MappingNode, list[Problem], dict[str, int]]:
@@ -157,7 +108,7 @@ class _Expansion:
         self._root = root
         self.ports: dict[str, int] = {}
         self._kept = ports
-        self._globals, wrong = declared(root.get("macros"), "macros")
+        self._globals, wrong = _declared(root.get("macros"), "macros")
         self.problems += wrong
         self._owners: dict[str, str] = {}
         """Macro declared inside of a model, to that model."""
@@ -196,13 +147,13 @@ class _Expansion:
 
     def _scope(self, model: KeyValue) -> Scope:
         name = model.key.text
-        own, wrong = declared(
+        own, wrong = _declared(
             model.value.get("macros") if isinstance(model.value, MappingNode) else None,
             _dotted(("models", name, "macros")),
         )
         self.problems += wrong
         for macro in own.macros:
-            self._owners.setdefault(macro.name, name)
+            self._owners.setdefault(macro, name)
         return self._globals.of_model(name, own)
 
     def _model(self, entry: KeyValue, scope: Scope) -> Node:
@@ -227,9 +178,7 @@ class _Expansion:
         uses_port = isinstance(command, ScalarNode) and "${PORT}" in command.text
         if isinstance(command, ScalarNode) and uses_port:
             port = self.ports[name] = self._kept.get(name) or self._port(path, command.at)
-            node = _with_proxy(
-                self._values(node, Scope((Macro("PORT", port),)), path), f"http://localhost:{port}", command.at
-            )
+            node = _with_proxy(self._values(node, Scope({"PORT": port}), path), f"http://localhost:{port}", command.at)
         self._leftovers(node, scope, path)
         self._check_proxy(name, node)
         return node
@@ -341,7 +290,7 @@ class _Expansion:
             case "PORT" | "MODEL_ID" if not in_model:
                 return f"${{{name}}} belongs to one model, so it has no value outside of models; write it out"
             case _:
-                if (owner := self._owners.get(name)) and all(name != macro.name for macro in scope.macros):
+                if (owner := self._owners.get(name)) and name not in scope.macros:
                     return (
                         f"the macro '{name}' is declared for model '{owner}' only; declare it under the global macros"
                     )
@@ -349,6 +298,41 @@ class _Expansion:
 
     def _report(self, message: str, path: _Path, at: Position, level: Literal["error", "warning"] = "error") -> None:
         self.problems.append(Problem(message=message, path=_dotted(path), at=at, level=level))
+
+
+def _declared(node: Node | None, path: str) -> tuple[Scope, list[Problem]]:
+    """The macros of a ``macros`` key, in order, with everything that is wrong with them."""
+    problems: list[Problem] = []
+    if node is None or is_null(node):
+        return Scope(), problems
+    if not isinstance(node, MappingNode):
+        message = "macros must be a mapping of names to values, as in 'name: value'"
+        return Scope(), [Problem(message=message, path=path, at=node.at)]
+    macros: dict[str, Scalars] = {}
+    broken: set[str] = set()
+    for entry in node.entries:
+        name = entry.key.text
+        wrong = list(_wrong(name, entry.value))
+        problems += [Problem(message=why, path=f"{path}.{name}", at=at or entry.key.at) for why, at in wrong]
+        if wrong:
+            broken.add(name)
+        elif isinstance(entry.value, ScalarNode) and entry.value.value is not None:
+            macros[name] = entry.value.value
+    return Scope(macros, frozenset(broken)), problems
+
+
+def _wrong(name: str, value: Node) -> Iterable[tuple[str, Position | None]]:
+    """Sentences, with the place if it is not the key's."""
+    if name in _RESERVED:
+        yield f"the macro name {name} is reserved; choose another", None
+    elif not _NAME.fullmatch(name):
+        yield f"the macro name '{name}' must consist of the letters a to z, digits, _ and -", None
+    elif len(name) > _LONGEST_NAME:
+        yield f"a macro name can have {_LONGEST_NAME} characters, this one has {len(name)}", None
+    if not isinstance(value, ScalarNode) or value.value is None:
+        yield "a macro is text, a number, true or false; for an empty text write ''", value.at
+    elif isinstance(value.value, str) and f"${{{name}}}" in value.value:
+        yield f"the macro '{name}' uses itself; remove ${{{name}}} from its value", value.at
 
 
 def _is_settled(node: Node) -> bool:

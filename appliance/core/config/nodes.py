@@ -14,6 +14,9 @@ from appliance.errors import InvalidConfig
 
 BREAK = re.compile("\r\n|\n|\r")
 """The ends of lines as editors count them. YAML has three more: U+0085, U+2028, U+2029."""
+_MOST_SHOWN = 1000
+"""Characters of a path, and of a message."""
+NO_PORTS: dict[str, int] = {}
 
 
 class Position(Struct, frozen=True, order=True, gc=False):
@@ -82,10 +85,6 @@ def is_null(node: Node | None) -> bool:
     return node is None or (isinstance(node, ScalarNode) and node.value is None)
 
 
-_MOST_SHOWN = 1000
-"""Characters of a path, and of a message."""
-
-
 class Problem(Struct, frozen=True, kw_only=True):
     """One thing that is wrong, or odd, in a configuration. ``path`` is dotted: ``models.llama.ttl``."""
 
@@ -99,10 +98,6 @@ class Problem(Struct, frozen=True, kw_only=True):
         """In short: a key or a value of megabytes loses its middle."""
         place = f"{self.at}: " if self.at else ""
         return f"{place}{self.level}: {_shown(self.path) + ': ' if self.path else ''}{_shown(self.message)}"
-
-
-def _shown(text: str) -> str:
-    return text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN // 2]}...{text[-_MOST_SHOWN // 2 :]}"
 
 
 class PathPlaces(Struct, frozen=True):
@@ -135,9 +130,6 @@ class ProblemReport:
         self.problems.append(Problem(message=message, path=path, at=self.places.at(path), level="warning"))
 
 
-NO_PORTS: dict[str, int] = {}
-
-
 class SourceFile(Struct, frozen=True):
     """One file; ``file`` is its name in messages."""
 
@@ -166,3 +158,7 @@ class Loaded(Struct, frozen=True):
         if self.config is None:
             raise InvalidConfig(self.errors)
         return self.config
+
+
+def _shown(text: str) -> str:
+    return text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN // 2]}...{text[-_MOST_SHOWN // 2 :]}"

@@ -6,7 +6,7 @@ The schema is for editors; it is made from the types, so it cannot say anything 
 from __future__ import annotations
 
 import re
-from typing import cast
+from typing import Any, cast
 
 import msgspec
 import msgspec.inspect as mi
@@ -128,26 +128,15 @@ def shown(config: Config) -> dict[str, object]:
 
     Every key is there, but for those that have no value and those that `normalise` moved elsewhere.
     """
-    tree: dict[str, object] = msgspec.to_builtins(config)
+    tree: dict[str, Any] = msgspec.to_builtins(config)
     for key in ABSORBED:
         del tree[key]
     for key in ("store", "modelsMax", "plugins"):
         if tree[key] is None:
             del tree[key]
-    tree["models"] = {id: _model(msgspec.to_builtins(model)) for id, model in config.models.items()}
-    tree["routing"] = _routing(config)
+    for model in tree["models"].values():
+        del model["macros"]
+    settings = tree["routing"]["router"]["settings"]
+    if settings["matrix"] is None:
+        del settings["matrix"]
     return tree
-
-
-def _model(tree: dict[str, object]) -> dict[str, object]:
-    del tree["macros"]
-    return tree
-
-
-def _routing(config: Config) -> dict[str, object]:
-    router = config.routing.router
-    settings: dict[str, object] = {"groups": msgspec.to_builtins(router.settings.groups)}
-    if router.settings.matrix is not None:
-        settings["matrix"] = msgspec.to_builtins(router.settings.matrix)
-    scheduler = msgspec.to_builtins(config.routing.scheduler)
-    return {"router": {"use": router.use, "settings": settings}, "scheduler": scheduler}

@@ -61,9 +61,7 @@ class Filters(Keys, frozen=True, rename="camel"):
     ] = field(default_factory=dict[str, dict[str, Json]], name="setParamsByID")
 
 
-class PeerFilters(Keys, frozen=True, rename="camel"):
-    strip_params: Annotated[str, told("Comma list of paths that are deleted; never `model`")] = ""
-    set_params: Annotated[dict[str, Json], told("Paths that are set, in sorted order; never `model`")] = {}
+class PeerFilters(Filters, frozen=True, rename="camel"):
     set_params_by_id: Annotated[dict[str, dict[str, Json]], told("The same by the name the client asked for")] = field(
         default_factory=dict[str, dict[str, Json]], name="setParamsByID"
     )

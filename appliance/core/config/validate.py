@@ -35,7 +35,6 @@ from appliance.core.config.scalars import (
 )
 from appliance.core.config.types import (
     GROUP_OF_THE_REST,
-    AutoDownload,
     Compat,
     Config,
     Group,
@@ -54,177 +53,17 @@ from appliance.core.tools.specs import chosen_tools
 from appliance.core.words import did_you_mean, split_command
 from appliance.errors import UsageError
 
-SETTINGS = "routing.router.settings"
-DEVICE_FLAGS = ("--device", "-dev")
-PRIORITY = "routing.scheduler.settings.fifo.priority"
-
-
-def normal_routing(config: Config, names: NameTable, report: ProblemReport) -> Routing:
-    """``routing`` with one policy that is checked against the models; the policy that is not in use stays as it is."""
-    router, at = _one_place(config, report)
-    settings = router.settings
-    if router.use == "matrix":
-        if settings.matrix is None:
-            report.error("routing.router.use", f"is matrix, and there is no {SETTINGS}.matrix; add it, or use group")
-        else:
-            _check_matrix(settings.matrix, names, report, at)
-    else:
-        settings = structs.replace(settings, groups=_normal_groups(settings.groups, names, report, at))
-    fifo = structs.replace(config.routing.scheduler.settings.fifo, priority=_normal_priority(config, names, report))
-    queue = structs.replace(config.routing.scheduler.settings, fifo=fifo)
-    return Routing(
-        router=structs.replace(router, settings=settings),
-        scheduler=structs.replace(config.routing.scheduler, settings=queue),
-    )
-
-
-def why_not_together(config: Config, ids: list[str]) -> str | None:
-    """Why these models (ids) can not all be loaded at once, None when they can. ``config`` is normalised."""
-    if len(ids) < 2:
-        return None
-    router = config.routing.router
-    if router.use == "matrix":
-        if router.settings.matrix is None:
-            return None
-        choice = Matrix(router.settings.matrix, config.models).solve(ids[0], ids[1:])
-        return "no set of the matrix holds all of them; add one" if choice.evict else None
-    groups = router.settings.groups
-    group_of = {member: name for name, group in groups.items() for member in group.members}
-    homes = {group_of.get(id, GROUP_OF_THE_REST) for id in ids}
-    if len(homes) > 1:
-        return f"they are in different groups ({', '.join(sorted(homes))}); put them into one group with 'swap: false'"
-    home = homes.pop()
-    if groups[home].swap:
-        what = "they are in no group" if home == GROUP_OF_THE_REST else f"their group '{home}' swaps"
-        return f"{what}; put them into one group with 'swap: false'"
-    return None
-
-
-def _one_place(config: Config, report: ProblemReport) -> tuple[RouterConfig, str]:
-    """The router settings wherever the file has them, and the path under which it has them ('' for the old place)."""
-    router = config.routing.router
-    old = [key for key, told in (("groups", config.groups), ("matrix", config.matrix is not None)) if told]
-    new = [
-        f"routing.router.{key}"
-        for key, told in (
-            ("use", report.places.given("routing.router.use")),
-            ("settings.groups", router.settings.groups),
-            ("settings.matrix", router.settings.matrix is not None),
-        )
-        if told
-    ]
-    if not old:
-        return router, f"{SETTINGS}."
-    if len(old) == 2:
-        report.error("matrix", "a configuration has groups or a matrix, not both; remove one of them")
-    if new:
-        report.error(old[0], f"there is also {new[0]}; move '{old[0]}' into {SETTINGS} and remove the old key")
-        return router, f"{SETTINGS}."
-    settings = structs.replace(router.settings, groups=config.groups or {}, matrix=config.matrix)
-    return RouterConfig(use="matrix" if config.matrix is not None else "group", settings=settings), ""
-
-
-def _check_matrix(matrix: MatrixConfig, names: NameTable, report: ProblemReport, at: str) -> None:
-    for error in check_matrix(matrix, names.models):
-        path = error.path.removeprefix("matrix").removeprefix(".")
-        report.error(f"{at}matrix" + (f".{path}" if path else ""), error.message)
-
-
-def _normal_groups(groups: Mapping[str, Group], names: NameTable, report: ProblemReport, at: str) -> dict[str, Group]:
-    """Groups whose members exist and are in one group only, and the group of the rest."""
-    home: dict[str, str] = {}
-    for name, group in groups.items():
-        if name == GROUP_OF_THE_REST:
-            continue
-        for n, member in enumerate(group.members):
-            path = f"{at}groups.{name}.members[{n}]"
-            if (other := home.get(member)) is not None:
-                where = "twice in this group" if other == name else f"also in the group '{other}'"
-                report.error(path, f"'{member}' is {where}; a model is in one group, once")
-            home.setdefault(member, name)
-            if member not in names.models:
-                report.error(path, _no_member(member, names))
-    rest = Group(members=sorted(id for id in names.models if id not in home))
-    told = groups.get(GROUP_OF_THE_REST)
-    if told is not None and (sorted(told.members), told.swap, told.exclusive, told.persistent) != (
-        rest.members,
-        rest.swap,
-        rest.exclusive,
-        rest.persistent,
-    ):
-        path = f"{at}groups.{GROUP_OF_THE_REST}"
-        report.warn(path, "is made by the program for models in no other group; what the file says there is ignored")
-    return {**{name: group for name, group in groups.items() if name != GROUP_OF_THE_REST}, GROUP_OF_THE_REST: rest}
-
-
-def _no_member(member: str, names: NameTable) -> str:
-    if (id := names.aliases.get(member)) is not None:
-        return f"'{member}' is an alias; groups take ids: write '{id}'"
-    return f"there is no model '{member}'{did_you_mean(member, names.models)}"
-
-
-def _normal_priority(config: Config, names: NameTable, report: ProblemReport) -> dict[str, int]:
-    """By id. What is said under an id wins over what is said under an alias."""
-    told = config.routing.scheduler.settings.fifo.priority
-    by_id = {name: priority for name, priority in told.items() if name in names.models}
-    for name, priority in told.items():
-        if name in names.models:
-            continue
-        if (id := names.local(name)) is None:
-            report.error(f"{PRIORITY}.{name}", f"there is no model '{name}'{did_you_mean(name, names.models)}")
-        elif id in by_id:
-            report.warn(f"{PRIORITY}.{name}", f"'{name}' is an alias of '{id}', which has a priority already; ignored")
-        else:
-            report.warn(f"{PRIORITY}.{name}", f"'{name}' is an alias; taken as the priority of '{id}'")
-            by_id[id] = priority
-    return by_id
-
-
-def normal_engine(path: str, model: ModelConfig, report: ProblemReport) -> ModelConfig:
-    """The model with these keys as the program uses them. ``argv`` is known; its workers are then also in ``rpc``."""
-    engine, cards = model.engine.strip(), model.cards
-    if not engine and not cards and not model.rpc:
-        return model
-    if model.argv and not stands_for_engine(model.argv):
-        key = "engine" if engine else "gpu" if cards else "rpc"
-        report.error(
-            f"{path}.{key}",
-            f"is for a cmd that begins with {NAMES[0]}, which the program's own engine takes the place of; this one "
-            f"begins with '{model.argv[0]}'. Write {NAMES[0]} there, or remove {key}",
-        )
-    if cards and (flag := next((word for word in model.argv if word in DEVICE_FLAGS), None)):
-        report.error(f"{path}.gpu", f"is there, and cmd has {flag}; name the graphics cards in one place")
-    return structs.replace(model, engine=engine or AUTO, gpu=list(cards), rpc=_workers(path, model, report))
-
-
-def _workers(path: str, model: ModelConfig, report: ProblemReport) -> list[str]:
-    workers: dict[str, None] = {}
-    for n, text in enumerate(model.rpc):
-        try:
-            workers[endpoint_of(text)] = None
-        except UsageError as error:
-            report.error(f"{path}.rpc[{n}]", str(error))
-    if len(workers) > MAX_WORKERS:
-        report.error(f"{path}.rpc", f"names {len(workers)} workers; llama.cpp takes {MAX_WORKERS} at most")
-    try:
-        named = list(workers_named(model.argv[1:]))
-    except UsageError as error:
-        report.error(f"{path}.cmd", str(error))
-        return list(workers)
-    if named and model.rpc and named != list(workers):
-        report.error(f"{path}.rpc", f"differs from the workers in cmd ({', '.join(named)}); name them in one place")
-    return list(workers) or named
-
-
 LEAST_HEALTH_CHECK = 15
 LEAST_PERFORMANCE_PAUSE = 5
 UNLOAD_TIMEOUT = 10
 METRICS = 1000
+LAST_PORT = 65535
 COMFYUI = "comfyui_auto"
 """The model behind /comfyui/: its page asks for much at once and keeps a websocket open."""
 COMFYUI_LIMIT = 50
-LAST_PORT = 65535
-
+DEVICE_FLAGS = ("--device", "-dev")
+SETTINGS = "routing.router.settings"
+PRIORITY = "routing.scheduler.settings.fifo.priority"
 LOG_LEVELS = ("debug", "info", "warn", "error")
 TIME_FORMATS = (
     *("ansic", "unixdate", "rubydate", "rfc822", "rfc822z", "rfc850", "rfc1123", "rfc1123z", "rfc3339"),
@@ -240,7 +79,7 @@ def normalise(config: Config, places: PathPlaces, windows: bool) -> tuple[Config
     models = {id: _normal_model(id, model, config, report, windows) for id, model in models.items()}
     config = structs.replace(config, models=models, macros={})
     names = NameTable(config)
-    routing = normal_routing(config, names, report)
+    routing = _normal_routing(config, names, report)
     config = structs.replace(
         config,
         groups=None,
@@ -278,14 +117,10 @@ def _normal_globals(config: Config, report: ProblemReport) -> Config:
         models_max=_models_max(config, report),
         server_pool=ServerPool(),
         memory=_normal_memory("memory", config.memory, report),
-        auto_download=_normal_auto_download(config),
+        # a Llama Smart Proxy file downloads the models that requests name, as that program does
+        auto_download=config.auto_download or ("allow" if config.server_pool.num_servers is not None else "off"),
         auto_download_max=_normal_size("autoDownloadMax", config.auto_download_max, report),
     )
-
-
-def _normal_auto_download(config: Config) -> AutoDownload:
-    """A Llama Smart Proxy file downloads the models that requests name, as that program does."""
-    return config.auto_download or ("allow" if config.server_pool.num_servers is not None else "off")
 
 
 def _check_keys(keys: list[str], report: ProblemReport) -> None:
@@ -393,7 +228,7 @@ def _normal_model(id: str, model: ModelConfig, config: Config, report: ProblemRe
     path = f"models.{id}"
     model = structs.replace(model, argv=split_command(model.cmd, windows=windows))
     _check_model(path, id, model, report)
-    model = normal_engine(path, model, report)
+    model = _normal_engine(path, model, report)
     limit, compat = model.concurrency_limit, model.compat
     if id == COMFYUI:
         limit, compat = max(limit, COMFYUI_LIMIT), Compat(ignore_websockets=True)
@@ -440,6 +275,140 @@ def _portless(path: str, report: ProblemReport) -> str:
     return f"{what} whose cmd uses ${{PORT}}; write where the server listens"
 
 
+def _normal_engine(path: str, model: ModelConfig, report: ProblemReport) -> ModelConfig:
+    """The model with these keys as the program uses them. ``argv`` is known; its workers are then also in ``rpc``."""
+    engine, cards = model.engine.strip(), model.cards
+    if not engine and not cards and not model.rpc:
+        return model
+    if model.argv and not stands_for_engine(model.argv):
+        key = "engine" if engine else "gpu" if cards else "rpc"
+        report.error(
+            f"{path}.{key}",
+            f"is for a cmd that begins with {NAMES[0]}, which the program's own engine takes the place of; this one "
+            f"begins with '{model.argv[0]}'. Write {NAMES[0]} there, or remove {key}",
+        )
+    if cards and (flag := next((word for word in model.argv if word in DEVICE_FLAGS), None)):
+        report.error(f"{path}.gpu", f"is there, and cmd has {flag}; name the graphics cards in one place")
+    return structs.replace(model, engine=engine or AUTO, gpu=list(cards), rpc=_workers(path, model, report))
+
+
+def _workers(path: str, model: ModelConfig, report: ProblemReport) -> list[str]:
+    workers: dict[str, None] = {}
+    for n, text in enumerate(model.rpc):
+        try:
+            workers[endpoint_of(text)] = None
+        except UsageError as error:
+            report.error(f"{path}.rpc[{n}]", str(error))
+    if len(workers) > MAX_WORKERS:
+        report.error(f"{path}.rpc", f"names {len(workers)} workers; llama.cpp takes {MAX_WORKERS} at most")
+    try:
+        named = list(workers_named(model.argv[1:]))
+    except UsageError as error:
+        report.error(f"{path}.cmd", str(error))
+        return list(workers)
+    if named and model.rpc and named != list(workers):
+        report.error(f"{path}.rpc", f"differs from the workers in cmd ({', '.join(named)}); name them in one place")
+    return list(workers) or named
+
+
+def _normal_routing(config: Config, names: NameTable, report: ProblemReport) -> Routing:
+    """``routing`` with one policy that is checked against the models; the policy that is not in use stays as it is."""
+    router, at = _one_place(config, report)
+    settings = router.settings
+    if router.use == "matrix":
+        if settings.matrix is None:
+            report.error("routing.router.use", f"is matrix, and there is no {SETTINGS}.matrix; add it, or use group")
+        else:
+            _check_matrix(settings.matrix, names, report, at)
+    else:
+        settings = structs.replace(settings, groups=_normal_groups(settings.groups, names, report, at))
+    fifo = structs.replace(config.routing.scheduler.settings.fifo, priority=_normal_priority(config, names, report))
+    queue = structs.replace(config.routing.scheduler.settings, fifo=fifo)
+    return Routing(
+        router=structs.replace(router, settings=settings),
+        scheduler=structs.replace(config.routing.scheduler, settings=queue),
+    )
+
+
+def _one_place(config: Config, report: ProblemReport) -> tuple[RouterConfig, str]:
+    """The router settings wherever the file has them, and the path under which it has them ('' for the old place)."""
+    router = config.routing.router
+    old = [key for key, told in (("groups", config.groups), ("matrix", config.matrix is not None)) if told]
+    new = [
+        f"routing.router.{key}"
+        for key, told in (
+            ("use", report.places.given("routing.router.use")),
+            ("settings.groups", router.settings.groups),
+            ("settings.matrix", router.settings.matrix is not None),
+        )
+        if told
+    ]
+    if not old:
+        return router, f"{SETTINGS}."
+    if len(old) == 2:
+        report.error("matrix", "a configuration has groups or a matrix, not both; remove one of them")
+    if new:
+        report.error(old[0], f"there is also {new[0]}; move '{old[0]}' into {SETTINGS} and remove the old key")
+        return router, f"{SETTINGS}."
+    settings = structs.replace(router.settings, groups=config.groups or {}, matrix=config.matrix)
+    return RouterConfig(use="matrix" if config.matrix is not None else "group", settings=settings), ""
+
+
+def _check_matrix(matrix: MatrixConfig, names: NameTable, report: ProblemReport, at: str) -> None:
+    for error in check_matrix(matrix, names.models):
+        report.error(f"{at}matrix.{error.path}", error.message)
+
+
+def _normal_groups(groups: Mapping[str, Group], names: NameTable, report: ProblemReport, at: str) -> dict[str, Group]:
+    """Groups whose members exist and are in one group only, and the group of the rest."""
+    home: dict[str, str] = {}
+    for name, group in groups.items():
+        if name == GROUP_OF_THE_REST:
+            continue
+        for n, member in enumerate(group.members):
+            path = f"{at}groups.{name}.members[{n}]"
+            if (other := home.get(member)) is not None:
+                where = "twice in this group" if other == name else f"also in the group '{other}'"
+                report.error(path, f"'{member}' is {where}; a model is in one group, once")
+            home.setdefault(member, name)
+            if member not in names.models:
+                report.error(path, _no_member(member, names))
+    rest = Group(members=sorted(id for id in names.models if id not in home))
+    told = groups.get(GROUP_OF_THE_REST)
+    if told is not None and (sorted(told.members), told.swap, told.exclusive, told.persistent) != (
+        rest.members,
+        rest.swap,
+        rest.exclusive,
+        rest.persistent,
+    ):
+        path = f"{at}groups.{GROUP_OF_THE_REST}"
+        report.warn(path, "is made by the program for models in no other group; what the file says there is ignored")
+    return {**{name: group for name, group in groups.items() if name != GROUP_OF_THE_REST}, GROUP_OF_THE_REST: rest}
+
+
+def _no_member(member: str, names: NameTable) -> str:
+    if (id := names.aliases.get(member)) is not None:
+        return f"'{member}' is an alias; groups take ids: write '{id}'"
+    return f"there is no model '{member}'{did_you_mean(member, names.models)}"
+
+
+def _normal_priority(config: Config, names: NameTable, report: ProblemReport) -> dict[str, int]:
+    """By id. What is said under an id wins over what is said under an alias."""
+    told = config.routing.scheduler.settings.fifo.priority
+    by_id = {name: priority for name, priority in told.items() if name in names.models}
+    for name, priority in told.items():
+        if name in names.models:
+            continue
+        if (id := names.local(name)) is None:
+            report.error(f"{PRIORITY}.{name}", f"there is no model '{name}'{did_you_mean(name, names.models)}")
+        elif id in by_id:
+            report.warn(f"{PRIORITY}.{name}", f"'{name}' is an alias of '{id}', which has a priority already; ignored")
+        else:
+            report.warn(f"{PRIORITY}.{name}", f"'{name}' is an alias; taken as the priority of '{id}'")
+            by_id[id] = priority
+    return by_id
+
+
 def _normal_preload(config: Config, names: NameTable, report: ProblemReport) -> list[str]:
     ids: list[str] = []
     for n, told in enumerate(config.hooks.on_startup.preload):
@@ -457,5 +426,27 @@ def _check_spillover(config: Config, names: NameTable, report: ProblemReport) ->
     for id, selector in config.selectors.items():
         if selector.strategy == "spillover":
             ids = [real for target in selector.targets if (real := names.local(target)) is not None]
-            if why := why_not_together(config, ids):
+            if why := _why_not_together(config, ids):
                 report.error(f"selectors.{id}.targets", f"cannot be loaded side by side: {why}")
+
+
+def _why_not_together(config: Config, ids: list[str]) -> str | None:
+    """Why these models (ids) can not all be loaded at once, None when they can. ``config`` is normalised."""
+    if len(ids) < 2:
+        return None
+    router = config.routing.router
+    if router.use == "matrix":
+        if router.settings.matrix is None:
+            return None
+        choice = Matrix(router.settings.matrix, config.models).solve(ids[0], ids[1:])
+        return "no set of the matrix holds all of them; add one" if choice.evict else None
+    groups = router.settings.groups
+    group_of = {member: name for name, group in groups.items() for member in group.members}
+    homes = {group_of.get(id, GROUP_OF_THE_REST) for id in ids}
+    if len(homes) > 1:
+        return f"they are in different groups ({', '.join(sorted(homes))}); put them into one group with 'swap: false'"
+    home = homes.pop()
+    if groups[home].swap:
+        what = "they are in no group" if home == GROUP_OF_THE_REST else f"their group '{home}' swaps"
+        return f"{what}; put them into one group with 'swap: false'"
+    return None

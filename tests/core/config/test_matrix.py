@@ -11,19 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.config.matrix import (
+from appliance.core.config.matrix import MAX_CHAIN, MAX_HEIGHT, Eviction, Matrix, MatrixError, check_matrix
+from appliance.core.config.matrix_expression import (
     MAX_BRACKETS,
-    MAX_CHAIN,
-    MAX_HEIGHT,
     AllOf,
     AnyOf,
-    Eviction,
     Expression,
-    Matrix,
-    MatrixError,
     Name,
     SetReference,
-    check_matrix,
     parse_expression,
 )
 from appliance.core.config.types import MatrixConfig
