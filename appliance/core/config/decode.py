@@ -33,6 +33,7 @@ from appliance.core.config.nodes import (
     SequenceNode,
     is_null,
 )
+from appliance.core.config.scalars import typed
 from appliance.core.config.types import Config
 from appliance.core.words import did_you_mean, fold, near
 
@@ -124,7 +125,7 @@ class _Walk:
                     return {}
                 if isinstance(node, MappingNode):
                     return self.struct(info, node, path, pattern)
-                return self._refuse(path, f"must be a mapping with keys of its own, and is {_told(node)}")
+                return self._refuse(path, f"must be a mapping with keys of its own, and is {_described(node)}")
             case mi.DictType(value_type=item):
                 return self._dict(item, node, path, pattern)
             case mi.ListType(item_type=item):
@@ -134,13 +135,13 @@ class _Walk:
             case simple:
                 if isinstance(node, ScalarNode):
                     return self._scalar(simple, node, path)
-                return self._refuse(path, f"must be {_named(simple)}, and is {_told(node)}")
+                return self._refuse(path, f"must be {_named(simple)}, and is {_described(node)}")
 
     def _dict(self, item: mi.Type, node: Node, path: str, pattern: str) -> object | UnsetType:
         if is_null(node):
             return {}
         if not isinstance(node, MappingNode):
-            return self._refuse(path, f"must be a mapping of names to values, and is {_told(node)}")
+            return self._refuse(path, f"must be a mapping of names to values, and is {_described(node)}")
         values: dict[str, object] = {}
         for entry in node.entries:
             name = entry.key.text
@@ -193,7 +194,7 @@ class _Walk:
             return node.text in TRUE
         quoted = node.text in ("true", "false")
         advice = f"; drop the quotes: {node.text}" if quoted and node.quoted else ""
-        return self._refuse(path, f"must be true or false, and is {_told(node)}{advice}")
+        return self._refuse(path, f"must be true or false, and is {_described(node)}{advice}")
 
     def _int(self, node: ScalarNode, path: str, least: float | None) -> int | UnsetType:
         number = 0 if node.value is None else node.value
@@ -202,8 +203,8 @@ class _Walk:
                 self.report.warn(path, f"must be a whole number; {node.text} is read as {int(number)}")
             number = int(number)
         if isinstance(number, bool) or not isinstance(number, int):
-            advice = f"; drop the quotes: {node.text}" if node.quoted and _numeric(node.text) else ""
-            return self._refuse(path, f"must be a whole number, and is {_told(node)}{advice}")
+            advice = f"; drop the quotes: {node.text}" if node.quoted and type(typed(node.text)) is int else ""
+            return self._refuse(path, f"must be a whole number, and is {_described(node)}{advice}")
         if not -INT64 <= number < INT64:
             return self._refuse(path, f"{number} is too large")
         if least is not None and number < least:
@@ -251,14 +252,6 @@ def _within_json(value: str | int | float | bool | None) -> str | int | float | 
     return value
 
 
-def _numeric(text: str) -> bool:
-    try:
-        int(text, 0)
-    except ValueError:
-        return text.strip().lstrip("+-").isdecimal()
-    return True
-
-
 def _named(kind: mi.Type) -> str:
     match kind:
         case mi.IntType():
@@ -273,7 +266,7 @@ def _named(kind: mi.Type) -> str:
             return "text"
 
 
-def _told(node: Node) -> str:
+def _described(node: Node) -> str:
     match node:
         case SequenceNode():
             return "a list"

@@ -65,7 +65,7 @@ class _Substitution:
         self._text = text
         self._lines = LineIndex(file, text)
         self._env = env
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._filler = next(chr(code) for code in _FILLERS if chr(code) not in text)
 
     # The text is not YAML before its macros are replaced: braces begin a mapping. So the places are found in a text of
@@ -152,8 +152,8 @@ class _Substitution:
                 self._report(macro[1], f"the value of environment variable {macro[1]} {why} here; {cure}", macro)
 
     def _report(self, name: str, message: str, macro: re.Match[str]) -> None:
-        if name not in self._told:
-            self._told.add(name)
+        if name not in self._reported:
+            self._reported.add(name)
             self.problems.append(Problem(message=message, at=self._lines.at(macro.start())))
 
     def _odd_names(self) -> None:

@@ -7,7 +7,7 @@ file.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from appliance.core.config.decode import decode
 from appliance.core.config.macros import expand
@@ -55,7 +55,13 @@ def load(
         elif any(problem.level == "error" for problem in found):
             readable = False
     config, stages, given = _mean(documents, windows, ports) if readable else (None, [], NO_PORTS)
-    ordered = sorted(_causes([files, *stages]), key=_order([source.file for source in sources]))
+    order = {source.file: number for number, source in enumerate(sources)}
+
+    def place(problem: Problem) -> tuple[int, int, int]:
+        at = problem.at
+        return (order[at.file], at.line, at.column) if at else (len(order), 0, 0)
+
+    ordered = sorted(_causes([files, *stages]), key=place)
     failed = any(problem.level == "error" for problem in ordered)
     return Loaded(None if failed else config, tuple(ordered), given)
 
@@ -88,8 +94,11 @@ def _mean(
     return config, [*stages, decoded.problems, found], given
 
 
+# One mistake can show in several stages: a macro that does not exist leaves text where a number is expected. The first
+# stage knows the cause, so later stages' problems of the same path are dropped. All problems of one stage are kept, and
+# an error is kept behind a warning, because the warning is not its cause.
 def _causes(stages: Sequence[Sequence[Problem]]) -> list[Problem]:
-    """Drop what only follows from what an earlier stage said of the same value, but no error behind a warning."""
+    """Drop problems that only follow from an earlier stage's problem of the same value."""
     kept: list[Problem] = []
     paths: dict[str, str] = {}
     places: set[Position] = set()
@@ -106,16 +115,6 @@ def _causes(stages: Sequence[Sequence[Problem]]) -> list[Problem]:
             elif problem.level == "error" and problem.at is not None:
                 places.add(problem.at)  # of a variable that is not set, only the place is known
     return kept
-
-
-def _order(files: Sequence[str]) -> Callable[[Problem], tuple[int, int, int]]:
-    def place(problem: Problem) -> tuple[int, int, int]:
-        if problem.at is None:
-            return (len(files) + 1, 0, 0)
-        index = files.index(problem.at.file) if problem.at.file in files else len(files)
-        return (index, problem.at.line, problem.at.column)
-
-    return place
 
 
 def merge(documents: Sequence[MappingNode]) -> tuple[MappingNode, list[Problem]]:

@@ -3,8 +3,7 @@
 Every text value is expanded, keys only below ``filters.setParamsByID``. Each node keeps the place of its own text.
 
 The macros at a place are an ordered list: MODEL_ID (inside a model), the global macros, the model's own; one that has
-the name of a global one stands in its place. Text is walked once, from the last macro to the first, so a macro can use
-those before it.
+the name of a global one stands in its place. A macro can use those before it.
 """
 
 from __future__ import annotations
@@ -59,6 +58,9 @@ class Scope(Struct, frozen=True):
         macros = {"MODEL_ID": model, **self.macros, **own.macros}
         return Scope(macros, (self.broken - macros.keys()) | own.broken)
 
+    # Text is walked once, from the last macro to the first, as in llama-swap. A macro can only use macros before it, so
+    # the walk still meets those that it brings. Expanding until nothing changes would also find macros declared later,
+    # and would not end for two macros that use each other. What the walk leaves is a mistake; `why_left` explains it.
     def expanded(self, text: str) -> Scalars:
         """Return the expanded text; a text that is one macro and nothing else takes its type. Raises `TooLong`."""
         for name, value in reversed(self.macros.items()):

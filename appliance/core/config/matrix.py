@@ -94,7 +94,7 @@ class Matrix:
         )
         best_kept, best_set, best = -1, None, 0
         for name, root in self._sets.items():
-            if bit & root.support and (best_set is None or question.most(root, bit) > best_kept):
+            if bit & root.support and (best_set is None or question.upper_bound(root, bit) > best_kept):
                 kept, alternative = question.best(root, bit)
                 if kept > best_kept:
                     best_kept, best_set, best = kept, name, alternative

@@ -42,7 +42,8 @@ def _of(kind: mi.Type, parts: dict[str, Schema]) -> Schema:
     """The schema of one type; structs go to ``parts`` and are referred to."""
     match kind:
         case mi.Metadata(type=inner):
-            return {**_of(inner, parts), **_notes(kind)}
+            notes = cast("Schema | None", kind.extra_json_schema)  # pyright: ignore[reportUnknownMemberType]  a bare dict
+            return {**_of(inner, parts), **(notes or {})}
         case mi.StructType(cls=cls):
             if cls.__name__ not in parts:
                 parts[cls.__name__] = {}  # taken, so that a type within itself would end here
@@ -70,7 +71,7 @@ def _of(kind: mi.Type, parts: dict[str, Schema]) -> Schema:
         case mi.CustomType():
             return {}
         case _:
-            raise TypeError(f"the schema has a type that cannot be told: {kind}")
+            raise TypeError(f"the schema has a type that JSON schema has no words for: {kind}")
 
 
 def _object(info: mi.StructType, parts: dict[str, Schema]) -> Schema:
@@ -83,24 +84,18 @@ def _object(info: mi.StructType, parts: dict[str, Schema]) -> Schema:
     return {"type": "object", "properties": properties, "additionalProperties": False}
 
 
-def _notes(kind: mi.Metadata) -> Schema:
-    # msgspec declares it as a bare dict
-    return cast("Schema | None", kind.extra_json_schema) or {}  # pyright: ignore[reportUnknownMemberType]
-
-
-def _or_null(told: Schema) -> Schema:
+def _or_null(of_value: Schema) -> Schema:
     """A key without a value has its default."""
-    rule = {word: value for word, value in told.items() if word != "description"}
+    rule = {word: value for word, value in of_value.items() if word != "description"}
     if not rule:
-        return told
-    notes = {word: value for word, value in told.items() if word == "description"}
+        return of_value
+    notes = {word: value for word, value in of_value.items() if word == "description"}
     return {**notes, "anyOf": [rule, {"type": "null"}]}
 
 
 def _default(field: mi.Field) -> Schema:
-    if field.default_factory is not msgspec.NODEFAULT:
-        return {"default": msgspec.to_builtins(field.default_factory())}
-    return {} if field.default is msgspec.NODEFAULT else {"default": field.default}
+    value = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
+    return {} if value is msgspec.NODEFAULT else {"default": msgspec.to_builtins(value)}
 
 
 class _Dumper(yaml.SafeDumper):
@@ -124,7 +119,7 @@ def yaml_text(tree: object) -> str:
 
 
 def shown(config: Config) -> dict[str, object]:
-    """A normalised configuration under llama-swap's key names, every value told; reading it again gives the same one.
+    """A normalised configuration under llama-swap's key names, with all values; reading it again gives the same one.
 
     Every key is there, but for those that have no value and those that `normalise` moved elsewhere.
     """

@@ -23,7 +23,7 @@ from msgspec import UNSET, structs
 
 from appliance.core.config.additions import ServerPool
 from appliance.core.config.matrix import Matrix, check_matrix
-from appliance.core.config.names import NameTable, normal_aliases, normal_peers, normal_profiles, normal_selectors
+from appliance.core.config.names import NameTable, check_peers, check_selectors, normal_aliases, normal_profiles
 from appliance.core.config.nodes import PathPlaces, Problem, ProblemReport
 from appliance.core.config.scalars import (
     MAX_PATTERN,
@@ -34,11 +34,11 @@ from appliance.core.config.scalars import (
     why_no_base_url,
 )
 from appliance.core.config.types import (
-    GROUP_OF_THE_REST,
+    DEFAULT_GROUP,
     Compat,
     Config,
     Group,
-    Hooks,
+    HooksConfig,
     MatrixConfig,
     ModelConfig,
     OnStartup,
@@ -79,15 +79,15 @@ def normalise(config: Config, places: PathPlaces, windows: bool) -> tuple[Config
     models = {id: _normal_model(id, model, config, report, windows) for id, model in models.items()}
     config = structs.replace(config, models=models, macros={})
     names = NameTable(config)
+    check_peers(config, names, report)
+    check_selectors(config, names, report)
     routing = _normal_routing(config, names, report)
     config = structs.replace(
         config,
         groups=None,
         matrix=None,
         routing=routing,
-        hooks=Hooks(on_startup=OnStartup(preload=_normal_preload(config, names, report))),
-        peers=normal_peers(config, names, report),
-        selectors=normal_selectors(config, names, report),
+        hooks=HooksConfig(on_startup=OnStartup(preload=_normal_preload(config, names, report))),
         profiles=normal_profiles(config, names, report),
     )
     if not any(problem.level == "error" for problem in report.problems):
@@ -270,8 +270,8 @@ def _check_model(path: str, id: str, model: ModelConfig, report: ProblemReport) 
 
 
 def _portless(path: str, report: ProblemReport) -> str:
-    told = report.places.given(f"{path}.proxy")
-    what = "uses ${PORT}, which only a model has" if told else "is absent, and its default is only for a model"
+    is_given = report.places.given(f"{path}.proxy")
+    what = "uses ${PORT}, which only a model has" if is_given else "is absent, and its default is only for a model"
     return f"{what} whose cmd uses ${{PORT}}; write where the server listens"
 
 
@@ -333,15 +333,15 @@ def _normal_routing(config: Config, names: NameTable, report: ProblemReport) -> 
 def _one_place(config: Config, report: ProblemReport) -> tuple[RouterConfig, str]:
     """The router settings wherever the file has them, and the path under which it has them ('' for the old place)."""
     router = config.routing.router
-    old = [key for key, told in (("groups", config.groups), ("matrix", config.matrix is not None)) if told]
+    old = [key for key, is_used in (("groups", config.groups), ("matrix", config.matrix is not None)) if is_used]
     new = [
         f"routing.router.{key}"
-        for key, told in (
+        for key, is_used in (
             ("use", report.places.given("routing.router.use")),
             ("settings.groups", router.settings.groups),
             ("settings.matrix", router.settings.matrix is not None),
         )
-        if told
+        if is_used
     ]
     if not old:
         return router, f"{SETTINGS}."
@@ -363,7 +363,7 @@ def _normal_groups(groups: Mapping[str, Group], names: NameTable, report: Proble
     """Groups whose members exist and are in one group only, and the group of the rest."""
     home: dict[str, str] = {}
     for name, group in groups.items():
-        if name == GROUP_OF_THE_REST:
+        if name == DEFAULT_GROUP:
             continue
         for n, member in enumerate(group.members):
             path = f"{at}groups.{name}.members[{n}]"
@@ -374,16 +374,11 @@ def _normal_groups(groups: Mapping[str, Group], names: NameTable, report: Proble
             if member not in names.models:
                 report.error(path, _no_member(member, names))
     rest = Group(members=sorted(id for id in names.models if id not in home))
-    told = groups.get(GROUP_OF_THE_REST)
-    if told is not None and (sorted(told.members), told.swap, told.exclusive, told.persistent) != (
-        rest.members,
-        rest.swap,
-        rest.exclusive,
-        rest.persistent,
-    ):
-        path = f"{at}groups.{GROUP_OF_THE_REST}"
+    given = groups.get(DEFAULT_GROUP)
+    if given is not None and structs.replace(given, members=sorted(given.members)) != rest:
+        path = f"{at}groups.{DEFAULT_GROUP}"
         report.warn(path, "is made by the program for models in no other group; what the file says there is ignored")
-    return {**{name: group for name, group in groups.items() if name != GROUP_OF_THE_REST}, GROUP_OF_THE_REST: rest}
+    return {**{name: group for name, group in groups.items() if name != DEFAULT_GROUP}, DEFAULT_GROUP: rest}
 
 
 def _no_member(member: str, names: NameTable) -> str:
@@ -394,9 +389,9 @@ def _no_member(member: str, names: NameTable) -> str:
 
 def _normal_priority(config: Config, names: NameTable, report: ProblemReport) -> dict[str, int]:
     """By id. What is said under an id wins over what is said under an alias."""
-    told = config.routing.scheduler.settings.fifo.priority
-    by_id = {name: priority for name, priority in told.items() if name in names.models}
-    for name, priority in told.items():
+    given = config.routing.scheduler.settings.fifo.priority
+    by_id = {name: priority for name, priority in given.items() if name in names.models}
+    for name, priority in given.items():
         if name in names.models:
             continue
         if (id := names.local(name)) is None:
@@ -411,9 +406,9 @@ def _normal_priority(config: Config, names: NameTable, report: ProblemReport) ->
 
 def _normal_preload(config: Config, names: NameTable, report: ProblemReport) -> list[str]:
     ids: list[str] = []
-    for n, told in enumerate(config.hooks.on_startup.preload):
+    for n, entry in enumerate(config.hooks.on_startup.preload):
         path = f"hooks.on_startup.preload[{n}]"
-        name = told.strip()
+        name = entry.strip()
         if (id := names.local(name)) is not None:
             ids.append(id)
         elif name:
@@ -442,11 +437,11 @@ def _why_not_together(config: Config, ids: list[str]) -> str | None:
         return "no set of the matrix holds all of them; add one" if choice.evict else None
     groups = router.settings.groups
     group_of = {member: name for name, group in groups.items() for member in group.members}
-    homes = {group_of.get(id, GROUP_OF_THE_REST) for id in ids}
+    homes = {group_of.get(id, DEFAULT_GROUP) for id in ids}
     if len(homes) > 1:
         return f"they are in different groups ({', '.join(sorted(homes))}); put them into one group with 'swap: false'"
     home = homes.pop()
     if groups[home].swap:
-        what = "they are in no group" if home == GROUP_OF_THE_REST else f"their group '{home}' swaps"
+        what = "they are in no group" if home == DEFAULT_GROUP else f"their group '{home}' swaps"
         return f"{what}; put them into one group with 'swap: false'"
     return None
