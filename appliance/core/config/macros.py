@@ -9,7 +9,7 @@ the name of a global one stands in its place. A macro can use those before it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import takewhile
 from typing import Literal
 from urllib.parse import urlsplit
@@ -50,7 +50,7 @@ class TooLong(Exception):
 class Scope(Struct, frozen=True):
     """The macros that hold at one place. ``broken``: declared, but not usable, and already reported."""
 
-    macros: Mapping[str, Scalars] = {}
+    macros: dict[str, Scalars] = {}
     broken: frozenset[str] = frozenset()
 
     def of_model(self, model: str, own: Scope) -> Scope:
