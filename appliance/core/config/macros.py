@@ -60,7 +60,8 @@ class Scope(Struct, frozen=True):
 
     # Text is walked once, from the last macro to the first, as in llama-swap. A macro can only use macros before it, so
     # the walk still meets those that it brings. Expanding until nothing changes would also find macros declared later,
-    # and would not end for two macros that use each other. A macro that is left over is a mistake; `why_left` explains it.
+    # and would not end for two macros that use each other. A macro that is left over is a mistake, which `why_left`
+    # explains.
     def expanded(self, text: str) -> Scalars:
         """Return the expanded text; a text that is one macro and nothing else takes its type. Raises `TooLong`."""
         for name, value in reversed(self.macros.items()):
