@@ -53,6 +53,7 @@ from appliance.http.way.visit import Visit
 from appliance.traffic.request import Headers, Request, Sink, send_whole
 from appliance.traffic.traffic import Traffic
 from appliance.trio_parts import every
+from appliance.wire import ListedModel
 
 T = TypeVar("T")
 Work = Callable[[bytes, Tell | None], Awaitable[Result]]
@@ -121,8 +122,7 @@ class Offer:
 
     async def _list_models(self, arguments: bytes, tell: Tell | None) -> Result:
         _read(arguments, Nothing)
-        entries = msgspec.convert(list_models(self._view)["data"], list[dict[str, object]])
-        return json_result({"models": [_shown(entry) for entry in entries]})
+        return json_result({"models": [_shown(entry) for entry in list_models(self._view).data]})
 
     async def _chat(self, arguments: bytes, tell: Tell | None) -> Result:
         return await chat(self._inward, _read(arguments, Chat), tell)
@@ -149,11 +149,10 @@ def _read(arguments: bytes, kind: type[T]) -> T:
     return msgspec.json.decode(arguments, type=kind)
 
 
-def _shown(entry: Mapping[str, object]) -> dict[str, object]:
+def _shown(entry: ListedModel) -> dict[str, object]:
     """Describe a model to somebody who chooses one; without its command line."""
-    status = msgspec.convert(entry.get("status", {}), dict[str, object])
-    found = {key: entry[key] for key in _TOLD_OF_A_MODEL if entry.get(key)}
-    return found | {"status": status.get("value", "unloaded")}
+    told = {name: getattr(entry, name) for name in _TOLD_OF_A_MODEL}
+    return {**{name: value for name, value in told.items() if value}, "status": entry.status.value}
 
 
 MAX_AT_ONCE = 64
