@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 from msgspec import Raw, Struct, structs
 
+from appliance.core.openai import tool_call
 from appliance.core.parts import decoded
 from appliance.core.runs.chat import ChatEvents
 from appliance.core.runs.messages import CallDelta, ReasoningDelta, TextDelta, TurnFailed
@@ -225,12 +226,7 @@ class Answer:
     def so_far(self) -> Message:
         """The message as it is now, still under way."""
         calls = tuple(
-            Raw(
-                msgspec.json.encode(
-                    {"id": c.id, "type": "function", "function": {"name": c.name, "arguments": c.arguments}}
-                )
-            )
-            for _, c in sorted(self._calls.items())
+            Raw(msgspec.json.encode(tool_call(c.id, c.name, c.arguments))) for _, c in sorted(self._calls.items())
         )
         return structs.replace(
             self._message, content="".join(self._text), reasoning="".join(self._thoughts), tool_calls=calls

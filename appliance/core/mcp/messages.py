@@ -11,8 +11,9 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
+from appliance.core.openai import NO_PARAMETERS
 from appliance.core.parts import UNREADABLE, decoded
-from appliance.core.tools.specs import NO_PARAMETERS, ToolOutcome, ToolSpec
+from appliance.core.tools.specs import ToolOutcome, ToolSpec
 
 MAX_LINE = 8 << 20
 """Bytes of one message; a longer one is dropped, as llama-server does."""

@@ -19,8 +19,9 @@ from datetime import datetime, tzinfo
 from itertools import groupby
 
 import msgspec
-from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec import Raw, Struct
 
+from appliance.core.openai import ChatMessage, FunctionDefinition, ToolDefinition, tool_call
 from appliance.core.parts import UNREADABLE
 from appliance.core.runs.bios import MARK, BiosContext, bios_of
 from appliance.core.runs.messages import AskClient, Call, CallDelta, RunCommand, RunTools, Task, Tool, Usage
@@ -130,46 +131,6 @@ def _may_open(text: str, start: int) -> bool:
     return len(line) - len(mark) <= _INDENT and MARK.startswith(mark)
 
 
-class _System(Struct):
-    content: str
-    role: str = "system"
-
-
-class _CallFunction(Struct):
-    name: str
-    arguments: str
-
-
-class _CallMade(Struct):
-    id: str
-    function: _CallFunction
-    type: str = "function"
-
-
-class _Assistant(Struct):
-    content: str
-    tool_calls: list[_CallMade]
-    reasoning_content: str | UnsetType = UNSET
-    role: str = "assistant"
-
-
-class _Result(Struct):
-    tool_call_id: str
-    content: str
-    role: str = "tool"
-
-
-class _Function(Struct):
-    name: str
-    description: str
-    parameters: Raw
-
-
-class _Tool(Struct):
-    function: _Function
-    type: str = "function"
-
-
 class Prompt:
     """The conversation of one run as it grows."""
 
@@ -180,8 +141,7 @@ class Prompt:
         self._bios = bios_of(task.bios)
         self._messages = list(task.messages)
         self._tools = [
-            _Tool(_Function(name=tool.name, description=tool.description, parameters=tool.parameters))
-            for tool in task.tools
+            ToolDefinition(FunctionDefinition(tool.name, tool.description, tool.parameters)) for tool in task.tools
         ]
 
     def body(self, now: float, iterations_left: int) -> bytes:
@@ -189,7 +149,7 @@ class Prompt:
         task = self._task
         messages: list[object] = [*self._messages]
         if self._bios is not None:
-            messages.insert(0, _System(self._bios(self._context(now, iterations_left))))
+            messages.insert(0, ChatMessage(role="system", content=self._bios(self._context(now, iterations_left))))
         body: dict[str, object] = {"stream_options": {"include_usage": True}, **self._params()}
         body |= {"model": task.model, "messages": messages, "stream": True}
         if self._tools:
@@ -198,9 +158,9 @@ class Prompt:
 
     def answered(self, text: str, reasoning: str, calls: Sequence[Call], results: Mapping[str, str]) -> None:
         """Add the turn that made ``calls``, and their results: each call is answered."""
-        made = [_CallMade(call.id, _CallFunction(call.name, call.arguments)) for call in calls]
-        assistant = _Assistant(text, made, reasoning or UNSET)
-        answers = [_Result(call.id, results[call.id]) for call in calls]
+        made = [tool_call(call.id, call.name, call.arguments) for call in calls]
+        assistant = ChatMessage(role="assistant", content=text, reasoning_content=reasoning or None, tool_calls=made)
+        answers = [ChatMessage(role="tool", tool_call_id=call.id, content=results[call.id]) for call in calls]
         self._messages += [Raw(msgspec.json.encode(message)) for message in (assistant, *answers)]
 
     def _params(self) -> dict[str, Raw]:

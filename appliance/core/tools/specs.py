@@ -16,9 +16,6 @@ from appliance.core.tools.places import BadTarget, parse_target
 from appliance.core.tools.texts import MAX_OUTPUT, Edit
 from appliance.errors import ApplianceError, BadRequest, UsageError
 
-NO_PARAMETERS = Raw(b'{"type":"object","properties":{}}')
-"""The schema of a tool that takes no arguments."""
-
 
 class ToolSpec(Struct, frozen=True, kw_only=True):
     """One tool as it is offered. ``parameters`` is the JSON schema of its arguments, an object."""

@@ -41,29 +41,16 @@ from msgspec import Meta, Raw
 from appliance.agents.record import Limits
 from appliance.core.bodies.head import check_json
 from appliance.core.config.additions import RunsConfig
+from appliance.core.openai import FunctionDefinition, ToolDefinition
 from appliance.core.runs.bios import BIOS_FACTS, unknown_fact
 from appliance.core.runs.messages import MAX_ITERATIONS, Task, Tool
 from appliance.core.tools.schema_check import schema_problem
-from appliance.core.tools.specs import NO_PARAMETERS
 from appliance.core.words import meant_or_all
 
 OWNED = ("messages", "tools", "stream", "model", "parallel_tool_calls")
 """Members that ``params`` must not hold: the run sets them itself."""
 MAX_DEFINITIONS = 1 << 20
 """Bytes of all definitions of one run: each is checked for being a schema."""
-
-
-class _Function(Struct):
-    name: str
-    description: str = ""
-    parameters: Raw = NO_PARAMETERS
-
-
-class _Definition(Struct):
-    """OpenAI's form; the bare function is also understood."""
-
-    function: _Function
-    type: str = "function"
 
 
 class _Timeouts(Struct, forbid_unknown_fields=True):
@@ -92,8 +79,8 @@ class RunRequest(Struct, frozen=True, kw_only=True):
 KEYS = RunRequest.__struct_fields__
 _decode = msgspec.json.Decoder(RunRequest).decode
 _decode_keys = msgspec.json.Decoder(dict[str, Raw]).decode
-_decode_definition = msgspec.json.Decoder(_Definition).decode
-_decode_function = msgspec.json.Decoder(_Function).decode
+_decode_definition = msgspec.json.Decoder(ToolDefinition).decode
+_decode_function = msgspec.json.Decoder(FunctionDefinition).decode
 _encode = msgspec.json.encode
 
 
@@ -183,7 +170,7 @@ def _tools(asked: RunRequest, toolbox: Toolbox) -> list[Tool]:
     return tools
 
 
-def _function(definition: dict[str, Raw], param: str) -> _Function:
+def _function(definition: dict[str, Raw], param: str) -> FunctionDefinition:
     raw = _encode(definition)
     try:
         function = _decode_definition(raw).function if "function" in definition else _decode_function(raw)
@@ -192,8 +179,6 @@ def _function(definition: dict[str, Raw], param: str) -> _Function:
         raise BadRequest(
             f"a definition in '{param}' cannot be used: {error}; it looks like {form}", param=param
         ) from None
-    if not function.name:
-        raise BadRequest(f"a definition in '{param}' has no name", param=param)
     if problem := schema_problem(bytes(function.parameters)):
         raise BadRequest(f"the parameters of '{function.name}' are not a schema: {problem}", param=param)
     return function
