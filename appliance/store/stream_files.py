@@ -37,6 +37,7 @@ import trio
 from msgspec import Struct
 
 from appliance.core.parts import decoded
+from appliance.trio_parts import WriteBehind
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
@@ -289,13 +290,8 @@ def _key(path: Path) -> int | None:
     return int(number) if ours else None
 
 
-BATCH = 0.05
-"""Seconds in which writes gather, from the first of them on. A crash may cost twice as much: the rest is for the thread
-that writes, while the next ones gather."""
 MAX_WAITING = 64 << 20
 """Bytes not yet written; there are only more when the disk stands still."""
-FLUSH = 3.0
-"""Seconds that the last writes get when the program ends."""
 RETRY = 10.0
 """Seconds between two looks whether a folder that could not be used can be now."""
 
@@ -310,15 +306,12 @@ class StreamFiles:
 
     def __init__(self, folder: Folder, retry: float = RETRY, max_waiting: int = MAX_WAITING) -> None:
         self.failed = False
-        self._retry = retry
         self._max_waiting = max_waiting
         self._folder = folder
         self.next_key = folder.next_key
         self._queue: deque[Callable[[], None]] = deque()
         self._waiting = 0  # bytes
-        self._wake = trio.Event()
-        self._since = 0.0  # when the first of what is queued came
-        self._turn = trio.CapacityLimiter(1)
+        self._behind = WriteBehind(retry=retry)
 
     def begin(self, about: About) -> int:
         """Begin a new file; return its handle for the other methods."""
@@ -340,31 +333,28 @@ class StreamFiles:
 
     async def write(self, found: Callable[[list[Stored]], None]) -> None:
         """Write as data comes, until cancelled. ``found`` gets streams of an earlier run that can be read only now."""
-        while True:
-            if self.failed:
-                await trio.sleep(self._retry)
-                await self._try_again(found)
-                continue
-            await self._wake.wait()
-            await trio.sleep_until(self._since + BATCH)
-            self._wake = trio.Event()
-            await trio.to_thread.run_sync(self._write_queued, limiter=self._turn)
 
-    async def _try_again(self, found: Callable[[list[Stored]], None]) -> None:
+        async def write() -> bool:
+            if self.failed:
+                return await self._try_again(found)
+            return await self._behind.in_turn(self._write_queued)
+
+        await self._behind.run(write)
+
+    async def _try_again(self, found: Callable[[list[Stored]], None]) -> bool:
         try:
-            stored = await trio.to_thread.run_sync(self._folder.load, limiter=self._turn)
+            stored = await self._behind.in_turn(self._folder.load)
         except OSError:
-            return
+            return False
         self.failed = False
         self.next_key = max(self.next_key, self._folder.next_key)
         log.info("streams are kept in '%s' again", self._folder.path)
         found(stored)
+        return True
 
     async def close(self) -> None:
-        """Write what is queued, for at most `FLUSH` seconds, and let another program have the folder."""
-        with trio.move_on_after(FLUSH, shield=True) as scope:
-            await trio.to_thread.run_sync(self._write_queued, limiter=self._turn, abandon_on_cancel=True)
-        if scope.cancelled_caught:
+        """Write what is queued, and let another program have the folder."""
+        if await self._behind.finish(self._write_queued) is None:
             log.warning("the last streams could not be written to '%s' in time", self._folder.path)
         else:
             self._folder.close()
@@ -372,12 +362,10 @@ class StreamFiles:
     def _do(self, step: Callable[[], None]) -> None:
         if not self.failed:
             self._queue.append(step)
-            if not self._wake.is_set():
-                self._since = trio.current_time()
-                self._wake.set()
+            self._behind.wake()
 
-    def _write_queued(self) -> None:
-        """Runs in the worker thread, one at a time; others only append to the queue meanwhile."""
+    def _write_queued(self) -> bool:
+        """Runs in the worker thread, one at a time; others only append to the queue meanwhile. False if it failed."""
         self._waiting = 0
         try:
             for _ in range(len(self._queue)):
@@ -389,13 +377,14 @@ class StreamFiles:
             pass  # the queue was given up meanwhile
         if self.failed:
             self._folder.abandon()
+        return not self.failed
 
     def fail(self, why: str) -> None:
         """Keep nothing on disk from now on."""
         if not self.failed:
             self.failed = True
             self._queue.clear()
-            self._wake.set()
+            self._behind.wake()
             log.warning("streams are kept in memory alone until '%s' can be used: %s", self._folder.path, why)
 
 
