@@ -2,8 +2,8 @@
 
 Globs follow llama-server's rule (b11434), in time linear in the name. ``*`` and ``?`` do not match a slash, ``**``
 does; ``[a-c]`` and ``[!a-c]`` are sets. Beyond that rule ``**/`` may stand for no folder at all, so that
-``src/**/*.c`` means ``src/a.c``, too, and a leading ``/`` for where the search began. A pattern is matched by following
-all of its positions at once, so that no pattern takes longer than its length times that of the name.
+``src/**/*.c`` means ``src/a.c``, too, and a leading ``/`` for where the search began. RE2 matches them, so that no
+pattern takes longer than its length times that of the name.
 
 Regular expressions (llama-server's grep_search, b11434) are translated for Python's `re` and ``grep -E``. They are
 matched against one line at a time. What cannot be said in the other notation is refused with its name.
@@ -12,116 +12,65 @@ matched against one line at a time. What cannot be said in the other notation is
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any, Protocol
 
 MAX_GLOB = 1000
 """Longest pattern in characters; the cost of a name grows with it."""
 
-_STAR, _ANY, _FOLDERS, _INSIDE = "*", "**", "**/", "/**/"
-"""``**/`` is two positions: before it, where it may stand for nothing, and `_INSIDE` the names of folders."""
+_GLOB_TOKEN = re.compile(
+    r"""
+      (?:^|(?<=/))\*\*/                                   # any folders, or none
+    | \*\*?
+    | \[ (?P<negated>[!^]?+) (?P<set>\]?+[^\]]*+) \]      # a set; a bracket that comes first is a member
+    | .
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_STARS = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
 
 
 class Glob:
     """One pattern for paths relative to where the search began. Raises ValueError for a pattern that is too long."""
 
     def __init__(self, pattern: str) -> None:
+        import re2  # 10 ms, and a server that only talks to tool runtimes searches nothing itself
+
         if len(pattern) > MAX_GLOB:
             raise ValueError(f"the pattern has {len(pattern)} characters; the most is {MAX_GLOB}")
         self._basename = "/" not in pattern
-        if not self._basename and not pattern.startswith((_FOLDERS, "/")):
-            pattern = f"{_FOLDERS}{pattern}"
-        pattern = pattern.removeprefix("/")
-        self._tokens = _tokens(pattern)
+        if not self._basename and not pattern.startswith(("**/", "/")):
+            pattern = f"**/{pattern}"
+        translated = _GLOB_TOKEN.sub(_in_re2, pattern.removeprefix("/"))
+        engine: Any = re2  # its types are not written down
+        self._pattern: _FullMatch = engine.compile(f"(?s){translated}")
 
     def matches(self, path: str) -> bool:
         """True if the last name of the path matches or, for a pattern with a slash, all of it."""
-        text = path.rpartition("/")[2] if self._basename else path
-        states = self._reached({0})
-        for char in text:
-            states = self._reached({after for state in states for after in self._after(state, char)})
-            if not states:
-                return False
-        return len(self._tokens) in states
-
-    def _after(self, state: int, char: str) -> tuple[int, ...]:
-        if state == len(self._tokens):
-            return ()
-        match self._tokens[state]:
-            case "**":
-                return (state,)
-            case "**/":
-                return ()
-            case "/**/":
-                return (state, state + 1) if char == "/" else (state,)
-            case "*":
-                return (state,) if char != "/" else ()
-            case token:
-                return (state + 1,) if _one(token, char) else ()
-
-    def _reached(self, states: set[int]) -> set[int]:
-        """Add the positions that follow if a star matches nothing."""
-        found = set(states)
-        for state in states:
-            at = state
-            while at < len(self._tokens) and self._tokens[at] in (_STAR, _ANY, _FOLDERS):
-                at += 1
-                found.add(at)
-                if self._tokens[at - 1] == _FOLDERS:
-                    at += 1
-                    found.add(at)
-        return found
+        return self._pattern.fullmatch(path.rpartition("/")[2] if self._basename else path) is not None
 
 
-def _tokens(pattern: str) -> list[str]:
-    """Split into stars, ``?``, sets with their brackets, and single characters, which are escaped."""
-    found: list[str] = []
-    at = 0
-    while at < len(pattern):
-        end = at + 1
-        if pattern.startswith(_FOLDERS, at) and pattern[at - 1 : at] in ("", "/"):
-            end = at + 3
-        elif pattern.startswith(_ANY, at):
-            end = at + 2
-        elif pattern[at] == "[" and (close := _end_of_set(pattern, at)) is not None:
-            end = close + 1
-        found.append(pattern[at:end])
-        if found[-1] == _FOLDERS:
-            found.append(_INSIDE)
-        at = end
-    return found
+class _FullMatch(Protocol):
+    def fullmatch(self, text: str, /) -> object: ...
 
 
-def _end_of_set(pattern: str, at: int) -> int | None:
-    first = at + 1
-    if pattern[first : first + 1] in ("!", "^"):
-        first += 1
-    if pattern[first : first + 1] == "]":
-        first += 1
-    end = pattern.find("]", first)
-    return None if end < 0 else end
+def _in_re2(token: re.Match[str]) -> str:
+    if token["set"] is None:
+        return _STARS[token[0]] if token[0] in _STARS else rf"\x{{{ord(token[0]):x}}}"
+    ranges = [(first, last or first) for first, last in _RANGE.findall(token["set"])]
+    if token["negated"]:
+        return f"[^/{_members(ranges)}]"
+    around = [half for first, last in ranges for half in ((first, min(last, ".")), (max(first, "0"), last))]
+    return f"[{_members(around)}]" if _members(around) else _NOTHING
 
 
-def _one(token: str, char: str) -> bool:
-    if token == "?":
-        return char != "/"
-    if len(token) == 1:
-        return token == char
-    return char != "/" and _in_set(token[1:-1], char)
+_RANGE = re.compile("(.)(?:-(.))?", re.DOTALL)
+_NOTHING = r"[^\x00-\x{10ffff}]"
 
 
-def _in_set(members: str, char: str) -> bool:
-    negated = members.startswith(("!", "^"))
-    members = members[1:] if negated else members
-    found = False
-    at = 0
-    while at < len(members):
-        if members[at + 1 : at + 2] == "-" and at + 2 < len(members):
-            found = found or members[at] <= char <= members[at + 2]
-            at += 3
-        else:
-            found = found or members[at] == char
-            at += 1
-    return found is not negated
+def _members(ranges: Iterable[tuple[str, str]]) -> str:
+    """Write ranges of a set. One that ends before it begins has no members."""
+    return "".join(rf"\x{{{ord(first):x}}}-\x{{{ord(last):x}}}" for first, last in ranges if first <= last)
 
 
 MAX_REGEX = 4000
