@@ -19,7 +19,7 @@ from appliance.core.bodies import sse
 from appliance.core.bodies.json_text import JSON, OBJECT, JsonObject
 from appliance.core.openai import ChatCompletion, Embeddings, error_text
 from appliance.core.parts import UNREADABLE, decoded
-from appliance.core.runs.inward import Asker, Reply
+from appliance.core.runs.inward import Asker, InwardReply
 from appliance.core.runs.slash import Family, Plan, family_of
 from appliance.errors import ApplianceError, PluginFailed
 from appliance.plugins import AskFailed, Event, Request, Response
@@ -94,7 +94,7 @@ class ChainClient:
 class _Events:
     """The events of an answer, as they come."""
 
-    def __init__(self, reply: Reply) -> None:
+    def __init__(self, reply: InwardReply) -> None:
         self._reply = reply
         self._decoder = sse.Decoder()
         self._held: list[sse.Event] = []

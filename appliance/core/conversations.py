@@ -187,7 +187,7 @@ class _Timed(Struct):
     model: str = ""
 
 
-class _Call(Struct):
+class _GatheredCall(Struct):
     id: str = ""
     name: str = ""
     arguments: str = ""
@@ -201,7 +201,7 @@ class Answer:
         self._events = ChatEvents()
         self._text = [message.content]
         self._thoughts = [message.reasoning]
-        self._calls: dict[int, _Call] = {}
+        self._calls: dict[int, _GatheredCall] = {}
         self._tail = b""
         self._failed = ""
 
@@ -214,7 +214,7 @@ class Answer:
                 case ReasoningDelta(text=text):
                     self._thoughts.append(text)
                 case CallDelta(index=index, id=call_id, name=name, arguments=arguments):
-                    call = self._calls.setdefault(index, _Call())
+                    call = self._calls.setdefault(index, _GatheredCall())
                     call.id, call.name = call.id or call_id, call.name + name
                     call.arguments += arguments
                 case TurnFailed(detail=detail):

@@ -122,12 +122,12 @@ class Embeddings(Struct):
         return [each.embedding for each in sorted(self.data, key=lambda each: each.index)]
 
 
-class _Refused(Struct):
+class _ErrorForm(Struct):
     error: Raw = NULL
     message: str | None = None
 
 
-_REFUSED = msgspec.json.Decoder(_Refused)
+_REFUSED = msgspec.json.Decoder(_ErrorForm)
 
 
 def tool_call(call_id: str, name: str, arguments: str, index: int | None = None) -> ToolCall:

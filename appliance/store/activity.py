@@ -187,7 +187,7 @@ def _text(text: str) -> str:
     return text if text.isascii() and len(text) <= MAX_TEXT else text[:MAX_TEXT].encode("utf-8", "replace").decode()
 
 
-class _Stored(Struct, array_like=True, frozen=True):
+class _StoredRow(Struct, array_like=True, frozen=True):
     """A row as the table has it, in the order of COLUMNS."""
 
     id: int
@@ -209,7 +209,7 @@ class _Stored(Struct, array_like=True, frozen=True):
 
 
 def _row(values: object) -> Row:
-    stored = msgspec.convert(values, _Stored)
+    stored = msgspec.convert(values, _StoredRow)
     metadata = stored.metadata_json
     return Row(
         id=stored.id,

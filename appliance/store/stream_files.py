@@ -76,7 +76,7 @@ class About(Struct, frozen=True, kw_only=True):
         return self.interrupted.startswith(b"{")
 
 
-class Stored(Struct, frozen=True, kw_only=True):
+class StoredStream(Struct, frozen=True, kw_only=True):
     """A stream of an earlier run; ``dropped`` bytes came before ``data``."""
 
     key: int
@@ -87,7 +87,7 @@ class Stored(Struct, frozen=True, kw_only=True):
     interrupted_at: int | None
 
 
-class _File(Struct):
+class _StreamFile(Struct):
     about: About
     path: Path
     size: int = 0
@@ -106,11 +106,11 @@ class Folder:
         self.next_key = 1
         self._max_bytes = max_bytes
         self._max_total = max_total
-        self._files: dict[int, _File] = {}
+        self._files: dict[int, _StreamFile] = {}
         self._total = 0
         self._lock: BaseFileLock | None = None  # taken in a worker thread, given back in any
 
-    def load(self) -> list[Stored]:
+    def load(self) -> list[StoredStream]:
         """Read the streams that are not known yet, by age; an interrupted one gets its last record.
 
         Raises OSError for a folder that cannot be used, FolderTaken for one that another program uses.
@@ -119,7 +119,7 @@ class Folder:
         self._take()
         for path in self.path.glob(f"stream-*{NEW}"):
             path.unlink(missing_ok=True)
-        stored: list[Stored] = []
+        stored: list[StoredStream] = []
         try:
             for path in sorted(self.path.iterdir(), reverse=True):  # of two files of one number ``.sse`` comes first
                 key = _key(path)
@@ -157,7 +157,7 @@ class Folder:
             self._lock = lock
 
     def begin(self, key: int, about: About) -> None:
-        self._files[key] = _File(about, self._path(key, PART))
+        self._files[key] = _StreamFile(about, self._path(key, PART))
         self._write(self._files[key].path, _line(about), new=True)
 
     def append(self, key: int, data: bytes) -> None:
@@ -196,7 +196,7 @@ class Folder:
                 with contextlib.suppress(OSError):
                     file.path.unlink(missing_ok=True)
 
-    def _flush_one(self, file: _File) -> None:
+    def _flush_one(self, file: _StreamFile) -> None:
         if not file.waiting:
             return
         data, file.waiting = b"".join(file.waiting), []
@@ -204,7 +204,7 @@ class Folder:
         if file.size > 2 * self._max_bytes:
             self._shorten(file)
 
-    def _shorten(self, file: _File) -> None:
+    def _shorten(self, file: _StreamFile) -> None:
         """Begin the file anew with the part of its end that the limit allows."""
         excess = file.size - self._max_bytes
         about = msgspec.structs.replace(file.about, dropped=file.about.dropped + excess)
@@ -234,7 +234,7 @@ class Folder:
         finally:
             os.close(descriptor)
 
-    def _load_one(self, path: Path, key: int) -> Stored | None:
+    def _load_one(self, path: Path, key: int) -> StoredStream | None:
         """Return None for a file that is too old, or not a stream of ours."""
         completed_at = path.stat().st_mtime
         now = time.time()
@@ -254,9 +254,9 @@ class Folder:
             self._write(new, _line(about) + data, new=True)
             path = new.replace(self._path(key, WHOLE))
             part.unlink()
-        self._files[key] = _File(about, path, len(data))
+        self._files[key] = _StreamFile(about, path, len(data))
         self._total += len(data)
-        return Stored(
+        return StoredStream(
             key=key,
             about=about,
             completed_at=completed_at,
@@ -331,7 +331,7 @@ class StreamFiles:
     def discard(self, key: int) -> None:
         self._do(partial(self._folder.discard, key))
 
-    async def write(self, found: Callable[[list[Stored]], None]) -> None:
+    async def write(self, found: Callable[[list[StoredStream]], None]) -> None:
         """Write as data comes, until cancelled. ``found`` gets streams of an earlier run that can be read only now."""
 
         async def write() -> bool:
@@ -341,7 +341,7 @@ class StreamFiles:
 
         await self._behind.run(write)
 
-    async def _try_again(self, found: Callable[[list[Stored]], None]) -> bool:
+    async def _try_again(self, found: Callable[[list[StoredStream]], None]) -> bool:
         try:
             stored = await self._behind.in_turn(self._folder.load)
         except OSError:
@@ -391,13 +391,13 @@ class StreamFiles:
 @asynccontextmanager
 async def open_stream_files(
     path: Path, max_bytes: int, max_total: int, *, retry: float = RETRY, max_waiting: int = MAX_WAITING
-) -> AsyncGenerator[tuple[StreamFiles, list[Stored]]]:
+) -> AsyncGenerator[tuple[StreamFiles, list[StoredStream]]]:
     """Open the files in this folder, including an earlier run's, oldest first; `StreamFiles.write` writes.
 
     ``max_bytes`` of one stream are kept, ``max_total`` of all. A folder that cannot be used is a disk that has failed.
     """
     folder = Folder(path, max_bytes, max_total)
-    files, stored = StreamFiles(folder, retry, max_waiting), list[Stored]()
+    files, stored = StreamFiles(folder, retry, max_waiting), list[StoredStream]()
     try:
         stored = await trio.to_thread.run_sync(folder.load)
     except OSError as error:

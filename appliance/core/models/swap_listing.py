@@ -106,7 +106,7 @@ def _added(model: ModelConfig, identity: Object, renamed: Object | None = None) 
     return _Added(own, rendered.architecture, {"llamaswap": {**metadata, **identity}, **context})
 
 
-class Listing:
+class ModelLister:
     """Lists models under one configuration, peers' models included. Immutable; made once, used for every list."""
 
     def __init__(self, config: Config) -> None:

@@ -56,7 +56,7 @@ class _AnyChoice(ChatChoice):
     logprobs: _Logprobs | None = None
 
 
-class _Timings(Struct):
+class _EngineTimings(Struct):
     cache_n: int = 0
     prompt_n: int = 0
     prompt_ms: float = 0.0
@@ -69,7 +69,7 @@ class _Chunk(Struct):
 
     choices: list[_AnyChoice] | None = None
     usage: ChatUsage | None = None
-    timings: _Timings | None = None
+    timings: _EngineTimings | None = None
     error: Raw = NULL
     content: str | None = None
     stop_type: str | None = None
@@ -81,14 +81,14 @@ _CHUNKS = msgspec.json.Decoder(list[_Chunk])
 _ENCODER = msgspec.json.Encoder()
 
 
-class Message(Struct, omit_defaults=True):
+class OllamaMessage(Struct, omit_defaults=True):
     role: str
     content: str
     thinking: str = ""
     tool_calls: list[JsonObject] = []
 
 
-class _Line(Struct, omit_defaults=True):
+class _OllamaLine(Struct, omit_defaults=True):
     """Members that are always there have no default."""
 
     model: str
@@ -96,13 +96,13 @@ class _Line(Struct, omit_defaults=True):
     done: bool
 
 
-class ChatLine(_Line, kw_only=True, omit_defaults=True):
-    message: Message
+class ChatLine(_OllamaLine, kw_only=True, omit_defaults=True):
+    message: OllamaMessage
     done_reason: str = ""
     logprobs: list[JsonObject] = []
 
 
-class PromptLine(_Line, kw_only=True, omit_defaults=True):
+class PromptLine(_OllamaLine, kw_only=True, omit_defaults=True):
     response: str
     thinking: str = ""
     tool_calls: list[JsonObject] = []
@@ -122,7 +122,7 @@ class Translator:
         self._calls: dict[int, _Called] = {}
         self._reason = ""
         self._usage: ChatUsage | None = None
-        self._timings: _Timings | None = None
+        self._timings: _EngineTimings | None = None
         self._over = False
 
     # ---- streams -----------------------------------------------------------------------------------------------------
@@ -261,7 +261,7 @@ class Translator:
     ) -> ChatLine | PromptLine:
         now = self._clock.now()
         if self._chat:
-            message = Message("assistant", text, thinking, calls or [])
+            message = OllamaMessage("assistant", text, thinking, calls or [])
             return ChatLine(self._model, now, done, message=message, logprobs=logprobs or [])
         return PromptLine(
             self._model, now, done, response=text, thinking=thinking, tool_calls=calls or [], logprobs=logprobs or []
@@ -276,7 +276,7 @@ class Translator:
         return _ENCODER.encode(record)[:-1] + (b"," + _ENCODER.encode(costs)[1:] if costs else b"}") + b"\n"
 
 
-def cost_of(usage: ChatUsage | None, timings: _Timings | None) -> dict[str, int]:
+def cost_of(usage: ChatUsage | None, timings: _EngineTimings | None) -> dict[str, int]:
     """Return Ollama's counts and times; tokens from the cache count as read."""
     if timings is not None:
         return {
@@ -314,7 +314,7 @@ def _logprob(given: Mapping[str, object], *, top: bool) -> JsonObject:
 def idle_line(model: str, now: str, reason: str, *, chat: bool) -> bytes:
     """Return the answer to a request that only loads or unloads its model."""
     if chat:
-        return _ENCODER.encode(ChatLine(model, now, True, message=Message("assistant", ""), done_reason=reason))
+        return _ENCODER.encode(ChatLine(model, now, True, message=OllamaMessage("assistant", ""), done_reason=reason))
     return _ENCODER.encode(PromptLine(model, now, True, response="", done_reason=reason))
 
 
@@ -331,13 +331,13 @@ class _Error(Struct):
     reason: str = ""
 
 
-class _ErrorBody(Struct):
+class _EngineErrorBody(Struct):
     error: Raw = Raw(b'""')
 
 
 def translated_error(status: int, content: bytes, model: str) -> tuple[int, bytes]:
     """Return status and body of an error in Ollama's words. ``model`` is the name in the request, empty if unknown."""
-    found = decoded(_ErrorBody, content)
+    found = decoded(_EngineErrorBody, content)
     text = error_text(found.error if found is not None else content)
     reason = decoded(_Error, found.error) if found is not None else None
     if status == 401:

@@ -36,7 +36,7 @@ from appliance.core.runs.messages import (
     Trace,
     TurnEnded,
     TurnFailed,
-    Usage,
+    TurnUsage,
 )
 
 DONE = "[DONE]"
@@ -55,7 +55,7 @@ class ChatEvents:
     def __init__(self) -> None:
         self.ended = False
         self._decoder = Decoder()
-        self._answer = _Answer()
+        self._answer = _TurnAnswer()
         self._garbage = 0
 
     def feed(self, data: bytes) -> list[RunEvent]:
@@ -138,7 +138,7 @@ def _quoted(body: bytes) -> str:
     return body[:SHOWN].decode("utf-8", "replace").strip()
 
 
-class _Answer:
+class _TurnAnswer:
     """The content of one answer so far. Of several choices only the first counts."""
 
     def __init__(self) -> None:
@@ -157,7 +157,7 @@ class _Answer:
             self.finish_reason = choice.finish_reason or self.finish_reason
         if chunk.usage is not None:
             prompt, completion = chunk.usage.prompt_tokens or 0, chunk.usage.completion_tokens or 0
-            tell(Usage(prompt_tokens=prompt, completion_tokens=completion))
+            tell(TurnUsage(prompt_tokens=prompt, completion_tokens=completion))
 
     def _delta(self, delta: ChatMessage, tell: Callable[[RunEvent], None]) -> None:
         if thought := delta.thoughts:
@@ -278,7 +278,7 @@ def _calls(calls: Sequence[Call]) -> list[ToolCall]:
     return [tool_call(call.id, call.name, call.arguments, index) for index, call in enumerate(calls)]
 
 
-def _tokens(usage: Usage) -> ChatUsage:
+def _tokens(usage: TurnUsage) -> ChatUsage:
     return ChatUsage(usage.prompt_tokens, usage.completion_tokens, usage.prompt_tokens + usage.completion_tokens)
 
 

@@ -20,7 +20,7 @@ from appliance.catalog.download_status import DownloadStatus, is_for
 from appliance.core.config.types import Config, ModelConfig
 from appliance.core.models.gguf import GgufInfo
 from appliance.core.models.model import Model
-from appliance.core.models.swap_listing import RUNNING, Listing, Object, model_status, swap_state, with_found
+from appliance.core.models.swap_listing import RUNNING, ModelLister, Object, model_status, swap_state, with_found
 from appliance.core.parts import decoded
 from appliance.core.settings import HttpSettings
 from appliance.fleet.owner import Fleet
@@ -42,7 +42,7 @@ class Running(Struct, frozen=True, kw_only=True):
     description: str
 
 
-class _Ready(Struct, frozen=True):
+class _EngineDescription(Struct, frozen=True):
     """The part that is listed of a loaded model's description by its engine."""
 
     architecture: dict[str, object] | None = None
@@ -58,7 +58,7 @@ class View:
         self.peers = peers
         self.profile = profile
         self._whole: tuple[object, Config] = (None, Config())
-        self._listing: tuple[object, Listing] = (None, Listing(Config()))
+        self._listing: tuple[object, ModelLister] = (None, ModelLister(Config()))
 
     @property
     def config(self) -> Config:
@@ -69,10 +69,10 @@ class View:
         return self._whole[1]
 
     def entries(self, base: Mapping[str, ListedModel], now: int) -> list[ListedModel]:
-        """The ``data`` of ``GET /v1/models``, see `Listing`; models found on disk are not part of the file."""
+        """The ``data`` of ``GET /v1/models``, see `ModelLister`; models found on disk are not part of the file."""
         basis = config, _ = self.catalog.snapshot.config, self.peers.names()
         if self._listing[0] != basis:
-            self._listing = (basis, Listing(self.peers.complete(config or Config())))
+            self._listing = (basis, ModelLister(self.peers.complete(config or Config())))
         remote = {f"{peer.id}/{model.id}" for peer in self.peers.snapshot() for model in peer.models if model.loaded}
         return self._listing[1].entries(base, profile=self.profile.name, now=now, remote=remote)
 
@@ -199,13 +199,13 @@ def _entry(
     state = state_of(status)
     argv = status.argv if status and status.pid is not None and status.argv else planned
     told = ListedStatus(value=state, args=argv, preset=model.preset, error=model.error)
-    ready = _Ready()
+    ready = _EngineDescription()
     if status is not None:
         told = replace(told, engine=status.seat, progress=status.progress if state == "loading" else None)
         if state == "unloaded" and status.error is not None:
             told = replace(told, exit_code=status.exit_code or 1, failed=True, error=status.error)
         if state in RUNNING and status.ready_info is not None:
-            ready = decoded(_Ready, status.ready_info) or ready
+            ready = decoded(_EngineDescription, status.ready_info) or ready
     if downloads and (coming := [d for d in downloads if any(is_for(d, wanted) for wanted in model.fetch)]):
         told = _going(told, coming)
     meta = ready.meta or (_meta(model.info, model.size) if state in RUNNING and model.info is not None else UNSET)

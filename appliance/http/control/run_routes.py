@@ -17,7 +17,7 @@ from quart_trio.wrappers import TrioRequest
 
 from appliance.agents.owner import Agents
 from appliance.agents.record import PastRun, RunResult, RunStatus, WorkerStatus, result_of, status_of
-from appliance.agents.run import Asked, Run
+from appliance.agents.run import AgentRun, RequestedRun
 from appliance.core.mcp.offers import Offers
 from appliance.errors import BadRequest, NotFound, NotReady
 from appliance.http import errors
@@ -38,7 +38,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Raw
 
-from appliance.agents.record import Limits
+from appliance.agents.record import RunTimeouts
 from appliance.core.bodies.head import check_json
 from appliance.core.config.additions import RunsConfig
 from appliance.core.openai import FunctionDefinition, ToolDefinition
@@ -88,7 +88,7 @@ class _Message(Struct):
     role: str
 
 
-def read_run(body: bytes, toolbox: Toolbox, settings: RunsConfig) -> tuple[Task, Limits]:
+def read_run(body: bytes, toolbox: Toolbox, settings: RunsConfig) -> tuple[Task, RunTimeouts]:
     """Raises BadRequest."""
     check_json(body)  # says what is wrong with it, and where
     _refuse_unknown(_decode_keys(body), KEYS)
@@ -115,9 +115,9 @@ def read_run(body: bytes, toolbox: Toolbox, settings: RunsConfig) -> tuple[Task,
     return task, _limits(asked.timeouts, settings)
 
 
-def _limits(asked: _Timeouts | None, settings: RunsConfig) -> Limits:
+def _limits(asked: _Timeouts | None, settings: RunsConfig) -> RunTimeouts:
     times = asked or _Timeouts()
-    return Limits(
+    return RunTimeouts(
         connect=times.connect or settings.connect,
         headers=times.headers or settings.headers,
         stall=times.stall or settings.stall,
@@ -353,7 +353,7 @@ class RunRoutes:
         read = partial(read_run, await read_body(), self._agents.toolbox, self._agents.settings)
         task, limits = await trio.to_thread.run_sync(read, limiter=self._reading)  # checking schemas takes its time
         worker = await self._targets.worker(task.model)
-        run = self._agents.submit(Asked(task=task, worker=worker, limits=limits))
+        run = self._agents.submit(RequestedRun(task=task, worker=worker, limits=limits))
         answer = json_answer(_Begun(run.id, run.record().outcome.state), 202)
         answer.headers["Location"] = f"{RUNS}/{run.id}"
         return answer
@@ -372,7 +372,7 @@ class RunRoutes:
 
     async def events(self, run_id: str) -> Response:
         """Send the events from the byte offset ``?from=`` on, past ones included; ``sse_ids=1`` numbers the records."""
-        run: Run | PastRun = self._agents.find(run_id)
+        run: AgentRun | PastRun = self._agents.find(run_id)
         numbered = request.args.get("sse_ids") in ("1", "true")
         offset = read_offset(request.headers.get("Last-Event-ID") if numbered else None, request.args.get("from"))
         if offset < run.feed.dropped:

@@ -17,8 +17,8 @@ from msgspec import Raw, Struct
 
 from appliance import __version__
 from appliance.core.bodies.sse import PING, ErrorInfo, Event, encode
-from appliance.core.mcp.messages import INVALID_PARAMS, RpcError, notification, refusal, result
-from appliance.core.mcp.serving import Accepted, Call, Immediate, Listing, cached, read_request, stamped
+from appliance.core.mcp.messages import INVALID_PARAMS, McpError, notification, refusal, result
+from appliance.core.mcp.serving import Accepted, Immediate, ToolsCall, ToolsListing, cached, read_request, stamped
 from appliance.core.runs.inward import Asker
 from appliance.core.settings import HttpSettings
 from appliance.core.tools.specs import ToolContext, ToolSpec
@@ -202,19 +202,19 @@ class McpServer:
             case Accepted():
                 await send_whole(sink, 202, ())
             case Immediate(id=number, status=status, result=None, error=error):
-                await _send(sink, status, refusal(number, error or RpcError(code=INVALID_PARAMS)))
+                await _send(sink, status, refusal(number, error or McpError(code=INVALID_PARAMS)))
             case Immediate(id=number, status=status, result=found):
                 await _send(sink, status, result(number, found))
-            case Listing(id=number, modern=modern):
+            case ToolsListing(id=number, modern=modern):
                 listed: Result = {"tools": offer.told()}
                 await _send(sink, 200, result(number, stamped(listed | cached(), SERVER) if modern else listed))
-            case Call() as call:
+            case ToolsCall() as call:
                 await self._call(offer, call, sink, events=events)
 
-    async def _call(self, offer: Offer, call: Call, sink: Sink, *, events: bool) -> None:
+    async def _call(self, offer: Offer, call: ToolsCall, sink: Sink, *, events: bool) -> None:
         tool = offer.find(call.name)
         if tool is None:
-            error = RpcError(code=INVALID_PARAMS, message=f"Unknown tool: {call.name[:200]}")
+            error = McpError(code=INVALID_PARAMS, message=f"Unknown tool: {call.name[:200]}")
             await _send(sink, 400 if call.modern else 200, refusal(call.id, error))
             return
         if self._under_way >= MAX_AT_ONCE:
@@ -229,7 +229,7 @@ class McpServer:
 class _Answering:
     """One call of a tool. ``ping_after``: seconds of silence that a stream is kept open over; None: no stream."""
 
-    def __init__(self, call: Call, sink: Sink, ping_after: float | None) -> None:
+    def __init__(self, call: ToolsCall, sink: Sink, ping_after: float | None) -> None:
         self._call = call
         self._sink = sink
         self._ping_after = ping_after

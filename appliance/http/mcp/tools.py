@@ -14,11 +14,11 @@ from msgspec import Meta, Raw, Struct
 
 from appliance.agents.owner import Agents
 from appliance.agents.record import result_of
-from appliance.agents.run import Asked, Run
+from appliance.agents.run import AgentRun, RequestedRun
 from appliance.core.bodies.sse import Decoder, Event, RecordTooLong
 from appliance.core.openai import NULL, ChatChoice, error_text
 from appliance.core.parts import UNREADABLE
-from appliance.core.runs.inward import Asker, Reply
+from appliance.core.runs.inward import Asker, InwardReply
 from appliance.errors import BadRequest, UpstreamFailed
 from appliance.http.control.run_routes import read_run
 from appliance.traffic.targets import Targets
@@ -181,7 +181,7 @@ def _chat_body(asked: Chat, *, stream: bool) -> bytes:
     return msgspec.json.encode(body)
 
 
-async def _follow_answer(reply: Reply, tell: Tell) -> tuple[_Completion, ChatChoice, str, str]:
+async def _follow_answer(reply: InwardReply, tell: Tell) -> tuple[_Completion, ChatChoice, str, str]:
     """The whole of a stream, told piece by piece."""
     decoder = Decoder()
     whole, last = _Completion(), ChatChoice()
@@ -232,7 +232,7 @@ class EngineRefused(Exception):
     """An error in the engine's own words."""
 
 
-async def _refuse(reply: Reply) -> None:
+async def _refuse(reply: InwardReply) -> None:
     if reply.status < 400:
         return
     words = error_text(await reply.read(MAX_REFUSAL))
@@ -294,7 +294,7 @@ async def run_agent(
             )
     task, limits = read_run(_body(arguments), agents.toolbox, agents.settings)
     worker = await targets.worker(task.model)
-    run = agents.submit(Asked(task=task, worker=worker, limits=limits))
+    run = agents.submit(RequestedRun(task=task, worker=worker, limits=limits))
     try:
         await _follow_run(run, tell)
     finally:
@@ -322,7 +322,7 @@ def _body(asked: RunAgent) -> bytes:
     return msgspec.json.encode(body)
 
 
-async def _follow_run(run: Run, tell: Tell | None) -> None:
+async def _follow_run(run: AgentRun, tell: Tell | None) -> None:
     """Until it has ended; what was too fast to be followed is not told."""
     reader, decoder = run.feed.reader(0), Decoder()
     while True:

@@ -16,7 +16,7 @@ from appliance.core.config.types import (
     SelectorSettings,
 )
 from appliance.core.models.model import Model
-from appliance.core.models.swap_listing import Listing, Object, model_status, swap_state, with_found
+from appliance.core.models.swap_listing import ModelLister, Object, model_status, swap_state, with_found
 from appliance.wire import ListedModel
 
 NOW = 1_780_000_000
@@ -41,7 +41,7 @@ def base(model_id: str, value: str = "unloaded", **more: object) -> Object:
 def listed(config: Config, entries: list[Object], profile: str | None = None, remote: Collection[str] = ()):
     """The list as JSON says it."""
     by_id = {entry.id: entry for entry in msgspec.convert(entries, list[ListedModel])}
-    data = Listing(config).entries(by_id, profile=profile, now=NOW, remote=remote)
+    data = ModelLister(config).entries(by_id, profile=profile, now=NOW, remote=remote)
     return msgspec.json.decode(msgspec.json.encode(data))
 
 
