@@ -18,7 +18,7 @@ from appliance.core.answers.ring import Ring
 from appliance.core.config.additions import StreamsConfig
 from appliance.core.parts import EVENTS
 from appliance.errors import Busy, ShuttingDown, UsageError
-from appliance.store.stream_files import RETRY, About, Stored, StreamFiles, check_folder, open_stream_files
+from appliance.store.stream_files import RETRY, About, StoredStream, StreamFiles, check_folder, open_stream_files
 from appliance.streams.generation import LINES, End, Generation, Head, RingSink, never, nothing
 from appliance.trio_parts import Changed, beside, persist
 
@@ -318,7 +318,7 @@ class Streams:
 
     # ---- keeping -----------------------------------------------------------------------------------------------------
 
-    def adopt_stored(self, stored: Sequence[Stored]) -> None:
+    def adopt_stored(self, stored: Sequence[StoredStream]) -> None:
         """Take over an earlier run's streams on disk, oldest first. They are kept as long as if they had ended now.
 
         The wall clock is not asked: it may have been wrong when they ended.
@@ -425,7 +425,7 @@ async def open_streams(
 ) -> AsyncGenerator[Streams]:
     """Own all generations; leaving the block ends running ones, with a record that says so."""
     async with AsyncExitStack() as stack:
-        files, stored = None, list[Stored]()
+        files, stored = None, list[StoredStream]()
         if settings.path:
             kept = open_stream_files(Path(settings.path), settings.max_bytes, settings.max_total, retry=retry)
             files, stored = await stack.enter_async_context(kept)

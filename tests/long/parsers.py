@@ -35,8 +35,8 @@ from appliance.core.config.nodes import SourceFile
 from appliance.core.config.types import MatrixConfig
 from appliance.core.conversation_files import each_arrived, for_page, for_store
 from appliance.core.engines.workers import KNOWN, Questions, RpcError
-from appliance.core.mcp.messages import Answer, Lines, outcome, read_message, read_tools
-from appliance.core.mcp.serving import Call, Listing, read_request
+from appliance.core.mcp.messages import LineCutter, RpcAnswer, outcome, read_message, read_tools
+from appliance.core.mcp.serving import ToolsCall, ToolsListing, read_request
 from appliance.core.models.gguf import read_gguf
 from appliance.core.models.gguf_bytes import GgufError
 from appliance.core.parts import decoded
@@ -464,15 +464,15 @@ SERVER = {"name": "x", "version": "1"}
 
 def _mcp(data: bytes) -> bool:
     understood = False
-    for line in Lines().feed(data + b"\n"):
+    for line in LineCutter().feed(data + b"\n"):
         found = read_message(line)
         understood = understood or found is not None
-        if isinstance(found, Answer):
+        if isinstance(found, RpcAnswer):
             outcome(found)
             if found.result is not None:
                 read_tools("s", found.result)
     given = read_request(data, [(b"mcp-protocol-version", b"2025-06-18")], SERVER)
-    return understood or isinstance(given, Call | Listing)
+    return understood or isinstance(given, ToolsCall | ToolsListing)
 
 
 def _rpc_answer(body: bytes) -> bytes:
