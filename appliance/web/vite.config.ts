@@ -9,6 +9,12 @@ const routes = ["/api", "/v1", "/models", "/props", "/health", "/tools", "/logs"
 export default defineConfig({
   base: "./", // relative, so that one build works under every prefix
   plugins: [svelte(), tailwindcss()],
-  build: { target: "es2022", assetsInlineLimit: 0, modulePreload: { polyfill: false }, sourcemap: false, license: { fileName: "licenses.json" } },
+  build: {
+    target: "es2022",
+    assetsInlineLimit: 0,
+    modulePreload: { polyfill: false },
+    sourcemap: false,
+    license: { fileName: "licenses.json" },
+  },
   server: { proxy: Object.fromEntries(routes.map((route) => [route, { target: server, changeOrigin: true }])) },
 });

@@ -11,7 +11,12 @@ const web = process.env.WEB ?? fileURLToPath(new URL("../../appliance/web/", imp
 const file = new URL("answers.txt", import.meta.url);
 const [header, ...written] = readFileSync(file, "utf8").split(/^%%% /m);
 const parsed = written.map((part) => {
-  const [, name, text, shown] = /^(.*)\n([^]*?)\n%=\n([^]*?)\n*$/.exec(part) ?? [0, part.split("\n")[0], part.slice(part.indexOf("\n") + 1).trimEnd(), ""];
+  const [, name, text, shown] = /^(.*)\n([^]*?)\n%=\n([^]*?)\n*$/.exec(part) ?? [
+    0,
+    part.split("\n")[0],
+    part.slice(part.indexOf("\n") + 1).trimEnd(),
+    "",
+  ];
   return { name, text, shown };
 });
 
@@ -23,8 +28,18 @@ async function built() {
   const out = mkdtempSync(join(web, "node_modules", ".answers-"));
   const entry = join(out, "entry.js");
   try {
-    writeFileSync(entry, `export { Blocks } from "${web}src/lib/markdown"; export { default as Markdown } from "${web}src/parts/Markdown.svelte"; export { render } from "svelte/server";`);
-    await build({ root: web, configFile: false, logLevel: "error", plugins: [svelte({ configFile: false, compilerOptions: { runes: true } })], ssr: { noExternal: true }, build: { ssr: entry, outDir: join(out, "built") } });
+    writeFileSync(
+      entry,
+      `export { Blocks } from "${web}src/lib/markdown"; export { default as Markdown } from "${web}src/parts/Markdown.svelte"; export { render } from "svelte/server";`,
+    );
+    await build({
+      root: web,
+      configFile: false,
+      logLevel: "error",
+      plugins: [svelte({ configFile: false, compilerOptions: { runes: true } })],
+      ssr: { noExternal: true },
+      build: { ssr: entry, outDir: join(out, "built") },
+    });
     globalThis.matchMedia = () => ({ matches: false });
     globalThis.navigator ??= { language: "en" };
     return await import(pathToFileURL(join(out, "built/entry.js")));
@@ -39,7 +54,10 @@ const { Blocks, Markdown, render } = await built();
 function seen(text) {
   return render(Markdown, { props: { text } })
     .body.replace(/<!--[^]*?-->/g, "")
-    .replace(/<div class="code[^]*?<span>(.*?)<\/span>[^]*?<pre[^>]*><code>([^]*?)<\/code><\/pre><\/div>/g, "<pre $1>$2</pre>")
+    .replace(
+      /<div class="code[^]*?<span>(.*?)<\/span>[^]*?<pre[^>]*><code>([^]*?)<\/code><\/pre><\/div>/g,
+      "<pre $1>$2</pre>",
+    )
     .replace(/<span class="block[^"]*"[^>]*>([^]*?)<\/span>/g, "<display>$1</display>")
     .replace(/<(\/?)([\w-]+)((?:\s[^<>]*)?)>/g, (_, end, name, rest) => {
       if (name === "div") return "";
@@ -65,16 +83,44 @@ const plain = (blocks) => JSON.parse(JSON.stringify(blocks, (_, value) => (value
 /** Long lists and tables: their parts are alike, the numbers go on, and what is defined at the end holds in all of them. */
 const times = (count, line, from = 0) => Array.from({ length: count }, (_, at) => line(at + from)).join("");
 const PART = 32;
-const inParts = (count, item, [open, close]) => times(Math.ceil(count / PART), (at) => `${at ? "\n" : ""}${open(at * PART)}${times(Math.min(PART, count - at * PART), item, at * PART)}${close}`);
+const inParts = (count, item, [open, close]) =>
+  times(
+    Math.ceil(count / PART),
+    (at) => `${at ? "\n" : ""}${open(at * PART)}${times(Math.min(PART, count - at * PART), item, at * PART)}${close}`,
+  );
 const END = "\n[x]: https://example.org\n";
 const LINK = '<a href="https://example.org/">x</a>';
 const long = [
-  ["a list", times(100, (at) => `- item ${at} [x]\n`) + END, inParts(100, (at) => `<li>item ${at} ${LINK}</li>`, [() => "<ul>", "</ul>"])],
-  ["numbers", times(97, (at) => `${at + 5}. item ${at}\n`), inParts(97, (at) => `<li>item ${at}</li>`, [(at) => `<ol start="${at + 5}">`, "</ol>"])],
-  ["a number again and again", times(70, (at) => `1. item ${at}\n`), inParts(70, (at) => `<li>item ${at}</li>`, [(at) => (at ? `<ol start="${at + 1}">` : "<ol>"), "</ol>"])],
-  ["a loose list", times(65, (at) => `- item ${at}\n\n`), inParts(65, (at) => `<li>\n<p>item ${at}</p></li>`, [() => "<ul>", "</ul>"])],
-  ["tasks", times(65, (at) => `- [${at % 2 ? "x" : " "}] item ${at}\n`), inParts(65, (at) => `<li>${at % 2 ? "☑" : "☐"} item ${at}</li>`, [() => "<ul>", "</ul>"])],
-  ["a table", `| a | b |\n|---|:-:|\n${times(100, (at) => `| ${at} | [x] |\n`)}${END}`, `<table><thead><tr><th>a</th><th text-center>b</th></tr></thead>${inParts(100, (at) => `<tr><td>${at}</td><td text-center>${LINK}</td></tr>`, [() => "<tbody>", "</tbody>"]).replaceAll("\n", "")}</table>`],
+  [
+    "a list",
+    times(100, (at) => `- item ${at} [x]\n`) + END,
+    inParts(100, (at) => `<li>item ${at} ${LINK}</li>`, [() => "<ul>", "</ul>"]),
+  ],
+  [
+    "numbers",
+    times(97, (at) => `${at + 5}. item ${at}\n`),
+    inParts(97, (at) => `<li>item ${at}</li>`, [(at) => `<ol start="${at + 5}">`, "</ol>"]),
+  ],
+  [
+    "a number again and again",
+    times(70, (at) => `1. item ${at}\n`),
+    inParts(70, (at) => `<li>item ${at}</li>`, [(at) => (at ? `<ol start="${at + 1}">` : "<ol>"), "</ol>"]),
+  ],
+  [
+    "a loose list",
+    times(65, (at) => `- item ${at}\n\n`),
+    inParts(65, (at) => `<li>\n<p>item ${at}</p></li>`, [() => "<ul>", "</ul>"]),
+  ],
+  [
+    "tasks",
+    times(65, (at) => `- [${at % 2 ? "x" : " "}] item ${at}\n`),
+    inParts(65, (at) => `<li>${at % 2 ? "☑" : "☐"} item ${at}</li>`, [() => "<ul>", "</ul>"]),
+  ],
+  [
+    "a table",
+    `| a | b |\n|---|:-:|\n${times(100, (at) => `| ${at} | [x] |\n`)}${END}`,
+    `<table><thead><tr><th>a</th><th text-center>b</th></tr></thead>${inParts(100, (at) => `<tr><td>${at}</td><td text-center>${LINK}</td></tr>`, [() => "<tbody>", "</tbody>"]).replaceAll("\n", "")}</table>`,
+  ],
 ].map(([name, text, shown]) => ({ name: `long: ${name}`, text, shown }));
 
 const wrong = [];
@@ -90,9 +136,11 @@ for (const { name, text, shown } of [...parsed, ...long, { name: "all of them", 
       }
     }
   }
-  if (shown !== undefined && !process.argv.includes("--write") && seen(text) !== shown) wrong.push(`${name}: expected\n${shown}\nand it is\n${seen(text)}`);
+  if (shown !== undefined && !process.argv.includes("--write") && seen(text) !== shown)
+    wrong.push(`${name}: expected\n${shown}\nand it is\n${seen(text)}`);
 }
-if (process.argv.includes("--write")) writeFileSync(file, header + parsed.map(({ name, text }) => `%%% ${name}\n${text}\n%=\n${seen(text)}\n`).join("\n"));
+if (process.argv.includes("--write"))
+  writeFileSync(file, header + parsed.map(({ name, text }) => `%%% ${name}\n${text}\n%=\n${seen(text)}\n`).join("\n"));
 for (const line of wrong) console.log(line);
 console.log(`${parsed.length + long.length} answers, ${wrong.length} wrong`);
 process.exitCode = wrong.length ? 1 : 0;

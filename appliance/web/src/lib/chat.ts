@@ -107,7 +107,8 @@ export function newestBelow(children: Children, id: string): string {
 /** The shown branch, root first. A leaf that is gone gives way to the newest message. */
 export function branch(messages: Known, leaf: string | null): Message[] {
   const path: Message[] = [];
-  let at = messages.get(leaf ?? "") ?? [...messages.values()].sort((a, b) => (a.created ?? 0) - (b.created ?? 0)).at(-1);
+  let at =
+    messages.get(leaf ?? "") ?? [...messages.values()].sort((a, b) => (a.created ?? 0) - (b.created ?? 0)).at(-1);
   while (at && path.length <= messages.size) {
     path.push(at);
     at = messages.get(at.parent ?? "");
@@ -148,7 +149,9 @@ export function sound(message: Message): Message {
   return {
     ...message,
     ...(calls ? { tool_calls: (calls as unknown[]).flatMap(soundCall) } : {}),
-    ...(timings ? { timings: Object.fromEntries(Object.entries(timings).filter(([, value]) => Number.isFinite(value))) } : {}),
+    ...(timings
+      ? { timings: Object.fromEntries(Object.entries(timings).filter(([, value]) => Number.isFinite(value))) }
+      : {}),
   };
 }
 
@@ -165,12 +168,15 @@ export function longer(stored: Message, seen: Pick<Message, "content" | "reasoni
   const { content = "", reasoning = "" } = stored;
   const { content: text = "", reasoning: thoughts = "" } = seen;
   const goesOn = text.startsWith(content) && thoughts.startsWith(reasoning);
-  return goesOn && text.length + thoughts.length > content.length + reasoning.length ? { ...stored, content: text, reasoning: thoughts } : undefined;
+  return goesOn && text.length + thoughts.length > content.length + reasoning.length
+    ? { ...stored, content: text, reasoning: thoughts }
+    : undefined;
 }
 
 /** The end of a branch, as far as it has no more than so many characters; its last message always. */
 export function newest(path: Message[], room: number): Message[] {
   let from = path.length - 1;
-  for (let left = room; from > 0; from--) if ((left -= path[from]!.content?.length ?? 0) < (path[from - 1]!.content?.length ?? 0)) break;
+  for (let left = room; from > 0; from--)
+    if ((left -= path[from]!.content?.length ?? 0) < (path[from - 1]!.content?.length ?? 0)) break;
   return path.slice(Math.max(from, 0));
 }

@@ -61,7 +61,9 @@ export class Chat {
   /** The shown branch. */
   readonly path: Message[] = $derived(branch(this.messages, this.leaf && newestBelow(this.children, this.leaf)));
   /** All answers under way, those of branches that are not shown and those side by side too. */
-  private readonly underway: Message[] = $derived([...this.messages.values()].filter((message) => message.state === "answering"));
+  private readonly underway: Message[] = $derived(
+    [...this.messages.values()].filter((message) => message.state === "answering"),
+  );
   /** Answers that this page is about to ask for. */
   private readonly unasked = new Set<string>();
   private latest = 0;
@@ -176,13 +178,22 @@ export class Chat {
   /** The server is there again, and may have got more than it could answer. */
   async back() {
     if (this.stored || this.tried) await this.refresh().catch(() => undefined);
-    if (this.waiting) await this.post(this.waiting.asked, this.waiting.model, this.waiting.tries).catch((error) => toasts.failed(error));
+    if (this.waiting)
+      await this.post(this.waiting.asked, this.waiting.model, this.waiting.tries).catch((error) =>
+        toasts.failed(error),
+      );
   }
 
   /** Ask a question. Nothing is stored of one that cannot be asked, and what is stored already is not stored again. */
   private async send({ id, text, files }: Asked, model: string | undefined) {
     const stored = this.messages.get(id);
-    const question: Message = stored ?? { id, parent: this.path.at(-1)?.id ?? null, role: "user", content: text, attachments: files };
+    const question: Message = stored ?? {
+      id,
+      parent: this.path.at(-1)?.id ?? null,
+      role: "user",
+      content: text,
+      attachments: files,
+    };
     const path = stored ? branch(this.messages, id) : [...this.path, question];
     const wanted = [...new Set([model, ...this.also])];
     const stops = this.stops;
@@ -195,7 +206,8 @@ export class Chat {
     this.sent += 1;
     this.beside = wanted.length > 1 ? id : undefined;
     const begun: string[] = [];
-    for (const [at, each] of wanted.entries()) if (stops === this.stops) begun.push(await this.begin(id, each, requests[at]!));
+    for (const [at, each] of wanted.entries())
+      if (stops === this.stops) begun.push(await this.begin(id, each, requests[at]!));
     if (stops !== this.stops) await this.stop(); // it came while an answer was being written
     if (begun.length > 1) await this.show(begun[0]!);
   }
@@ -220,11 +232,18 @@ export class Chat {
   }
 
   private summing(path: Message[], model: string | undefined): Promise<object> {
-    return requestOf(path, { ...this.info.settings, schema: "", tools: [] }, model, [{ role: "user", content: SUM_UP }]);
+    return requestOf(path, { ...this.info.settings, schema: "", tools: [] }, model, [
+      { role: "user", content: SUM_UP },
+    ]);
   }
 
   /** Store an empty answer, and ask for it. */
-  private async begin(parent: string | null, model: string | undefined, request: object, role: Message["role"] = "assistant"): Promise<string> {
+  private async begin(
+    parent: string | null,
+    model: string | undefined,
+    request: object,
+    role: Message["role"] = "assistant",
+  ): Promise<string> {
     const message: Message = { id: newId(), parent, role, model: model ?? "", state: "answering", content: "" };
     await this.askFor(message, request);
     await this.show(message.id);
@@ -258,7 +277,14 @@ export class Chat {
     try {
       const content = run ? await tools.run(call) : "The user did not allow this call.";
       const parent = this.path.at(-1)!.id;
-      const result: Message = { id: newId(), parent, role: "tool", tool_call_id: call.id, content, model: call.function.name };
+      const result: Message = {
+        id: newId(),
+        parent,
+        role: "tool",
+        tool_call_id: call.id,
+        content,
+        model: call.function.name,
+      };
       await this.write(result);
       await this.show(result.id);
       if (!this.pending.length && stops === this.stops) await this.answer(result.id, caller.model);
@@ -301,7 +327,8 @@ export class Chat {
   /** Go on with an answer that ended too soon, or ask again for one or for a summary that has no text yet. */
   async goOn(message: Message, model: string | undefined) {
     const path = branch(this.messages, message.id);
-    const request = message.role === "system" ? await this.summing(path, model) : await requestOf(path, this.info.settings, model);
+    const request =
+      message.role === "system" ? await this.summing(path, model) : await requestOf(path, this.info.settings, model);
     await this.askFor({ ...message, state: "answering", error: "" }, request);
   }
 
@@ -323,7 +350,10 @@ export class Chat {
       await this.refresh();
       this.info = { ...this.info, leaf: before };
     };
-    toasts.tell(t("messageDeleted"), "told", { label: t("undo"), run: () => back().catch((error) => toasts.failed(error)) });
+    toasts.tell(t("messageDeleted"), "told", {
+      label: t("undo"),
+      run: () => back().catch((error) => toasts.failed(error)),
+    });
     await this.refresh();
   }
 
@@ -401,7 +431,11 @@ export class Chat {
 
   private async write(message: Message) {
     const sent = { ...message, revision: message.revision ?? 0 };
-    const answer = await keeping.ask<{ message: Message; branched: boolean }>("PUT", `${ROOT}/${this.info.id}/messages/${message.id}`, sent);
+    const answer = await keeping.ask<{ message: Message; branched: boolean }>(
+      "PUT",
+      `${ROOT}/${this.info.id}/messages/${message.id}`,
+      sent,
+    );
     this.messages = new Map(this.messages).set(answer.message.id, sound(answer.message));
     this.settle();
     if (answer.branched) toasts.tell(t("branched"));
@@ -426,8 +460,18 @@ export class Chat {
   private async keepHere(id: string, live: Live) {
     const { content = "", reasoning = "", ...message } = this.messages.get(id)!;
     const state = live.error ? "failed" : live.finished ? "done" : live.stopped ? "stopped" : "interrupted";
-    const ended = { ...message, content: content + live.content, reasoning: reasoning + live.reasoning, error: live.error };
-    await this.write({ ...ended, tool_calls: live.calls.map((call) => ({ ...call, type: "function" })), timings: live.timings ?? null, state });
+    const ended = {
+      ...message,
+      content: content + live.content,
+      reasoning: reasoning + live.reasoning,
+      error: live.error,
+    };
+    await this.write({
+      ...ended,
+      tool_calls: live.calls.map((call) => ({ ...call, type: "function" })),
+      timings: live.timings ?? null,
+      state,
+    });
   }
 
   /** Write down what the page has read beyond what the killed server kept; the tab that had asked goes first. */
@@ -469,7 +513,11 @@ export class Chat {
     // Another tab may look at another branch, but where it went on with this one, this one follows.
     const follows = branch(messages, whole.conversation.leaf).some((message) => message.id === leaf);
     const kept = !first && leaf && messages.has(leaf) && !follows;
-    this.info = { ...whole.conversation, ...(kept ? { leaf } : {}), ...(older ? { settings, title, folder, pinned } : {}) };
+    this.info = {
+      ...whole.conversation,
+      ...(kept ? { leaf } : {}),
+      ...(older ? { settings, title, folder, pinned } : {}),
+    };
   }
 }
 
@@ -503,7 +551,19 @@ class Chats {
     const settings = this.list[0]?.settings.model ? { model: this.list[0].settings.model } : {};
     const kept = readDraft(NEW);
     const id = kept?.tried ? kept.chat : newId(); // it may have arrived
-    const info = { id, title: "", folder: "", pinned: false, created: now, updated: now, leaf: null, draft: "", settings, change: 0, answering: false };
+    const info = {
+      id,
+      title: "",
+      folder: "",
+      pinned: false,
+      created: now,
+      updated: now,
+      leaf: null,
+      draft: "",
+      settings,
+      change: 0,
+      answering: false,
+    };
     this.open = made(info, false);
     if (kept?.tried) void this.open.back();
   }
@@ -511,7 +571,22 @@ class Chats {
   async show(id: string) {
     if (this.open?.info.id === id) return;
     this.open?.leave();
-    const chat = made({ id, title: "", folder: "", pinned: false, created: 0, updated: 0, leaf: null, draft: "", settings: {}, change: 0, answering: false }, true);
+    const chat = made(
+      {
+        id,
+        title: "",
+        folder: "",
+        pinned: false,
+        created: 0,
+        updated: 0,
+        leaf: null,
+        draft: "",
+        settings: {},
+        change: 0,
+        answering: false,
+      },
+      true,
+    );
     this.open = chat;
     try {
       await chat.refresh();
@@ -547,7 +622,9 @@ class Chats {
     await this.read();
   }
 
-  async search(text: string): Promise<{ conversation: string; message: string | null; title: string; excerpt: string }[]> {
+  async search(
+    text: string,
+  ): Promise<{ conversation: string; message: string | null; title: string; excerpt: string }[]> {
     return (await keeping.ask<{ data: never[] }>("GET", `${ROOT}/search?q=${encodeURIComponent(text)}`)).data;
   }
 
@@ -573,7 +650,8 @@ class Chats {
   /** Save some conversations, or all, as a file. */
   async export(...ids: string[]) {
     const response = await keeping.export(ids);
-    const name = /filename\*=UTF-8''(.+)/.exec(response.headers.get("Content-Disposition") ?? "")?.[1] ?? "conversations";
+    const name =
+      /filename\*=UTF-8''(.+)/.exec(response.headers.get("Content-Disposition") ?? "")?.[1] ?? "conversations";
     const url = URL.createObjectURL(await response.blob());
     const link = Object.assign(document.createElement("a"), { href: url, download: decodeURIComponent(name) });
     link.click();
@@ -593,7 +671,8 @@ class Chats {
     void this.read();
     const open = this.open;
     if (event.event === "connected") return void open?.back();
-    if (open?.stored && (!event.conversation || event.conversation === open.info.id)) open.refresh().catch(() => undefined);
+    if (open?.stored && (!event.conversation || event.conversation === open.info.id))
+      open.refresh().catch(() => undefined);
   }
 
   /** Read the list. A change that comes meanwhile is read once more at the end, so the older of two answers never stays. */
@@ -618,7 +697,8 @@ class Chats {
     if (keeping.here && !this.following) {
       this.following = true;
       const { news } = await import("./local");
-      news.onmessage = ({ data }) => this.hear({ event: "conversation_changed", conversation: String(data) || undefined });
+      news.onmessage = ({ data }) =>
+        this.hear({ event: "conversation_changed", conversation: String(data) || undefined });
     }
     this.known = true;
   }

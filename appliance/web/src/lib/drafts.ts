@@ -31,8 +31,11 @@ const MOST = 100;
 
 export function readDraft(name: string): Draft | undefined {
   try {
-    const { text, files, tried, queue, synced, chat } = JSON.parse(localStorage.getItem(NAME + name) ?? "null") as Draft;
-    if (typeof text === "string" && Array.isArray(files) && Array.isArray(queue)) return { text, files, tried, queue, synced, chat };
+    const { text, files, tried, queue, synced, chat } = JSON.parse(
+      localStorage.getItem(NAME + name) ?? "null",
+    ) as Draft;
+    if (typeof text === "string" && Array.isArray(files) && Array.isArray(queue))
+      return { text, files, tried, queue, synced, chat };
   } catch {
     // there is none, or storage is forbidden
   }

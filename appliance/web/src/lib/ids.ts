@@ -42,5 +42,9 @@ export async function copy(text: string): Promise<boolean> {
 
 /** The text without case and accents, letter by letter as the server's `folded`: what a search compares. */
 export function folded(text: string): string {
-  return text.normalize("NFKD").replace(/[\u0300-\u036f]/g, "").toUpperCase().toLowerCase();
+  return text
+    .normalize("NFKD")
+    .replace(/[\u0300-\u036f]/g, "")
+    .toUpperCase()
+    .toLowerCase();
 }
