@@ -136,11 +136,13 @@ for (const { name, text, shown } of [...parsed, ...long, { name: "all of them", 
       }
     }
   }
-  if (shown !== undefined && !process.argv.includes("--write") && seen(text) !== shown)
+  if (shown !== undefined && !process.argv.includes("--write") && seen(text) !== shown) {
     wrong.push(`${name}: expected\n${shown}\nand it is\n${seen(text)}`);
+  }
 }
-if (process.argv.includes("--write"))
+if (process.argv.includes("--write")) {
   writeFileSync(file, header + parsed.map(({ name, text }) => `%%% ${name}\n${text}\n%=\n${seen(text)}\n`).join("\n"));
+}
 for (const line of wrong) console.log(line);
 console.log(`${parsed.length + long.length} answers, ${wrong.length} wrong`);
 process.exitCode = wrong.length ? 1 : 0;

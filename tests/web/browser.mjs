@@ -46,13 +46,18 @@ export async function another(browser, url, options = {}) {
   page.on("pageerror", (error) => wrong.push(`error: ${error.message}`));
   page.on("console", (message) => {
     const told = `${message.type()}: ${message.text()} ${message.location().url}`;
-    if (["error", "warning"].includes(message.type()) && !allowed.some((pattern) => pattern.test(told)))
+    if (["error", "warning"].includes(message.type()) && !allowed.some((pattern) => pattern.test(told))) {
       wrong.push(told);
+    }
   });
-  page.on("dialog", (dialog) => (wrong.push(`dialog: ${dialog.message()}`), dialog.dismiss())); // the page has its own
+  page.on("dialog", (dialog) => {
+    wrong.push(`dialog: ${dialog.message()}`); // the page has its own
+    return dialog.dismiss();
+  });
   page.on("request", (request) => {
-    if (/^(https?|wss?):/.test(request.url()) && new URL(request.url()).origin !== new URL(url).origin)
+    if (/^(https?|wss?):/.test(request.url()) && new URL(request.url()).origin !== new URL(url).origin) {
       wrong.push(`foreign: ${request.url()}`);
+    }
   });
   return { context, page, wrong, allow };
 }
@@ -116,7 +121,9 @@ export async function pasted(page) {
   const box = await page.evaluateHandle(() => document.body.appendChild(document.createElement("textarea")));
   await box.focus();
   await page.keyboard.press("Control+V");
-  return box.evaluate((box) => (box.remove(), box.value));
+  const text = await box.inputValue();
+  await box.evaluate((box) => box.remove());
+  return text;
 }
 
 export const messages = (page) => page.getByRole("article");

@@ -134,8 +134,9 @@ page.on("request", (request) => {
 });
 page.on("response", (response) => {
   const path = new URL(response.url()).pathname;
-  if (response.status() >= 400 && path !== "/tools")
+  if (response.status() >= 400 && path !== "/tools") {
     wrong.push(`${response.status()} ${response.request().method()} ${response.url()}`);
+  }
 });
 try {
   page.setDefaultTimeout(30_000);

@@ -30,8 +30,9 @@ export async function hits({ page, url }) {
         children: [],
       },
     });
-  for (let at = 0; at < 600; at++)
+  for (let at = 0; at < 600; at++) {
     add(`m${at}`, at === 20 ? "Eine Wärmepumpe" : `line ${at}`, at ? `m${at - 1}` : null);
+  }
   add("b1", "the other walnut", "m300");
   add("b2", "after the walnut", "b1");
   await page.evaluate(
@@ -82,8 +83,9 @@ export async function here({ page }) {
 /** A thousand conversations are there soon, and are one stop of Tab; arrows, menus and dialogs need no mouse. */
 export async function keys({ page, browser, url }) {
   await page.evaluate(async () => {
-    for (let at = 0; at < 1000; at++)
+    for (let at = 0; at < 1000; at++) {
       await fetch(`/api/conversations/k${at}`, { method: "PUT", body: JSON.stringify({ title: `Chat ${at}` }) });
+    }
   });
   // Within the page, because its driver's own look at it takes 20 to 60 ms.
   await page.addInitScript(() => {
@@ -202,7 +204,8 @@ export async function looks({ page }) {
   await page.getByText(/^540\s(bytes|Byte)$/).waitFor();
   const picture = page.getByRole("img", { name: "tall.svg" });
   await picture.waitFor();
-  assert.equal(await picture.evaluate(async (image) => (await image.decode(), image.naturalWidth)), 40);
+  await picture.evaluate((image) => image.decode());
+  assert.equal(await picture.evaluate((image) => image.naturalWidth), 40);
   const chips = page.locator("form span:has(> button[aria-label*='.'])");
   const heights = await chips.evaluateAll((all) => all.map((each) => Math.round(each.getBoundingClientRect().height)));
   assert.equal(heights.length, 2);

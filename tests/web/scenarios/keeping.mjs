@@ -11,7 +11,6 @@ import {
   messages,
   newChat,
   parameters,
-  press,
   put,
   say,
   stored,
@@ -59,10 +58,11 @@ export async function between({ page, url, told, allow }) {
   });
   for (const existing of [process.env.EXISTING === "1"]) {
     for (let number = 0; number < (existing ? 4 : 5); number++) {
-      if (!existing || !number)
+      if (!existing || !number) {
         await page
           .goto(`${url}/#/chat`)
           .then(() => page.getByRole("heading", { name: t("What can I do for you?") }).waitFor());
+      }
       if (existing && !number) await say(page, "Before").then(() => answered(page));
       const words = `Question ${existing} ${number}`;
       killed = undefined;
@@ -304,8 +304,9 @@ export async function odd({ page, url, seed, allow }) {
     const path = [];
     for (let number = 0; number < 12; number++) {
       const message = { id: `m-${round}-${number}`, parent: path.at(-1) ?? null, role: "user" };
-      for (const [name, all] of Object.entries(values))
+      for (const [name, all] of Object.entries(values)) {
         if (name === "role" || random(3) === 0) message[name] = pick(all);
+      }
       if ((await put(page, `/api/conversations/${id}/messages/${message.id}`, message)) === 200) path.push(message.id);
     }
     assert.ok(path.length > 3, `round ${round}, seed ${seed}`);
@@ -471,10 +472,11 @@ export async function passing({ page }) {
   await page.evaluate(() => {
     const data = new DataTransfer();
     data.items.add(new File(["zebra"], "dropped.txt", { type: "text/plain" }));
-    for (const kind of ["dragover", "drop"])
+    for (const kind of ["dragover", "drop"]) {
       document
         .querySelector("h1")
         .dispatchEvent(new DragEvent(kind, { bubbles: true, cancelable: true, dataTransfer: data }));
+    }
   });
   await page.getByRole("button", { name: t("Remove dropped.txt") }).waitFor();
 }

@@ -45,13 +45,11 @@ export async function several({ page, browser, url }) {
     },
   }));
   await page.evaluate(() => (location.hash = "#/settings"));
-  await page
-    .getByLabel(t("Import"))
-    .setInputFiles({
-      name: "conversations.json",
-      mimeType: "application/json",
-      buffer: Buffer.from(JSON.stringify(theirs)),
-    });
+  await page.getByLabel(t("Import")).setInputFiles({
+    name: "conversations.json",
+    mimeType: "application/json",
+    buffer: Buffer.from(JSON.stringify(theirs)),
+  });
   await page.getByText(t("3 imported, 0 were here already.")).waitFor();
   await page.getByRole("button", { name: t("Choose some") }).click();
   const group = page.getByRole("group", { name: t("Choose some") });

@@ -70,7 +70,11 @@ export async function preview({ page, url, told, wrong }) {
   for (const each of [control, scripted]) await each.goto(`${url}/health`); // of the same server, without a policy
   // By itself: in the page it waits for styles, which nobody answers.
   await scripted.evaluate(/<script>\n([^]*?)<\/script>/.exec(stays)[1]);
-  await control.evaluate((stays) => (document.open(), document.write(stays), document.close()), stays);
+  await control.evaluate((stays) => {
+    document.open();
+    document.write(stays);
+    document.close();
+  }, stays);
   await told("everything");
 }
 
@@ -92,8 +96,9 @@ export async function tables({ page }) {
               const range = document.createRange();
               range.setStart(text, word.index);
               range.setEnd(text, word.index + word[0].length);
-              if (new Set([...range.getClientRects()].map((part) => Math.round(part.top))).size > 1)
+              if (new Set([...range.getClientRects()].map((part) => Math.round(part.top))).size > 1) {
                 found.push(word[0]);
+              }
             }
           }
         }
@@ -157,7 +162,10 @@ export async function growing({ page }) {
   await page.evaluate(() => {
     window.count = 0;
     window.tasks = [];
-    const step = () => (window.count++, requestAnimationFrame(step));
+    const step = () => {
+      window.count++;
+      requestAnimationFrame(step);
+    };
     requestAnimationFrame(step);
     new PerformanceObserver((list) =>
       window.tasks.push(...list.getEntries().map((entry) => Math.round(entry.duration))),

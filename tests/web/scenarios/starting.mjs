@@ -19,10 +19,11 @@ export async function dismissed({ page, url }) {
   await page.goto(`${url}/?watched`);
   await welcome(page).waitFor();
   assert.ok(!(await page.evaluate(() => window.flashed)), "a chat was shown first");
-  for (const wish of WISHES)
+  for (const wish of WISHES) {
     await card(page, wish)
       .getByRole("button", { name: line(like("getIt", { size: size() })) })
       .waitFor();
+  }
   const top = async (place) => (await place.boundingBox()).y;
   assert.ok(
     (await top(card(page, t("Fast")))) < (await top(page.getByRole("heading", { name: t("Or try the demo") }))),
@@ -176,11 +177,12 @@ export async function phases({ page }) {
     like("timeLeft", { time: seconds(/\d/) }),
   );
   const reading = line(`reading: ${t("Reading the conversation")}`, hundredth(/[1-9]0/));
-  for (const phase of [loading, reading])
+  for (const phase of [loading, reading]) {
     assert.ok(
       said.some((each) => phase.test(each)),
       said.join("\n"),
     );
+  }
   const announced = await page.evaluate(() => window.announced);
   assert.deepEqual(
     announced.filter((text) => /\d/.test(text)),

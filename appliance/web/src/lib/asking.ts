@@ -43,8 +43,9 @@ export async function documentText(file: Blob, name: string): Promise<string> {
 
 async function part(attachment: Attachment): Promise<object> {
   const blob = await content(attachment);
-  if (isImage(attachment))
+  if (isImage(attachment)) {
     return { type: "image_url", image_url: { url: `data:${attachment.type};base64,${await base64(blob)}` } };
+  }
   if (isAudio(attachment)) {
     return {
       type: "input_audio",
@@ -68,8 +69,9 @@ async function told(message: Message): Promise<object> {
 async function toldAll(path: Message[]): Promise<object[]> {
   const all: object[] = [];
   for (const [at, message] of path.entries()) {
-    if (!message.content && !message.attachments?.length && !message.tool_calls?.length && message.role !== "tool")
+    if (!message.content && !message.attachments?.length && !message.tool_calls?.length && message.role !== "tool") {
       continue;
+    }
     all.push(await told(message));
     if (message.role !== "tool" && message.role !== "assistant") continue;
     const from = path.slice(0, at + 1).findLastIndex((each) => each.role !== "tool");

@@ -176,7 +176,8 @@ export function longer(stored: Message, seen: Pick<Message, "content" | "reasoni
 /** The end of a branch, as far as it has no more than so many characters; its last message always. */
 export function newest(path: Message[], room: number): Message[] {
   let from = path.length - 1;
-  for (let left = room; from > 0; from--)
+  for (let left = room; from > 0; from--) {
     if ((left -= path[from]!.content?.length ?? 0) < (path[from - 1]!.content?.length ?? 0)) break;
+  }
   return path.slice(Math.max(from, 0));
 }

@@ -178,10 +178,11 @@ export class Chat {
   /** The server is there again, and may have got more than it could answer. */
   async back() {
     if (this.stored || this.tried) await this.refresh().catch(() => undefined);
-    if (this.waiting)
+    if (this.waiting) {
       await this.post(this.waiting.asked, this.waiting.model, this.waiting.tries).catch((error) =>
         toasts.failed(error),
       );
+    }
   }
 
   /** Ask a question. Nothing is stored of one that cannot be asked, and what is stored already is not stored again. */
@@ -206,8 +207,9 @@ export class Chat {
     this.sent += 1;
     this.beside = wanted.length > 1 ? id : undefined;
     const begun: string[] = [];
-    for (const [at, each] of wanted.entries())
+    for (const [at, each] of wanted.entries()) {
       if (stops === this.stops) begun.push(await this.begin(id, each, requests[at]!));
+    }
     if (stops !== this.stops) await this.stop(); // it came while an answer was being written
     if (begun.length > 1) await this.show(begun[0]!);
   }
@@ -352,7 +354,7 @@ export class Chat {
     };
     toasts.tell(t("messageDeleted"), "told", {
       label: t("undo"),
-      run: () => back().catch((error) => toasts.failed(error)),
+      run: () => back().catch(toasts.failed),
     });
     await this.refresh();
   }
@@ -370,7 +372,7 @@ export class Chat {
   }
 
   set(settings: Partial<Settings>) {
-    this.change({ settings: { ...this.info.settings, ...settings } }).catch((error) => toasts.failed(error));
+    this.change({ settings: { ...this.info.settings, ...settings } }).catch(toasts.failed);
   }
 
   /** Change what is in the field. The browser has it at once, and the server a moment after the last letter. */
@@ -453,7 +455,7 @@ export class Chat {
     await this.refresh().catch(() => undefined);
     if (this.messages.get(id)?.state !== "answering" && this.lives.get(id) === live) this.lives.delete(id);
     const done = (this.messages.get(id)?.state ?? "done") === "done";
-    if (live.mine && done && this.caller?.id === id) await this.proceed().catch((error) => toasts.failed(error));
+    if (live.mine && done && this.caller?.id === id) await this.proceed().catch(toasts.failed);
   }
 
   /** What the server does where it keeps conversations: write the answer down at its end. */
@@ -607,7 +609,7 @@ class Chats {
     }
     const back = () => keeping.ask("POST", `${ROOT}/restore`, { ids });
     const told = ids.length === 1 ? t("conversationDeleted") : t("chosenDeleted", { count: ids.length });
-    toasts.tell(told, "told", { label: t("undo"), run: () => back().catch((error) => toasts.failed(error)) });
+    toasts.tell(told, "told", { label: t("undo"), run: () => back().catch(toasts.failed) });
     await this.read();
   }
 
@@ -671,8 +673,9 @@ class Chats {
     void this.read();
     const open = this.open;
     if (event.event === "connected") return void open?.back();
-    if (open?.stored && (!event.conversation || event.conversation === open.info.id))
+    if (open?.stored && (!event.conversation || event.conversation === open.info.id)) {
       open.refresh().catch(() => undefined);
+    }
   }
 
   /** Read the list. A change that comes meanwhile is read once more at the end, so the older of two answers never stays. */

@@ -34,8 +34,9 @@ export function readDraft(name: string): Draft | undefined {
     const { text, files, tried, queue, synced, chat } = JSON.parse(
       localStorage.getItem(NAME + name) ?? "null",
     ) as Draft;
-    if (typeof text === "string" && Array.isArray(files) && Array.isArray(queue))
+    if (typeof text === "string" && Array.isArray(files) && Array.isArray(queue)) {
       return { text, files, tried, queue, synced, chat };
+    }
   } catch {
     // there is none, or storage is forbidden
   }

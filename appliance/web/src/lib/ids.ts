@@ -11,7 +11,7 @@ export function newId(): string {
 export function base64(blob: Blob): Promise<string> {
   return new Promise((resolve, reject) => {
     const reader = new FileReader();
-    reader.onload = () => resolve(String(reader.result).split(",", 2)[1] ?? "");
+    reader.onload = () => resolve((reader.result as string).split(",", 2)[1] ?? "");
     reader.onerror = () => reject(reader.error ?? new Error("unreadable"));
     reader.readAsDataURL(blob);
   });

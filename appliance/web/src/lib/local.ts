@@ -185,8 +185,9 @@ async function search(text: string) {
   const titles = new Map(kept.map((each) => [each.id, each.title]));
   const data: { conversation: string; message: string | null; title: string; excerpt: string }[] = [];
   const named = words.length ? kept.filter((each) => words.every((word) => folded(each.title).includes(word))) : [];
-  for (const { id, title } of named.slice(0, FOUND))
+  for (const { id, title } of named.slice(0, FOUND)) {
     data.push({ conversation: id, message: null, title, excerpt: title });
+  }
   for (const each of await all<Said>("messages")) {
     const content = each.content ?? "";
     if (data.length === FOUND || !words.length) break;
@@ -238,8 +239,9 @@ export async function unpack({ conversations, files }: Carton) {
     }
     for (const message of messages) {
       const other = (await done((await table("messages")).get(message.id))) as Said | undefined;
-      if (other && other.conversation !== one.id)
+      if (other && other.conversation !== one.id) {
         throw new ApiError(`The message '${message.id}' is in another conversation.`, 409, "conflict");
+      }
     }
     for (const message of messages) await put("messages", { ...message, conversation: one.id });
     await put("conversations", { ...one, change: Date.now() });
@@ -271,8 +273,9 @@ export async function local(method: string, path: string, body: unknown): Promis
   const [id = "", part = "", message = ""] = url.pathname.split("/").slice(3).map(decodeURIComponent);
   const given = (body ?? {}) as Body;
   if (id === "search") return search(url.searchParams.get("q") ?? "");
-  if (id === "attachments" && method === "GET")
+  if (id === "attachments" && method === "GET") {
     return ((await done((await table("files")).get(part))) as { blob: Blob }).blob;
+  }
   if (id === "attachments") {
     const hash = `${newId()}${newId()}`.replaceAll("-", ""); // has the form of the server's names
     const file: Stored = { hash, blob: body as Blob, added: Date.now() };

@@ -203,7 +203,11 @@ export class Blocks {
     this.next = inner(tokens[ready]!);
     for (const token of tokens.slice(0, ready)) {
       const name =
-        token.type === "def" ? (token as Tokens.Def).tag : token.type === "footnote" ? label(token.text) : "";
+        token.type === "def"
+          ? (token as Tokens.Def).tag
+          : token.type === "footnote"
+            ? label((token as FootnoteToken).text)
+            : "";
       if (name && links[name]) this.links[name] ??= links[name];
     }
     this.resolve(links);
@@ -254,18 +258,20 @@ function added(before: Block[], tokens: Tokens.Generic[], outline: number[], ope
   const shown = tokens.filter((token) => token.type !== "space" && token.type !== "def");
   for (const token of shown) {
     if (token.type === "heading") {
-      while (outline.length && outline.at(-1)! >= token.depth) outline.pop();
-      outline.push(token.depth);
+      const { depth } = token as Tokens.Heading;
+      while (outline.length && outline.at(-1)! >= depth) outline.pop();
+      outline.push(depth);
     }
     const last = all.at(-1);
     if (token.type === "table" && token.ahead) all[all.length - 1] = { ...last!, more: [...(last!.more ?? []), token] };
-    else
+    else {
       all.push({
         key: all.length,
         token,
         open: open && token === shown.at(-1),
         level: Math.min(outline.length + 1, 6),
       });
+    }
   }
   return all;
 }
@@ -279,8 +285,10 @@ const inner = (token: Tokens.Generic) => (token.ahead ? (token as Part) : undefi
 
 /** What was read of the whole `raw` of a part, without what is ahead of it. */
 function part(read: Tokens.Generic, { raw, ahead, start }: { raw: string; ahead: number; start?: number | "" }): Part {
-  if (read.type === "list") return { ...read, raw, ahead, start, items: read.items.slice(ahead ? 1 : 0) };
-  return { ...read, raw, ahead, header: ahead ? [] : read.header };
+  if (read.type === "list") {
+    return { ...read, raw, ahead, start, items: (read as Tokens.List).items.slice(ahead ? 1 : 0) };
+  }
+  return { ...read, raw, ahead, header: ahead ? [] : (read as Tokens.Table).header };
 }
 
 /**
@@ -294,9 +302,9 @@ function inParts(token: Tokens.Generic, inline: Inline, next?: Part): Tokens.Gen
   const from = next ? 1 : 0;
   const parts: Part[] = [];
   if (token.type === "list") {
-    const items = (token as Tokens.List).items;
+    const { items, start: first } = token as Tokens.List;
     if (items.length - from <= PART) return [next ? part(token, { ...next, raw: token.raw }) : token];
-    const start = next ? next.start : token.start;
+    const start = next ? next.start : first;
     for (let at = from; at < items.length; at += PART) {
       const ahead = at ? items[at - 1]!.raw : "";
       const raw =
@@ -380,8 +388,8 @@ function lexed(text: string, links: Links, before?: Inline): Lexed {
   Object.assign(lexer.tokens.links, links);
   try {
     lexer.blockTokens(whole, lexer.tokens);
-    marked.walkTokens(lexer.tokens, (token) => {
-      if (token.type === "code") token.text = token.text.replaceAll(JOINED, "\n");
+    void marked.walkTokens(lexer.tokens, (token) => {
+      if (token.type === "code") token.text = (token as Tokens.Code).text.replaceAll(JOINED, "\n");
       if (token.type !== "html" || !token.block) return;
       if (KNOWN.test(token.raw)) Object.assign(token, { type: "paragraph", tokens: lexer.inline(token.raw.trim()) });
     });
@@ -401,6 +409,12 @@ function lexed(text: string, links: Links, before?: Inline): Lexed {
   }
 }
 
+/** An image of another host within a link becomes the words of the link. */
+function withoutForeign(part: Token): Token {
+  const { raw, text, href } = part as Tokens.Image;
+  return part.type === "image" && !safeImage(href) ? { type: "text", raw, text } : part;
+}
+
 const KNOWN = /<\/?(sub|sup|kbd|mark|summary|br)\b/i;
 const ELEMENTS = /^<(sub|sup|kbd|mark|u|ins|s|b|i|em|strong|summary)>$/i;
 
@@ -410,10 +424,7 @@ function arranged(tokens: Token[]): Token[] {
   const begun: [name: string, at: number][] = [];
   for (const token of tokens as Tokens.Generic[]) {
     if (token.tokens) token.tokens = arranged(token.tokens);
-    if (token.type === "link")
-      token.tokens = token.tokens?.map((part) =>
-        part.type === "image" && !safeImage(part.href) ? { type: "text", raw: part.raw, text: part.text } : part,
-      );
+    if (token.type === "link") token.tokens = token.tokens?.map(withoutForeign);
     const tag = token.type === "html" ? token.raw.trim().toLowerCase() : "";
     const name = ELEMENTS.exec(tag)?.[1];
     const end = begun.findLastIndex(([name]) => tag === `</${name}>`);

@@ -37,9 +37,10 @@ function said(token: Token): string {
     return [summary.map(said).join(""), ...tokens.map(said)].join("\n");
   }
   const within = (token as Tokens.Generic).tokens;
-  if (within)
+  if (within) {
     return within
       .map((part) => (part.type === "list" || part.type === "paragraph" ? `\n${said(part)}` : said(part)))
       .join("");
-  return visible((token as Tokens.Generic).text ?? "");
+  }
+  return visible((token as Partial<Tokens.Text>).text ?? "");
 }

@@ -61,8 +61,9 @@ class Tools {
 
   allow(name: string, chat: string, lasting: Lasting) {
     if (lasting === "always") keep(localStorage, ALWAYS, (this.always = [...new Set([...this.always, name])]));
-    if (lasting === "chat")
+    if (lasting === "chat") {
       keep(sessionStorage, `${ALWAYS}.${chat}`, [...names(sessionStorage, `${ALWAYS}.${chat}`), name]);
+    }
   }
 
   revoke(name: string) {
