@@ -1,6 +1,6 @@
 import { svelte } from "@sveltejs/vite-plugin-svelte";
 import tailwindcss from "@tailwindcss/vite";
-import { defineConfig } from "vite";
+import { defineConfig } from "vitest/config";
 
 /** Where `npm run dev` finds a running server. */
 const server = process.env.LLAMA_APPLIANCE_URL ?? "http://127.0.0.1:8080";
@@ -17,4 +17,5 @@ export default defineConfig({
     license: { fileName: "licenses.json" },
   },
   server: { proxy: Object.fromEntries(routes.map((route) => [route, { target: server, changeOrigin: true }])) },
+  test: { include: ["tests/*.test.ts"], setupFiles: ["tests/browser.ts"], isolate: false, slowTestThreshold: 5000 },
 });

@@ -137,24 +137,6 @@ export async function folds({ page }) {
   await fold.getByText("Step 3", { exact: true }).waitFor();
 }
 
-/** Each language is coloured, and its grammar comes when it is needed. */
-export async function languages({ page }) {
-  const loaded = [];
-  page.on("response", (response) => response.url().includes("/assets/") && loaded.push(response.url()));
-  const count = Number(process.argv[5]);
-  await say(page, "Write");
-  await answered(page);
-  const blocks = messages(page).last().locator(".code");
-  assert.equal(await blocks.count(), count);
-  const plain = () =>
-    blocks.evaluateAll((all) =>
-      all.filter((each) => !each.querySelector("[class^=hljs-]")).map((each) => each.innerText),
-    );
-  for (let tries = 0; tries < 50 && (await plain()).length; tries++) await page.waitForTimeout(100);
-  assert.deepEqual(await plain(), []);
-  assert.ok(loaded.length >= count, `${loaded.length} files`);
-}
-
 /** The processor's time for each frame, in the first third of an answer and in the last; the parts of a list look like one. */
 export async function growing({ page }) {
   const devtools = await page.context().newCDPSession(page);
