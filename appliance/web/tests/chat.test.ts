@@ -12,7 +12,7 @@ import {
   sound,
   unanswered,
   type Message,
-} from "../src/lib/chat";
+} from "../src/lib/messages";
 import { wordsOf } from "../src/lib/drafts";
 
 /** A tree of messages: each has one of those before it above it, or nothing. */

@@ -1,6 +1,6 @@
 import fc from "fast-check";
 import { afterAll, beforeEach, expect, test } from "vitest";
-import type { Carton, Conversation, Message, Whole } from "../src/lib/chat";
+import type { Carton, Conversation, Message, Whole } from "../src/lib/messages";
 import { carton, local, news, unpack } from "../src/lib/local";
 
 const ROOT = "/api/conversations";

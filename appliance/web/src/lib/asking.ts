@@ -1,6 +1,6 @@
 /** What a model is asked with: the shown branch, with attachments where the model can take them. */
 import { ask } from "./api";
-import { isSummary, type Attachment, type Effort, type Message, type Settings } from "./chat";
+import { isSummary, type Attachment, type Effort, type Message, type Settings } from "./messages";
 import { base64 } from "./ids";
 import { keeping } from "./keeping.svelte";
 import { t } from "./prefs.svelte";

@@ -3,7 +3,7 @@
  * Files are on the server already, so their names are enough. A conversation has a record of its own, so that two tabs
  * with two conversations do not overwrite each other.
  */
-import type { Attachment } from "./chat";
+import type { Attachment } from "./messages";
 
 /** A question that is on its way. Its id stays the same however often it is sent, so the server stores it once. */
 export interface Asked {

@@ -1,6 +1,6 @@
 /** Where the conversations are: with the server, or, where it keeps none, in this browser. */
 import { ask, get, send } from "./api";
-import type { Carton } from "./chat";
+import type { Carton } from "./messages";
 
 export const ROOT = "api/conversations";
 

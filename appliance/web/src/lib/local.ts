@@ -3,7 +3,7 @@
  * that the page uses, so that nothing else has to know. Other tabs hear of changes; other devices do not.
  */
 import { ApiError } from "./api";
-import { childrenOf, type Carton, type Conversation, type Message, type Settings } from "./chat";
+import { childrenOf, type Carton, type Conversation, type Message, type Settings } from "./messages";
 import { base64, folded, newId } from "./ids";
 
 /** `gone`: when it was deleted. */

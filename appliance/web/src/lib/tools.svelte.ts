@@ -1,6 +1,6 @@
 /** The server's tools, built in or of MCP servers, and what the person lets them do. */
 import { get, send } from "./api";
-import type { ToolCall } from "./chat";
+import type { ToolCall } from "./messages";
 
 export interface Tool {
   tool: string;

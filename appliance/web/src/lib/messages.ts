@@ -1,4 +1,4 @@
-/** The shapes of `/api/conversations`; the server's `wire/conversations.py` says what they mean. */
+/** Conversations and their messages as `/api/conversations` has them (`appliance/wire.py`), and the tree that they make. */
 export interface Attachment {
   hash: string;
   name: string;
