@@ -31,7 +31,7 @@ from appliance.core.bodies.sse import Decoder, ErrorInfo, WholeRecords
 from appliance.core.bundles.manifest import FORMAT, Blob, Item, Manifest, digest_of
 from appliance.core.config.load import load
 from appliance.core.config.matrix import Matrix, MatrixError, check_matrix
-from appliance.core.config.nodes import Source
+from appliance.core.config.nodes import SourceFile
 from appliance.core.config.types import MatrixConfig
 from appliance.core.conversation_files import each_arrived, for_page, for_store
 from appliance.core.engines.workers import KNOWN, Questions, RpcError
@@ -297,7 +297,7 @@ YAML = [
 
 
 def _yaml(text: bytes) -> bool:
-    loaded = load([Source("c.yaml", text.decode("utf-8", "replace"))], ENVIRONMENT)
+    loaded = load([SourceFile("c.yaml", text.decode("utf-8", "replace"))], ENVIRONMENT)
     assert (loaded.config is None) == bool(loaded.errors)
     assert all(problem.message and len(str(problem)) < 3000 for problem in loaded.problems)
     return loaded.config is not None
@@ -502,7 +502,7 @@ def _rpc(data: bytes) -> bool:
 
 
 YAML_PACE = 25e-6
-"""A third of it is what the YAML library takes for text that only it can read."""
+"""A third of it is what the search takes for what unknown keys may mean."""
 
 PARSERS = {
     "http": Parser(seeds=HTTP, words=HTTP_WORDS, read=_http, agrees=_http_agrees, joined=True, least=0.25),
