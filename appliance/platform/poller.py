@@ -30,6 +30,8 @@ import trio
 
 RECEIVE_SIZE = 96 << 10
 """A request with a picture of 64 KiB fits. From 128 KiB on, glibc maps memory anew for each piece."""
+USUAL_SIZE = 16 << 10
+"""The same for a listener to whom nothing longer has come yet: to make room for less costs less."""
 TURN = 64
 """Sockets looked at at once; each is received from once. A request that is carried costs some 50 us in it."""
 LOOK_EVERY = 0.5
@@ -42,7 +44,7 @@ SHARE = 0.004
 log = logging.getLogger(__name__)
 
 Hears = Callable[[bytes], bool]
-Tell = Callable[[], None]
+Tell = Callable[[], object]
 
 
 class Socket(Protocol):
@@ -96,6 +98,7 @@ if sys.platform == "linux" or sys.platform == "darwin":
             "_exact",
             "_fd",
             "_left",
+            "_listen_size",
             "_listener",
             "_listener_end",
             "_news",
@@ -120,6 +123,7 @@ if sys.platform == "linux" or sys.platform == "darwin":
             self._listener_end: Tell | None = None
             self._room: Tell | None = None
             self._size = RECEIVE_SIZE
+            self._listen_size = USUAL_SIZE
             system.add(self._fd, self)
 
         def when_left(self, left: Callable[[], None]) -> None:
@@ -207,6 +211,14 @@ if sys.platform == "linux" or sys.platform == "darwin":
                 self._again()
                 room()
 
+        def at_turn_end(self, call: Tell) -> bool:
+            """Call it at the end of the poller's turn that is under way. False: there is none, and it is for now."""
+            turn = self._system.turn
+            if turn is None:
+                return False
+            turn.append(call)
+            return True
+
         def interrupt(self) -> bool:
             """A task in `receive` gets ClosedResourceError. No bytes are lost. False: none waits there."""
             waits = self._task is not None
@@ -244,14 +256,16 @@ if sys.platform == "linux" or sys.platform == "darwin":
 
         def _tell(self, listener: Hears) -> None:
             try:
-                data = self._take(RECEIVE_SIZE)
+                data = self._take(self._listen_size)
             except BlockingIOError:
                 if not self._exact:
                     self._again()
                 return
             except OSError as error:
                 data, self._broken = b"", error
-            if not data:
+            if len(data) == self._listen_size:
+                self._listen_size = RECEIVE_SIZE
+            elif not data:
                 ended, self._listener, self._listener_end, self._news = self._listener_end, None, None, True
                 if ended is not None:
                     ended()
@@ -295,6 +309,8 @@ if sys.platform == "linux" or sys.platform == "darwin":
 
         def __init__(self, _: trio.Nursery) -> None:
             self.receivers: dict[int, Receiver] = {}
+            self.turn: list[Tell] | None = None
+            """Calls for the end of the turn under way; None outside of one."""
 
         async def take_turns(self, fd: int, poll: Callable[[], list[tuple[int, int]]], end: int, room: int) -> None:
             """``poll`` gives descriptors with news, each with flags: ``end`` are those of the other side's end, and
@@ -306,6 +322,7 @@ if sys.platform == "linux" or sys.platform == "darwin":
                 began = time.perf_counter()
                 for _ in range(ROUNDS):
                     ready = poll()
+                    self.turn = turn = list[Tell]()
                     for each, flags in ready:
                         if (receiver := receivers.get(each)) is None:
                             continue
@@ -318,6 +335,12 @@ if sys.platform == "linux" or sys.platform == "darwin":
                         except Exception:  # it must not end the program, which has other sockets
                             log.exception("a socket is not watched any more, for what heard it raised; this is a bug")
                             receiver.close()
+                    for call in turn:  # which grows meanwhile
+                        try:
+                            call()
+                        except Exception:
+                            log.exception("what was left for the end of a turn raised; this is a bug")
+                    self.turn = None
                     if len(ready) < 2 or time.perf_counter() - began > SHARE:
                         break  # one alone has no company that comes a moment later
 
@@ -362,6 +385,10 @@ else:
 
         def when_room(self, room: Tell) -> None:
             raise NotImplementedError("`Poller.listens` says that there is none")
+
+        def at_turn_end(self, call: Tell) -> bool:
+            del call
+            return False
 
         def silence(self) -> None:
             pass

@@ -67,13 +67,18 @@ class PlainWire:
                     raise _closed() from None
 
     def push(self, data: bytes) -> None:
-        """Send what the system takes at once, and the rest as it takes it; only with a poller.
+        """Send what the system takes, at the end of the poller's turn, and the rest as it takes it; only with a poller.
 
         A server that stops reading breaks nothing here: its answer, or the lack of one, comes next and tells why.
         """
         assert self._receiver is not None
-        rest = memoryview(self._unsent + data if self._unsent else data)
-        self._unsent = b""
+        self._unsent = self._unsent + data if self._unsent else data
+        if not self._receiver.at_turn_end(self._push_rest):
+            self._push_rest()
+
+    def _push_rest(self) -> None:
+        assert self._receiver is not None
+        rest, self._unsent = memoryview(self._unsent), b""
         try:
             while rest:
                 rest = rest[self._sock.send(rest) :]
@@ -82,9 +87,6 @@ class PlainWire:
             self._receiver.when_room(self._push_rest)
         except OSError:
             pass
-
-    def _push_rest(self) -> None:
-        self.push(b"")
 
     async def receive(self) -> bytes:
         try:

@@ -25,6 +25,9 @@ class Writes(Protocol):
 
     ending: bool
 
+    @property
+    def drained(self) -> bool: ...
+
     def push(self, data: bytes) -> bool: ...
 
     async def flush(self) -> None: ...
@@ -119,12 +122,12 @@ class HttpSink:
         if self._left and not self._bodiless:
             self.abort()
             return True
-        last = b""
         if not self.ended:
             self.ended = True
-            last = self._held + (LAST_CHUNK if self._chunked else b"")
-            self._held = b""
-        return self._connection.push(last)
+            if last := self._held + (LAST_CHUNK if self._chunked else b""):
+                self._held = b""
+                self._connection.push(last)
+        return self._connection.drained
 
     def abort(self) -> None:
         self.ended, self.stays = True, False

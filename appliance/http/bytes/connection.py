@@ -52,6 +52,8 @@ MAX_HEAD = 64 << 10
 """Bytes of a request head; llama-server allows a URI of 32 KiB."""
 RECEIVE_SIZE = 1 << 16
 BODY_PIECE = 1 << 18
+CORK = 1 << 16
+"""Bytes that wait for the end of the poller's turn."""
 EMPTY_LINES = 2
 """Before a request line, which some clients send behind the body of the request before (RFC 9112 section 2.2)."""
 RESET = struct.pack("hh" if sys.platform == "win32" else "ii", 1, 0)
@@ -133,6 +135,7 @@ class Connection:
         self._settings = settings
         self._buffer: bytes = b""
         self._unsent = b""
+        self._corked = False  # that leaves at the end of the poller's turn
         self._drained: Callable[[], None] | None = None  # called when nothing is left of that
         self._pace = Pace()  # of a stranger who reads
         self._born = trio.current_time()
@@ -216,19 +219,25 @@ class Connection:
     def when_drained(self, drained: Callable[[], None]) -> None:
         """Call ``drained`` when the system has taken all that `push` has held. Time limits as in `flush`."""
         self._drained = drained
-        self._wait_for_room()
+        if not self._corked:
+            self._wait_for_room()
 
     def _wait_for_room(self) -> None:
-        self.due = trio.current_time() + self._settings.write_stall - (self._pace.behind if self.stranger else 0.0)
+        if not self._has_task:  # which looks at the time by itself
+            self.due = trio.current_time() + self._settings.write_stall - (self._pace.behind if self.stranger else 0.0)
         self._receiver.when_room(self._has_room)
 
     def _has_room(self) -> None:
         unsent, self._unsent = self._unsent, b""
-        self.push(unsent)
-        if self._unsent:
+        if not self._send(unsent):
             self._wait_for_room()
             return
-        drained, self._drained, self.due = self._drained, None, math.inf
+        if not self._has_task:
+            self.due = math.inf
+        self._tell_drained()
+
+    def _tell_drained(self) -> None:
+        drained, self._drained = self._drained, None
         if drained is not None:
             drained()
 
@@ -421,12 +430,42 @@ class Connection:
     # ---- sending -----------------------------------------------------------------------------------------------------
 
     def push(self, data: bytes) -> bool:
-        """Send what the system takes at once. False: the rest is held, for `flush`."""
+        """Send what the system takes, in the poller's turns at their end. False: the rest is held, for `flush`.
+
+        To send wakes the other side, which costs more than all of the work on a chunk where that runs on another core.
+        What a turn sends one right behind the other wakes it once.
+        """
         if self.gone:
             return True  # nobody wants it
+        if self._corked:
+            self._unsent += data
+            return len(self._unsent) < CORK or self._uncork()
         if self._unsent:
             self._unsent += data
             return False
+        if self._receiver.at_turn_end(self._uncork):
+            self._unsent, self._corked = data, True
+            return True
+        return self._send(data)
+
+    @property
+    def drained(self) -> bool:
+        """The system has taken all that was pushed."""
+        return not self._unsent
+
+    def _uncork(self) -> bool:
+        """Send what was pushed in this turn. As `push`."""
+        if not self._corked:
+            return not self._unsent
+        self._corked, unsent, self._unsent = False, self._unsent, b""
+        if not self._send(unsent):
+            self._wait_for_room()
+            return False
+        if self._drained is not None and not self._receiver.at_turn_end(self._tell_drained):
+            self._tell_drained()
+        return True
+
+    def _send(self, data: bytes) -> bool:
         rest = memoryview(data)
         try:
             while rest:
@@ -452,7 +491,7 @@ class Connection:
                 if stall.cancelled_caught:
                     break
                 unsent, self._unsent = self._unsent, b""
-                self.push(unsent)
+                self._send(unsent)
                 if self.stranger:
                     self._pace.passed(trio.current_time() - began, len(unsent) - len(self._unsent))
         except trio.ClosedResourceError:
@@ -536,7 +575,8 @@ class Connection:
         self._owed = True
 
     def close(self) -> None:
-        """Close the socket; who waits for it learns of that. Twice is once."""
+        """Close the socket, behind what was pushed; a task that waits for it learns of that. Twice is once."""
+        self._uncork()
         self._lose()
         if self.socket.fileno() >= 0:
             self._receiver.close()

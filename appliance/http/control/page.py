@@ -1,7 +1,8 @@
 """The page: its built document at ``/`` and ``/ui/``, hashed files below ``/ui/assets/`` (see ``web/build.mjs``), the
 page for browsers without script at ``/ui/status``, and the files that browsers ask for beside it.
 
-No file is compressed here; each has its brotli and gzip copies beside it. Browsers ask for brotli only over HTTPS.
+Files below ``/ui/assets/`` are compressed when a client first asks for them, and kept so: they do not change while the
+program runs, and all of them together take 300 KiB.
 llama-server's page leaves a service worker with the browser, which would go on showing that page when another server
 has taken over its address. Browsers look for a newer worker there, and find one that only removes itself.
 """
@@ -9,26 +10,27 @@ has taken over its address. Browsers look for a newer worker there, and find one
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
 import re
 from collections.abc import Callable, Sequence
+from functools import cache
 from html import escape
 from pathlib import Path
 from string import Template
 
 import msgspec
 import trio
-from msgspec import Struct
 
 from appliance import __version__
 from appliance.core.settings import Listen
 from appliance.engines.found import Engine
 from appliance.errors import RouteNotFound
 from appliance.http.bytes.listening import shown
-from appliance.http.control.listing import Object
 from appliance.http.control.static_files import OTHER_TYPE, TYPES, is_known
 from appliance.http.way.visit import Visit
 from appliance.traffic.request import MANIFEST, PAGE_PREFIX, PAGE_VERSION, WORKER, Headers, Request, send_whole
+from appliance.wire import ListedModel, ListedModels
 
 _WORKER = """\
 self.addEventListener("install", () => self.skipWaiting());
@@ -134,26 +136,11 @@ that.</p>
 )
 
 
-class _Told(Struct):
-    value: str
-    error: str | None = None
-
-
-class _Entry(Struct):
-    id: str
-    status: _Told
-    source: str
-
-
-class _List(Struct):
-    data: list[_Entry]
-
-
 def render(
-    base: str, bound: Sequence[Listen], engine: Engine | None, models: Object | None, folder: Path | None
+    base: str, bound: Sequence[Listen], engine: Engine | None, models: ListedModels | None, folder: Path | None
 ) -> str:
     """``base`` is the address the visitor used. Strangers see neither the ``models`` nor their folder."""
-    entries = msgspec.convert(models, _List).data if models is not None else []
+    entries = models.data if models is not None else []
     loaded = [entry.id for entry in entries if entry.status.value == "loaded"]
     usable = [entry.id for entry in entries if entry.status.error is None]
     listening = ", ".join(map(shown, bound))
@@ -189,14 +176,14 @@ def _row(item: tuple[str, str]) -> str:
     return f'<tr><td class="key">{escape(item[0])}</td><td><code>{escape(item[1])}</code></td></tr>'
 
 
-def _models(entries: Sequence[_Entry]) -> str:
+def _models(entries: Sequence[ListedModel]) -> str:
     if not entries:
         return '<p class="soft">There is no model yet.</p>'
     rows = "\n".join(map(_model, entries))
     return f"<table>\n<tr><th>Model</th><th>State</th><th>Found in</th></tr>\n{rows}\n</table>"
 
 
-def _model(entry: _Entry) -> str:
+def _model(entry: ListedModel) -> str:
     error = entry.status.error
     kind = "failed" if error else entry.status.value
     first_line = escape(error.splitlines()[0]) if error else escape(entry.status.value)
@@ -243,7 +230,8 @@ SANDBOX_HEADERS: Headers = (
 takes the HTML. A policy cannot keep a script from the network: WebRTC is outside of it, and Chromium connects for a
 navigation before the policy refuses that.
 """
-_ENCODINGS = (("br", ".br"), ("gzip", ".gz"))
+_SMALLEST = 600
+"""Bytes; compressing less than this saves no packet."""
 _WEIGHTED = re.compile(r"(?i)([^\s,;]+)\s*(?:;\s*q=([\d.]+))?")
 _HASHED = re.compile(r".+-[\w-]{8}\.\w+")
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
@@ -301,26 +289,29 @@ class Page:
 
     async def _send_asset(self, visit: Visit, name: str) -> None:
         path = DIST / "assets" / name
-        if not _NAME.fullmatch(name) or name.endswith((".br", ".gz")) or not path.is_file():
+        if not _NAME.fullmatch(name) or not path.is_file():
             raise RouteNotFound(visit.request.method, visit.request.path)
         kept = "public, max-age=31536000, immutable" if _HASHED.fullmatch(name) else "no-cache"
-        accepted = visit.request.header(b"accept-encoding") or ""
-        for encoding, suffix in _ENCODINGS:
-            packed = path.with_name(name + suffix)
-            if accepts(accepted, encoding) and packed.is_file():
-                await _send(visit, await _content(packed), name, kept, ((b"Content-Encoding", encoding.encode()),))
-                return
-        await _send(visit, await _content(path), name, kept)
+        if accepts_gzip(visit.request.header(b"accept-encoding") or "") and path.stat().st_size >= _SMALLEST:
+            packed = await trio.to_thread.run_sync(_compressed, path)
+            await _send(visit, packed, name, kept, ((b"Content-Encoding", b"gzip"),))
+        else:
+            await _send(visit, await _content(path), name, kept)
 
 
-def accepts(accepted: str, encoding: str) -> bool:
-    """Return whether an Accept-Encoding lets an answer have this encoding: by its own weight, else by that of ``*``.
+def accepts_gzip(accepted: str) -> bool:
+    """Return whether an Accept-Encoding lets an answer be compressed: by the weight of gzip, else by that of ``*``.
 
     Source: RFC 9110 section 12.5.3.
     """
     weights = {name.lower(): weight for name, weight in _WEIGHTED.findall(accepted)}
-    weight = weights.get(encoding, weights.get("*"))
+    weight = weights.get("gzip", weights.get("*"))
     return weight is not None and (weight == "" or weight.strip("0.") != "")
+
+
+@cache
+def _compressed(path: Path) -> bytes:
+    return gzip.compress(path.read_bytes(), mtime=0)  # the same bytes at every start, because they make the ETag
 
 
 async def _content(path: Path) -> bytes:
