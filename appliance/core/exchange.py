@@ -246,8 +246,8 @@ class Io(Protocol):
         ...
 
     def release(self, *, reusable: bool, failure: Exception | None = None) -> None:
-        """The engine is not needed any more; ``failure`` is what `done` will be told. If it is not ``reusable``, its
-        connection is closed at once: that is the only way to tell llama-server that nobody wants the answer.
+        """Release the engine; `done` gets ``failure`` later. If it is not ``reusable``, its connection is closed at
+        once: that is the only way to tell llama-server that nobody wants the answer.
         """
         ...
 
@@ -403,7 +403,7 @@ class Exchange:
         return False
 
     def _knows(self, received: bytes) -> bool:
-        """Read a head that is like one before it, but for its length. False: it is none such."""
+        """Read a head that is like one before it, but for its length. False: this head is not."""
         end = received.find(b"\r\n\r\n") + 4
         if end < 4 or self._options.method == "HEAD":
             return False

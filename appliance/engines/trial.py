@@ -67,7 +67,7 @@ class Trial:
         self._output = output
 
     def lines(self) -> list[str]:
-        """What it has printed so far; of a long log the beginning and the end."""
+        """The lines that it has printed so far; of a long log the beginning and the end."""
         return self._output.lines()
 
     async def ask(self, path: str, body: object, *, seconds: float) -> bytes:
@@ -124,13 +124,13 @@ class Trial:
         return self.lines()[-LAST_LINES:]
 
     def _end(self, status: int, when: str) -> str:
-        """How it ended, in words."""
+        """Describe its end, in words."""
         told = trials.explanation(self._last_lines())
         return f"{describe_status(status)} {when}" + (f": {told}" if told else "")
 
 
 class _Output:
-    """What a server prints: of a long log the beginning and the end."""
+    """The output of a server: of a long log the beginning and the end."""
 
     def __init__(self) -> None:
         self._first: list[str] = []

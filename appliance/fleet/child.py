@@ -55,7 +55,7 @@ class Readiness:
     """Looks at one server until it is ready. ``last`` says what the latest finished look saw, for an error message."""
 
     def __init__(self, address: Address, path: str, foreign: Callable[[], Awaitable[str | None]] | None = None) -> None:
-        """``foreign`` tells who has answered in place of the server itself, None where nobody has."""
+        """``foreign`` names another program that answered instead of the server, None where there is none."""
         self.last = ""
         self._foreign = foreign
         self._warned = False
@@ -109,7 +109,7 @@ class Readiness:
             self.last = f"GET {self._path} was not answered"
 
     async def _is_foreign(self) -> bool:
-        """Whether another program has the server's port, which is told at once."""
+        """Report at once whether another program has the server's port."""
         if self._foreign is None or (holder := await self._foreign()) is None:
             return False
         self.last = FOREIGN.format(port=self._address.port, holder=holder)
@@ -132,20 +132,20 @@ KILL_TIME = 1.0
 
 
 class ChildState(Struct, frozen=True):
-    """What a child said of itself: ``loading``, ``ready``, ``sleeping``; ``payload`` is llama-server's JSON."""
+    """The state that a child reports: ``loading``, ``ready``, ``sleeping``; ``payload`` is llama-server's JSON."""
 
     state: str
     payload: msgspec.Raw = msgspec.Raw(b"null")
 
 
 class Exited(Struct, frozen=True):
-    """How a model process ended. ``was_ready`` tells a failed start from a later death."""
+    """The end of a model process. ``was_ready`` tells a failed start from a later death."""
 
     status: int
     was_ready: bool
     timed_out: bool = False
     last_look: str = ""
-    """What was seen when it was last asked, in time, whether it is ready."""
+    """The result of the last readiness check that came in time."""
 
 
 class ModelProcess:
@@ -157,7 +157,9 @@ class ModelProcess:
         self.state = ChildState("loading")
         self.ready_info: msgspec.Raw | None = None
         self.buffers = Buffers()
-        """What it says it has allocated. Complete soon after it is ready: an engine may log in a thread of its own."""
+        """The memory that it reports as allocated. Complete soon after it is ready: an engine may log in a thread of
+        its own.
+        """
         self._log = log
         foreign = self._foreign_holder if launch.own_port else None
         self._readiness = Readiness(launch.address, launch.probe, foreign) if launch.probe is not None else None

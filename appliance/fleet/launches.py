@@ -1,4 +1,4 @@
-"""What is started for a model: on which engine, with which workers, by which command."""
+"""Prepares the launch of a model: on which engine, with which workers, by which command."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Launches:
 
     @property
     def engine(self) -> Engine | None:
-        """What a model on disk of which nothing is known would be started on."""
+        """The engine for a model on disk of which nothing is known."""
         return self._chooser.choose() if self._chooser is not None else None
 
     def argv_of(self, model: Model) -> tuple[str, ...]:
@@ -97,7 +97,7 @@ class Launches:
         return engine or best
 
     def _refuses(self, engine: Engine, model: Model) -> bool:
-        """Whether the model has options that this engine cannot honour, and another one may."""
+        """True if the model has options that this engine cannot honour, and another one may."""
         words = model.config.argv[1:] if model.config is not None else (*self._settings.engine_args, *model.args)
         return bool(words) and engine.id == EMBEDDED and refuses(words)
 
@@ -145,12 +145,12 @@ class Launches:
         return crew
 
     def _fits(self, model: Model, engine: Engine, workers: Sequence[Worker]) -> bool:
-        """Whether the model can be started with these workers alone; of one that tells too little nobody knows."""
+        """True if the model can be started with these workers alone, or if its file says too little to tell."""
         plan = self._plan(model, engine, room_of(workers))
         return plan is None or plan.verdict != "no"
 
     def _fitting(self, model: Model, engine: Engine, crew: Crew) -> Plan | None:
-        """What makes the model fit into what is free. The memory of workers is llama-server's to share out."""
+        """The plan that fits the model into free memory. llama-server itself shares out the memory of workers."""
         plan = self._plan(model, engine, NO_MEMORY) if self._settings.fit and not crew.workers else None
         if plan is not None and plan.flags:
             self._logs.append(model.id, f"the memory plan sets {' '.join(plan.flags)}: {plan.why}")

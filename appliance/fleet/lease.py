@@ -57,7 +57,7 @@ class Place:
         return self._expected() if self._expected else None
 
     def progress(self) -> Raw | None:
-        """What the engine says of its loading, JSON; None where it says nothing."""
+        """The engine's progress report of its loading, JSON; None where it sends none."""
         return self._progress() if self._progress else None
 
     def fetched(self) -> float | None:
@@ -66,13 +66,13 @@ class Place:
 
 
 class Supply(Protocol):
-    """Returns the same model as it is when all of its files are here; ``tell`` hears how far that is."""
+    """Returns the same model as it is when all of its files are here; ``tell`` is called with the progress."""
 
     def __call__(self, model: Model, tell: Callable[[Callable[[], float | None]], None] | None) -> Awaitable[Model]: ...
 
 
 class GivenUp(Exception):
-    """Nobody waits for the model's answer any more."""
+    """The request was abandoned while it waited for the model."""
 
 
 class Counted(Protocol):
@@ -130,11 +130,11 @@ class Lease:
         self.place = place
         self._lender = lender
         self.address: Address | None = None
-        """Where the process is reached; None before it is lent."""
+        """The address of the process; None before it is lent."""
         self.answer_under_way: Counted | None = None
         """Set by the holder as soon as there is one."""
         self.asks: tuple[str, bytes] | None = None
-        """The path and the body that go to the process; None for what is no request."""
+        """The path and the body that go to the process; None for anything but a request."""
         self._answered: trio.Event | None = None
         self._error: ApplianceError | None = None
 

@@ -1,6 +1,6 @@
-"""What model processes print: the last lines of each, and live readers.
+"""The output of model processes: the last lines of each, and live readers.
 
-One producer (a child's pump), any number of readers. A reader that falls behind loses lines and is told how many; it
+One producer (a child's pump), any number of readers. A reader that falls behind loses lines, and learns how many; it
 never holds the producer up.
 """
 
@@ -80,7 +80,7 @@ class Logs:
         self._news.wake()
 
     def knows(self, model: str) -> bool:
-        """Whether the model has ever printed anything."""
+        """True if the model has ever printed anything."""
         return model in self._by_model
 
     def tail(self, model: str | None, count: int) -> list[str]:

@@ -85,7 +85,7 @@ class Fleet:
 
     @property
     def busy(self) -> bool:
-        """Whether any request is under way, or a model starts."""
+        """True while any request is under way, or a model starts."""
         return bool(self._asked)
 
     @property
@@ -103,8 +103,8 @@ class Fleet:
     def adopt(self, config: Config | None, models: Iterable[Model]) -> list[str]:
         """Follow this configuration from now on; the result are the ids of models whose process is out of date.
 
-        What has not changed goes on running. Such a process is stopped when its requests under way have ended, and who
-        waits for its model gets the new one.
+        Unchanged models continue to run. An outdated process is stopped when its requests under way have ended, and
+        requests that wait for its model get the new one.
         """
         self._config = config
         self._current = {model.id: model for model in models}
@@ -123,7 +123,7 @@ class Fleet:
         self._perform(self._schedule.adopt(self._budgets.limits(self._config), policy_for(self._config), _now()))
 
     def _follow(self, model: Model, *, outdated: bool) -> None:
-        """What a configuration says now of a model that has a process, or is waited for."""
+        """Apply the configuration to a model that has a process, or that requests wait for."""
         terms = self._terms(model)
         if outdated:
             self._perform(self._schedule.retire(model.id, terms, _now()))
@@ -225,11 +225,11 @@ class Fleet:
         return self._settings.queue_timeout if self._config is None else self._config.queue_timeout
 
     def is_ready(self, model_id: str) -> bool:
-        """Whether a request for it would be served at once."""
+        """True if a request for it would be served at once."""
         return self._schedule.state(model_id) is State.READY
 
     def address(self, model_id: str) -> Address | None:
-        """Where the model is reached, if it is loaded now. Asking for it does not count as a use."""
+        """The model's address, if it is loaded now. Asking for it does not count as a use."""
         return self._runs[model_id].address if self.is_ready(model_id) else None
 
     async def wait_quiet(self, model_id: str) -> None:
@@ -257,7 +257,7 @@ class Fleet:
         return running
 
     def keep(self, model: Model, seconds: float) -> None:
-        """Let the model's process stay so long without a request, in place of its ``ttl``; infinity: for ever.
+        """Let the model's process stay so long without a request, instead of its ``ttl``; infinity: for ever.
 
         It counts from the model's last use, and until the process ends. 0 ends an idle process now.
         """
@@ -274,7 +274,7 @@ class Fleet:
         return self._schedule.memory(model_id)
 
     def plan(self, model: Model) -> Plan | None:
-        """How the model is best started in what is free now; None where its file does not say enough."""
+        """Plan the model's start in the memory that is free now; None where its file does not say enough."""
         engine = self.launches.choose(model) if model.config is None else None
         return self._plan(model, engine) if engine is not None else None
 
@@ -306,7 +306,7 @@ class Fleet:
     def reseat(self) -> None:
         """Start idle models anew that run on another seat than would be chosen now: more is known than at their start.
 
-        What somebody uses or waits for stays as it is.
+        Models in use, or that requests wait for, stay as they are.
         """
         for model_id, run in list(self._runs.items()):
             if not self.is_ready(model_id) or self._schedule.leases(model_id) or self._schedule.waiting(model_id):
@@ -321,8 +321,9 @@ class Fleet:
     def condemn(self, model_id: str, why: str, *, crashed: bool = False) -> bool:
         """End a process that is of no use any more (it hangs), at once and under its leases; ``why`` is logged.
 
-        Who waits for the model gets the next process; who used this one finds its connection broken. ``crashed``: its
-        seat is to blame, and its requests go to the next one. False: there is none, or it is being stopped already.
+        Requests that wait for the model get the next process; those that used this one find their connection broken.
+        ``crashed``: its seat is to blame, and its requests go to the next one. False: there is none, or it is being
+        stopped already.
         """
         run = self._runs.get(model_id)
         if run is None or self._schedule.state(model_id) is State.STOPPING:
@@ -356,7 +357,7 @@ class Fleet:
         return run.engine.id if run is not None and run.engine is not None else None
 
     def has_fallback(self, model_id: str) -> bool:
-        """Whether there is another seat to go to, should the process of this model die."""
+        """True if there is another seat to go to, should the process of this model die."""
         model, seat = self._models.get(model_id), self.seat_of(model_id)
         if model is None or seat is None:
             return False
@@ -435,7 +436,7 @@ class Fleet:
         return self._budgets.terms(model, engine, self._kept.get(model.id))
 
     def _staying(self) -> Mapping[str, Address]:
-        """Where the models are reached that nobody has asked to go."""
+        """The addresses of the ready models that were not asked to stop."""
         staying = (m for m in self._runs if self._schedule.state(m) not in GOING)
         return {m: address for m in staying if (address := self._runs[m].address) is not None}
 
@@ -520,8 +521,8 @@ async def open_fleet(
     """Own every model process. Leaving the block stops them all, politely at first; cancelling kills.
 
     Without engines only configured models can be started. ``supply`` fetches what a model lacks before it is started;
-    without one its engine has to. ``observer`` counts what happens; ``echo`` hears every line that a process prints;
-    ``gpus`` is how memory of NVIDIA's GPUs is measured.
+    without one its engine has to. ``observer`` counts what happens; ``echo`` is called with every line that a process
+    prints; ``gpus`` is how memory of NVIDIA's GPUs is measured.
     """
     chooser = OneEngine(engines) if isinstance(engines, Engine) else engines
     async with open_children() as children, trio.open_nursery() as nursery:

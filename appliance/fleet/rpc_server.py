@@ -24,7 +24,8 @@ from appliance.trio_parts import Changed
 
 PROGRAM = "ggml-rpc-server.exe" if sys.platform == "win32" else "ggml-rpc-server"
 WITHOUT_SIGPIPE = () if sys.platform == "win32" else ("/bin/sh", "-c", "trap '' PIPE; exec \"$@\"", PROGRAM)
-"""It does not ignore SIGPIPE, so that a client that gave up while it waited takes it along (b11434): it is told to."""
+"""A worker leaves SIGPIPE at its default, so that a client that gave up waiting ends it (b11434): the shell ignores it.
+"""
 
 START_TIME = 90.0
 """Seconds within which it must answer: drivers of graphics cards take their time at first."""
@@ -47,7 +48,7 @@ LOOPBACK = "127.0.0.1"
 
 
 class Serving(Struct, frozen=True, kw_only=True):
-    """What is to be served, and where. ``host`` is an IPv4 address."""
+    """The devices to serve, and the address. ``host`` is an IPv4 address."""
 
     program: str
     host: str
@@ -60,7 +61,7 @@ class Serving(Struct, frozen=True, kw_only=True):
 
     @property
     def endpoint(self) -> str:
-        """Where it is reached from this machine."""
+        """The endpoint at which this machine reaches it."""
         return f"{LOOPBACK if self.host == ANYWHERE else self.host}:{self.port}"
 
     def argv(self) -> tuple[str, ...]:
@@ -141,7 +142,7 @@ class _Run:
         self._silent = False
 
     async def run(self, children: Children) -> str:
-        """How it ended, in words. Cancelling ends it."""
+        """Run the worker, and describe its end in words. Cancelling ends it."""
         command = Command(
             argv=self._serving.argv(),
             env={**inherited_env(), **NO_DEBUGGER},

@@ -231,7 +231,7 @@ class _Link:
                     self._failed(await self._use())
                 await self._answer(None)
         finally:
-            self._reply.there.set()  # whoever waits still learns that there is no answer
+            self._reply.there.set()  # the waiting task still learns that there is no answer
 
     async def _answer(self, answer: bytes | None) -> None:
         """Give the answer, and wait for the next question."""
@@ -296,7 +296,7 @@ async def _exchange(child: Child, question: str, said: _LastLine) -> bytes:
 
 
 async def process_memory(pid: int, devices: Collection[str], gpus: Gpus) -> Mapping[str, int]:
-    """Bytes by device, for those of ``devices`` (``ram``, ``gpu0`` ...) that can be told. It takes milliseconds."""
+    """Bytes by device, for those of ``devices`` (``ram``, ``gpu0`` ...) that can be measured. It takes milliseconds."""
     family = await trio.to_thread.run_sync(_family, pid)
     taken: dict[str, int] = {}
     if "ram" in devices and (resident := sum(family.values())):

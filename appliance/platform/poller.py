@@ -5,10 +5,10 @@ of its own for each chunk of a stream costs a task switch as well, which is more
 it. Here a socket is made known once to a poller of our own (epoll, kqueue; edge-triggered), for as long as it is open.
 One task waits for that poller by its file descriptor and receives from every socket that has news.
 
-Invariants. A descriptor has one `Receiver` at most. It hears nothing after `Receiver.close`, and its owner calls that
+Invariants. A descriptor has one `Receiver` at most. It gets nothing after `Receiver.close`, and its owner calls that
 before it closes the descriptor. Either one task waits for the next bytes, in `receive`, or between `listen` and
-`silence` a function hears them. A task is parked while, and only while, the receiver names it, and whatever wakes it
-takes the name away first; so it is woken once. A function that hears never waits.
+`silence` a callback gets them. A task is parked while, and only while, the receiver names it, and whatever wakes it
+takes the name away first; so it is woken once. A callback never waits.
 
 The poller reports an edge once. ``_news`` therefore says that something may be left to receive. Code that stops before
 the socket is empty sets it, or arms the poller again.
@@ -112,7 +112,7 @@ if sys.platform == "linux" or sys.platform == "darwin":
             self._fd = sock.fileno()
             self._exact = isinstance(sock, socket.socket)  # with TLS a short piece does not mean that all was taken
             self._left: Callable[[], None] | None = None
-            self._broken: OSError | None = None  # the system tells it once, and here a listener hears it first
+            self._broken: OSError | None = None  # the system reports it once, and a listener may be first
             self._ended = False
             self._news = eager
             self._task: trio.lowlevel.Task | None = None
@@ -137,7 +137,7 @@ if sys.platform == "linux" or sys.platform == "darwin":
 
         @property
         def broken(self) -> bool:
-            """A listener has heard an end, and it was none: `receive` raises what it was."""
+            """A listener was called for an end that was an error: `receive` raises it."""
             return self._broken is not None
 
         def is_quiet(self) -> bool:
@@ -188,7 +188,7 @@ if sys.platform == "linux" or sys.platform == "darwin":
                 self._again()
 
         def silence(self) -> None:
-            """End `listen`; the rest is left for `receive`. Twice is once."""
+            """End `listen`; the rest is left for `receive`. Idempotent."""
             self._listener = self._listener_end = None
 
         def when_room(self, room: Tell) -> None:
@@ -222,7 +222,7 @@ if sys.platform == "linux" or sys.platform == "darwin":
             return waits
 
         def close(self) -> None:
-            """End the watch, and `interrupt`. The socket is closed by its owner. Twice is once."""
+            """End the watch, and `interrupt`. The socket is closed by its owner. Idempotent."""
             if self._fd >= 0:
                 self._system.remove(self._fd)
                 self._fd = -1
@@ -327,7 +327,7 @@ if sys.platform == "linux" or sys.platform == "darwin":
                                     continue
                             receiver.tell(flags & end)
                         except Exception:  # it must not end the program, which has other sockets
-                            log.exception("a socket is not watched any more, for what heard it raised; this is a bug")
+                            log.exception("a socket is no longer watched, because its callback raised; this is a bug")
                             receiver.close()
                     for call in turn:  # which grows meanwhile
                         try:

@@ -83,7 +83,9 @@ def foreign_holder(pid: int, port: int) -> str | None:
 
 
 def listens(pid: int, port: int) -> bool:
-    """Return whether the process itself listens on ``port``, in a millisecond; False also where that cannot be told."""
+    """Return whether the process itself listens on ``port``, in a millisecond; False also where the system does not
+    say.
+    """
     if sys.platform != "linux":
         return False
     try:

@@ -1,10 +1,11 @@
 """Child processes on Linux and macOS.
 
 A *warden*, a few lines of /bin/sh in a session of its own, outlives this program by an instant: when its standard
-input ends, because this program ended in whatever way, it kills the process group of every child it was told of and
-has not been told is gone. Each child registers itself before it becomes the engine: it starts as a shell whose standard
-error is the warden's input, writes its own pid there, and only then executes the engine with both outputs on one pipe.
-So no engine ever runs unregistered, whatever instant this program is killed at, and grandchildren go with their group.
+input ends, because this program ended in whatever way, it kills the process group of every child that was registered
+with it and not reported as gone. Each child registers itself before it becomes the engine: it starts as a shell whose
+standard error is the warden's input, writes its own pid there, and only then executes the engine with both outputs on
+one pipe. So no engine ever runs unregistered, whatever instant this program is killed at, and grandchildren go with
+their group.
 
 Why not PR_SET_PDEATHSIG: it fires when the forking *thread* ends, which under Trio is a worker thread that retires
 after ten idle seconds; it needs fork without vfork; it knows no grandchildren; and macOS does not have it.
@@ -163,7 +164,7 @@ class Warden:
         self._gone_at = trio.current_time()
 
     def remember(self, pid: int) -> None:
-        """Note a child that has registered itself, so that a new warden can be told of it."""
+        """Note a child that has registered itself, so that it can be registered with a new warden."""
         self._live.add(pid)
 
     def forget(self, pid: int) -> None:
@@ -260,7 +261,7 @@ class Warden:
 
 
 class Children:
-    """Starts children. Owned by `open_children`; every child must be waited for by whoever spawned it."""
+    """Starts children. Owned by `open_children`; every child must be waited for by the task that spawned it."""
 
     def __init__(self, warden: Warden) -> None:
         self._warden = warden

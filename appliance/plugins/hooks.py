@@ -239,7 +239,7 @@ class HookedStream:
     event.
 
     The hook runs in a task of its own: what it opens in one event and closes in another (a nursery, the stream of a
-    model) would else be torn between the scopes of whoever takes its events.
+    model) would else be torn between the scopes of the tasks that take its events.
     """
 
     def __init__(self, step: PluginStep, events: AsyncIterator[Event]) -> None:

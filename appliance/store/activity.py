@@ -346,7 +346,7 @@ class Activity:
                 self._wake.set()
 
     async def close(self, flush: float = FLUSH) -> None:
-        """Write what is waiting, for at most ``flush`` seconds, and let go of the file."""
+        """Write what is waiting, for at most ``flush`` seconds, and close the file."""
 
         def finish() -> bool:
             written = self._write_waiting()

@@ -30,11 +30,11 @@ class End(Enum):
     BROKEN = auto()
     """In the middle of a record: nothing may follow what is there, and nobody may take it for a whole answer."""
     STOPPED = auto()
-    """Somebody asked for it."""
+    """A request asked for it."""
     REPLACED = auto()
     """Another one began under its id."""
     GIVEN_UP = auto()
-    """Nobody was there any more to have an answer that is not kept."""
+    """The last reader left an answer that is not kept."""
     SHUT_DOWN = auto()
 
 
@@ -126,7 +126,7 @@ class Generation:
         self.refusal = b""
         """The beginning of the body of an answer that is not kept."""
         self.cancel: Callable[[], None] = nothing
-        """Ends the work; set by whoever does it."""
+        """Ends the work; set by the task that does it."""
         self.changed = ParkingLot()
         self._keeper = keeper
         self._streams = streams
@@ -411,7 +411,7 @@ class RingSink:
         self._generation.begin(Head(status, headers))
 
     def push(self, data: bytes) -> bool:
-        """An event stream is taken at once, whoever reads it; every push ends at the end of a record."""
+        """An event stream is taken at once, even without a reader; every push ends at the end of a record."""
         self.sent += len(data)
         if self._generation.kept:
             self._generation.keep(data)

@@ -77,7 +77,7 @@ class Audience(Protocol):
         ...
 
     def forget(self, generation: Generation) -> None:
-        """Nobody finds it by its id any more."""
+        """Remove its id, so that no request finds it any more."""
         ...
 
 

@@ -2,8 +2,8 @@
 
 A process gets one message in one line on its standard input, and answers on its standard output. That is always read,
 so that a question of the server (``ping``) never waits; only the answer that somebody waits for is kept. It is stopped
-as the protocol says: its input ends, then SIGTERM, then SIGKILL to the whole group. Nobody waits for the end of a pipe,
-which a grandchild may hold for ever.
+as the protocol says: its input ends, then SIGTERM, then SIGKILL to the whole group. The end of a pipe is not waited
+for, because a grandchild may hold it for ever.
 
 An address speaks streamable HTTP: every message is a POST, the answer is JSON or server-sent events. Source: MCP
 revisions 2025-03-26 to 2025-11-25, "Transports". Not spoken: the older HTTP+SSE, and resumed streams.

@@ -121,7 +121,7 @@ class Metrics:
         self._of(model).load_failures += 1
 
     def died(self, model: str) -> None:
-        """A model process that was ready ended without having been told to."""
+        """A ready model process ended by itself."""
         counts = self._of(model)
         counts.deaths += 1
         counts.died = True

@@ -454,7 +454,7 @@ class Recorder:
     async def _wait_for_time(self) -> bool:
         """Wait until the loop has had little to do for a moment, or too much waits: True.
 
-        Rows that outlive the program, and those that somebody wants to hear of, wait for that moment only.
+        Rows that outlive the program, and those with readers, wait for that moment only.
         """
         load, self._full = self._load(), trio.Event()
         while True:

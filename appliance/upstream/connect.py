@@ -41,7 +41,7 @@ class Wire(Protocol):
         ...
 
     def close(self) -> None:
-        """At once, whatever is under way; whoever waits in `send` or `receive` learns of it as an OSError."""
+        """Close at once, also during a call; a task that waits in `send` or `receive` gets an OSError."""
         ...
 
 
@@ -98,7 +98,7 @@ class PlainWire:
 
     @property
     def listens(self) -> bool:
-        """It has a poller: bytes can be heard without a task."""
+        """It has a poller: a callback can get its bytes without a task."""
         return Poller.listens and self._receiver is not None
 
     def listen(self, heard: Callable[[bytes], bool], ended: Callable[[], None]) -> None:
@@ -108,7 +108,7 @@ class PlainWire:
 
     @property
     def broken(self) -> bool:
-        """The end that `listen` has told of was none: `receive` raises what it was."""
+        """The end that `listen` reported was an error: `receive` raises it."""
         return self._receiver is not None and self._receiver.broken
 
     def is_quiet(self) -> bool:
@@ -116,12 +116,12 @@ class PlainWire:
         return not self._unsent and (self._receiver is None or self._receiver.is_quiet())
 
     def silence(self) -> None:
-        """End `listen`. Twice is once."""
+        """End `listen`. Idempotent."""
         if self._receiver is not None:
             self._receiver.silence()
 
     def rest(self, lost: Callable[[], None]) -> None:
-        """Nobody uses it now: ``lost`` is called when its other side closes it, now or while it is used again."""
+        """Put it aside: ``lost`` is called when its other side closes it, now or while it is used again."""
         if self._receiver is not None:
             self._receiver.when_left(lost)
 

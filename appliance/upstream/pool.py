@@ -4,7 +4,7 @@ A connection costs some 80 us; and a server that closes each after one answer, a
 pay for it. Only a connection whose answer ended in good order is kept: closing its connection is
 the only way to tell llama-server that a request was given up.
 
-A server may close a kept connection at any moment. The poller hears of it, so a connection that is taken was open an
+A server may close a kept connection at any moment. The poller notices that, so a connection that is taken was open an
 instant ago; the instant is for `upstream.client`, which asks once more on a new one. llama-server spends a thread on
 each open connection, so none is opened while one is free: the pool never holds more than were in use at once.
 """
@@ -68,7 +68,7 @@ class Pool:
                 self._drop(key, wire)
 
     def _lost(self, key: _Key, wire: PlainWire) -> None:
-        """Its other side has closed it. Where it is in use, whoever uses it learns of that by itself."""
+        """Its other side has closed it. A request that uses it learns of that by itself."""
         if wire in self._free.get(key, ()):
             self._drop(key, wire)
 

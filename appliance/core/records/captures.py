@@ -26,7 +26,7 @@ REDACTED = "[REDACTED]"
 _SECRET = frozenset({b"authorization", b"proxy-authorization", b"cookie", b"set-cookie", b"x-api-key"})
 
 MAX_RATIO = 16
-"""How many times the budget a body may be long, however well it packs: whoever looks at it gets it whole."""
+"""How many times the budget a body may be long, however well it packs: a reader gets it whole."""
 
 BLOCK = 64 << 10
 """Bytes of an answer under way that are worth being compressed; what is compressed together never needs to be read

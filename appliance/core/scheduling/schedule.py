@@ -8,12 +8,12 @@ of its model can take it yet), waiting (its model is starting), leased, or ended
 1. A ticket for a READY model is granted at once, unless the model yields (rule 5); for a STARTING one it waits for that
    start; otherwise it queues. A model has at most ``terms.limit`` tickets, the queue at most ``limits.queue``.
 2. Tickets for the same model share one queue entry and one start.
-3. Entries are served by priority, then first come, first served. An entry's plan says who must go for it: whom the
-   policy evicts, and then whoever goes first until there is room (`core.scheduling.policy`). When all of them are free
-   they are stopped, and when all are gone the model starts. A leased, starting, pinned or just loaded model is never
-   stopped: the entry waits for it, and the others go on meanwhile.
+3. Entries are served by priority, then first come, first served. An entry's plan says which models must go for it:
+   those that the policy evicts, and then others in eviction order until there is room (`core.scheduling.policy`). When
+   all of them are free they are stopped, and when all are gone the model starts. A leased, starting, pinned or just
+   loaded model is never stopped: the entry waits for it, and the others go on meanwhile.
 4. An entry may be overtaken only by entries that can run beside it, so swaps that do not collide go on in parallel and
-   nobody's place is taken by somebody behind him.
+   no entry loses its place to a later one.
 5. An entry that has waited for ``terms.patience`` seconds is *overdue*: it goes before all that are not, and the models
    that its plan must evict *yield*: they get no new leases, so a stream of requests to them cannot starve it.
 6. A start that succeeds grants all its tickets in the same step, so nothing can be evicted between "ready" and the
@@ -202,7 +202,7 @@ class Schedule:
         return True
 
     def request(self, ticket: int, model: str, terms: Terms = DEFAULT_TERMS, now: float = 0.0) -> list[Effect]:
-        """Somebody wants the model. Tickets are never reused; ``terms`` count from the model's next start on."""
+        """Request the model. Tickets are never reused; ``terms`` count from the model's next start on."""
         if self.take(ticket, model, now):
             return [Grant(ticket, model)]
         if refusal := self._refusal(model, terms):
@@ -266,7 +266,7 @@ class Schedule:
         self._measured[model] = memory
 
     def unload(self, model: str, now: float = 0.0) -> list[Effect]:
-        """Somebody wants the model gone: waiters are refused, leases may finish, an idle process stops now."""
+        """Unload the model: waiters are refused, leases may finish, an idle process stops now."""
         entry = self._queue.pop(model, None)
         effects = self._refuse(entry.tickets if entry else (), ModelUnloaded(model))
         process = self._processes.get(model)

@@ -28,8 +28,8 @@ class Entry:
 class LoadTimes:
     """The usual time of each model's load in seconds: each measurement counts as much as all before it.
 
-    Only loads are foretold. Nobody knows how long the requests that hold other models go on, so the figure is the least
-    that is to be expected. There is none without a measured load of every model that comes first.
+    Only loads are estimated. The requests that hold other models may run for any time, so the figure is a lower bound.
+    There is no figure without a measured load of every model that comes first.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""How one llama-server option is written into the wheel's parameters: the verbs that params.py is written in.
+"""The verbs of params.py: each writes one llama-server option into the wheel's parameters.
 
 A carrier takes the target and one option, and raises UsageError, naming the flag as it was given, for a value that
 llama-server would not take either.

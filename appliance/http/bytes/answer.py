@@ -38,7 +38,7 @@ class Writes(Protocol):
 class HttpSink:
     """The `Sink` of a request on a connection. ``own_headers`` go out with every answer.
 
-    Where the length of an answer is told, its head leaves together with its first bytes.
+    If the head states a length, it leaves together with the first bytes of the body.
     """
 
     def __init__(self, connection: Writes, head: Head, body: Body, own_headers: Headers) -> None:
@@ -118,7 +118,7 @@ class HttpSink:
             await self._connection.flush()
 
     def finish(self) -> bool:
-        """See `Sink`. An answer that is shorter than its head told is broken. Twice is once."""
+        """See `Sink`. An answer that is shorter than its head declared is broken. Idempotent."""
         if self._left and not self._bodiless:
             self.abort()
             return True
@@ -131,8 +131,8 @@ class HttpSink:
 
     def abort(self) -> None:
         self.ended, self.stays = True, False
-        # Where the length is told, or chunks are, a client sees by itself that the rest is missing, and keeps the bytes
-        # that it has; a reset would take them along.
+        # With a length or with chunks a client sees by itself that the rest is missing, and keeps the bytes that it
+        # has; a reset would discard them.
         self._connection.cut(reset=not self._chunked and self._left is None)
 
 

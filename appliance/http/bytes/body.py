@@ -38,7 +38,7 @@ class Bodies:
 
 
 class Source(Protocol):
-    """Where a body comes from: a connection, which knows how the body is framed."""
+    """The source of a body: a connection, which knows how the body is framed."""
 
     async def read_body(self, body: Body) -> bytes:
         """All of it; calls `Body.grow_to` as the bytes come: a promise of many takes nobody's room.
@@ -51,7 +51,7 @@ class Source(Protocol):
 class Body:
     """One request's body. ``length`` is what its head says, None for a chunked one.
 
-    What it holds counts against the budget of ``bodies`` until `release`.
+    The bytes that it holds count against the budget of ``bodies`` until `release`.
     """
 
     def __init__(self, bodies: Bodies, length: int | None, source: Source) -> None:
@@ -93,6 +93,6 @@ class Body:
         return reserved
 
     def release(self) -> None:
-        """Nobody holds it any more."""
+        """Release the reservation."""
         if self._reserved:
             self._bodies.release(self.hand_over())

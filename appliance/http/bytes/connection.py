@@ -3,12 +3,12 @@
 HTTP/1.1 is strict here (`core.bodies.http_request`): a head that a proxy in front could read in another way is refused,
 and the connection closed.
 
-A connection has no task until something needs one. The poller tells it what arrives. A request that comes whole, and
-whose model is ready, is answered in the poller's turns (`Answers.begin`), and most connections never do anything else.
-Anything that has to wait gets a task: a head or a body in pieces, a model that loads, an error that has to be told. The
-task serves until the connection waits for its next request again, and ends. So a connection is in one of three states,
-and only its own methods move it: it *waits* for a request, it is *busy* with one that has no task, or its *task* serves
-it. Where there is no poller, the task lasts as long as the connection.
+A connection has no task until something needs one. The poller calls it with the bytes that arrive. A request that comes
+whole, and whose model is ready, is answered in the poller's turns (`Answers.begin`), and most connections never do
+anything else. Anything that has to wait gets a task: a head or a body in pieces, a model that loads, an error that has
+to be sent. The task serves until the connection waits for its next request again, and ends. So a connection is in one
+of three states, and only its own methods move it: it *waits* for a request, it is *busy* with one that has no task, or
+its *task* serves it. Where there is no poller, the task lasts as long as the connection.
 
 No time limit is a timer of its own: ``due`` says when what is waited for is overdue, and the server looks at all
 connections twice a second.
@@ -98,7 +98,7 @@ class Owner(Protocol):
 
 
 class Connection:
-    """Owns one accepted socket, from `begin` to its end, of which ``owner`` hears.
+    """Owns one accepted socket, from `begin` to its end, which it reports to ``owner``.
 
     A `TlsSocket` makes its handshake within the time for the first request head.
     """
@@ -147,7 +147,7 @@ class Connection:
         self._overdue = False
         self._last = False  # one request is taken although it is ending
         self._owed = False  # the client may still be sending what was not read
-        self._expects = False  # it waits to be told that it may send the body
+        self._expects = False  # the client waits for 100 Continue before it sends the body
 
     def begin(self) -> None:
         """Serve requests until the client leaves, something is overdue, or the server ends."""
@@ -159,7 +159,7 @@ class Connection:
             self._start(None)
 
     def is_spare(self, now: float, keeps: float) -> bool:
-        """Whether somebody else may have the place: its client is waited for, and has been for ``keeps`` seconds.
+        """True if the place may go to another client: this one has kept us waiting for ``keeps`` seconds.
 
         A stranger's place is spare also while it does not read its answer, sends a body that nobody wants, or waits for
         its turn. Its time counts from the beginning of the connection: a small request now and then, or a sip of a long
@@ -363,7 +363,7 @@ class Connection:
         elif self._busy:
             self.abort()  # the client does not read
         elif self._first:
-            self._start(_overdue)  # it is told
+            self._start(_overdue)  # the client gets an error
         else:
             self._part()
             self.close()
@@ -433,7 +433,7 @@ class Connection:
         """Send what the system takes, in the poller's turns at their end. False: the rest is held, for `flush`.
 
         To send wakes the other side, which costs more than all of the work on a chunk where that runs on another core.
-        What a turn sends one right behind the other wakes it once.
+        Pieces that one turn sends together wake it once.
         """
         if self.gone:
             return True  # nobody wants it
@@ -525,7 +525,7 @@ class Connection:
         self.due = trio.current_time() + LAST_HEAD
 
     def give_way(self) -> None:
-        """Close now, because somebody else needs the place. A client that has had no answer is told so."""
+        """Close now, because another client needs the place. A client without an answer gets an error first."""
         if self.queued or (self._idle and (self._first or self._buffer)):
             self.push(refusal(FULL))
         if self.queued or self._idle or self._owed:
@@ -547,7 +547,7 @@ class Connection:
             self.interrupt()
 
     def _has_news(self) -> bool:
-        """Whether the client has sent something that was not received yet."""
+        """True if the client has sent something that was not received yet."""
         try:
             return bool(self.socket.recv(1, socket.MSG_PEEK))
         except OSError:
@@ -575,7 +575,7 @@ class Connection:
         self._owed = True
 
     def close(self) -> None:
-        """Close the socket, behind what was pushed; a task that waits for it learns of that. Twice is once."""
+        """Close the socket, behind what was pushed; a task that waits for it learns of that. Idempotent."""
         self._uncork()
         self._lose()
         if self.socket.fileno() >= 0:

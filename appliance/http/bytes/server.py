@@ -20,7 +20,7 @@ from appliance.trio_parts import EPISODE, Changed, lacking
 KEPT_FOR_FILES = 64
 """Places that only clients of a socket in the file system can take: nobody on the network keeps those out."""
 TURNED_AWAY = 128
-"""Clients at once that are told that there is no place for them, but no more than there are places."""
+"""Clients at once that get an error because the server is full, but no more than there are places."""
 KEEPS = 2.0
 """Seconds for which nobody else gets the place of a client that is waited for: its request may be on its way."""
 BRIEFLY = 0.25
@@ -69,13 +69,15 @@ class _Open:
             del self._by_peer[connection.peer]
 
     def turn_away(self, connection: Connection) -> None:
-        """It has no place, or none any more, and is told so."""
+        """Send an error to a connection that has no place, or has lost it."""
         self.discard(connection)
         self._turned_away[connection] = trio.current_time()
         connection.turn_away()
 
     def may_turn_away(self, most: int) -> bool:
-        """Whether there is room for telling one more. The one that was told first makes way, if it had the time."""
+        """True if one more client can be turned away. The first of them makes way, if it had the time to read its
+        error.
+        """
         if len(self._turned_away) < most:
             return True
         first, since = next(iter(self._turned_away.items()))

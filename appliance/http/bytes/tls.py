@@ -227,7 +227,9 @@ class TlsSocket:
         return True
 
     def _decrypted(self, size: int) -> bytes | None:
-        """All that is there; b"" at the end, None for nothing yet. An end without a farewell is an end, too."""
+        """Return the bytes that are there; b"" at the end, None for nothing yet. An end without a close_notify also
+        counts.
+        """
         if not self._secure:
             return None
         content = b""
@@ -260,5 +262,5 @@ if sys.platform == "linux":
 else:
 
     def _hung_up(sock: socket.socket) -> bool:
-        """Not to be told here; whoever looks sees the client's leaving with its next write."""
+        """This cannot be known here; the next write finds that the client has left."""
         return False

@@ -167,7 +167,7 @@ class CorsProxy:
         raise TargetFailed(target.host, _cause(refused) if refused is not None else "its name has no address")
 
     async def _addresses(self, target: Target, *, led: bool) -> Sequence[str]:
-        """All that the name means now, if every one of them may be reached. Raises Forbidden and TargetFailed."""
+        """Every address that the name means now, if all of them may be reached. Raises Forbidden and TargetFailed."""
         found: list[str] = []
         with trio.move_on_after(RESOLVE_TIME):
             try:
@@ -181,7 +181,7 @@ class CorsProxy:
         if not self._reach.allows(target.host, found, led=led):
             raise Forbidden(
                 f"the proxy for web pages does not reach '{target.host}', which is this machine or in a local network; "
-                "whoever runs the server can allow it"
+                "the server's administrator can allow it"
             )
         return found[:MAX_ADDRESSES]
 

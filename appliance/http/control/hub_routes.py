@@ -61,7 +61,7 @@ class HubRoutes:
         return json_answer(_Found(await self._owners.require_downloads().search(text)))
 
     async def choices(self) -> Response:
-        """Each with what the planner foretells of its size."""
+        """Each quantisation with the planner's estimate from its size."""
         found = await self._owners.require_downloads().choices(request.args.get("repo", ""))
         room, repo = self._owners.fleet.room(), request.args.get("repo", "")
         return json_answer(

@@ -1,7 +1,7 @@
 """Files of one folder, served at ``/``: llama-server's ``--path``.
 
 Refuses every name that leads out of the folder (``..``, links, drives), hidden files, and what Windows takes for a
-device. Whatever cannot be served is simply not there.
+device. A file that cannot be served is simply not there.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class StaticFiles:
         return False
 
     def open(self, names: tuple[str, ...]) -> _Opened | None:
-        """The file of that name, None for none that may be served. Whatever is renamed meanwhile, it is one inside."""
+        """The file of that name, or None if it may not be served. Renames meanwhile cannot lead outside the folder."""
         try:
             root = real_root(str(self._root))
             with open_regular(str(join_inside(Path(root), *names)), root) as fd:

@@ -1,7 +1,7 @@
 """``/tools``: the tools of this server for its clients, in llama-server's shapes (b11434).
 
-Answered by the gateway itself and not by Quart: a file to be written is larger than control bodies are, and whoever
-runs a command has to notice at once that its client leaves.
+Answered by the gateway itself and not by Quart: a file to be written is larger than control bodies are, and the route
+that runs a command has to notice at once that its client leaves.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ _REPLAYED = b"X-Appliance-Fallback"
 
 
 class Wish(Enum):
-    """How far a client lets the program go. The values are the header's."""
+    """The fallbacks that a client permits. The values are the header's."""
 
     NONE = "none"
     REPLAY = "replay"
@@ -79,7 +79,7 @@ class Seats(Protocol):
 
 
 class Course:
-    """How one request fares with a model's process. ``body`` is what the next process is to be sent."""
+    """The course of one request through model processes. ``body`` is the body for the next process."""
 
     def __init__(self, seats: Seats, model: Model, job: Job, body: bytes) -> None:
         self.body = body

@@ -1,8 +1,8 @@
 """The fast path: a plain request whose model is ready makes its exchange at once, in the poller's turn, without a task.
 
 Nearly every request is like one before it: the same head, but for its length, from the same address, for a model that
-is ready. What such a head means is learnt once (`_KnownHead`), by the functions that every request goes through. All
-that they depend on is part of what the head is remembered by, or makes everything be forgotten when it changes.
+is ready. The meaning of such a head is learnt once (`_KnownHead`), by the functions that every request goes through.
+Each of their inputs is part of the key of a known head, or clears all known heads when it changes.
 
 Anything that is not plain, or has to wait, is left to the connection's task before anything has happened. After that
 the exchange runs to its end by itself (`core.exchange`). If it ends well, or its client has left, nothing else is
@@ -313,7 +313,7 @@ class FastPath:
 
 
 class FastRequest:
-    """One request under way, the `Io` of its exchange. It belongs to its connection, which it lets go at its end."""
+    """One request under way, the `Io` of its exchange. It belongs to its connection, which it releases at its end."""
 
     __slots__ = (
         "_course",
@@ -409,7 +409,7 @@ class FastRequest:
                     raise failure
 
     def course(self) -> Course:
-        """The course of the request, for where its engine dies. Made once; its trail hears what passes."""
+        """The course of the request, for where its engine dies. Made once; its trail gets every byte that passes."""
         if self._course is None:
             self._course = self._fast_path.ask.course(self.job(), self.found.model)
             self._course.begin(self._lease, self.found.address)

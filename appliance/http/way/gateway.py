@@ -201,7 +201,7 @@ class Gateway:
 
 
 class _Answering:
-    """``async with`` answers a request within its scope. Whatever goes wrong in the block becomes its answer."""
+    """``async with`` answers a request within its scope. Every failure in the block becomes its answer."""
 
     def __init__(self, gateway: Gateway, visit: Visit, own: HttpSink) -> None:
         self._gateway = gateway

@@ -102,7 +102,7 @@ class Handover:
         self.ended = self.broken = True
 
     def fail(self, error: ApplianceError) -> None:
-        """It is told as an exception; the words that explain it, in a body or a record, are for the log alone."""
+        """Raise it to the reader; the words that explain it, in a body or a record, are for the log alone."""
         self.failure = error
         self.begun.set()
 
@@ -114,7 +114,8 @@ class Handover:
 
 @asynccontextmanager
 async def handed_over(record: Record, answer: Callable[[Handover], Awaitable[None]]) -> AsyncGenerator[Reply]:
-    """What ``answer`` writes, from its head on, while it goes on in a task; it closes the handover at its end.
+    """Yield the reply that ``answer`` writes, from its head on; it runs on in a task, and closes the handover at its
+    end.
 
     Raises what it failed with before the head. Leaving the block cancels it.
     """
@@ -152,8 +153,8 @@ Answer = Callable[[Request, Record, bytes, Handover], Awaitable[None]]
 class Inward:
     """The `Asker` of `core.runs.inward`: asks through the pipeline of clients' requests.
 
-    Such a request has ``inward`` set: no slash command and no ``appliance`` member of its body is honoured, nothing
-    is told while it waits, and no conversation id makes it outlive who asked.
+    Such a request has ``inward`` set: no slash command and no ``appliance`` member of its body is honoured, no progress
+    is sent while it waits, and no conversation id makes it outlive its caller.
     """
 
     def __init__(self) -> None:

@@ -121,7 +121,7 @@ class Beside(Struct, frozen=True, kw_only=True):
     tools: Tooling
     ollama: OllamaReading
     inward: Inward
-    """How the program asks itself; answered by the pipeline."""
+    """The program's way to ask itself; answered by the pipeline."""
 
 
 class Pipeline:
@@ -156,7 +156,7 @@ class Pipeline:
         beside.inward.answer = self._answer_inward
 
     def route(self, request: Request) -> Route | None:
-        """How a request for a model is treated; None for the program's own routes."""
+        """Return the route of a request for a model; None for the program's own routes."""
         if self._settings.single:
             answered_here = (CORS_PROXY, TOOLS, self._settings.predict)
             return single_route(request) if request.path not in answered_here else None
@@ -215,7 +215,7 @@ class Pipeline:
                 self._fleet.keep(target.model, job.keep_alive)
 
     async def _take(self, visit: Visit, job: Job, target: Target) -> None:
-        wish_of(job.request)  # a mistake is told whoever answers
+        wish_of(job.request)  # a mistake is an error whether a model here or a peer answers
         if target.asks and (job.request.header(DOWNLOAD) or "").strip().lower() != "allow":
             raise DownloadNeeded(target.label)
         record = job.record
@@ -306,7 +306,7 @@ class Pipeline:
         await send_whole(sink, status, ((b"Location", there.encode("latin-1")),))
 
     async def passed_target(self, request: Request) -> tuple[Target, str]:
-        """Whom a path below ``/upstream/`` or ``/comfyui/`` means, with the path and query for its server.
+        """Return the target of a path below ``/upstream/`` or ``/comfyui/``, with the path and query for its server.
 
         The path is empty, or only a query, where the request's ends with the model's name. Raises ModelNotFound, and
         Conflict for what must not start a model that is not ready.
@@ -357,7 +357,7 @@ class Pipeline:
         return state_of(self._fleet.known(model.id)) != "unloaded"
 
     def _ignores(self, path: str) -> bool:
-        """Whether ``/upstream/<model>`` with this rest never starts the model (``upstream.ignorePaths``)."""
+        """True if ``/upstream/<model>`` with this rest never starts the model (``upstream.ignorePaths``)."""
         config = self._targets.config
         return config is not None and any(is_found(pattern, path) for pattern in config.upstream.ignore_paths)
 

@@ -1,12 +1,12 @@
-"""What a client is told while its answer does not come: comments, the load of its model, words of the program.
+"""Progress for a client that waits for its answer: comments, the load of its model, words of the program.
 
 Comments keep proxies on the way from cutting a stream that is silent for long. One task serves all streams: waiting
 costs a stream an entry in a dictionary, and no timer of its own. All wait equally long, so the order in which they came
 is the order in which their comments are due.
 
-``sendLoadingState`` tells a streaming chat client how the load of its model goes, as the model's reasoning. A `Sender`
-passes pieces on from somebody who may be silent for long. Both write in a task beside the work that the answer waits
-for (`told_meanwhile`), and the client never holds that work up.
+``sendLoadingState`` shows a streaming chat client the load of its model, as the model's reasoning. A `Sender` passes
+pieces on from a source that may be silent for long. Both write in a task beside the work that the answer waits for
+(`told_meanwhile`), and the client never holds that work up.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ TICK = 0.75
 
 
 def queue_headers(place: Place) -> Headers:
-    """What a client is told of its request's wait: the place to which it came, and its time, past or expected."""
+    """The headers about the wait of a request: the place to which it came, and its time, past or expected."""
     if place.came_to is None:
         return ()
     told = [(b"X-Queue-Position", b"%d" % place.came_to)]
@@ -75,14 +75,14 @@ class Ping:
         self._place = place
 
     def say(self) -> None:
-        """Start the answer where that has not happened. What the client's side does not take now waits there."""
+        """Start the answer where that has not happened. Bytes that the client does not take now wait in its sink."""
         if self._sink.status is None:
             told = queue_headers(self._place) if self._place is not None else ()
             self._sink.start(200, (EVENT_STREAM, *UNBUFFERED, *told))
         self._sink.push(waiting_comment(self._place) if self._place is not None else PING)
 
     def stop(self) -> None:
-        """Somebody else writes now. Twice is once."""
+        """Stop writing comments. Idempotent."""
         self._waiting.pop(self, None)
 
 
@@ -264,7 +264,7 @@ class Sender:
         await self._given.send(record)
 
     async def refuse(self, reply: Reply, limit: int, dialect: Dialect) -> None:
-        """Pass an answer on that is no stream: as it is, or as a record where a stream has begun already."""
+        """Pass on an answer without a stream: as it is, or as a record where a stream has begun already."""
         content = await reply.read(limit)
         if self._sink.status is not None:
             content = error_in(content, reply.status, dialect)
