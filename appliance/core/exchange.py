@@ -348,6 +348,9 @@ class Exchange:
     def on_engine_ended(self, *, broken: bool = False) -> None:
         """The other side has closed the connection, or that is ``broken``."""
         if self.state is State.HEAD:
+            # The request is sent again only in this case: the connection was used before, and not a byte has come on
+            # it. Then its server has closed it without reading. On a new connection, or behind a first byte, the
+            # request may have been carried out, and a second time could do it twice.
             if self._reused and not self._held:
                 self._end(Stale())
             elif broken:
@@ -417,6 +420,7 @@ class Exchange:
         if length is None:
             self._body, self._head = Chunked(), usual
         else:
+            # The remembered head is shared by all exchanges, so it is copied before its length changes.
             headers = usual.headers.copy()
             headers[usual.length_at] = headers[usual.length_at][0], length[1]
             self._body = Sized(int(length[1]))
@@ -431,6 +435,9 @@ class Exchange:
         assert self._body is not None
         held, self._held, self.state = self._held, b"", State.BODY
         try:
+            # Either nothing has reached the client, and it gets this head as it is. Or it has a stream already: an
+            # answer that is not one then becomes one record, and a stream follows on by its records, spliced where it
+            # is the rest of a first half.
             if client.status is None and self._splicer is None:
                 client.start(head.status, [*head.headers, *options.headers] if options.headers else head.headers)
                 self._records = WholeRecords() if head.streaming else None
@@ -468,6 +475,9 @@ class Exchange:
         """The engine has said all."""
         head = self._head
         assert head is not None
+        # The state changes before any call: `push` and `finish` may find that the client has left, and `cancel` then
+        # comes from within them. The engine is released in front of the last bytes, so that the next request can have
+        # its slot and its connection while this client still reads.
         self.state = State.DRAINING
         self._io.release(reusable=reusable and head.stays)
         if self._records is not None and (rest := self._records.rest()):
@@ -506,6 +516,8 @@ class Exchange:
     def _end(self, failure: Exception | None) -> bool:
         if self.state is State.OVER:
             return False
+        # OVER comes before the calls, so that a `cancel` from within them finds nothing to do. Only a torn record is
+        # aborted: behind a whole one the caller can still write an error record, or go on with another engine.
         released, self.state = self.state is State.DRAINING, State.OVER
         if not released:
             self._io.release(reusable=False, failure=failure)

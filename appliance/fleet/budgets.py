@@ -102,6 +102,8 @@ class Budgets:
         room = self.room(engine)
         free = room[RAM] - RESERVE
         budget = self.limits(self._config).memory.get(RAM, free + others.get(RAM, 0)) - others.get(RAM, 0)
+        # Memory that is free, but beyond the budget that the other models leave, is not this model's to take. It counts
+        # as spoken for, like the caches that other models may still fill.
         spoken_for = cached + max(0, free - budget)
         return plan_of(model, self._settings, {**room, **further}, RESERVE, spoken_for, engine.manual)
 

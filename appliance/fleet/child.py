@@ -86,6 +86,9 @@ class Readiness:
                 await answered.wait()
             if answered.is_set():
                 continue
+            # At most one look waits without a limit. A server that answers slowly needs that one, or no look would ever
+            # be answered. A server that swallows its first requests needs the others. If all were patient, each half
+            # second would add a connection that a loading server has to hold.
             if patient is None or patient.is_set():
                 patient = answered
             else:
@@ -202,6 +205,8 @@ class ModelProcess:
             watchers.start_soon(self._watch_readiness)
             watchers.start_soon(self._end_when_asked, children, child)
             watchers.start_soon(self._give_up, child)
+            # `wait` would kill the rest of the group at once. A wrapper may end before the server that it started, and
+            # that has the same time to end politely.
             status = await child.wait_exit()
             if self._stop.is_set():
                 await self._linger(child)
@@ -281,6 +286,8 @@ class ModelProcess:
         time = launch.stop_timeout if self._ready.is_set() else launch.abort_timeout
         time = min(time, launch.abort_timeout) if self._hurry else time
         if time:
+            # An engine gets half of the time for its exit line and half for SIGTERM. An engine that ignores the line is
+            # still asked in the usual way before it is killed.
             if launch.protocol:
                 await self._say_exit(child, time / 2)
                 time /= 2

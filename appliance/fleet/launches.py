@@ -120,6 +120,8 @@ class Launches:
             return engine_launch(model, engine, self._settings, self._threads, crew, self._fitting(model, engine, crew))
         if not tried:
             raise EngineNotFound(("--engine", "PATH"))
+        # Only damaged builds were tried, so nothing was started, and no earlier failure can say why. Otherwise None:
+        # the first failed start is the answer.
         if len(damaged) == len(tried):
             raise ModelFailedToStart(model.id, "; ".join(damaged))
         return None
@@ -130,6 +132,8 @@ class Launches:
             return Crew()
         self.release_workers(model.id)
         in_use = {endpoint: self._lent[endpoint] for endpoint in endpoints if endpoint in self._lent}
+        # They are reserved before the look, which waits: another model that starts meanwhile would find the same
+        # workers idle, and a worker serves one client. Those that the model does not use are released afterwards.
         self._lent |= {endpoint: model.id for endpoint in endpoints if endpoint not in in_use}
         try:
             fits = partial(self._fits, model, engine)

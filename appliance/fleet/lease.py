@@ -187,6 +187,8 @@ class Lease:
         await lender.supply_for(self)
         asked_at = trio.current_time()
         lender.ask(self)
+        # `ask` carries effects out at once, and may have answered within the call. An event is made only for a real
+        # wait.
         if self.address is None and self._error is None:
             self._answered = trio.Event()
             with trio.move_on_after(lender.queue_timeout):

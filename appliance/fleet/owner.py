@@ -150,6 +150,8 @@ class Fleet:
         run = self._runs.get(model.id)
         if run is None or (address := run.address) is None:
             return None
+        # The ticket is taken last, when nothing is left that can refuse: a caller that gets None, or an error, has
+        # nothing to give back. `take` has no effects to carry out, so this path makes no lists and starts no task.
         if not self._schedule.take(lease.ticket, model.id, _now()):
             return None
         self._models[model.id] = model
@@ -328,6 +330,8 @@ class Fleet:
         run = self._runs.get(model_id)
         if run is None or self._schedule.state(model_id) is State.STOPPING:
             return False
+        # `retire` moves the waiting requests to the next process, and `expire` then stops this one under its leases.
+        # `unload` would be simpler and wrong: it refuses the requests that wait.
         run.condemn(why, crashed=crashed)
         retired = self._schedule.retire(model_id, self._terms(run.model), _now())
         self._perform([*retired, *self._schedule.expire(model_id)])
@@ -366,6 +370,10 @@ class Fleet:
 
     async def broke(self, model_id: str, address: Address, request: int = 0) -> Broken:
         """A connection to this process of the model broke; this waits for a moment until its end is known."""
+        # Two tasks see a crash, in any order: the request finds a broken connection, and the owner sees the exit.
+        # Judged too early, a crash looks like an engine that closed one connection, and the request does not go to the
+        # next seat. All comparisons are by the identity of the address: another process of the model may run by now,
+        # and its state says nothing about this connection.
         with trio.move_on_after(END_NOTICED):
             while (run := self._runs.get(model_id)) is not None and run.address is address and not run.told_to_stop:
                 await self.wait_changed()
@@ -416,6 +424,9 @@ class Fleet:
                     self._asked[ticket].answer(address)
                 case Refuse(ticket, error):
                     self._asked[ticket].answer(error)
+        # The alarm only ever moves forward to an earlier time. `keep_time` sets the later ones when it wakes. To set it
+        # after every event would cost each release a change of Trio's deadlines, to no effect. At the end it is minus
+        # infinity, which wakes `keep_time` for the last time.
         deadline = -math.inf if self._ended else self._schedule.deadline(_now())
         if deadline < self._alarm_at:
             self._alarm.deadline = self._alarm_at = deadline
@@ -427,6 +438,8 @@ class Fleet:
         async with beside(partial(hangs.watch, self)):
             while not self._ended:
                 self._alarm_at = self._schedule.deadline(_now())
+                # One scope, whose deadline `_perform` moves to an earlier time, instead of a timer for each model and
+                # entry. A wake-up too many does nothing: `tick` looks at the time itself.
                 with trio.CancelScope(deadline=self._alarm_at) as self._alarm:
                     await trio.sleep_forever()
                 self._perform(self._schedule.tick(_now()))
@@ -452,6 +465,9 @@ class Fleet:
                 error = ended.error
                 self._ends.add(model_id, ended, self.observer)
         finally:
+            # The order matters. `exited` may start the same model again at once, and that start puts a new run in this
+            # place: a later ``del`` would remove the new one. ``gone`` comes last, because those that wait for it rely
+            # on the schedule.
             del self._runs[model_id]
             self._kept.pop(model_id, None)
             self.launches.release_workers(model_id)
@@ -460,6 +476,8 @@ class Fleet:
 
     def _on_ready(self, run: ModelRun) -> None:
         model_id, seconds = run.model.id, _now() - run.began
+        # Only now are the earlier seats to blame: the model starts here and did not start there. If it starts nowhere,
+        # the model is the fault, and no engine is blamed.
         for failure in run.failures:
             self.launches.blame(model_id, failure)
         log.info("model '%s' is ready after %.2f s", model_id, seconds)
@@ -530,4 +548,6 @@ async def open_fleet(
         fleet = Fleet(settings, chooser, children, nursery, supply=supply, observer=observer, echo=echo, gpus=own)
         nursery.start_soon(fleet.keep_time)
         yield fleet
+        # The nursery ends by itself: every `_own` returns with its process, and `keep_time` after the last of them. The
+        # deadline is for a process that hangs.
         nursery.cancel_scope.deadline = _now() + fleet.close()

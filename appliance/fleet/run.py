@@ -172,6 +172,7 @@ class ModelRun:
         tried = [ended.engine.seat for ended in self.failures if ended.engine is not None]
         try:
             for attempt in range(1, PORT_ATTEMPTS + 1):
+                # Each attempt prepares a new launch: the lost port, or the lost worker, is part of the old one.
                 launch = await self._prepare(self.model, tried)
                 if launch is None:
                     return None
@@ -231,11 +232,16 @@ class ModelRun:
         """An engine was given a port that somebody else took before it; another one will do as well."""
         if exited.was_ready or self._stop.is_set() or self.model.config is not None:
             return False
+        # A port cannot be reserved for a child: it is found free, closed, and bound by the engine a moment later. Any
+        # program may take it in between. No look beforehand can exclude that, so the engine's own words are read
+        # afterwards.
         text = "\n".join(self._logs.tail(self.model.id, TAIL)).lower()
         return any(phrase in text for phrase in PORT_TAKEN)
 
     def _ended(self, launch: Launch, exited: Exited | None) -> Ended:
         model_id = self.model.id
+        # Condemned comes first: `condemn` also sets ``_stop``, and the end of a hung process would pass for one on
+        # request.
         if self._condemned is not None:
             error = ModelFailedToStart(model_id, self._condemned)
             why = f"it was stopped: {self._condemned}"

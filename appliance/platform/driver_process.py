@@ -113,6 +113,8 @@ def see(order: Order, begin: Callable[[str], None] = lambda name: None) -> Look:
         begin(stage)
         return True
 
+    # A stage is announced before it begins. If a driver kills or hangs this process, the last announced stage is to
+    # blame, and the parent starts anew without it. That is why stages are small, and why every line is flushed.
     begin(STAGES[0])
     total, available = here.memory(root)
     level, features = here.cpu_level(root)
@@ -120,6 +122,7 @@ def see(order: Order, begin: Callable[[str], None] = lambda name: None) -> Look:
     problems: list[str] = []
     if doing(NVML_STAGE):
         gpus += _through_nvml(root, problems)
+    # The files of the kernel's module are second best: they know neither memory nor compute capability.
     if not gpus and doing("nvidia"):
         gpus += here.gpus_of("nvidia", root)
     for vendor in STAGES[3:6]:

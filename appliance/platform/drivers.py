@@ -87,6 +87,8 @@ async def look(
     problems: list[str] = []
     while True:
         try:
+            # Each round leaves out one more driver: the one in whose stage the process died or hung. A stage that fails
+            # although it was left out ends the look, so there are never more rounds than drivers.
             order = LOOK.encode() + b" " + msgspec.json.encode(Order(tuple(without), root)) + b"\n"
             ran = await run_to_end(children, command(), env or inherited_env(), seconds=seconds, stdin=order)
         except OSError as error:
@@ -227,6 +229,8 @@ class _Link:
         """Answer every question. Raises EndOfChannel when there will be no more."""
         try:
             while True:
+                # After a failure questions are answered with None at once, until the pause is over. Otherwise every
+                # question about a GPU would start another process for a driver that kills it.
                 if trio.current_time() >= self._not_before:
                     self._failed(await self._use())
                 await self._answer(None)

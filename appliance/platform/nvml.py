@@ -211,6 +211,8 @@ class Nvml:
     def _memory(self, device: Device) -> Memory | None:
         """Return the memory as ``nvidia-smi`` counts it, without the driver's own reserve, if the driver can (510)."""
         library = self._library
+        # The older call counts the driver's reserve as used, some hundred MiB, and a model that just fits would be
+        # refused.
         newer = self._try(library.nvmlDeviceGetMemoryInfo, device, version=library.nvmlMemory_v2)
         return newer or self._try(library.nvmlDeviceGetMemoryInfo, device)
 

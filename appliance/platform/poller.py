@@ -264,6 +264,8 @@ if sys.platform == "linux" or sys.platform == "darwin":
                 if ended is not None:
                     ended()
                 return
+            # One piece for each turn, even if there is more: a client that sends fast does not hold up the others.
+            # `_again` has the poller report the rest as a new edge, behind the sockets that are ready now.
             goes_on = listener(data)
             if self._listener is not listener:
                 return  # it has ended this itself, and somebody else may listen by now
@@ -286,6 +288,8 @@ if sys.platform == "linux" or sys.platform == "darwin":
             except BlockingIOError:
                 self._news = self._ended
                 raise
+            # A short piece shows that the system had no more: the next byte makes a new edge. TLS may return less than
+            # there is, so there only BlockingIOError shows it. The end makes no second edge, and stays news for ever.
             self._news = self._ended or len(data) == size or not self._exact
             return data
 
@@ -314,6 +318,9 @@ if sys.platform == "linux" or sys.platform == "darwin":
             while True:
                 await trio.lowlevel.wait_readable(fd)
                 began = time.perf_counter()
+                # Several polls for one wake-up by Trio: its own poll and a turn of all other tasks cost more than the
+                # work on a chunk, and chunks of other streams mostly come within these microseconds. `SHARE` bounds the
+                # time for which other tasks wait.
                 for _ in range(ROUNDS):
                     ready = poll()
                     self.turn = turn = []

@@ -75,6 +75,7 @@ def foreign_holder(pid: int, port: int) -> str | None:
     except (psutil.Error, OSError):  # not told to every user (macOS)
         holders = {each for each in family if _is_among_its(each, port)} or {None}
     known = {holder for holder in holders if holder}  # 0: a Windows that does not tell, as wine's
+    # A process that cannot be named is taken for our own here: to refuse a model for it would be worse.
     if sys.platform == "win32" and not known:
         return None
     if known & family or any(_same_group(pid, holder) for holder in known):

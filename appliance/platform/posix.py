@@ -27,6 +27,9 @@ from trio.abc import ReceiveStream, SendStream
 
 from appliance.trio_parts import AGAIN, beside, lacking
 
+# It ignores every signal that a terminal or a session may send to it, because it has to outlive the program. Its input
+# is also the standard error of each child's shell, so any line that is not a sign and a number is skipped: a shell's
+# complaint must not become a kill. The minus sign in front of the pid kills the whole group.
 WARDEN = """
 trap '' HUP INT QUIT TERM PIPE
 live=' '
@@ -235,6 +238,8 @@ class Warden:
         try:
             for pid in self._live:
                 self._write(f"+ {pid}\n")
+            # All live children are registered first. No new one can start before this warden knows as much as the last
+            # one.
             self._here.set()
             with suppress(OSError):
                 while len(self._spare) < SPARE:

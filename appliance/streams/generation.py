@@ -128,6 +128,11 @@ class Generation:
         self.cancel: Callable[[], None] = nothing
         """Ends the work; set by the task that does it."""
         self.changed = ParkingLot()
+        # There is one producer, and readers in two classes. Resuming readers read the ring, at their own pace. The
+        # first reader gets an answer of any kind, with a task (`pass_on`) or without (`FirstReader`). ``_live`` is the
+        # shortcut for that one: the producer calls it with each new piece. It holds only while the reader has seen all
+        # that is in the ring; the first refusal ends it, and the ring is the buffer from then on. So no reader ever
+        # slows the producer of a stream.
         self._keeper = keeper
         self._streams = streams
         self._to_first, self._first = trio.open_memory_channel[bytes](0)
@@ -152,6 +157,9 @@ class Generation:
         """The first reader has left. What is not kept is then given up."""
         self._reader = self._live = None
         self._first_left = True
+        # Without a head nothing says yet whether the answer will be kept. A client that asked for a stream gets the
+        # benefit of the doubt, and may come back for it. Any other answer is lost without this reader, so the work
+        # ends.
         if self.end is None and not self.kept and (self.head is not None or not self._streams):
             self.cancel()
 
@@ -275,6 +283,7 @@ class Generation:
         held = self.ring.held
         if self.ring.append(data):
             self._keeper.grew(self, data, self.ring.held - held)
+            # A reader that is full is dropped from here, and reads on from the ring. The producer never waits for it.
             if self._live is not None and not self._live(data):
                 self._live = None
             if self.changed:
@@ -287,6 +296,7 @@ class Generation:
             self.ring.finalize()
             self._to_first.close()
             self._keeper.ended(self)
+            # The reader is removed before it is called: it may call `unfollow` in turn, and an end counts once.
             follower, self._reader, self._live = self._reader, None, None
             if follower is not None:
                 follower.ended()
@@ -347,6 +357,8 @@ class FirstReader:
     def _catch_up(self) -> None:
         generation = self._generation
         while True:
+            # The last, empty look and the call of `live` below happen in one step, without an await. So nothing is
+            # appended between them, and no byte is lost or sent twice.
             found = generation.ring.since(self._offset, PIECE)
             if isinstance(found, Gap):
                 self._cut()

@@ -160,6 +160,10 @@ class Streams:
         entry = _Entry(generation=generation, interrupted=interrupted)
         before = self._current.get(conversation)
         self._current[conversation] = self._entries[generation] = entry
+        # An id has a current generation and at most one ``before`` it. The earlier stream stays readable until the new
+        # one has a good head: a client that asks again and is refused keeps what it had. A current one that is not
+        # readable has no head yet; it is replaced at once, and the new one inherits its ``before``. Two requests that
+        # race can therefore never lose the last stream that was good.
         if before is not None and before.readable:
             entry.before = before
             self._nursery.start_soon(self._take_over_later, entry)
@@ -238,6 +242,8 @@ class Streams:
 
     def began(self, generation: Generation) -> None:
         entry = self._entries[generation]
+        # Three outcomes. A refusal gives the id back to the stream before. A good answer that is not a stream takes the
+        # id over, and is forgotten, for nothing of it can be resumed. A stream takes it over and is kept.
         if generation.refused:
             self._restore(entry)
             return
@@ -285,6 +291,8 @@ class Streams:
             with scope:
                 if generation.end is not None:
                     scope.cancel()  # before this task began
+                # `Generation.cancel` is caught by this scope, and then the end is GIVEN_UP. Only a cancellation from
+                # outside, which is the end of the program, leaves SHUT_DOWN in place.
                 await work(RingSink(generation))
             end = End.GIVEN_UP
         finally:
@@ -347,6 +355,8 @@ class Streams:
                 return
             if entry.generation.end is not None:
                 self._drop(entry)
+        # Only running streams are left. The largest loses its oldest bytes: its work goes on, and only readers that are
+        # far behind notice. To end it would take the answer from everyone.
         excess = self.held - self.settings.max_total
         if excess > 0 and self._streams:
             ring = max((generation.ring for generation in self._streams), key=lambda ring: ring.held)

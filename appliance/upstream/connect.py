@@ -268,6 +268,9 @@ def connect_now(address: Address, poller: Poller) -> PlainWire | None:
     except OSError:
         return None
     try:
+        # On this machine the kernel completes the handshake within connect(2), as long as the server's backlog has
+        # room. So a connection that never blocks is made here, without a task. A full backlog is the exception, and is
+        # left to `connect`.
         if _begin(sock, host, address.port) in UNDER_WAY and _is_connected(sock):
             if address.keepalive is not None:
                 _keep_alive(sock, address.keepalive)

@@ -57,6 +57,9 @@ class Pool:
         if free is None:
             free = self._free[key] = {}
         now = time.monotonic()
+        # `take` removes at the end of the dictionary and this adds there, so the first is always the one unused for the
+        # longest time. That makes a look at the first enough, and no timer is needed: idle connections age until the
+        # next use.
         while free and (len(free) >= MAX_FREE or next(iter(free.values())) < now - MAX_AGE):
             self._drop(key, next(iter(free)))
         free[wire] = now

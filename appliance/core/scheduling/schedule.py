@@ -167,6 +167,8 @@ class Schedule:
         """When `tick` is to be called at the latest; infinity when only events can change something."""
         earliest = math.inf
         for entry in self._queue.values():
+            # An entry that is overdue already is left out. The tick at that moment has acted on it, and a deadline in
+            # the past would make the caller tick without end.
             if now < (at := entry.overdue_at()) < earliest:
                 earliest = at
         for process in self._processes.values():
@@ -228,6 +230,8 @@ class Schedule:
         if process is not None and ticket in process.leases:
             process.leases.remove(ticket)
             self._used(process, now)
+            # The queue is not served here. A draining process was going before, so no plan changes, and its memory is
+            # free only at `exited`.
             if process.state is State.DRAINING and not process.leases:
                 process.state = State.STOPPING
                 return [Stop(model)]
@@ -250,6 +254,8 @@ class Schedule:
         process.ready_at = now
         self._used(process, now)
         waiting, process.waiting = process.waiting, []
+        # Grants come before the queue (rule 6). The other way round, the queue would find a ready model without leases,
+        # and could evict it before anyone has used it.
         return [*self._grant(process, model, waiting, now), *self._serve_queue(now)]
 
     def exited(self, model: str, error: ApplianceError, now: float = 0.0) -> list[Effect]:
@@ -257,6 +263,8 @@ class Schedule:
         process = self._processes.pop(model, None)
         if process is None:
             raise RuntimeError(f"{model} has no process")
+        # The tickets of its leases end here. Each holder still calls `release`, which then finds nothing: by that time
+        # the same model may have a new process, whose leases it must not touch.
         for ticket in process.leases:
             del self._holders[ticket]
         return [*self._refuse(process.waiting, error), *self._serve_queue(now)]
@@ -307,6 +315,8 @@ class Schedule:
             entry.terms = terms
         if process is None or process.state in GOING:
             return self._serve_queue(now)
+        # Requests that wait for this start move to the queue, and get the next process. Their patience counts from now:
+        # they wait for another load than before.
         if process.waiting:
             self._entries += 1
             entry = self._queue.setdefault(model, Entry(model, terms, self._entries))
@@ -375,6 +385,10 @@ class Schedule:
             self._yielding = frozenset()
             return []
         effects: list[Effect] = []
+        # One pass over the queue, best rank first. ``ahead`` collects the entries that cannot be served yet; every
+        # later one has to respect them (rule 4). ``yielding`` is built anew each time, so a model yields only as long
+        # as an overdue entry needs its place. If that entry is served, refused or given up, the next pass ends the
+        # yielding, and no event can be missed.
         yielding: set[str] = set()
         ahead: list[Entry] = []
         for entry in sorted(self._queue.values(), key=lambda entry: entry.rank(now)):
@@ -382,6 +396,8 @@ class Schedule:
                 break
             process = self._processes.get(entry.model)
             if process is not None and process.state is State.READY:
+                # A READY model is in the queue because it yields, or did. The set holds the needs of better ranks
+                # alone, and that is right: an entry behind this one has no claim before it.
                 if entry.model not in yielding:
                     del self._queue[entry.model]
                     effects += self._grant(process, entry.model, entry.tickets, now)
@@ -410,6 +426,9 @@ class Schedule:
         if held:
             yielding.update(there)
             return []
+        # All or nothing: they are stopped only when every one of them is free. To stop the free ones first would cost
+        # loaded models while the entry still waits for a leased one, perhaps for minutes. Memory is free only when a
+        # process is gone, so the start may follow with a later `exited`: the entry stays in the queue until then.
         for process in there.values():
             process.state = State.STOPPING
         effects: list[Effect] = [Stop(model, "evicted") for model in there]
@@ -430,6 +449,10 @@ class Schedule:
         """Return the models that must go for this entry; None if it waits for those ahead; an error if it could wait
         for ever.
         """
+        # Entries ahead are planned as if they ran already. Otherwise a small model would slip into memory for which a
+        # large one waits, then the next small one, and the large one would never start. Their occupants are fixed:
+        # nothing behind them may plan to evict them. A plan of None means "wait for those ahead". An error is for what
+        # can never come true: the model is too large by itself, or beside what is pinned.
         promised = {other.model for other in ahead}
         others = {*self._processes, *promised} - {entry.model}
         going = list(self._policy.plan(entry.model, sorted(others)).evict)
@@ -452,6 +475,8 @@ class Schedule:
         """Rule 4: it would evict somebody ahead, or somebody ahead would evict it."""
         if any(other.model in going for other in ahead):
             return True
+        # The second half matters as well. An entry ahead that would evict this model as soon as its turn comes makes
+        # the load useless, and delays itself by it.
         running = sorted({*self._processes, entry.model})
         return any(entry.model in self._policy.plan(other.model, running).evict for other in ahead)
 

@@ -78,6 +78,8 @@ class Body:
 
     def grow_to(self, size: int) -> None:
         """Reserve room for so many bytes in all, once they are there. Raises BodyTooLarge and Busy."""
+        # Room is reserved for bytes that are there, and never for a declared length: a thousand heads that promise a
+        # gigabyte each would otherwise lock everyone out without sending a byte.
         self._check(size)
         if size > self._reserved:
             self._bodies.reserve(size - self._reserved)

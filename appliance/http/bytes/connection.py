@@ -179,10 +179,14 @@ class Connection:
     def _hear(self, data: bytes) -> bool:
         """The first bytes of a request, or some behind one that is answered."""
         if self._busy:  # the client does not wait for its answer
+            # Listening ends with the first pipelined bytes. A client that sends on without reading its answers then
+            # fills the system's buffers and not this program's memory.
             self._buffer += data
             return False
         first, self._first, self._busy = self._first, False, True
         try:
+            # Only a request that comes whole, in one piece, is offered without a task. A request in pieces would be
+            # looked at again with each piece. Behind a rest in the buffer the order of the requests has to be kept.
             begun = not self._buffer and self._answers.begin(self, data)
         except Exception:
             log.exception("a request could not be begun; this is a bug")
@@ -194,6 +198,8 @@ class Connection:
             return True
         self._busy = False
         self._buffer += data
+        # The time for a head counts from its first bytes. It is not renewed with later ones, so a slow drip does not
+        # extend it.
         if not first and not self._last:
             self.due = trio.current_time() + HEAD_TIMEOUT
         self._start(None)
@@ -310,6 +316,8 @@ class Connection:
             if buffer[:1] in b"\r\n":
                 buffer = _without_empty_lines(buffer)
                 self._buffer = buffer
+            # Only the new bytes are searched, and three before them for an end that is split. So no way of cutting a
+            # head into pieces makes the search quadratic.
             end = buffer.find(b"\r\n\r\n", max(searched - 3, 0)) + 4
             if end > 3:
                 if end > MAX_HEAD:
@@ -437,6 +445,9 @@ class Connection:
         """
         if self.gone:
             return True  # nobody wants it
+        # Bytes that were not sent are *corked*, which means not tried and due at the turn's end, or *blocked*, which
+        # means that the system takes no more and `_has_room` or `flush` will send them. A push appends in both states,
+        # so the order is kept. `CORK` bounds what one turn can hold.
         if self._corked:
             self._unsent += data
             return len(self._unsent) < CORK or self._uncork()
@@ -461,6 +472,8 @@ class Connection:
         if not self._send(unsent):
             self._wait_for_room()
             return False
+        # The callback waits for the end of the turn. This runs inside of `push` as well, and the exchange that pushes
+        # must not be called back from within its own call.
         if self._drained is not None and not self._receiver.at_turn_end(self._tell_drained):
             self._tell_drained()
         return True
@@ -536,6 +549,9 @@ class Connection:
     def hang_up(self) -> None:
         """Close at once if no request is under way or has just come; else the end of the request closes."""
         self.ending = True
+        # An idle connection may have a request on its way at this very moment: in the system's buffer, or with a task
+        # that has started and not received yet. To close it now would reset a request that the client has sent in good
+        # faith, so it gets `LAST_HEAD` seconds to come.
         starts = self._has_task and not self._receiver.waits
         if self._idle and (starts or self._has_news()):
             self._last, self.due = True, trio.current_time() + LAST_HEAD
@@ -582,6 +598,8 @@ class Connection:
             self._receiver.close()
             trio.lowlevel.notify_closing(self.socket)
             self.socket.close()
+        # The owner learns of it last, and once. While a task or the fast path still uses the connection it counts as
+        # open: otherwise the server could end with an answer under way.
         if not (self._has_task or self._busy or self._told):
             self._told = True
             self._owner.closed(self)
@@ -597,6 +615,9 @@ class Connection:
 
     async def _linger(self) -> None:
         """Let the client finish sending, so that it sees the answer."""
+        # A socket that is closed with unread bytes sends a reset, and the client's system then discards an answer that
+        # it has not read yet (RFC 9112 section 9.6). So this side ends, reads until the client ends as well, and closes
+        # then.
         self.due, self._buffer = trio.current_time() + (LAST_HEAD if self.turned_away else LINGER), b""
         try:
             self.socket.shutdown(socket.SHUT_WR)

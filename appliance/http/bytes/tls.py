@@ -152,6 +152,8 @@ class TlsSocket:
         else:
             self._incoming.write_eof()
         try:
+            # The ``finally`` sends what OpenSSL has to say even where the handshake fails: the alert tells the client
+            # why.
             self._secure = self._secure or self._shake_hands()
             content = self._decrypted(size)
         finally:
@@ -166,6 +168,9 @@ class TlsSocket:
         """How many bytes were taken. Raises BlockingIOError, and OSError before the handshake."""
         if not self._secure or self._parted:
             raise OSError(errno.ENOTCONN, "there is no TLS connection")
+        # Bytes that are encrypted cannot be taken back. So the caller's bytes are encrypted once, `_taken` remembers
+        # how many, and the caller learns of them only when all of the encrypted ones have left. Until then it must
+        # offer the same bytes again, which are not looked at.
         if not self._taken:
             data = data[:SEND_SIZE]
             while self._taken < len(data):  # OpenSSL takes a record, 16 KiB, at once
@@ -184,7 +189,7 @@ class TlsSocket:
         try:
             self._tls.unwrap()
         except OSError:
-            pass  # it asks for the client's farewell, which nobody waits for
+            pass  # it asks for the client's close_notify, which nobody waits for
         try:
             self._flush()
         except OSError:
@@ -195,7 +200,7 @@ class TlsSocket:
         self._sock.shutdown(how)
 
     def close(self) -> None:
-        """Without a farewell: what is cut off must not look complete."""
+        """Close without close_notify: a truncated answer must not look complete."""
         self._sock.close()
 
     @property
@@ -234,6 +239,8 @@ class TlsSocket:
             return None
         content = b""
         try:
+            # Everything is taken out, also more than ``size``. The poller sees the socket alone: bytes that stayed
+            # inside OpenSSL would wait until the client sends more, perhaps for ever.
             while piece := self._tls.read(size):
                 content += piece
         except ssl.SSLWantReadError:

@@ -203,6 +203,8 @@ class FastPath:
         found = self._find(known, asked, content)
         if found is None:
             return False
+        # Everything up to here only looks. From here on every step that fails gives back what was taken, so that False
+        # always means that nothing has happened. The connection's task then begins with the same bytes.
         body = Body(self._bodies, len(content), connection)
         try:
             body.grow_to(len(content))
@@ -228,6 +230,8 @@ class FastPath:
         self, connection: Connection, raw: bytes, length: re.Match[bytes], conversation: re.Match[bytes] | None
     ) -> _KnownHead | None:
         """The meaning of a head. It is remembered by its bytes, but for the values that differ each time."""
+        # Whether a head is let in depends on the rules and on the client's address. The address is a part of the key;
+        # new rules clear everything. A head that was learnt under old keys would let its sender in for ever.
         if self._rules != self._guard.adopted:
             self._rules = self._guard.adopted
             self._known.clear()
@@ -281,6 +285,8 @@ class FastPath:
         address = self._fleet.address(model.id)
         if address is None:
             return None
+        # Compared by identity: a reload makes new targets, and every start of a process a new address with a key of its
+        # own. So no remembered head is sent to another process, even if that has the same port.
         if known.target is not target or known.address is not address:
             known.target, known.address, request = target, address, known.request
             path = request.target.removeprefix(known.route.strip)
@@ -294,6 +300,8 @@ class FastPath:
 
     def _take(self, known: _KnownHead, found: _Found, content: bytes) -> _Taken | None:
         """A lease on the process and a connection to it."""
+        # The connection comes before the lease: it can be put back silently, while a lease that is given back counts as
+        # a use and serves the queue.
         kept = self.pool.take(found.address)
         wire = kept or connect_now(found.address, self.pool.poller)
         if wire is None:
@@ -446,6 +454,8 @@ class FastRequest:
             self._fast_path.pool.give(self.found.address, self._wire)
         else:
             self._wire.close()
+        # A request on a stale connection keeps its lease: `done` sends it again, and the model must not be evicted in
+        # between.
         if not isinstance(failure, Stale):
             given_up = failure is not None and not isinstance(failure, UpstreamFailed)
             self._lease.give_back(GivenUp() if given_up else failure)

@@ -77,6 +77,8 @@ class Handover:
 
     def push(self, data: bytes) -> bool:
         self.sent += len(data)
+        # The channel has no buffer, so ``_pushed`` is the only store, and a reader that is slow slows the engine.
+        # Behind a failure come words that explain it to people; the reader gets the exception instead.
         if self.failure is None:
             self._pushed += data
         return not self._pushed

@@ -110,6 +110,8 @@ class Pings:
         while True:
             await self._some.wait()
             while self._waiting:
+                # All wait equally long and are put behind the others after each comment. So the first is always the
+                # next one due, and one task with one timer serves every stream.
                 due = next(iter(self._waiting)).due  # a request that is over is not held while this sleeps
                 await trio.sleep_until(due)
                 self._say_due()
@@ -154,6 +156,9 @@ async def told_meanwhile(teller: Teller) -> AsyncGenerator[Callable[[], Awaitabl
         teller.stop()
         await done.wait()
 
+    # The answer may begin only when the teller has written its last line: two writers in one stream would tear each
+    # other's records. So the block calls ``stop`` before the first byte of the engine passes, and waits for it. Leaving
+    # the block cancels a teller that still waits for its client.
     async with beside(run):
         try:
             yield stop
