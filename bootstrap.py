@@ -390,7 +390,7 @@ def page_packages() -> tuple[str, str]:
             say(f"installing the packages of the page into {stamp.parent}")
             command = [npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
             if subprocess.run(command, cwd=folder, stdout=sys.stderr, check=False).returncode != 0:
-                raise SetupError(f"'npm ci' failed in {folder}; what it said is above")
+                raise SetupError(f"'npm ci' failed in {folder}; its messages are above")
             stamp.write_text(wanted, encoding="utf-8")
     return npm, node
 

@@ -31,9 +31,11 @@ QUOTED = ("is no worker:", "is no address of this machine", "takes cannot be for
 START = r"(?:^|[.:;!?]\s+)"
 PHRASES = {
     START + r"Who (?!knows\b)[^?]*$": "say who it is: 'A client that ...'",
+    r"(?:[;:]|\b(?:by|for|of|to)) who (?!is\b|are\b)[a-z]": "say who it is: 'the task that ...'",
     r"\b[Ww]hoever\b": "say who it is: 'the caller', 'a client that ...'",
     START
     + r"What (?!is|are|was|were|does|do|did|can|should|would|happens)\b[^?]*$": "name the thing: 'The result ...'",
+    r"; (?:and )?what [a-z]": "name the thing, or begin a sentence",
     START + r"Whatever\b": "name the thing: 'Any file that ...'",
     START + r"All (?:that|who|which)\b": "name the things: 'Every request that ...'",
     START + r"(?:Nobody|Somebody|Everybody|Anybody)\b": "name the actor, or what happens: 'Release the lock'",
@@ -43,7 +45,7 @@ PHRASES = {
     r", too[.;)]": "'also', or nothing",
     r"\bgo(?:es)? on on\b": "'continues on'",
     r"\b(?:is|are|was|were|be|been) told\b": "'reports', 'is reported', 'gets a message'",
-    r"\b(?:hears?|heard)\b": "'receives', 'is called', 'is notified'",
+    r"\b(?:[Hh]ears?|heard)\b": "'receives', 'is called', 'is notified'",
     r"\b(?:lets?|letting) go\b": "'releases'",
     r"\b[Tt]wice is once\b": "'idempotent'",
     r"^It (?:begins|ends) now\b": "name what begins: 'A probe stage has started.'",

@@ -92,7 +92,7 @@ class Places(Struct, frozen=True, kw_only=True):
     samples: bool = True
     """The machine is sampled, if the configuration does not say otherwise."""
     echo: Echo | None = None
-    """Hears what model processes print."""
+    """Called with every line that model processes print."""
 
     def in_force(self) -> Config:
         """The configuration in force, or the defaults."""

@@ -229,7 +229,7 @@ class Conversations:
     # ---- answers under way -------------------------------------------------------------------------------------------
 
     def begun(self, generation: Generation) -> None:
-        """Hear of a generation, at the moment in which its work begins."""
+        """Take notice of a generation, at the moment in which its work begins."""
         self._generations[generation.conversation] = generation
         awaited = self._awaited.get(generation.conversation)
         if awaited is not None and awaited.generation is None:

@@ -267,7 +267,7 @@ class RelayOptions(Struct, frozen=True, kw_only=True):
     headers: Headers = ()
     """More of them, behind the engine's own."""
     trail: Trail | None = None
-    """Hears what of a stream has passed."""
+    """Gets the part of a stream that has passed."""
     splicer: Splicer | None = None
     """The answer is the rest of one that has begun."""
 

@@ -156,7 +156,7 @@ class Engine(Struct, frozen=True, kw_only=True):
     id: str = ""
     """`Build.id`, ``embedded``, or the path of a program that is not part of a build."""
     digest: str = ""
-    """Changes when its files do; what is remembered of it is remembered under this."""
+    """Changes when its files do; facts about it are remembered under this."""
     folder: str | None = None
     """The folder of a build; None for a program alone."""
     damage: str = ""
@@ -177,7 +177,7 @@ class Engine(Struct, frozen=True, kw_only=True):
 
 
 def same_start(one: Engine, other: Engine) -> bool:
-    """True if a process is started alike on both: what is known of their devices may differ."""
+    """True if a process is started alike on both; their known devices may differ."""
     return (one.command, one.digest, one.args) == (other.command, other.digest, other.args)
 
 

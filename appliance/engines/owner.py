@@ -239,7 +239,7 @@ class Engines:
             except OSError as cause:
                 if not self._is_unwritable:
                     path, why = self._file.path, cause.strerror or cause
-                    log.warning("%s cannot be used (%s): what is learnt of engines is lost at the end", path, why)
+                    log.warning("%s cannot be used (%s): new facts about engines are lost at the end", path, why)
                 self._is_unwritable = True
                 return
             self._is_unwritable = False

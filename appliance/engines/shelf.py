@@ -119,7 +119,7 @@ class Shelf:
         self._sweep()
 
     def carry_out(self, effect: Effect) -> None:
-        """Do what an event asks of the disk; what it asks to be tried is up to `engines.updating`."""
+        """Carry out an event's changes on disk; `engines.updating` carries out its trials."""
         match effect:
             case Discard():
                 self.discard()
@@ -191,7 +191,7 @@ def _remove_if_empty(folder: Path) -> None:
 
 @asynccontextmanager
 async def alone(shelf: Shelf) -> AsyncGenerator[None]:
-    """Let nobody else change the shelf meanwhile; what was cut short is cleared up first. Raises Conflict, OSError."""
+    """Lock the shelf against other changes; an interrupted one is cleared up first. Raises Conflict, OSError."""
     try:
         await trio.to_thread.run_sync(shelf.recover)
         lock = await trio.to_thread.run_sync(claim, shelf.lock)

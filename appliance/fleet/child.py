@@ -274,6 +274,8 @@ class ModelProcess:
             return
         self._timed_out = True
         self._last_look = self._readiness.last if self._readiness else ""
+        # An engine that still loads has nothing to lose, and is killed. A configured command may be the client of a
+        # container, and a kill would end the client and leave the container: it is asked first.
         if self.launch.abort_timeout:
             self._stop.set()
         else:

@@ -124,6 +124,8 @@ class Hangs:
     def _look(self, fleet: Fleet, nursery: trio.Nursery) -> bool:
         """False where nothing has work."""
         hangs, working, now = self._settings(), self._working(), trio.current_time()
+        # Built anew with each look. A process without work drops out, so its next work begins with a new silence; the
+        # time in which nobody asked it for anything never counts.
         self._silences = {run: self._silences.get(run) or Silence(passed, now) for run, passed in working.items()}
         limit = patience(hangs, awaited=fleet.queued > 0)
         for run, passed in working.items():

@@ -85,6 +85,8 @@ def is_taken(address: Address) -> bool:
         return False  # no IPv6 here: the server will say so itself
     with sock:
         if sys.platform != "win32":
+            # Servers set this as well. Without it a port whose connections are in TIME_WAIT would count as taken for a
+            # minute after its server has ended.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             sock.bind((host, address.port))
@@ -229,6 +231,8 @@ def engine_launch(
     """The process of a model on disk, on a free loopback port with a key of its own, as ``plan`` makes it fit."""
     port = free_port()
     argv = engine_argv(model, engine, settings, threads, port, crew.workers, plan.flags if plan is not None else ())
+    # A new key for each start. Other users of this machine cannot ask the engine past this program, and a request that
+    # was meant for an earlier process on the same port is refused.
     key = secrets.token_urlsafe(24)
     env = inherited_env()
     env["LLAMA_API_KEY"] = key

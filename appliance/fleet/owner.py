@@ -110,6 +110,7 @@ class Fleet:
         self._current = {model.id: model for model in models}
         outdated = [m for m, run in self._runs.items() if not same_launch(run.model, self._current.get(m))]
         self._loads.forget(outdated)
+        # Only models that somebody has asked for are renewed here, so this does not grow with the catalogue.
         self._models |= {model_id: model for model_id, model in self._current.items() if model_id in self._models}
         for model_id in [m for m in self._schedule.models() if m not in self._current]:
             self._perform(self._schedule.remove(model_id, _now()))
@@ -282,6 +283,7 @@ class Fleet:
 
     def _plan(self, model: Model, engine: Engine, further: Mapping[str, int] = NO_MEMORY) -> Plan | None:
         """See `Budgets.plan`; beside the models that have a process now."""
+        # The model's own share is left out: the plan is for its next start, when its present process is gone.
         own, taken = self._schedule.memory(model.id), self._schedule.taken()
         others = {device: size - own.get(device, 0) for device, size in taken.items()}
         beside = [run.process for name, run in self._runs.items() if name != model.id and run.process is not None]
@@ -317,6 +319,8 @@ class Fleet:
             if engine is None or following is None or same_start(engine, following):
                 continue
             log.info("model '%s' moves from engine %s to %s", model_id, engine.seat, following.seat)
+            # The model is loaded again at once, on the better seat, so that no request pays for the move. Only an idle
+            # one is moved: no answer would be worth a break.
             self._perform(self._schedule.retire(model_id, self._terms(run.model), _now()))
             self._nursery.start_soon(self._load_quietly, run.model)
 

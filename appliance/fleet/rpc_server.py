@@ -122,6 +122,8 @@ async def keep_serving(
         was_up = was_up or run.was_up
         if not was_up:
             raise UsageError(why)
+        # A worker that has lived for a while starts the count anew: the long pauses are for one that fails again and
+        # again. One that never came up is not tried again, because its command line is to blame.
         failures = 1 if run.was_up and trio.current_time() - began > LIVED else failures + 1
         wait = BACK_OFF[min(failures, len(BACK_OFF)) - 1]
         log(f"{why}; it is started again in {wait:g} s")

@@ -32,7 +32,7 @@ PORT_ATTEMPTS = 3
 PORT_TAKEN = ("couldn't bind", "address already in use")
 """The words that llama-server prints (lower-cased) when another process took its port between our look and its bind."""
 PORT_RELEASE = 2.0
-"""Seconds that a configured port gets to become free: what a container published goes a moment after its client."""
+"""Seconds that a configured port gets to become free: a container's port is released a moment after its client ends."""
 PORT_LOOK = 0.02
 
 How = Literal["stopped", "died", "failed"]

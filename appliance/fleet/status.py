@@ -55,7 +55,7 @@ class Broken(Struct, frozen=True):
 
 
 class Observer(Protocol):
-    """Hears what happens to models, for metrics. Times in seconds."""
+    """Notified of events of models, for metrics. Times in seconds."""
 
     def waited(self, model: str, seconds: float) -> None: ...
 
@@ -81,7 +81,7 @@ class Ends:
         """The models in ``last`` that never had a process, the oldest first."""
 
     def add(self, model_id: str, ended: Ended, observer: Observer | None) -> None:
-        """Note it, and tell the log and who listens."""
+        """Note it, log it, and notify the observer."""
         self.last[model_id] = ended
         match ended.how:
             case "stopped":

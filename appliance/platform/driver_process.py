@@ -3,8 +3,8 @@
 
 It answers each line of its input with one line of JSON, and ends with its input. To `LOOK`, with an `Order` behind it,
 it prints the name of each stage before it begins it, so that its parent knows where it died or hangs, and the `Look`
-at the end. It imports little, and knows no event loop; what it needs to answer it imports with the first question, as
-the server imports the words below.
+at the end. It imports little, and knows no event loop; it imports the modules for its answers with the first question,
+as the server imports the words below.
 """
 
 from __future__ import annotations

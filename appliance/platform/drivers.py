@@ -253,6 +253,8 @@ class _Link:
                     answer: bytes | None = None
                     with trio.move_on_after(PATIENCE) as patience:
                         answer = await before_end(child, partial(_exchange, child, self._question, said))
+                    # Leaving the block ends the process. It could still answer later, and that answer would be taken
+                    # for the next one.
                     if patience.cancelled_caught:
                         return f"no answer within {PATIENCE:g} s"
                     if answer is None:
@@ -288,6 +290,7 @@ class _LastLine:
 
 async def _exchange(child: Child, question: str, said: _LastLine) -> bytes:
     """Wait for one line of output after one line of input."""
+    # Forget a line that the driver itself has printed since the last answer. It must not pass for this answer.
     said.line = b""
     with suppress(trio.BrokenResourceError, trio.ClosedResourceError):  # its end says more
         await child.stdin.send_all(question.encode() + b"\n")

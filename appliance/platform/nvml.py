@@ -110,6 +110,7 @@ class Library(Protocol):
 def load_library() -> Library | None:
     """Return the bindings, if the driver's library can be loaded here."""
     try:
+        # pynvml can be imported without a driver, and fails only when it is used. A look for the library costs less.
         ctypes.CDLL(LIBRARY)
     except OSError:
         return None

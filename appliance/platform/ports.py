@@ -78,6 +78,8 @@ def foreign_holder(pid: int, port: int) -> str | None:
     # A process that cannot be named is taken for our own here: to refuse a model for it would be worse.
     if sys.platform == "win32" and not known:
         return None
+    # A server whose parent has ended belongs to process 1, and is not a descendant any more. Its process group still
+    # shows whose it is.
     if known & family or any(_same_group(pid, holder) for holder in known):
         return None
     return _in_words(known)
@@ -140,6 +142,7 @@ def _listening(port: int) -> set[tuple[int, int]]:
                 start = at + _HEADER.size
                 if _PORT.unpack_from(data, start) == (port,):
                     found.add(_USER_INODE.unpack_from(data, start))
+                # Messages of netlink begin at multiples of four bytes (netlink(7)).
                 at += (length + 3) & ~3
     return found
 

@@ -99,7 +99,7 @@ class Child:
         return status
 
     async def wait_exit(self) -> int:
-        """As `wait`, but what is left of the group lives on until `take_down`."""
+        """As `wait`, but the rest of the group lives on until `take_down`."""
         return await self._process.wait()
 
     async def wait_group(self) -> None:

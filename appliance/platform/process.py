@@ -189,6 +189,7 @@ class Lines:
 
     async def __call__(self, piece: bytes) -> bool:
         self._partial += piece
+        # Lines are cut from bytes, before any decoding: a piece may end in the middle of a character.
         *lines, rest = self._partial.split(b"\n")
         for line in lines:
             self._take(bytes(line))

@@ -107,6 +107,7 @@ else:
     @contextmanager
     def _alone_in(folder: str) -> Generator[None]:
         """Lock out all other programs that do this with this folder; the kernel ends the lock with the process."""
+        # The folder itself is locked and not a file in it, so nothing is left behind that another run could trip over.
         lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             deadline = time.monotonic() + LOCK_TIME

@@ -307,7 +307,7 @@ class HookedStream:
                 await self._give.send(self._checked(event))
                 self._sending = False
         except (StopAsyncIteration, trio.BrokenResourceError):
-            pass  # its end, or that of who takes the events
+            pass  # its end, or that of its reader
         except ApplianceError:
             raise
         except (Exception, SystemExit) as error:  # noqa: BLE001  a plugin may raise anything

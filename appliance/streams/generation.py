@@ -75,7 +75,7 @@ class Sink(Protocol):
 
 
 class Keeper(Protocol):
-    """Hears what a generation does, at the moment that it does it; the owner of all of them."""
+    """Notified of each event of a generation, while it happens; the owner of all of them."""
 
     def began(self, generation: Generation) -> None:
         """It has a head."""
@@ -396,7 +396,7 @@ class FirstReader:
 class RingSink:
     """The sink of a generation's work; it has the shape of every sink of the program.
 
-    The generation does not know it: what is kept of a stream would be in a cycle, and stay for hours after its time.
+    The generation does not know it: the kept part of a stream would be in a cycle, and stay for hours after its time.
     """
 
     def __init__(self, generation: Generation) -> None:
@@ -468,7 +468,7 @@ class Reader:
         self._generation = generation
 
     async def receive(self) -> bytes:
-        """The next bytes, about `PIECE` at most; b"" at the end, also for who was overtaken.
+        """The next bytes, about `PIECE` at most; b"" at the end, also if this reader was overtaken.
 
         They end where a record ends, unless it is longer than that, or the generation itself broke off within one.
         """
@@ -486,6 +486,8 @@ class Reader:
         data = b"".join(found)
         head = self._generation.head
         record_end = head.record_end if head is not None else RECORD_END
+        # Only a full piece can end inside a record. A shorter one goes to the end of the ring, and each push ends with
+        # a record.
         if len(data) == PIECE and (end := data.rfind(record_end)) >= 0:
             data = data[: end + len(record_end)]
         self.offset += len(data)

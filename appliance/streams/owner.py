@@ -70,7 +70,7 @@ Work = Callable[[RingSink], Awaitable[None]]
 
 
 class Audience(Protocol):
-    """Hears of every generation, in order to read some; refuses to hold it up."""
+    """Notified of every generation, in order to read some; it must not hold one up."""
 
     def begun(self, generation: Generation) -> None:
         """It is there, or was found on disk."""
@@ -268,6 +268,7 @@ class Streams:
         self.held += held
         if self._files is not None and entry.key is not None:
             self._files.append(entry.key, data)
+        # ``held`` is kept up with each chunk. A sum over all streams would cost more than the chunk itself.
         if self.held > self.settings.max_total:
             self._make_room()
 

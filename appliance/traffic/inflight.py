@@ -1,4 +1,4 @@
-"""Requests to models that are under way: who asked, what came back so far, and a way to end one from outside."""
+"""Requests to models that are under way: their clients, the answers so far, and a way to end one from outside."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class Entry:
         self.told = UNSEEN
         """The part that readers know of."""
         self.place: Place | None = None
-        """Set by who waits for the model."""
+        """Set by the task that waits for the model."""
         self._owner = owner
         self._request = request
         self._model = model

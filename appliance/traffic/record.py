@@ -73,7 +73,7 @@ class Packer:
         self._wake.set()
 
     async def run(self) -> None:
-        """Compress until cancelled; what is left then is lost with the captures."""
+        """Compress until cancelled; the rest is lost with the captures."""
         while True:
             await self._wake.wait()
             self._wake = trio.Event()
@@ -167,7 +167,7 @@ class Record:
         self.metadata: dict[str, str] = {}
         self.entry: Entry | None = None
         self.watch: Watch = UNWATCHED
-        """Hears how far it is: who asks from inside the program."""
+        """Notified of its progress, if the program itself asks."""
         self.fault: str | None = None
         """Why the answer broke off after its head had gone out."""
         self.outlives = False

@@ -96,7 +96,7 @@ class _Added(Struct, frozen=True):
     meta: Object
 
     def to(self, entry: Object) -> Object:
-        """The entry with it; what the engine says of itself under ``meta`` and ``architecture`` stays beside."""
+        """The entry with it; the engine's own values under ``meta`` and ``architecture`` stays beside."""
         found = {**entry, **self.own}
         found["meta"] = {**_object(entry["meta"]), **self.meta} if "meta" in entry else self.meta
         if self.architecture:

@@ -67,7 +67,7 @@ class _Process:
         self.ready_at = math.inf
         self.used_at = 0.0
         self.turn = 0
-        """Counts uses of all models: who was used before whom, where the clock is too coarse."""
+        """Counts uses of all models, and so orders them where the clock is too coarse."""
 
     def idle_at(self) -> float:
         """When it goes if nobody uses it until then."""
@@ -291,7 +291,7 @@ class Schedule:
         return [*effects, Stop(model)]
 
     def retune(self, model: str, terms: Terms, now: float = 0.0) -> list[Effect]:
-        """Other terms for the model from now on, also for its process and for who waits."""
+        """Other terms for the model from now on, also for its process and for waiting requests."""
         if entry := self._queue.get(model):
             entry.terms = terms
         if process := self._processes.get(model):
@@ -299,7 +299,7 @@ class Schedule:
         return self.tick(now)
 
     def remove(self, model: str, now: float = 0.0) -> list[Effect]:
-        """There is no such model any more: its leases may finish, however long; who waits is refused."""
+        """There is no such model any more: its leases may finish, however long; waiting requests are refused."""
         entry, process = self._queue.pop(model, None), self._processes.get(model)
         waiting = list(entry.tickets) if entry else []
         if process is not None:
@@ -308,7 +308,9 @@ class Schedule:
         return [*self._refuse(waiting, ModelUnloaded(model)), *self.retire(model, now=now)]
 
     def retire(self, model: str, terms: Terms = DEFAULT_TERMS, now: float = 0.0) -> list[Effect]:
-        """The model's process is out of date: its leases may finish, however long; who waits gets the next process."""
+        """The model's process is out of date: its leases may finish, however long; waiting requests get the next
+        process.
+        """
         process = self._processes.get(model)
         self._measured.pop(model, None)
         if entry := self._queue.get(model):
@@ -334,7 +336,7 @@ class Schedule:
         return [Stop(model)]
 
     def adopt(self, limits: Limits, policy: Policy, now: float = 0.0) -> list[Effect]:
-        """Other limits and another policy from now on; what runs goes on until it stands in somebody's way."""
+        """Other limits and another policy from now on; running models stay until a request needs their place."""
         self.limits, self._policy = limits, policy
         return self._serve_queue(now)
 

@@ -60,7 +60,7 @@ class Target:
         return value
 
     def items_at(self, path: str) -> list[object]:
-        # The library is untyped; what is in the list is what its own setter takes back.
+        # The library is untyped; the list holds the values that its own setter takes back.
         return cast("list[object]", self.get(path))
 
     def extend(self, path: str, values: Iterable[object]) -> None:

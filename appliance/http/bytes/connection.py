@@ -109,7 +109,7 @@ class Connection:
         """Raises OSError when the client has left already."""
         name = sock.getpeername()
         self.peer: str = name[0] if isinstance(name, tuple) else "unix:"
-        """The address of the other end; what nginx calls a socket in the file system."""
+        """The address of the other end; "unix:", as in nginx, for a socket in the file system."""
         self.socket = sock
         self.secure = isinstance(sock, TlsSocket)
         self.due = math.inf
@@ -532,7 +532,7 @@ class Connection:
         self.ending = self._last = True
 
     def turn_away(self) -> None:
-        """There is no place for the client, or none any more: what it asks, if it asks soon, is answered 503."""
+        """There is no place for the client, or none any more: its request, if one comes soon, is answered 503."""
         self.turned_away = True
         self.take_one()
         self.due = trio.current_time() + LAST_HEAD

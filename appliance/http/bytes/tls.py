@@ -19,7 +19,7 @@ from typing import NamedTuple
 from appliance.errors import UsageError
 
 SEND_SIZE = 1 << 16
-"""Bytes encrypted at once; what the system does not take of them is held until it does."""
+"""Bytes encrypted at once; those that the system does not take are held until it does."""
 MAX_UNSENT = 1 << 18
 """Bytes the client's TLS may make this side answer without reading them; key updates are all there is of that."""
 RECHECK_AFTER = 10.0

@@ -31,7 +31,7 @@ from appliance.trio_parts import beside
 
 CONTENT_TYPE = "text/event-stream"
 PAUSE = 0.02
-"""Seconds between two looks at what is new: what a busy server has to tell comes together, and costs less."""
+"""Seconds between two looks at what is new: the news of a busy server comes together, and costs less."""
 STATES_PAUSE = 0.05
 """The same for the models' states: the fleet reports every lease, which changes nothing here."""
 PING_AFTER = 15.0

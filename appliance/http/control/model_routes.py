@@ -108,7 +108,7 @@ def _running(status: ChildStatus, *, first: bool) -> dict[str, object] | None:
 
 
 def _ended(status: ChildStatus) -> dict[str, object]:
-    """As in the list: what ended by itself has failed, whatever its exit status."""
+    """As in the list: a model that ended by itself has failed, whatever its exit status."""
     return {"status": "unloaded", "exit_code": (status.exit_code or 1) if status.error is not None else 0}
 
 

@@ -45,7 +45,7 @@ class ToolRoutes:
         self._under_way = 0
 
     async def answer(self, visit: Visit) -> None:
-        """Raises RouteNotFound, errors of reading the body, and ClientLeft; what a tool refuses is an answer."""
+        """Raises RouteNotFound, errors of reading the body, and ClientLeft; a tool's refusal is an answer."""
         request, sink = visit.request, visit.sink
         if request.method not in METHODS:
             raise RouteNotFound(request.method, request.path)
@@ -92,7 +92,7 @@ class ToolRoutes:
             await _send(sink, info.code, {"error": content} if info.code == 404 else content, close=True)
 
     async def _stream(self, use: Use, context: ToolContext, sink: Sink) -> None:
-        """The answer begins once the tool has: what is refused before has a status of its own."""
+        """The answer begins once the tool has: an earlier refusal has a status of its own."""
         async with self._tools.stream(use.tool, bytes(use.params), context) as pieces:
             sink.start(200, [(b"Content-Type", EVENTS), (b"Cache-Control", b"no-cache")])
             done: dict[str, object] = {"done": True}

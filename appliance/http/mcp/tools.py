@@ -338,7 +338,7 @@ def _body(asked: RunAgent) -> bytes:
 
 
 async def _follow_run(run: Run, tell: Tell | None) -> None:
-    """Until it has ended; what was too fast to be followed is not told."""
+    """Until it has ended; steps that are too fast to follow are left out."""
     reader, decoder = run.feed.reader(0), Decoder()
     while True:
         data = await reader.receive()

@@ -24,7 +24,7 @@ from appliance.trio_parts import beside
 
 
 class Reply:
-    """An answer whose head has arrived; who takes its bytes slowly slows the engine's connection, and nothing else."""
+    """An answer whose head has arrived; a slow reader slows the engine's connection, and nothing else."""
 
     def __init__(self, handover: Handover, record: Record) -> None:
         self.status = handover.status or 0

@@ -211,6 +211,8 @@ class Pipeline:
             speak(job.sink, job.translator, job.name)
         async with self._targets.chosen(job.name) as target:
             await self._take(visit, job, target)
+            # This comes behind the answer: the time counts from the last use, and before there may be no process to
+            # keep.
             if job.keep_alive is not None and target.model is not None:
                 self._fleet.keep(target.model, job.keep_alive)
 
@@ -246,6 +248,8 @@ class Pipeline:
     def _decide(self, job: Job, target: Target) -> tuple[Job, Way]:
         """Which way a request takes, and the request without what only decided that. Raises BadRequest, Forbidden."""
         model = target.model
+        # The order matters. A question to a running model never loads one, so it is decided first. Plugins come before
+        # tools, because a plugin may change the body, and the tools belong to the request that it leaves.
         if model is not None and not (job.route.loads and self.may_load(model, job.request)):
             return job, Question(model)
         if job.edits and job.format == JSON and job.request.method == "POST":
