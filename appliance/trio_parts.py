@@ -157,6 +157,53 @@ class Changed:
         await self._next.wait()
 
 
+class WriteBehind:
+    """Writes in a thread what nobody waits for. One piece of work runs at a time.
+
+    Writes gather for ``pause`` seconds from the first of them on: a thread for each would cost the program a tenth of
+    its time. Work that did not succeed is done again ``retry`` seconds later, and the last one has ``flush`` seconds.
+    """
+
+    def __init__(self, pause: float = 0.05, retry: float = 1.0, flush: float = 3.0) -> None:
+        self._pause = pause
+        self._retry = retry
+        self._flush = flush
+        self._wake = trio.Event()
+        self._turn = trio.CapacityLimiter(1)
+
+    def wake(self) -> None:
+        """There is something to write."""
+        self._wake.set()
+
+    async def run(self, write: Callable[[], Awaitable[bool]]) -> Never:
+        """Call ``write`` after each wake, until cancelled. It returns False if it has to be called again.
+
+        An exception leaves the wake as it was, so that a second call of `run` writes again.
+        """
+        while True:
+            await self._wake.wait()
+            await trio.sleep(self._pause)
+            self._wake = trio.Event()
+            written = False
+            try:
+                written = await write()
+            finally:
+                if not written:
+                    self._wake.set()
+            if not written:
+                await trio.sleep(self._retry)
+
+    async def in_turn(self, work: Callable[[], T]) -> T:
+        """Do this in a thread, while nothing else is written."""
+        return await trio.to_thread.run_sync(work, limiter=self._turn)
+
+    async def finish(self, work: Callable[[], T]) -> T | None:
+        """Do the last work, even where everything is cancelled; return None if that took too long."""
+        with trio.move_on_after(self._flush, shield=True):
+            return await trio.to_thread.run_sync(work, limiter=self._turn, abandon_on_cancel=True)
+        return None
+
+
 def lacking(error: BaseException) -> str:
     """Return the system's words for the lack, where nothing else went wrong; empty for anything else.
 

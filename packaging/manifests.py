@@ -21,11 +21,10 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping
-from io import StringIO
 from pathlib import Path
 
 import contents
-from ruamel.yaml import YAML
+import yaml
 
 SUMS = "SHA256SUMS"
 WINGET = "LlamaAppliance.LlamaAppliance"
@@ -157,13 +156,11 @@ def winget(sums: Mapping[str, str], version: str, url: str) -> dict[str, str]:
         ".installer": ("installer", {"MinimumOSVersion": "10.0.17763.0", "Installers": installers}),
         ".locale.en-US": ("defaultLocale", dict(locale)),
     }
-    yaml = YAML()
     written: dict[str, str] = {}
     for part, (kind, more) in parts.items():
-        text = StringIO()
         head: dict[str, object] = {"PackageIdentifier": WINGET, "PackageVersion": version}
-        yaml.dump({**head, **more, "ManifestType": kind, "ManifestVersion": WINGET_FORMAT}, text)  # pyright: ignore[reportUnknownMemberType]
-        written[part] = text.getvalue()
+        tree = {**head, **more, "ManifestType": kind, "ManifestVersion": WINGET_FORMAT}
+        written[part] = yaml.safe_dump(tree, sort_keys=False)
     return written
 
 

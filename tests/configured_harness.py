@@ -17,7 +17,7 @@ from waiting import until
 
 from appliance.catalog.catalog import Catalog
 from appliance.catalog.sources import Sources
-from appliance.core.config.load import Source, load
+from appliance.core.config.load import SourceFile, load
 from appliance.core.config.types import Config
 from appliance.core.models.model import Model
 from appliance.core.settings import FleetSettings
@@ -69,7 +69,7 @@ class World:
     def adopt(self, models: Mapping[str, Settings], changes: Mapping[str, object] | None = None, **top: object) -> None:
         """``changes`` are made after the configuration was read: times that are shorter than a file may say."""
         text = json.dumps({"models": models, **top})  # JSON is YAML
-        config = load([Source("config.yaml", text)], {}, windows=sys.platform == "win32").require()
+        config = load([SourceFile("config.yaml", text)], {}, windows=sys.platform == "win32").require()
         config = _changed(config, changes or {})
         models_of = Catalog(Sources(starter=None), config).snapshot.models
         self.models = {model.id: model for model in models_of}

@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 import trio
 
-from appliance.tools.file_process import HEAD, Task, Verdict, command
+from appliance.tools.file_process import HEAD, FileVerdict, Task, command
 
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
@@ -42,13 +42,13 @@ sys.exit(os.waitstatus_to_exitcode(status))
 """A process counts what the one had that it was made from, so that has to be a small one."""
 
 
-def read_file_apart(task: Task, data: bytes) -> tuple[Verdict, bytes, int]:
+def read_file_apart(task: Task, data: bytes) -> tuple[FileVerdict, bytes, int]:
     """Run the process that reads files of strangers: its verdict, its result, and the most bytes that it had."""
     words = [sys.executable, "-I", "-S", "-c", LAUNCH, *command(task)]
     done = subprocess.run(words, input=data, capture_output=True, check=True, timeout=120)
     end = HEAD + int.from_bytes(done.stdout[:HEAD])
     most = int(done.stderr.split()[-1]) << 10
-    return msgspec.json.decode(done.stdout[HEAD:end], type=Verdict), done.stdout[end:], most
+    return msgspec.json.decode(done.stdout[HEAD:end], type=FileVerdict), done.stdout[end:], most
 
 
 class Holds:

@@ -10,7 +10,7 @@ from time import thread_time
 from typing import NamedTuple
 
 from appliance.core.bodies.filters import Edits, compile_edits
-from appliance.core.config.load import Source, load
+from appliance.core.config.load import SourceFile, load
 from appliance.core.config.matrix import Matrix
 from appliance.core.config.types import Config, Filters, Group, MatrixConfig
 from appliance.core.scheduling.effects import Terms
@@ -147,4 +147,4 @@ def configuration_text(models: int, server: str = "llama-server --port ${PORT} -
 
 
 def configuration(text: str) -> Config:
-    return load([Source("config.yaml", text)], {}).require()
+    return load([SourceFile("config.yaml", text)], {}).require()

@@ -5,10 +5,12 @@ from __future__ import annotations
 import inspect
 import json
 import re
+import shutil
 import sys
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
+from subprocess import PIPE, run
 from typing import get_args
 
 import click
@@ -51,6 +53,7 @@ from appliance.plugins.manifest import DEFAULT_TIMEOUT
 from appliance.plugins.manifest import KEYS as PLUGIN_KEYS
 from appliance.plugins.registry import Listed
 from appliance.traffic.request import PAGE_PATHS
+from appliance.wire import ListedModel
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -116,6 +119,30 @@ def test_every_room_says_what_it_does_and_refuses(folder: str) -> None:
 def test_every_model_route_is_documented() -> None:
     for path in (*routes._POST, *routes._ASK, *routes._LISTS):
         assert f"`{path}" in HTTP, path
+
+
+def test_every_field_of_a_listed_model_is_documented() -> None:
+    for field in structs.fields(ListedModel):
+        assert f"`{field.encode_name}`" in HTTP, field.name
+
+
+def test_the_walk_of_a_first_change_leads_to_a_new_field(tmp_path: Path) -> None:
+    walk = page("CONTRIBUTING.md").partition("## Your first change")[2].partition("\n## ")[0]
+    shutil.copytree(ROOT / "appliance", tmp_path / "appliance", ignore=shutil.ignore_patterns("web", "__pycache__"))
+    files, anchors = re.findall(r"In `([\w./]+)`", walk), re.findall(r"below `([^`]+)`", walk)
+    for path, above, line in zip(files, anchors, re.findall(r"^ {7}(.+)$", walk, re.MULTILINE), strict=True):
+        file = tmp_path / path
+        before, indent, rest = re.split(rf"^( +)(?={re.escape(above)}\b)", file.read_text("utf-8"), flags=re.MULTILINE)
+        file.write_text(f"{before}{indent}{line}\n{indent}{rest}", "utf-8")
+    ask = """
+import msgspec
+from appliance.core.models.model import Model
+from appliance.http.control.listing import _entry
+model = Model(id="m", source="path", path="/m.gguf", size=7)
+print(msgspec.json.encode(_entry(model, None, (), (), 1)).decode())
+"""
+    told = run([sys.executable, "-c", ask], cwd=tmp_path, stdout=PIPE, timeout=60, check=True).stdout
+    assert json.loads(told)["size"] == 7
 
 
 async def test_every_route_of_the_server_is_documented(open_server: OpenServer) -> None:

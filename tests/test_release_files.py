@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ruamel.yaml import YAML
+import yaml
 
 from appliance import __version__
 
@@ -65,7 +65,7 @@ def test_winget_and_homebrew_get_addresses_and_sums_of_the_files(release: Path) 
     assert finish(release).returncode == 0
     parts = {}
     for path in release.glob("LlamaAppliance.*.yaml"):
-        read = YAML(typ="safe").load(path.read_text("utf-8"))
+        read = yaml.safe_load(path.read_text("utf-8"))
         assert (read["PackageIdentifier"], read["PackageVersion"]) == ("LlamaAppliance.LlamaAppliance", __version__)
         parts[read["ManifestType"]] = read
     assert set(parts) == {"version", "installer", "defaultLocale"}
@@ -99,7 +99,7 @@ def test_an_address_that_would_break_the_manifests_is_refused(release: Path) -> 
 
 @pytest.fixture
 def jobs() -> dict[str, dict[str, Any]]:
-    return YAML(typ="safe").load((ROOT / ".github" / "workflows" / "release.yml").read_text("utf-8"))["jobs"]
+    return yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text("utf-8"))["jobs"]
 
 
 def test_a_release_is_published_only_when_every_other_job_succeeded(jobs: dict[str, dict[str, Any]]) -> None:

@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from functools import partial
+from itertools import pairwise
 
 import pytest
 import trio
+from hypothesis import given
+from hypothesis import strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from appliance.trio_parts import SETTLED, WATCH_EVERY, Changed, beside, every, plain_nursery, wait_any, watch
+from appliance.trio_parts import (
+    SETTLED,
+    WATCH_EVERY,
+    Changed,
+    WriteBehind,
+    beside,
+    every,
+    plain_nursery,
+    wait_any,
+    watch,
+)
 
 
 async def test_a_change_wakes_all_who_wait_and_those_who_come_later_wait_for_the_next() -> None:
@@ -173,3 +188,55 @@ async def test_a_change_counts_once_it_has_stayed_for_a_while(autojump_clock: Mo
         there[0] = "other"
         await trio.sleep(WATCH_EVERY + 2 * SETTLED)
         assert seen[told:] == ["other"]
+
+
+TIMES = st.lists(st.integers(0, 100), max_size=12).map(sorted)
+
+
+@given(TIMES, st.lists(st.sampled_from((True, False, OSError)), max_size=6))
+def test_what_waits_is_written_soon_once_and_again_where_that_failed(
+    wakes: list[int], outcomes: list[bool | type[OSError]]
+) -> None:
+    """Waking at any times, with writes that fail at first, under a clock that jumps; times in tenths of ``pause``."""
+    pause, retry = 10, 30
+    behind, writes = WriteBehind(pause=pause, retry=retry), list[tuple[float, bool]]()
+    failing = iter(outcomes)
+
+    async def write() -> bool:
+        outcome = next(failing, True)
+        writes.append((trio.current_time(), outcome is True))
+        if not isinstance(outcome, bool):
+            raise outcome
+        return outcome
+
+    async def run() -> None:
+        while True:
+            with contextlib.suppress(OSError):
+                await behind.run(write)
+
+    async def main() -> None:
+        async with beside(run):
+            start = trio.current_time()
+            for at in wakes:
+                await trio.sleep_until(start + at)
+                behind.wake()
+            await trio.sleep(pause + (pause + retry) * len(outcomes) + 1)
+        writes[:] = [(at - start, written) for at, written in writes]
+
+    trio.run(main, clock=MockClock(autojump_threshold=0))
+    assert all(later - earlier >= pause for (earlier, _), (later, _) in pairwise(writes))
+    for at in wakes:
+        first = next(when for when, _ in writes if when >= at)
+        assert first <= at + pause + retry * (False in [written for when, written in writes if when < first])
+    assert not writes or writes[-1][1]
+    assert len(writes) <= len(wakes) + len(outcomes)
+
+
+async def test_the_last_work_has_its_turn_and_its_time() -> None:
+    behind, blocked = WriteBehind(flush=0.05), threading.Event()
+    assert await behind.finish(lambda: "written") == "written"
+    assert await behind.finish(blocked.wait) is None
+    blocked.set()
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        assert await behind.finish(lambda: "written") == "written"

@@ -13,13 +13,13 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import TypeVar
 
 import msgspec
-from msgspec import Struct
 
 from appliance.core.answers.forms import Torn, events_of, whole_of
 from appliance.core.bodies import sse
 from appliance.core.bodies.json_text import JSON, OBJECT, JsonObject
-from appliance.core.parts import decoded
-from appliance.core.runs.inward import Asker, Reply
+from appliance.core.openai import ChatCompletion, Embeddings, error_text
+from appliance.core.parts import UNREADABLE, decoded
+from appliance.core.runs.inward import Asker, InwardReply
 from appliance.core.runs.slash import Family, Plan, family_of
 from appliance.errors import ApplianceError, PluginFailed
 from appliance.plugins import AskFailed, Event, Request, Response
@@ -34,35 +34,6 @@ EMBEDDINGS = "/v1/embeddings"
 _T = TypeVar("_T")
 
 
-class _Message(Struct):
-    content: str | None = None
-
-
-class _Choice(Struct):
-    message: _Message
-
-
-class _Chat(Struct):
-    choices: list[_Choice]
-
-
-class _Vector(Struct):
-    embedding: list[float]
-    index: int = 0
-
-
-class _Vectors(Struct):
-    data: list[_Vector]
-
-
-class _Error(Struct):
-    message: str = ""
-
-
-class _Refusal(Struct):
-    error: _Error
-
-
 class ChainClient:
     """`appliance.plugins.Appliance` for one plugin; its requests are listed under the plugin's name."""
 
@@ -72,12 +43,18 @@ class ChainClient:
         self._origin = f"plugin {plugin}"
 
     async def post(self, path: str, body: JsonObject) -> JsonObject:
+        answer = decoded(OBJECT, await self._post(path, body))
+        if answer is None:
+            raise AskFailed("the answer is not a JSON object")
+        return answer
+
+    async def _post(self, path: str, body: JsonObject) -> bytes:
         with _explaining():
             sent = _encoded({**body, "stream": False} if body.get("stream") else body)
             async with self._asker.ask(path, sent, origin=self._origin) as reply:
                 content = await reply.read(MAX_ANSWER)
                 _refuse(reply.status, content)
-        return _decoded(content)
+        return content
 
     @asynccontextmanager
     async def stream(self, path: str, body: JsonObject) -> AsyncGenerator[AsyncIterator[Event]]:
@@ -97,18 +74,18 @@ class ChainClient:
 
     async def chat(self, model: str, messages: Sequence[JsonObject], **params: JSON) -> str:
         body: JsonObject = {"model": model, "messages": list[JSON](messages), **params}
-        answer = _shaped(await self.post(CHAT, body), _Chat)
-        if not answer.choices:
+        answer = _decoded(await self._post(CHAT, body), ChatCompletion)
+        if not answer.choices or answer.choices[0].message is None:
             raise AskFailed(f"'{model}' answered with no message")
-        return answer.choices[0].message.content or ""
+        return answer.choices[0].message.text
 
     async def embed(self, model: str, texts: Sequence[str]) -> list[list[float]]:
         if not texts:
             return []
-        answer = _shaped(await self.post(EMBEDDINGS, {"model": model, "input": list[JSON](texts)}), _Vectors)
+        answer = _decoded(await self._post(EMBEDDINGS, {"model": model, "input": list[JSON](texts)}), Embeddings)
         if len(answer.data) != len(texts):
             raise AskFailed(f"'{model}' answered with {len(answer.data)} vectors for {len(texts)} texts")
-        return [each.embedding for each in sorted(answer.data, key=lambda each: each.index)]
+        return answer.vectors
 
     def models(self) -> list[str]:
         return self._models()
@@ -117,7 +94,7 @@ class ChainClient:
 class _Events:
     """The events of an answer, as they come."""
 
-    def __init__(self, reply: Reply) -> None:
+    def __init__(self, reply: InwardReply) -> None:
         self._reply = reply
         self._decoder = sse.Decoder()
         self._held: list[sse.Event] = []
@@ -160,9 +137,8 @@ def error_of(event: Event) -> str | None:
 def _refuse(status: int, content: bytes) -> None:
     if status < 400:
         return
-    refusal, body = decoded(_Refusal, content), decoded(OBJECT, content)
-    message = refusal.error.message if refusal is not None else content.decode("utf-8", "replace")[:1000]
-    raise AskFailed(message or f"the model's server answered {status}", status=status, body=body)
+    message = error_text(content) or f"the model's server answered {status}"
+    raise AskFailed(message, status=status, body=decoded(OBJECT, content))
 
 
 @contextmanager
@@ -180,17 +156,10 @@ def _encoded(body: JsonObject) -> bytes:
         raise AskFailed(f"the question is not JSON: {error}") from None
 
 
-def _decoded(content: bytes) -> JsonObject:
-    answer = decoded(OBJECT, content)
-    if answer is None:
-        raise AskFailed("the answer is not a JSON object")
-    return answer
-
-
-def _shaped(answer: JsonObject, shape: type[_T]) -> _T:
+def _decoded(content: bytes, shape: type[_T]) -> _T:
     try:
-        return msgspec.convert(answer, shape)
-    except msgspec.ValidationError as error:
+        return msgspec.json.decode(content, type=shape)
+    except UNREADABLE as error:
         raise AskFailed(f"the answer has not the form that was expected: {error}") from None
 
 

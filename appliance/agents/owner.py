@@ -13,7 +13,7 @@ import msgspec
 import trio
 from msgspec import structs
 
-from appliance.agents.record import PastRun, RunRecord, Worker, WorkerState, WorkerStatus
+from appliance.agents.record import ModelRuns, PastRun, RunRecord, WorkerState, WorkerStatus
 from appliance.core.config.additions import RunsConfig
 from appliance.core.parts import decoded
 from appliance.core.runs.inward import Asker
@@ -25,7 +25,7 @@ from appliance.trio_parts import beside, every
 
 if TYPE_CHECKING:
     from appliance.agents.record import Clocks
-    from appliance.agents.run import Asked, Run
+    from appliance.agents.run import AgentRun, RequestedRun
 
 SAVE_EVERY = 1.0
 """Seconds between two looks for runs whose output has grown."""
@@ -57,21 +57,23 @@ class Agents:
         self._store = store
         self._nursery = nursery
         self._asker = asker
-        self._runs: dict[str, Run] = {}
+        self._runs: dict[str, AgentRun] = {}
         self._past: dict[str, PastRun] = {}  # oldest end first
-        self._workers: dict[str, Worker] = {}
+        self._workers: dict[str, ModelRuns] = {}
         self._submitted = trio.Event()
 
     # ---- from callers ------------------------------------------------------------------------------------------------
 
-    def submit(self, asked: Asked) -> Run:
+    def submit(self, asked: RequestedRun) -> AgentRun:
         """Begin a run, or let it wait for its slot. Raises NoSlotAvailable, WorkerFailed and ShuttingDown."""
         if self._nursery.cancel_scope.cancel_called:
             raise ShuttingDown
         self._prune()
-        from appliance.agents.run import Run  # with the loop of runs: fifteen modules that a server without runs saves
+        from appliance.agents.run import (
+            AgentRun,
+        )  # with the loop of runs: fifteen modules that a server without runs saves
 
-        run = Run(f"run_{secrets.token_hex(8)}", asked, self.settings.event_bytes)
+        run = AgentRun(f"run_{secrets.token_hex(8)}", asked, self.settings.event_bytes)
         begins = self._worker(asked.worker).enter(run.id, self.settings)
         self._runs[run.id] = run
         self._submitted.set()
@@ -86,7 +88,7 @@ class Agents:
         records = [run.record() for run in (*self._runs.values(), *self._past.values())]
         return sorted(records, key=lambda record: record.created_at, reverse=True)
 
-    def find(self, run_id: str) -> Run | PastRun:
+    def find(self, run_id: str) -> AgentRun | PastRun:
         """Return one run. Raises NotFound."""
         self._prune()
         found = self._runs.get(run_id) or self._past.get(run_id)
@@ -102,7 +104,7 @@ class Agents:
             if run.id in self._worker(run.asked.worker).waiting:
                 self._ended(run)
 
-    def answer(self, run_id: str, results: dict[str, tuple[str, str | None]]) -> Run:
+    def answer(self, run_id: str, results: dict[str, tuple[str, str | None]]) -> AgentRun:
         """Take results of pending calls: by id, the text for the model and the reason why a tool could not be used.
 
         Raises NotFound, Conflict for a run that waits for nothing, and BadRequest for a call that is not pending.
@@ -144,7 +146,7 @@ class Agents:
             worker.reset()
             self._go_on(worker)
 
-    def _status(self, worker: Worker) -> WorkerStatus:
+    def _status(self, worker: ModelRuns) -> WorkerStatus:
         status = self._fleet.known(worker.model)
         state: WorkerState = "failed" if worker.failure is not None else "stopped"
         if worker.failure is None and status is not None:
@@ -161,7 +163,7 @@ class Agents:
 
     # ---- the life of a run -------------------------------------------------------------------------------------------
 
-    async def _own(self, run: Run) -> None:
+    async def _own(self, run: AgentRun) -> None:
         """The single task of a run."""
         from appliance.agents.run import Execution  # as in `submit`
 
@@ -178,7 +180,7 @@ class Agents:
             run.give_up("worker_restarted", PROGRAM_ENDED)
             self._ended(run)
 
-    def _ended(self, run: Run) -> None:
+    def _ended(self, run: AgentRun) -> None:
         del self._runs[run.id]
         past = self._past[run.id] = PastRun(run.record(), run.feed, self.settings.event_bytes)
         self._save(past)
@@ -187,12 +189,12 @@ class Agents:
         self._go_on(worker)
         self._prune()
 
-    def _go_on(self, worker: Worker) -> None:
+    def _go_on(self, worker: ModelRuns) -> None:
         while (waiting := worker.next(self.settings.slots)) is not None:
             self._nursery.start_soon(self._own, self._runs[waiting])
 
-    def _worker(self, model: str) -> Worker:
-        return self._workers.setdefault(model, Worker(model))
+    def _worker(self, model: str) -> ModelRuns:
+        return self._workers.setdefault(model, ModelRuns(model))
 
     # ---- engines that fail -------------------------------------------------------------------------------------------
 
@@ -239,7 +241,7 @@ class Agents:
 
     # ---- what stays --------------------------------------------------------------------------------------------------
 
-    def _save(self, run: Run | PastRun) -> None:
+    def _save(self, run: AgentRun | PastRun) -> None:
         if self._store is not None:
             record = run.record()
             self._store.save(record.id, record.created_at, msgspec.json.encode(record))

@@ -36,7 +36,7 @@ from appliance.core.runs.messages import (
     ToolFinished,
     Trace,
     TurnFailed,
-    Usage,
+    TurnUsage,
 )
 from appliance.core.tools.specs import ToolContext
 from appliance.errors import (
@@ -56,7 +56,7 @@ from appliance.tools.box import Toolbox
 from appliance.upstream.connect import ConnectFailed
 
 
-class Limits(Struct, frozen=True, kw_only=True):
+class RunTimeouts(Struct, frozen=True, kw_only=True):
     """In seconds."""
 
     connect: float
@@ -70,7 +70,7 @@ Phase = Literal["waiting", "connect", "headers", "stall"]
 class Clocks:
     """Cancels ``scope`` when a phase takes too long; the `Watch` of the turn's request."""
 
-    def __init__(self, limits: Limits, admit: Callable[[str | None], int | None]) -> None:
+    def __init__(self, limits: RunTimeouts, admit: Callable[[str | None], int | None]) -> None:
         self.scope = trio.CancelScope()
         self.phase: Phase = "waiting"
         self.model: str | None = None
@@ -156,7 +156,7 @@ class WorkerStatus(Struct, frozen=True, kw_only=True):
     detail: str | None = None
 
 
-class Worker:
+class ModelRuns:
     """The runs of one model. Synchronous: no decision waits."""
 
     def __init__(self, model: str) -> None:
@@ -310,7 +310,7 @@ class RunStatus(Struct, frozen=True, kw_only=True):
     pending_tool_calls: tuple[PendingCall, ...]
 
 
-class Timings(Struct, frozen=True, kw_only=True):
+class RunTimes(Struct, frozen=True, kw_only=True):
     created_at: float
     started_at: float | None
     finished_at: float | None
@@ -331,8 +331,8 @@ class RunResult(Struct, frozen=True, kw_only=True):
     reasoning: str
     signals: tuple[Signal, ...]
     tool_trace: tuple[Trace, ...]
-    usage: Usage
-    timings: Timings
+    usage: TurnUsage
+    timings: RunTimes
 
 
 def _size_of(trace: Trace) -> int:
@@ -376,7 +376,7 @@ def result_of(record: RunRecord) -> RunResult:
         signals=outcome.signals,
         tool_trace=outcome.tool_trace,
         usage=outcome.usage,
-        timings=Timings(
+        timings=RunTimes(
             created_at=record.created_at,
             started_at=started,
             finished_at=finished,

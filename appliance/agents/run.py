@@ -1,7 +1,7 @@
 """One run: its loop's decisions, its results so far and its watchers; and the carrying out of the loop's commands.
 
 Commands are turns of the model (a streamed chat request, reported as it comes), tools, and waiting for the caller.
-Everything in a `Run` happens at once.
+Everything in a `AgentRun` happens at once.
 """
 
 from __future__ import annotations
@@ -15,9 +15,18 @@ from typing import assert_never
 import trio
 from msgspec import Struct, structs
 
-from appliance.agents.record import MAX_PARALLEL, Clocks, Feed, Limits, RunRecord, pending_call, status_of, use_tool
+from appliance.agents.record import (
+    MAX_PARALLEL,
+    Clocks,
+    Feed,
+    RunRecord,
+    RunTimeouts,
+    pending_call,
+    status_of,
+    use_tool,
+)
 from appliance.core.runs.chat import ChatEvents, refusal
-from appliance.core.runs.inward import Asker, Reply
+from appliance.core.runs.inward import Asker, InwardReply
 from appliance.core.runs.messages import (
     AskClient,
     Call,
@@ -45,18 +54,18 @@ from appliance.fleet.owner import Fleet
 from appliance.tools.box import Toolbox
 
 
-class Asked(Struct, frozen=True, kw_only=True):
+class RequestedRun(Struct, frozen=True, kw_only=True):
     """A requested run. ``worker`` is the model whose slots it takes: the id behind the name in the task."""
 
     task: Task
     worker: str
-    limits: Limits
+    limits: RunTimeouts
 
 
-class Run:
+class AgentRun:
     """Owned by `Agents`, which carries out ``todo`` in a task of its own."""
 
-    def __init__(self, run_id: str, asked: Asked, event_bytes: int) -> None:
+    def __init__(self, run_id: str, asked: RequestedRun, event_bytes: int) -> None:
         self.id = run_id
         self.asked = asked
         self.scope = trio.CancelScope()
@@ -222,7 +231,7 @@ async def take_turn(
 
 
 async def _listen(
-    reply: Reply, answer: ChatEvents, clocks: Clocks, hear: Hear, received: Callable[[int], None]
+    reply: InwardReply, answer: ChatEvents, clocks: Clocks, hear: Hear, received: Callable[[int], None]
 ) -> None:
     if reply.status != 200:
         hear(refusal(reply.status, await reply.read(MAX_REFUSAL)))
@@ -248,7 +257,7 @@ def _tell(events: list[RunEvent], hear: Hear) -> bool:
     return all(hear(event) for event in events)
 
 
-async def _read_out(reply: Reply) -> None:
+async def _read_out(reply: InwardReply) -> None:
     with trio.move_on_after(LAST_BYTES):
         while await reply.receive():
             pass
@@ -281,7 +290,7 @@ class Execution:
         self._trouble = trouble
         self._judge = judge
 
-    async def execute(self, run: Run, tool_timeout: float, caller_timeout: float) -> None:
+    async def execute(self, run: AgentRun, tool_timeout: float, caller_timeout: float) -> None:
         """Execute until the loop has nothing left to do."""
         run.start()
         while run.todo:
@@ -293,7 +302,7 @@ class Execution:
                 case AskClient(calls=calls):
                     await _wait_for_caller(run, calls, caller_timeout)
 
-    async def _take_turn(self, run: Run, body: bytes) -> None:
+    async def _take_turn(self, run: AgentRun, body: bytes) -> None:
         clocks = run.clocks = Clocks(run.asked.limits, self._admit)
         failures: list[TurnFailed] = []
 
@@ -315,7 +324,7 @@ class Execution:
         elif clocks.status is None or not 400 <= clocks.status < 500:  # those are the request's fault
             self._judge(clocks, failures[0].detail)
 
-    def _failed(self, run: Run, clocks: Clocks, error: ApplianceError) -> None:
+    def _failed(self, run: AgentRun, clocks: Clocks, error: ApplianceError) -> None:
         failure = clocks.failure(error, stopped=self._was_stopped(clocks))
         run.hear(failure)
         if not isinstance(failure, TurnFailed) or failure.reason not in ("server_died", "connect_failed"):
@@ -339,7 +348,7 @@ class Execution:
         status = None if clocks.model is None else self._fleet.known(clocks.model)
         return status is not None and status.pid != clocks.pid
 
-    async def _use(self, run: Run, calls: tuple[Call, ...], timeout: float, *, parallel: bool) -> None:
+    async def _use(self, run: AgentRun, calls: tuple[Call, ...], timeout: float, *, parallel: bool) -> None:
         limits = {tool.name: timeout if tool.timeout is None else tool.timeout for tool in run.asked.task.tools}
         places = trio.CapacityLimiter(MAX_PARALLEL)
 
@@ -359,7 +368,7 @@ class Execution:
                     await use(call)
 
 
-async def _wait_for_caller(run: Run, calls: tuple[Call, ...], timeout: float) -> None:
+async def _wait_for_caller(run: AgentRun, calls: tuple[Call, ...], timeout: float) -> None:
     ids = {call.id for call in calls}
     with trio.move_on_after(timeout):
         while any(call.id in ids for call in run.pending()):

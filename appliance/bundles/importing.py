@@ -32,7 +32,7 @@ from appliance.engines.found import check_build, list_engines, read_build
 from appliance.engines.shelf import Shelf, alone
 from appliance.errors import Conflict, UsageError
 from appliance.store.model_files import free_bytes, link, remove_empty, share, sync_folder, write_whole
-from appliance.store.partial_file import Taken, WrongContents, claim, discard, journaled, open_partial
+from appliance.store.partial_file import FileTaken, WrongContents, claim, discard, journaled, open_partial
 from appliance.wire import PartialHead
 
 if TYPE_CHECKING:
@@ -203,7 +203,7 @@ def exclusive(homes: Homes) -> Generator[None]:
     """Let nobody else import meanwhile. Raises Conflict, OSError."""
     try:
         lock = claim(homes.data / ".import.lock")
-    except Taken:
+    except FileTaken:
         raise Conflict("another 'llama-appliance bundle import' is under way; wait until it ends") from None
     try:
         yield
@@ -246,7 +246,7 @@ def _arrive(bundle: Bundle, homes: Homes, item: Item, check: Check, tell: Tell) 
 def _claimed(lock: Path, item: Item) -> FileLock:
     try:
         return claim(lock)
-    except Taken:
+    except FileTaken:
         raise Conflict(f"a download of {item.name} is under way; wait until it ends, or stop it") from None
 
 

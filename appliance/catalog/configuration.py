@@ -19,7 +19,7 @@ import trio
 from msgspec import Struct
 
 from appliance.catalog.catalog import Catalog, Snapshot
-from appliance.core.config.nodes import NO_PORTS, Loaded, Problem, Source
+from appliance.core.config.nodes import NO_PORTS, Loaded, Problem, SourceFile
 from appliance.core.config.types import Config
 from appliance.errors import ApplianceError, Conflict, InvalidConfig, UsageError
 from appliance.trio_parts import persist, watch
@@ -29,7 +29,7 @@ LARGEST = 16 << 20
 """Bytes of one file; a configuration of a thousand models is about one MiB."""
 
 
-def read_sources(config: Path | None, config_dir: Path | None) -> list[Source]:
+def read_sources(config: Path | None, config_dir: Path | None) -> list[SourceFile]:
     """``config`` first, then the folder's .yml and .yaml by name, as they are merged. Raises UsageError."""
     children = _children(config_dir) if config_dir is not None else []
     if config is not None and config_dir is not None:
@@ -79,7 +79,7 @@ def _refuse_twice(config: Path, folder: Path, children: list[Path]) -> None:
             raise UsageError(f"{config} is in {folder}, and would be read twice; leave out --config, or move the file")
 
 
-def _read(path: Path) -> Source:
+def _read(path: Path) -> SourceFile:
     try:
         with path.open("rb") as file:
             data = file.read(LARGEST + 1)
@@ -95,7 +95,7 @@ def _read(path: Path) -> Source:
     if len(data) > LARGEST:
         raise UsageError(f"{path} is larger than {LARGEST >> 20} MiB, which no configuration is; check the path")
     try:
-        return Source(str(path), data.decode("utf-8-sig"))
+        return SourceFile(str(path), data.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise UsageError(f"{path}:{line}: is not UTF-8 text; save the file as UTF-8") from None
@@ -104,11 +104,11 @@ def _read(path: Path) -> Source:
 class _Reading(Struct, frozen=True):
     """One reading, with all inputs that decide its meaning."""
 
-    sources: list[Source]
+    sources: list[SourceFile]
     environ: Mapping[str, str]
     loaded: Loaded
 
-    def holds(self, sources: list[Source], environ: Mapping[str, str], ports: Mapping[str, int]) -> bool:
+    def holds(self, sources: list[SourceFile], environ: Mapping[str, str], ports: Mapping[str, int]) -> bool:
         """Return whether reading ``sources`` would give the same: each model keeps the port of that reading."""
         kept = self.loaded.ports.items() <= ports.items()
         return kept and sources == self.sources and environ == self.environ

@@ -23,7 +23,7 @@ from appliance.core.models.model import Model
 from appliance.core.models.names import folder_of, is_companion, model_name, shard_of, stem_of, tag_of
 from appliance.errors import Forbidden
 from appliance.store.model_files import remove, remove_empty
-from appliance.store.partial_file import PartialFile, Taken, WrongContents, claim, discard, open_partial
+from appliance.store.partial_file import FileTaken, PartialFile, WrongContents, claim, discard, open_partial
 from appliance.wire import PartialHead, PartialSource
 
 log = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ async def fetch(transfer: Transfer, repo: str, model_id: str, file: PlannedFile,
     """Bring the file into the cache. Raises UnderWay, HubFailed, a refusal's error, DownloadFailed, OSError."""
     try:
         lock = await trio.to_thread.run_sync(claim, file.lock)
-    except Taken:
+    except FileTaken:
         raise UnderWay(model_id) from None
     try:
         if not await trio.to_thread.run_sync(file.here):  # another program may have finished it meanwhile

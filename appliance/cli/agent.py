@@ -15,11 +15,11 @@ import click
 import msgspec
 import trio
 from msgspec import Struct
-from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
 
 from appliance.cli.remote import NotRunning, Server, ask, ask_raw, parse_server, refuse_errors, server_options
 from appliance.core.bodies.sse import Decoder, Event
+from appliance.core.config.decode import plain
+from appliance.core.config.yaml import parse
 from appliance.core.parts import UNREADABLE
 from appliance.errors import UpstreamFailed, UsageError
 from appliance.platform.console import EXIT_INTERRUPTED, EXIT_OURS, harmless, say
@@ -65,25 +65,23 @@ def named(file: str) -> str:
 
 
 def _parsed(text: str, where: str) -> object:
-    """Parse JSON, else YAML, which takes a thousand times as long and accepts surrogates."""
+    """Parse JSON, else YAML as a configuration is written in."""
     try:
         return msgspec.json.decode(text)
     except UNREADABLE as error:
         if where.endswith(".json"):
             raise UsageError(f"{where} cannot be read as a task: {error}") from None
-    try:
-        return YAML(typ="safe", pure=True).load(text)  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType]
-    except YAMLError as error:
-        raise UsageError(f"{where} cannot be read as a task: {' '.join(str(error).split())}") from None
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{where} cannot be read as a task: {error}") from None
+    root, problems = parse(text, where)
+    if errors := [str(problem) for problem in problems if problem.level == "error"]:
+        raise UsageError(f"{where} cannot be read as a task: {errors[0]}")
+    return root and plain(root)
 
 
 def refuse_unsendable(task: Task, where: str) -> None:
-    """Refuse YAML that JSON cannot express: circular aliases, halves of characters."""
+    """Refuse a task that JSON cannot express: with an argument of the command line that is not UTF-8."""
     try:
         msgspec.json.encode(task)
-    except (TypeError, ValueError, RecursionError, OverflowError) as error:
+    except ValueError as error:
         raise UsageError(f"the task in {where} cannot be written as JSON: {error}") from None
 
 

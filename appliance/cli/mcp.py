@@ -22,9 +22,9 @@ from appliance.core.mcp.messages import (
     INVALID_REQUEST,
     MAX_LINE,
     PARSE_ERROR,
-    Answer,
     Id,
-    RpcError,
+    McpError,
+    RpcAnswer,
     read_message,
     refusal,
 )
@@ -151,10 +151,10 @@ class Relay:
         if response.status == 202:
             return
         answer = read_message(body)
-        if not isinstance(answer, Answer) and b'"jsonrpc"' not in body[:100]:
+        if not isinstance(answer, RpcAnswer) and b'"jsonrpc"' not in body[:100]:
             self._fail(said.id, INTERNAL_ERROR, self._in_words(response.status, body))
             return
-        if said.method == "initialize" and isinstance(answer, Answer) and answer.result is not None:
+        if said.method == "initialize" and isinstance(answer, RpcAnswer) and answer.result is not None:
             self._version = _agreed(answer.result)
         self._say(body)
 
@@ -181,7 +181,7 @@ class Relay:
         if number is None:
             say(f"{PROGRAM}: {why}")
         else:
-            self._say(refusal(number, RpcError(code=code, message=why)))
+            self._say(refusal(number, McpError(code=code, message=why)))
 
     def _say(self, message: bytes) -> None:
         """Write one line. When the client is gone, there is no reason to continue."""

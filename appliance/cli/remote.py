@@ -16,6 +16,7 @@ import trio
 from msgspec import Struct
 
 from appliance.core.bodies.sse import Decoder, RecordTooLong
+from appliance.core.openai import NULL, ChatChoice, ChatCompletion, error_text
 from appliance.core.parts import UNREADABLE, decoded
 from appliance.core.settings import DEFAULT_URL, KEY_VARIABLE, URL_VARIABLE
 from appliance.core.systemd import KEY_FILE
@@ -208,33 +209,6 @@ class ChatRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
     cache_prompt: bool = True
 
 
-class Delta(Struct, frozen=True):
-    """The text that a streamed chunk adds; ``reasoning_content`` is the model's reasoning before its answer."""
-
-    content: str | None = None
-    reasoning_content: str | None = None
-
-
-class Choice(Struct, frozen=True):
-    """The one choice of a streamed chunk."""
-
-    delta: Delta = Delta()
-    finish_reason: str | None = None
-
-
-class StreamError(Struct, frozen=True):
-    """An error reported inside a stream."""
-
-    message: str = "it reported an error"
-
-
-class Chunk(Struct, frozen=True):
-    """One record of a chat stream: a piece of the answer, or the error that ends it."""
-
-    choices: tuple[Choice, ...] = ()
-    error: StreamError | None = None
-
-
 class Streamed(Struct, frozen=True):
     """A streamed answer that reached its end."""
 
@@ -260,13 +234,13 @@ async def stream_answer(ask: Ask, request: ChatRequest, write: Callable[[str], N
                 if choice is None:
                     return Streamed("".join(pieces), finish_reason, len(pieces))
                 finish_reason = choice.finish_reason or finish_reason
-                if choice.delta.content:
-                    pieces.append(choice.delta.content)
-                    write(choice.delta.content)
+                if text := choice.said.text:
+                    pieces.append(text)
+                    write(text)
     raise UpstreamFailed(request.model, f"its stream ended without {DONE}")
 
 
-def _choices(model: str, decoder: Decoder, data: bytes) -> Iterator[Choice | None]:
+def _choices(model: str, decoder: Decoder, data: bytes) -> Iterator[ChatChoice | None]:
     """Return the choices that these bytes complete, and those before an error; None marks the end of the stream."""
     try:
         for event in decoder.feed(data):
@@ -274,11 +248,11 @@ def _choices(model: str, decoder: Decoder, data: bytes) -> Iterator[Choice | Non
                 yield None
                 continue
             chunk = _decode_chunk(event.data)
-            if chunk.error is not None:
-                raise UpstreamFailed(model, chunk.error.message)
-            yield from chunk.choices[:1]
+            if chunk.error != NULL:
+                raise UpstreamFailed(model, error_text(chunk.error) or "it reported an error")
+            yield from (chunk.choices or ())[:1]
     except (RecordTooLong, *UNREADABLE) as cause:
         raise UpstreamFailed(model, f"its stream cannot be read: {cause}") from None
 
 
-_decode_chunk = msgspec.json.Decoder(Chunk).decode
+_decode_chunk = msgspec.json.Decoder(ChatCompletion).decode

@@ -28,6 +28,7 @@ from appliance.cli.remote import (
 )
 from appliance.cli.show import print_json
 from appliance.core.models.model import Model
+from appliance.core.openai import ChatCompletion
 from appliance.core.parts import UNREADABLE
 from appliance.core.settings import FleetSettings
 from appliance.engines.found import ENGINE_HELP, Engine, find_engine, finder, installed_folder
@@ -76,23 +77,9 @@ class Timings(Struct, frozen=True):
     predicted_per_second: float | None = None
 
 
-class Said(Struct, frozen=True):
-    """The message of a choice."""
-
-    content: str | None = None
-
-
-class WholeChoice(Struct, frozen=True):
-    """A choice of an answer that was not streamed."""
-
-    message: Said
-    finish_reason: str | None = None
-
-
-class Answer(Struct, frozen=True):
+class Answer(ChatCompletion):
     """An answer that was not streamed, as far as it is checked."""
 
-    choices: tuple[WholeChoice, ...]
     timings: Timings = Timings()
 
 
@@ -235,11 +222,11 @@ class Trial:
         body = await whole_answer(ask, self._request())
         try:
             answer = msgspec.json.decode(body, type=Answer)
-            choice = answer.choices[0]
+            choice = (answer.choices or [])[0]
         except (*UNREADABLE, IndexError):
             raise Failed("the answer is not a chat completion") from None
         self.tokens_per_second = answer.timings.predicted_per_second
-        text = choice.message.content or ""
+        text = choice.said.text
         self._judge(text, choice.finish_reason)
         return text
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 from msgspec import Raw, Struct, structs
 
+from appliance.core.openai import tool_call
 from appliance.core.parts import decoded
 from appliance.core.runs.chat import ChatEvents
 from appliance.core.runs.messages import CallDelta, ReasoningDelta, TextDelta, TurnFailed
@@ -186,7 +187,7 @@ class _Timed(Struct):
     model: str = ""
 
 
-class _Call(Struct):
+class _GatheredCall(Struct):
     id: str = ""
     name: str = ""
     arguments: str = ""
@@ -200,7 +201,7 @@ class Answer:
         self._events = ChatEvents()
         self._text = [message.content]
         self._thoughts = [message.reasoning]
-        self._calls: dict[int, _Call] = {}
+        self._calls: dict[int, _GatheredCall] = {}
         self._tail = b""
         self._failed = ""
 
@@ -213,7 +214,7 @@ class Answer:
                 case ReasoningDelta(text=text):
                     self._thoughts.append(text)
                 case CallDelta(index=index, id=call_id, name=name, arguments=arguments):
-                    call = self._calls.setdefault(index, _Call())
+                    call = self._calls.setdefault(index, _GatheredCall())
                     call.id, call.name = call.id or call_id, call.name + name
                     call.arguments += arguments
                 case TurnFailed(detail=detail):
@@ -225,12 +226,7 @@ class Answer:
     def so_far(self) -> Message:
         """The message as it is now, still under way."""
         calls = tuple(
-            Raw(
-                msgspec.json.encode(
-                    {"id": c.id, "type": "function", "function": {"name": c.name, "arguments": c.arguments}}
-                )
-            )
-            for _, c in sorted(self._calls.items())
+            Raw(msgspec.json.encode(tool_call(c.id, c.name, c.arguments))) for _, c in sorted(self._calls.items())
         )
         return structs.replace(
             self._message, content="".join(self._text), reasoning="".join(self._thoughts), tool_calls=calls

@@ -34,7 +34,7 @@ from appliance.platform.process import Command, Ending, open_process
 from appliance.platform.stopping import HANGUP, STOP_SIGNALS
 from appliance.programs.start import own_command
 from appliance.store.model_files import open_private, write_whole
-from appliance.store.partial_file import Taken, claim
+from appliance.store.partial_file import FileTaken, claim
 from appliance.trio_parts import beside
 from appliance.upstream.client import Address, HttpCall
 
@@ -169,7 +169,7 @@ async def run_desktop(words: Sequence[str], *, page: bool) -> int:
         del os.environ[name]
     try:
         lock = claim(folder / LOCK)
-    except Taken:
+    except FileTaken:
         return await _open_first(folder)
     try:
         (folder / READY).unlink(missing_ok=True)

@@ -33,7 +33,7 @@ from appliance.platform.children import Children, open_children
 from appliance.platform.drivers import look
 from appliance.platform.machine import here
 from appliance.store.engine_state import StateFile
-from appliance.trio_parts import beside, persist
+from appliance.trio_parts import WriteBehind, beside, persist
 
 
 class Chooser(Protocol):
@@ -127,7 +127,7 @@ class Engines:
         """The answers of `ranked` since the last `_arrange`, with their times."""
         self._events: list[Learnt] = []
         """The events that are not in the file yet."""
-        self._unwritten = trio.Event()
+        self.behind = WriteBehind(pause=0, retry=5)
         self._is_unwritable = False
         self._proving = trio.Lock()
         self._writing = trio.Lock()
@@ -224,11 +224,11 @@ class Engines:
         """Remember something: at once here, and in the file a moment later."""
         self.state, _ = reduce(self.state, event)
         self._events.append(event)
-        self._unwritten.set()
+        self.behind.wake()
         self._arrange()
 
-    async def sync(self) -> None:
-        """Exchange events with the file, and other programs. A disk that refuses is tried with the next event."""
+    async def sync(self) -> bool:
+        """Exchange events with the file, and other programs; return False if the disk refuses."""
         async with self._writing:
             try:
                 state: State | None = None
@@ -241,24 +241,18 @@ class Engines:
                     path, why = self._file.path, cause.strerror or cause
                     log.warning("%s cannot be used (%s): new facts about engines are lost at the end", path, why)
                 self._is_unwritable = True
-                return
+                return False
             self._is_unwritable = False
             for event in self._events:
                 state, _ = reduce(state, event)
             self.state = state
         self._arrange()
+        return True
 
     @property
     def is_saved(self) -> bool:
         """True if every event is in the file."""
         return not self._events
-
-    async def keep_writing(self) -> None:
-        """Run by `open_engines`."""
-        while True:
-            await self._unwritten.wait()
-            self._unwritten = trio.Event()
-            await self.sync()
 
     async def refresh(self) -> None:
         """Look again which engines are installed, and what other programs have put into the file."""
@@ -466,7 +460,7 @@ async def open_engines(
     """
     engines = Engines(find, file, starter, only=only)
     await engines.refresh()
-    async with beside(partial(persist, "remembering results about engines", engines.keep_writing)):
+    async with beside(partial(persist, "remembering results about engines", partial(engines.behind.run, engines.sync))):
         yield engines
     with trio.move_on_after(LAST_WRITE, shield=True):
         await engines.sync()

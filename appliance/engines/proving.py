@@ -25,7 +25,7 @@ from appliance.engines.found import Engine
 from appliance.engines.trial import Trial, TrialFailed, open_trial
 from appliance.platform.children import Children
 from appliance.store.model_files import write_sparse
-from appliance.store.partial_file import Taken, claim
+from appliance.store.partial_file import FileTaken, claim
 from appliance.trio_parts import lacking
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ async def alone_on_machine(folder: Path | None = None, *, longest: float = LONGE
     while lock is None:
         try:
             lock = await trio.to_thread.run_sync(claim, path)
-        except Taken:
+        except FileTaken:
             if trio.current_time() >= until:
                 log.warning("another program has tried engines for %g s; this one goes on beside it", longest)
                 break

@@ -28,7 +28,7 @@ from appliance.core.engines.events import Discard, Effect, Event, Place, Remove,
 from appliance.errors import Conflict
 from appliance.store.engine_state import StateFile
 from appliance.store.model_files import sync_folder
-from appliance.store.partial_file import Taken, claim
+from appliance.store.partial_file import FileTaken, claim
 
 STAGED = ".staged"
 WORK = ".work"
@@ -145,7 +145,7 @@ class Shelf:
             return
         try:
             lock = claim(self.lock)
-        except Taken:
+        except FileTaken:
             return
         try:
             if (journal := self.state.read().journal) is not None:
@@ -195,7 +195,7 @@ async def alone(shelf: Shelf) -> AsyncGenerator[None]:
     try:
         await trio.to_thread.run_sync(shelf.recover)
         lock = await trio.to_thread.run_sync(claim, shelf.lock)
-    except Taken:
+    except FileTaken:
         raise Conflict(f"another '{shelf.verbs}' command is at work now; wait until it ends") from None
     except OSError as cause:
         told = f"nothing can be changed in {shelf.root} ({cause.strerror or cause}); {shelf.make_room}"

@@ -56,13 +56,13 @@ class Failures:
 
     def over(self, lease: Lease, error: BaseException | None, now: float) -> None:
         """A lease has ended, with this error."""
-        if isinstance(error, trio.Cancelled | GivenUp):
+        if error is not None and isinstance(error, (trio.Cancelled, GivenUp)):
             self.quiet_at[lease.model.id] = now + NOTICE_TIME
         if lease.address is None or (run := self._runs.get(lease.model.id)) is None:
             return
         run.passed += lease.passed
         run.leases_ended += 1
-        if isinstance(error, UpstreamFailed):
+        if error is not None and isinstance(error, UpstreamFailed):
             run.broken.append((lease, now))
         elif error is None and self.suspects:
             self.suspects.answered(lease.request)

@@ -146,14 +146,15 @@ class Fleet:
 
     def lend(self, lease: Lease) -> Address | None:
         """See `Lender`."""
-        model = lease.model = self._in_force(lease.model)
-        self._failures.check(lease, _now())
+        model, now = self._in_force(lease.model), _now()
+        lease.model = model
+        self._failures.check(lease, now)
         run = self._runs.get(model.id)
         if run is None or (address := run.address) is None:
             return None
         # The ticket is taken last, when nothing is left that can refuse: a caller that gets None, or an error, has
         # nothing to give back. `take` has no effects to carry out, so this path makes no lists and starts no task.
-        if not self._schedule.take(lease.ticket, model.id, _now()):
+        if not self._schedule.take(lease.ticket, model.id, now):
             return None
         self._models[model.id] = model
         self._asked[lease.ticket] = lease
@@ -211,7 +212,11 @@ class Fleet:
             lease.place.leave()
         self._asked.pop(lease.ticket, None)
         self._failures.over(lease, error, now)
-        self._perform(self._schedule.release(lease.ticket, now))
+        effects = self._schedule.release(lease.ticket, now)
+        if effects or not self._schedule.leases(lease.model.id):
+            self._perform(effects)
+        else:
+            self._changed.wake()  # with other leases on the model, its end makes no deadline earlier
 
     def _in_force(self, model: Model) -> Model:
         """The configuration may have been read again since somebody looked the model up. Raises ModelNotFound."""

@@ -30,6 +30,8 @@ import trio
 
 RECEIVE_SIZE = 96 << 10
 """A request with a picture of 64 KiB fits. From 128 KiB on, glibc maps memory anew for each piece."""
+USUAL_SIZE = 16 << 10
+"""The same for a listener to whom nothing longer has come yet: to make room for less costs less."""
 TURN = 64
 """Sockets looked at at once; each is received from once. A request that is carried costs some 50 us in it."""
 LOOK_EVERY = 0.5
@@ -42,7 +44,7 @@ SHARE = 0.004
 log = logging.getLogger(__name__)
 
 Hears = Callable[[bytes], bool]
-Tell = Callable[[], None]
+Tell = Callable[[], object]
 
 
 class Socket(Protocol):
@@ -96,6 +98,7 @@ if sys.platform == "linux" or sys.platform == "darwin":
             "_exact",
             "_fd",
             "_left",
+            "_listen_size",
             "_listener",
             "_listener_end",
             "_news",
@@ -120,6 +123,7 @@ if sys.platform == "linux" or sys.platform == "darwin":
             self._listener_end: Tell | None = None
             self._room: Tell | None = None
             self._size = RECEIVE_SIZE
+            self._listen_size = USUAL_SIZE
             system.add(self._fd, self)
 
         def when_left(self, left: Callable[[], None]) -> None:
@@ -252,14 +256,16 @@ if sys.platform == "linux" or sys.platform == "darwin":
 
         def _tell(self, listener: Hears) -> None:
             try:
-                data = self._take(RECEIVE_SIZE)
+                data = self._take(self._listen_size)
             except BlockingIOError:
                 if not self._exact:
                     self._again()
                 return
             except OSError as error:
                 data, self._broken = b"", error
-            if not data:
+            if len(data) == self._listen_size:
+                self._listen_size = RECEIVE_SIZE
+            elif not data:
                 ended, self._listener, self._listener_end, self._news = self._listener_end, None, None, True
                 if ended is not None:
                     ended()
@@ -323,7 +329,7 @@ if sys.platform == "linux" or sys.platform == "darwin":
                 # time for which other tasks wait.
                 for _ in range(ROUNDS):
                     ready = poll()
-                    self.turn = turn = []
+                    self.turn = turn = list[Tell]()
                     for each, flags in ready:
                         if (receiver := receivers.get(each)) is None:
                             continue

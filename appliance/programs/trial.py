@@ -24,6 +24,7 @@ from msgspec import Struct, structs
 from appliance.catalog.sources import default_models_dir
 from appliance.core.config.additions import StreamsConfig
 from appliance.core.config.types import Config
+from appliance.core.openai import ChatCompletion
 from appliance.core.parts import decoded
 from appliance.core.programs import NAME, SERVES, model_to_ask, words_for_trial
 from appliance.core.settings import KEY_VARIABLE, Embedding
@@ -113,18 +114,6 @@ class _Model(Struct, frozen=True):
 
 class _Models(Struct, frozen=True):
     data: list[_Model]
-
-
-class _Message(Struct, frozen=True):
-    content: str | None = None
-
-
-class _Choice(Struct, frozen=True):
-    message: _Message
-
-
-class _Chat(Struct, frozen=True):
-    choices: list[_Choice]
 
 
 class _Failed(Exception):
@@ -232,7 +221,7 @@ async def _chat(address: Address, named: str | None) -> str:
     question: dict[str, object] = {
         "model": model, "max_tokens": 16, "temperature": 0, "messages": [{"role": "user", "content": "Hello!"}]
     }  # fmt: skip
-    answer = await _asked(address, "POST", "/v1/chat/completions", _Chat, question)
+    answer = await _asked(address, "POST", "/v1/chat/completions", ChatCompletion, question)
     if not answer.choices:
         raise _Failed(f"{model} gave an empty answer")
     return f"it serves, and {model} answers"

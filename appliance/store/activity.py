@@ -26,7 +26,7 @@ from msgspec import UNSET, Struct
 from appliance.core.records.activity import Query, SortKey, histogram, pages
 from appliance.errors import Busy
 from appliance.store.activity_schema import BUSY, BUSY_MS, COLUMNS, open_file, open_memory, unusable
-from appliance.trio_parts import beside, persist
+from appliance.trio_parts import WriteBehind, beside, persist
 from appliance.wire import Page, Row, Stats, Tokens
 
 _LISTED = ", ".join(COLUMNS)
@@ -187,7 +187,7 @@ def _text(text: str) -> str:
     return text if text.isascii() and len(text) <= MAX_TEXT else text[:MAX_TEXT].encode("utf-8", "replace").decode()
 
 
-class _Stored(Struct, array_like=True, frozen=True):
+class _StoredRow(Struct, array_like=True, frozen=True):
     """A row as the table has it, in the order of COLUMNS."""
 
     id: int
@@ -209,7 +209,7 @@ class _Stored(Struct, array_like=True, frozen=True):
 
 
 def _row(values: object) -> Row:
-    stored = msgspec.convert(values, _Stored)
+    stored = msgspec.convert(values, _StoredRow)
     metadata = stored.metadata_json
     return Row(
         id=stored.id,
@@ -258,32 +258,21 @@ MAX_WAITING = 10_000
 DEFAULT_KEEP = 1000
 """Rows kept in memory where the configuration says 0 or less."""
 
-PAUSE = 0.05
-"""Seconds between two batches: a thread for every row would cost each request a tenth of its time."""
-
-RETRY = 1.0
-"""Seconds until rows are offered again to a file that another process has locked."""
-
-FLUSH = 3.0
-"""Seconds that the last rows get when the program ends."""
-
 _T = TypeVar("_T")
 
 
 class Activity:
     """Made by ``open_activity``."""
 
-    def __init__(self, table: ActivityTable, last_id: int, path: Path | None, keep: int, retry: float = RETRY) -> None:
+    def __init__(self, table: ActivityTable, last_id: int, path: Path | None, keep: int, behind: WriteBehind) -> None:
         self._table = table
-        self._retry = retry
+        self._behind = behind
         self._last_id = last_id
         self._path = path  # None: in memory, from the start or since the disk failed
         self._keep = keep
         self._waiting: list[tuple[int, Row]] = []  # by their ids
         self._written = last_id  # the id of the last row that is in the table
         self._lost = 0  # rows in a row that found no place
-        self._wake = trio.Event()
-        self._turn = trio.CapacityLimiter(1)
 
     @property
     def keep(self) -> int | None:
@@ -305,7 +294,7 @@ class Activity:
         elif len(self._waiting) < MAX_WAITING:
             self._waiting.append((self._last_id, row))
             self._lost = 0
-            self._wake.set()
+            self._behind.wake()
         else:
             self._lost += 1
             if self._lost == 1:
@@ -336,32 +325,22 @@ class Activity:
 
     async def write(self) -> None:
         """Write rows as they come, until cancelled."""
-        while True:
-            await self._wake.wait()
-            self._wake = trio.Event()
-            if await self._in_turn(self._write_waiting):
-                await trio.sleep(PAUSE)
-            else:
-                await trio.sleep(self._retry)
-                self._wake.set()
+        await self._behind.run(lambda: self._in_turn(self._write_waiting))
 
-    async def close(self, flush: float = FLUSH) -> None:
-        """Write what is waiting, for at most ``flush`` seconds, and close the file."""
+    async def close(self) -> None:
+        """Write what is waiting, and close the file."""
 
         def finish() -> bool:
             written = self._write_waiting()
             self._table.close()
             return written
 
-        written = False
-        with trio.move_on_after(flush, shield=True):
-            written = await trio.to_thread.run_sync(finish, limiter=self._turn, abandon_on_cancel=True)
-        if not written:
+        if not await self._behind.finish(finish):
             log.warning("the last rows of the activity log could not be written to '%s'", self._path)
 
     async def _in_turn(self, work: Callable[[], _T]) -> _T:
         try:
-            return await trio.to_thread.run_sync(work, limiter=self._turn)
+            return await self._behind.in_turn(work)
         finally:  # only the loop changes what is waiting: `add` may be called while rows are written
             self._waiting = [(id, row) for id, row in self._waiting if id > self._written]
 
@@ -415,16 +394,16 @@ def _open(path: Path | None, keep: int, busy_ms: int) -> tuple[ActivityTable, in
 
 @asynccontextmanager
 async def open_activity(
-    path: Path | None, keep: int, *, busy_ms: int = BUSY_MS, retry: float = RETRY, flush: float = FLUSH
+    path: Path | None, keep: int, *, busy_ms: int = BUSY_MS, behind: WriteBehind | None = None
 ) -> AsyncGenerator[Activity]:
     """The log in this file, all of it, or without one the newest ``keep`` rows in memory.
 
     Raises UsageError, never in a group, for a file that cannot be used. Leaving the block writes what is waiting.
     """
     keep = keep if keep > 0 else DEFAULT_KEEP
-    activity = Activity(*await trio.to_thread.run_sync(_open, path, keep, busy_ms), path, keep, retry)
+    activity = Activity(*await trio.to_thread.run_sync(_open, path, keep, busy_ms), path, keep, behind or WriteBehind())
     try:
         async with beside(partial(persist, "writing the activity log", activity.write)):
             yield activity
     finally:
-        await activity.close(flush)
+        await activity.close()

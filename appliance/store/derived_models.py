@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from appliance.core.bodies.json_text import OBJECT
-from appliance.core.ollama.asking import Preset
+from appliance.core.ollama.asking import DerivedPreset
 from appliance.core.ollama.models import Derived
 from appliance.core.parts import UNREADABLE
 from appliance.store.model_files import replace, write_whole
@@ -33,11 +33,11 @@ class _Kept(Struct, frozen=True, kw_only=True):
 
     def model(self) -> Derived:
         messages = tuple(OBJECT.decode(message) for message in self.messages)
-        preset = Preset(system=self.system, parameters=OBJECT.decode(self.parameters), messages=messages)
+        preset = DerivedPreset(system=self.system, parameters=OBJECT.decode(self.parameters), messages=messages)
         return Derived(name=self.name, base=self.base, preset=preset, made_at=self.made_at)
 
 
-class _Contents(Struct, frozen=True, kw_only=True):
+class _DerivedFile(Struct, frozen=True, kw_only=True):
     version: int
     models: list[_Kept]
 
@@ -56,7 +56,7 @@ class DerivedModels:
             return {}
         try:
             with self._path.open("rb") as file:
-                contents = msgspec.json.decode(file.read(MAX_SIZE), type=_Contents)
+                contents = msgspec.json.decode(file.read(MAX_SIZE), type=_DerivedFile)
             if contents.version != VERSION:
                 raise ValueError(f"its version is {contents.version}")
             models = [kept.model() for kept in contents.models]
@@ -76,7 +76,7 @@ class DerivedModels:
         """Replace the file. Raises OSError."""
         if self._path is not None:
             kept = [_kept(model) for model in models.values()]
-            write_whole(self._path, msgspec.json.encode(_Contents(version=VERSION, models=kept)), private=True)
+            write_whole(self._path, msgspec.json.encode(_DerivedFile(version=VERSION, models=kept)), private=True)
 
 
 def _kept(model: Derived) -> _Kept:

@@ -30,11 +30,11 @@ WAIT = 10.0
 log = logging.getLogger(__name__)
 
 
-class _Head(Struct, frozen=True):
+class _StateHead(Struct, frozen=True):
     version: int = 0
 
 
-class _Contents(Struct, frozen=True, kw_only=True):
+class _StateContents(Struct, frozen=True, kw_only=True):
     version: int
     state: State
 
@@ -44,7 +44,7 @@ class _OldBook(Struct, frozen=True, kw_only=True):
     book: State
 
 
-T = TypeVar("T", _Contents, _OldBook)
+T = TypeVar("T", _StateContents, _OldBook)
 
 
 class StateFile:
@@ -89,7 +89,7 @@ class StateFile:
 
     def _load(self) -> State:
         """Raises ValueError for something else than a state, and OSError."""
-        return _decode(_read(self.path), _Contents).state
+        return _decode(_read(self.path), _StateContents).state
 
     def _load_or_begin(self) -> State:
         """The caller holds the lock."""
@@ -131,7 +131,7 @@ class StateFile:
         return state
 
     def _write(self, state: State) -> None:
-        contents = msgspec.json.encode(_Contents(version=VERSION, state=state))
+        contents = msgspec.json.encode(_StateContents(version=VERSION, state=state))
         write_whole(self.path, msgspec.json.format(contents, indent=1) + b"\n")
 
 
@@ -143,7 +143,7 @@ def _read(path: Path) -> bytes:
 def _decode(data: bytes, kind: type[T]) -> T:
     """Raises ValueError (msgspec's errors are some)."""
     try:
-        version = msgspec.json.decode(data, type=_Head).version
+        version = msgspec.json.decode(data, type=_StateHead).version
         if version != VERSION:
             raise ValueError(f"it has the version {version}")
         return msgspec.json.decode(data, type=kind)

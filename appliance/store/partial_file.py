@@ -50,7 +50,7 @@ class WrongContents(ValueError):
     """The whole file is here, and its hash is wrong."""
 
 
-class Taken(OSError):
+class FileTaken(OSError):
     """Another process, or another task of this one, is writing this file."""
 
 
@@ -66,7 +66,7 @@ def claim(lock: Path) -> FileLock:
     try:
         found.acquire()
     except Timeout:
-        raise Taken(None, "another download of this file is under way", str(lock)) from None
+        raise FileTaken(None, "another download of this file is under way", str(lock)) from None
     return found
 
 

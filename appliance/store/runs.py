@@ -16,17 +16,11 @@ from pathlib import Path
 import trio
 
 from appliance.store.activity_schema import unusable
-from appliance.trio_parts import beside, persist
+from appliance.trio_parts import WriteBehind, beside, persist
 
 log = logging.getLogger(__name__)
 
 BUSY_MS = 2000
-PAUSE = 0.05
-"""Seconds between two batches."""
-RETRY = 1.0
-"""Seconds until a locked or failing file is tried again."""
-FLUSH = 3.0
-"""Seconds that the last rows get when the program ends."""
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS agent_runs (id TEXT PRIMARY KEY, created REAL NOT NULL, record BLOB NOT NULL);
 """
@@ -40,42 +34,39 @@ class RunStore:
         self._connection = connection
         self._path = path
         self._waiting: dict[str, tuple[float, bytes] | None] = {}
-        self._wake = trio.Event()
-        self._turn = trio.CapacityLimiter(1)
+        self._behind = WriteBehind()
         self._failing = False
 
     def save(self, run_id: str, created: float, record: bytes) -> None:
         self._waiting[run_id] = (created, record)
-        self._wake.set()
+        self._behind.wake()
 
     def forget(self, run_id: str) -> None:
         self._waiting[run_id] = None
-        self._wake.set()
+        self._behind.wake()
 
     async def write(self) -> None:
         """Write rows as they come, until cancelled."""
-        while True:
-            await self._wake.wait()
-            self._wake = trio.Event()
-            await trio.sleep(PAUSE if await self._write_waiting() else RETRY)
+        await self._behind.run(self._write_waiting)
 
     async def close(self) -> None:
-        """Write waiting rows, for at most FLUSH seconds, and close the file."""
+        """Write waiting rows and close the file."""
 
-        with trio.move_on_after(FLUSH, shield=True):
-            await self._write_waiting()
-            await trio.to_thread.run_sync(self._connection.close, limiter=self._turn)
+        def finish() -> None:
+            self._write(self._waiting)
+            self._connection.close()
+
+        await self._behind.finish(finish)
 
     async def _write_waiting(self) -> bool:
         """Return False if it did not work, and the rows still wait."""
         batch, self._waiting = self._waiting, {}
         written = False
         try:
-            written = not batch or await trio.to_thread.run_sync(self._write, batch, limiter=self._turn)
+            written = await self._behind.in_turn(partial(self._write, batch))
         finally:
             if not written:
                 self._waiting = {**batch, **self._waiting}
-                self._wake.set()
         return written
 
     def _write(self, batch: Mapping[str, tuple[float, bytes] | None]) -> bool:

@@ -37,6 +37,7 @@ import trio
 from msgspec import Struct
 
 from appliance.core.parts import decoded
+from appliance.trio_parts import WriteBehind
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
@@ -75,7 +76,7 @@ class About(Struct, frozen=True, kw_only=True):
         return self.interrupted.startswith(b"{")
 
 
-class Stored(Struct, frozen=True, kw_only=True):
+class StoredStream(Struct, frozen=True, kw_only=True):
     """A stream of an earlier run; ``dropped`` bytes came before ``data``."""
 
     key: int
@@ -86,7 +87,7 @@ class Stored(Struct, frozen=True, kw_only=True):
     interrupted_at: int | None
 
 
-class _File(Struct):
+class _StreamFile(Struct):
     about: About
     path: Path
     size: int = 0
@@ -105,11 +106,11 @@ class Folder:
         self.next_key = 1
         self._max_bytes = max_bytes
         self._max_total = max_total
-        self._files: dict[int, _File] = {}
+        self._files: dict[int, _StreamFile] = {}
         self._total = 0
         self._lock: BaseFileLock | None = None  # taken in a worker thread, given back in any
 
-    def load(self) -> list[Stored]:
+    def load(self) -> list[StoredStream]:
         """Read the streams that are not known yet, by age; an interrupted one gets its last record.
 
         Raises OSError for a folder that cannot be used, FolderTaken for one that another program uses.
@@ -118,7 +119,7 @@ class Folder:
         self._take()
         for path in self.path.glob(f"stream-*{NEW}"):
             path.unlink(missing_ok=True)
-        stored: list[Stored] = []
+        stored: list[StoredStream] = []
         try:
             for path in sorted(self.path.iterdir(), reverse=True):  # of two files of one number ``.sse`` comes first
                 key = _key(path)
@@ -156,7 +157,7 @@ class Folder:
             self._lock = lock
 
     def begin(self, key: int, about: About) -> None:
-        self._files[key] = _File(about, self._path(key, PART))
+        self._files[key] = _StreamFile(about, self._path(key, PART))
         self._write(self._files[key].path, _line(about), new=True)
 
     def append(self, key: int, data: bytes) -> None:
@@ -195,7 +196,7 @@ class Folder:
                 with contextlib.suppress(OSError):
                     file.path.unlink(missing_ok=True)
 
-    def _flush_one(self, file: _File) -> None:
+    def _flush_one(self, file: _StreamFile) -> None:
         if not file.waiting:
             return
         data, file.waiting = b"".join(file.waiting), []
@@ -203,7 +204,7 @@ class Folder:
         if file.size > 2 * self._max_bytes:
             self._shorten(file)
 
-    def _shorten(self, file: _File) -> None:
+    def _shorten(self, file: _StreamFile) -> None:
         """Begin the file anew with the part of its end that the limit allows."""
         excess = file.size - self._max_bytes
         about = msgspec.structs.replace(file.about, dropped=file.about.dropped + excess)
@@ -233,7 +234,7 @@ class Folder:
         finally:
             os.close(descriptor)
 
-    def _load_one(self, path: Path, key: int) -> Stored | None:
+    def _load_one(self, path: Path, key: int) -> StoredStream | None:
         """Return None for a file that is too old, or not a stream of ours."""
         completed_at = path.stat().st_mtime
         now = time.time()
@@ -253,9 +254,9 @@ class Folder:
             self._write(new, _line(about) + data, new=True)
             path = new.replace(self._path(key, WHOLE))
             part.unlink()
-        self._files[key] = _File(about, path, len(data))
+        self._files[key] = _StreamFile(about, path, len(data))
         self._total += len(data)
-        return Stored(
+        return StoredStream(
             key=key,
             about=about,
             completed_at=completed_at,
@@ -289,13 +290,8 @@ def _key(path: Path) -> int | None:
     return int(number) if ours else None
 
 
-BATCH = 0.05
-"""Seconds in which writes gather, from the first of them on. A crash may cost twice as much: the rest is for the thread
-that writes, while the next ones gather."""
 MAX_WAITING = 64 << 20
 """Bytes not yet written; there are only more when the disk stands still."""
-FLUSH = 3.0
-"""Seconds that the last writes get when the program ends."""
 RETRY = 10.0
 """Seconds between two looks whether a folder that could not be used can be now."""
 
@@ -310,15 +306,12 @@ class StreamFiles:
 
     def __init__(self, folder: Folder, retry: float = RETRY, max_waiting: int = MAX_WAITING) -> None:
         self.failed = False
-        self._retry = retry
         self._max_waiting = max_waiting
         self._folder = folder
         self.next_key = folder.next_key
         self._queue: deque[Callable[[], None]] = deque()
         self._waiting = 0  # bytes
-        self._wake = trio.Event()
-        self._since = 0.0  # when the first of what is queued came
-        self._turn = trio.CapacityLimiter(1)
+        self._behind = WriteBehind(retry=retry)
 
     def begin(self, about: About) -> int:
         """Begin a new file; return its handle for the other methods."""
@@ -338,33 +331,30 @@ class StreamFiles:
     def discard(self, key: int) -> None:
         self._do(partial(self._folder.discard, key))
 
-    async def write(self, found: Callable[[list[Stored]], None]) -> None:
+    async def write(self, found: Callable[[list[StoredStream]], None]) -> None:
         """Write as data comes, until cancelled. ``found`` gets streams of an earlier run that can be read only now."""
-        while True:
-            if self.failed:
-                await trio.sleep(self._retry)
-                await self._try_again(found)
-                continue
-            await self._wake.wait()
-            await trio.sleep_until(self._since + BATCH)
-            self._wake = trio.Event()
-            await trio.to_thread.run_sync(self._write_queued, limiter=self._turn)
 
-    async def _try_again(self, found: Callable[[list[Stored]], None]) -> None:
+        async def write() -> bool:
+            if self.failed:
+                return await self._try_again(found)
+            return await self._behind.in_turn(self._write_queued)
+
+        await self._behind.run(write)
+
+    async def _try_again(self, found: Callable[[list[StoredStream]], None]) -> bool:
         try:
-            stored = await trio.to_thread.run_sync(self._folder.load, limiter=self._turn)
+            stored = await self._behind.in_turn(self._folder.load)
         except OSError:
-            return
+            return False
         self.failed = False
         self.next_key = max(self.next_key, self._folder.next_key)
         log.info("streams are kept in '%s' again", self._folder.path)
         found(stored)
+        return True
 
     async def close(self) -> None:
-        """Write what is queued, for at most `FLUSH` seconds, and let another program have the folder."""
-        with trio.move_on_after(FLUSH, shield=True) as scope:
-            await trio.to_thread.run_sync(self._write_queued, limiter=self._turn, abandon_on_cancel=True)
-        if scope.cancelled_caught:
+        """Write what is queued, and let another program have the folder."""
+        if await self._behind.finish(self._write_queued) is None:
             log.warning("the last streams could not be written to '%s' in time", self._folder.path)
         else:
             self._folder.close()
@@ -372,12 +362,10 @@ class StreamFiles:
     def _do(self, step: Callable[[], None]) -> None:
         if not self.failed:
             self._queue.append(step)
-            if not self._wake.is_set():
-                self._since = trio.current_time()
-                self._wake.set()
+            self._behind.wake()
 
-    def _write_queued(self) -> None:
-        """Runs in the worker thread, one at a time; others only append to the queue meanwhile."""
+    def _write_queued(self) -> bool:
+        """Runs in the worker thread, one at a time; others only append to the queue meanwhile. False if it failed."""
         self._waiting = 0
         try:
             for _ in range(len(self._queue)):
@@ -389,26 +377,27 @@ class StreamFiles:
             pass  # the queue was given up meanwhile
         if self.failed:
             self._folder.abandon()
+        return not self.failed
 
     def fail(self, why: str) -> None:
         """Keep nothing on disk from now on."""
         if not self.failed:
             self.failed = True
             self._queue.clear()
-            self._wake.set()
+            self._behind.wake()
             log.warning("streams are kept in memory alone until '%s' can be used: %s", self._folder.path, why)
 
 
 @asynccontextmanager
 async def open_stream_files(
     path: Path, max_bytes: int, max_total: int, *, retry: float = RETRY, max_waiting: int = MAX_WAITING
-) -> AsyncGenerator[tuple[StreamFiles, list[Stored]]]:
+) -> AsyncGenerator[tuple[StreamFiles, list[StoredStream]]]:
     """Open the files in this folder, including an earlier run's, oldest first; `StreamFiles.write` writes.
 
     ``max_bytes`` of one stream are kept, ``max_total`` of all. A folder that cannot be used is a disk that has failed.
     """
     folder = Folder(path, max_bytes, max_total)
-    files, stored = StreamFiles(folder, retry, max_waiting), list[Stored]()
+    files, stored = StreamFiles(folder, retry, max_waiting), list[StoredStream]()
     try:
         stored = await trio.to_thread.run_sync(folder.load)
     except OSError as error:

@@ -135,10 +135,11 @@ class Generation:
         # slows the producer of a stream.
         self._keeper = keeper
         self._streams = streams
-        self._to_first, self._first = trio.open_memory_channel[bytes](0)
+        self._channel: tuple[trio.MemorySendChannel[bytes], trio.MemoryReceiveChannel[bytes]] | None = None
+        """To a first reader in a task, once there is something that is not kept."""
         self._first_left = False
         self._live: Callable[[bytes], bool] | None = None  # gives the first reader what is new, at once
-        self._over = trio.Event()  # the first reader has to look for itself
+        self._over: trio.Event | None = None  # the first reader has to look for itself
         self._reader: FirstReader | None = None  # a first reader without a task
 
     @property
@@ -199,7 +200,8 @@ class Generation:
             return None
         finally:
             self._first_left = True
-            self._first.close()
+            if self._channel is not None:
+                self._channel[1].close()
             if self.end is None and not self.kept and (self.head is not None or not self._streams):
                 self.cancel()
 
@@ -248,8 +250,9 @@ class Generation:
             self._live = None
 
     async def _hand_over(self, sink: Sink) -> bool:
-        async for data in self._first:
-            await sink.write(data)
+        if self.end is None or self._channel is not None:
+            async for data in self._to_first()[1]:
+                await sink.write(data)
         return self.end is End.DONE
 
     # ---- from the work, by way of its sink ---------------------------------------------------------------------------
@@ -274,7 +277,7 @@ class Generation:
         self.refusal += data[: MAX_REFUSAL - len(self.refusal)]
         if not self._first_left:
             try:
-                await self._to_first.send(data)
+                await self._to_first()[0].send(data)
             except trio.BrokenResourceError:
                 pass  # it has left this moment
 
@@ -294,14 +297,21 @@ class Generation:
         if self.end is None:
             self.end = end
             self.ring.finalize()
-            self._to_first.close()
+            if self._channel is not None:
+                self._channel[0].close()
             self._keeper.ended(self)
             # The reader is removed before it is called: it may call `unfollow` in turn, and an end counts once.
             follower, self._reader, self._live = self._reader, None, None
             if follower is not None:
                 follower.ended()
             self.changed.unpark_all()
-            self._over.set()
+            if self._over is not None:
+                self._over.set()
+
+    def _to_first(self) -> tuple[trio.MemorySendChannel[bytes], trio.MemoryReceiveChannel[bytes]]:
+        if self._channel is None:
+            self._channel = trio.open_memory_channel[bytes](0)
+        return self._channel
 
     def cut(self, end: End, record: bytes = b"") -> None:
         """End it from outside; ``record`` are its last words, where it still may have any."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -17,7 +18,7 @@ from appliance.core.answers.ring import Ring
 from appliance.core.config.additions import StreamsConfig
 from appliance.core.parts import EVENTS
 from appliance.errors import Busy, ShuttingDown, UsageError
-from appliance.store.stream_files import RETRY, About, Stored, StreamFiles, check_folder, open_stream_files
+from appliance.store.stream_files import RETRY, About, StoredStream, StreamFiles, check_folder, open_stream_files
 from appliance.streams.generation import LINES, End, Generation, Head, RingSink, never, nothing
 from appliance.trio_parts import Changed, beside, persist
 
@@ -120,6 +121,8 @@ class Streams:
         self._live = 0
         self._ended = Changed()
         self._wake = trio.Event()
+        self._taking_over: deque[tuple[float, _Entry]] = deque()
+        self._takes_over = Changed()
 
     def begin(
         self,
@@ -166,12 +169,12 @@ class Streams:
         # race can therefore never lose the last stream that was good.
         if before is not None and before.readable:
             entry.before = before
-            self._nursery.start_soon(self._take_over_later, entry)
         elif before is not None:
             entry.before, before.before = before.before, None
             before.generation.cut(End.REPLACED)
-            if entry.before is not None:
-                self._nursery.start_soon(self._take_over_later, entry)
+        if entry.before is not None:
+            self._taking_over.append((trio.current_time() + TAKE_OVER_AFTER, entry))
+            self._takes_over.wake()
         self._live += 1
         if self._audience is not None:
             self._audience.begun(generation)
@@ -300,10 +303,15 @@ class Streams:
             generation.cancel = nothing
             self.close(generation, end)
 
-    async def _take_over_later(self, entry: _Entry) -> None:
-        await trio.sleep(TAKE_OVER_AFTER)
-        if self._current.get(entry.generation.conversation) is entry:
-            self._take_over(entry)
+    async def take_over(self) -> None:
+        """End the streams whose id has a newer request that was not refused in time; never returns."""
+        while True:
+            while not self._taking_over:
+                await self._takes_over.wait()
+            at, entry = self._taking_over.popleft()
+            await trio.sleep_until(at)
+            if self._current.get(entry.generation.conversation) is entry:
+                self._take_over(entry)
 
     async def expire(self) -> None:
         """Forget streams when their time has come; never returns."""
@@ -319,7 +327,7 @@ class Streams:
 
     # ---- keeping -----------------------------------------------------------------------------------------------------
 
-    def adopt_stored(self, stored: Sequence[Stored]) -> None:
+    def adopt_stored(self, stored: Sequence[StoredStream]) -> None:
         """Take over an earlier run's streams on disk, oldest first. They are kept as long as if they had ended now.
 
         The wall clock is not asked: it may have been wrong when they ended.
@@ -428,7 +436,7 @@ async def open_streams(
 ) -> AsyncGenerator[Streams]:
     """Own all generations; leaving the block ends running ones, with a record that says so."""
     async with AsyncExitStack() as stack:
-        files, stored = None, list[Stored]()
+        files, stored = None, list[StoredStream]()
         if settings.path:
             kept = open_stream_files(Path(settings.path), settings.max_bytes, settings.max_total, retry=retry)
             files, stored = await stack.enter_async_context(kept)
@@ -438,6 +446,7 @@ async def open_streams(
         if files is not None:
             nursery.start_soon(persist, "writing streams down", partial(files.write, streams.adopt_stored))
         nursery.start_soon(streams.expire)
+        nursery.start_soon(streams.take_over)
         try:
             yield streams
         finally:

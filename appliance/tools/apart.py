@@ -15,7 +15,7 @@ from appliance.core.tools.texts import CappedOutput
 from appliance.errors import BadRequest, Busy
 from appliance.platform.children import inherited_env, open_children
 from appliance.platform.process import Command, into, run
-from appliance.tools.file_process import HEAD, SECONDS, UNREAD, ZIP, Task, Verdict, command
+from appliance.tools.file_process import HEAD, SECONDS, UNREAD, ZIP, FileVerdict, Task, command
 
 LAST = 10.0
 """Seconds beyond its budget that the process gets for a document: to start, and for a page that it has begun."""
@@ -35,7 +35,7 @@ Room = Callable[[int], None]
 _TURN = trio.CapacityLimiter(1)
 
 
-class Output:
+class ApartOutput:
     """The output of the process, in the pieces in which it came. A piece that is taken is held no longer."""
 
     def __init__(self, room: Room) -> None:
@@ -74,7 +74,7 @@ class Output:
         return self.take(len(self._pieces[0])) if self._pieces else b""
 
 
-async def read_apart(task: Task, data: bytes, room: Room) -> tuple[str, Output]:
+async def read_apart(task: Task, data: bytes, room: Room) -> tuple[str, ApartOutput]:
     """Have a file read, or made: the name of the result, and its bytes.
 
     Raises BadRequest with the reason why there is none, Busy if too many files wait, or the result has no room.
@@ -88,7 +88,7 @@ async def read_apart(task: Task, data: bytes, room: Room) -> tuple[str, Output]:
             raise BadRequest("the file is not a PDF, nor a Word document (.docx)")
     if _TURN.statistics().tasks_waiting >= MAX_WAITING:
         raise Busy("other files are being read; try again in a moment", retry_after=10)
-    output, errors = Output(room), CappedOutput(MAX_ERRORS)
+    output, errors = ApartOutput(room), CappedOutput(MAX_ERRORS)
     asked = Command(argv=command(task), env=inherited_env(), stdin=data, own_errors=True)
     async with _TURN, open_children() as children:
         try:
@@ -99,7 +99,7 @@ async def read_apart(task: Task, data: bytes, room: Room) -> tuple[str, Output]:
         raise output.refused
     if ended.timed_out or ended.status is None:
         raise BadRequest(f"{UNREAD} that takes longer than {seconds:.0f} s; take a part of it")
-    verdict = decoded(Verdict, output.take(int.from_bytes(output.take(HEAD))))
+    verdict = decoded(FileVerdict, output.take(int.from_bytes(output.take(HEAD))))
     if verdict is None:
         last = errors.text().strip().rpartition("\n")[2][:200]
         raise BadRequest(f"{UNREAD} the process that reads it ended ({last or ended.status})")

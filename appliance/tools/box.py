@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 
 from appliance.core.mcp.offers import Offers
 from appliance.core.settings import ToolSettings
-from appliance.core.tools.places import BadTarget, Container, Image, Ssh, parse_target
+from appliance.core.tools.places import BadToolTarget, ContainerImage, RunningContainer, Ssh, parse_target
 from appliance.core.tools.specs import ToolContext, ToolOutcome, ToolSpec
 from appliance.core.words import meant_or_all
 from appliance.errors import BadRequest, NotFound, UsageError
@@ -158,8 +158,8 @@ async def open_tools(settings: ToolSettings, children: Children) -> AsyncGenerat
         if settings.builtin:
             root = _root(settings.root)
             target = _target(settings.runtime)
-            runtime: OwnContainer | Container | Ssh | None
-            if isinstance(target, Image):
+            runtime: OwnContainer | RunningContainer | Ssh | None
+            if isinstance(target, ContainerImage):
                 runtime = await stack.enter_async_context(open_container(children, target))
             else:
                 runtime = target
@@ -188,8 +188,8 @@ def _root(root: str | None) -> str | None:
         raise UsageError(f"--tools-root {root} cannot be used: {error.strerror or error}; name a folder") from None
 
 
-def _target(runtime: str) -> Container | Image | Ssh | None:
+def _target(runtime: str) -> RunningContainer | ContainerImage | Ssh | None:
     try:
         return parse_target(runtime) if runtime else None
-    except BadTarget as error:
+    except BadToolTarget as error:
         raise UsageError(f"--tools-runtime: {error}") from None

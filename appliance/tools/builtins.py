@@ -19,7 +19,7 @@ import trio
 
 from appliance.core.parts import MIB
 from appliance.core.settings import ToolSettings
-from appliance.core.tools.places import BadTarget, Container, Image, Ssh, running_target
+from appliance.core.tools.places import BadToolTarget, ContainerImage, RunningContainer, Ssh, running_target
 from appliance.core.tools.search import KINDS, entry_text, footer
 from appliance.core.tools.specs import (
     MAX_SECONDS,
@@ -43,8 +43,8 @@ from appliance.errors import Forbidden, NotFound
 from appliance.platform import process
 from appliance.platform.children import REAP_TIME, Child, Children, inherited_env
 from appliance.platform.process import Command, Ending, Sink, before_end, ignore, into, open_process
-from appliance.tools.host import Host
-from appliance.tools.place import Ended, FileProblem, Place, TooLarge, run
+from appliance.tools.host import HostPlace
+from appliance.tools.place import CommandEnded, FileProblem, FileTooLarge, ToolPlace, run
 from appliance.tools.runtime import Runtime
 from appliance.trio_parts import beside
 
@@ -63,14 +63,14 @@ log = logging.getLogger(__name__)
 class OwnContainer:
     """One container of an image, restarted if it dies. Made by `open_container`, which ends it."""
 
-    def __init__(self, children: Children, image: Image, nursery: trio.Nursery) -> None:
+    def __init__(self, children: Children, image: ContainerImage, nursery: trio.Nursery) -> None:
         self._children = children
         self._image = image
         self._nursery = nursery
         self._starting = trio.Lock()
-        self._running: Container | None = None
+        self._running: RunningContainer | None = None
 
-    async def running(self) -> Container:
+    async def running(self) -> RunningContainer:
         """Return the running container. Raises ToolProblem when it cannot be started."""
         async with self._starting:
             container = self._running
@@ -78,7 +78,7 @@ class OwnContainer:
                 container = await self._nursery.start(self._run)
             return container
 
-    async def _run(self, *, task_status: trio.TaskStatus[Container]) -> None:
+    async def _run(self, *, task_status: trio.TaskStatus[RunningContainer]) -> None:
         engine, name = self._image.engine, f"{self._image.engine}:{self._image.name}"
         if shutil.which(engine) is None:
             raise ToolProblem(name, f"there is no program '{engine}' on this machine; install it")
@@ -88,7 +88,7 @@ class OwnContainer:
             # The container's first process is a shell that reads our input: closing that ends it.
             command = Command(argv=argv, env=inherited_env(), stdin=None, ending=Ending(closed=END_TIME))
             said = CappedOutput(4096)
-            container: Container | None = None
+            container: RunningContainer | None = None
             child: Child | None = None
             try:
                 async with open_process(self._children, command, into(said), rest=GRACE) as child:
@@ -109,26 +109,26 @@ class OwnContainer:
             why = said.text().strip()[-500:] or f"it did not start within {START_TIME:g} s"
             raise ToolProblem(name, f"failed to start the container: {why}")
 
-    async def _started(self, child: Child, file: Path) -> Container | None:
+    async def _started(self, child: Child, file: Path) -> RunningContainer | None:
         """Return the container as soon as its id is known; None when there will be none."""
 
-        async def look() -> Container:
+        async def look() -> RunningContainer:
             while not (id := _content(file)):  # noqa: ASYNC110 - nothing tells of a file that another program writes
                 await trio.sleep(LOOK_EVERY)
-            return Container(self._image.engine, id)
+            return RunningContainer(self._image.engine, id)
 
         with trio.move_on_after(START_TIME):
             return await before_end(child, look)
         return None
 
-    async def _remove(self, container: Container) -> None:
+    async def _remove(self, container: RunningContainer) -> None:
         """Remove a container whose program did not end in good order; ``--rm`` has removed all others."""
         command = Command(argv=(container.engine, "rm", "-f", container.id), env=inherited_env())
         await process.run(self._children, command, ignore, seconds=REMOVE_TIME)
 
 
 @asynccontextmanager
-async def open_container(children: Children, image: Image) -> AsyncGenerator[OwnContainer]:
+async def open_container(children: Children, image: ContainerImage) -> AsyncGenerator[OwnContainer]:
     """Own a container for the length of the block; it is started at once. Raises ToolProblem."""
     async with beside() as nursery:
         container = OwnContainer(children, image, nursery)
@@ -143,7 +143,7 @@ def _content(file: Path) -> str:
         return ""  # not there yet
 
 
-async def file_glob_search(place: Place, asked: FileGlobSearch) -> ToolOutcome:
+async def file_glob_search(place: ToolPlace, asked: FileGlobSearch) -> ToolOutcome:
     if asked.limit < 1:
         return failed(f"invalid limit: {asked.limit} (expected 1 or more)")
     kind = KINDS.get(asked.type)
@@ -156,7 +156,7 @@ async def file_glob_search(place: Place, asked: FileGlobSearch) -> ToolOutcome:
     return answer({"plain_text_response": text, "entries": entries, "base": found.base}, text)
 
 
-async def grep_search(place: Place, asked: GrepSearch) -> ToolOutcome:
+async def grep_search(place: ToolPlace, asked: GrepSearch) -> ToolOutcome:
     found = await place.grep(asked)
     return said(found.text + footer(found.count, found.count, what="matches", full=found.full, cut=found.cut))
 
@@ -164,7 +164,7 @@ async def grep_search(place: Place, asked: GrepSearch) -> ToolOutcome:
 TRUNCATED = "\n[output truncated]"
 
 
-async def exec_shell_command(children: Children, place: Place, asked: ExecShellCommand) -> ToolOutcome:
+async def exec_shell_command(children: Children, place: ToolPlace, asked: ExecShellCommand) -> ToolOutcome:
     output = CappedOutput(_limit(asked))
     # It is read on beyond the limit: a command that could not write would wait for ever.
     ended = await _run(children, place, asked, into(output))
@@ -173,7 +173,7 @@ async def exec_shell_command(children: Children, place: Place, asked: ExecShellC
 
 @asynccontextmanager
 async def stream_shell_command(
-    children: Children, place: Place, asked: ExecShellCommand
+    children: Children, place: ToolPlace, asked: ExecShellCommand
 ) -> AsyncGenerator[AsyncIterator[bytes | ToolOutcome]]:
     """Yield the output as it comes, each piece whole UTF-8, then the outcome. Leaving the block kills the command.
 
@@ -185,7 +185,7 @@ async def stream_shell_command(
 
 
 async def _tell(
-    children: Children, place: Place, asked: ExecShellCommand, sending: trio.MemorySendChannel[bytes | ToolOutcome]
+    children: Children, place: ToolPlace, asked: ExecShellCommand, sending: trio.MemorySendChannel[bytes | ToolOutcome]
 ) -> None:
     output, pieces = CappedOutput(_limit(asked)), Utf8Pieces()
     async with sending:
@@ -206,12 +206,12 @@ async def _tell(
         await sending.send(said(output.text() + last[len(rest) :]))
 
 
-async def get_info(place: Place) -> ToolOutcome:
+async def get_info(place: ToolPlace) -> ToolOutcome:
     system, cwd = await place.info()
     return answer({"os": system, "cwd": cwd}, f"os: {system}\ncwd: {cwd}")
 
 
-async def _run(children: Children, place: Place, asked: ExecShellCommand, take: Sink) -> Ended:
+async def _run(children: Children, place: ToolPlace, asked: ExecShellCommand, take: Sink) -> CommandEnded:
     """Raises FileProblem when it cannot run in this place, ToolProblem when no command can."""
     seconds = min(max(asked.timeout, 0), MAX_SECONDS)
     command = place.shell(asked.command)
@@ -225,7 +225,7 @@ async def _run(children: Children, place: Place, asked: ExecShellCommand, take: 
         raise ToolProblem(SHELL, f"no command can be started: {error}") from None
 
 
-def tail(ended: Ended) -> str:
+def tail(ended: CommandEnded) -> str:
     return f"\n[exit code: {ended.status}]{' [exit due to timed out]' if ended.timed_out else ''}"
 
 
@@ -240,7 +240,7 @@ _EDITING = trio.CapacityLimiter(2)
 """Looking for many pieces in a large file takes seconds; nobody else should wait for that."""
 
 
-async def read_file(place: Place, asked: ReadFile, *, as_base64: bool) -> ToolOutcome:
+async def read_file(place: ToolPlace, asked: ReadFile, *, as_base64: bool) -> ToolOutcome:
     if as_base64:
         return await _read_base64(place, asked.path)
     whole = asked.end_line == -1
@@ -252,37 +252,37 @@ async def read_file(place: Place, asked: ReadFile, *, as_base64: bool) -> ToolOu
 
     try:
         await place.read(asked.path, take, limit=MAX_OUTPUT if whole else None)
-    except TooLarge as error:
+    except FileTooLarge as error:
         return failed(
             f"file too large ({error.size} bytes, max {MAX_OUTPUT}); name start_line and end_line to read a part of it"
         )
     return said(window.text())
 
 
-async def _read_base64(place: Place, path: str) -> ToolOutcome:
+async def _read_base64(place: ToolPlace, path: str) -> ToolOutcome:
     try:
         content = await _whole(place, path, MAX_BASE64)
-    except TooLarge as error:
+    except FileTooLarge as error:
         return failed(f"file too large ({error.size} bytes, max {MAX_BASE64})")
     encoded = base64.b64encode(content).decode("ascii")
     return answer({"base64": encoded, "size_bytes": len(content)}, f"{len(content)} bytes in base64: {encoded}")
 
 
-async def write_file(place: Place, asked: WriteFile) -> ToolOutcome:
+async def write_file(place: ToolPlace, asked: WriteFile) -> ToolOutcome:
     content = asked.content.encode()
     await place.write(asked.path, content)
     result = {"result": "file written successfully", "path": asked.path, "bytes": len(content)}
     return answer(result, f"file written successfully: {asked.path}, {len(content)} bytes")
 
 
-async def edit_file(place: Place, asked: EditFile) -> ToolOutcome:
+async def edit_file(place: ToolPlace, asked: EditFile) -> ToolOutcome:
     """Bytes in the file that are not UTF-8 stay as they are."""
     try:
         before = (await _whole(place, asked.path, MAX_EDITED)).decode("utf-8", "surrogateescape")
         after = await trio.to_thread.run_sync(
             partial(apply_edits, before, asked.edits), abandon_on_cancel=True, limiter=_EDITING
         )
-    except TooLarge as error:
+    except FileTooLarge as error:
         return failed(f"file too large to edit ({error.size} bytes, max {MAX_EDITED})")
     except EditProblem as error:
         return failed(f"{asked.path}: {error}")
@@ -292,7 +292,7 @@ async def edit_file(place: Place, asked: EditFile) -> ToolOutcome:
     return answer(result, f"file edited successfully: {asked.path}, edits applied: {count}")
 
 
-async def _whole(place: Place, path: str, limit: int) -> bytes:
+async def _whole(place: ToolPlace, path: str, limit: int) -> bytes:
     """Raises TooLarge, also for a file that grows while it is read."""
     content = bytearray()
 
@@ -302,7 +302,7 @@ async def _whole(place: Place, path: str, limit: int) -> bytes:
 
     await place.read(path, take, limit=limit)
     if len(content) > limit:
-        raise TooLarge(len(content))
+        raise FileTooLarge(len(content))
     return bytes(content)
 
 
@@ -328,7 +328,7 @@ class Builtins:
         settings: ToolSettings,
         root: str | None,
         children: Children,
-        runtime: OwnContainer | Container | Ssh | None,
+        runtime: OwnContainer | RunningContainer | Ssh | None,
     ) -> None:
         self._specs = [spec for spec in SPECS if spec.name in settings.builtin]
         self._root = root
@@ -384,7 +384,7 @@ class Builtins:
             case _:
                 raise NotFound(f"there is no built-in tool '{name}'")
 
-    async def _place(self, context: ToolContext) -> Place:
+    async def _place(self, context: ToolContext) -> ToolPlace:
         """Return the place of this use. Raises ToolProblem, and Forbidden for a way out of the root."""
         if context.runtime:
             if self._root is not None:
@@ -392,13 +392,13 @@ class Builtins:
                     "the tools are confined to a folder of this machine (--tools-root); a tool runtime would lead out"
                 )
             try:
-                target: Container | Ssh = running_target(context.runtime)
-            except BadTarget as error:
+                target: RunningContainer | Ssh = running_target(context.runtime)
+            except BadToolTarget as error:
                 raise ToolProblem("runtime", str(error)) from None
             return Runtime(self._children, target, context.cwd)
         match self._runtime:
             case None:
-                return Host(self._children, context.cwd, self._root)
+                return HostPlace(self._children, context.cwd, self._root)
             case OwnContainer() as own:
                 return Runtime(self._children, await own.running(), context.cwd)
             case target:

@@ -2,9 +2,8 @@
 
 A PDF is a program: a small file may unpack to gigabytes, refer to itself, or take hours. A Word document and an export
 of conversations are archives, and JSON becomes many times its size. So the process has a bounded time and, where the
-system can bound it, a bounded memory. It reads the file from standard input, prints a `Verdict` and what it has made of
-the file, and ends.
-The server itself never imports the library that reads PDFs.
+system can bound it, a bounded memory. It reads the file from standard input, prints a `FileVerdict` and what it has
+made of the file, and ends. The server itself never imports the library that reads PDFs.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ HEAD = 4
 Task = Literal["document", "import", "unpack", "pack"]
 
 
-class Verdict(Struct, frozen=True, kw_only=True):
+class FileVerdict(Struct, frozen=True, kw_only=True):
     """``error``: the reason why there is no result; ``param`` is the field that it is about. ``name``: the result's."""
 
     error: str = ""
@@ -53,7 +52,7 @@ class Verdict(Struct, frozen=True, kw_only=True):
     name: str = ""
 
 
-class Reading(Struct, frozen=True, kw_only=True):
+class FileText(Struct, frozen=True, kw_only=True):
     """The text of the first ``read`` of ``pages`` pages; both are 0 for what has no pages until it is printed."""
 
     text: str
@@ -75,13 +74,13 @@ def main() -> None:
     try:
         name, pieces = TASKS[sys.argv[-1]](sys.stdin.buffer.read())
         made = list(pieces)
-        verdict = Verdict(name=name)
+        verdict = FileVerdict(name=name)
     except BadRequest as error:
-        verdict = Verdict(error=str(error), param=error.param)
+        verdict = FileVerdict(error=str(error), param=error.param)
     except MemoryError:
-        verdict = Verdict(error=f"{UNREAD} that takes more than {MEMORY >> 20} MiB of memory; take a part of it")
+        verdict = FileVerdict(error=f"{UNREAD} that takes more than {MEMORY >> 20} MiB of memory; take a part of it")
     except RecursionError:
-        verdict = Verdict(error=f"{UNREAD} it is nested too deeply")
+        verdict = FileVerdict(error=f"{UNREAD} it is nested too deeply")
     head = msgspec.json.encode(verdict)
     sys.stdout.buffer.writelines((len(head).to_bytes(HEAD), head, *(() if verdict.error else made)))
 
@@ -110,7 +109,7 @@ def _document(data: bytes) -> tuple[str, Iterable[bytes]]:
         return "", _text(data)
     from appliance.core.docx import read_docx
 
-    return "", (msgspec.json.encode(Reading(text=read_docx(data, MAX_TEXT))),)
+    return "", (msgspec.json.encode(FileText(text=read_docx(data, MAX_TEXT))),)
 
 
 TASKS: Mapping[str, Callable[[bytes], tuple[str, Iterable[bytes]]]] = {
@@ -136,7 +135,7 @@ def _text(data: bytes) -> Iterator[bytes]:
         raise BadRequest(f"{UNREAD} it is damaged ({type(error).__name__}: {str(error)[:200]})") from None
 
 
-def _texts(reader: PdfReader, until: float) -> Reading:
+def _texts(reader: PdfReader, until: float) -> FileText:
     texts: list[str] = []
     size = 0
     pages = len(reader.pages)
@@ -148,7 +147,7 @@ def _texts(reader: PdfReader, until: float) -> Reading:
     if not size:
         raise BadRequest(f"{UNREAD} it has no text; if its pages are pictures, attach them as pictures")
     text = "\n\n".join(text for text in texts if text)
-    return Reading(text=text.encode(errors="replace").decode(), pages=pages, read=len(texts))
+    return FileText(text=text.encode(errors="replace").decode(), pages=pages, read=len(texts))
 
 
 def _bound_memory() -> None:

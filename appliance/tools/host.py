@@ -13,13 +13,13 @@ import trio
 from msgspec import structs
 
 from appliance.core.tools.places import BadPath, check_path, expanded
-from appliance.core.tools.search import BUDGET, Grep, Job, Kind, Search, Wanted
+from appliance.core.tools.search import BUDGET, Grep, Kind, Search, SearchJob, Wanted
 from appliance.core.tools.specs import MAX_CONTEXT, MAX_MATCHES, FileGlobSearch, GrepSearch
 from appliance.core.tools.texts import CappedOutput, readable
 from appliance.platform.children import SHELL, Children, inherited_env
 from appliance.platform.process import Command, into
 from appliance.tools.files import home_folder, open_folder, open_regular, resolved
-from appliance.tools.place import FileProblem, Listing, Matches, TooLarge, run, search
+from appliance.tools.place import FileProblem, FileTooLarge, FoundFiles, Matches, run, search
 
 PIECE = 1 << 18
 MAX_LISTING = 8 << 20
@@ -36,7 +36,7 @@ _THREADS = trio.CapacityLimiter(8)
 """Files on a network that is gone must not use up the threads of everybody else."""
 
 
-class Host:
+class HostPlace:
     """A `Place`. ``root`` is as `tools.files.real_root` returns it."""
 
     def __init__(self, children: Children, cwd: str | None, root: str | None) -> None:
@@ -56,15 +56,15 @@ class Host:
     async def write(self, path: str, content: bytes) -> None:
         await self._file(path, partial(_write, content), "failed to write file")
 
-    async def find(self, asked: FileGlobSearch, kind: Wanted) -> Listing:
+    async def find(self, asked: FileGlobSearch, kind: Wanted) -> FoundFiles:
         base, began = self._path(asked.path), trio.current_time()
         await self._in_thread(partial(_look, base, self._root), asked.path)
         depth = max(asked.max_depth, 0)
         listing = await self._tracked(base, depth) if kind == "file" else None
         where = self._search(base, asked, listing, began)
         wanted = structs.replace(where, kind=kind, max_depth=depth, limit=min(asked.limit, MAX_MATCHES))
-        result = await search(self._children, Job(search=wanted))
-        return Listing(base=base, entries=result.entries, total=result.end.total, cut=result.end.cut)
+        result = await search(self._children, SearchJob(search=wanted))
+        return FoundFiles(base=base, entries=result.entries, total=result.end.total, cut=result.end.cut)
 
     async def grep(self, asked: GrepSearch) -> Matches:
         base, began = self._path(asked.path), trio.current_time()
@@ -78,7 +78,7 @@ class Host:
             shown=asked.path,
             limit=MAX_MATCHES,
         )
-        result = await search(self._children, Job(search=self._search(base, asked, listing, began), grep=grep))
+        result = await search(self._children, SearchJob(search=self._search(base, asked, listing, began), grep=grep))
         return Matches(text="".join(result.text), count=result.matches, full=result.end.full, cut=result.end.cut)
 
     def shell(self, command: str) -> Command:
@@ -161,7 +161,7 @@ def _read(take: Callable[[bytes], bool], limit: int | None, path: str, root: str
     with open_regular(path, root) as fd:
         size = os.fstat(fd).st_size
         if limit is not None and size > limit:
-            raise TooLarge(size)
+            raise FileTooLarge(size)
         while data := os.read(fd, PIECE):
             trio.from_thread.check_cancelled()
             if not take(data):

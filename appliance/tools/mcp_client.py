@@ -16,7 +16,7 @@ from msgspec import Raw
 from appliance.core.mcp.config import HttpServer, McpServer, McpServers, StdioServer
 from appliance.core.mcp.messages import (
     MAX_TOOLS,
-    Answer,
+    RpcAnswer,
     call_params,
     failed,
     initialize_params,
@@ -34,7 +34,7 @@ from appliance.core.mcp.offers import (
 )
 from appliance.core.tools.specs import ToolContext, ToolOutcome, ToolProblem, ToolSpec
 from appliance.platform.children import Children
-from appliance.tools.mcp_session import Session, SessionLost, Start, place_of, run_http, run_stdio
+from appliance.tools.mcp_session import McpSession, SessionLost, Start, place_of, run_http, run_stdio
 from appliance.trio_parts import beside
 
 START_TIME = 10.0
@@ -66,7 +66,7 @@ class McpClient:
         self.name = server.name
         self._timeout = server.timeout
         self._start = start
-        self._session: Session | None = None
+        self._session: McpSession | None = None
         self._one_at_a_time = trio.Lock()
         self._not_before = -1.0
 
@@ -133,7 +133,7 @@ class McpClient:
         except ValueError as error:
             raise ToolProblem(self.name, str(error)) from None
 
-    async def _answer(self, method: str, params: object) -> Answer:
+    async def _answer(self, method: str, params: object) -> RpcAnswer:
         async with self._one_at_a_time:
             try:
                 answer = await self._ask(await self._ready(), method, params, self._timeout)
@@ -161,7 +161,7 @@ class McpClient:
             )
         return failed("request timed out")
 
-    async def _ready(self) -> Session:
+    async def _ready(self) -> McpSession:
         """Return the session, a new one if there is none. Raises Unavailable."""
         if self._session is not None:
             for _ in range(2):
@@ -179,7 +179,7 @@ class McpClient:
             log.warning("MCP server '%s' cannot be used: %s", self.name, lost.why)
             raise Unavailable(lost.why) from None
 
-    async def _begin(self) -> Session:
+    async def _begin(self) -> McpSession:
         """Start and shake hands. Raises SessionLost."""
         self._session = session = await self._start()
         begun = False
@@ -198,7 +198,7 @@ class McpClient:
                 session.end()
         return session
 
-    async def _ask(self, session: Session, method: str, params: object, seconds: float) -> Answer | None:
+    async def _ask(self, session: McpSession, method: str, params: object, seconds: float) -> RpcAnswer | None:
         """Return None when the time is up. Raises SessionLost."""
         settled = False
         try:
@@ -213,7 +213,7 @@ class McpClient:
             if not settled:
                 session.end(busy=True)  # nobody waits any more, so nothing is to go on
 
-    async def _all_pages(self, session: Session) -> Tools:
+    async def _all_pages(self, session: McpSession) -> Tools:
         found: Tools = []
         cursor: str | None = None
         size = 0
@@ -246,7 +246,7 @@ class McpClient:
         return found
 
 
-async def _give_up(session: Session) -> None:
+async def _give_up(session: McpSession) -> None:
     """Notify the server that nobody waits for its last request any more."""
     with trio.move_on_after(GIVE_UP_TIME):
         try:
@@ -300,7 +300,7 @@ async def open_mcp(servers: McpServers, children: Children) -> AsyncGenerator[Mc
     async with beside() as sessions:
 
         def start_of(server: McpServer) -> Start:
-            async def start() -> Session:
+            async def start() -> McpSession:
                 match server:
                     case StdioServer():
                         return await sessions.start(partial(run_stdio, server, children))

@@ -29,9 +29,9 @@ from appliance.core.mcp.config import HttpServer, StdioServer
 from appliance.core.mcp.messages import (
     MAX_LINE,
     PROTOCOL,
-    Answer,
-    Asked,
-    Lines,
+    LineCutter,
+    RpcAnswer,
+    RpcRequest,
     notification,
     read_message,
     reply,
@@ -53,7 +53,7 @@ class SessionLost(Exception):
         self.unsent = unsent
 
 
-class Session(Protocol):
+class McpSession(Protocol):
     """Handles one request at a time. Runs in a task of `open_mcp`, which ends it."""
 
     version: str
@@ -69,7 +69,7 @@ class Session(Protocol):
         """Number of messages that were too long."""
         ...
 
-    async def ask(self, method: str, params: object = None) -> Answer:
+    async def ask(self, method: str, params: object = None) -> RpcAnswer:
         """Wait for the answer, however long. Raises SessionLost."""
         ...
 
@@ -90,7 +90,7 @@ class Session(Protocol):
         ...
 
 
-Start = Callable[[], Awaitable[Session]]
+Start = Callable[[], Awaitable[McpSession]]
 """Begins a session in a task of its own. Raises SessionLost."""
 
 
@@ -120,11 +120,11 @@ class StdioSession:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._lines = Lines()
+        self._lines = LineCutter()
         self._writing = trio.Lock()
         self.last = 0
         self._waited_for: int | None = None
-        self._answer: Answer | None = None
+        self._answer: RpcAnswer | None = None
         self._news = trio.Event()
         self._noise = 0
         self._errors = bytearray()
@@ -149,7 +149,7 @@ class StdioSession:
         """The end of its standard error."""
         return self._errors.decode(errors="replace").strip()
 
-    async def ask(self, method: str, params: object = None) -> Answer:
+    async def ask(self, method: str, params: object = None) -> RpcAnswer:
         self.last += 1
         self._waited_for, self._answer, self._news = self.last, None, trio.Event()
         try:
@@ -207,11 +207,11 @@ class StdioSession:
 
     async def _take(self, line: bytes) -> None:
         match read_message(line):
-            case Answer(id=number) as answer if number == self._waited_for and self._answer is None:
+            case RpcAnswer(id=number) as answer if number == self._waited_for and self._answer is None:
                 self._answer = answer
                 self._noise = 0
                 self._news.set()
-            case Asked() as asked:
+            case RpcRequest() as asked:
                 with trio.move_on_after(REPLY_TIME):
                     try:
                         await self._send(reply(asked))
@@ -294,7 +294,7 @@ NOT_FOUND = 404
 _REVISION = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
-class Place(NamedTuple):
+class McpEndpoint(NamedTuple):
     """The server's address, and the headers of every request to it."""
 
     address: Address
@@ -302,11 +302,11 @@ class Place(NamedTuple):
     headers: Headers
 
 
-class _Begun(Struct):
+class _Initialized(Struct):
     protocolVersion: str = VERSION
 
 
-def place_of(server: HttpServer) -> Place:
+def place_of(server: HttpServer) -> McpEndpoint:
     """Raises UsageError for an address that cannot be used."""
     address = address_of(
         server.url, f"MCP server '{server.name}'", timeouts=Timeouts(connect=CONNECT_TIME, response_header=0)
@@ -314,13 +314,13 @@ def place_of(server: HttpServer) -> Place:
     has_path = bool(address.base_path or address.base_query)
     slash = server.url.partition("?")[0].endswith("/") and not address.base_query
     headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in server.headers]
-    return Place(address, "/" if slash or not has_path else "", headers)
+    return McpEndpoint(address, "/" if slash or not has_path else "", headers)
 
 
 class HttpSession:
     """One session, from ``initialize`` to DELETE. Made by `run_http`."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: McpEndpoint) -> None:
         self.version = VERSION
         self._place = place
         self._session: bytes | None = None
@@ -335,7 +335,7 @@ class HttpSession:
     def alive(self) -> bool:
         return not self._lost
 
-    async def ask(self, method: str, params: object = None) -> Answer:
+    async def ask(self, method: str, params: object = None) -> RpcAnswer:
         self.last += 1
         try:
             async with self._post(request(self.last, method, params)) as response:
@@ -347,7 +347,7 @@ class HttpSession:
                 message = read_message(await response.read(MAX_LINE))
         except ApplianceError as error:
             raise self._lose(_why(error), unsent=isinstance(error, ConnectFailed)) from None
-        if not isinstance(message, Answer) or message.id != self.last:
+        if not isinstance(message, RpcAnswer) or message.id != self.last:
             raise SessionLost("its answer does not belong to the question")
         return message
 
@@ -355,7 +355,7 @@ class HttpSession:
         await self._deliver(notification(method, params))
 
     def begun(self, result: Raw) -> None:
-        agreed = (decoded(_Begun, result) or _Begun()).protocolVersion
+        agreed = (decoded(_Initialized, result) or _Initialized()).protocolVersion
         self._agreed = (agreed if _REVISION.fullmatch(agreed) else VERSION).encode("ascii")
 
     def end(self, *, busy: bool = False) -> None:
@@ -402,18 +402,18 @@ class HttpSession:
         if value and len(value) <= MAX_SESSION_ID:
             self._session = value
 
-    async def _refused(self, response: HttpAnswer) -> Answer:
+    async def _refused(self, response: HttpAnswer) -> RpcAnswer:
         """Return the error that it reports in JSON-RPC; any other refusal ends the session."""
         body = await response.read(MAX_REFUSAL)
         message = read_message(body)
-        if isinstance(message, Answer) and message.error is not None and response.status != NOT_FOUND:
+        if isinstance(message, RpcAnswer) and message.error is not None and response.status != NOT_FOUND:
             return message
         if response.status == NOT_FOUND and self._session is not None:
             raise self._lose("it has forgotten the session", unsent=True)
         words = body[:200].decode(errors="replace").strip()
         raise self._lose(f"it answered with HTTP status {response.status}{f': {words}' if words else ''}")
 
-    async def _from_stream(self, response: HttpAnswer) -> Answer:
+    async def _from_stream(self, response: HttpAnswer) -> RpcAnswer:
         decoder = Decoder(MAX_LINE)
         noise = 0
         while chunk := await response.receive():
@@ -424,9 +424,9 @@ class HttpSession:
                 raise self._lose(f"it sent a message that is longer than {MAX_LINE >> 20} MiB") from None
             for event in events:
                 match read_message(event.data.encode("utf-8", "replace")):
-                    case Answer(id=number) as answer if number == self.last:
+                    case RpcAnswer(id=number) as answer if number == self.last:
                         return answer
-                    case Asked() as asked:
+                    case RpcRequest() as asked:
                         await self._deliver(reply(asked))
                     case _:
                         pass
@@ -449,7 +449,7 @@ def _why(error: ApplianceError) -> str:
     return error.why if isinstance(error, UpstreamFailed) else str(error)
 
 
-async def run_http(place: Place, *, task_status: trio.TaskStatus[HttpSession] = trio.TASK_STATUS_IGNORED) -> None:
+async def run_http(place: McpEndpoint, *, task_status: trio.TaskStatus[HttpSession] = trio.TASK_STATUS_IGNORED) -> None:
     """Own a session until it ends; then notify the server, if that works within a second."""
     session = HttpSession(place)
     try:

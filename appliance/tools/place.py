@@ -11,7 +11,7 @@ from typing import Protocol
 import msgspec
 from msgspec import Struct
 
-from appliance.core.tools.search import End, Entry, Found, Job, Text, Wanted
+from appliance.core.tools.search import Found, FoundEntry, FoundText, SearchEnd, SearchJob, Wanted
 from appliance.core.tools.specs import FileGlobSearch, GrepSearch, ToolProblem
 from appliance.core.tools.texts import CappedOutput
 from appliance.platform import process
@@ -24,7 +24,7 @@ class FileProblem(Exception):
     """A file or folder cannot be used as requested; the message is for the model."""
 
 
-class TooLarge(Exception):
+class FileTooLarge(Exception):
     """A file with more bytes than the limit; ``size`` of them."""
 
     def __init__(self, size: int) -> None:
@@ -32,11 +32,11 @@ class TooLarge(Exception):
         self.size = size
 
 
-class Listing(Struct, frozen=True, kw_only=True):
+class FoundFiles(Struct, frozen=True, kw_only=True):
     """The result of a search for files: ``total`` entries, the first ones of them listed. ``base`` is absolute."""
 
     base: str
-    entries: Sequence[Entry]
+    entries: Sequence[FoundEntry]
     total: int
     cut: bool
 
@@ -50,7 +50,7 @@ class Matches(Struct, frozen=True, kw_only=True):
     cut: bool
 
 
-class Place(Protocol):
+class ToolPlace(Protocol):
     """Relative paths begin at its working directory; ``~`` is the home folder there."""
 
     async def read(self, path: str, take: Callable[[bytes], bool], *, limit: int | None = None) -> None:
@@ -61,7 +61,7 @@ class Place(Protocol):
         """Write this to the file; create missing folders. Raises FileProblem."""
         ...
 
-    async def find(self, asked: FileGlobSearch, kind: Wanted) -> Listing:
+    async def find(self, asked: FileGlobSearch, kind: Wanted) -> FoundFiles:
         """Raises FileProblem, also for a pattern that cannot be used."""
         ...
 
@@ -87,7 +87,7 @@ KILLED = -9
 """The status of a command that hangs in the kernel, which will kill it."""
 
 
-class Ended(Struct, frozen=True, kw_only=True):
+class CommandEnded(Struct, frozen=True, kw_only=True):
     """The end of a command. ``status`` is in the shell's way: 128 plus the signal's number for a killed one."""
 
     status: int
@@ -96,7 +96,7 @@ class Ended(Struct, frozen=True, kw_only=True):
     """The beginning of its standard error, if that was separate."""
 
 
-async def run(children: Children, command: Command, take: Sink, *, seconds: float) -> Ended:
+async def run(children: Children, command: Command, take: Sink, *, seconds: float) -> CommandEnded:
     """Run it, for at most this long. Cancelling kills it, with everything that it has started.
 
     Raises OSError, or ValueError, when it cannot be started. A missing program shows as status 126 or 127.
@@ -104,7 +104,7 @@ async def run(children: Children, command: Command, take: Sink, *, seconds: floa
     errors = CappedOutput(MAX_ERRORS)
     ended = await process.run(children, command, take, errors=into(errors), seconds=seconds, rest=PIPE_GRACE)
     status = KILLED if ended.status is None else ended.status
-    return Ended(status=status if status >= 0 else 128 - status, timed_out=ended.timed_out, errors=errors.text())
+    return CommandEnded(status=status if status >= 0 else 128 - status, timed_out=ended.timed_out, errors=errors.text())
 
 
 KILL_AFTER = 1.0
@@ -114,18 +114,18 @@ MAX_MESSAGES = 64 << 20
 _FOUND: msgspec.json.Decoder[Found] = msgspec.json.Decoder(Found)
 
 
-class Result(Struct):
+class SearchResult(Struct):
     """``end`` of a process that had to be killed says that not everything was searched."""
 
-    entries: list[Entry]
+    entries: list[FoundEntry]
     text: list[str]
     matches: int
-    end: End
+    end: SearchEnd
 
 
-async def search(children: Children, job: Job) -> Result:
+async def search(children: Children, job: SearchJob) -> SearchResult:
     """Raises FileProblem with the process's reason, ToolProblem when there is none."""
-    result = Result([], [], 0, End(0))
+    result = SearchResult([], [], 0, SearchEnd(0))
     over = False
     rest = b""
     size = 0
@@ -136,12 +136,12 @@ async def search(children: Children, job: Job) -> Result:
         *lines, rest = (rest + data).split(b"\n")
         for line in lines:
             match _FOUND.decode(line):
-                case Entry() as entry:
+                case FoundEntry() as entry:
                     result.entries.append(entry)
-                case Text() as text:
+                case FoundText() as text:
                     result.text.append(text.text)
                     result.matches += text.matches
-                case End() as end:
+                case SearchEnd() as end:
                     result.end, over = end, True
         return size < MAX_MESSAGES
 
@@ -158,7 +158,7 @@ async def search(children: Children, job: Job) -> Result:
     if not over:
         if not ended.timed_out and size < MAX_MESSAGES:
             raise ToolProblem("search", f"the process that searches failed: {ended.errors.strip()[-500:]}")
-        result.end = End(max(result.matches, len(result.entries)), cut=True)
+        result.end = SearchEnd(max(result.matches, len(result.entries)), cut=True)
     if result.end.error:
         raise FileProblem(result.end.error)
     return result

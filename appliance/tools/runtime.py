@@ -10,14 +10,24 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Sequence
 
-from appliance.core.tools.patterns import BadPattern, posix_pattern
-from appliance.core.tools.places import BadPath, Container, Ssh, check_path, quoted
-from appliance.core.tools.search import BUDGET, JUNK, GrepLines, Job, Kind, Search, Wanted
+from appliance.core.tools.patterns import BadRegex, posix_pattern
+from appliance.core.tools.places import BadPath, RunningContainer, Ssh, check_path, quoted
+from appliance.core.tools.search import BUDGET, JUNK, GrepLines, Kind, Search, SearchJob, Wanted
 from appliance.core.tools.specs import MAX_CONTEXT, MAX_MATCHES, FileGlobSearch, GrepSearch, ToolProblem
 from appliance.core.tools.texts import CappedOutput
 from appliance.platform.children import Children, inherited_env
 from appliance.platform.process import KILL, Command, Ending, Sink, into
-from appliance.tools.place import WITH_INPUT, Ended, FileProblem, Listing, Matches, Result, TooLarge, run, search
+from appliance.tools.place import (
+    WITH_INPUT,
+    CommandEnded,
+    FileProblem,
+    FileTooLarge,
+    FoundFiles,
+    Matches,
+    SearchResult,
+    run,
+    search,
+)
 
 NO_FOLDER = 70
 NOT_REGULAR = 65
@@ -139,7 +149,7 @@ NOT_THERE = (126, 127, 255)
 class Runtime:
     """A `Place` in a container or on another machine. Raises ToolProblem when that cannot be reached."""
 
-    def __init__(self, children: Children, target: Container | Ssh, cwd: str | None) -> None:
+    def __init__(self, children: Children, target: RunningContainer | Ssh, cwd: str | None) -> None:
         self._children = children
         self._target = target
         self._cwd = cwd or ""
@@ -162,7 +172,7 @@ class Runtime:
             raise FileProblem(f"cannot stat file: {path}")
         self._check(ended, path)
         if limit is not None and (found := _number(size)) is not None and found > limit:
-            raise TooLarge(found)
+            raise FileTooLarge(found)
 
     async def write(self, path: str, content: bytes) -> None:
         output = CappedOutput()
@@ -171,15 +181,15 @@ class Runtime:
         if ended.status or _number(output.kept) != len(content):
             raise FileProblem(f"failed to write file: {path} {ended.errors.strip()}".rstrip())
 
-    async def find(self, asked: FileGlobSearch, kind: Wanted) -> Listing:
+    async def find(self, asked: FileGlobSearch, kind: Wanted) -> FoundFiles:
         base, entries, cut = await self._listed(asked, kind, max(asked.max_depth, 0), limit=MAX_MATCHES)
-        return Listing(base=base, entries=entries.entries[: asked.limit], total=entries.end.total, cut=cut)
+        return FoundFiles(base=base, entries=entries.entries[: asked.limit], total=entries.end.total, cut=cut)
 
     async def grep(self, asked: GrepSearch) -> Matches:
         context = min(max(asked.context_lines, 0), MAX_CONTEXT)
         try:
             pattern = asked.pattern if asked.literal else posix_pattern(asked.pattern)
-        except BadPattern as error:
+        except BadRegex as error:
             raise FileProblem(str(error)) from None
         options = ["-F" if asked.literal else "-E", *(["-i"] if asked.ignore_case else [])]
         options += [*([f"-C{context}"] if context else []), "-e", pattern]
@@ -218,7 +228,9 @@ class Runtime:
 
     # ---- how ---------------------------------------------------------------------------------------------------------
 
-    async def _listed(self, asked: FileGlobSearch, kind: Wanted, depth: int, *, limit: int) -> tuple[str, Result, bool]:
+    async def _listed(
+        self, asked: FileGlobSearch, kind: Wanted, depth: int, *, limit: int
+    ) -> tuple[str, SearchResult, bool]:
         """Return the folder, its entries, and whether there may be more."""
         output = CappedOutput(MAX_LISTING)
         words = (_checked(asked.path), kind, str(depth))
@@ -231,12 +243,12 @@ class Runtime:
         base, found = listed_names(output.kept)
         known: list[tuple[str, Kind]] = [(name, what) for name, what in found if not depth or name.count("/") < depth]
         job = Search(base=base, include=asked.include, exclude=asked.exclude, listing=known, check=False, limit=limit)
-        result = await search(self._children, Job(search=job))
+        result = await search(self._children, SearchJob(search=job))
         return base, result, result.end.cut or output.truncated or ended.timed_out
 
     async def _script(
         self, script: str, words: Sequence[str], take: Sink, *, stdin: bytes = b"", seconds: float = SCRIPT_TIME
-    ) -> Ended:
+    ) -> CommandEnded:
         command = self._command(script, words, stdin=stdin)
         try:
             return await run(self._children, command, take, seconds=seconds)
@@ -261,7 +273,7 @@ class Runtime:
 
     def _leading_to(self, inner: list[str]) -> list[str]:
         match self._target:
-            case Container(engine, id):
+            case RunningContainer(engine, id):
                 return [engine, "exec", "-i", id, *inner]
             case Ssh(target):
                 return ["ssh", *SSH_OPTIONS, target, quoted(inner)]
@@ -269,12 +281,12 @@ class Runtime:
     @property
     def _name(self) -> str:
         match self._target:
-            case Container(engine, id):
+            case RunningContainer(engine, id):
                 return f"{engine}-container:{id}"
             case Ssh(target):
                 return f"ssh:{target}"
 
-    def _check(self, ended: Ended, path: str) -> None:
+    def _check(self, ended: CommandEnded, path: str) -> None:
         """Raises the error for the exit status of a script that did not do its work."""
         status = ended.status
         if status == NOT_REGULAR:

@@ -1,8 +1,8 @@
 """A process that searches and can be killed: the other side of `tools.place`.
 
 It is separate because a regular expression may take for ever, and Python's `re` holds the whole interpreter meanwhile;
-a walk over many files would also slow down everybody's answers. It reads one `Job` from standard input, writes its
-results as it finds them, and ends. It has no event loop, and imports little so that it starts at once.
+a walk over many files would also slow down everybody's answers. It reads one `SearchJob` from standard input, writes
+its results as it finds them, and ends. It has no event loop, and imports little so that it starts at once.
 """
 
 from __future__ import annotations
@@ -18,7 +18,19 @@ import msgspec
 
 from appliance.core.tools.patterns import Glob, python_pattern
 from appliance.core.tools.places import BadPath
-from appliance.core.tools.search import JUNK, MAX_LINE, MAX_TEXT, End, Entry, Found, Grep, Job, Kind, Search, Text
+from appliance.core.tools.search import (
+    JUNK,
+    MAX_LINE,
+    MAX_TEXT,
+    Found,
+    FoundEntry,
+    FoundText,
+    Grep,
+    Kind,
+    Search,
+    SearchEnd,
+    SearchJob,
+)
 from appliance.tools.files import listed, open_folder, open_regular
 
 WORD = "--search-process"
@@ -27,7 +39,7 @@ MAX_SCANNED = 1 << 20
 """Bytes of one line that are searched."""
 BINARY_LOOK = 8192
 
-_JOB = msgspec.json.Decoder(Job)
+_JOB = msgspec.json.Decoder(SearchJob)
 
 
 def command() -> list[str]:
@@ -42,11 +54,11 @@ def main() -> None:
     try:
         _Searcher(job.search).run(job.grep)
     except ValueError as error:  # BadPath, BadPattern and what `Glob` refuses
-        _tell(End(0, error=str(error)))
+        _tell(SearchEnd(0, error=str(error)))
     except FileNotFoundError:
-        _tell(End(0, error=f"path does not exist: {job.search.base}"))
+        _tell(SearchEnd(0, error=f"path does not exist: {job.search.base}"))
     except OSError as error:
-        _tell(End(0, error=f"{error.strerror or error}: {job.search.base}"))
+        _tell(SearchEnd(0, error=f"{error.strerror or error}: {job.search.base}"))
 
 
 class _Searcher:
@@ -65,8 +77,8 @@ class _Searcher:
         for path, kind in self._entries():
             total += 1
             if total <= self._search.limit or not self._search.limit:
-                _tell(Entry(path, kind), flush=False)
-        _tell(End(total, cut=self._cut))
+                _tell(FoundEntry(path, kind), flush=False)
+        _tell(SearchEnd(total, cut=self._cut))
 
     # ---- which entries -----------------------------------------------------------------------------------------------
 
@@ -118,7 +130,7 @@ class _Searcher:
 
     def _grep(self, grep: Grep) -> None:
         search = self._search
-        teller = _Teller(grep)
+        teller = _GrepTeller(grep)
         if _is_regular(search.base, search.root):
             self._grep_file(teller, search.base, grep.shown, named=True)
         else:
@@ -128,9 +140,9 @@ class _Searcher:
                 if teller.full or self._late():
                     break
                 self._grep_file(teller, _path(search.base, path), path, named=False)
-        _tell(End(teller.matches, cut=self._cut, full=teller.full))
+        _tell(SearchEnd(teller.matches, cut=self._cut, full=teller.full))
 
-    def _grep_file(self, teller: _Teller, path: str, shown: str, *, named: bool) -> None:
+    def _grep_file(self, teller: _GrepTeller, path: str, shown: str, *, named: bool) -> None:
         """Skip unreadable files, and binary ones, unless the file itself was named."""
         try:
             with open_regular(path, self._search.root) as fd, os.fdopen(fd, "rb", closefd=False) as file:
@@ -146,7 +158,7 @@ class _Searcher:
                 raise
 
 
-class _Teller:
+class _GrepTeller:
     """Reports the lines that match, with the lines around them."""
 
     def __init__(self, grep: Grep) -> None:
@@ -184,7 +196,7 @@ class _Teller:
     def _match(self, text: str) -> None:
         self.matches += 1
         if self._gap and self._grep.context:
-            _tell(Text("--\n", 0))
+            _tell(FoundText("--\n", 0))
         self._gap = False
         for back, before in zip(range(len(self._before), 0, -1), self._before, strict=True):
             self._say(self._number - back, before, "-")
@@ -196,7 +208,7 @@ class _Teller:
         where = f"{self._shown}{mark}{number}{mark}" if self._numbers else f"{self._shown}{mark}"
         shown = text if len(text) <= MAX_LINE else f"{text[:MAX_LINE]}..."
         self._size += len(where) + len(shown) + 1
-        _tell(Text(f"{where}{shown}\n", matches))
+        _tell(FoundText(f"{where}{shown}\n", matches))
 
 
 def _lines(file: BinaryIO) -> Iterator[str]:

@@ -203,7 +203,7 @@ async def test_events_that_are_not_held_any_more(open_server: OpenServer):
         ({"tools": [{"function": {}}]}, "`name`"),
         ({"tools": [{"function": {"name": "f", "parameters": {"type": 3}}}]}, "not a schema"),
         ({"tools": [3]}, "tools"),
-        ({"exit_tools": [{"name": ""}]}, "has no name"),
+        ({"exit_tools": [{"name": ""}]}, "of length >= 1 - at `$.name`"),
         ({"params": {"messages": []}}, "params.messages"),
         ({"params": {"stream": False}}, "params.stream"),
         ({"timeouts": {"stal": 1}}, "stal"),

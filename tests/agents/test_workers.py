@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from appliance.agents.record import Worker
+from appliance.agents.record import ModelRuns
 from appliance.core.config.additions import RunsConfig
 from appliance.errors import NoSlotAvailable, WorkerFailed
 
@@ -12,7 +12,7 @@ SETTINGS = RunsConfig(slots=2, queue=1, max_restarts=2, restart_window=10)
 
 
 def test_slots_then_the_queue_then_nothing() -> None:
-    worker = Worker("m")
+    worker = ModelRuns("m")
     assert [worker.enter(run, SETTINGS) for run in "abc"] == [True, True, False]
     with pytest.raises(NoSlotAvailable, match="2 runs under way, and 1 wait"):
         worker.enter("d", SETTINGS)
@@ -23,7 +23,7 @@ def test_slots_then_the_queue_then_nothing() -> None:
 
 
 def test_nobody_overtakes_who_waits() -> None:
-    worker = Worker("m")
+    worker = ModelRuns("m")
     for run in "abc":
         worker.enter(run, SETTINGS)
     worker.leave("a")
@@ -33,7 +33,7 @@ def test_nobody_overtakes_who_waits() -> None:
 
 
 def test_who_waits_may_give_up_and_more_slots_let_more_in() -> None:
-    worker = Worker("m")
+    worker = ModelRuns("m")
     for run in "abc":
         worker.enter(run, SETTINGS)
     assert worker.next(3) == "c"
@@ -44,7 +44,7 @@ def test_who_waits_may_give_up_and_more_slots_let_more_in() -> None:
 
 
 def test_restarts_within_the_window_count_and_one_process_counts_once() -> None:
-    worker = Worker("m")
+    worker = ModelRuns("m")
     assert [worker.restarted(pid, 1.0, SETTINGS) for pid in (1, 1, 2)] == [False, False, False]
     assert worker.restarts(1.0, 10) == 2
     assert not worker.restarted(3, 11.5, SETTINGS), "the first two are forgotten by then"
@@ -53,7 +53,7 @@ def test_restarts_within_the_window_count_and_one_process_counts_once() -> None:
 
 
 def test_a_locked_worker_lets_nobody_in_until_it_is_reset() -> None:
-    worker = Worker("m")
+    worker = ModelRuns("m")
     worker.failure = WorkerFailed("m", "it failed 3 times", ("last line",))
     with pytest.raises(WorkerFailed, match=r"POST /api/workers/m/reset(.|\n)*last line"):
         worker.enter("a", SETTINGS)

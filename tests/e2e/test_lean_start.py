@@ -17,8 +17,8 @@ from appliance.engines.found import ENGINE_VARIABLE
 
 ON_DEMAND = (
     "quart", "werkzeug", "jsonschema", "rich", "huggingface_hub", "filelock", "trio_websocket", "importlib.metadata",
-    "email", "prometheus_client", "asyncio", "difflib", "ruamel.yaml", "appliance.core.config.yaml_library",
-    "appliance.core.config.env", "appliance.http.control.app", "appliance.http.mcp.server",
+    "email", "prometheus_client", "asyncio", "difflib", "appliance.core.config.env",
+    "appliance.http.control.app", "appliance.http.mcp.server",
     "appliance.core.mcp.serving", "appliance.tools.builtins", "appliance.tools.mcp_client",
     "appliance.engines.embedded.start", "re2",
 )  # fmt: skip
@@ -31,7 +31,7 @@ BROWSED = (
 )
 UNSAMPLED = ("psutil", "appliance.platform.sampler")
 """What the first sample of the machine needs, which is not taken where samples are off."""
-UNCONFIGURED = ("appliance.core.config.load", "appliance.core.config.yaml_quick")
+UNCONFIGURED = ("appliance.core.config.load", "yaml")
 CONFIGURATION = """\
 performance: {disabled: true}
 models:

@@ -31,12 +31,12 @@ from appliance.core.bodies.sse import Decoder, ErrorInfo, WholeRecords
 from appliance.core.bundles.manifest import FORMAT, Blob, Item, Manifest, digest_of
 from appliance.core.config.load import load
 from appliance.core.config.matrix import Matrix, MatrixError, check_matrix
-from appliance.core.config.nodes import Source
+from appliance.core.config.nodes import SourceFile
 from appliance.core.config.types import MatrixConfig
 from appliance.core.conversation_files import each_arrived, for_page, for_store
 from appliance.core.engines.workers import KNOWN, Questions, RpcError
-from appliance.core.mcp.messages import Answer, Lines, outcome, read_message, read_tools
-from appliance.core.mcp.serving import Call, Listing, read_request
+from appliance.core.mcp.messages import LineCutter, RpcAnswer, outcome, read_message, read_tools
+from appliance.core.mcp.serving import ToolsCall, ToolsListing, read_request
 from appliance.core.models.gguf import read_gguf
 from appliance.core.models.gguf_bytes import GgufError
 from appliance.core.parts import decoded
@@ -297,7 +297,7 @@ YAML = [
 
 
 def _yaml(text: bytes) -> bool:
-    loaded = load([Source("c.yaml", text.decode("utf-8", "replace"))], ENVIRONMENT)
+    loaded = load([SourceFile("c.yaml", text.decode("utf-8", "replace"))], ENVIRONMENT)
     assert (loaded.config is None) == bool(loaded.errors)
     assert all(problem.message and len(str(problem)) < 3000 for problem in loaded.problems)
     return loaded.config is not None
@@ -464,15 +464,15 @@ SERVER = {"name": "x", "version": "1"}
 
 def _mcp(data: bytes) -> bool:
     understood = False
-    for line in Lines().feed(data + b"\n"):
+    for line in LineCutter().feed(data + b"\n"):
         found = read_message(line)
         understood = understood or found is not None
-        if isinstance(found, Answer):
+        if isinstance(found, RpcAnswer):
             outcome(found)
             if found.result is not None:
                 read_tools("s", found.result)
     given = read_request(data, [(b"mcp-protocol-version", b"2025-06-18")], SERVER)
-    return understood or isinstance(given, Call | Listing)
+    return understood or isinstance(given, ToolsCall | ToolsListing)
 
 
 def _rpc_answer(body: bytes) -> bytes:
@@ -502,7 +502,7 @@ def _rpc(data: bytes) -> bool:
 
 
 YAML_PACE = 25e-6
-"""A third of it is what the YAML library takes for text that only it can read."""
+"""A third of it is what the search takes for what unknown keys may mean."""
 
 PARSERS = {
     "http": Parser(seeds=HTTP, words=HTTP_WORDS, read=_http, agrees=_http_agrees, joined=True, least=0.25),

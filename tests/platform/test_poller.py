@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 import pytest
@@ -372,4 +372,39 @@ async def test_a_receiver_is_closed_in_order_behind_a_cancelled_poller():
                 with trio.CancelScope(shield=True):
                     await wait_all_tasks_blocked()
                 receiver.close()
-    assert watched(poller) == 0
+                assert watched(poller) == 0
+
+
+@own_poller
+async def test_the_end_of_a_turn_comes_behind_all_listeners_and_a_bug_there_hinders_nobody():
+    async with open_poller() as poller:
+        with pairs(PAIRS) as made:
+            said: list[str] = []
+            receivers = [poller.receiver(near) for near, _ in made]
+
+            def hear(number: int) -> Callable[[bytes], bool]:
+                def heard(_: bytes) -> bool:
+                    said.append(f"heard {number}")
+
+                    def last() -> None:
+                        said.append(f"left {number}")
+                        if number == 0:
+                            assert receivers[0].at_turn_end(lambda: said.append("last of all"))
+                        if number == 1:
+                            raise RuntimeError
+
+                    assert receivers[number].at_turn_end(last)
+                    return True
+
+                return heard
+
+            for number, receiver in enumerate(receivers):
+                receiver.listen(hear(number), lambda: None)
+            assert not receivers[0].at_turn_end(lambda: said.append("never"))
+            for _, far in made:
+                far.send(b"x")
+            await wait_all_tasks_blocked()
+            assert [word.split()[0] for word in said] == ["heard"] * PAIRS + ["left"] * PAIRS + ["last"]
+            assert not receivers[0].at_turn_end(lambda: said.append("never"))
+            for receiver in receivers:
+                receiver.close()

@@ -27,6 +27,7 @@ from appliance.errors import Busy, UsageError
 from appliance.store import activity as store
 from appliance.store.activity import MAX_WAITING, ActivityTable, open_activity
 from appliance.store.activity_schema import VERSION, open_file, open_memory
+from appliance.trio_parts import WriteBehind
 from appliance.wire import Row, Tokens
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -347,7 +348,7 @@ async def test_another_writer_takes_an_id(tmp_path: Path):
 
 async def test_rows_wait_while_another_process_has_locked_the_file(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     path = tmp_path / "activity.db"
-    async with open_activity(path, 10, busy_ms=50, retry=0.05) as activity:
+    async with open_activity(path, 10, busy_ms=50, behind=WriteBehind(retry=0.05)) as activity:
         with closing(sqlite3.connect(path, isolation_level=None)) as holder:
             holder.execute("BEGIN IMMEDIATE")
             first = activity.add(row())
@@ -365,7 +366,7 @@ async def test_a_question_to_a_locked_file_is_refused_for_now(tmp_path: Path):
     open_file(path).close()
     connection = sqlite3.connect(path, timeout=0.05, check_same_thread=False)
     assert connection.execute("PRAGMA journal_mode = DELETE").fetchone() == ("delete",)
-    activity = store.Activity(ActivityTable(connection, None), 0, path, 10)
+    activity = store.Activity(ActivityTable(connection, None), 0, path, 10, WriteBehind())
     with closing(sqlite3.connect(path, isolation_level=None)) as holder:
         holder.execute("BEGIN EXCLUSIVE")
         activity.add(row())
@@ -451,7 +452,7 @@ async def test_leaving_writes_what_is_waiting_even_when_cancelled(tmp_path: Path
 async def test_leaving_does_not_wait_for_ever(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     path = tmp_path / "activity.db"
     with closing(sqlite3.connect(path, isolation_level=None)) as holder:
-        async with open_activity(path, 10, busy_ms=30_000, flush=0.2) as activity:
+        async with open_activity(path, 10, busy_ms=30_000, behind=WriteBehind(flush=0.2)) as activity:
             holder.execute("BEGIN IMMEDIATE")
             activity.add(row())
             began = time.monotonic()

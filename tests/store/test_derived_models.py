@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.ollama.asking import Preset
+from appliance.core.ollama.asking import DerivedPreset
 from appliance.core.ollama.models import Derived
 from appliance.store.derived_models import DerivedModels
 
@@ -26,7 +26,7 @@ MODELS = st.lists(
         lambda name, base, system, parameters, messages: Derived(
             name=name,
             base=base,
-            preset=Preset(system=system, parameters=parameters, messages=tuple(messages)),
+            preset=DerivedPreset(system=system, parameters=parameters, messages=tuple(messages)),
             made_at=1.5,
         ),
         st.text(min_size=1, max_size=8),

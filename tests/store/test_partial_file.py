@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from appliance.store import partial_file
 from appliance.store.partial_file import (
     JOURNAL,
-    Taken,
+    FileTaken,
     WrongContents,
     claim,
     discard,
@@ -223,7 +223,7 @@ def test_a_killed_process_loses_less_than_a_chunk(tmp_path: Path) -> None:
 
 def test_one_process_at_a_time(tmp_path: Path) -> None:
     lock = claim(tmp_path / ".locks" / "a.lock")
-    with pytest.raises(Taken):
+    with pytest.raises(FileTaken):
         claim(tmp_path / ".locks" / "a.lock")
     script = (
         "import sys; from pathlib import Path; from appliance.store.partial_file import claim, Taken\n"

@@ -17,7 +17,14 @@ from waiting import until
 
 from appliance.core.config.additions import StreamsConfig
 from appliance.errors import UsageError
-from appliance.store.stream_files import FORGOTTEN_AFTER, MAX_WAITING, About, Stored, StreamFiles, open_stream_files
+from appliance.store.stream_files import (
+    FORGOTTEN_AFTER,
+    MAX_WAITING,
+    About,
+    StoredStream,
+    StreamFiles,
+    open_stream_files,
+)
 from appliance.streams.generation import Generation, RingSink
 from appliance.streams.owner import check_streams, open_streams
 
@@ -27,7 +34,7 @@ LAST = b"data: interrupted\n\n"
 @asynccontextmanager
 async def opened(
     path: Path, max_bytes: int = 1000, max_total: int = 100_000, *, retry: float = 10, max_waiting: int = MAX_WAITING
-) -> AsyncGenerator[tuple[StreamFiles, list[Stored]]]:
+) -> AsyncGenerator[tuple[StreamFiles, list[StoredStream]]]:
     """``stored`` grows when streams of an earlier run are found later."""
     kept = open_stream_files(path, max_bytes, max_total, retry=retry, max_waiting=max_waiting)
     async with kept as (files, stored), trio.open_nursery() as nursery:

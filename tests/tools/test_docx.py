@@ -16,7 +16,7 @@ from memory import read_file_apart
 from appliance.core.docx import MAX_XML, read_docx
 from appliance.errors import BadRequest
 from appliance.tools.apart import read_apart
-from appliance.tools.file_process import MAX_TEXT, MEMORY, Reading
+from appliance.tools.file_process import MAX_TEXT, MEMORY, FileText
 
 WORDS = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
 STRICT = "http://purl.oclc.org/ooxml/wordprocessingml/main"
@@ -111,13 +111,13 @@ def test_notes_stand_at_the_end() -> None:
     assert read_docx(docx_of(body, footnotes=part(notes, "footnotes")), MAX_TEXT) == "word[^f2]\n\n[^f2]: why"
 
 
-async def read(data: bytes) -> Reading:
+async def read(data: bytes) -> FileText:
     _, output = await read_apart("document", data, lambda _: None)
-    return msgspec.json.decode(output.take(output.size), type=Reading)
+    return msgspec.json.decode(output.take(output.size), type=FileText)
 
 
 async def test_what_a_file_is_its_content_says() -> None:
-    assert await read(docx_of(paragraph(text("zebra")))) == Reading(text="zebra")
+    assert await read(docx_of(paragraph(text("zebra")))) == FileText(text="zebra")
 
 
 ENTITIES = "".join(f'<!ENTITY e{each} "{f"&e{each - 1};" * 50 if each else "lol"}">' for each in range(9))

@@ -16,7 +16,7 @@ from pypdf import PdfReader, PdfWriter
 from appliance.errors import BadRequest, Busy
 from appliance.tools import apart as asking
 from appliance.tools.apart import read_apart
-from appliance.tools.file_process import Reading
+from appliance.tools.file_process import FileText
 
 FONT = b"3 0 obj << /Type /Font /Subtype /Type1 /BaseFont /Helvetica >> endobj\n"
 
@@ -61,9 +61,9 @@ def readers() -> list[psutil.Process]:
     return [child for child in psutil.Process().children(recursive=True) if "file_process" in " ".join(child.cmdline())]
 
 
-async def read_pdf(data: bytes) -> Reading:
+async def read_pdf(data: bytes) -> FileText:
     _, output = await read_apart("document", data, lambda _: None)
-    return msgspec.json.decode(output.take(output.size), type=Reading)
+    return msgspec.json.decode(output.take(output.size), type=FileText)
 
 
 async def test_the_text_of_every_page_is_read():

@@ -13,7 +13,7 @@ from gguf_files import write_model
 
 from appliance.catalog.catalog import Catalog
 from appliance.catalog.sources import Sources
-from appliance.core.config.load import Source, load
+from appliance.core.config.load import SourceFile, load
 from appliance.core.config.types import Config
 from appliance.core.settings import FleetSettings
 from appliance.errors import InvalidModelFile, ModelNotFound
@@ -25,7 +25,7 @@ from appliance.traffic.targets import MAX_KNOWN, ActiveProfile, Target, Targets
 def configuration(**top: object) -> Config:
     models = {name: {"cmd": f"{name} --port ${{PORT}}", "aliases": [f"the {name}"]} for name in ("a", "b")}
     models |= {"c": {"cmd": "c --port ${PORT}", "filters": {"stripParams": "top_k"}, "useModelName": "cc"}}
-    return load([Source("config.yaml", json.dumps({"models": models, **top}))], {}).require()
+    return load([SourceFile("config.yaml", json.dumps({"models": models, **top}))], {}).require()
 
 
 class World:

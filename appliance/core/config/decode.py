@@ -22,77 +22,23 @@ import msgspec
 import msgspec.inspect as mi
 from msgspec import UNSET, Struct, UnsetType
 
-from appliance.core.config.nodes import Mapping, Node, Places, Position, Problem, Report, Scalar, Sequence
+from appliance.core.config.nodes import (
+    MappingNode,
+    Node,
+    PathPlaces,
+    Position,
+    Problem,
+    ProblemReport,
+    ScalarNode,
+    SequenceNode,
+    is_null,
+)
+from appliance.core.config.scalars import typed
 from appliance.core.config.types import Config
 from appliance.core.words import did_you_mean, fold, near
 
 ANY = "<id>"
 """Stands in a pattern for a key that the user chooses: ``models.<id>.ttl``."""
-
-
-@cache
-def schema_root() -> mi.StructType:
-    """The type of a whole configuration."""
-    info = mi.type_info(Config)
-    assert isinstance(info, mi.StructType)
-    return info
-
-
-def advice(key: str, info: mi.StructType, pattern: str) -> str:
-    """Return advice about a key that ``info``, the type at ``pattern``, does not have.
-
-    The same key but for its spelling comes first, then the same key elsewhere, then one that looks like it.
-    """
-    meant = near(key, (field.encode_name for field in info.fields))
-    if meant is None or fold(meant) != fold(key):
-        here = join(pattern, key).split(".")
-        homes = [home.split(".") for home in _homes().get(fold(key), ())]
-        if homes:
-            return f"its place is {'.'.join(max(homes, key=lambda home: (_shared(home, here), -len(home))))}"
-    return f"did you mean '{meant}'?" if meant else "'llama-appliance config schema' lists the keys there are"
-
-
-def bare(kind: mi.Type) -> mi.Type:
-    """A type without its description, and without the None of a key that may be absent."""
-    if isinstance(kind, mi.Metadata):
-        return bare(kind.type)
-    if isinstance(kind, mi.UnionType):
-        rest = [each for each in kind.types if not isinstance(each, mi.NoneType)]
-        if len(rest) == 1 and not isinstance(bare(rest[0]), mi.StrType):
-            return bare(rest[0])
-    return kind
-
-
-def join(path: str, key: str) -> str:
-    return f"{path}.{key}" if path else key
-
-
-@cache
-def _homes() -> dict[str, list[str]]:
-    """Every key of the schema, folded, to the patterns of the places where it means something."""
-    homes: dict[str, list[str]] = {}
-
-    def visit(kind: mi.Type, pattern: str) -> None:
-        match bare(kind):
-            case mi.StructType(fields=fields):
-                for field in fields:
-                    here = join(pattern, field.encode_name)
-                    homes.setdefault(fold(field.encode_name), []).append(here)
-                    visit(field.type, here)
-            case mi.DictType(value_type=item):
-                visit(item, join(pattern, ANY))
-            case _:
-                pass
-
-    visit(schema_root(), "")
-    return homes
-
-
-def _shared(home: list[str], here: list[str]) -> int:
-    """How many steps two ways have in common."""
-    return len(list(takewhile(lambda pair: pair[0] == pair[1], zip(home, here, strict=False))))
-
-
 TRUE = ("y", "Y", "yes", "Yes", "YES", "on", "On", "ON")
 FALSE = ("n", "N", "no", "No", "NO", "off", "Off", "OFF")
 OLD_NAMES = {"strip_params": "stripParams"}
@@ -105,29 +51,37 @@ class Decoded(Struct, frozen=True):
     """``config`` as the file says it, not yet normalised."""
 
     config: Config
-    places: Places
+    places: PathPlaces
     problems: list[Problem]
 
 
-def decode(root: Mapping | None) -> Decoded:
+def decode(root: MappingNode | None) -> Decoded:
     """Give every value its type. Never raises for what a file says; see ``problems``."""
     walk = _Walk()
     values = walk.struct(schema_root(), root, "", "") if root is not None else {}
     if root is not None and root.get("plugins") is not None:
         values.setdefault("plugins", {})  # the key alone says that there are plugins
-    config = msgspec.convert(values, Config, dec_hook=_as_is)
+    config = msgspec.convert(values, Config, dec_hook=lambda _, value: value)
     return Decoded(config, walk.places, walk.report.problems)
 
 
 def plain(node: Node) -> object:
     """The value without places: dicts with text keys, lists, and what JSON knows."""
     match node:
-        case Scalar():
+        case ScalarNode():
             return _within_json(node.value)
-        case Sequence():
+        case SequenceNode():
             return [plain(item) for item in node.items]
-        case Mapping():
+        case MappingNode():
             return {entry.key.text: plain(entry.value) for entry in node.entries}
+
+
+@cache
+def schema_root() -> mi.StructType:
+    """The type of a whole configuration."""
+    info = mi.type_info(Config)
+    assert isinstance(info, mi.StructType)
+    return info
 
 
 class _Walk:
@@ -135,10 +89,10 @@ class _Walk:
 
     def __init__(self) -> None:
         self.known: dict[str, Position] = {}
-        self.places = Places(self.known)
-        self.report = Report(self.places)
+        self.places = PathPlaces(self.known)
+        self.report = ProblemReport(self.places)
 
-    def struct(self, info: mi.StructType, node: Mapping, path: str, pattern: str) -> dict[str, object]:
+    def struct(self, info: mi.StructType, node: MappingNode, path: str, pattern: str) -> dict[str, object]:
         self.known[path] = node.at
         fields = {field.encode_name: field for field in info.fields}
         values: dict[str, object] = {}
@@ -148,8 +102,8 @@ class _Walk:
             name = OLD_NAMES.get(key, key) if key not in fields else key
             if name not in fields:
                 self._unknown(info, entry.key, path, pattern)
-            elif not _is_null(entry.value):
-                value = self.value(fields[name].type, entry.value, join(path, key), join(pattern, name))
+            elif not is_null(entry.value):
+                value = self.value(fields[name].type, entry.value, _join(path, key), _join(pattern, name))
                 if value is not UNSET:
                     (values if name == key else old)[name] = value
         for name, value in old.items():
@@ -159,59 +113,56 @@ class _Walk:
 
     def value(self, kind: mi.Type, node: Node, path: str, pattern: str) -> object | UnsetType:
         """The value as ``kind``, UNSET where it cannot be that."""
-        if not _is_null(node):
+        if not is_null(node):
             self.known[path] = node.at
-        match bare(kind):
+        match _bare(kind):
             case mi.CustomType():
                 self._must_be_json(node, path)
                 return plain(node)
             case mi.StructType() as info:
-                if _is_null(node):
+                if is_null(node):
                     self.report.warn(path, "has no settings; every key has its default")
                     return {}
-                if isinstance(node, Mapping):
+                if isinstance(node, MappingNode):
                     return self.struct(info, node, path, pattern)
-                return self._refuse(path, f"must be a mapping with keys of its own, and is {_told(node)}")
+                return self._refuse(path, f"must be a mapping with keys of its own, and is {_described(node)}")
             case mi.DictType(value_type=item):
                 return self._dict(item, node, path, pattern)
             case mi.ListType(item_type=item):
                 return self._list(item, node, path, pattern)
-            case mi.UnionType(types=kinds) if isinstance(node, Sequence) and (items := _listed(kinds)) is not None:
-                return self._list(items, node, path, pattern)
+            case mi.UnionType(types=(*_, mi.ListType(item_type=item))) if isinstance(node, SequenceNode):
+                return self._list(item, node, path, pattern)
             case simple:
-                if isinstance(node, Scalar):
+                if isinstance(node, ScalarNode):
                     return self._scalar(simple, node, path)
-                return self._refuse(path, f"must be {_named(simple)}, and is {_told(node)}")
+                return self._refuse(path, f"must be {_named(simple)}, and is {_described(node)}")
 
     def _dict(self, item: mi.Type, node: Node, path: str, pattern: str) -> object | UnsetType:
-        if _is_null(node):
+        if is_null(node):
             return {}
-        if not isinstance(node, Mapping):
-            return self._refuse(path, f"must be a mapping of names to values, and is {_told(node)}")
+        if not isinstance(node, MappingNode):
+            return self._refuse(path, f"must be a mapping of names to values, and is {_described(node)}")
         values: dict[str, object] = {}
         for entry in node.entries:
             name = entry.key.text
-            here = join(path, name)
-            if name in values:
-                self.report.error(here, f"'{name}' occurs twice")
-                continue
+            here = _join(path, name)
             self.known[here] = entry.key.at  # where there is no value
-            value = self.value(item, entry.value, here, join(pattern, ANY))
+            value = self.value(item, entry.value, here, _join(pattern, ANY))
             if value is not UNSET:
                 values[name] = value
         return values
 
     def _list(self, item: mi.Type, node: Node, path: str, pattern: str) -> object | UnsetType:
-        if _is_null(node):
+        if is_null(node):
             return []
-        if not isinstance(node, Sequence):
+        if not isinstance(node, SequenceNode):
             # the value is not repeated: it may be a key of apiKeys
-            what = "a single value; put it in brackets" if isinstance(node, Scalar) else "a mapping"
+            what = "a single value; put it in brackets" if isinstance(node, ScalarNode) else "a mapping"
             return self._refuse(path, f"must be a list, and is {what}")
         values = [self.value(item, each, f"{path}[{n}]", f"{pattern}[]") for n, each in enumerate(node.items)]
         return [value for value in values if value is not UNSET]
 
-    def _scalar(self, kind: mi.Type, node: Scalar, path: str) -> object | UnsetType:
+    def _scalar(self, kind: mi.Type, node: ScalarNode, path: str) -> object | UnsetType:
         value = node.value
         match kind:
             case mi.StrType():
@@ -234,7 +185,7 @@ class _Walk:
             case _:
                 raise TypeError(f"the schema has a type that is not decoded: {kind}")
 
-    def _bool(self, node: Scalar, path: str) -> bool | UnsetType:
+    def _bool(self, node: ScalarNode, path: str) -> bool | UnsetType:
         if isinstance(node.value, bool):
             return node.value
         if node.value is None:
@@ -243,24 +194,24 @@ class _Walk:
             return node.text in TRUE
         quoted = node.text in ("true", "false")
         advice = f"; drop the quotes: {node.text}" if quoted and node.quoted else ""
-        return self._refuse(path, f"must be true or false, and is {_told(node)}{advice}")
+        return self._refuse(path, f"must be true or false, and is {_described(node)}{advice}")
 
-    def _int(self, node: Scalar, path: str, least: float | None) -> int | UnsetType:
+    def _int(self, node: ScalarNode, path: str, least: float | None) -> int | UnsetType:
         number = 0 if node.value is None else node.value
         if isinstance(number, float) and math.isfinite(number):
             if not number.is_integer():
                 self.report.warn(path, f"must be a whole number; {node.text} is read as {int(number)}")
             number = int(number)
         if isinstance(number, bool) or not isinstance(number, int):
-            advice = f"; drop the quotes: {node.text}" if node.quoted and _numeric(node.text) else ""
-            return self._refuse(path, f"must be a whole number, and is {_told(node)}{advice}")
+            advice = f"; drop the quotes: {node.text}" if node.quoted and type(typed(node.text)) is int else ""
+            return self._refuse(path, f"must be a whole number, and is {_described(node)}{advice}")
         if not -INT64 <= number < INT64:
             return self._refuse(path, f"{number} is too large")
         if least is not None and number < least:
             return self._refuse(path, f"must be {least:g} or more, and is {number}")
         return number
 
-    def _union(self, kinds: tuple[mi.Type, ...], node: Scalar, path: str) -> object | UnsetType:
+    def _union(self, kinds: tuple[mi.Type, ...], node: ScalarNode, path: str) -> object | UnsetType:
         """Text or number or switch as YAML sees it; where the union has no place for that, its text."""
         if node.value is None:
             if any(isinstance(kind, mi.NoneType) for kind in kinds):
@@ -273,33 +224,25 @@ class _Walk:
 
     def _must_be_json(self, node: Node, path: str) -> None:
         match node:
-            case Scalar(value=float() as number) if not math.isfinite(number):
+            case ScalarNode(value=float() as number) if not math.isfinite(number):
                 self.report.error(path, f"{node.text} is not a JSON value and cannot be sent; write a number or null")
-            case Scalar():
+            case ScalarNode():
                 pass
-            case Sequence():
+            case SequenceNode():
                 for n, item in enumerate(node.items):
                     self._must_be_json(item, f"{path}[{n}]")
-            case Mapping():
+            case MappingNode():
                 for entry in node.entries:
-                    self._must_be_json(entry.value, join(path, entry.key.text))
+                    self._must_be_json(entry.value, _join(path, entry.key.text))
 
-    def _unknown(self, info: mi.StructType, key: Scalar, path: str, pattern: str) -> None:
-        here = join(path, key.text)
+    def _unknown(self, info: mi.StructType, key: ScalarNode, path: str, pattern: str) -> None:
+        here = _join(path, key.text)
         self.known.setdefault(here, key.at)
-        self.report.warn(here, f"unknown key, ignored; {advice(key.text, info, pattern)}")
+        self.report.warn(here, f"unknown key, ignored; {_advice(key.text, info, pattern)}")
 
     def _refuse(self, path: str, message: str) -> UnsetType:
         self.report.error(path, message)
         return UNSET
-
-
-def _as_is(_kind: type, value: object) -> object:
-    return value
-
-
-def _is_null(node: Node) -> bool:
-    return isinstance(node, Scalar) and node.value is None
 
 
 def _within_json(value: str | int | float | bool | None) -> str | int | float | bool | None:
@@ -307,19 +250,6 @@ def _within_json(value: str | int | float | bool | None) -> str | int | float | 
     if isinstance(value, int) and not -INT64 <= value < UINT64:
         return float(value) if abs(value) < 1 << 1023 else math.inf
     return value
-
-
-def _numeric(text: str) -> bool:
-    try:
-        int(text, 0)
-    except ValueError:
-        return text.strip().lstrip("+-").isdecimal()
-    return True
-
-
-def _listed(kinds: tuple[mi.Type, ...]) -> mi.Type | None:
-    """Return the type of items if a value may be a list or a single one."""
-    return next((kind.item_type for kind in kinds if isinstance(kind, mi.ListType)), None)
 
 
 def _named(kind: mi.Type) -> str:
@@ -336,17 +266,17 @@ def _named(kind: mi.Type) -> str:
             return "text"
 
 
-def _told(node: Node) -> str:
+def _described(node: Node) -> str:
     match node:
-        case Sequence():
+        case SequenceNode():
             return "a list"
-        case Mapping():
+        case MappingNode():
             return "a mapping"
-        case Scalar(value=None):
+        case ScalarNode(value=None):
             return "null"
-        case Scalar(value=str()):
+        case ScalarNode(value=str()):
             return f"the text '{_short(node.text)}'"
-        case Scalar():
+        case ScalarNode():
             return _short(node.text)
 
 
@@ -357,3 +287,58 @@ def _short(text: str) -> str:
 
 def _one_of(words: list[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
+
+
+def _advice(key: str, info: mi.StructType, pattern: str) -> str:
+    """Return advice about a key that ``info``, the type at ``pattern``, does not have.
+
+    The same key but for its spelling comes first, then the same key elsewhere, then one that looks like it.
+    """
+    meant = near(key, (field.encode_name for field in info.fields))
+    if meant is None or fold(meant) != fold(key):
+        here = _join(pattern, key).split(".")
+        homes = [home.split(".") for home in _homes().get(fold(key), ())]
+        if homes:
+            return f"its place is {'.'.join(max(homes, key=lambda home: (_shared(home, here), -len(home))))}"
+    return f"did you mean '{meant}'?" if meant else "'llama-appliance config schema' lists the keys there are"
+
+
+def _bare(kind: mi.Type) -> mi.Type:
+    """A type without its description, and without the None of a key that may be absent."""
+    if isinstance(kind, mi.Metadata):
+        return _bare(kind.type)
+    if isinstance(kind, mi.UnionType):
+        rest = [each for each in kind.types if not isinstance(each, mi.NoneType)]
+        if len(rest) == 1 and not isinstance(_bare(rest[0]), mi.StrType):
+            return _bare(rest[0])
+    return kind
+
+
+def _join(path: str, key: str) -> str:
+    return f"{path}.{key}" if path else key
+
+
+@cache
+def _homes() -> dict[str, list[str]]:
+    """Every key of the schema, folded, to the patterns of the places where it means something."""
+    homes: dict[str, list[str]] = {}
+
+    def visit(kind: mi.Type, pattern: str) -> None:
+        match _bare(kind):
+            case mi.StructType(fields=fields):
+                for field in fields:
+                    here = _join(pattern, field.encode_name)
+                    homes.setdefault(fold(field.encode_name), []).append(here)
+                    visit(field.type, here)
+            case mi.DictType(value_type=item):
+                visit(item, _join(pattern, ANY))
+            case _:
+                pass
+
+    visit(schema_root(), "")
+    return homes
+
+
+def _shared(home: list[str], here: list[str]) -> int:
+    """How many steps two ways have in common."""
+    return len(list(takewhile(lambda pair: pair[0] == pair[1], zip(home, here, strict=False))))

@@ -10,11 +10,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from itertools import islice
 
 from msgspec import Struct
+from yaml.events import NodeEvent, ScalarEvent
+from yaml.tokens import (
+    FlowMappingEndToken,
+    FlowMappingStartToken,
+    FlowSequenceEndToken,
+    FlowSequenceStartToken,
+    ScalarToken,
+)
 
-from appliance.core.config.nodes import BREAK, NotYaml, Position, Problem
-from appliance.core.config.yaml import events, tokens
+from appliance.core.config.libyaml import NotYaml, events, tokens
+from appliance.core.config.nodes import BREAK, LineIndex, Problem
+from appliance.core.config.yaml import MAX_DEPTH
 
 _MACRO = re.compile(r"\$\{env\.([a-zA-Z_][a-zA-Z0-9_]*)\}")
 _LOOKS_LIKE_ONE = re.compile(r"\$\{env\.[^}\s]*\}?")
@@ -45,45 +55,40 @@ def substitute_env(text: str, file: str, env: Mapping[str, str]) -> tuple[str, l
     text = text.removeprefix("\ufeff")
     if "${env." not in text:
         return text, []
-    return _Substitution(text, file, env).done()
+    substitution = _Substitution(text, file, env)
+    return substitution.replaced(), substitution.problems
 
 
 class _Substitution:
     def __init__(self, text: str, file: str, env: Mapping[str, str]) -> None:
+        self.problems: list[Problem] = []
         self._text = text
-        self._file = file
+        self._lines = LineIndex(file, text)
         self._env = env
-        self._problems: list[Problem] = []
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._filler = next(chr(code) for code in _FILLERS if chr(code) not in text)
 
-    def done(self) -> tuple[str, list[Problem]]:
-        # With fillers of the same length all offsets stay, and a macro in a bracketed list is not taken for a mapping.
-        filled = _MACRO.sub(lambda macro: self._filler * len(macro[0]), self._text)
+    # The text is not YAML before its macros are replaced: braces begin a mapping. So the places are found in a text of
+    # the same length that has letters instead of macros.
+    def replaced(self) -> str:
         try:
-            places = list(_places(filled))
+            places = list(_places(_MACRO.sub(lambda macro: self._filler * len(macro[0]), self._text)))
         except NotYaml:
             # The parser will say what is wrong; values can be put in anywhere, and comments cannot be told apart.
-            places = [_Place("", False, 0, len(self._text), "")]
-            text = self._replaced(places, check=False)
-        else:
-            text = self._replaced(places, check=True)
-        self._odd_names()
-        return text, self._problems
-
-    def _replaced(self, places: list[_Place], *, check: bool) -> str:
+            places = None
         pieces: list[str] = []
         done = 0
-        for place in places:
+        for place in [_Place("", False, 0, len(self._text), "")] if places is None else places:
             macros = list(_MACRO.finditer(self._text, place.start, place.end))
             values = [self._value(macro, place) for macro in macros]
-            if check and macros and place.style == "" and not self._stays_one_value(place, macros, values):
+            if places is not None and macros and place.style == "" and not self._stays_one_value(place, macros, values):
                 self._report_structure(macros, values)
                 values = [None] * len(macros)
             for macro, value in zip(macros, values, strict=True):
                 left = macro[1] if place.in_brackets and not place.style else macro[0]  # braces would be a mapping
                 pieces += self._text[done : macro.start()], left if value is None else _written(value, place.style)
                 done = macro.end()
+        self._odd_names()
         return "".join([*pieces, self._text[done:]])
 
     def _value(self, macro: re.Match[str], place: _Place) -> str | None:
@@ -120,19 +125,23 @@ class _Substitution:
             head, _, rest = rest.partition(self._filler * len(macro[0]))
             expected += head + stand_in
         expected += rest
-        written = _interleaved(_MACRO.split(self._text[place.start : place.end])[::2], stand_ins)
         if not expected.strip():
             return True
+        pieces = _MACRO.split(self._text[place.start : place.end])
+        pieces[1::2] = stand_ins
+        written = "".join(pieces)
+        around = 8 + 2 * place.in_brackets
         try:
-            read = list(events(f"k: [{written}]" if place.in_brackets else f"k: {written}"))
+            read = list(islice(events(f"k: [{written}]" if place.in_brackets else f"k: {written}"), around + 1))
         except NotYaml:
             return False
-        nodes = [event for event in read if event.kind not in ("document", "end", "other")][2 + place.in_brackets :]
+        value = [event for event in read if isinstance(event, NodeEvent)][-1]
         return (
-            [event.kind for event in nodes] == ["scalar"]
-            and nodes[0].plain
-            and nodes[0].tag is nodes[0].anchor is None
-            and nodes[0].text.split() == expected.split()
+            len(read) == around
+            and isinstance(value, ScalarEvent)
+            and not value.style
+            and value.tag is value.anchor is None
+            and value.value.split() == expected.split()
         )
 
     def _report_structure(self, macros: list[re.Match[str]], values: list[str | None]) -> None:
@@ -143,40 +152,32 @@ class _Substitution:
                 self._report(macro[1], f"the value of environment variable {macro[1]} {why} here; {cure}", macro)
 
     def _report(self, name: str, message: str, macro: re.Match[str]) -> None:
-        if name not in self._told:
-            self._told.add(name)
-            self._problems.append(Problem(message=message, at=self._at(macro.start())))
+        if name not in self._reported:
+            self._reported.add(name)
+            self.problems.append(Problem(message=message, at=self._lines.at(macro.start())))
 
     def _odd_names(self) -> None:
         for found in _LOOKS_LIKE_ONE.finditer(self._text):
             if not _MACRO.fullmatch(found[0]):
                 why = "is not an environment macro and stays: a name is letters, digits and _, as in ${env.HOME}"
-                message = f"'{found[0]}' {why}"
-                self._problems.append(Problem(message=message, at=self._at(found.start()), level="warning"))
-
-    def _at(self, offset: int) -> Position:
-        lines = BREAK.split(self._text[:offset])
-        return Position(self._file, len(lines), len(lines[-1]) + 1)
+                at = self._lines.at(found.start())
+                self.problems.append(Problem(message=f"'{found[0]}' {why}", at=at, level="warning"))
 
 
 def _places(text: str) -> Iterator[_Place]:
     depth = 0
     for token in tokens(text):
-        match token.kind:
-            case "open":
-                depth += 1
-            case "close":
-                depth -= 1
-            case "scalar":
-                start = token.start
-                if token.style in ("|", ">") and (header := BREAK.search(text, start)):
-                    start = header.start()  # behind | there may be a comment
-                yield _Place(token.style, depth > 0, start, token.end, token.text)
-
-
-def _interleaved(texts: list[str], values: list[str]) -> str:
-    """The texts with a value between each two."""
-    return texts[0] + "".join(value + text for value, text in zip(values, texts[1:], strict=True))
+        if isinstance(token, FlowSequenceStartToken | FlowMappingStartToken):
+            depth += 1
+            if depth > MAX_DEPTH:  # the scanner's time grows with their square
+                raise NotYaml("too deep", token.start_mark.index)
+        elif isinstance(token, FlowSequenceEndToken | FlowMappingEndToken):
+            depth -= 1
+        elif isinstance(token, ScalarToken):
+            start = token.start_mark.index
+            if token.style in ("|", ">") and (header := BREAK.search(text, start)):
+                start = header.start()  # behind | there may be a comment
+            yield _Place(token.style, depth > 0, start, token.end_mark.index, token.value)
 
 
 def _written(value: str, style: str) -> str:

@@ -7,97 +7,37 @@ file.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from appliance.core.config import nodes
 from appliance.core.config.decode import decode
 from appliance.core.config.macros import expand
-from appliance.core.config.nodes import NO_PORTS, Entry, Loaded, Node, Position, Problem, Scalar, Source
-from appliance.core.config.nodes import Sequence as List
+from appliance.core.config.nodes import (
+    NO_PORTS,
+    KeyValue,
+    Loaded,
+    MappingNode,
+    Node,
+    Position,
+    Problem,
+    ScalarNode,
+    SequenceNode,
+    SourceFile,
+)
 from appliance.core.config.types import Config
 from appliance.core.config.validate import normalise
 from appliance.core.config.yaml import parse
 
 _NAMES = frozenset(
-    {
-        ("models",),
-        ("groups",),
-        ("profiles",),
-        ("selectors",),
-        ("peers",),
-        ("matrix",),
-        ("routing", "router", "settings", "groups"),
-        ("routing", "router", "settings", "matrix"),
-    }
+    tuple(path.split("."))
+    for path in (
+        *("models", "groups", "profiles", "selectors", "peers", "matrix"),
+        *("routing.router.settings.groups", "routing.router.settings.matrix"),
+    )
 )
 
 
-def merge(documents: Sequence[nodes.Mapping]) -> tuple[nodes.Mapping, list[Problem]]:
-    """The first document with the others joined to it in order; at a contradiction the earlier value stays.
-
-    Every node keeps the place of its own file. A problem's place is in the later file; its message names the earlier.
-    """
-    if not documents:
-        return nodes.Mapping((), Position("", 1, 1)), []
-    problems: list[Problem] = []
-    merged = documents[0]
-    for document in documents[1:]:
-        merged = _mappings(merged, document, (), problems)
-    return merged, problems
-
-
-def _mappings(
-    base: nodes.Mapping, other: nodes.Mapping, path: tuple[str, ...], problems: list[Problem]
-) -> nodes.Mapping:
-    entries = {entry.key.text: entry for entry in base.entries}
-    for entry in other.entries:
-        name = entry.key.text
-        known = entries.get(name)
-        if known is None:
-            entries[name] = entry
-        elif path in _NAMES:
-            where = f"'{name}' is already in {known.key.at}"
-            _report(problems, f"{where}; describe it in one file, or rename one", (*path, name), entry.key.at)
-        else:
-            entries[name] = Entry(known.key, _nodes(known.value, entry.value, (*path, name), problems))
-    return nodes.Mapping(tuple(entries.values()), base.at)
-
-
-def _nodes(base: Node, other: Node, path: tuple[str, ...], problems: list[Problem]) -> Node:
-    match base, other:
-        case (Scalar(value=None), _):
-            return other
-        case (_, Scalar(value=None)):
-            return base
-        case (nodes.Mapping(), nodes.Mapping()):
-            return _mappings(base, other, path, problems)
-        case (List(), List()):
-            return List((*base.items, *other.items), base.at)
-        case (Scalar(), Scalar()):
-            if base.text != other.text or type(base.value) is not type(other.value):
-                _report(problems, f"this differs from the value in {base.at}; keep one of them", path, other.at)
-        case _:
-            why = f"this is {_shown(other)}, but {_shown(base)} in {base.at}; write both in the same form"
-            _report(problems, why, path, other.at)
-    return base
-
-
-def _report(problems: list[Problem], message: str, path: tuple[str, ...], at: Position) -> None:
-    problems.append(Problem(message=message, path=".".join(path), at=at))
-
-
-def _shown(node: Node) -> str:
-    match node:
-        case Scalar():
-            return "a single value"
-        case nodes.Mapping():
-            return "a mapping"
-        case List():
-            return "a list"
-
-
 def load(
-    sources: Sequence[Source], env: Mapping[str, str], *, windows: bool = False, ports: dict[str, int] = NO_PORTS
+    sources: Sequence[SourceFile], env: Mapping[str, str], *, windows: bool = False, ports: dict[str, int] = NO_PORTS
 ) -> Loaded:
     """Read files as one configuration; the first is the base of the others. Never raises because of their content.
 
@@ -105,22 +45,28 @@ def load(
     because the meaning of the others depends on it.
     """
     files: list[Problem] = []
-    documents: list[nodes.Mapping] = []
+    documents: list[MappingNode] = []
     readable = True
     for source in sources:
         root, found = _read(source, env)
         files += found
-        if isinstance(root, nodes.Mapping):
+        if isinstance(root, MappingNode):
             documents.append(root)
         elif any(problem.level == "error" for problem in found):
             readable = False
     config, stages, given = _mean(documents, windows, ports) if readable else (None, [], NO_PORTS)
-    ordered = sorted(_causes([files, *stages]), key=_order([source.file for source in sources]))
+    order = {source.file: number for number, source in enumerate(sources)}
+
+    def place(problem: Problem) -> tuple[int, int, int]:
+        at = problem.at
+        return (order[at.file], at.line, at.column) if at else (len(order), 0, 0)
+
+    ordered = sorted(_causes([files, *stages]), key=place)
     failed = any(problem.level == "error" for problem in ordered)
     return Loaded(None if failed else config, tuple(ordered), given)
 
 
-def _read(source: Source, env: Mapping[str, str]) -> tuple[nodes.Node | None, list[Problem]]:
+def _read(source: SourceFile, env: Mapping[str, str]) -> tuple[Node | None, list[Problem]]:
     """The tree of one file; None for an empty file, and for one that cannot be read, which then has an error."""
     text, problems = source.text, list[Problem]()
     if "${env." in text:
@@ -132,11 +78,11 @@ def _read(source: Source, env: Mapping[str, str]) -> tuple[nodes.Node | None, li
 
 
 def _mean(
-    documents: Sequence[nodes.Mapping], windows: bool, ports: dict[str, int]
+    documents: Sequence[MappingNode], windows: bool, ports: dict[str, int]
 ) -> tuple[Config, list[list[Problem]], dict[str, int]]:
     """The configuration that the documents are together, what each stage found, and the ports of the models."""
     stages: list[list[Problem]] = []
-    root: nodes.Mapping | None = None
+    root: MappingNode | None = None
     given = NO_PORTS
     if documents:
         root, found = merge(documents)
@@ -148,8 +94,11 @@ def _mean(
     return config, [*stages, decoded.problems, found], given
 
 
+# One mistake can show in several stages: a macro that does not exist leaves text where a number is expected. The first
+# stage knows the cause, so later stages' problems of the same path are dropped. All problems of one stage are kept, and
+# an error is kept behind a warning, because the warning is not its cause.
 def _causes(stages: Sequence[Sequence[Problem]]) -> list[Problem]:
-    """Drop what only follows from what an earlier stage said of the same value, but no error behind a warning."""
+    """Drop problems that only follow from an earlier stage's problem of the same value."""
     kept: list[Problem] = []
     paths: dict[str, str] = {}
     places: set[Position] = set()
@@ -168,11 +117,63 @@ def _causes(stages: Sequence[Sequence[Problem]]) -> list[Problem]:
     return kept
 
 
-def _order(files: Sequence[str]) -> Callable[[Problem], tuple[int, int, int]]:
-    def place(problem: Problem) -> tuple[int, int, int]:
-        if problem.at is None:
-            return (len(files) + 1, 0, 0)
-        index = files.index(problem.at.file) if problem.at.file in files else len(files)
-        return (index, problem.at.line, problem.at.column)
+def merge(documents: Sequence[MappingNode]) -> tuple[MappingNode, list[Problem]]:
+    """The first document with the others joined to it in order; at a contradiction the earlier value stays.
 
-    return place
+    Every node keeps the place of its own file. A problem's place is in the later file; its message names the earlier.
+    """
+    if not documents:
+        return MappingNode((), Position("", 1, 1)), []
+    problems: list[Problem] = []
+    merged = documents[0]
+    for document in documents[1:]:
+        merged = _mappings(merged, document, (), problems)
+    return merged, problems
+
+
+def _mappings(base: MappingNode, other: MappingNode, path: tuple[str, ...], problems: list[Problem]) -> MappingNode:
+    entries = {entry.key.text: entry for entry in base.entries}
+    for entry in other.entries:
+        name = entry.key.text
+        known = entries.get(name)
+        if known is None:
+            entries[name] = entry
+        elif path in _NAMES:
+            where = f"'{name}' is already in {known.key.at}"
+            _report(problems, f"{where}; describe it in one file, or rename one", (*path, name), entry.key.at)
+        else:
+            entries[name] = KeyValue(known.key, _nodes(known.value, entry.value, (*path, name), problems))
+    return MappingNode(tuple(entries.values()), base.at)
+
+
+def _nodes(base: Node, other: Node, path: tuple[str, ...], problems: list[Problem]) -> Node:
+    match base, other:
+        case (ScalarNode(value=None), _):
+            return other
+        case (_, ScalarNode(value=None)):
+            return base
+        case (MappingNode(), MappingNode()):
+            return _mappings(base, other, path, problems)
+        case (SequenceNode(), SequenceNode()):
+            return SequenceNode((*base.items, *other.items), base.at)
+        case (ScalarNode(), ScalarNode()):
+            if base.text != other.text or type(base.value) is not type(other.value):
+                _report(problems, f"this differs from the value in {base.at}; keep one of them", path, other.at)
+        case _:
+            why = f"this is {_shown(other)}, but {_shown(base)} in {base.at}; write both in the same form"
+            _report(problems, why, path, other.at)
+    return base
+
+
+def _report(problems: list[Problem], message: str, path: tuple[str, ...], at: Position) -> None:
+    problems.append(Problem(message=message, path=".".join(path), at=at))
+
+
+def _shown(node: Node) -> str:
+    match node:
+        case ScalarNode():
+            return "a single value"
+        case MappingNode():
+            return "a mapping"
+        case SequenceNode():
+            return "a list"

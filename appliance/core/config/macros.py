@@ -3,22 +3,31 @@
 Every text value is expanded, keys only below ``filters.setParamsByID``. Each node keeps the place of its own text.
 
 The macros at a place are an ordered list: MODEL_ID (inside a model), the global macros, the model's own; one that has
-the name of a global one stands in its place. Text is walked once, from the last macro to the first, so a macro can use
-those before it.
+the name of a global one stands in its place. A macro can use those before it.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from itertools import takewhile
 from typing import Literal
 from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from appliance.core.config import nodes
 from appliance.core.config.decode import schema_root
-from appliance.core.config.nodes import NO_PORTS, Entry, Mapping, Node, Position, Problem, Scalar
+from appliance.core.config.nodes import (
+    NO_PORTS,
+    KeyValue,
+    MappingNode,
+    Node,
+    Position,
+    Problem,
+    ScalarNode,
+    SequenceNode,
+    is_null,
+)
 from appliance.core.config.scalars import text_of
 from appliance.core.config.types import Config, Scalars
 from appliance.core.words import near, strip_comments
@@ -29,42 +38,40 @@ REFERENCE = re.compile(r"\$\{([a-zA-Z0-9_-]+)\}")
 _NAME = re.compile(r"[a-zA-Z0-9_-]+")
 _LONGEST_NAME = 63
 _RESERVED = ("PID", "PORT", "MODEL_ID")
+_LAST_PORT = 65535
+_KNOWN_KEYS = frozenset(field.encode_name for field in schema_root().fields)
+_Path = tuple[str, ...]
 
 
 class TooLong(Exception):
     """A text that outgrows `MAX_TEXT`."""
 
 
-class Macro(Struct, frozen=True):
-    name: str
-    value: Scalars
-
-    @property
-    def reference(self) -> str:
-        return f"${{{self.name}}}"
-
-
 class Scope(Struct, frozen=True):
     """The macros that hold at one place. ``broken``: declared, but not usable, and already reported."""
 
-    macros: tuple[Macro, ...] = ()
+    macros: dict[str, Scalars] = {}
     broken: frozenset[str] = frozenset()
 
     def of_model(self, model: str, own: Scope) -> Scope:
         """The list inside of a model; ``self`` is the global one."""
-        macros = {macro.name: macro for macro in (Macro("MODEL_ID", model), *self.macros, *own.macros)}
-        return Scope(tuple(macros.values()), (self.broken - macros.keys()) | own.broken)
+        macros = {"MODEL_ID": model, **self.macros, **own.macros}
+        return Scope(macros, (self.broken - macros.keys()) | own.broken)
 
+    # Text is walked once, from the last macro to the first, as in llama-swap. A macro can only use macros before it, so
+    # the walk still meets those that it brings. Expanding until nothing changes would also find macros declared later,
+    # and would not end for two macros that use each other. A macro that is left over is a mistake, which `why_left`
+    # explains.
     def expanded(self, text: str) -> Scalars:
         """Return the expanded text; a text that is one macro and nothing else takes its type. Raises `TooLong`."""
-        for macro in reversed(self.macros):
-            reference = macro.reference
+        for name, value in reversed(self.macros.items()):
+            reference = f"${{{name}}}"
             if text == reference:
-                if not isinstance(macro.value, str):
-                    return macro.value
-                text = macro.value
+                if not isinstance(value, str):
+                    return value
+                text = value
             elif reference in text:
-                value = text_of(macro.value)
+                value = text_of(value)
                 if len(text) + text.count(reference) * len(value) > MAX_TEXT:
                     raise TooLong
                 text = text.replace(reference, value)
@@ -74,62 +81,18 @@ class Scope(Struct, frozen=True):
         """Return why ``${name}`` was not expanded; None if that was reported. ``extra``: names that are also known."""
         if name in self.broken:
             return None
-        names = [macro.name for macro in self.macros]
-        if name in names:
-            users = [f"${{{other.name}}}" for other in self.macros[: names.index(name)] if _mentions(other, name)]
+        if name in self.macros:
+            before = takewhile(lambda other: other != name, self.macros)
+            users = [f"${{{other}}}" for other in before if f"${{{name}}}" in str(self.macros[other])]
             user = users[-1] if users else "the macro that uses it"
             return f"the macro '{name}' is declared later than {user}; move its declaration before that one"
-        if meant := near(name, [*names, *extra]):
+        if meant := near(name, [*self.macros, *extra]):
             return f"there is no macro '{name}' here; did you mean ${{{meant}}}?"
         hint = f"declare it under macros, or write ${{env.{name}}} if it is an environment variable"
         return f"there is no macro '{name}' here; {hint}"
 
 
-def declared(node: Node | None, path: str) -> tuple[Scope, list[Problem]]:
-    """The macros of a ``macros`` key, in order, with everything that is wrong with them."""
-    problems: list[Problem] = []
-    if node is None or (isinstance(node, Scalar) and node.value is None):
-        return Scope(), problems
-    if not isinstance(node, Mapping):
-        message = "macros must be a mapping of names to values, as in 'name: value'"
-        return Scope(), [Problem(message=message, path=path, at=node.at)]
-    macros: list[Macro] = []
-    broken: set[str] = set()
-    for entry in node.entries:
-        name = entry.key.text
-        wrong = list(_wrong(name, entry.value))
-        problems += [Problem(message=why, path=f"{path}.{name}", at=at or entry.key.at) for why, at in wrong]
-        if wrong:
-            broken.add(name)
-        elif isinstance(entry.value, Scalar) and entry.value.value is not None:
-            macros.append(Macro(name, entry.value.value))
-    return Scope(tuple(macros), frozenset(broken)), problems
-
-
-def _wrong(name: str, value: Node) -> Iterable[tuple[str, Position | None]]:
-    """Sentences, with the place if it is not the key's."""
-    if name in _RESERVED:
-        yield f"the macro name {name} is reserved; choose another", None
-    elif not _NAME.fullmatch(name):
-        yield f"the macro name '{name}' must consist of the letters a to z, digits, _ and -", None
-    elif len(name) > _LONGEST_NAME:
-        yield f"a macro name can have {_LONGEST_NAME} characters, this one has {len(name)}", None
-    if not isinstance(value, Scalar) or value.value is None:
-        yield "a macro is text, a number, true or false; for an empty text write ''", value.at
-    elif isinstance(value.value, str) and f"${{{name}}}" in value.value:
-        yield f"the macro '{name}' uses itself; remove ${{{name}}} from its value", value.at
-
-
-def _mentions(macro: Macro, name: str) -> bool:
-    return isinstance(macro.value, str) and f"${{{name}}}" in macro.value
-
-
-_KNOWN_KEYS = frozenset(field.encode_name for field in schema_root().fields)
-_LAST_PORT = 65535
-_Path = tuple[str, ...]
-
-
-def expand(root: Mapping, ports: dict[str, int] = NO_PORTS) -> tuple[Mapping, list[Problem], dict[str, int]]:
+def expand(root: MappingNode, ports: dict[str, int] = NO_PORTS) -> tuple[MappingNode, list[Problem], dict[str, int]]:
     """The configuration without macros: every ``macros`` key is gone, and each model that uses ports has its ``proxy``.
 
     The last of the three is the port of every model that uses one.
@@ -143,12 +106,12 @@ def expand(root: Mapping, ports: dict[str, int] = NO_PORTS) -> tuple[Mapping, li
 
 
 class _Expansion:
-    def __init__(self, root: Mapping, ports: dict[str, int]) -> None:
+    def __init__(self, root: MappingNode, ports: dict[str, int]) -> None:
         self.problems: list[Problem] = []
         self._root = root
         self.ports: dict[str, int] = {}
         self._kept = ports
-        self._globals, wrong = declared(root.get("macros"), "macros")
+        self._globals, wrong = _declared(root.get("macros"), "macros")
         self.problems += wrong
         self._owners: dict[str, str] = {}
         """Macro declared inside of a model, to that model."""
@@ -156,70 +119,69 @@ class _Expansion:
         self._out_of_ports = False
         self._addresses: dict[tuple[str, int], str] = {}
 
-    def done(self) -> Mapping:
-        entries: list[Entry] = []
+    def done(self) -> MappingNode:
+        entries: list[KeyValue] = []
         for entry in self._root.entries:
             name = entry.key.text
             if name not in ("macros", "models"):
                 value = self._node(entry.value, self._globals, (name,))
                 if name in _KNOWN_KEYS:
                     self._leftovers(value, self._globals, (name,))
-                entries.append(Entry(entry.key, value))
+                entries.append(KeyValue(entry.key, value))
             elif name == "models":
                 entries.append(entry)  # they need startPort: after the loop
-        start = Mapping(tuple(entries), self._root.at).get("startPort")
-        if isinstance(start, Scalar) and isinstance(start.value, int) and start.value > 0:
+        start = MappingNode(tuple(entries), self._root.at).get("startPort")
+        if isinstance(start, ScalarNode) and isinstance(start.value, int) and start.value > 0:
             self._next_port = start.value
         self._kept = {model: port for model, port in self._kept.items() if port >= self._next_port}
-        return Mapping(tuple(self._models(entry) for entry in entries), self._root.at)
+        return MappingNode(tuple(self._models(entry) for entry in entries), self._root.at)
 
     # ---- models ------------------------------------------------------------------------------------------------------
 
-    def _models(self, entry: Entry) -> Entry:
-        if entry.key.text != "models" or not isinstance(entry.value, Mapping):
+    def _models(self, entry: KeyValue) -> KeyValue:
+        if entry.key.text != "models" or not isinstance(entry.value, MappingNode):
             return entry
         scopes = {model.key.text: self._scope(model) for model in entry.value.entries}
         done: dict[str, Node] = {}
         for model in sorted(entry.value.entries, key=lambda each: each.key.text):  # code points sort as UTF-8 does
             done[model.key.text] = self._model(model, scopes[model.key.text])
-        models = tuple(Entry(model.key, done[model.key.text]) for model in entry.value.entries)
-        return Entry(entry.key, Mapping(models, entry.value.at))
+        models = tuple(KeyValue(model.key, done[model.key.text]) for model in entry.value.entries)
+        return KeyValue(entry.key, MappingNode(models, entry.value.at))
 
-    def _scope(self, model: Entry) -> Scope:
+    def _scope(self, model: KeyValue) -> Scope:
         name = model.key.text
-        own, wrong = declared(
-            model.value.get("macros") if isinstance(model.value, Mapping) else None, _dotted(("models", name, "macros"))
+        own, wrong = _declared(
+            model.value.get("macros") if isinstance(model.value, MappingNode) else None,
+            _dotted(("models", name, "macros")),
         )
         self.problems += wrong
         for macro in own.macros:
-            self._owners.setdefault(macro.name, name)
+            self._owners.setdefault(macro, name)
         return self._globals.of_model(name, own)
 
-    def _model(self, entry: Entry, scope: Scope) -> Node:
+    def _model(self, entry: KeyValue, scope: Scope) -> Node:
         name = entry.key.text
         path = ("models", name)
         if REFERENCE.search(name):
             self._report(
                 "macros are not expanded in the id of a model; write the id in full", path, entry.key.at, "warning"
             )
-        if isinstance(entry.value, Scalar) and entry.value.value is None:
+        if is_null(entry.value):
             why = "this model is empty and cannot start; give it a cmd, or remove the line"
             self._report(why, path, entry.key.at, "warning")
-            return Mapping((), entry.value.at)
+            return MappingNode((), entry.value.at)
         node = entry.value
-        if isinstance(node, Mapping):
+        if isinstance(node, MappingNode):
             kept = (_without_comments(each) for each in node.entries if each.key.text != "macros")
-            node = Mapping(tuple(kept), node.at)
+            node = MappingNode(tuple(kept), node.at)
         node = self._node(node, scope, path)
-        if not isinstance(node, Mapping):
+        if not isinstance(node, MappingNode):
             return node
         command = node.get("cmd")
-        uses_port = isinstance(command, Scalar) and "${PORT}" in command.text
-        if isinstance(command, Scalar) and uses_port:
+        uses_port = isinstance(command, ScalarNode) and "${PORT}" in command.text
+        if isinstance(command, ScalarNode) and uses_port:
             port = self.ports[name] = self._kept.get(name) or self._port(path, command.at)
-            node = _with_proxy(
-                self._values(node, Scope((Macro("PORT", port),)), path), f"http://localhost:{port}", command.at
-            )
+            node = _with_proxy(self._values(node, Scope({"PORT": port}), path), f"http://localhost:{port}", command.at)
         self._leftovers(node, scope, path)
         self._check_proxy(name, node)
         return node
@@ -234,18 +196,18 @@ class _Expansion:
             self._report(f"no port is left for this model; {_LAST_PORT} is the last, so lower startPort", path, at)
         return port
 
-    def _check_proxy(self, model: str, node: Mapping) -> None:
+    def _check_proxy(self, model: str, node: MappingNode) -> None:
         """Without a port of ours, the configuration must say where the server listens."""
         command, proxy = node.get("cmd"), node.get("proxy")
-        if not isinstance(command, Scalar) or command.value is None or not command.text.strip():
+        if not isinstance(command, ScalarNode) or command.value is None or not command.text.strip():
             return
-        if proxy is None or (isinstance(proxy, Scalar) and proxy.value is None):
+        if is_null(proxy):
             if not REFERENCE.search(command.text):  # else the port may be in what is missing
                 why = (
                     "cmd does not use ${PORT}, so proxy must say where the server listens, as in http://localhost:8080"
                 )
                 self._report(why, ("models", model, "proxy"), command.at)
-        elif isinstance(proxy, Scalar) and (address := _address(proxy.text)):
+        elif isinstance(proxy, ScalarNode) and (address := _address(proxy.text)):
             first = self._addresses.setdefault(address, model)
             if first != model:
                 why = f"this is also the address of model '{first}'; the two must never be loaded at the same time"
@@ -255,18 +217,18 @@ class _Expansion:
 
     def _node(self, node: Node, scope: Scope, path: _Path) -> Node:
         match node:
-            case Scalar(value=str(text)) if "${" in text:
+            case ScalarNode(value=str(text)) if "${" in text:
                 return self._scalar(node, text, scope, path)
-            case Scalar():
+            case ScalarNode():
                 return node
-            case nodes.Sequence():
+            case SequenceNode():
                 items = (self._node(item, scope, (*path, f"[{index}]")) for index, item in enumerate(node.items))
-                return nodes.Sequence(tuple(items), node.at)
-            case Mapping():
+                return SequenceNode(tuple(items), node.at)
+            case MappingNode():
                 return self._values(node, scope, path)
 
-    def _values(self, node: Mapping, scope: Scope, path: _Path) -> Mapping:
-        entries: dict[str, Entry] = {}
+    def _values(self, node: MappingNode, scope: Scope, path: _Path) -> MappingNode:
+        entries: dict[str, KeyValue] = {}
         keys_expand = _keys_expand(path)
         for entry in node.entries:
             key = self._key(entry.key, scope, path) if keys_expand else entry.key
@@ -275,18 +237,18 @@ class _Expansion:
             elif key is entry.key and _is_settled(entry.value):
                 entries[key.text] = entry  # most are
             else:
-                entries[key.text] = Entry(key, self._node(entry.value, scope, (*path, entry.key.text)))
-        return Mapping(tuple(entries.values()), node.at)
+                entries[key.text] = KeyValue(key, self._node(entry.value, scope, (*path, entry.key.text)))
+        return MappingNode(tuple(entries.values()), node.at)
 
-    def _scalar(self, node: Scalar, text: str, scope: Scope, path: _Path) -> Scalar:
+    def _scalar(self, node: ScalarNode, text: str, scope: Scope, path: _Path) -> ScalarNode:
         value = self._expanded(text, scope, path, node.at)
         if value == text:
             return node
-        return Scalar(value, text_of(value), node.at, quoted=isinstance(value, str))
+        return ScalarNode(value, text_of(value), node.at, quoted=isinstance(value, str))
 
-    def _key(self, key: Scalar, scope: Scope, path: _Path) -> Scalar:
+    def _key(self, key: ScalarNode, scope: Scope, path: _Path) -> ScalarNode:
         text = text_of(self._expanded(key.text, scope, path, key.at))
-        return Scalar(text, text, key.at, quoted=key.quoted)
+        return ScalarNode(text, text, key.at, quoted=key.quoted)
 
     def _expanded(self, text: str, scope: Scope, path: _Path, at: Position) -> Scalars:
         try:
@@ -299,14 +261,14 @@ class _Expansion:
 
     def _leftovers(self, node: Node, scope: Scope, path: _Path) -> None:
         match node:
-            case Scalar(value=str(text)):
+            case ScalarNode(value=str(text)):
                 self._left_in(text, scope, path, node.at)
-            case Scalar():
+            case ScalarNode():
                 pass
-            case nodes.Sequence():
+            case SequenceNode():
                 for index, item in enumerate(node.items):
                     self._leftovers(item, scope, (*path, f"[{index}]"))
-            case Mapping():
+            case MappingNode():
                 keys_expand = _keys_expand(path)
                 for entry in node.entries:
                     if keys_expand:
@@ -331,7 +293,7 @@ class _Expansion:
             case "PORT" | "MODEL_ID" if not in_model:
                 return f"${{{name}}} belongs to one model, so it has no value outside of models; write it out"
             case _:
-                if (owner := self._owners.get(name)) and all(name != macro.name for macro in scope.macros):
+                if (owner := self._owners.get(name)) and name not in scope.macros:
                     return (
                         f"the macro '{name}' is declared for model '{owner}' only; declare it under the global macros"
                     )
@@ -341,9 +303,44 @@ class _Expansion:
         self.problems.append(Problem(message=message, path=_dotted(path), at=at, level=level))
 
 
+def _declared(node: Node | None, path: str) -> tuple[Scope, list[Problem]]:
+    """The macros of a ``macros`` key, in order, with everything that is wrong with them."""
+    problems: list[Problem] = []
+    if node is None or is_null(node):
+        return Scope(), problems
+    if not isinstance(node, MappingNode):
+        message = "macros must be a mapping of names to values, as in 'name: value'"
+        return Scope(), [Problem(message=message, path=path, at=node.at)]
+    macros: dict[str, Scalars] = {}
+    broken: set[str] = set()
+    for entry in node.entries:
+        name = entry.key.text
+        wrong = list(_wrong(name, entry.value))
+        problems += [Problem(message=why, path=f"{path}.{name}", at=at or entry.key.at) for why, at in wrong]
+        if wrong:
+            broken.add(name)
+        elif isinstance(entry.value, ScalarNode) and entry.value.value is not None:
+            macros[name] = entry.value.value
+    return Scope(macros, frozenset(broken)), problems
+
+
+def _wrong(name: str, value: Node) -> Iterable[tuple[str, Position | None]]:
+    """Sentences, with the place if it is not the key's."""
+    if name in _RESERVED:
+        yield f"the macro name {name} is reserved; choose another", None
+    elif not _NAME.fullmatch(name):
+        yield f"the macro name '{name}' must consist of the letters a to z, digits, _ and -", None
+    elif len(name) > _LONGEST_NAME:
+        yield f"a macro name can have {_LONGEST_NAME} characters, this one has {len(name)}", None
+    if not isinstance(value, ScalarNode) or value.value is None:
+        yield "a macro is text, a number, true or false; for an empty text write ''", value.at
+    elif isinstance(value.value, str) and f"${{{name}}}" in value.value:
+        yield f"the macro '{name}' uses itself; remove ${{{name}}} from its value", value.at
+
+
 def _is_settled(node: Node) -> bool:
     """True if this is a single value without a macro in it."""
-    return isinstance(node, Scalar) and not (isinstance(node.value, str) and "${" in node.value)
+    return isinstance(node, ScalarNode) and not (isinstance(node.value, str) and "${" in node.value)
 
 
 def _dotted(path: _Path) -> str:
@@ -354,22 +351,27 @@ def _keys_expand(path: _Path) -> bool:
     return len(path) == 4 and path[0] in ("models", "peers") and path[2:] == ("filters", "setParamsByID")
 
 
-def _without_comments(entry: Entry) -> Entry:
+def _without_comments(entry: KeyValue) -> KeyValue:
     """Before expansion, so that a macro in a comment need not exist."""
     value = entry.value
-    if entry.key.text not in ("cmd", "cmdStop") or not isinstance(value, Scalar) or not isinstance(value.value, str):
+    if (
+        entry.key.text not in ("cmd", "cmdStop")
+        or not isinstance(value, ScalarNode)
+        or not isinstance(value.value, str)
+    ):
         return entry
     text = strip_comments(value.value)
-    return Entry(entry.key, Scalar(text, text, value.at, quoted=True)) if text != value.value else entry
+    return KeyValue(entry.key, ScalarNode(text, text, value.at, quoted=True)) if text != value.value else entry
 
 
-def _with_proxy(node: Mapping, proxy: str, at: Position) -> Mapping:
+def _with_proxy(node: MappingNode, proxy: str, at: Position) -> MappingNode:
     """With the default proxy, if there is none; its place is that of the cmd which chose the port."""
-    known = node.get("proxy")
-    if known is not None and not (isinstance(known, Scalar) and known.value is None):
+    if not is_null(node.get("proxy")):
         return node
     others = tuple(entry for entry in node.entries if entry.key.text != "proxy")
-    return Mapping((*others, Entry(Scalar("proxy", "proxy", at), Scalar(proxy, proxy, at, quoted=True))), node.at)
+    return MappingNode(
+        (*others, KeyValue(ScalarNode("proxy", "proxy", at), ScalarNode(proxy, proxy, at, quoted=True))), node.at
+    )
 
 
 def _address(url: str) -> tuple[str, int] | None:

@@ -1,7 +1,6 @@
 """The matrix: which models may be loaded together, and which ones must go for one that is not.
 
-The first part reads the expressions of sets (text to a tree), the second gives a tree its meaning. The rules are
-llama-swap's (0bdb3720); `core.config.matrix_solver` holds their theory.
+The rules are llama-swap's (0bdb3720); `core.config.matrix_solver` holds their theory.
 """
 
 from __future__ import annotations
@@ -11,139 +10,27 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
-from appliance.core.config.matrix_solver import Node, Question, bits_of
+from appliance.core.config.matrix_expression import (
+    AllOf,
+    AnyOf,
+    BadExpression,
+    Expression,
+    Name,
+    SetReference,
+    leaves,
+    parse_expression,
+)
+from appliance.core.config.matrix_solver import MatrixQuery, SetNode, bits_of
 from appliance.core.config.types import MatrixConfig
 from appliance.core.words import did_you_mean
 
-MAX_DEPTH = 100
-"""Largest number of nested brackets. Useful expressions have three; the program's own stack ends at some hundreds."""
-
+DEFAULT_COST = 1
 HINTS = 20
 """Errors that say which name was probably meant; the later ones do not."""
-
-
-class Name(Struct, frozen=True):
-    """A var or model id. ``at`` counts characters from 1."""
-
-    text: str
-    at: int
-
-
-class Reference(Struct, frozen=True):
-    """``+name``: another set, in place."""
-
-    text: str
-    at: int
-
-
-class AnyOf(Struct, frozen=True):
-    """``a | b``; always two or more parts."""
-
-    parts: tuple[Expression, ...]
-
-
-class AllOf(Struct, frozen=True):
-    """``a & b``; always two or more parts."""
-
-    parts: tuple[Expression, ...]
-
-
-Expression = Name | Reference | AnyOf | AllOf
-
-
-class BadExpression(ValueError):
-    """The text is not an expression of the grammar. The message says what it found, and what could stand there."""
-
-
-_TOKEN = re.compile(r"(?P<name>[\w.-]+)|(?P<set>\+[\w.-]+)|(?P<sign>[&|()])|(?P<bad>\S)")
-
-
-class _Token(Struct, frozen=True):
-    kind: str
-    """``name``, ``set``, ``end``, or the character itself."""
-    text: str
-    at: int
-
-    def __str__(self) -> str:
-        return "the end" if self.kind == "end" else f"'{self.text}' at position {self.at}"
-
-
-def parse(text: str) -> Expression:
-    """Return the tree of an expression; raises `BadExpression`."""
-    tokens = _tokens(text)
-    if tokens[0].kind == "end":
-        raise BadExpression("is empty; name at least one model")
-    parser = _Parser(tokens)
-    tree = parser.any_of(0)
-    if parser.token.kind == ")":
-        raise BadExpression(f"{parser.token} closes nothing; remove it, or open a bracket before")
-    if parser.token.kind != "end":
-        raise BadExpression(f"{parser.token} must be joined to what is before it with '&' or '|'")
-    return tree
-
-
-def _tokens(text: str) -> list[_Token]:
-    tokens: list[_Token] = []
-    for piece in _TOKEN.finditer(text):
-        kind, found, at = str(piece.lastgroup), piece[str(piece.lastgroup)], piece.start(str(piece.lastgroup)) + 1
-        if kind == "bad" and found == "+":
-            raise BadExpression(f"'+' at position {at} must be followed at once by the name of a set")
-        if kind == "bad":
-            raise BadExpression(
-                f"{found!r} at position {at} cannot be in a name: names have letters, digits and _ - . only, "
-                "so give a model with another id a short name under 'vars'"
-            )
-        tokens.append(_Token(found if kind == "sign" else kind, found, at))
-    return [*tokens, _Token("end", "", len(text) + 1)]
-
-
-class _Parser:
-    def __init__(self, tokens: Sequence[_Token]) -> None:
-        self._tokens = tokens
-        self._next = 0
-
-    @property
-    def token(self) -> _Token:
-        return self._tokens[self._next]
-
-    def any_of(self, depth: int) -> Expression:
-        parts = [self._all_of(depth)]
-        while self.token.kind == "|":
-            self._next += 1
-            parts.append(self._all_of(depth))
-        return parts[0] if len(parts) == 1 else AnyOf(tuple(parts))
-
-    def _all_of(self, depth: int) -> Expression:
-        parts = [self._atom(depth)]
-        while self.token.kind == "&":
-            self._next += 1
-            parts.append(self._atom(depth))
-        return parts[0] if len(parts) == 1 else AllOf(tuple(parts))
-
-    def _atom(self, depth: int) -> Expression:
-        token = self.token
-        if token.kind not in ("name", "set", "("):
-            raise BadExpression(f"a model, '+set' or '(' is missing before {token}")
-        self._next += 1
-        if token.kind == "name":
-            return Name(token.text, token.at)
-        if token.kind == "set":
-            return Reference(token.text[1:], token.at)
-        if depth == MAX_DEPTH:
-            raise BadExpression(f"{token} is the {MAX_DEPTH + 1}th bracket within brackets; put parts into sets")
-        inner = self.any_of(depth + 1)
-        if self.token.kind != ")":
-            raise BadExpression(f"{token} is not closed: ')' is missing before {self.token}")
-        self._next += 1
-        return inner
-
-
-DEFAULT_COST = 1
 MAX_HEIGHT = 100
 """Largest depth of operators, references followed; a decision walks down them, and the stack has an end."""
 MAX_CHAIN = 100
 """Longest chain of sets that refer to each other; for the same reason."""
-
 _VAR = re.compile(r"[a-zA-Z0-9.-]{1,32}")
 
 
@@ -202,10 +89,12 @@ class Matrix:
             return Eviction((), self.set_with(running), tuple(sorted(running)))
         cost = sum(map(self.cost_of, running))
         bit = self._bits.get(target, 0)
-        question = Question({self._bits[model]: self.cost_of(model) for model in running if model in self._bits}, bit)
+        question = MatrixQuery(
+            {self._bits[model]: self.cost_of(model) for model in running if model in self._bits}, bit
+        )
         best_kept, best_set, best = -1, None, 0
         for name, root in self._sets.items():
-            if bit & root.support and (best_set is None or question.most(root, bit) > best_kept):
+            if bit & root.support and (best_set is None or question.upper_bound(root, bit) > best_kept):
                 kept, alternative = question.best(root, bit)
                 if kept > best_kept:
                     best_kept, best_set, best = kept, name, alternative
@@ -219,7 +108,7 @@ class Matrix:
         if not models or any(model not in self._bits for model in models):
             return None
         bits = {self._bits[model]: 1 for model in models}
-        question = Question(bits, 0)
+        question = MatrixQuery(bits, 0)
         return next((name for name, root in self._sets.items() if question.best(root, 0)[0] == len(bits)), None)
 
     def _named(self, alternative: int) -> tuple[str, ...]:
@@ -232,7 +121,7 @@ class _Program:
     def __init__(self, config: MatrixConfig, models: Collection[str]) -> None:
         self.errors: list[MatrixError] = []
         self.bits: dict[str, int] = {}
-        self.sets: dict[str, Node] = {}
+        self.sets: dict[str, SetNode] = {}
         self.costs: dict[str, int] = {}
         self._models = models
         self._vars = config.vars
@@ -277,15 +166,15 @@ class _Program:
 
     def _parsed(self, name: str, text: str) -> Expression | None:
         try:
-            return parse(text)
+            return parse_expression(text)
         except BadExpression as error:
             self._error(f"sets.{name}", f"{error}" + (f", in '{text}'" if text.strip() else ""))
             return None
 
     def _check_names(self, trees: Mapping[str, Expression], sets: Sequence[str]) -> None:
-        for path, leaf in ((f"sets.{name}", leaf) for name, tree in trees.items() for leaf in _leaves(tree)):
+        for path, leaf in ((f"sets.{name}", leaf) for name, tree in trees.items() for leaf in leaves(tree)):
             where = f"'{leaf.text}' at position {leaf.at}"
-            if isinstance(leaf, Reference):
+            if isinstance(leaf, SetReference):
                 if leaf.text not in sets:
                     self._error(path, f"'+{leaf.text}' at position {leaf.at} is not a set{self._hint(leaf.text, sets)}")
             elif leaf.text not in self._vars and leaf.text not in self._models:
@@ -307,8 +196,8 @@ class _Program:
                 self._error(f"sets.{name}", f"is reached by more than {MAX_CHAIN} references in a row; simplify them")
             elif name not in order and not self.errors:
                 way[name] = None
-                for leaf in _leaves(trees[name]):
-                    if isinstance(leaf, Reference):
+                for leaf in leaves(trees[name]):
+                    if isinstance(leaf, SetReference):
                         visit(leaf.text)
                 del way[name]
                 order[name] = None
@@ -317,23 +206,14 @@ class _Program:
             visit(name)
         return [] if self.errors else list(order)
 
-    def _node(self, tree: Expression) -> Node:
+    def _node(self, tree: Expression) -> SetNode:
         match tree:
             case Name(text):
                 model = self._vars.get(text, text)
-                return Node.leaf(self.bits.setdefault(model, 1 << len(self.bits)))
-            case Reference(text):
+                return SetNode.leaf(self.bits.setdefault(model, 1 << len(self.bits)))
+            case SetReference(text):
                 return self.sets[text]
             case AnyOf(parts):
-                return Node.any_of([self._node(part) for part in parts])
+                return SetNode.any_of([self._node(part) for part in parts])
             case AllOf(parts):
-                return Node.all_of([self._node(part) for part in parts])
-
-
-def _leaves(tree: Expression) -> list[Name | Reference]:
-    """Left to right."""
-    match tree:
-        case Name() | Reference():
-            return [tree]
-        case AnyOf(parts) | AllOf(parts):
-            return [leaf for part in parts for leaf in _leaves(part)]
+                return SetNode.all_of([self._node(part) for part in parts])

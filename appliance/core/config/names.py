@@ -1,7 +1,7 @@
 """Every name a client may use, who it belongs to, and the rules that keep names apart.
 
 Names are models and their aliases, selectors, and models of peers: ``peer/model`` always, and ``model`` alone,
-which may be several peers'. ``normal_*`` check one section each and give it back as it is used.
+which may be several peers'. Each section has its own check; two of them also return the section as it is used.
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ from collections.abc import Collection, Mapping
 
 from msgspec import structs
 
-from appliance.core.config.nodes import Report
+from appliance.core.config.nodes import ProblemReport
 from appliance.core.config.scalars import why_no_base_url
-from appliance.core.config.types import Config, ModelConfig, Peer, Profile, Selector
+from appliance.core.config.types import Config, ModelConfig, Profile, Selector
 from appliance.core.words import did_you_mean
 
 
-class Names:
+class NameTable:
     """Looks names up in a configuration whose models have their aliases already."""
 
     def __init__(self, config: Config) -> None:
         self.models = config.models
         self.aliases = {alias: id for id, model in sorted(config.models.items()) for alias in model.aliases}
         self.selectors = config.selectors
-        full = {(peer, model): f"{peer}/{model}" for peer, told in config.peers.items() for model in told.models}
+        full = {(peer, model): f"{peer}/{model}" for peer, known in config.peers.items() for model in known.models}
         owners = Counter(model for _, model in full)
         self.peer_models = set(full.values())
         self.bare = {model: name if owners[model] == 1 else model for (_, model), name in full.items()}
-        self.open_peers = tuple(f"{peer}/" for peer, told in config.peers.items() if not told.models)
+        self.open_peers = tuple(f"{peer}/" for peer, known in config.peers.items() if not known.models)
 
     def local(self, name: str) -> str | None:
         """The id of a model of this machine, by id or alias; ids win."""
@@ -50,7 +50,7 @@ class Names:
         return did_you_mean(name, [*self.models, *self.aliases, *self.selectors, *self.peer_models, *self.bare])
 
 
-def normal_aliases(models: Mapping[str, ModelConfig], report: Report) -> dict[str, ModelConfig]:
+def normal_aliases(models: Mapping[str, ModelConfig], report: ProblemReport) -> dict[str, ModelConfig]:
     """Each model with the aliases that its ``setParamsByID`` makes. An alias belongs to one model."""
     owners: dict[str, str] = {}
     aliases: dict[str, list[str]] = {}
@@ -73,7 +73,7 @@ def normal_aliases(models: Mapping[str, ModelConfig], report: Report) -> dict[st
 
 
 def _explicit_aliases(
-    id: str, model: ModelConfig, models: Collection[str], owners: dict[str, str], report: Report
+    id: str, model: ModelConfig, models: Collection[str], owners: dict[str, str], report: ProblemReport
 ) -> list[str]:
     kept: list[str] = []
     for n, alias in enumerate(model.aliases):
@@ -91,8 +91,8 @@ def _explicit_aliases(
     return kept
 
 
-def normal_peers(config: Config, names: Names, report: Report) -> dict[str, Peer]:
-    """Base URLs, and full names that nothing else has. A peer without models is asked for them later."""
+def check_peers(config: Config, names: NameTable, report: ProblemReport) -> None:
+    """Check base URLs, and that nothing else has a peer's full names. A peer without models is asked for them later."""
     owners: dict[str, str] = {}
     for id, peer in config.peers.items():
         path = f"peers.{id}"
@@ -110,21 +110,22 @@ def normal_peers(config: Config, names: Names, report: Report) -> dict[str, Peer
             owners.setdefault(full, id)
             if taken := _owner(full, config, names):
                 report.error(here, f"the name '{full}' belongs to this peer, and is also {taken}; rename one of them")
-    return config.peers
 
 
-def _owner(name: str, config: Config, names: Names) -> str | None:
+def _owner(name: str, config: Config, names: NameTable) -> str | None:
     if name in names.models:
         return "the id of a model"
     if name in names.aliases:
         return f"an alias of '{names.aliases[name]}'"
     if name in config.selectors:
         return "a selector"
-    return next((f"a pin of the profile '{id}'" for id, told in config.profiles.items() if name in told.pins), None)
+    return next(
+        (f"a pin of the profile '{id}'" for id, profile in config.profiles.items() if name in profile.pins), None
+    )
 
 
-def normal_selectors(config: Config, names: Names, report: Report) -> dict[str, Selector]:
-    """Names of their own, and targets that exist, each once. Whether they may run together is asked later."""
+def check_selectors(config: Config, names: NameTable, report: ProblemReport) -> None:
+    """Check that selectors have names of their own, and targets that exist, each once."""
     for id, selector in config.selectors.items():
         path = f"selectors.{id}"
         if not id.strip():
@@ -145,10 +146,9 @@ def normal_selectors(config: Config, names: Names, report: Report) -> dict[str, 
                 same = f"'{target}'" if seen[real] == target else f"'{seen[real]}' and '{target}'"
                 report.error(f"{path}.targets[{n}]", f"{same}: the same model twice; leave one out")
             seen.setdefault(real, target)
-    return config.selectors
 
 
-def _check_target(path: str, target: str, selector: Selector, names: Names, report: Report) -> None:
+def _check_target(path: str, target: str, selector: Selector, names: NameTable, report: ProblemReport) -> None:
     if target in names.selectors:
         report.error(path, f"'{target}' is a selector; name the models that it stands for")
     elif names.real(target) is None:
@@ -159,7 +159,7 @@ def _check_target(path: str, target: str, selector: Selector, names: Names, repo
         )
 
 
-def normal_profiles(config: Config, names: Names, report: Report) -> dict[str, Profile]:
+def normal_profiles(config: Config, names: NameTable, report: ProblemReport) -> dict[str, Profile]:
     """Pins to names that exist; an empty pin is null."""
     profiles: dict[str, Profile] = {}
     for id, profile in config.profiles.items():

@@ -1,8 +1,9 @@
-"""Values of reading a configuration: events of YAML, values with their places, problems, keys, inputs, result."""
+"""Values of reading a configuration: files, values with their places, problems, the result."""
 
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections import abc
 from typing import Literal
 
@@ -12,50 +13,13 @@ from appliance.core.config.types import Config
 from appliance.errors import InvalidConfig
 
 BREAK = re.compile("\r\n|\n|\r")
-"""The ends of a line when lines are counted. (The scanner knows U+0085, U+2028, U+2029 as well; editors do not.)"""
-
-Kind = Literal["document", "scalar", "alias", "mapping", "sequence", "end", "other"]
-
-
-class Event(Struct, frozen=True):
-    """One step of the parser. Line and column count from 1; the other fields have meaning for nodes only."""
-
-    kind: Kind
-    line: int
-    column: int
-    anchor: str | None = None
-    tag: str | None = None
-    text: str = ""
-    plain: bool = True
-    """Neither in quotes nor a block."""
+"""The ends of lines as editors count them. YAML has three more: U+0085, U+2028, U+2029."""
+_MOST_SHOWN = 1000
+"""Characters of a path, and of a message."""
+NO_PORTS: dict[str, int] = {}
 
 
-class Token(Struct, frozen=True):
-    """A scalar, or a bracket, between two offsets of the text. ``style`` is a quote, ``|``, ``>`` or empty (plain)."""
-
-    kind: Literal["scalar", "open", "close"]
-    start: int
-    end: int
-    text: str = ""
-    style: str = ""
-
-
-MAX_DEPTH = 100
-"""Levels of lists and mappings within each other."""
-TOO_DEEP = f"values are nested more than {MAX_DEPTH} levels deep"
-
-
-class NotYaml(Exception):
-    """The text breaks a rule of YAML. Line and column count from 1."""
-
-    def __init__(self, message: str, line: int, column: int) -> None:
-        super().__init__(message)
-        self.message = message
-        self.line = line
-        self.column = column
-
-
-class Position(Struct, frozen=True, order=True):
+class Position(Struct, frozen=True, order=True, gc=False):
     """A place in a file; line and column count from 1."""
 
     file: str
@@ -66,10 +30,22 @@ class Position(Struct, frozen=True, order=True):
         return f"{self.file}:{self.line}:{self.column}"
 
 
+class LineIndex:
+    """A file's offsets as places in it."""
+
+    def __init__(self, file: str, text: str) -> None:
+        self._file = file
+        self._starts = [0, *(found.end() for found in BREAK.finditer(text))]
+
+    def at(self, offset: int) -> Position:
+        line = bisect_right(self._starts, offset)
+        return Position(self._file, line, offset - self._starts[line - 1] + 1)
+
+
 Plain = str | int | float | bool | None
 
 
-class Scalar(Struct, frozen=True):
+class ScalarNode(Struct, frozen=True, gc=False):
     """One value with the type that the YAML dialect gave it. ``text`` is as written, quotes and escapes resolved."""
 
     value: Plain
@@ -79,33 +55,34 @@ class Scalar(Struct, frozen=True):
     """Quoted or a block: a string whatever it looks like, and never taken for a number."""
 
 
-class Sequence(Struct, frozen=True):
+class SequenceNode(Struct, frozen=True):
     items: tuple[Node, ...]
     at: Position
 
 
-class Entry(Struct, frozen=True):
+class KeyValue(Struct, frozen=True):
     """One key of a mapping with its value."""
 
-    key: Scalar
+    key: ScalarNode
     value: Node
 
 
-class Mapping(Struct, frozen=True):
+class MappingNode(Struct, frozen=True):
     """Keys in the order of the file; no key occurs twice."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[KeyValue, ...]
     at: Position
 
     def get(self, key: str) -> Node | None:
         return next((entry.value for entry in self.entries if entry.key.text == key), None)
 
 
-Node = Scalar | Sequence | Mapping
+Node = ScalarNode | SequenceNode | MappingNode
 
 
-_MOST_SHOWN = 1000
-"""Characters of a path, and of a message."""
+def is_null(node: Node | None) -> bool:
+    """True for a key without a value, and for a key that is not there."""
+    return node is None or (isinstance(node, ScalarNode) and node.value is None)
 
 
 class Problem(Struct, frozen=True, kw_only=True):
@@ -123,11 +100,7 @@ class Problem(Struct, frozen=True, kw_only=True):
         return f"{place}{self.level}: {_shown(self.path) + ': ' if self.path else ''}{_shown(self.message)}"
 
 
-def _shown(text: str) -> str:
-    return text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN // 2]}...{text[-_MOST_SHOWN // 2 :]}"
-
-
-class Places(Struct, frozen=True):
+class PathPlaces(Struct, frozen=True):
     """Dotted path (``models.llama.aliases[0]``) to the place of its value. A key without a value has no place."""
 
     known: abc.Mapping[str, Position]
@@ -143,10 +116,10 @@ class Places(Struct, frozen=True):
         return self.known.get(path)
 
 
-class Report:
+class ProblemReport:
     """Collects problems; ``places`` says where they are."""
 
-    def __init__(self, places: Places) -> None:
+    def __init__(self, places: PathPlaces) -> None:
         self.places = places
         self.problems: list[Problem] = []
 
@@ -157,10 +130,7 @@ class Report:
         self.problems.append(Problem(message=message, path=path, at=self.places.at(path), level="warning"))
 
 
-NO_PORTS: dict[str, int] = {}
-
-
-class Source(Struct, frozen=True):
+class SourceFile(Struct, frozen=True):
     """One file; ``file`` is its name in messages."""
 
     file: str
@@ -188,3 +158,7 @@ class Loaded(Struct, frozen=True):
         if self.config is None:
             raise InvalidConfig(self.errors)
         return self.config
+
+
+def _shown(text: str) -> str:
+    return text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN // 2]}...{text[-_MOST_SHOWN // 2 :]}"

@@ -20,6 +20,8 @@ from urllib.parse import urlsplit
 
 from appliance.core.config.nodes import Plain
 
+MAX_PATTERN = 1000
+"""Characters of one expression."""
 _WORDS: dict[str, Plain] = {
     "": None,
     "~": None,
@@ -30,7 +32,6 @@ _WORDS: dict[str, Plain] = {
     **dict.fromkeys(("-.inf", "-.Inf", "-.INF"), -inf),
     **dict.fromkeys((".nan", ".NaN", ".NAN"), nan),
 }
-
 _INT = re.compile(
     r"(?P<sign>[-+]?)(?:0[xX](?P<x>[0-9a-fA-F]+)|0[bB](?P<b>[01]+)|0[oO]?(?P<o>[0-7]+)|(?P<d>0|[1-9][0-9]*))"
 )
@@ -40,13 +41,20 @@ _LONGEST_INT = 21
 """Characters of 64 bits in decimal digits, with the sign. Python refuses to read thousands of them."""
 _INT64 = range(-(2**63), 2**63)
 _UINT64 = range(2**64)
-
 _CORE = "tag:yaml.org,2002:"
 _KINDS = {"int": int, "float": float, "bool": bool, "null": type(None)}
+_PART = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h)")
+_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?b?)", re.IGNORECASE)
+_POWER = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
 class WrongTag(ValueError):
     """A tag whose value is not of its type. The text says so."""
+
+
+class BadRegex(ValueError):
+    """The engine does not know an expression; the text says why."""
 
 
 def typed(text: str) -> Plain:
@@ -117,13 +125,6 @@ def _float_text(value: float) -> str:
     return f"{'-' if sign else ''}{text[0]}{fraction}e{'-' if exponent < 0 else '+'}{abs(exponent):02d}"
 
 
-_PART = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h)")
-_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
-
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?b?)", re.IGNORECASE)
-_POWER = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
-
-
 def parse_duration(text: str) -> float | None:
     """Seconds of a Go duration (``5s``, ``1m30s``, ``0``); None when it is none, as a number without a unit."""
     sign, rest = (-1.0, text[1:]) if text.startswith("-") else (1.0, text.removeprefix("+"))
@@ -168,26 +169,18 @@ def why_no_base_url(text: str) -> str | None:
     return None
 
 
-MAX_PATTERN = 1000
-"""Characters of one expression."""
-
-
-class BadPattern(ValueError):
-    """The engine does not know an expression; the text says why."""
-
-
-class _Pattern(Protocol):
-    def search(self, text: str, /) -> object | None: ...
-
-
 def is_found(pattern: str, text: str) -> bool:
-    """Return whether ``pattern`` matches somewhere in ``text``. Raises BadPattern."""
+    """Return whether ``pattern`` matches somewhere in ``text``. Raises BadRegex."""
     return _compiled(pattern).search(text) is not None
 
 
 def check_pattern(pattern: str) -> None:
-    """Raises BadPattern."""
+    """Raises BadRegex."""
     _compiled(pattern)
+
+
+class _Pattern(Protocol):
+    def search(self, text: str, /) -> object | None: ...
 
 
 @lru_cache(maxsize=64)
@@ -195,11 +188,11 @@ def _compiled(pattern: str) -> _Pattern:
     import re2  # not at the top: only configurations with expressions of their own, and /upstream/, need it
 
     if len(pattern) > MAX_PATTERN:
-        raise BadPattern(f"it is longer than {MAX_PATTERN} characters")
+        raise BadRegex(f"it is longer than {MAX_PATTERN} characters")
     engine: Any = re2  # its types are not written down
     options = engine.Options()
     options.log_errors = False
     try:
         return engine.compile(pattern, options)
     except engine.error as error:
-        raise BadPattern(error.args[0].decode(errors="replace")) from None
+        raise BadRegex(error.args[0].decode(errors="replace")) from None

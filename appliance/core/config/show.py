@@ -5,14 +5,12 @@ The schema is for editors; it is made from the types, so it cannot say anything 
 
 from __future__ import annotations
 
-import io
 import re
-from typing import cast
+from typing import Any, cast
 
 import msgspec
 import msgspec.inspect as mi
-from ruamel.yaml import YAML
-from ruamel.yaml.scalarstring import DoubleQuotedScalarString, LiteralScalarString
+import yaml
 
 from appliance.core.config.decode import OLD_NAMES
 from appliance.core.config.types import Config
@@ -20,6 +18,11 @@ from appliance.core.config.types import Config
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 MACRO = r"\$\{[a-zA-Z0-9_.-]+\}"
 """A number or a switch may be written as a macro."""
+ABSORBED = ("groups", "matrix", "macros", "server_pool")
+"""Keys that a normalised configuration has under other names, or has used up."""
+_BARE = re.compile(r"[A-Za-z/][\w./-]*( [\w./-]+)*", re.ASCII)
+"""Text that needs no quotes in any dialect of YAML, but for the words below."""
+_WORDS = frozenset(["y", "yes", "n", "no", "true", "false", "on", "off", "null", "inf", "nan"])
 
 Schema = dict[str, object]
 
@@ -39,7 +42,8 @@ def _of(kind: mi.Type, parts: dict[str, Schema]) -> Schema:
     """The schema of one type; structs go to ``parts`` and are referred to."""
     match kind:
         case mi.Metadata(type=inner):
-            return {**_of(inner, parts), **_notes(kind)}
+            notes = cast("Schema | None", kind.extra_json_schema)  # pyright: ignore[reportUnknownMemberType]  a bare dict
+            return {**_of(inner, parts), **(notes or {})}
         case mi.StructType(cls=cls):
             if cls.__name__ not in parts:
                 parts[cls.__name__] = {}  # taken, so that a type within itself would end here
@@ -67,7 +71,7 @@ def _of(kind: mi.Type, parts: dict[str, Schema]) -> Schema:
         case mi.CustomType():
             return {}
         case _:
-            raise TypeError(f"the schema has a type that cannot be told: {kind}")
+            raise TypeError(f"the schema has a type that JSON schema has no words for: {kind}")
 
 
 def _object(info: mi.StructType, parts: dict[str, Schema]) -> Schema:
@@ -80,86 +84,54 @@ def _object(info: mi.StructType, parts: dict[str, Schema]) -> Schema:
     return {"type": "object", "properties": properties, "additionalProperties": False}
 
 
-def _notes(kind: mi.Metadata) -> Schema:
-    # msgspec declares it as a bare dict
-    return cast("Schema | None", kind.extra_json_schema) or {}  # pyright: ignore[reportUnknownMemberType]
-
-
-def _or_null(told: Schema) -> Schema:
+def _or_null(of_value: Schema) -> Schema:
     """A key without a value has its default."""
-    rule = {word: value for word, value in told.items() if word != "description"}
+    rule = {word: value for word, value in of_value.items() if word != "description"}
     if not rule:
-        return told
-    notes = {word: value for word, value in told.items() if word == "description"}
+        return of_value
+    notes = {word: value for word, value in of_value.items() if word == "description"}
     return {**notes, "anyOf": [rule, {"type": "null"}]}
 
 
 def _default(field: mi.Field) -> Schema:
-    if field.default_factory is not msgspec.NODEFAULT:
-        return {"default": msgspec.to_builtins(field.default_factory())}
-    return {} if field.default is msgspec.NODEFAULT else {"default": field.default}
+    value = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
+    return {} if value is msgspec.NODEFAULT else {"default": msgspec.to_builtins(value)}
 
 
-_BARE = re.compile(r"[A-Za-z/][\w./-]*( [\w./-]+)*", re.ASCII)
-"""Text that needs no quotes in any dialect of YAML, but for the words below."""
-_WORDS = frozenset(["y", "yes", "n", "no", "true", "false", "on", "off", "null", "inf", "nan"])
+class _Dumper(yaml.SafeDumper):
+    def ignore_aliases(self, data: object) -> bool:
+        return True
+
+    def text(self, value: str) -> yaml.ScalarNode:
+        style = None if _BARE.fullmatch(value) and value.lower() not in _WORDS else '"'
+        if "\n" in value and value[0] not in "\n\t ":
+            style = "|"
+        return self.represent_scalar("tag:yaml.org,2002:str", value, style)  # pyright: ignore[reportUnknownMemberType]
+
+
+_Dumper.add_representer(str, _Dumper.text)
 
 
 def yaml_text(tree: object) -> str:
     """One YAML document. Commands of several lines stay blocks; text that looks like a number is quoted."""
-    yaml = YAML(typ="rt")
-    yaml.width = 1 << 20  # lines are not folded: a command is read more easily as it was written
-    yaml.allow_unicode = True
-    out = io.StringIO()
-    yaml.dump(_quoted(tree), out)  # pyright: ignore[reportUnknownMemberType]  ruamel has no types there
-    return out.getvalue()
-
-
-def _quoted(value: object) -> object:
-    if isinstance(value, str):
-        return LiteralScalarString(value) if "\n" in value and value[0] not in "\n\t " else _key(value)
-    if isinstance(value, dict):
-        return {_key(str(key)): _quoted(item) for key, item in cast(dict[object, object], value).items()}
-    if isinstance(value, list | tuple):
-        return [_quoted(item) for item in cast(list[object], value)]
-    return value
-
-
-def _key(text: str) -> str:
-    if _BARE.fullmatch(text) and text.lower() not in _WORDS:
-        return text
-    return DoubleQuotedScalarString(text)
-
-
-ABSORBED = ("groups", "matrix", "macros", "server_pool")
-"""Keys that a normalised configuration has under other names, or has used up."""
+    # Lines are not folded: a command is read more easily as it was written.
+    return yaml.dump(tree, Dumper=_Dumper, width=1 << 20, allow_unicode=True, sort_keys=False)
 
 
 def shown(config: Config) -> dict[str, object]:
-    """A normalised configuration under llama-swap's key names, every value told; reading it again gives the same one.
+    """A normalised configuration under llama-swap's key names, with all values; reading it again gives the same one.
 
     Every key is there, but for those that have no value and those that `normalise` moved elsewhere.
     """
-    tree: dict[str, object] = msgspec.to_builtins(config)
+    tree: dict[str, Any] = msgspec.to_builtins(config)
     for key in ABSORBED:
         del tree[key]
     for key in ("store", "modelsMax", "plugins"):
         if tree[key] is None:
             del tree[key]
-    tree["models"] = {id: _model(msgspec.to_builtins(model)) for id, model in config.models.items()}
-    tree["routing"] = _routing(config)
+    for model in tree["models"].values():
+        del model["macros"]
+    settings = tree["routing"]["router"]["settings"]
+    if settings["matrix"] is None:
+        del settings["matrix"]
     return tree
-
-
-def _model(tree: dict[str, object]) -> dict[str, object]:
-    del tree["macros"]
-    return tree
-
-
-def _routing(config: Config) -> dict[str, object]:
-    router = config.routing.router
-    settings: dict[str, object] = {"groups": msgspec.to_builtins(router.settings.groups)}
-    if router.settings.matrix is not None:
-        settings["matrix"] = msgspec.to_builtins(router.settings.matrix)
-    scheduler = msgspec.to_builtins(config.routing.scheduler)
-    return {"router": {"use": router.use, "settings": settings}, "scheduler": scheduler}

@@ -23,23 +23,22 @@ from msgspec import UNSET, structs
 
 from appliance.core.config.additions import ServerPool
 from appliance.core.config.matrix import Matrix, check_matrix
-from appliance.core.config.names import Names, normal_aliases, normal_peers, normal_profiles, normal_selectors
-from appliance.core.config.nodes import Places, Problem, Report
+from appliance.core.config.names import NameTable, check_peers, check_selectors, normal_aliases, normal_profiles
+from appliance.core.config.nodes import PathPlaces, Problem, ProblemReport
 from appliance.core.config.scalars import (
     MAX_PATTERN,
-    BadPattern,
+    BadRegex,
     check_pattern,
     parse_duration,
     parse_size,
     why_no_base_url,
 )
 from appliance.core.config.types import (
-    GROUP_OF_THE_REST,
-    AutoDownload,
+    DEFAULT_GROUP,
     Compat,
     Config,
     Group,
-    Hooks,
+    HooksConfig,
     MatrixConfig,
     ModelConfig,
     OnStartup,
@@ -54,177 +53,17 @@ from appliance.core.tools.specs import chosen_tools
 from appliance.core.words import did_you_mean, split_command
 from appliance.errors import UsageError
 
-SETTINGS = "routing.router.settings"
-DEVICE_FLAGS = ("--device", "-dev")
-PRIORITY = "routing.scheduler.settings.fifo.priority"
-
-
-def normal_routing(config: Config, names: Names, report: Report) -> Routing:
-    """``routing`` with one policy that is checked against the models; the policy that is not in use stays as it is."""
-    router, at = _one_place(config, report)
-    settings = router.settings
-    if router.use == "matrix":
-        if settings.matrix is None:
-            report.error("routing.router.use", f"is matrix, and there is no {SETTINGS}.matrix; add it, or use group")
-        else:
-            _check_matrix(settings.matrix, names, report, at)
-    else:
-        settings = structs.replace(settings, groups=_normal_groups(settings.groups, names, report, at))
-    fifo = structs.replace(config.routing.scheduler.settings.fifo, priority=_normal_priority(config, names, report))
-    queue = structs.replace(config.routing.scheduler.settings, fifo=fifo)
-    return Routing(
-        router=structs.replace(router, settings=settings),
-        scheduler=structs.replace(config.routing.scheduler, settings=queue),
-    )
-
-
-def why_not_together(config: Config, ids: list[str]) -> str | None:
-    """Why these models (ids) can not all be loaded at once, None when they can. ``config`` is normalised."""
-    if len(ids) < 2:
-        return None
-    router = config.routing.router
-    if router.use == "matrix":
-        if router.settings.matrix is None:
-            return None
-        choice = Matrix(router.settings.matrix, config.models).solve(ids[0], ids[1:])
-        return "no set of the matrix holds all of them; add one" if choice.evict else None
-    groups = router.settings.groups
-    group_of = {member: name for name, group in groups.items() for member in group.members}
-    homes = {group_of.get(id, GROUP_OF_THE_REST) for id in ids}
-    if len(homes) > 1:
-        return f"they are in different groups ({', '.join(sorted(homes))}); put them into one group with 'swap: false'"
-    home = homes.pop()
-    if groups[home].swap:
-        what = "they are in no group" if home == GROUP_OF_THE_REST else f"their group '{home}' swaps"
-        return f"{what}; put them into one group with 'swap: false'"
-    return None
-
-
-def _one_place(config: Config, report: Report) -> tuple[RouterConfig, str]:
-    """The router settings wherever the file has them, and the path under which it has them ('' for the old place)."""
-    router = config.routing.router
-    old = [key for key, told in (("groups", config.groups), ("matrix", config.matrix is not None)) if told]
-    new = [
-        f"routing.router.{key}"
-        for key, told in (
-            ("use", report.places.given("routing.router.use")),
-            ("settings.groups", router.settings.groups),
-            ("settings.matrix", router.settings.matrix is not None),
-        )
-        if told
-    ]
-    if not old:
-        return router, f"{SETTINGS}."
-    if len(old) == 2:
-        report.error("matrix", "a configuration has groups or a matrix, not both; remove one of them")
-    if new:
-        report.error(old[0], f"there is also {new[0]}; move '{old[0]}' into {SETTINGS} and remove the old key")
-        return router, f"{SETTINGS}."
-    settings = structs.replace(router.settings, groups=config.groups or {}, matrix=config.matrix)
-    return RouterConfig(use="matrix" if config.matrix is not None else "group", settings=settings), ""
-
-
-def _check_matrix(matrix: MatrixConfig, names: Names, report: Report, at: str) -> None:
-    for error in check_matrix(matrix, names.models):
-        path = error.path.removeprefix("matrix").removeprefix(".")
-        report.error(f"{at}matrix" + (f".{path}" if path else ""), error.message)
-
-
-def _normal_groups(groups: Mapping[str, Group], names: Names, report: Report, at: str) -> dict[str, Group]:
-    """Groups whose members exist and are in one group only, and the group of the rest."""
-    home: dict[str, str] = {}
-    for name, group in groups.items():
-        if name == GROUP_OF_THE_REST:
-            continue
-        for n, member in enumerate(group.members):
-            path = f"{at}groups.{name}.members[{n}]"
-            if (other := home.get(member)) is not None:
-                where = "twice in this group" if other == name else f"also in the group '{other}'"
-                report.error(path, f"'{member}' is {where}; a model is in one group, once")
-            home.setdefault(member, name)
-            if member not in names.models:
-                report.error(path, _no_member(member, names))
-    rest = Group(members=sorted(id for id in names.models if id not in home))
-    told = groups.get(GROUP_OF_THE_REST)
-    if told is not None and (sorted(told.members), told.swap, told.exclusive, told.persistent) != (
-        rest.members,
-        rest.swap,
-        rest.exclusive,
-        rest.persistent,
-    ):
-        path = f"{at}groups.{GROUP_OF_THE_REST}"
-        report.warn(path, "is made by the program for models in no other group; what the file says there is ignored")
-    return {**{name: group for name, group in groups.items() if name != GROUP_OF_THE_REST}, GROUP_OF_THE_REST: rest}
-
-
-def _no_member(member: str, names: Names) -> str:
-    if (id := names.aliases.get(member)) is not None:
-        return f"'{member}' is an alias; groups take ids: write '{id}'"
-    return f"there is no model '{member}'{did_you_mean(member, names.models)}"
-
-
-def _normal_priority(config: Config, names: Names, report: Report) -> dict[str, int]:
-    """By id. What is said under an id wins over what is said under an alias."""
-    told = config.routing.scheduler.settings.fifo.priority
-    by_id = {name: priority for name, priority in told.items() if name in names.models}
-    for name, priority in told.items():
-        if name in names.models:
-            continue
-        if (id := names.local(name)) is None:
-            report.error(f"{PRIORITY}.{name}", f"there is no model '{name}'{did_you_mean(name, names.models)}")
-        elif id in by_id:
-            report.warn(f"{PRIORITY}.{name}", f"'{name}' is an alias of '{id}', which has a priority already; ignored")
-        else:
-            report.warn(f"{PRIORITY}.{name}", f"'{name}' is an alias; taken as the priority of '{id}'")
-            by_id[id] = priority
-    return by_id
-
-
-def normal_engine(path: str, model: ModelConfig, report: Report) -> ModelConfig:
-    """The model with these keys as the program uses them. ``argv`` is known; its workers are then also in ``rpc``."""
-    engine, cards = model.engine.strip(), model.cards
-    if not engine and not cards and not model.rpc:
-        return model
-    if model.argv and not stands_for_engine(model.argv):
-        key = "engine" if engine else "gpu" if cards else "rpc"
-        report.error(
-            f"{path}.{key}",
-            f"is for a cmd that begins with {NAMES[0]}, which the program's own engine takes the place of; this one "
-            f"begins with '{model.argv[0]}'. Write {NAMES[0]} there, or remove {key}",
-        )
-    if cards and (flag := next((word for word in model.argv if word in DEVICE_FLAGS), None)):
-        report.error(f"{path}.gpu", f"is there, and cmd has {flag}; name the graphics cards in one place")
-    return structs.replace(model, engine=engine or AUTO, gpu=list(cards), rpc=_workers(path, model, report))
-
-
-def _workers(path: str, model: ModelConfig, report: Report) -> list[str]:
-    workers: dict[str, None] = {}
-    for n, text in enumerate(model.rpc):
-        try:
-            workers[endpoint_of(text)] = None
-        except UsageError as error:
-            report.error(f"{path}.rpc[{n}]", str(error))
-    if len(workers) > MAX_WORKERS:
-        report.error(f"{path}.rpc", f"names {len(workers)} workers; llama.cpp takes {MAX_WORKERS} at most")
-    try:
-        named = list(workers_named(model.argv[1:]))
-    except UsageError as error:
-        report.error(f"{path}.cmd", str(error))
-        return list(workers)
-    if named and model.rpc and named != list(workers):
-        report.error(f"{path}.rpc", f"differs from the workers in cmd ({', '.join(named)}); name them in one place")
-    return list(workers) or named
-
-
 LEAST_HEALTH_CHECK = 15
 LEAST_PERFORMANCE_PAUSE = 5
 UNLOAD_TIMEOUT = 10
 METRICS = 1000
+LAST_PORT = 65535
 COMFYUI = "comfyui_auto"
 """The model behind /comfyui/: its page asks for much at once and keeps a websocket open."""
 COMFYUI_LIMIT = 50
-LAST_PORT = 65535
-
+DEVICE_FLAGS = ("--device", "-dev")
+SETTINGS = "routing.router.settings"
+PRIORITY = "routing.scheduler.settings.fifo.priority"
 LOG_LEVELS = ("debug", "info", "warn", "error")
 TIME_FORMATS = (
     *("ansic", "unixdate", "rubydate", "rfc822", "rfc822z", "rfc850", "rfc1123", "rfc1123z", "rfc3339"),
@@ -232,23 +71,23 @@ TIME_FORMATS = (
 )
 
 
-def normalise(config: Config, places: Places, windows: bool) -> tuple[Config, list[Problem]]:
+def normalise(config: Config, places: PathPlaces, windows: bool) -> tuple[Config, list[Problem]]:
     """The configuration as the program uses it; to be used only when no problem is an error."""
-    report = Report(places)
+    report = ProblemReport(places)
     config = _normal_globals(config, report)
     models = normal_aliases(config.models, report)
     models = {id: _normal_model(id, model, config, report, windows) for id, model in models.items()}
     config = structs.replace(config, models=models, macros={})
-    names = Names(config)
-    routing = normal_routing(config, names, report)
+    names = NameTable(config)
+    check_peers(config, names, report)
+    check_selectors(config, names, report)
+    routing = _normal_routing(config, names, report)
     config = structs.replace(
         config,
         groups=None,
         matrix=None,
         routing=routing,
-        hooks=Hooks(on_startup=OnStartup(preload=_normal_preload(config, names, report))),
-        peers=normal_peers(config, names, report),
-        selectors=normal_selectors(config, names, report),
+        hooks=HooksConfig(on_startup=OnStartup(preload=_normal_preload(config, names, report))),
         profiles=normal_profiles(config, names, report),
     )
     if not any(problem.level == "error" for problem in report.problems):
@@ -256,7 +95,7 @@ def normalise(config: Config, places: Places, windows: bool) -> tuple[Config, li
     return config, report.problems
 
 
-def _normal_globals(config: Config, report: Report) -> Config:
+def _normal_globals(config: Config, report: ProblemReport) -> Config:
     _check_keys(config.api_keys, report)
     _check_tools(config, report)
     if config.store is not None and not config.store.path.strip():
@@ -278,17 +117,13 @@ def _normal_globals(config: Config, report: Report) -> Config:
         models_max=_models_max(config, report),
         server_pool=ServerPool(),
         memory=_normal_memory("memory", config.memory, report),
-        auto_download=_normal_auto_download(config),
+        # a Llama Smart Proxy file downloads the models that requests name, as that program does
+        auto_download=config.auto_download or ("allow" if config.server_pool.num_servers is not None else "off"),
         auto_download_max=_normal_size("autoDownloadMax", config.auto_download_max, report),
     )
 
 
-def _normal_auto_download(config: Config) -> AutoDownload:
-    """A Llama Smart Proxy file downloads the models that requests name, as that program does."""
-    return config.auto_download or ("allow" if config.server_pool.num_servers is not None else "off")
-
-
-def _check_keys(keys: list[str], report: Report) -> None:
+def _check_keys(keys: list[str], report: ProblemReport) -> None:
     """The messages never repeat a key."""
     for n, key in enumerate(keys):
         if not key:
@@ -297,7 +132,7 @@ def _check_keys(keys: list[str], report: Report) -> None:
             report.error(f"apiKeys[{n}]", "has a space in it, which no client can send; remove it")
 
 
-def _check_tools(config: Config, report: Report) -> None:
+def _check_tools(config: Config, report: ProblemReport) -> None:
     tools = config.tools
     try:
         chosen_tools(tools.enable, runtime=tools.runtime, root=tools.root)
@@ -312,13 +147,13 @@ def _check_tools(config: Config, report: Report) -> None:
             report.warn("mcp_servers", warning)
 
 
-def _floor(path: str, seconds: int, report: Report) -> int:
+def _floor(path: str, seconds: int, report: ProblemReport) -> int:
     if seconds < LEAST_HEALTH_CHECK:
         report.warn(path, f"{seconds} is less than the minimum; {LEAST_HEALTH_CHECK} is used")
     return max(seconds, LEAST_HEALTH_CHECK)
 
 
-def _word(path: str, text: str, words: tuple[str, ...], default: str, report: Report) -> str:
+def _word(path: str, text: str, words: tuple[str, ...], default: str, report: ProblemReport) -> str:
     word = text.strip().lower()
     if word in words or word == default:
         return word
@@ -336,7 +171,7 @@ def _header_names(names: list[str]) -> list[str]:
     return list(first.values())
 
 
-def _normal_pause(every: str, report: Report) -> str:
+def _normal_pause(every: str, report: ProblemReport) -> str:
     path = "performance.every"
     seconds = parse_duration(every)
     if seconds is None:
@@ -349,20 +184,20 @@ def _normal_pause(every: str, report: Report) -> str:
     return every
 
 
-def _normal_patterns(upstream: UpstreamConfig, report: Report) -> UpstreamConfig:
+def _normal_patterns(upstream: UpstreamConfig, report: ProblemReport) -> UpstreamConfig:
     usual = UpstreamConfig()
     if not upstream.ignore_paths or upstream.ignore_paths == usual.ignore_paths:
         return usual
     for n, pattern in enumerate(upstream.ignore_paths):
         try:
             check_pattern(pattern)
-        except BadPattern as why:
+        except BadRegex as why:
             shown = pattern if len(pattern) <= MAX_PATTERN else f"{pattern[:40]}..."
             report.error(f"upstream.ignorePaths[{n}]", f"'{shown}' cannot be used as a regular expression: {why}")
     return upstream
 
 
-def _models_max(config: Config, report: Report) -> int | None:
+def _models_max(config: Config, report: ProblemReport) -> int | None:
     servers = config.server_pool.num_servers
     if servers is None or config.models_max in (None, servers):
         return servers if config.models_max is None else config.models_max
@@ -372,7 +207,7 @@ def _models_max(config: Config, report: Report) -> int | None:
     return config.models_max
 
 
-def _normal_memory(path: str, memory: Mapping[str, str | int], report: Report) -> dict[str, str | int]:
+def _normal_memory(path: str, memory: Mapping[str, str | int], report: ProblemReport) -> dict[str, str | int]:
     sizes: dict[str, str | int] = {}
     for device, size in memory.items():
         here = f"{path}.{device}"
@@ -382,18 +217,18 @@ def _normal_memory(path: str, memory: Mapping[str, str | int], report: Report) -
     return sizes
 
 
-def _normal_size(path: str, size: str | int, report: Report) -> int:
+def _normal_size(path: str, size: str | int, report: ProblemReport) -> int:
     value = parse_size(size)
     if value is None:
         report.error(path, f"'{size}' is not a size; write it as in 12GiB, 500MB, or in bytes")
     return value or 0
 
 
-def _normal_model(id: str, model: ModelConfig, config: Config, report: Report, windows: bool) -> ModelConfig:
+def _normal_model(id: str, model: ModelConfig, config: Config, report: ProblemReport, windows: bool) -> ModelConfig:
     path = f"models.{id}"
     model = structs.replace(model, argv=split_command(model.cmd, windows=windows))
     _check_model(path, id, model, report)
-    model = normal_engine(path, model, report)
+    model = _normal_engine(path, model, report)
     limit, compat = model.concurrency_limit, model.compat
     if id == COMFYUI:
         limit, compat = max(limit, COMFYUI_LIMIT), Compat(ignore_websockets=True)
@@ -417,7 +252,7 @@ def _normal_model(id: str, model: ModelConfig, config: Config, report: Report, w
     )
 
 
-def _check_model(path: str, id: str, model: ModelConfig, report: Report) -> None:
+def _check_model(path: str, id: str, model: ModelConfig, report: ProblemReport) -> None:
     if not id.strip():
         report.error(path, "a model needs a name")
     if not model.argv:
@@ -434,17 +269,146 @@ def _check_model(path: str, id: str, model: ModelConfig, report: Report) -> None
         report.warn(f"{path}.filters.setParams.model", "is ignored; useModelName sets the model's name")
 
 
-def _portless(path: str, report: Report) -> str:
-    told = report.places.given(f"{path}.proxy")
-    what = "uses ${PORT}, which only a model has" if told else "is absent, and its default is only for a model"
+def _portless(path: str, report: ProblemReport) -> str:
+    is_given = report.places.given(f"{path}.proxy")
+    what = "uses ${PORT}, which only a model has" if is_given else "is absent, and its default is only for a model"
     return f"{what} whose cmd uses ${{PORT}}; write where the server listens"
 
 
-def _normal_preload(config: Config, names: Names, report: Report) -> list[str]:
+def _normal_engine(path: str, model: ModelConfig, report: ProblemReport) -> ModelConfig:
+    """The model with these keys as the program uses them. ``argv`` is known; its workers are then also in ``rpc``."""
+    engine, cards = model.engine.strip(), model.cards
+    if not engine and not cards and not model.rpc:
+        return model
+    if model.argv and not stands_for_engine(model.argv):
+        key = "engine" if engine else "gpu" if cards else "rpc"
+        report.error(
+            f"{path}.{key}",
+            f"is for a cmd that begins with {NAMES[0]}, which the program's own engine takes the place of; this one "
+            f"begins with '{model.argv[0]}'. Write {NAMES[0]} there, or remove {key}",
+        )
+    if cards and (flag := next((word for word in model.argv if word in DEVICE_FLAGS), None)):
+        report.error(f"{path}.gpu", f"is there, and cmd has {flag}; name the graphics cards in one place")
+    return structs.replace(model, engine=engine or AUTO, gpu=list(cards), rpc=_workers(path, model, report))
+
+
+def _workers(path: str, model: ModelConfig, report: ProblemReport) -> list[str]:
+    workers: dict[str, None] = {}
+    for n, text in enumerate(model.rpc):
+        try:
+            workers[endpoint_of(text)] = None
+        except UsageError as error:
+            report.error(f"{path}.rpc[{n}]", str(error))
+    if len(workers) > MAX_WORKERS:
+        report.error(f"{path}.rpc", f"names {len(workers)} workers; llama.cpp takes {MAX_WORKERS} at most")
+    try:
+        named = list(workers_named(model.argv[1:]))
+    except UsageError as error:
+        report.error(f"{path}.cmd", str(error))
+        return list(workers)
+    if named and model.rpc and named != list(workers):
+        report.error(f"{path}.rpc", f"differs from the workers in cmd ({', '.join(named)}); name them in one place")
+    return list(workers) or named
+
+
+def _normal_routing(config: Config, names: NameTable, report: ProblemReport) -> Routing:
+    """``routing`` with one policy that is checked against the models; the policy that is not in use stays as it is."""
+    router, at = _one_place(config, report)
+    settings = router.settings
+    if router.use == "matrix":
+        if settings.matrix is None:
+            report.error("routing.router.use", f"is matrix, and there is no {SETTINGS}.matrix; add it, or use group")
+        else:
+            _check_matrix(settings.matrix, names, report, at)
+    else:
+        settings = structs.replace(settings, groups=_normal_groups(settings.groups, names, report, at))
+    fifo = structs.replace(config.routing.scheduler.settings.fifo, priority=_normal_priority(config, names, report))
+    queue = structs.replace(config.routing.scheduler.settings, fifo=fifo)
+    return Routing(
+        router=structs.replace(router, settings=settings),
+        scheduler=structs.replace(config.routing.scheduler, settings=queue),
+    )
+
+
+def _one_place(config: Config, report: ProblemReport) -> tuple[RouterConfig, str]:
+    """The router settings wherever the file has them, and the path under which it has them ('' for the old place)."""
+    router = config.routing.router
+    old = [key for key, is_used in (("groups", config.groups), ("matrix", config.matrix is not None)) if is_used]
+    new = [
+        f"routing.router.{key}"
+        for key, is_used in (
+            ("use", report.places.given("routing.router.use")),
+            ("settings.groups", router.settings.groups),
+            ("settings.matrix", router.settings.matrix is not None),
+        )
+        if is_used
+    ]
+    if not old:
+        return router, f"{SETTINGS}."
+    if len(old) == 2:
+        report.error("matrix", "a configuration has groups or a matrix, not both; remove one of them")
+    if new:
+        report.error(old[0], f"there is also {new[0]}; move '{old[0]}' into {SETTINGS} and remove the old key")
+        return router, f"{SETTINGS}."
+    settings = structs.replace(router.settings, groups=config.groups or {}, matrix=config.matrix)
+    return RouterConfig(use="matrix" if config.matrix is not None else "group", settings=settings), ""
+
+
+def _check_matrix(matrix: MatrixConfig, names: NameTable, report: ProblemReport, at: str) -> None:
+    for error in check_matrix(matrix, names.models):
+        report.error(f"{at}matrix.{error.path}", error.message)
+
+
+def _normal_groups(groups: Mapping[str, Group], names: NameTable, report: ProblemReport, at: str) -> dict[str, Group]:
+    """Groups whose members exist and are in one group only, and the group of the rest."""
+    home: dict[str, str] = {}
+    for name, group in groups.items():
+        if name == DEFAULT_GROUP:
+            continue
+        for n, member in enumerate(group.members):
+            path = f"{at}groups.{name}.members[{n}]"
+            if (other := home.get(member)) is not None:
+                where = "twice in this group" if other == name else f"also in the group '{other}'"
+                report.error(path, f"'{member}' is {where}; a model is in one group, once")
+            home.setdefault(member, name)
+            if member not in names.models:
+                report.error(path, _no_member(member, names))
+    rest = Group(members=sorted(id for id in names.models if id not in home))
+    given = groups.get(DEFAULT_GROUP)
+    if given is not None and structs.replace(given, members=sorted(given.members)) != rest:
+        path = f"{at}groups.{DEFAULT_GROUP}"
+        report.warn(path, "is made by the program for models in no other group; what the file says there is ignored")
+    return {**{name: group for name, group in groups.items() if name != DEFAULT_GROUP}, DEFAULT_GROUP: rest}
+
+
+def _no_member(member: str, names: NameTable) -> str:
+    if (id := names.aliases.get(member)) is not None:
+        return f"'{member}' is an alias; groups take ids: write '{id}'"
+    return f"there is no model '{member}'{did_you_mean(member, names.models)}"
+
+
+def _normal_priority(config: Config, names: NameTable, report: ProblemReport) -> dict[str, int]:
+    """By id. What is said under an id wins over what is said under an alias."""
+    given = config.routing.scheduler.settings.fifo.priority
+    by_id = {name: priority for name, priority in given.items() if name in names.models}
+    for name, priority in given.items():
+        if name in names.models:
+            continue
+        if (id := names.local(name)) is None:
+            report.error(f"{PRIORITY}.{name}", f"there is no model '{name}'{did_you_mean(name, names.models)}")
+        elif id in by_id:
+            report.warn(f"{PRIORITY}.{name}", f"'{name}' is an alias of '{id}', which has a priority already; ignored")
+        else:
+            report.warn(f"{PRIORITY}.{name}", f"'{name}' is an alias; taken as the priority of '{id}'")
+            by_id[id] = priority
+    return by_id
+
+
+def _normal_preload(config: Config, names: NameTable, report: ProblemReport) -> list[str]:
     ids: list[str] = []
-    for n, told in enumerate(config.hooks.on_startup.preload):
+    for n, entry in enumerate(config.hooks.on_startup.preload):
         path = f"hooks.on_startup.preload[{n}]"
-        name = told.strip()
+        name = entry.strip()
         if (id := names.local(name)) is not None:
             ids.append(id)
         elif name:
@@ -452,10 +416,32 @@ def _normal_preload(config: Config, names: Names, report: Report) -> list[str]:
     return ids
 
 
-def _check_spillover(config: Config, names: Names, report: Report) -> None:
+def _check_spillover(config: Config, names: NameTable, report: ProblemReport) -> None:
     """The targets of a spillover must be able to run side by side, else it could never spill over."""
     for id, selector in config.selectors.items():
         if selector.strategy == "spillover":
             ids = [real for target in selector.targets if (real := names.local(target)) is not None]
-            if why := why_not_together(config, ids):
+            if why := _why_not_together(config, ids):
                 report.error(f"selectors.{id}.targets", f"cannot be loaded side by side: {why}")
+
+
+def _why_not_together(config: Config, ids: list[str]) -> str | None:
+    """Why these models (ids) can not all be loaded at once, None when they can. ``config`` is normalised."""
+    if len(ids) < 2:
+        return None
+    router = config.routing.router
+    if router.use == "matrix":
+        if router.settings.matrix is None:
+            return None
+        choice = Matrix(router.settings.matrix, config.models).solve(ids[0], ids[1:])
+        return "no set of the matrix holds all of them; add one" if choice.evict else None
+    groups = router.settings.groups
+    group_of = {member: name for name, group in groups.items() for member in group.members}
+    homes = {group_of.get(id, DEFAULT_GROUP) for id in ids}
+    if len(homes) > 1:
+        return f"they are in different groups ({', '.join(sorted(homes))}); put them into one group with 'swap: false'"
+    home = homes.pop()
+    if groups[home].swap:
+        what = "they are in no group" if home == DEFAULT_GROUP else f"their group '{home}' swaps"
+        return f"{what}; put them into one group with 'swap: false'"
+    return None

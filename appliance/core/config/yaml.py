@@ -1,4 +1,4 @@
-"""Text of a configuration file to nodes with places: read quickly where it is as people write it, else by the library.
+"""Text of a configuration file to nodes with places.
 
 Anchors, aliases and ``<<`` merges are gone afterwards: what they stand for is in their place, and keeps the place of
 its own text. `core.config.scalars` has the dialect of plain scalars; keys are text whatever they look like.
@@ -6,50 +6,39 @@ its own text. `core.config.scalars` has the dialect of plain scalars; keys are t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
-from appliance.core.config.nodes import (
-    MAX_DEPTH,
-    TOO_DEEP,
-    Entry,
+from msgspec import Struct
+from yaml.events import (
+    AliasEvent,
+    CollectionStartEvent,
+    DocumentStartEvent,
     Event,
-    Mapping,
+    MappingStartEvent,
+    NodeEvent,
+    ScalarEvent,
+    SequenceStartEvent,
+)
+
+from appliance.core.config.libyaml import NotYaml, events
+from appliance.core.config.nodes import (
+    KeyValue,
+    LineIndex,
+    MappingNode,
     Node,
-    NotYaml,
     Position,
     Problem,
-    Scalar,
-    Sequence,
-    Token,
+    ScalarNode,
+    SequenceNode,
 )
 from appliance.core.config.scalars import WrongTag, tagged, typed
-from appliance.core.config.yaml_quick import quick_events, quick_tokens
 
-
-def events(text: str) -> Iterator[Event]:
-    """The parser's events; those of the only document may be missing. Raises `NotYaml`, possibly after some."""
-    quick = quick_events(text)
-    if quick is not None:
-        return iter(quick)
-    # The library is two megabytes and a hundredth of a second, and most files do without.
-    from appliance.core.config import yaml_library
-
-    return yaml_library.events(text)
-
-
-def tokens(text: str) -> Iterable[Token]:
-    """Scalars and brackets; text can have right tokens and yet be no document. Raises `NotYaml`."""
-    quick = quick_tokens(text)
-    if quick is not None:
-        return quick
-    from appliance.core.config import yaml_library  # as above
-
-    return yaml_library.tokens(text)
-
-
+MAX_DEPTH = 100
+"""Levels of lists and mappings within each other, aliases written out. The stages behind this one walk down them."""
 MAX_NODES = 200_000
 """Values in one file with every alias written out: a few lines of nested aliases can stand for billions."""
-_MERGE = "tag:yaml.org,2002:merge"
+_CORE = "tag:yaml.org,2002:"
+_MERGE = f"{_CORE}merge"
 
 
 def parse(text: str, file: str) -> tuple[Node | None, list[Problem]]:
@@ -58,120 +47,113 @@ def parse(text: str, file: str) -> tuple[Node | None, list[Problem]]:
     All that can be read in spite of errors is in the node, so that later steps can find more of them. ``file`` is only
     a name for the places.
     """
-    builder = _Builder(file)
+    text = text.removeprefix("\ufeff")
+    builder = _Builder(LineIndex(file, text), events(text))
     try:
-        root = builder.document(events(text.removeprefix("\ufeff")))
+        root = builder.document()
     except NotYaml as error:
-        builder.report(error.message, Position(file, error.line, error.column))
+        builder.report(error.message, error.offset)
         return None, builder.problems
-    except _Hopeless as error:
-        builder.report(str(error), error.at)
-        return None, builder.problems
-    if root is not None and not isinstance(root, Mapping):
-        what = "a list" if isinstance(root, Sequence) else "a single value"
+    if root is not None and not isinstance(root, MappingNode):
+        what = "a list" if isinstance(root, SequenceNode) else "a single value"
         builder.report(f"the file is {what}, not a mapping: it must consist of lines like 'key: value'", root.at)
         return None, builder.problems
     return root, builder.problems
 
 
-class _Hopeless(Exception):
-    """A mistake behind which nothing can be read."""
-
-    def __init__(self, message: str, at: Position) -> None:
-        super().__init__(message)
-        self.at = at
-
-
-class _Anchored:
-    """A node with a name. ``node`` is None while it is being read; ``size`` counts the values in it."""
-
-    def __init__(self) -> None:
-        self.node: Node | None = None
-        self.size = 0
+# An alias shares the node of its anchor. It costs nothing here, but the later stages walk it every time: ten lines of
+# ten aliases each stand for ten thousand million values. So an anchored node knows the size and the height that it
+# has with all its aliases written out, and each alias of it is counted with these.
+class _Anchored(Struct):
+    node: Node | None = None
+    """None while it is being read."""
+    size: int = 0
+    height: int = 0
 
 
 class _Builder:
-    def __init__(self, file: str) -> None:
+    """Makes nodes of events. A `NotYaml` of its own is a mistake behind which nothing can be read."""
+
+    def __init__(self, lines: LineIndex, items: Iterator[Event]) -> None:
         self.problems: list[Problem] = []
-        self._file = file
+        self._lines = lines
+        self._events = items
         self._anchors: dict[str, _Anchored] = {}
         self._count = 0
         self._path: list[str] = []
-        self._events: Iterator[Event] = iter(())
+        self._deepest = 0
+        """The longest path within the innermost node that has an anchor."""
 
-    def document(self, items: Iterator[Event]) -> Node | None:
-        self._events = items
+    def document(self) -> Node | None:
         root: Node | None = None
         seen = False
-        for event in items:
-            match event.kind:
-                case "document":
-                    if seen:
-                        raise _Hopeless(
-                            "a second document begins here; one file holds one, so remove '---'", self._at(event)
-                        )
-                    seen = True
-                case "end" | "other":
-                    pass
-                case _:
-                    root = self._node(event)
-        return None if isinstance(root, Scalar) and root.value is None else root
+        for event in self._events:
+            if isinstance(event, NodeEvent):
+                root = self._node(event)
+            elif isinstance(event, DocumentStartEvent):
+                if seen:
+                    message = "a second document begins here; one file holds one, so remove '---'"
+                    raise NotYaml(message, event.start_mark.index)
+                seen = True
+        return None if isinstance(root, ScalarNode) and root.value is None else root
 
-    def report(self, message: str, at: Position, *, warning: bool = False) -> None:
-        level = "warning" if warning else "error"
-        self.problems.append(Problem(message=message, path=".".join(self._path).replace(".[", "["), at=at, level=level))
+    def report(self, message: str, at: Position | int, *, warning: bool = False) -> None:
+        at = self._lines.at(at) if isinstance(at, int) else at
+        path = ".".join(self._path).replace(".[", "[")
+        self.problems.append(Problem(message=message, path=path, at=at, level="warning" if warning else "error"))
 
-    def _at(self, event: Event) -> Position:
-        return Position(self._file, event.line, event.column)
-
-    def _next(self) -> Event | None:
+    def _next(self) -> NodeEvent | None:
         """The next node's first event; None at the end of the collection."""
         event = next(self._events)
-        return None if event.kind == "end" else event
+        return event if isinstance(event, NodeEvent) else None
 
-    def _node(self, event: Event) -> Node:
-        if event.kind == "alias":
+    def _node(self, event: NodeEvent) -> Node:
+        if isinstance(event, AliasEvent):
             return self._alias(event)
-        anchored = _Anchored()
-        if event.anchor is not None:
-            self._anchors[event.anchor] = anchored
-        before = self._count
-        self._grow(1, self._at(event))
-        match event.kind:
-            case "scalar":
-                node = self._scalar(event)
-            case "mapping":
-                node = self._mapping(event)
-            case _:
-                node = self._sequence(event)
-        anchored.node, anchored.size = node, self._count - before
-        return node
-
-    def _grow(self, size: int, at: Position) -> None:
-        self._count += size
-        if self._count > MAX_NODES:
-            raise _Hopeless(f"more than {MAX_NODES} values with all aliases written out; use fewer aliases", at)
-        if len(self._path) > MAX_DEPTH:
-            raise _Hopeless(TOO_DEEP, at)
-
-    def _alias(self, event: Event) -> Node:
-        at = self._at(event)
-        anchored = self._anchors.get(event.anchor or "")
-        if anchored is None:
-            self.report(f"no anchor &{event.anchor} stands before the alias *{event.anchor}; check the spelling", at)
-            return Scalar(None, "", at)
-        if anchored.node is None:
-            raise _Hopeless(f"*{event.anchor} stands inside of &{event.anchor}: a value cannot contain itself", at)
-        self._grow(anchored.size, at)
+        self._grow(1, 0, event.start_mark.index)
+        if event.anchor is None:
+            return self._bare(event)
+        anchored = self._anchors[event.anchor] = _Anchored()
+        before, deepest, self._deepest = self._count, self._deepest, len(self._path)
+        anchored.node = self._bare(event)
+        anchored.size, anchored.height = self._count - before + 1, self._deepest - len(self._path)
+        self._deepest = max(deepest, self._deepest)
         return anchored.node
 
-    def _scalar(self, event: Event) -> Scalar:
-        at, text, plain = self._at(event), event.text, event.plain
+    def _bare(self, event: NodeEvent) -> Node:
+        if isinstance(event, ScalarEvent):
+            return self._scalar(event)
+        if isinstance(event, MappingStartEvent):
+            return self._mapping(event)
+        assert isinstance(event, SequenceStartEvent)
+        return self._sequence(event)
+
+    def _grow(self, size: int, height: int, offset: int) -> None:
+        self._count += size
+        if self._count > MAX_NODES:
+            raise NotYaml(f"more than {MAX_NODES} values with all aliases written out; use fewer aliases", offset)
+        self._deepest = max(self._deepest, len(self._path) + height)
+        if self._deepest > MAX_DEPTH:
+            raise NotYaml(f"values are nested more than {MAX_DEPTH} levels deep", offset)
+
+    def _alias(self, event: AliasEvent) -> Node:
+        name, offset = event.anchor, event.start_mark.index
+        anchored = self._anchors.get(name)
+        if anchored is None:
+            self.report(f"no anchor &{name} stands before the alias *{name}; check the spelling", offset)
+            return ScalarNode(None, "", self._lines.at(offset))
+        if anchored.node is None:
+            raise NotYaml(f"*{name} stands inside of &{name}: a value cannot contain itself", offset)
+        self._grow(anchored.size, anchored.height, offset)
+        return anchored.node
+
+    def _scalar(self, event: ScalarEvent) -> ScalarNode:
+        at, text, tag = self._lines.at(event.start_mark.index), event.value, event.tag
+        plain = not event.style
         if not text.isascii():
             text = self._whole_characters(text, at)
-        tag = event.tag
         if tag is None:
-            return Scalar(typed(text) if plain else text, text, at, quoted=not plain)
+            return ScalarNode(typed(text) if plain else text, text, at, quoted=not plain)
         try:
             value = tagged(text, tag)
         except WrongTag as error:
@@ -181,10 +163,10 @@ class _Builder:
             if tag != _MERGE:
                 self.report(f"the tag {_short(tag)} is unknown and ignored; the value is text", at, warning=True)
             value = text
-        return Scalar(value, str(value) if isinstance(value, str) else text, at, quoted=isinstance(value, str))
+        return ScalarNode(value, str(value) if isinstance(value, str) else text, at, quoted=isinstance(value, str))
 
     def _whole_characters(self, text: str, at: Position) -> str:
-        """JSON writes characters beyond U+FFFF as two escapes, which the YAML scanner leaves apart."""
+        """Join the halves of characters beyond U+FFFF, as JSON writes them."""
         try:
             return text.encode("utf-16", "surrogatepass").decode("utf-16")
         except UnicodeDecodeError:
@@ -194,56 +176,62 @@ class _Builder:
             )
             return text.encode("utf-8", "replace").decode()
 
-    def _collection_tag(self, event: Event, known: tuple[str, ...]) -> None:
+    def _check_tag(self, event: CollectionStartEvent, known: tuple[str, ...]) -> None:
         tag = event.tag
-        if tag is not None and tag != "!" and tag.removeprefix("tag:yaml.org,2002:") not in known:
-            self.report(f"the tag {_short(tag)} is unknown here and ignored", self._at(event), warning=True)
+        if tag is not None and tag != "!" and tag.removeprefix(_CORE) not in known:
+            self.report(
+                f"the tag {_short(tag)} is unknown here and ignored",
+                self._lines.at(event.start_mark.index),
+                warning=True,
+            )
 
-    def _sequence(self, event: Event) -> Sequence:
-        self._collection_tag(event, ("seq", "omap", "pairs"))
+    def _sequence(self, event: SequenceStartEvent) -> SequenceNode:
+        self._check_tag(event, ("seq", "omap", "pairs"))
         items: list[Node] = []
         while (inner := self._next()) is not None:
             self._path.append(f"[{len(items)}]")
             items.append(self._node(inner))
             self._path.pop()
-        return Sequence(tuple(items), self._at(event))
+        return SequenceNode(tuple(items), self._lines.at(event.start_mark.index))
 
-    def _mapping(self, event: Event) -> Mapping:
-        self._collection_tag(event, ("map", "set"))
-        own: dict[str, Entry] = {}
-        merge: tuple[int, Node] | None = None
+    def _mapping(self, event: MappingStartEvent) -> MappingNode:
+        self._check_tag(event, ("map", "set"))
+        own: dict[str, KeyValue] = {}
+        merge: tuple[int, Node, int] | None = None
         while (inner := self._next()) is not None:
             if _is_merge(inner):
                 if merge is not None:
-                    self.report("a second '<<' in one mapping; write one, with a list: <<: [*a, *b]", self._at(inner))
-                merge = len(own), self._node(self._value_event())
+                    self.report(
+                        "a second '<<' in one mapping; write one, with a list: <<: [*a, *b]", inner.start_mark.index
+                    )
+                merge = len(own), self._value(), inner.start_mark.index
                 continue
-            at, key = self._at(inner), self._key(inner)
+            key = self._key(inner)
             self._path.append(key.text if key else "?")
-            value = self._node(self._value_event())
+            value = self._value()
             if key and (first := own.get(key.text)):
-                line = f"line {first.key.at.line}" + (
-                    f", column {first.key.at.column}" if first.key.at.line == at.line else ""
-                )
-                self.report(f"the key '{key.text}' is already on {line}; a key can occur once, remove one", at)
+                line = f"line {first.key.at.line}"
+                if first.key.at.line == key.at.line:
+                    line += f", column {first.key.at.column}"
+                self.report(f"the key '{key.text}' is already on {line}; a key can occur once, remove one", key.at)
             elif key:
-                own[key.text] = Entry(key, value)
+                own[key.text] = KeyValue(key, value)
             self._path.pop()
         entries = list(own.values())
         if merge is not None:
-            entries[merge[0] : merge[0]] = self._merged(merge[1], own)
-        return Mapping(tuple(entries), self._at(event))
+            entries[merge[0] : merge[0]] = self._merged(merge[1], own, merge[2])
+        return MappingNode(tuple(entries), self._lines.at(event.start_mark.index))
 
-    def _value_event(self) -> Event:
+    def _value(self) -> Node:
         event = self._next()
         assert event is not None, "the parser gives every key a value"
-        return event
+        return self._node(event)
 
-    def _key(self, event: Event) -> Scalar | None:
+    def _key(self, event: NodeEvent) -> ScalarNode | None:
         """The key as text, or None after a report."""
-        at = self._at(event)
         node = self._node(event)
-        if not isinstance(node, Scalar):
+        at = self._lines.at(event.start_mark.index) if isinstance(event, AliasEvent) else node.at
+        if not isinstance(node, ScalarNode):
             self.report("a mapping or list cannot be a key; put the key in quotes if it is text", at)
             return None
         if node.value is None:
@@ -252,25 +240,27 @@ class _Builder:
         if not isinstance(node.value, str) and self._path[:1] == ["models"]:
             what = f"the key {node.text} is not text for YAML; it is read as '{node.text}', put it in quotes to say so"
             self.report(what, at, warning=True)
-        return Scalar(node.text, node.text, at, quoted=node.quoted)
+        return ScalarNode(node.text, node.text, at, quoted=node.quoted)
 
-    def _merged(self, source: Node, own: dict[str, Entry]) -> list[Entry]:
+    def _merged(self, source: Node, own: dict[str, KeyValue], offset: int) -> list[KeyValue]:
         """Return the additions of ``<<``: keys that are not there yet, from the first mapping that has them."""
-        found: dict[str, Entry] = {}
-        for part in source.items if isinstance(source, Sequence) else (source,):
-            if not isinstance(part, Mapping):
+        found: dict[str, KeyValue] = {}
+        for part in source.items if isinstance(source, SequenceNode) else (source,):
+            if not isinstance(part, MappingNode):
                 self.report("'<<' needs a mapping, or a list of mappings, as in <<: *name", part.at)
                 continue
-            self._grow(len(part.entries), part.at)
+            self._grow(len(part.entries), 0, offset)
             for entry in part.entries:
                 if entry.key.text not in own:
                     found.setdefault(entry.key.text, entry)
         return list(found.values())
 
 
-def _is_merge(event: Event) -> bool:
-    return event.kind == "scalar" and event.text == "<<" and event.plain and event.tag in (None, "!", _MERGE)
+def _is_merge(event: NodeEvent) -> bool:
+    return (
+        isinstance(event, ScalarEvent) and event.value == "<<" and not event.style and event.tag in (None, "!", _MERGE)
+    )
 
 
 def _short(tag: str) -> str:
-    return tag.replace("tag:yaml.org,2002:", "!!")
+    return tag.replace(_CORE, "!!")

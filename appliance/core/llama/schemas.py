@@ -14,7 +14,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from appliance.core.bodies.json_text import JSON, OBJECT, Edit, apply_edits, parse_path
-from appliance.core.config.scalars import BadPattern, check_pattern
+from appliance.core.config.scalars import BadRegex, check_pattern
 from appliance.core.parts import decoded
 from appliance.core.tools.schema_check import schema_problem
 from appliance.errors import BadRequest
@@ -83,7 +83,7 @@ def _problem(schema: Raw) -> str | None:
         if name == "pattern" and isinstance(value, str):
             try:
                 check_pattern(value)
-            except BadPattern as bad:
+            except BadRegex as bad:
                 return f"the pattern {value[:200]!r} cannot be used: {bad}"
     return None
 

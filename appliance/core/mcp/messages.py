@@ -11,8 +11,9 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
+from appliance.core.openai import NO_PARAMETERS
 from appliance.core.parts import UNREADABLE, decoded
-from appliance.core.tools.specs import NO_PARAMETERS, ToolOutcome, ToolSpec
+from appliance.core.tools.specs import ToolOutcome, ToolSpec
 
 MAX_LINE = 8 << 20
 """Bytes of one message; a longer one is dropped, as llama-server does."""
@@ -27,7 +28,7 @@ Id = int | float | str
 """JSON-RPC's; 1 and 1.0 are one number."""
 
 
-class RpcError(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class McpError(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The ``error`` of an answer."""
 
     code: int
@@ -35,15 +36,15 @@ class RpcError(Struct, frozen=True, kw_only=True, omit_defaults=True):
     data: Raw | UnsetType = UNSET
 
 
-class Answer(Struct, frozen=True, kw_only=True):
+class RpcAnswer(Struct, frozen=True, kw_only=True):
     """An answer to a request of ours: a result, or an error."""
 
     id: Id
     result: Raw | None = None
-    error: RpcError | None = None
+    error: McpError | None = None
 
 
-class Asked(Struct, frozen=True, kw_only=True):
+class RpcRequest(Struct, frozen=True, kw_only=True):
     """A request of the other side, which waits for an answer."""
 
     id: Id
@@ -51,7 +52,7 @@ class Asked(Struct, frozen=True, kw_only=True):
     params: Raw | None = None
 
 
-class Told(Struct, frozen=True, kw_only=True):
+class RpcNotification(Struct, frozen=True, kw_only=True):
     """A notification of the other side."""
 
     method: str
@@ -66,7 +67,7 @@ class _LooseError(Struct):
     data: Raw | UnsetType = UNSET
 
 
-class _Message(Struct):
+class _RpcMessage(Struct):
     id: Id | UnsetType | None = UNSET
     method: str | UnsetType = UNSET
     params: Raw | UnsetType = UNSET
@@ -74,32 +75,32 @@ class _Message(Struct):
     error: _LooseError | str | UnsetType | None = UNSET
 
 
-_MESSAGE = msgspec.json.Decoder(_Message)
+_MESSAGE = msgspec.json.Decoder(_RpcMessage)
 
 
-def read_message(data: bytes) -> Answer | Asked | Told | None:
+def read_message(data: bytes) -> RpcAnswer | RpcRequest | RpcNotification | None:
     """Read a message; None for anything that is not one."""
     if (found := decoded(_MESSAGE, data)) is None:
         return None
     params = None if found.params is UNSET else found.params
     if isinstance(found.method, str):
         if found.id is UNSET or found.id is None:
-            return Told(method=found.method, params=params)
-        return Asked(id=found.id, method=found.method, params=params)
+            return RpcNotification(method=found.method, params=params)
+        return RpcRequest(id=found.id, method=found.method, params=params)
     if found.id is UNSET or found.id is None:
         return None
     if found.result is not UNSET:
-        return Answer(id=found.id, result=found.result)
+        return RpcAnswer(id=found.id, result=found.result)
     if found.error is UNSET:
         return None
-    return Answer(id=found.id, error=_error(found.error))
+    return RpcAnswer(id=found.id, error=_error(found.error))
 
 
-def _error(found: _LooseError | str | None) -> RpcError:
+def _error(found: _LooseError | str | None) -> McpError:
     if isinstance(found, _LooseError):
         code = int(found.code) if isinstance(found.code, int | float) else INTERNAL_ERROR
-        return RpcError(code=code, message=found.message or f"error {code}", data=found.data)
-    return RpcError(code=INTERNAL_ERROR, message=found or "error without a message")
+        return McpError(code=code, message=found.message or f"error {code}", data=found.data)
+    return McpError(code=INTERNAL_ERROR, message=found or "error without a message")
 
 
 def request(number: int, method: str, params: object = None) -> bytes:
@@ -117,20 +118,20 @@ def result(number: Id | None, value: object) -> bytes:
     return msgspec.json.encode({"jsonrpc": "2.0", "id": number, "result": value})
 
 
-def refusal(number: Id | None, error: RpcError) -> bytes:
+def refusal(number: Id | None, error: McpError) -> bytes:
     """Encode the answer that says why there is no result."""
     return msgspec.json.encode({"jsonrpc": "2.0", "id": number, "error": error})
 
 
-def reply(asked: Asked) -> bytes:
+def reply(asked: RpcRequest) -> bytes:
     """Return the answer of a client that offers nothing: to ``ping``, or that it has no such method."""
     if asked.method == "ping":
         return result(asked.id, {})
     name = asked.method[:100]
-    return refusal(asked.id, RpcError(code=METHOD_NOT_FOUND, message=f"this client has no method '{name}'"))
+    return refusal(asked.id, McpError(code=METHOD_NOT_FOUND, message=f"this client has no method '{name}'"))
 
 
-class Lines:
+class LineCutter:
     """Cuts a stream into lines; it drops a line that is longer than ``limit``."""
 
     def __init__(self, limit: int = MAX_LINE) -> None:
@@ -178,7 +179,7 @@ CLIENT_INFO = {"name": "llama.cpp", "version": "1.0"}
 _NO_TEXT = "MCP tool returned an error"
 
 
-class _Tool(Struct):
+class _ServerTool(Struct):
     name: str
     title: str | None = None
     description: str | None = None
@@ -190,12 +191,12 @@ class _Page(Struct):
     nextCursor: str | None = None
 
 
-class _Part(Struct):
+class _ContentPart(Struct):
     type: str = ""
     text: str | None = None
 
 
-class _Result(Struct):
+class _CallResult(Struct):
     content: list[Raw] | None = None
     structuredContent: Raw | UnsetType = UNSET
     isError: bool | None = None
@@ -217,9 +218,9 @@ class ToolPage(Struct, frozen=True, kw_only=True):
 
 
 _PAGE = msgspec.json.Decoder(_Page)
-_TOOL = msgspec.json.Decoder(_Tool)
-_RESULT = msgspec.json.Decoder(_Result)
-_PART = msgspec.json.Decoder(_Part)
+_TOOL = msgspec.json.Decoder(_ServerTool)
+_RESULT = msgspec.json.Decoder(_CallResult)
+_PART = msgspec.json.Decoder(_ContentPart)
 _SCHEMA = msgspec.json.Decoder(_Schema)
 
 
@@ -248,7 +249,7 @@ def read_tools(server: str, answer: Raw) -> ToolPage | None:
     return ToolPage(specs=tuple(specs), names=tuple(names), warnings=tuple(warnings), cursor=page.nextCursor or None)
 
 
-def _spec(server: str, tool: _Tool) -> ToolSpec:
+def _spec(server: str, tool: _ServerTool) -> ToolSpec:
     return ToolSpec(
         name=f"{server}_{tool.name}",
         display_name=tool.title or tool.name,
@@ -285,7 +286,7 @@ def call_params(tool: str, arguments: bytes) -> dict[str, object]:
     return {"name": tool, "arguments": Raw(compact)}
 
 
-def outcome(answer: Answer) -> ToolOutcome:
+def outcome(answer: RpcAnswer) -> ToolOutcome:
     """Return the result of ``tools/call`` in llama-server's form."""
     if answer.error is not None:
         return failed(answer.error.message)
@@ -304,7 +305,7 @@ def failed(message: str) -> ToolOutcome:
     return ToolOutcome(body=msgspec.json.encode({"error": message}), text=f"Error: {message}", error=message)
 
 
-def _text(found: _Result) -> str:
+def _text(found: _CallResult) -> str:
     """Join the parts that are text; if a result is structured only, return it as JSON."""
     parts = [_PART.decode(raw) for raw in found.content or ()]
     texts = [part.text for part in parts if part.type == "text" and part.text is not None]

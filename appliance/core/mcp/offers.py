@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from msgspec import Raw, Struct
 
-from appliance.core.mcp.messages import Answer
+from appliance.core.mcp.messages import RpcAnswer
 from appliance.core.parts import decoded
 
 MAX_OFFERS = 500
@@ -24,7 +24,7 @@ class Argument(Struct, frozen=True):
     required: bool = False
 
 
-class Prompt(Struct, frozen=True):
+class McpPrompt(Struct, frozen=True):
     """A text that the server makes, by the values of its arguments."""
 
     name: str
@@ -47,7 +47,7 @@ class Offers(Struct, frozen=True, kw_only=True):
     """Everything of one server; ``error`` where it could not be asked."""
 
     server: str
-    prompts: tuple[Prompt, ...] = ()
+    prompts: tuple[McpPrompt, ...] = ()
     resources: tuple[Resource, ...] = ()
     error: str | None = None
 
@@ -66,13 +66,13 @@ class _Content(Struct):
     resource: Raw | None = None
 
 
-class _Message(Struct):
+class _PromptMessage(Struct):
     role: str
     content: _Content
 
 
 class _Messages(Struct):
-    messages: list[_Message] = []
+    messages: list[_PromptMessage] = []
 
 
 class _Held(Struct):
@@ -82,20 +82,20 @@ class _Held(Struct):
     mimeType: str | None = None
 
 
-class _Contents(Struct):
+class _ResourceContents(Struct):
     contents: list[_Held] = []
 
 
 T = TypeVar("T")
 
 
-def read_prompts(answer: Answer | None) -> tuple[Prompt, ...]:
+def read_prompts(answer: RpcAnswer | None) -> tuple[McpPrompt, ...]:
     """Return those that can be understood; a server that knows no prompts answers with an error, and has none."""
     page = decoded(_Prompts, answer.result) if answer is not None and answer.result is not None else None
-    return _each(page.prompts if page else [], Prompt)
+    return _each(page.prompts if page else [], McpPrompt)
 
 
-def read_resources(answer: Answer | None) -> tuple[Resource, ...]:
+def read_resources(answer: RpcAnswer | None) -> tuple[Resource, ...]:
     """The same for resources."""
     page = decoded(_Resources, answer.result) if answer is not None and answer.result is not None else None
     return _each(page.resources if page else [], Resource)
@@ -105,7 +105,7 @@ def _each(found: list[Raw], kind: type[T]) -> tuple[T, ...]:
     return tuple(one for raw in found[:MAX_OFFERS] if (one := decoded(kind, raw)) is not None)
 
 
-def prompt_text(answer: Answer) -> str:
+def prompt_text(answer: RpcAnswer) -> str:
     """Return the text of a prompt's messages. Raises ValueError with the server's words, or where there is none."""
     if answer.error is not None:
         raise ValueError(answer.error.message)
@@ -125,11 +125,11 @@ def _text_of(content: _Content) -> str:
     return content.text or ""
 
 
-def resource_text(answer: Answer) -> str:
+def resource_text(answer: RpcAnswer) -> str:
     """Return the text of a resource. Raises ValueError as `prompt_text` does, also for anything but text."""
     if answer.error is not None:
         raise ValueError(answer.error.message)
-    found = decoded(_Contents, answer.result or b"{}")
+    found = decoded(_ResourceContents, answer.result or b"{}")
     if found is None or not found.contents:
         raise ValueError("its answer is not a resource")
     texts = [held.text for held in found.contents if held.text is not None]

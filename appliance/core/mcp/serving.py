@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from appliance.core.mcp.messages import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR, Id, RpcError
+from appliance.core.mcp.messages import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR, Id, McpError
 from appliance.core.parts import UNREADABLE, decoded
 
 HANDSHAKE_VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
@@ -43,7 +43,7 @@ INSTRUCTIONS = (
 _ENCODED = ("=?base64?", "?=")
 
 
-class Call(Struct, frozen=True, kw_only=True):
+class ToolsCall(Struct, frozen=True, kw_only=True):
     """``tools/call``, checked. ``arguments`` is the JSON text of an object."""
 
     id: Id
@@ -60,10 +60,10 @@ class Immediate(Struct, frozen=True, kw_only=True):
     id: Id | None
     status: int = 200
     result: Mapping[str, object] | None = None
-    error: RpcError | None = None
+    error: McpError | None = None
 
 
-class Listing(Struct, frozen=True, kw_only=True):
+class ToolsListing(Struct, frozen=True, kw_only=True):
     """``tools/list``."""
 
     id: Id
@@ -74,25 +74,25 @@ class Accepted(Struct, frozen=True):
     """Needs no answer: a notification, or an answer to a question that was never asked."""
 
 
-Reading = Call | Listing | Immediate | Accepted
+Reading = ToolsCall | ToolsListing | Immediate | Accepted
 
 
-class _Request(Struct):
+class _ClientRequest(Struct):
     jsonrpc: str = ""
     id: int | float | str | UnsetType | None = UNSET
     method: str | UnsetType = UNSET
     params: Raw | UnsetType = UNSET
 
 
-class _Params(Struct):
+class _RequestParams(Struct):
     name: str = ""
     arguments: Raw | UnsetType = UNSET
     protocolVersion: str = ""
     meta: dict[str, Raw] | UnsetType | None = msgspec.field(name="_meta", default=UNSET)
 
 
-_REQUEST = msgspec.json.Decoder(_Request)
-_PARAMS = msgspec.json.Decoder(_Params)
+_REQUEST = msgspec.json.Decoder(_ClientRequest)
+_PARAMS = msgspec.json.Decoder(_RequestParams)
 _TOKEN = msgspec.json.Decoder(str | int)
 
 
@@ -111,10 +111,10 @@ def read_request(body: bytes, headers: Sequence[tuple[bytes, bytes]], server: Ma
     if found.id is None:
         return _refuse(None, INVALID_REQUEST, "the id of a request is a text or a number", 400)
     try:
-        params = _PARAMS.decode(found.params) if found.params is not UNSET else _Params()
+        params = _PARAMS.decode(found.params) if found.params is not UNSET else _RequestParams()
     except UNREADABLE as error:
         return _refuse(found.id, INVALID_PARAMS, f"the params cannot be used: {error}", 400)
-    fields = _Fields(headers)
+    fields = _RequestHeaders(headers)
     meta = params.meta if isinstance(params.meta, dict) else {}
     said = fields.one(VERSION_HEADER)
     if META_VERSION in meta or (said is not None and said in MODERN_VERSIONS):
@@ -126,7 +126,9 @@ def read_request(body: bytes, headers: Sequence[tuple[bytes, bytes]], server: Ma
     return _handshake(found.id, found.method, params, meta, server)
 
 
-def _handshake(number: Id, method: str, params: _Params, meta: Mapping[str, Raw], server: Mapping[str, str]) -> Reading:
+def _handshake(
+    number: Id, method: str, params: _RequestParams, meta: Mapping[str, Raw], server: Mapping[str, str]
+) -> Reading:
     match method:
         case "initialize":
             asked = params.protocolVersion
@@ -143,14 +145,16 @@ def _handshake(number: Id, method: str, params: _Params, meta: Mapping[str, Raw]
         case "ping":
             return Immediate(id=number, result={})
         case "tools/list":
-            return Listing(id=number, modern=False)
+            return ToolsListing(id=number, modern=False)
         case "tools/call":
             return _call(number, params, meta, modern=False)
         case _:
             return _refuse(number, METHOD_NOT_FOUND, f"there is no method '{method[:100]}'", 200)
 
 
-def _modern(number: Id, method: str, params: _Params, meta: Mapping[str, Raw], server: Mapping[str, str]) -> Reading:
+def _modern(
+    number: Id, method: str, params: _RequestParams, meta: Mapping[str, Raw], server: Mapping[str, str]
+) -> Reading:
     match method:
         case "server/discover":
             found: dict[str, object] = {
@@ -161,7 +165,7 @@ def _modern(number: Id, method: str, params: _Params, meta: Mapping[str, Raw], s
             }
             return Immediate(id=number, result=stamped(found, server))
         case "tools/list":
-            return Listing(id=number, modern=True)
+            return ToolsListing(id=number, modern=True)
         case "tools/call":
             return _call(number, params, meta, modern=True)
         case _:
@@ -169,7 +173,7 @@ def _modern(number: Id, method: str, params: _Params, meta: Mapping[str, Raw], s
 
 
 def _mistake_of_modern(
-    number: Id, method: str, params: _Params, meta: Mapping[str, Raw], fields: _Fields
+    number: Id, method: str, params: _RequestParams, meta: Mapping[str, Raw], fields: _RequestHeaders
 ) -> Immediate | None:
     """Return the first mistake in a request's description of itself: intermediaries rely on its headers."""
     for name in (META_VERSION, META_CAPABILITIES):
@@ -191,7 +195,7 @@ def _mistake_of_modern(
     return None if version in MODERN_VERSIONS else _unsupported(number, version)
 
 
-def _call(number: Id, params: _Params, meta: Mapping[str, Raw], *, modern: bool) -> Reading:
+def _call(number: Id, params: _RequestParams, meta: Mapping[str, Raw], *, modern: bool) -> Reading:
     if not params.name:
         return _refuse(number, INVALID_PARAMS, "params.name is not the name of a tool", 400 if modern else 200)
     arguments = b"{}" if params.arguments is UNSET else bytes(params.arguments)
@@ -202,7 +206,7 @@ def _call(number: Id, params: _Params, meta: Mapping[str, Raw], *, modern: bool)
         msgspec.json.decode(arguments, type=dict[str, Raw])
     except UNREADABLE as error:
         return _refuse(number, INVALID_PARAMS, f"the params cannot be used: {error}", 400 if modern else 200)
-    return Call(id=number, name=params.name, arguments=arguments, modern=modern, token=token)
+    return ToolsCall(id=number, name=params.name, arguments=arguments, modern=modern, token=token)
 
 
 def stamped(result: Mapping[str, object], server: Mapping[str, str]) -> dict[str, object]:
@@ -217,15 +221,15 @@ def cached() -> dict[str, object]:
 
 def _unsupported(number: Id | None, version: str) -> Immediate:
     data = Raw(msgspec.json.encode({"supported": VERSIONS, "requested": version[:100]}))
-    error = RpcError(code=UNSUPPORTED_VERSION, message="Unsupported protocol version", data=data)
+    error = McpError(code=UNSUPPORTED_VERSION, message="Unsupported protocol version", data=data)
     return Immediate(id=number, status=400, error=error)
 
 
 def _refuse(number: Id | None, code: int, message: str, status: int) -> Immediate:
-    return Immediate(id=number, status=status, error=RpcError(code=code, message=message))
+    return Immediate(id=number, status=status, error=McpError(code=code, message=message))
 
 
-class _Fields:
+class _RequestHeaders:
     """The request headers that must repeat the body's content."""
 
     def __init__(self, headers: Sequence[tuple[bytes, bytes]]) -> None:

@@ -7,18 +7,20 @@ what ``capabilities`` say. Names that stand for a model elsewhere (peers, select
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Literal, cast
+from typing import Literal
 
-import msgspec
-from msgspec import Raw, Struct
+from msgspec import UNSET, Struct
+from msgspec.structs import replace
 
 from appliance.core.config.types import Capabilities, Config, ModelConfig, Selector
 from appliance.core.models.model import Model
+from appliance.wire import ListedModel, ListedStatus, ModelStatus
 
 Object = dict[str, object]
 SwapState = Literal["stopped", "starting", "ready", "stopping"]
 
 UNLOADED = "unloaded"
+RUNNING = ("loading", "loaded", "sleeping")
 _SWAP_STATES: dict[str, SwapState] = {
     "queued": "starting",
     "loading": "starting",
@@ -39,7 +41,7 @@ def with_found(config: Config | None, found: Iterable[Model]) -> Config:
     """The configuration with the models that were found on disk beside it, so that one list has all there is."""
     config = config or Config()
     others = {m.id: ModelConfig(aliases=list(m.aliases)) for m in found if m.id not in config.models}
-    return msgspec.structs.replace(config, models={**others, **config.models})
+    return replace(config, models={**others, **config.models})
 
 
 class _Rendered(Struct, frozen=True):
@@ -48,19 +50,6 @@ class _Rendered(Struct, frozen=True):
     architecture: Object
     flags: dict[str, bool]
     context: int
-
-    @property
-    def entry(self) -> Object:
-        found: Object = {}
-        if self.architecture:
-            found["architecture"] = self.architecture
-        if self.flags:
-            found["capabilities"] = self.flags
-        if self.flags.get("function_calling"):
-            found["supported_parameters"] = ["tools", "tool_choice"]
-        if self.context:
-            found["context_length"] = self.context
-        return found
 
 
 _NOTHING = _Rendered({}, {}, 0)
@@ -95,28 +84,29 @@ class _Added(Struct, frozen=True):
     architecture: Object
     meta: Object
 
-    def to(self, entry: Object) -> Object:
+    def to(self, entry: ListedModel) -> ListedModel:
         """The entry with it; the engine's own values under ``meta`` and ``architecture`` stays beside."""
-        found = {**entry, **self.own}
-        found["meta"] = {**_object(entry["meta"]), **self.meta} if "meta" in entry else self.meta
-        if self.architecture:
-            found["architecture"] = {**_object(entry.get("architecture")), **self.architecture}
-        return found
+        architecture = {**(entry.architecture or {}), **self.architecture} or UNSET
+        return replace(entry, **self.own, architecture=architecture, meta={**(entry.meta or {}), **self.meta})
 
 
 def _added(model: ModelConfig, identity: Object, renamed: Object | None = None) -> _Added:
     rendered = _render(model.capabilities)
-    shown = rendered.entry
-    metadata = {key: value for key, value in model.metadata.items() if not (shown and key in _FROM_CAPABILITIES)}
-    meta: Object = {"llamaswap": {**metadata, **identity}}
-    if model.capabilities.context:
-        meta["n_ctx"] = model.capabilities.context
-    shown.pop("architecture", None)
-    own = {**(renamed or {}), **_named(model.name, model.description), **shown}
-    return _Added(own, rendered.architecture, meta)
+    told = rendered is not _NOTHING
+    metadata = {key: value for key, value in model.metadata.items() if not (told and key in _FROM_CAPABILITIES)}
+    own: Object = {
+        "name": model.name.strip() or UNSET,
+        "description": model.description.strip() or UNSET,
+        "capabilities": rendered.flags or UNSET,
+        "supported_parameters": ("tools", "tool_choice") if rendered.flags.get("function_calling") else UNSET,
+        "context_length": rendered.context or UNSET,
+        **(renamed or {}),
+    }
+    context: Object = {"n_ctx": rendered.context} if rendered.context else {}
+    return _Added(own, rendered.architecture, {"llamaswap": {**metadata, **identity}, **context})
 
 
-class Listing:
+class ModelLister:
     """Lists models under one configuration, peers' models included. Immutable; made once, used for every list."""
 
     def __init__(self, config: Config) -> None:
@@ -127,15 +117,15 @@ class Listing:
         self._ids |= {name: name for name in (*self._full, *config.models)}
 
     def entries(
-        self, base: Mapping[str, Object], *, profile: str | None, now: int, remote: Collection[str] = ()
-    ) -> list[Object]:
+        self, base: Mapping[str, ListedModel], *, profile: str | None, now: int, remote: Collection[str] = ()
+    ) -> list[ListedModel]:
         """The ``data`` of ``GET /v1/models``, sorted by id.
 
         ``base`` is llama-server's entry of every local model by id, its ``status`` included; one that the configuration
         does not know stays as it is. ``remote`` are the full names (``peer/model``) of those that a peer has loaded.
         ``now`` is ``created`` of what has no file, Unix seconds.
         """
-        found: list[Object] = []
+        found: list[ListedModel] = []
         for model_id, entry in base.items():
             added = self._added.get(model_id)
             if added is None:
@@ -143,9 +133,9 @@ class Listing:
             else:
                 found += [one.to(entry) for one in added]
         found += self._virtual(_Loaded(self._ids, base, self._full.keys() & set(remote)), profile, now)
-        return sorted(found, key=lambda entry: str(entry["id"]))
+        return sorted(found, key=lambda entry: entry.id)
 
-    def _virtual(self, loaded: _Loaded, profile: str | None, now: int) -> Iterator[Object]:
+    def _virtual(self, loaded: _Loaded, profile: str | None, now: int) -> Iterator[ListedModel]:
         """The entries of names that have no process of their own here."""
         for full, (peer_id, name) in self._full.items():
             identity: Object = {"type": "peer", "peerID": peer_id}
@@ -168,17 +158,17 @@ def _names_of(model_id: str, model: ModelConfig, config: Config) -> list[_Added]
     found = [_added(model, identity)]
     if config.include_aliases_in_list:
         identity = {"type": "alias", "modelID": model_id}
-        found += [_added(model, identity, {"id": alias, "aliases": []}) for alias in model.aliases]
+        found += [_added(model, identity, {"id": alias, "aliases": ()}) for alias in model.aliases]
     return found
 
 
-def model_status(config: Config, states: Mapping[str, str]) -> list[Object]:
+def model_status(config: Config, states: Mapping[str, str]) -> list[ModelStatus]:
     """``modelStatus`` of the event feed: local models sorted by id, then peers' with an empty state.
 
     ``states`` are the program's words by model id; a model that is missing is stopped.
     """
     local = [_status(model_id, model, states.get(model_id, "")) for model_id, model in sorted(config.models.items())]
-    peers = [_status_entry(f"{peer_id}/{name}", "", peer_id=peer_id) for peer_id, name in _peer_models(config)]
+    peers = [ModelStatus(id=f"{peer_id}/{name}", state="", peer_id=peer_id) for peer_id, name in _peer_models(config)]
     return local + peers
 
 
@@ -190,7 +180,7 @@ def _peer_models(config: Config) -> list[tuple[str, str]]:
 class _Loaded:
     """Which names mean something, and whether it runs."""
 
-    def __init__(self, ids: Mapping[str, str], base: Mapping[str, Object], remote: Collection[str]) -> None:
+    def __init__(self, ids: Mapping[str, str], base: Mapping[str, ListedModel], remote: Collection[str]) -> None:
         self._ids = ids
         self._base = base
         self._remote = remote
@@ -201,12 +191,11 @@ class _Loaded:
     def value(self, names: Iterable[str]) -> str:
         """``loaded`` when one of them is loaded, or on its way there."""
         ids = [name if name in self._base else self._ids.get(name, "") for name in names]
-        states = [_object(self._base[one].get("status")).get("value") for one in ids if one in self._base]
-        runs = any(state in ("loading", "loaded", "sleeping") for state in states)
+        runs = any(self._base[one].status.value in RUNNING for one in ids if one in self._base)
         return "loaded" if runs or any(one in self._remote for one in ids if one not in self._base) else UNLOADED
 
 
-def _selector(selector_id: str, selector: Selector, now: int, loaded: _Loaded) -> Object:
+def _selector(selector_id: str, selector: Selector, now: int, loaded: _Loaded) -> ListedModel:
     identity: Object = {"type": "selector", "strategy": selector.strategy, "targets": list(selector.targets)}
     if selector.strategy == "spillover":
         identity["spillover"] = selector.settings.spillover
@@ -223,57 +212,28 @@ def _virtual(
     identity: Object,
     name: str = "",
     description: str = "",
-) -> Object:
+) -> ListedModel:
     """The entry of a name that has no process of its own here."""
-    return {
-        "id": name_in_list,
-        **_named(name, description),
-        "aliases": [],
-        "tags": [],
-        "object": "model",
-        "owned_by": "llamacpp",
-        "created": now,
-        "status": {"value": value},
-        "source": source,
-        "can_remove": False,
-        "meta": {"llamaswap": identity},
-    }
-
-
-def _status(model_id: str, model: ModelConfig, state: str) -> Object:
-    rendered = _render(model.capabilities)
-    entry = _status_entry(
-        model_id, swap_state(state), model.name, model.description, unlisted=model.unlisted or model.disabled
+    return ListedModel(
+        id=name_in_list,
+        name=name.strip() or UNSET,
+        description=description.strip() or UNSET,
+        created=now,
+        status=ListedStatus(value=value),
+        source=source,
+        meta={"llamaswap": identity},
     )
-    if model.aliases:
-        entry["aliases"] = list(model.aliases)
-    if rendered.flags:
-        entry["capabilities"] = rendered.flags
-    if rendered.context:
-        entry["context_length"] = rendered.context
-    return entry
 
 
-def _status_entry(
-    model_id: str, state: str, name: str = "", description: str = "", *, unlisted: bool = False, peer_id: str = ""
-) -> Object:
-    return {
-        "id": model_id,
-        "name": name,
-        "description": description,
-        "state": state,
-        "unlisted": unlisted,
-        "peerID": peer_id,
-    }
-
-
-def _named(name: str, description: str) -> Object:
-    told = {"name": name.strip(), "description": description.strip()}
-    return {key: text for key, text in told.items() if text}
-
-
-def _object(value: object) -> Object:
-    """A part of an entry as a mapping; the engine's own words come as raw JSON."""
-    if isinstance(value, Raw):
-        return dict(msgspec.json.decode(value, type=dict[str, Raw]))
-    return cast("Object", value) if isinstance(value, dict) else {}  # anything else was made here, with names
+def _status(model_id: str, model: ModelConfig, state: str) -> ModelStatus:
+    rendered = _render(model.capabilities)
+    return ModelStatus(
+        id=model_id,
+        name=model.name,
+        description=model.description,
+        state=swap_state(state),
+        unlisted=model.unlisted or model.disabled,
+        aliases=model.aliases or UNSET,
+        capabilities=rendered.flags or UNSET,
+        context_length=rendered.context or UNSET,
+    )

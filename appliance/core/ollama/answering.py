@@ -16,6 +16,7 @@ from msgspec import Raw, Struct
 
 from appliance.core.bodies.json_text import OBJECT, JsonObject
 from appliance.core.bodies.sse import Decoder, RecordTooLong
+from appliance.core.openai import NULL, ChatChoice, ChatUsage, Embeddings, ToolCall, error_text
 from appliance.core.parts import UNREADABLE, decoded
 
 NDJSON = b"application/x-ndjson"
@@ -38,45 +39,24 @@ class Clock(Protocol):
         ...
 
 
-class _Function(Struct):
-    name: str | None = None
-    arguments: str | dict[str, object] | None = None
+class _Called(Struct):
+    """A call of a tool, as far as its pieces came."""
 
-
-class _Call(Struct):
-    index: int = 0
-    id: str | None = None
-    function: _Function | None = None
+    id: str = ""
+    name: str = ""
+    arguments: str = ""
 
 
 class _Logprobs(Struct):
     content: list[dict[str, object]] | None = None
 
 
-class _Said(Struct):
-    content: str | None = None
-    reasoning_content: str | None = None
-    reasoning: str | None = None
-    tool_calls: list[_Call] | None = None
-
-
-_NOTHING = _Said()
-
-
-class _Choice(Struct):
-    delta: _Said | None = None
-    message: _Said | None = None
+class _AnyChoice(ChatChoice):
     text: str | None = None
     logprobs: _Logprobs | None = None
-    finish_reason: str | None = None
 
 
-class _Usage(Struct):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-
-
-class _Timings(Struct):
+class _EngineTimings(Struct):
     cache_n: int = 0
     prompt_n: int = 0
     prompt_ms: float = 0.0
@@ -84,16 +64,13 @@ class _Timings(Struct):
     predicted_ms: float = 0.0
 
 
-_NULL = Raw(b"null")
-
-
 class _Chunk(Struct):
     """A record of a stream, or a whole answer: OpenAI's chat and completions, or llama-server's ``/infill``."""
 
-    choices: list[_Choice] | None = None
-    usage: _Usage | None = None
-    timings: _Timings | None = None
-    error: Raw = _NULL
+    choices: list[_AnyChoice] | None = None
+    usage: ChatUsage | None = None
+    timings: _EngineTimings | None = None
+    error: Raw = NULL
     content: str | None = None
     stop_type: str | None = None
     completion_probabilities: list[dict[str, object]] | None = None
@@ -104,14 +81,14 @@ _CHUNKS = msgspec.json.Decoder(list[_Chunk])
 _ENCODER = msgspec.json.Encoder()
 
 
-class Message(Struct, omit_defaults=True):
+class OllamaMessage(Struct, omit_defaults=True):
     role: str
     content: str
     thinking: str = ""
     tool_calls: list[JsonObject] = []
 
 
-class _Line(Struct, omit_defaults=True):
+class _OllamaLine(Struct, omit_defaults=True):
     """Members that are always there have no default."""
 
     model: str
@@ -119,13 +96,13 @@ class _Line(Struct, omit_defaults=True):
     done: bool
 
 
-class ChatLine(_Line, kw_only=True, omit_defaults=True):
-    message: Message
+class ChatLine(_OllamaLine, kw_only=True, omit_defaults=True):
+    message: OllamaMessage
     done_reason: str = ""
     logprobs: list[JsonObject] = []
 
 
-class PromptLine(_Line, kw_only=True, omit_defaults=True):
+class PromptLine(_OllamaLine, kw_only=True, omit_defaults=True):
     response: str
     thinking: str = ""
     tool_calls: list[JsonObject] = []
@@ -142,10 +119,10 @@ class Translator:
         self._chat = chat
         self._decoder = Decoder()
         self._between = True  # the decoder holds nothing
-        self._calls: dict[int, _Call] = {}
+        self._calls: dict[int, _Called] = {}
         self._reason = ""
-        self._usage: _Usage | None = None
-        self._timings: _Timings | None = None
+        self._usage: ChatUsage | None = None
+        self._timings: _EngineTimings | None = None
         self._over = False
 
     # ---- streams -----------------------------------------------------------------------------------------------------
@@ -191,7 +168,7 @@ class Translator:
             chunk = _CHUNK.decode(data)
         except UNREADABLE:
             return b""
-        if chunk.error != _NULL:
+        if chunk.error != NULL:
             return self._fail(error_text(chunk.error))
         self._note(chunk)
         said, thought, logprobs = self._take(chunk)
@@ -212,7 +189,7 @@ class Translator:
             return 502, error_body("the model's answer cannot be read")
         text, thinking, logprobs = "", "", list[JsonObject]()
         for chunk in chunks:
-            if chunk.error != _NULL:
+            if chunk.error != NULL:
                 return 500, error_body(error_text(chunk.error))
             self._note(chunk)
             said, thought, more = self._take(chunk)
@@ -230,12 +207,12 @@ class Translator:
         if not chunk.choices:
             return chunk.content or "", "", _logprobs(chunk.completion_probabilities)
         choice = chunk.choices[0]
-        said = choice.delta or choice.message or _NOTHING
+        said = choice.said
         for number, call in enumerate(said.tool_calls or ()):
-            self._add(call, number if choice.message is not None else call.index)
-        text = said.content or choice.text or ""
+            self._add(call, number if choice.message is not None else call.index or 0)
+        text = said.text or choice.text or ""
         logprobs = _logprobs(choice.logprobs.content) if choice.logprobs is not None else []
-        return text, said.reasoning_content or said.reasoning or "", logprobs
+        return text, said.thoughts, logprobs
 
     def _note(self, chunk: _Chunk) -> None:
         self._usage = chunk.usage or self._usage
@@ -244,30 +221,22 @@ class Translator:
         if reason and reason != "none":
             self._reason = "length" if reason in ("length", "limit") else "stop"
 
-    def _add(self, call: _Call, index: int) -> None:
-        known = self._calls.setdefault(index, _Call(function=_Function()))
-        known.id = call.id or known.id
-        if (more := call.function) is None or (function := known.function) is None:
-            return
-        function.name = more.name or function.name
-        if isinstance(more.arguments, dict):
-            function.arguments = more.arguments
-        elif more.arguments:
-            before = function.arguments if isinstance(function.arguments, str) else ""
-            function.arguments = before + more.arguments
+    def _add(self, call: ToolCall, index: int) -> None:
+        known, text = self._calls.setdefault(index, _Called()), call.function.argument_text
+        known.id, known.name = call.id or known.id, call.function.name or known.name
+        whole = bytes(call.function.arguments).startswith(b"{")
+        known.arguments = text if whole else known.arguments + text
 
     def _tools(self) -> list[JsonObject] | str:
         """Return all calls, or what is wrong with one. An answer that was cut short may end in the middle of one."""
         calls: list[JsonObject] = []
         for index, call in sorted(self._calls.items()):
-            function = call.function or _Function()
-            given = function.arguments
-            arguments = decoded(OBJECT, given if isinstance(given, str) else _ENCODER.encode(given or {}))
+            arguments = decoded(OBJECT, call.arguments or "{}")
             if arguments is None:
                 if self._reason == "length":
                     continue
-                return f"the model called the tool '{function.name}' with arguments that are not a JSON object"
-            told: JsonObject = {"index": index, "name": function.name or "", "arguments": arguments}
+                return f"the model called the tool '{call.name}' with arguments that are not a JSON object"
+            told: JsonObject = {"index": index, "name": call.name, "arguments": arguments}
             calls.append({"id": call.id, "function": told} if call.id else {"function": told})
         return calls
 
@@ -292,7 +261,7 @@ class Translator:
     ) -> ChatLine | PromptLine:
         now = self._clock.now()
         if self._chat:
-            message = Message("assistant", text, thinking, calls or [])
+            message = OllamaMessage("assistant", text, thinking, calls or [])
             return ChatLine(self._model, now, done, message=message, logprobs=logprobs or [])
         return PromptLine(
             self._model, now, done, response=text, thinking=thinking, tool_calls=calls or [], logprobs=logprobs or []
@@ -307,7 +276,7 @@ class Translator:
         return _ENCODER.encode(record)[:-1] + (b"," + _ENCODER.encode(costs)[1:] if costs else b"}") + b"\n"
 
 
-def cost_of(usage: _Usage | None, timings: _Timings | None) -> dict[str, int]:
+def cost_of(usage: ChatUsage | None, timings: _EngineTimings | None) -> dict[str, int]:
     """Return Ollama's counts and times; tokens from the cache count as read."""
     if timings is not None:
         return {
@@ -345,12 +314,12 @@ def _logprob(given: Mapping[str, object], *, top: bool) -> JsonObject:
 def idle_line(model: str, now: str, reason: str, *, chat: bool) -> bytes:
     """Return the answer to a request that only loads or unloads its model."""
     if chat:
-        return _ENCODER.encode(ChatLine(model, now, True, message=Message("assistant", ""), done_reason=reason))
+        return _ENCODER.encode(ChatLine(model, now, True, message=OllamaMessage("assistant", ""), done_reason=reason))
     return _ENCODER.encode(PromptLine(model, now, True, response="", done_reason=reason))
 
 
 def error_body(text: str) -> bytes:
-    return _ENCODER.encode({"error": text})
+    return _ENCODER.encode({"error": text or "the engine gave no reason"})
 
 
 def error_line(text: str) -> bytes:
@@ -359,25 +328,16 @@ def error_line(text: str) -> bytes:
 
 
 class _Error(Struct):
-    message: str = ""
     reason: str = ""
 
 
-def error_text(raw: bytes | Raw) -> str:
-    """Return the message of an error, which is an object in llama-server's words and a text in Ollama's."""
-    found = decoded(_Error, raw)
-    if found is not None and found.message:
-        return found.message
-    return decoded(str, raw) or bytes(raw).decode("utf-8", "replace")[:1000] or "the engine gave no reason"
-
-
-class _ErrorBody(Struct):
+class _EngineErrorBody(Struct):
     error: Raw = Raw(b'""')
 
 
 def translated_error(status: int, content: bytes, model: str) -> tuple[int, bytes]:
     """Return status and body of an error in Ollama's words. ``model`` is the name in the request, empty if unknown."""
-    found = decoded(_ErrorBody, content)
+    found = decoded(_EngineErrorBody, content)
     text = error_text(found.error if found is not None else content)
     reason = decoded(_Error, found.error) if found is not None else None
     if status == 401:
@@ -392,23 +352,12 @@ def translated_error(status: int, content: bytes, model: str) -> tuple[int, byte
 # ---- embeddings ------------------------------------------------------------------------------------------------------
 
 
-class _Embedding(Struct):
-    embedding: list[float]
-    index: int = 0
-
-
-class _Embeddings(Struct):
-    data: list[_Embedding]
-    usage: _Usage | None = None
-
-
 def vectors_of(content: bytes) -> tuple[list[list[float]], int] | None:
     """Return the vectors of ``/v1/embeddings`` in their order, and how many tokens they cost; None if unreadable."""
-    found = decoded(_Embeddings, content)
+    found = decoded(Embeddings, content)
     if found is None:
         return None
-    vectors = [each.embedding for each in sorted(found.data, key=lambda each: each.index)]
-    return vectors, (found.usage.prompt_tokens or 0) if found.usage is not None else 0
+    return found.vectors, (found.usage.prompt_tokens or 0) if found.usage is not None else 0
 
 
 def normalised(vector: list[float], dimensions: int | None = None) -> list[float]:

@@ -241,7 +241,7 @@ def _checked(name: str, kind: str, value: JSON) -> JSON:
 # ---- requests --------------------------------------------------------------------------------------------------------
 
 
-class Preset(Struct, frozen=True, kw_only=True):
+class DerivedPreset(Struct, frozen=True, kw_only=True):
     """The additions of a derived model to the one that it is made from."""
 
     system: str = ""
@@ -249,10 +249,10 @@ class Preset(Struct, frozen=True, kw_only=True):
     messages: tuple[dict[str, JSON], ...] = ()
 
 
-PLAIN = Preset()
+PLAIN = DerivedPreset()
 
 
-class Asked(Struct, frozen=True, kw_only=True):
+class OllamaRequest(Struct, frozen=True, kw_only=True):
     """The members that chat and generate have in common, checked."""
 
     name: str
@@ -267,7 +267,7 @@ class Asked(Struct, frozen=True, kw_only=True):
     response_format: JsonObject | None
 
 
-def read_asked(body: bytes) -> Asked:
+def read_asked(body: bytes) -> OllamaRequest:
     """Raises Refused, in the order in which Ollama checks."""
     members = read_body(body)
     top = members.get("top_logprobs")
@@ -280,7 +280,7 @@ def read_asked(body: bytes) -> Asked:
     logprobs: JsonObject = {}
     if flag_of(members, "logprobs", otherwise=False):
         logprobs = {"logprobs": True, "top_logprobs": top or 0}
-    return Asked(
+    return OllamaRequest(
         name=model_of(members),
         members=members,
         streams=flag_of(members, "stream", otherwise=True),
@@ -312,14 +312,14 @@ def _format(value: JSON) -> JsonObject | None:
             raise Refused(500, f'invalid format: {shown}; expected "json" or a valid JSON Schema object')
 
 
-def has_prompt(asked: Asked, *, chat: bool) -> bool:
+def has_prompt(asked: OllamaRequest, *, chat: bool) -> bool:
     """False for a request that only loads or unloads its model."""
     if chat:
         return bool(asked.members.get("messages"))
     return any(asked.members.get(name) for name in ("prompt", "suffix", "images"))
 
 
-def chat_body(asked: Asked, model: str, preset: Preset, *, thinks: bool) -> bytes:
+def chat_body(asked: OllamaRequest, model: str, preset: DerivedPreset, *, thinks: bool) -> bytes:
     """Return the body for ``/v1/chat/completions``. ``thinks``: the model can. Raises Refused."""
     given = asked.members.get("messages")
     if not isinstance(given, list):
@@ -328,7 +328,7 @@ def chat_body(asked: Asked, model: str, preset: Preset, *, thinks: bool) -> byte
     return _chat(asked, model, preset, messages, thinks=thinks)
 
 
-def prompt_body(asked: Asked, model: str, preset: Preset, *, thinks: bool) -> bytes:
+def prompt_body(asked: OllamaRequest, model: str, preset: DerivedPreset, *, thinks: bool) -> bytes:
     """Return the same for the prompt of ``/api/generate``, which is one message of the user. Raises Refused."""
     if asked.members.get("context"):
         raise Refused(501, "'context' is not supported; send the conversation as messages to /api/chat")
@@ -340,7 +340,7 @@ def prompt_body(asked: Asked, model: str, preset: Preset, *, thinks: bool) -> by
     return _chat(asked, model, preset, [*before, message], thinks=thinks)
 
 
-def raw_body(asked: Asked, model: str, preset: Preset) -> bytes:
+def raw_body(asked: OllamaRequest, model: str, preset: DerivedPreset) -> bytes:
     """Return the body for ``/v1/completions``: the prompt as it is. Raises Refused."""
     for name in ("template", "system", "context"):
         if asked.members.get(name):
@@ -354,7 +354,7 @@ def raw_body(asked: Asked, model: str, preset: Preset) -> bytes:
     return msgspec.json.encode(sent)
 
 
-def infill_body(asked: Asked, model: str, preset: Preset) -> bytes:
+def infill_body(asked: OllamaRequest, model: str, preset: DerivedPreset) -> bytes:
     """Return the body for ``/infill``. Raises Refused."""
     sent: JsonObject = {
         "model": model,
@@ -369,7 +369,7 @@ def infill_body(asked: Asked, model: str, preset: Preset) -> bytes:
     return msgspec.json.encode(sent)
 
 
-def _common(asked: Asked, preset: Preset) -> JsonObject:
+def _common(asked: OllamaRequest, preset: DerivedPreset) -> JsonObject:
     sent: JsonObject = {"stream": asked.streams}
     if asked.streams:
         sent["stream_options"] = {"include_usage": True}
@@ -380,7 +380,9 @@ def _common(asked: Asked, preset: Preset) -> JsonObject:
     return sent
 
 
-def _chat(asked: Asked, model: str, preset: Preset, given: Sequence[JsonObject], *, thinks: bool) -> bytes:
+def _chat(
+    asked: OllamaRequest, model: str, preset: DerivedPreset, given: Sequence[JsonObject], *, thinks: bool
+) -> bytes:
     messages = [*preset.messages, *given]
     if preset.system and not (messages and messages[0].get("role") == "system"):
         messages.insert(0, {"role": "system", "content": preset.system})

@@ -19,7 +19,7 @@ from appliance.core.models.model import Model
 from appliance.core.ollama.asking import (
     HUBS,
     PLAIN,
-    Preset,
+    DerivedPreset,
     Refused,
     is_expressible,
     model_of,
@@ -48,7 +48,7 @@ class Modalities(Struct, frozen=True):
     audio: bool = False
 
 
-class Props(Struct, frozen=True):
+class EngineProps(Struct, frozen=True):
     """The part of llama-server's ``/props`` that tells what a running model can do."""
 
     chat_template: str = ""
@@ -56,14 +56,14 @@ class Props(Struct, frozen=True):
     modalities: Modalities = Modalities()
 
 
-class Facts(Struct, frozen=True, kw_only=True):
+class ModelFacts(Struct, frozen=True, kw_only=True):
     """Everything that is known of one model. A model at a peer, or behind a foreign server, has no header."""
 
     name: str
     model: Model | None = None
     info: GgufInfo | None = None
-    props: Props | None = None
-    preset: Preset = PLAIN
+    props: EngineProps | None = None
+    preset: DerivedPreset = PLAIN
     base: str = ""
     """The model that a derived one is made from."""
     made_at: float = 0.0
@@ -90,7 +90,7 @@ class Facts(Struct, frozen=True, kw_only=True):
             return [RERANK]
         if kind == "embedding":
             return [EMBEDDING]
-        template, props = self.template, self.props or Props()
+        template, props = self.template, self.props or EngineProps()
         caps, inputs = props.chat_template_caps, self.model.input_modalities if self.model is not None else ()
         found = {
             TOOLS: "tool" in template or (caps is not None and (caps.supports_tools or caps.supports_tool_calls)),
@@ -159,7 +159,7 @@ def in_short(count: int) -> str:
 # ---- lists -----------------------------------------------------------------------------------------------------------
 
 
-def tags(models: Sequence[Facts]) -> JsonObject:
+def tags(models: Sequence[ModelFacts]) -> JsonObject:
     """Return ``/api/tags``: the newest first, each name once."""
     entries: dict[str, JsonObject] = {}
     for facts in sorted(models, key=lambda facts: facts.modified, reverse=True):
@@ -179,17 +179,17 @@ def tags(models: Sequence[Facts]) -> JsonObject:
     return {"models": list[JSON](entries.values())}
 
 
-class Running(Struct, frozen=True, kw_only=True):
+class LoadedModel(Struct, frozen=True, kw_only=True):
     """A model that is loaded, or is being loaded. ``left``: seconds until it goes if nobody asks; None: it stays."""
 
-    facts: Facts
+    facts: ModelFacts
     memory: Mapping[str, int]
     left: float | None
     queue: int
     state: str
 
 
-def running(models: Sequence[Running], now: float) -> JsonObject:
+def running(models: Sequence[LoadedModel], now: float) -> JsonObject:
     """Return ``/api/ps``, the one that stays longest first. ``now`` is in Unix seconds."""
     at = datetime.fromtimestamp(now, UTC)
     ordered = sorted(models, key=lambda one: one.left if one.left is not None else 1e18, reverse=True)
@@ -215,7 +215,7 @@ def running(models: Sequence[Running], now: float) -> JsonObject:
     return {"models": entries}
 
 
-def shown(facts: Facts, *, basename: str = "") -> JsonObject:
+def shown(facts: ModelFacts, *, basename: str = "") -> JsonObject:
     """Return ``/api/show``. ``basename``: what the model is to be called in ``model_info``."""
     preset, template, abilities = facts.preset, facts.template, facts.abilities
     parameters: JsonObject = {**({"num_ctx": facts.context} if facts.context else {}), **preset.parameters}
@@ -237,7 +237,7 @@ def shown(facts: Facts, *, basename: str = "") -> JsonObject:
     return answer
 
 
-def _model_info(facts: Facts, basename: str) -> JsonObject:
+def _model_info(facts: ModelFacts, basename: str) -> JsonObject:
     info, architecture = facts.info, facts.info.architecture if facts.info is not None else "unknown"
     found: JsonObject = {
         "general.architecture": architecture,
@@ -255,7 +255,7 @@ def _model_info(facts: Facts, basename: str) -> JsonObject:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _modelfile(facts: Facts) -> str:
+def _modelfile(facts: ModelFacts) -> str:
     """Without paths: a client need not learn where files are."""
     lines = [f"FROM {facts.base or facts.name}"]
     if facts.preset.system:
@@ -284,7 +284,7 @@ class Derived(Struct, frozen=True, kw_only=True):
     name: str
     """As its maker spells it."""
     base: str
-    preset: Preset = PLAIN
+    preset: DerivedPreset = PLAIN
     made_at: float = 0.0
 
 
@@ -317,14 +317,14 @@ def read_create(members: JsonObject, now: float) -> Derived:
     if not isinstance(messages, list | None) or not all(isinstance(one, dict) for one in messages or ()):
         raise Refused(400, "'messages' must be an array of objects")
     said = tuple(one for one in messages or () if isinstance(one, dict))
-    preset = Preset(system=text_of(members, "system"), parameters=parameters, messages=said)
+    preset = DerivedPreset(system=text_of(members, "system"), parameters=parameters, messages=said)
     return Derived(name=name, base=base, preset=preset, made_at=now)
 
 
-def over(derived: Derived, below: Preset) -> Preset:
+def over(derived: Derived, below: DerivedPreset) -> DerivedPreset:
     """Return what a model adds that is derived from a derived one: its own words count, where it has some."""
     own = derived.preset
-    return Preset(
+    return DerivedPreset(
         system=own.system or below.system,
         parameters={**below.parameters, **own.parameters},
         messages=own.messages or below.messages,

@@ -1,8 +1,7 @@
 """Chat completions for a run: an engine's answer read as events, and several turns written as one answer.
 
 Formats read: OpenAI's chat completions, llama-server's (b11434) and those of servers like it, streamed or whole, even
-from a faulty engine; ``reasoning_content`` is llama-server's name for thoughts, ``reasoning`` vLLM's. Records that
-cannot be read are passed over, up to a limit.
+from a faulty engine. Records that cannot be read are passed over, up to a limit.
 
 Written is OpenAI's form. The program's own additions are in a member ``appliance``: in a stream on a chunk whose delta
 is empty, which every client must accept.
@@ -13,9 +12,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import msgspec
-from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec import UNSET, Struct, UnsetType
 
 from appliance.core.bodies.sse import Decoder, Event, RecordTooLong, encode
+from appliance.core.openai import (
+    NULL,
+    ChatChoice,
+    ChatCompletion,
+    ChatMessage,
+    ChatUsage,
+    ToolCall,
+    error_text,
+    tool_call,
+)
 from appliance.core.parts import UNREADABLE
 from appliance.core.runs.messages import (
     Call,
@@ -27,7 +36,7 @@ from appliance.core.runs.messages import (
     Trace,
     TurnEnded,
     TurnFailed,
-    Usage,
+    TurnUsage,
 )
 
 DONE = "[DONE]"
@@ -37,57 +46,7 @@ SHOWN = 200
 """Number of characters quoted from unreadable data."""
 
 
-class _Part(Struct):
-    text: str | None = None
-
-
-class _Function(Struct, frozen=True):
-    name: str | None = None
-    arguments: Raw = Raw(b"null")
-    """A string; an object if the server does not follow the format."""
-
-
-class _CallPiece(Struct):
-    index: int | None = None
-    id: str | None = None
-    function: _Function = _Function()
-
-
-class _Message(Struct):
-    """A delta, or the whole message."""
-
-    content: str | list[_Part] | None = None
-    reasoning_content: str | None = None
-    reasoning: str | None = None
-    tool_calls: list[_CallPiece] | None = None
-
-
-class _Choice(Struct):
-    index: int | None = None
-    delta: _Message | None = None
-    message: _Message | None = None
-    finish_reason: str | None = None
-
-
-class _Usage(Struct):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-
-
-class _Chunk(Struct):
-    choices: list[_Choice] | None = None
-    usage: _Usage | None = None
-    error: Raw = Raw(b"null")
-
-
-class _Error(Struct):
-    message: str
-
-
-_NOTHING = Raw(b"null")
-_chunk = msgspec.json.Decoder(_Chunk).decode
-_error = msgspec.json.Decoder(_Error).decode
-_string = msgspec.json.Decoder(str).decode
+_chunk = msgspec.json.Decoder(ChatCompletion).decode
 
 
 class ChatEvents:
@@ -96,7 +55,7 @@ class ChatEvents:
     def __init__(self) -> None:
         self.ended = False
         self._decoder = Decoder()
-        self._answer = _Answer()
+        self._answer = _TurnAnswer()
         self._garbage = 0
 
     def feed(self, data: bytes) -> list[RunEvent]:
@@ -125,7 +84,7 @@ class ChatEvents:
         try:
             chunk = _chunk(body)
         except UNREADABLE:
-            chunk = _Chunk()
+            chunk = ChatCompletion()
         self._take(chunk, events)
         if not chunk.choices:
             self._end(events, _failure(f"the engine's answer is not a chat completion: {_quoted(body)}"))
@@ -150,8 +109,8 @@ class ChatEvents:
             return
         self._take(chunk, events)
 
-    def _take(self, chunk: _Chunk, events: list[RunEvent]) -> None:
-        if chunk.error != _NOTHING:
+    def _take(self, chunk: ChatCompletion, events: list[RunEvent]) -> None:
+        if chunk.error != NULL:
             self._end(events, _reported(bytes(chunk.error)))
         else:
             self._answer.add(chunk, events.append)
@@ -164,37 +123,22 @@ class ChatEvents:
 
 def refusal(status: int, body: bytes) -> TurnFailed:
     """Return the event for a request that the engine refused."""
-    try:
-        said = _message_of(bytes(_chunk(body).error))
-    except UNREADABLE:
-        said = _quoted(body)
-    return _failure(f"the engine answered {status}: {said or 'without a reason'}")
+    return _failure(f"the engine answered {status}: {error_text(body) or 'without a reason'}")
 
 
 def _reported(error: bytes) -> TurnFailed:
-    return _failure(f"the engine reported an error: {_message_of(error) or 'without a reason'}")
+    return _failure(f"the engine reported an error: {error_text(error) or 'without a reason'}")
 
 
 def _failure(detail: str) -> TurnFailed:
     return TurnFailed(reason="unknown_error", detail=detail)
 
 
-def _message_of(error: bytes) -> str:
-    """Find the message: in ``message``, in ``error`` or its ``message``, or in a string; else quote all."""
-    try:
-        if error.lstrip()[:1] != b"{":
-            return "" if error == b"null" else _string(error)
-        inner = _chunk(error).error
-        return _message_of(bytes(inner)) if inner != _NOTHING else _error(error).message
-    except UNREADABLE:
-        return _quoted(error)
-
-
 def _quoted(body: bytes) -> str:
     return body[:SHOWN].decode("utf-8", "replace").strip()
 
 
-class _Answer:
+class _TurnAnswer:
     """The content of one answer so far. Of several choices only the first counts."""
 
     def __init__(self) -> None:
@@ -202,7 +146,7 @@ class _Answer:
         self._thought = self._said = self._called = False  # in deltas
         self._indexes: list[tuple[int, str]] = []  # of each call so far: the index that the server gave it, its id
 
-    def add(self, chunk: _Chunk, tell: Callable[[RunEvent], None]) -> None:
+    def add(self, chunk: ChatCompletion, tell: Callable[[RunEvent], None]) -> None:
         for choice in chunk.choices or ():
             if choice.index:
                 continue
@@ -213,32 +157,30 @@ class _Answer:
             self.finish_reason = choice.finish_reason or self.finish_reason
         if chunk.usage is not None:
             prompt, completion = chunk.usage.prompt_tokens or 0, chunk.usage.completion_tokens or 0
-            tell(Usage(prompt_tokens=prompt, completion_tokens=completion))
+            tell(TurnUsage(prompt_tokens=prompt, completion_tokens=completion))
 
-    def _delta(self, delta: _Message, tell: Callable[[RunEvent], None]) -> None:
-        if thought := delta.reasoning_content or delta.reasoning:
+    def _delta(self, delta: ChatMessage, tell: Callable[[RunEvent], None]) -> None:
+        if thought := delta.thoughts:
             self._thought = True
             tell(ReasoningDelta(thought))
-        if text := _joined(delta.content):
+        if text := delta.text:
             self._said = True
             tell(TextDelta(text))
         for piece in delta.tool_calls or ():
             self._called = True
             tell(_call(self._index(piece), piece))
 
-    def _whole(self, message: _Message, tell: Callable[[RunEvent], None]) -> None:
+    def _whole(self, message: ChatMessage, tell: Callable[[RunEvent], None]) -> None:
         """Take a complete message; parts that came earlier as deltas do not count again."""
-        thought = message.reasoning_content or message.reasoning
-        if thought and not self._thought:
-            tell(ReasoningDelta(thought))
-        text = _joined(message.content)
-        if text and not self._said:
-            tell(TextDelta(text))
+        if message.thoughts and not self._thought:
+            tell(ReasoningDelta(message.thoughts))
+        if message.text and not self._said:
+            tell(TextDelta(message.text))
         if not self._called:
             for index, piece in enumerate(message.tool_calls or ()):
                 tell(_call(index, piece))
 
-    def _index(self, piece: _CallPiece) -> int:
+    def _index(self, piece: ToolCall) -> int:
         """Return which call the piece belongs to.
 
         Servers differ: some give no index, some give all calls the index 0, some give a call another id in each piece.
@@ -254,54 +196,12 @@ class _Answer:
         return len(self._indexes) - 1
 
 
-def _call(index: int, piece: _CallPiece) -> CallDelta:
-    arguments = _arguments(bytes(piece.function.arguments))
-    return CallDelta(index=index, id=piece.id or "", name=piece.function.name or "", arguments=arguments)
-
-
-def _arguments(raw: bytes) -> str:
-    if raw == b"null":
-        return ""
-    try:
-        return _string(raw)
-    except UNREADABLE:
-        return raw.decode("utf-8", "replace")
-
-
-def _joined(content: str | Sequence[_Part] | None) -> str:
-    if content is None or isinstance(content, str):
-        return content or ""
-    return "".join(part.text or "" for part in content)
+def _call(index: int, piece: ToolCall) -> CallDelta:
+    function = piece.function
+    return CallDelta(index=index, id=piece.id or "", name=function.name or "", arguments=function.argument_text)
 
 
 _LAST_RECORD = encode(Event("[DONE]"))
-
-
-class _CalledFunction(Struct):
-    name: str
-    arguments: str
-
-
-class _ToolCall(Struct):
-    index: int
-    id: str
-    function: _CalledFunction
-    type: str = "function"
-
-
-class _Said(Struct, omit_defaults=True):
-    """A delta, or the whole message."""
-
-    role: str = ""
-    content: str | None = ""
-    reasoning_content: str = ""
-    tool_calls: list[_ToolCall] = []
-
-
-class _Tokens(Struct):
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
 
 
 class ToolActivity(Struct, frozen=True, kw_only=True):
@@ -326,42 +226,41 @@ class ChatAnswer:
         self._head = {"id": answer_id, "created": created, "model": model}
 
     def begin(self) -> bytes:
-        return self._chunk(_Said(role="assistant", content=None))
+        return self._chunk(ChatMessage(role="assistant", content=None))
 
     def text(self, text: str) -> bytes:
-        return self._chunk(_Said(content=text))
+        return self._chunk(ChatMessage(content=text))
 
     def reasoning(self, text: str) -> bytes:
-        return self._chunk(_Said(reasoning_content=text))
+        return self._chunk(ChatMessage(reasoning_content=text))
 
     def activity(self, activity: ToolActivity) -> bytes:
-        return self._chunk(_Said(), appliance=activity)
+        return self._chunk(ChatMessage(), appliance=activity)
 
     def end(self, outcome: Outcome, *, with_usage: bool) -> bytes:
         """Return the last records. ``with_usage``: the client asked for a chunk that has only the usage."""
         calls = _calls(outcome.pending_tool_calls)
         usage = _tokens(outcome.usage)
-        records = [self._chunk(_Said(tool_calls=calls))] if calls else []
+        records = [self._chunk(ChatMessage(tool_calls=calls))] if calls else []
         last = {} if with_usage else {"usage": usage}
-        records.append(self._chunk(_Said(), _finish_reason(outcome), appliance=_use(outcome), **last))
+        records.append(self._chunk(ChatMessage(), _finish_reason(outcome), appliance=_use(outcome), **last))
         if with_usage:
             records.append(self._record({"choices": [], "usage": usage}))
         return b"".join([*records, _LAST_RECORD])
 
     def whole(self, outcome: Outcome, text: str) -> bytes:
         calls = _calls(outcome.pending_tool_calls)
-        message = _Said(
+        message = ChatMessage(
             role="assistant",
             content=text or (None if calls else ""),
-            reasoning_content=outcome.reasoning,
-            tool_calls=calls,
+            reasoning_content=outcome.reasoning or None,
+            tool_calls=calls or None,
         )
-        told = msgspec.to_builtins(message) | {"content": message.content}
-        choice = {"index": 0, "message": told, "finish_reason": _finish_reason(outcome)}
+        choice = ChatChoice(index=0, message=message, finish_reason=_finish_reason(outcome))
         body = self._head | {"object": "chat.completion", "choices": [choice], "usage": _tokens(outcome.usage)}
         return msgspec.json.encode(body | {"appliance": _use(outcome)})
 
-    def _chunk(self, delta: _Said, finish_reason: str | None = None, **more: object) -> bytes:
+    def _chunk(self, delta: ChatMessage, finish_reason: str | None = None, **more: object) -> bytes:
         return self._record({"choices": [{"index": 0, "delta": delta, "finish_reason": finish_reason}], **more})
 
     def _record(self, body: dict[str, object]) -> bytes:
@@ -375,15 +274,12 @@ def _finish_reason(outcome: Outcome) -> str:
     return "length" if outcome.finish_reason == "max_tokens" else "stop"
 
 
-def _calls(calls: Sequence[Call]) -> list[_ToolCall]:
-    return [
-        _ToolCall(index=index, id=call.id, function=_CalledFunction(call.name, call.arguments))
-        for index, call in enumerate(calls)
-    ]
+def _calls(calls: Sequence[Call]) -> list[ToolCall]:
+    return [tool_call(call.id, call.name, call.arguments, index) for index, call in enumerate(calls)]
 
 
-def _tokens(usage: Usage) -> _Tokens:
-    return _Tokens(usage.prompt_tokens, usage.completion_tokens, usage.prompt_tokens + usage.completion_tokens)
+def _tokens(usage: TurnUsage) -> ChatUsage:
+    return ChatUsage(usage.prompt_tokens, usage.completion_tokens, usage.prompt_tokens + usage.completion_tokens)
 
 
 def _use(outcome: Outcome) -> ToolUse:

@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 
-class Reply(Protocol):
+class InwardReply(Protocol):
     """An answer whose head has arrived."""
 
     @property
@@ -73,4 +73,4 @@ class Asker(Protocol):
 
     def ask(
         self, path: str, body: bytes, *, origin: str = "program", watch: Watch | None = None
-    ) -> AbstractAsyncContextManager[Reply]: ...
+    ) -> AbstractAsyncContextManager[InwardReply]: ...

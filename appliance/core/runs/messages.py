@@ -98,7 +98,7 @@ class CallDelta(Struct, frozen=True, kw_only=True):
     arguments: str = ""
 
 
-class Usage(Struct, frozen=True, kw_only=True):
+class TurnUsage(Struct, frozen=True, kw_only=True):
     """Tokens of one turn."""
 
     prompt_tokens: int = 0
@@ -131,7 +131,7 @@ class CancelAsked(Struct, frozen=True):
     detail: str = "canceled by the caller"
 
 
-RunEvent = TextDelta | ReasoningDelta | CallDelta | Usage | TurnEnded | TurnFailed | ToolFinished | CancelAsked
+RunEvent = TextDelta | ReasoningDelta | CallDelta | TurnUsage | TurnEnded | TurnFailed | ToolFinished | CancelAsked
 
 # ---- what it wants done ----------------------------------------------------------------------------------------------
 
@@ -219,7 +219,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
     reasoning: str = ""
     signals: tuple[Signal, ...] = ()
     tool_trace: tuple[Trace, ...] = ()
-    usage: Usage = Usage()
+    usage: TurnUsage = TurnUsage()
     finish_reason: FinishReason | None = None
     fail_reason: FailReason | None = None
     detail: str | None = None

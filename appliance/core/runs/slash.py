@@ -62,7 +62,7 @@ def family_of(path: str) -> Family | None:
     return FAMILIES.get(_VERSION.sub("", path, count=1) if path.startswith("/v") else path)
 
 
-class Words(Struct, frozen=True):
+class SlashWords(Struct, frozen=True):
     """``commands`` in order, and the rest of the text."""
 
     commands: tuple[str, ...]
@@ -97,7 +97,7 @@ class Commands:
         return Plan(words.commands, apply_edits(body, (Edit(found.path, msgspec.json.encode(words.text)),)))
 
 
-def split(text: str, known: Collection[str]) -> Words | None:
+def split(text: str, known: Collection[str]) -> SlashWords | None:
     """Return the commands at the head of a text; None if it has none, and no escaped one. Raises BadRequest."""
     found: list[str] = []
     rest = 0
@@ -105,13 +105,13 @@ def split(text: str, known: Collection[str]) -> Words | None:
         if word[2] not in known:
             break
         if word[1]:
-            return Words(tuple(found), text[rest : word.start()] + text[word.start() + 1 :])
+            return SlashWords(tuple(found), text[rest : word.start()] + text[word.start() + 1 :])
         found.append(word[2])
         gap = _GAP.match(text, word.end())
         rest = gap.end() if gap else word.end()
     if len(found) > MAX_COMMANDS:
         raise BadRequest(f"the text begins with {len(found)} slash commands; at most {MAX_COMMANDS} are carried out")
-    return Words(tuple(found), text[rest:]) if found else None
+    return SlashWords(tuple(found), text[rest:]) if found else None
 
 
 def _blank_end(text: str, at: int) -> int:
@@ -122,7 +122,7 @@ def _blank_end(text: str, at: int) -> int:
 # ---- where the newest text of the user is ----------------------------------------------------------------------------
 
 
-class _Text(Struct, frozen=True):
+class _UserText(Struct, frozen=True):
     path: Path
     text: str
 
@@ -130,11 +130,11 @@ class _Text(Struct, frozen=True):
 _ABSENT = Raw()
 
 
-class _Completion(Struct):
+class _PromptBody(Struct):
     prompt: str
 
 
-class _Chat(Struct):
+class _ChatBody(Struct):
     messages: list[Raw]
 
 
@@ -142,13 +142,13 @@ class _Responses(Struct):
     input: str | list[Raw]
 
 
-class _Message(Struct):
+class _InputMessage(Struct):
     role: str = ""
     content: Raw = _ABSENT
     type: str = "message"
 
 
-class _Part(Struct):
+class _InputPart(Struct):
     type: str = ""
     text: str | None = None
 
@@ -156,38 +156,38 @@ class _Part(Struct):
 _TEXT_PARTS = ("text", "input_text")
 
 
-def _newest_text(family: Family, body: bytes) -> _Text | None:
+def _newest_text(family: Family, body: bytes) -> _UserText | None:
     """Return None if the user says nothing in words, or if the body is not as the route expects: its server says so."""
     try:
         match family:
             case Family.COMPLETION:
-                return _Text(_path("prompt"), msgspec.json.decode(body, type=_Completion).prompt)
+                return _UserText(_path("prompt"), msgspec.json.decode(body, type=_PromptBody).prompt)
             case Family.CHAT | Family.MESSAGES:
-                return _of_messages("messages", msgspec.json.decode(body, type=_Chat).messages)
+                return _of_messages("messages", msgspec.json.decode(body, type=_ChatBody).messages)
             case Family.RESPONSES:
                 given = msgspec.json.decode(body, type=_Responses).input
-                return _Text(_path("input"), given) if isinstance(given, str) else _of_messages("input", given)
+                return _UserText(_path("input"), given) if isinstance(given, str) else _of_messages("input", given)
     except UNREADABLE:
         return None
 
 
-def _of_messages(member: str, messages: list[Raw]) -> _Text | None:
+def _of_messages(member: str, messages: list[Raw]) -> _UserText | None:
     for at in range(len(messages) - 1, -1, -1):
-        message = msgspec.json.decode(messages[at], type=_Message)
+        message = msgspec.json.decode(messages[at], type=_InputMessage)
         if message.role == "user" and message.type == "message":
             return _of_content((member, at, "content"), message.content)
     return None
 
 
-def _of_content(place: tuple[str | int, ...], content: Raw) -> _Text | None:
+def _of_content(place: tuple[str | int, ...], content: Raw) -> _UserText | None:
     """Return a string, or the first text part of a list. Results of tools do not count."""
     given = msgspec.json.decode(content, type=str | list[Raw])
     if isinstance(given, str):
-        return _Text(_path(*place), given)
+        return _UserText(_path(*place), given)
     for at, raw in enumerate(given):
-        part = msgspec.json.decode(raw, type=_Part)
+        part = msgspec.json.decode(raw, type=_InputPart)
         if part.type in _TEXT_PARTS and part.text is not None:
-            return _Text(_path(*place, at, "text"), part.text)
+            return _UserText(_path(*place, at, "text"), part.text)
     return None
 
 

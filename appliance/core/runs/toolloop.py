@@ -44,9 +44,9 @@ from appliance.core.runs.messages import (
     Trace,
     TurnEnded,
     TurnFailed,
-    Usage,
+    TurnUsage,
 )
-from appliance.core.runs.turn import Judge, Judged, Prompt, Reading, Round, Turn, Written, as_json
+from appliance.core.runs.turn import DirectiveReading, Judge, Judged, ModelTurn, Round, RunPrompt, WrittenCall, as_json
 
 MAX_HELD = 64 << 20
 """Largest number of characters of text, reasoning, calls and results in one run: all of it is kept, and sent again with
@@ -63,7 +63,7 @@ class OutOfTurn(Exception):
     """An event that cannot happen now: text while tools run, the answer to a call that nobody waits for."""
 
 
-class _End(Struct, frozen=True, kw_only=True):
+class _RunEnd(Struct, frozen=True, kw_only=True):
     state: RunState
     finish_reason: FinishReason
     fail_reason: FailReason | None = None
@@ -81,16 +81,16 @@ class Loop:
         """``worker`` and ``zone`` are facts for the BIOS. The tools' schemas are known to be usable."""
         self._task = task
         self._judge = Judge(task.tools)
-        self._prompt = Prompt(task, worker=worker, zone=zone)
-        self._turn: Turn | None = None  # while the model speaks
+        self._prompt = RunPrompt(task, worker=worker, zone=zone)
+        self._turn: ModelTurn | None = None  # while the model speaks
         self._said = ("", "")  # text and reasoning of the turn whose calls are being answered
         self._round: Round | None = None  # those calls
-        self._end: _End | None = None
+        self._end: _RunEnd | None = None
         self._text: list[str] = []
         self._reasoning: list[str] = []
         self._signals: list[Signal] = []
         self._traces: list[Trace] = []
-        self._usage = Usage()
+        self._usage = TurnUsage()
         self._used = 0
         self._held = 0
 
@@ -125,7 +125,7 @@ class Loop:
                 return self._unless_repeating(turn, [ShowReasoning(text)])
             case CallDelta():
                 return self._show(self._speaking(event).call(event))
-            case Usage():
+            case TurnUsage():
                 self._speaking(event).usage = event
                 return []
             case TurnEnded():
@@ -142,7 +142,7 @@ class Loop:
         """Return the results so far; final after Finish."""
         end = self._end
         pending = end.pending if end is not None else () if self._round is None else self._round.pending
-        speaking = Usage() if self._turn is None else self._turn.usage
+        speaking = TurnUsage() if self._turn is None else self._turn.usage
         return Outcome(
             state=end.state if end is not None else "running" if self._round is None else "tool_running",
             output="".join(self._text),
@@ -162,13 +162,13 @@ class Loop:
     def _left(self) -> int:
         return self._task.max_tool_iterations - self._used
 
-    def _speaking(self, event: RunEvent) -> Turn:
+    def _speaking(self, event: RunEvent) -> ModelTurn:
         if self._turn is None:
             raise OutOfTurn(f"{type(event).__name__} while the model does not speak")
         return self._turn
 
     def _generate(self, now: float) -> Generate:
-        self._turn = Turn(
+        self._turn = ModelTurn(
             reads_directives=tells_format(self._task.bios) and bool(self._task.tools),
             line_limit=self._task.repeated_line_limit,
         )
@@ -180,7 +180,7 @@ class Loop:
         self._text.append(text)
         return [ShowText(text)]
 
-    def _unless_repeating(self, turn: Turn, commands: list[RunCommand]) -> list[RunCommand]:
+    def _unless_repeating(self, turn: ModelTurn, commands: list[RunCommand]) -> list[RunCommand]:
         line = turn.repeated_line
         if line is None:
             return commands
@@ -189,10 +189,12 @@ class Loop:
 
     # ---- the end of a turn -------------------------------------------------------------------------------------------
 
-    def _turn_ended(self, turn: Turn, finish_reason: str, now: float) -> list[RunCommand]:
+    def _turn_ended(self, turn: ModelTurn, finish_reason: str, now: float) -> list[RunCommand]:
         written = turn.structured()
-        reading = Reading(text="", raw="") if written else turn.written()
-        written = written or [Written(id="", name=d.tool, arguments=d.arguments, raw=d.raw) for d in reading.directives]
+        reading = DirectiveReading(text="", raw="") if written else turn.written()
+        written = written or [
+            WrittenCall(id="", name=d.tool, arguments=d.arguments, raw=d.raw) for d in reading.directives
+        ]
         judged = self._judge.judge(written)
         problem = reading.problem or next((one.problem for one in judged if one.problem is not None), None)
         commands = self._show(turn.show(reading.text if problem is None else reading.raw))
@@ -205,7 +207,7 @@ class Loop:
         normal = [one.call for one in judged if one.runner != "exit"]
         return commands + (self._use(normal, turn, now) if normal else self._complete(finish_reason))
 
-    def _close(self, turn: Turn) -> None:
+    def _close(self, turn: ModelTurn) -> None:
         self._usage = _sum(self._usage, turn.usage)
         self._turn = None
 
@@ -225,14 +227,14 @@ class Loop:
             elif one.runner != "exit":
                 self._note(one.call, error="not executed: another call of the same turn cannot be used")
 
-    def _use(self, calls: Sequence[Call], turn: Turn, now: float) -> list[RunCommand]:
+    def _use(self, calls: Sequence[Call], turn: ModelTurn, now: float) -> list[RunCommand]:
         """Have the calls executed, unless they end the run."""
         theirs = [call for call in calls if self._judge.runner(call) == "client"]
         if theirs and self._task.hands_over:
             for call in calls:
                 if call not in theirs:
                     self._note(call, error="not executed: the same turn calls tools of the caller")
-            return self._finish(_End(state="completed", finish_reason="stop", pending=tuple(theirs)))
+            return self._finish(_RunEnd(state="completed", finish_reason="stop", pending=tuple(theirs)))
         if self._left <= 0:
             for call in calls:
                 self._note(call, error=f"not executed: {BUDGET_EXHAUSTED}")
@@ -275,7 +277,7 @@ class Loop:
 
     # ---- the end of the run ------------------------------------------------------------------------------------------
 
-    def _leave(self, turn: Turn, why: str) -> list[RunCommand]:
+    def _leave(self, turn: ModelTurn, why: str) -> list[RunCommand]:
         """End a turn that broke off."""
         shown = self._show(turn.release())
         for call in self._judge.judge(turn.structured()):
@@ -284,7 +286,9 @@ class Loop:
         return shown
 
     def _complete(self, finish_reason: str) -> list[RunCommand]:
-        return self._finish(_End(state="completed", finish_reason="max_tokens" if finish_reason == CUT_OFF else "stop"))
+        return self._finish(
+            _RunEnd(state="completed", finish_reason="max_tokens" if finish_reason == CUT_OFF else "stop")
+        )
 
     def _fail(self, reason: FailReason, detail: str) -> list[RunCommand]:
         commands: list[RunCommand] = []
@@ -294,7 +298,7 @@ class Loop:
             for call in self._round.unanswered:
                 self._note(call, error=f"not answered: {detail}")
         canceled = reason == "canceled"
-        end = _End(
+        end = _RunEnd(
             state="canceled" if canceled else "failed",
             finish_reason="canceled" if canceled else "failed",
             fail_reason=reason,
@@ -302,7 +306,7 @@ class Loop:
         )
         return [*commands, *self._finish(end)]
 
-    def _finish(self, end: _End) -> list[RunCommand]:
+    def _finish(self, end: _RunEnd) -> list[RunCommand]:
         self._end = end
         self._round = None
         return [Finish()]
@@ -320,8 +324,8 @@ def _size_of(event: RunEvent) -> int:
             return 0
 
 
-def _sum(one: Usage, other: Usage) -> Usage:
-    return Usage(
+def _sum(one: TurnUsage, other: TurnUsage) -> TurnUsage:
+    return TurnUsage(
         prompt_tokens=one.prompt_tokens + other.prompt_tokens,
         completion_tokens=one.completion_tokens + other.completion_tokens,
     )

@@ -19,11 +19,12 @@ from datetime import datetime, tzinfo
 from itertools import groupby
 
 import msgspec
-from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec import Raw, Struct
 
+from appliance.core.openai import ChatMessage, FunctionDefinition, ToolDefinition, tool_call
 from appliance.core.parts import UNREADABLE
 from appliance.core.runs.bios import MARK, BiosContext, bios_of
-from appliance.core.runs.messages import AskClient, Call, CallDelta, RunCommand, RunTools, Task, Tool, Usage
+from appliance.core.runs.messages import AskClient, Call, CallDelta, RunCommand, RunTools, Task, Tool, TurnUsage
 from appliance.core.tools.schema_check import ArgumentCheck
 
 _OPENING = re.compile(r"^ {0,3}```tool_call(?![\w-])", re.MULTILINE)
@@ -39,7 +40,7 @@ class Directive(Struct, frozen=True, kw_only=True):
     raw: str
 
 
-class Reading(Struct, frozen=True, kw_only=True):
+class DirectiveReading(Struct, frozen=True, kw_only=True):
     """The result of a turn that may have directives. ``problem`` says why one of them cannot be read."""
 
     text: str
@@ -50,12 +51,12 @@ class Reading(Struct, frozen=True, kw_only=True):
     problem: str | None = None
 
 
-class _Written(Struct):
+class _WrittenDirective(Struct):
     tool: str
     arguments: Raw = Raw(b"{}")
 
 
-_decode = msgspec.json.Decoder(_Written).decode
+_decode = msgspec.json.Decoder(_WrittenDirective).decode
 
 
 class DirectiveReader:
@@ -99,7 +100,7 @@ class DirectiveReader:
         self._held.clear()
         return held
 
-    def end(self) -> Reading:
+    def end(self) -> DirectiveReading:
         """End the turn and read the held text."""
         raw = self.release()
         text: list[str] = []
@@ -112,13 +113,13 @@ class DirectiveReader:
                 written = _decode(raw[opening.end() : body_end].encode())
             except UNREADABLE as error:
                 what = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-                return Reading(text=raw, raw=raw, problem=f"a call written as text cannot be read: {what}")
+                return DirectiveReading(text=raw, raw=raw, problem=f"a call written as text cannot be read: {what}")
             arguments = bytes(written.arguments).decode()
             directives.append(Directive(tool=written.tool, arguments=arguments, raw=raw[opening.start() : end]))
             text.append(raw[at : opening.start()])
             at = end + (raw[end : end + 1] == "\n")
         text.append(raw[at:])
-        return Reading(text="".join(text), raw=raw, directives=tuple(directives))
+        return DirectiveReading(text="".join(text), raw=raw, directives=tuple(directives))
 
 
 def _may_open(text: str, start: int) -> bool:
@@ -130,47 +131,7 @@ def _may_open(text: str, start: int) -> bool:
     return len(line) - len(mark) <= _INDENT and MARK.startswith(mark)
 
 
-class _System(Struct):
-    content: str
-    role: str = "system"
-
-
-class _CallFunction(Struct):
-    name: str
-    arguments: str
-
-
-class _CallMade(Struct):
-    id: str
-    function: _CallFunction
-    type: str = "function"
-
-
-class _Assistant(Struct):
-    content: str
-    tool_calls: list[_CallMade]
-    reasoning_content: str | UnsetType = UNSET
-    role: str = "assistant"
-
-
-class _Result(Struct):
-    tool_call_id: str
-    content: str
-    role: str = "tool"
-
-
-class _Function(Struct):
-    name: str
-    description: str
-    parameters: Raw
-
-
-class _Tool(Struct):
-    function: _Function
-    type: str = "function"
-
-
-class Prompt:
+class RunPrompt:
     """The conversation of one run as it grows."""
 
     def __init__(self, task: Task, *, worker: str, zone: tzinfo) -> None:
@@ -180,8 +141,7 @@ class Prompt:
         self._bios = bios_of(task.bios)
         self._messages = list(task.messages)
         self._tools = [
-            _Tool(_Function(name=tool.name, description=tool.description, parameters=tool.parameters))
-            for tool in task.tools
+            ToolDefinition(FunctionDefinition(tool.name, tool.description, tool.parameters)) for tool in task.tools
         ]
 
     def body(self, now: float, iterations_left: int) -> bytes:
@@ -189,7 +149,7 @@ class Prompt:
         task = self._task
         messages: list[object] = [*self._messages]
         if self._bios is not None:
-            messages.insert(0, _System(self._bios(self._context(now, iterations_left))))
+            messages.insert(0, ChatMessage(role="system", content=self._bios(self._context(now, iterations_left))))
         body: dict[str, object] = {"stream_options": {"include_usage": True}, **self._params()}
         body |= {"model": task.model, "messages": messages, "stream": True}
         if self._tools:
@@ -198,9 +158,9 @@ class Prompt:
 
     def answered(self, text: str, reasoning: str, calls: Sequence[Call], results: Mapping[str, str]) -> None:
         """Add the turn that made ``calls``, and their results: each call is answered."""
-        made = [_CallMade(call.id, _CallFunction(call.name, call.arguments)) for call in calls]
-        assistant = _Assistant(text, made, reasoning or UNSET)
-        answers = [_Result(call.id, results[call.id]) for call in calls]
+        made = [tool_call(call.id, call.name, call.arguments) for call in calls]
+        assistant = ChatMessage(role="assistant", content=text, reasoning_content=reasoning or None, tool_calls=made)
+        answers = [ChatMessage(role="tool", tool_call_id=call.id, content=results[call.id]) for call in calls]
         self._messages += [Raw(msgspec.json.encode(message)) for message in (assistant, *answers)]
 
     def _params(self) -> dict[str, Raw]:
@@ -251,7 +211,7 @@ class LineRepeats:
             self.found = line
 
 
-class Written(Struct, frozen=True, kw_only=True):
+class WrittenCall(Struct, frozen=True, kw_only=True):
     """A call in the model's spelling, not yet examined. ``id`` is "" if the model gave none."""
 
     id: str
@@ -260,22 +220,22 @@ class Written(Struct, frozen=True, kw_only=True):
     raw: str
 
 
-class _Pieces(Struct):
+class _CallPieces(Struct):
     id: str = ""
     name: str = ""
     arguments: list[str] = []
 
 
-class Turn:
+class ModelTurn:
     """Collects the deltas of one turn."""
 
     def __init__(self, *, reads_directives: bool, line_limit: int) -> None:
-        self.usage = Usage()
+        self.usage = TurnUsage()
         self._reader = DirectiveReader() if reads_directives else None
         self._repeats = (LineRepeats(line_limit), LineRepeats(line_limit)) if line_limit else None
         self._text: list[str] = []
         self._reasoning: list[str] = []
-        self._calls: dict[int, _Pieces] = {}
+        self._calls: dict[int, _CallPieces] = {}
 
     @property
     def text(self) -> str:
@@ -299,7 +259,7 @@ class Turn:
 
     def call(self, piece: CallDelta) -> str:
         """Return the text that this frees: if calls are structured, the text contains none."""
-        call = self._calls.setdefault(piece.index, _Pieces())
+        call = self._calls.setdefault(piece.index, _CallPieces())
         call.id = call.id or piece.id
         if piece.name != call.name:  # some servers repeat the whole name in every piece
             call.name += piece.name
@@ -324,18 +284,18 @@ class Turn:
         found = [repeats.found for repeats in self._repeats or () if repeats.found is not None]
         return found[0] if found else None
 
-    def structured(self) -> list[Written]:
+    def structured(self) -> list[WrittenCall]:
         """Return the structured calls, in the order of their index; an entry without a name is not a call."""
-        calls: list[Written] = []
+        calls: list[WrittenCall] = []
         for _, call in sorted(self._calls.items(), key=lambda entry: entry[0]):
             arguments = "".join(call.arguments)
             if call.name or arguments.strip():
-                calls.append(Written(id=call.id, name=call.name, arguments=arguments, raw=arguments))
+                calls.append(WrittenCall(id=call.id, name=call.name, arguments=arguments, raw=arguments))
         return calls
 
-    def written(self) -> Reading:
+    def written(self) -> DirectiveReading:
         """Read the held text; none of it is shown yet. Call this once, at the turn's end."""
-        return Reading(text="", raw="") if self._reader is None else self._reader.end()
+        return DirectiveReading(text="", raw="") if self._reader is None else self._reader.end()
 
 
 class Judged(Struct, frozen=True, kw_only=True):
@@ -359,13 +319,13 @@ class Judge:
         self._ids: set[str] = set()
         self._number = 0
 
-    def judge(self, written: Iterable[Written]) -> list[Judged]:
+    def judge(self, written: Iterable[WrittenCall]) -> list[Judged]:
         return [self._one(call) for call in written]
 
     def runner(self, call: Call) -> str:
         return self._tools[call.name].runner
 
-    def _one(self, written: Written) -> Judged:
+    def _one(self, written: WrittenCall) -> Judged:
         arguments = written.arguments if written.arguments.strip() else "{}"
         call = Call(id=self._unique(written.id), name=written.name, arguments=arguments, raw=written.raw)
         tool = self._tools.get(written.name)

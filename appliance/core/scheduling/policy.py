@@ -13,7 +13,7 @@ from typing import Protocol
 from msgspec import Struct, structs
 
 from appliance.core.config.matrix import DEFAULT_COST, Eviction, Matrix
-from appliance.core.config.types import GROUP_OF_THE_REST, Config, Group
+from appliance.core.config.types import DEFAULT_GROUP, Config, Group
 
 NO_MEMORY: Mapping[str, int] = {}
 
@@ -136,7 +136,7 @@ class GroupPolicy:
     """
 
     def __init__(self, groups: Mapping[str, Group]) -> None:
-        self._groups = {GROUP_OF_THE_REST: Group(), **groups}
+        self._groups = {DEFAULT_GROUP: Group(), **groups}
         self._home = {member: name for name, group in groups.items() for member in group.members}
 
     def plan(self, target: str, running: Sequence[str]) -> Eviction:
@@ -154,7 +154,7 @@ class GroupPolicy:
         return DEFAULT_COST
 
     def _home_of(self, model: str) -> str:
-        return self._home.get(model, GROUP_OF_THE_REST)
+        return self._home.get(model, DEFAULT_GROUP)
 
     def _displaces(self, group: Group, other: str) -> bool:
         return group.exclusive and not self._groups[other].persistent

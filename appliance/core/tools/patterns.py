@@ -2,8 +2,8 @@
 
 Globs follow llama-server's rule (b11434), in time linear in the name. ``*`` and ``?`` do not match a slash, ``**``
 does; ``[a-c]`` and ``[!a-c]`` are sets. Beyond that rule ``**/`` may stand for no folder at all, so that
-``src/**/*.c`` means ``src/a.c``, too, and a leading ``/`` for where the search began. A pattern is matched by following
-all of its positions at once, so that no pattern takes longer than its length times that of the name.
+``src/**/*.c`` means ``src/a.c``, too, and a leading ``/`` for where the search began. RE2 matches them, so that no
+pattern takes longer than its length times that of the name.
 
 Regular expressions (llama-server's grep_search, b11434) are translated for Python's `re` and ``grep -E``. They are
 matched against one line at a time. What cannot be said in the other notation is refused with its name.
@@ -12,123 +12,72 @@ matched against one line at a time. What cannot be said in the other notation is
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any, Protocol
 
 MAX_GLOB = 1000
 """Longest pattern in characters; the cost of a name grows with it."""
 
-_STAR, _ANY, _FOLDERS, _INSIDE = "*", "**", "**/", "/**/"
-"""``**/`` is two positions: before it, where it may stand for nothing, and `_INSIDE` the names of folders."""
+_GLOB_TOKEN = re.compile(
+    r"""
+      (?:^|(?<=/))\*\*/                                   # any folders, or none
+    | \*\*?
+    | \[ (?P<negated>[!^]?+) (?P<set>\]?+[^\]]*+) \]      # a set; a bracket that comes first is a member
+    | .
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_STARS = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
 
 
 class Glob:
     """One pattern for paths relative to where the search began. Raises ValueError for a pattern that is too long."""
 
     def __init__(self, pattern: str) -> None:
+        import re2  # 10 ms, and a server that only talks to tool runtimes searches nothing itself
+
         if len(pattern) > MAX_GLOB:
             raise ValueError(f"the pattern has {len(pattern)} characters; the most is {MAX_GLOB}")
         self._basename = "/" not in pattern
-        if not self._basename and not pattern.startswith((_FOLDERS, "/")):
-            pattern = f"{_FOLDERS}{pattern}"
-        pattern = pattern.removeprefix("/")
-        self._tokens = _tokens(pattern)
+        if not self._basename and not pattern.startswith(("**/", "/")):
+            pattern = f"**/{pattern}"
+        translated = _GLOB_TOKEN.sub(_in_re2, pattern.removeprefix("/"))
+        engine: Any = re2  # its types are not written down
+        self._pattern: _FullMatch = engine.compile(f"(?s){translated}")
 
     def matches(self, path: str) -> bool:
         """True if the last name of the path matches or, for a pattern with a slash, all of it."""
-        text = path.rpartition("/")[2] if self._basename else path
-        states = self._reached({0})
-        for char in text:
-            states = self._reached({after for state in states for after in self._after(state, char)})
-            if not states:
-                return False
-        return len(self._tokens) in states
-
-    def _after(self, state: int, char: str) -> tuple[int, ...]:
-        if state == len(self._tokens):
-            return ()
-        match self._tokens[state]:
-            case "**":
-                return (state,)
-            case "**/":
-                return ()
-            case "/**/":
-                return (state, state + 1) if char == "/" else (state,)
-            case "*":
-                return (state,) if char != "/" else ()
-            case token:
-                return (state + 1,) if _one(token, char) else ()
-
-    def _reached(self, states: set[int]) -> set[int]:
-        """Add the positions that follow if a star matches nothing."""
-        found = set(states)
-        for state in states:
-            at = state
-            while at < len(self._tokens) and self._tokens[at] in (_STAR, _ANY, _FOLDERS):
-                at += 1
-                found.add(at)
-                if self._tokens[at - 1] == _FOLDERS:
-                    at += 1
-                    found.add(at)
-        return found
+        return self._pattern.fullmatch(path.rpartition("/")[2] if self._basename else path) is not None
 
 
-def _tokens(pattern: str) -> list[str]:
-    """Split into stars, ``?``, sets with their brackets, and single characters, which are escaped."""
-    found: list[str] = []
-    at = 0
-    while at < len(pattern):
-        end = at + 1
-        if pattern.startswith(_FOLDERS, at) and pattern[at - 1 : at] in ("", "/"):
-            end = at + 3
-        elif pattern.startswith(_ANY, at):
-            end = at + 2
-        elif pattern[at] == "[" and (close := _end_of_set(pattern, at)) is not None:
-            end = close + 1
-        found.append(pattern[at:end])
-        if found[-1] == _FOLDERS:
-            found.append(_INSIDE)
-        at = end
-    return found
+class _FullMatch(Protocol):
+    def fullmatch(self, text: str, /) -> object: ...
 
 
-def _end_of_set(pattern: str, at: int) -> int | None:
-    first = at + 1
-    if pattern[first : first + 1] in ("!", "^"):
-        first += 1
-    if pattern[first : first + 1] == "]":
-        first += 1
-    end = pattern.find("]", first)
-    return None if end < 0 else end
+def _in_re2(token: re.Match[str]) -> str:
+    if token["set"] is None:
+        return _STARS[token[0]] if token[0] in _STARS else rf"\x{{{ord(token[0]):x}}}"
+    ranges = [(first, last or first) for first, last in _RANGE.findall(token["set"])]
+    if token["negated"]:
+        return f"[^/{_members(ranges)}]"
+    around = [half for first, last in ranges for half in ((first, min(last, ".")), (max(first, "0"), last))]
+    return f"[{_members(around)}]" if _members(around) else _NOTHING
 
 
-def _one(token: str, char: str) -> bool:
-    if token == "?":
-        return char != "/"
-    if len(token) == 1:
-        return token == char
-    return char != "/" and _in_set(token[1:-1], char)
+_RANGE = re.compile("(.)(?:-(.))?", re.DOTALL)
+_NOTHING = r"[^\x00-\x{10ffff}]"
 
 
-def _in_set(members: str, char: str) -> bool:
-    negated = members.startswith(("!", "^"))
-    members = members[1:] if negated else members
-    found = False
-    at = 0
-    while at < len(members):
-        if members[at + 1 : at + 2] == "-" and at + 2 < len(members):
-            found = found or members[at] <= char <= members[at + 2]
-            at += 3
-        else:
-            found = found or members[at] == char
-            at += 1
-    return found is not negated
+def _members(ranges: Iterable[tuple[str, str]]) -> str:
+    """Write ranges of a set. One that ends before it begins has no members."""
+    return "".join(rf"\x{{{ord(first):x}}}-\x{{{ord(last):x}}}" for first, last in ranges if first <= last)
 
 
 MAX_REGEX = 4000
 """Longest pattern, in characters."""
 
 
-class BadPattern(ValueError):
+class BadRegex(ValueError):
     """A pattern is invalid, or cannot be used where the search runs."""
 
 
@@ -139,7 +88,7 @@ def python_pattern(pattern: str, *, literal: bool, ignore_case: bool) -> re.Patt
     try:
         return re.compile(text, re.IGNORECASE if ignore_case else 0)
     except (re.error, OverflowError, RecursionError) as error:
-        raise BadPattern(f"invalid regex: {error}") from None
+        raise BadRegex(f"invalid regex: {error}") from None
 
 
 def posix_pattern(pattern: str) -> str:
@@ -150,7 +99,7 @@ def posix_pattern(pattern: str) -> str:
 
 def _check_length(pattern: str) -> None:
     if len(pattern) > MAX_REGEX:
-        raise BadPattern(f"invalid regex: it has {len(pattern)} characters; the most is {MAX_REGEX}")
+        raise BadRegex(f"invalid regex: it has {len(pattern)} characters; the most is {MAX_REGEX}")
 
 
 _CODE = r"x[0-9A-Fa-f]{2}|u[0-9A-Fa-f]{4}|c[A-Za-z]"
@@ -219,10 +168,10 @@ def _in_python(token: str) -> str:
         if named := _NAMED.fullmatch(token):
             return f"(?P<{named[1]}>"
         if token not in _GROUPS:
-            raise BadPattern(f"invalid regex: there is no group {token!r}; groups are (, (?:, (?=, (?!, (?<= and (?<!")
+            raise BadRegex(f"invalid regex: there is no group {token!r}; groups are (, (?:, (?=, (?!, (?<= and (?<!")
         return token
     if token == "[":
-        raise BadPattern("invalid regex: a '[' has no ']'; write \\[ for the character")
+        raise BadRegex("invalid regex: a '[' has no ']'; write \\[ for the character")
     if token == "$":
         return r"\Z"
     return rf"\{token}" if token in "{[\\" else token
@@ -246,7 +195,7 @@ def _class_in_python(token: str) -> str:
     for name, escape, char in _MEMBER.findall(inside):
         if name:
             if name not in _NAMES:
-                raise BadPattern(f"invalid regex: there is no class [:{name}:]; there are {', '.join(_NAMES)}")
+                raise BadRegex(f"invalid regex: there is no class [:{name}:]; there are {', '.join(_NAMES)}")
             parts.append(_NAMES[name])
         elif escape in _CLASSES:
             parts.append(_CLASSES[escape])
@@ -270,7 +219,7 @@ def _in_posix(token: str) -> str:
     if token == "(?:" or _NAMED.fullmatch(token):
         return "("
     if token.startswith("(?"):
-        raise BadPattern(f"{token!r} cannot be searched for in a tool runtime, where grep -E searches; leave it out")
+        raise BadRegex(f"{token!r} cannot be searched for in a tool runtime, where grep -E searches; leave it out")
     if len(token) > 1 and token.endswith("?"):
         return token[:-1]  # whether a line matches is the same for the shortest match
     return rf"\{token}" if token in "{[\\" else token
@@ -285,7 +234,7 @@ def _escape_in_posix(escape: str) -> str:
     if char is None:
         return f"\\{escape}"  # \b, \B and references: not POSIX's, and known to every grep
     if char in "\n\0":
-        raise BadPattern("a line feed or zero byte cannot be searched for in a tool runtime; lines are searched")
+        raise BadRegex("a line feed or zero byte cannot be searched for in a tool runtime; lines are searched")
     return rf"\{char}" if char in r"\.[]{}()*+?^$|" else char
 
 
@@ -295,7 +244,7 @@ def _class_in_posix(token: str) -> str:
     negated = token.startswith("[^")
     inside = token[2 if negated else 1 : -1]
     if not inside:
-        raise BadPattern(f"{token!r} cannot be searched for in a tool runtime, where grep -E searches; leave it out")
+        raise BadRegex(f"{token!r} cannot be searched for in a tool runtime, where grep -E searches; leave it out")
     named: list[str] = []
     chars: list[str] = []
     special: list[str] = []
@@ -308,11 +257,11 @@ def _class_in_posix(token: str) -> str:
         elif escape in _POSIX:
             named.append(_POSIX[escape])
         elif escape in ("D", "W", "S"):
-            raise BadPattern(f"'\\{escape}' in a class cannot be searched for in a tool runtime; use it outside")
+            raise BadRegex(f"'\\{escape}' in a class cannot be searched for in a tool runtime; use it outside")
         elif escape or plain in "^]":
             char = "\b" if escape == "b" else _char(escape) or escape if escape else plain
             if char in "]^-" and _in_range(members, at):
-                raise BadPattern(f"{token!r} cannot be searched for in a tool runtime: a range has {char!r} at its end")
+                raise BadRegex(f"{token!r} cannot be searched for in a tool runtime: a range has {char!r} at its end")
             (special if char in "]^-" else chars).append(char)
         else:
             chars.append(plain)

@@ -75,14 +75,14 @@ _OUTSIDE = re.compile(r"['\\]")
 _FORMS = "docker:<image>, podman:<image>, docker-container:<id>, podman-container:<id> and ssh:<target>"
 
 
-class Container(Struct, frozen=True):
+class RunningContainer(Struct, frozen=True):
     """A container that is already running."""
 
     engine: Engine
     id: str
 
 
-class Image(Struct, frozen=True):
+class ContainerImage(Struct, frozen=True):
     """A container of this image, which starts for the tools and ends with the program."""
 
     engine: Engine
@@ -95,38 +95,40 @@ class Ssh(Struct, frozen=True):
     target: str
 
 
-class BadTarget(ValueError):
+class BadToolTarget(ValueError):
     """An invalid target; says why, in words that llama-server's users know."""
 
 
-def parse_target(text: str) -> Container | Image | Ssh:
+def parse_target(text: str) -> RunningContainer | ContainerImage | Ssh:
     """Read a target. Raises BadTarget."""
     scheme, _, rest = text.partition(":")
     if scheme == "ssh":
         if not _SSH.fullmatch(rest):
-            raise BadTarget(
+            raise BadToolTarget(
                 f"invalid ssh target: {rest!r}; it is a host or user@host, of letters, digits, '.', '_' '-'"
             )
         return Ssh(rest)
     for engine in ENGINES:
         if scheme == f"{engine}-container":
             if not _CONTAINER.fullmatch(rest):
-                raise BadTarget(
+                raise BadToolTarget(
                     f"invalid container id: {rest!r}; it is an id or a name of letters, digits, '.', '_', '-'"
                 )
-            return Container(engine, rest)
+            return RunningContainer(engine, rest)
         if scheme == engine:
             if not _IMAGE.fullmatch(rest):
-                raise BadTarget(f"invalid image name: {rest!r}; write it as in {engine}:busybox")
-            return Image(engine, rest)
-    raise BadTarget(f"unknown tool runtime: {text!r}; there are {_FORMS}")
+                raise BadToolTarget(f"invalid image name: {rest!r}; write it as in {engine}:busybox")
+            return ContainerImage(engine, rest)
+    raise BadToolTarget(f"unknown tool runtime: {text!r}; there are {_FORMS}")
 
 
-def running_target(text: str) -> Container | Ssh:
+def running_target(text: str) -> RunningContainer | Ssh:
     """Read a client's target. Raises BadTarget; a client may not start containers."""
     target = parse_target(text)
-    if isinstance(target, Image):
-        raise BadTarget(f"tool runtime must name a running container: {text!r}; write {target.engine}-container:<id>")
+    if isinstance(target, ContainerImage):
+        raise BadToolTarget(
+            f"tool runtime must name a running container: {text!r}; write {target.engine}-container:<id>"
+        )
     return target
 
 

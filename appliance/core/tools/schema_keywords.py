@@ -54,7 +54,7 @@ class _Checking(Protocol):
     def iter_errors(self, instance: JSON) -> Iterator[Mistake]: ...
 
 
-class _Dialect(Protocol):
+class _SchemaDialect(Protocol):
     VALIDATORS: Mapping[str, Keyword]
     META_SCHEMA: JsonObject
 
@@ -65,7 +65,7 @@ Keyword = Callable[[_Checking, JSON, JSON, JsonObject], Iterable[object] | None]
 """A check of one keyword: the validator, the keyword's value, the instance, and the schema that it is in."""
 
 # the package has no types for these
-_extend = cast("Callable[[_Dialect, Mapping[str, Keyword]], _Dialect]", validators.extend)  # pyright: ignore[reportUnknownMemberType]
+_extend = cast("Callable[[_SchemaDialect, Mapping[str, Keyword]], _SchemaDialect]", validators.extend)  # pyright: ignore[reportUnknownMemberType]
 _best = cast("Callable[[Iterable[Mistake]], Mistake | None]", best_match)
 
 
@@ -152,11 +152,11 @@ def _items_of(value: JSON) -> int:
     return len(value) if isinstance(value, list | dict) else 0
 
 
-def _dialect(schema: JsonObject) -> _Dialect:
+def _dialect(schema: JsonObject) -> _SchemaDialect:
     """Return the dialect that ``$schema`` names; 2020-12 if it names none, or an unknown one."""
     named = schema.get("$schema")
     found = validators.validator_for({"$schema": named} if isinstance(named, str) else {}, default=_LATEST)
-    return cast("_Dialect", found)  # its own protocol leaves VALIDATORS out
+    return cast("_SchemaDialect", found)  # its own protocol leaves VALIDATORS out
 
 
 _LATEST = validators.Draft202012Validator

@@ -62,7 +62,7 @@ class Grep(Struct, frozen=True, kw_only=True):
     limit: int = 100
 
 
-class Job(Struct, frozen=True, kw_only=True):
+class SearchJob(Struct, frozen=True, kw_only=True):
     search: Search
     grep: Grep | None = None
 
@@ -70,19 +70,19 @@ class Job(Struct, frozen=True, kw_only=True):
 # ---- what comes back, one JSON array per line ------------------------------------------------------------------------
 
 
-class Entry(Struct, frozen=True, array_like=True, tag="entry"):
+class FoundEntry(Struct, frozen=True, array_like=True, tag="entry"):
     path: str
     kind: Kind
 
 
-class Text(Struct, frozen=True, array_like=True, tag="text"):
+class FoundText(Struct, frozen=True, array_like=True, tag="text"):
     """Lines of output, each with its line feed; ``matches`` of them are new ones."""
 
     text: str
     matches: int
 
 
-class End(Struct, frozen=True, array_like=True, tag="end"):
+class SearchEnd(Struct, frozen=True, array_like=True, tag="end"):
     """The last message: number of entries or matches. ``cut``: not all was searched; ``full``: no more are reported."""
 
     total: int
@@ -91,7 +91,7 @@ class End(Struct, frozen=True, array_like=True, tag="end"):
     error: str = ""
 
 
-Found = Entry | Text | End
+Found = FoundEntry | FoundText | SearchEnd
 
 
 def entry_text(path: str, kind: Kind) -> str:

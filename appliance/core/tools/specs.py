@@ -12,12 +12,9 @@ import msgspec
 from msgspec import Raw, Struct
 
 from appliance.core.settings import ToolSettings
-from appliance.core.tools.places import BadTarget, parse_target
-from appliance.core.tools.texts import MAX_OUTPUT, Edit
+from appliance.core.tools.places import BadToolTarget, parse_target
+from appliance.core.tools.texts import MAX_OUTPUT, TextEdit
 from appliance.errors import ApplianceError, BadRequest, UsageError
-
-NO_PARAMETERS = Raw(b'{"type":"object","properties":{}}')
-"""The schema of a tool that takes no arguments."""
 
 
 class ToolSpec(Struct, frozen=True, kw_only=True):
@@ -125,7 +122,7 @@ class WriteFile(Struct, frozen=True, kw_only=True):
 
 class EditFile(Struct, frozen=True, kw_only=True):
     path: str
-    edits: list[Edit]
+    edits: list[TextEdit]
 
 
 class GetInfo(Struct, frozen=True, kw_only=True):
@@ -296,7 +293,7 @@ def chosen_tools(words: Iterable[str], *, runtime: str, root: str) -> ToolSettin
     if runtime:
         try:
             parse_target(runtime)
-        except BadTarget as error:
+        except BadToolTarget as error:
             raise UsageError(str(error)) from None
     builtin = tuple(name for name in NAMES if name in asked or (ALL in asked and not (root and name == SHELL)))
     return ToolSettings(builtin=builtin, runtime=runtime, root=root or None)

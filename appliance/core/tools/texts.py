@@ -131,7 +131,7 @@ MAX_EDITS = 1000
 """Limit on edits: each is looked for in all of the text."""
 
 
-class Edit(Struct, frozen=True, kw_only=True):
+class TextEdit(Struct, frozen=True, kw_only=True):
     old_text: str
     new_text: str
 
@@ -146,20 +146,20 @@ class _Cut(Struct, frozen=True, order=True):
     index: int
 
 
-def apply_edits(text: str, edits: Sequence[Edit]) -> str:
+def apply_edits(text: str, edits: Sequence[TextEdit]) -> str:
     """Return the text with every edit made. Raises EditProblem; it never makes only some of the edits."""
     if not edits:
         raise EditProblem('"edits" must be a non-empty array')
     if len(edits) > MAX_EDITS:
         raise EditProblem(f"there are {len(edits)} edits; the most is {MAX_EDITS}: use write_file for the whole file")
-    plain: _Plain | None = None
+    plain: _PlainText | None = None
     cuts: list[_Cut] = []
     for index, edit in enumerate(edits):
         if not edit.old_text:
             raise EditProblem(f"edits[{index}].old_text must not be empty")
         span = _only(text, edit.old_text, index)
         if span is None:
-            plain = plain or _Plain(text)
+            plain = plain or _PlainText(text)
             span = plain.only(edit.old_text, index)
         cuts.append(_Cut(*span, index))
     cuts.sort()
@@ -175,7 +175,7 @@ def apply_edits(text: str, edits: Sequence[Edit]) -> str:
     return changed
 
 
-def _replaced(text: str, cuts: Sequence[_Cut], edits: Sequence[Edit]) -> str:
+def _replaced(text: str, cuts: Sequence[_Cut], edits: Sequence[TextEdit]) -> str:
     parts: list[str] = []
     at = 0
     for cut in cuts:
@@ -211,7 +211,7 @@ def _plain_lines(text: str) -> list[str]:
     return [line.translate(_ALIKE).rstrip(_ENDS) for line in text.split("\n")]
 
 
-class _Plain:
+class _PlainText:
     """A text in which similar characters are equal, and the original place of each character."""
 
     def __init__(self, text: str) -> None:

@@ -85,6 +85,13 @@ class Body:
             self._bodies.reserve(size - self._reserved)
             self._reserved = size
 
+    def arrived(self) -> None:
+        """All of it is here, with its head. Raises as `grow_to`."""
+        size = self.length or 0
+        self._check(size)
+        self._bodies.reserve(size)
+        self._reserved, self.complete = size, True
+
     def _check(self, size: int) -> None:
         if size > self._limit:
             raise BodyTooLarge(self._limit, fixed=self._limit < self._bodies.limit)

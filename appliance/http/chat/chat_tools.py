@@ -24,6 +24,7 @@ from msgspec import Meta, Raw, Struct, structs
 from appliance.agents.record import MAX_PARALLEL, use_tool
 from appliance.core.bodies.head import EXTENSION
 from appliance.core.bodies.json_text import Edit, Path, Step, apply_edits
+from appliance.core.openai import ToolDefinition
 from appliance.core.parts import UNREADABLE
 from appliance.core.runs.chat import ChatAnswer, ChatEvents, ToolActivity, refusal
 from appliance.core.runs.messages import (
@@ -46,7 +47,6 @@ from appliance.core.runs.messages import (
 )
 from appliance.core.runs.slash import Family, family_of
 from appliance.core.runs.toolloop import Loop
-from appliance.core.tools.specs import NO_PARAMETERS
 from appliance.errors import BadRequest, Forbidden, ToolLoopFailed
 from appliance.http.errors import JSON_TYPE
 from appliance.http.way.handover import Reply, answered
@@ -68,16 +68,6 @@ class Wanted(Struct, forbid_unknown_fields=True):
     max_iterations: Annotated[int, Meta(ge=0, le=MAX_ITERATIONS)] = 8
 
 
-class _Function(Struct):
-    name: Annotated[str, Meta(min_length=1)]
-    description: str = ""
-    parameters: Raw = NO_PARAMETERS
-
-
-class _Definition(Struct):
-    function: _Function
-
-
 class _StreamOptions(Struct):
     include_usage: bool | None = None
 
@@ -85,7 +75,7 @@ class _StreamOptions(Struct):
 class _Chat(Struct):
     model: str
     messages: list[Raw]
-    tools: list[_Definition] | None = None
+    tools: list[ToolDefinition] | None = None
     parallel_tool_calls: bool | None = None
     stream_options: _StreamOptions | None = None
     n: int | None = None

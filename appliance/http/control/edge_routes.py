@@ -28,6 +28,7 @@ from appliance.traffic.request import PAGE_PATHS, PAGE_PREFIX, Request, send_who
 from appliance.traffic.targets import refresh
 from appliance.traffic.traffic import Traffic
 from appliance.upstream.client import Address, HttpCall
+from appliance.wire import ListedModels
 
 if TYPE_CHECKING:
     from appliance.http.control.page import Page
@@ -139,13 +140,12 @@ class EdgeRoutes:
         name = visit.request.path.removeprefix(ONE_MODEL)
         await refresh(self._catalog)
         model_id = self._view.model_id(name) or name
-        entries = msgspec.convert(self._listing()["data"], list[dict[str, object]])
-        found = next((entry for entry in entries if entry["id"] == model_id), None)
+        found = next((entry for entry in self._listing().data if entry.id == model_id), None)
         if found is None:
             raise ModelNotFound(name, self._catalog.snapshot.near(name))
         await _send_json(visit, found)
 
-    def _listing(self) -> Object:
+    def _listing(self) -> ListedModels:
         return list_models(self._view, self._owners.downloading())
 
     # ---- for browsers ------------------------------------------------------------------------------------------------

@@ -11,7 +11,8 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import UNSET, Raw, Struct
+from msgspec.structs import replace
 
 from appliance import __version__
 from appliance.catalog.catalog import Catalog
@@ -19,13 +20,14 @@ from appliance.catalog.download_status import DownloadStatus, is_for
 from appliance.core.config.types import Config, ModelConfig
 from appliance.core.models.gguf import GgufInfo
 from appliance.core.models.model import Model
-from appliance.core.models.swap_listing import Listing, Object, model_status, swap_state, with_found
+from appliance.core.models.swap_listing import RUNNING, ModelLister, Object, model_status, swap_state, with_found
 from appliance.core.parts import decoded
 from appliance.core.settings import HttpSettings
 from appliance.fleet.owner import Fleet
 from appliance.fleet.status import ChildStatus, state_of
 from appliance.peers.owner import Peers
 from appliance.traffic.targets import ActiveProfile
+from appliance.wire import ListedModel, ListedModels, ListedStatus, ModelStatus
 
 
 class Running(Struct, frozen=True, kw_only=True):
@@ -40,6 +42,13 @@ class Running(Struct, frozen=True, kw_only=True):
     description: str
 
 
+class _EngineDescription(Struct, frozen=True):
+    """The part that is listed of a loaded model's description by its engine."""
+
+    architecture: dict[str, object] | None = None
+    meta: dict[str, object] | None = None
+
+
 class View:
     """Reads, decides nothing."""
 
@@ -49,7 +58,7 @@ class View:
         self.peers = peers
         self.profile = profile
         self._whole: tuple[object, Config] = (None, Config())
-        self._listing: tuple[object, Listing] = (None, Listing(Config()))
+        self._listing: tuple[object, ModelLister] = (None, ModelLister(Config()))
 
     @property
     def config(self) -> Config:
@@ -59,11 +68,11 @@ class View:
             self._whole = (basis, self.peers.complete(with_found(snapshot.config, snapshot.models)))
         return self._whole[1]
 
-    def entries(self, base: Mapping[str, Object], now: int) -> list[Object]:
-        """The ``data`` of ``GET /v1/models``, see `Listing`; models found on disk are not part of the file."""
+    def entries(self, base: Mapping[str, ListedModel], now: int) -> list[ListedModel]:
+        """The ``data`` of ``GET /v1/models``, see `ModelLister`; models found on disk are not part of the file."""
         basis = config, _ = self.catalog.snapshot.config, self.peers.names()
         if self._listing[0] != basis:
-            self._listing = (basis, Listing(self.peers.complete(config or Config())))
+            self._listing = (basis, ModelLister(self.peers.complete(config or Config())))
         remote = {f"{peer.id}/{model.id}" for peer in self.peers.snapshot() for model in peer.models if model.loaded}
         return self._listing[1].entries(base, profile=self.profile.name, now=now, remote=remote)
 
@@ -73,7 +82,7 @@ class View:
         statuses = [status for status in self.fleet.status() if swap_state(status.state) != "stopped"]
         return [_running(status, models.get(status.model, ModelConfig())) for status in statuses]
 
-    def model_status(self) -> list[Object]:
+    def model_status(self) -> list[ModelStatus]:
         states = {status.model: status.state for status in self.fleet.status()}
         return model_status(self.config, states)
 
@@ -107,10 +116,7 @@ def _running(status: ChildStatus, model: ModelConfig) -> Running:
     )
 
 
-RUNNING = ("loading", "loaded", "sleeping")
-
-
-def list_models(view: View, downloads: Iterable[DownloadStatus] = ()) -> Object:
+def list_models(view: View, downloads: Iterable[DownloadStatus] = ()) -> ListedModels:
     """``GET /v1/models``: one entry for each model, and for each name that stands for one, sorted by id."""
     known = {status.model: status for status in view.fleet.status()}
     shown = [model for model in view.catalog.snapshot.models if not model.hidden]
@@ -121,31 +127,26 @@ def list_models(view: View, downloads: Iterable[DownloadStatus] = ()) -> Object:
     }
     if view.catalog.sources.cache is not None:
         base |= {d.model: _coming(d, now) for d in going if d.model not in base}
-    return {"data": view.entries(base, now), "object": "list"}
+    return ListedModels(view.entries(base, now))
 
 
-def _coming(download: DownloadStatus, now: int) -> Object:
+def _coming(download: DownloadStatus, now: int) -> ListedModel:
     """A model that is on its way from the hub."""
-    return {
-        "id": download.model,
-        "aliases": list[str](),
-        "tags": list[str](),
-        "object": "model",
-        "owned_by": "llamacpp",
-        "created": now,
-        "status": {"value": "downloading", "args": list[str](), **_going([download])},
-        "architecture": {"input_modalities": ["text"], "output_modalities": ["text"]},
-        "source": "cache",
-        "can_remove": True,
-    }
+    return ListedModel(
+        id=download.model,
+        created=now,
+        status=_going(ListedStatus(value="", args=()), [download]),
+        architecture={"input_modalities": ["text"], "output_modalities": ["text"]},
+        source="cache",
+        can_remove=True,
+    )
 
 
-def _going(downloads: Sequence[DownloadStatus]) -> Object:
-    """Return their common progress. llama-server has no word for a pause, so it stands beside the state."""
-    told: Object = {"progress": {url: file for download in downloads for url, file in download.files.items()}}
-    if any(download.state == "paused" for download in downloads):
-        told["paused"] = True
-    return told
+def _going(status: ListedStatus, downloads: Sequence[DownloadStatus]) -> ListedStatus:
+    """The status with their common progress."""
+    progress = {url: file for download in downloads for url, file in download.files.items()}
+    paused = any(download.state == "paused" for download in downloads)
+    return replace(status, value="downloading", progress=progress, paused=paused)
 
 
 def router_props(fleet: Fleet, settings: HttpSettings, *, tools: bool) -> Object:
@@ -193,45 +194,32 @@ def _entry(
     planned: Sequence[str],
     downloads: Sequence[DownloadStatus],
     now: int,
-) -> Object:
+) -> ListedModel:
     """``now`` is ``created`` of what has no file, Unix seconds."""
     state = state_of(status)
     argv = status.argv if status and status.pid is not None and status.argv else planned
-    told: Object = {"value": state, "args": list(argv)}
-    if status is not None and status.seat is not None:
-        told["engine"] = status.seat
-    if model.preset:
-        told["preset"] = model.preset
-    if status is not None and state == "loading" and status.progress is not None:
-        told["progress"] = status.progress
-    if status is not None and state == "unloaded" and status.error is not None:
-        told |= {"exit_code": status.exit_code or 1, "failed": True, "error": status.error}
-    elif model.error is not None:
-        told["error"] = model.error
+    told = ListedStatus(value=state, args=argv, preset=model.preset, error=model.error)
+    ready = _EngineDescription()
+    if status is not None:
+        told = replace(told, engine=status.seat, progress=status.progress if state == "loading" else None)
+        if state == "unloaded" and status.error is not None:
+            told = replace(told, exit_code=status.exit_code or 1, failed=True, error=status.error)
+        if state in RUNNING and status.ready_info is not None:
+            ready = decoded(_EngineDescription, status.ready_info) or ready
     if downloads and (coming := [d for d in downloads if any(is_for(d, wanted) for wanted in model.fetch)]):
-        told |= {"value": "downloading", **_going(coming)}
-    entry: Object = {
-        "id": model.id,
-        "aliases": list(model.aliases),
-        "tags": list(model.tags),
-        "object": "model",
-        "owned_by": "llamacpp",
-        "created": model.created or now,
-        "status": told,
-        "architecture": {"input_modalities": list(model.input_modalities), "output_modalities": ["text"]},
-        "source": model.source,
-        "can_remove": model.source == "cache",
-    }
-    if state in RUNNING and status is not None:
-        told_by_it = _told_by_engine(status.ready_info)
-        entry |= {key: told_by_it[key] for key in told_by_it if key not in entry or key == "architecture"}
-        if "meta" not in entry and model.info is not None:
-            entry["meta"] = _meta(model.info, model.size)
-    return entry
-
-
-def _told_by_engine(ready: Raw | None) -> dict[str, Raw]:
-    return (decoded(dict[str, Raw], ready) or {}) if ready is not None else {}
+        told = _going(told, coming)
+    meta = ready.meta or (_meta(model.info, model.size) if state in RUNNING and model.info is not None else UNSET)
+    return ListedModel(
+        id=model.id,
+        aliases=model.aliases,
+        tags=model.tags,
+        created=model.created or now,
+        status=told,
+        architecture=ready.architecture or {"input_modalities": model.input_modalities, "output_modalities": ("text",)},
+        source=model.source,
+        can_remove=model.source == "cache",
+        meta=meta,
+    )
 
 
 def _meta(info: GgufInfo, size: int) -> Object:

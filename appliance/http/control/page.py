@@ -18,17 +18,16 @@ from string import Template
 
 import msgspec
 import trio
-from msgspec import Struct
 
 from appliance import __version__
 from appliance.core.settings import Listen
 from appliance.engines.found import Engine
 from appliance.errors import RouteNotFound
 from appliance.http.bytes.listening import shown
-from appliance.http.control.listing import Object
 from appliance.http.control.static_files import OTHER_TYPE, TYPES, is_known
 from appliance.http.way.visit import Visit
 from appliance.traffic.request import MANIFEST, PAGE_PREFIX, PAGE_VERSION, WORKER, Headers, Request, send_whole
+from appliance.wire import ListedModel, ListedModels
 
 _WORKER = """\
 self.addEventListener("install", () => self.skipWaiting());
@@ -134,26 +133,11 @@ that.</p>
 )
 
 
-class _Told(Struct):
-    value: str
-    error: str | None = None
-
-
-class _Entry(Struct):
-    id: str
-    status: _Told
-    source: str
-
-
-class _List(Struct):
-    data: list[_Entry]
-
-
 def render(
-    base: str, bound: Sequence[Listen], engine: Engine | None, models: Object | None, folder: Path | None
+    base: str, bound: Sequence[Listen], engine: Engine | None, models: ListedModels | None, folder: Path | None
 ) -> str:
     """``base`` is the address the visitor used. Strangers see neither the ``models`` nor their folder."""
-    entries = msgspec.convert(models, _List).data if models is not None else []
+    entries = models.data if models is not None else []
     loaded = [entry.id for entry in entries if entry.status.value == "loaded"]
     usable = [entry.id for entry in entries if entry.status.error is None]
     listening = ", ".join(map(shown, bound))
@@ -189,14 +173,14 @@ def _row(item: tuple[str, str]) -> str:
     return f'<tr><td class="key">{escape(item[0])}</td><td><code>{escape(item[1])}</code></td></tr>'
 
 
-def _models(entries: Sequence[_Entry]) -> str:
+def _models(entries: Sequence[ListedModel]) -> str:
     if not entries:
         return '<p class="soft">There is no model yet.</p>'
     rows = "\n".join(map(_model, entries))
     return f"<table>\n<tr><th>Model</th><th>State</th><th>Found in</th></tr>\n{rows}\n</table>"
 
 
-def _model(entry: _Entry) -> str:
+def _model(entry: ListedModel) -> str:
     error = entry.status.error
     kind = "failed" if error else entry.status.value
     first_line = escape(error.splitlines()[0]) if error else escape(entry.status.value)

@@ -17,7 +17,7 @@ from quart_trio.wrappers import TrioRequest
 
 from appliance.agents.owner import Agents
 from appliance.agents.record import PastRun, RunResult, RunStatus, WorkerStatus, result_of, status_of
-from appliance.agents.run import Asked, Run
+from appliance.agents.run import AgentRun, RequestedRun
 from appliance.core.mcp.offers import Offers
 from appliance.errors import BadRequest, NotFound, NotReady
 from appliance.http import errors
@@ -38,32 +38,19 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Raw
 
-from appliance.agents.record import Limits
+from appliance.agents.record import RunTimeouts
 from appliance.core.bodies.head import check_json
 from appliance.core.config.additions import RunsConfig
+from appliance.core.openai import FunctionDefinition, ToolDefinition
 from appliance.core.runs.bios import BIOS_FACTS, unknown_fact
 from appliance.core.runs.messages import MAX_ITERATIONS, Task, Tool
 from appliance.core.tools.schema_check import schema_problem
-from appliance.core.tools.specs import NO_PARAMETERS
 from appliance.core.words import meant_or_all
 
 OWNED = ("messages", "tools", "stream", "model", "parallel_tool_calls")
 """Members that ``params`` must not hold: the run sets them itself."""
 MAX_DEFINITIONS = 1 << 20
 """Bytes of all definitions of one run: each is checked for being a schema."""
-
-
-class _Function(Struct):
-    name: str
-    description: str = ""
-    parameters: Raw = NO_PARAMETERS
-
-
-class _Definition(Struct):
-    """OpenAI's form; the bare function is also understood."""
-
-    function: _Function
-    type: str = "function"
 
 
 class _Timeouts(Struct, forbid_unknown_fields=True):
@@ -92,8 +79,8 @@ class RunRequest(Struct, frozen=True, kw_only=True):
 KEYS = RunRequest.__struct_fields__
 _decode = msgspec.json.Decoder(RunRequest).decode
 _decode_keys = msgspec.json.Decoder(dict[str, Raw]).decode
-_decode_definition = msgspec.json.Decoder(_Definition).decode
-_decode_function = msgspec.json.Decoder(_Function).decode
+_decode_definition = msgspec.json.Decoder(ToolDefinition).decode
+_decode_function = msgspec.json.Decoder(FunctionDefinition).decode
 _encode = msgspec.json.encode
 
 
@@ -101,7 +88,7 @@ class _Message(Struct):
     role: str
 
 
-def read_run(body: bytes, toolbox: Toolbox, settings: RunsConfig) -> tuple[Task, Limits]:
+def read_run(body: bytes, toolbox: Toolbox, settings: RunsConfig) -> tuple[Task, RunTimeouts]:
     """Raises BadRequest."""
     check_json(body)  # says what is wrong with it, and where
     _refuse_unknown(_decode_keys(body), KEYS)
@@ -128,9 +115,9 @@ def read_run(body: bytes, toolbox: Toolbox, settings: RunsConfig) -> tuple[Task,
     return task, _limits(asked.timeouts, settings)
 
 
-def _limits(asked: _Timeouts | None, settings: RunsConfig) -> Limits:
+def _limits(asked: _Timeouts | None, settings: RunsConfig) -> RunTimeouts:
     times = asked or _Timeouts()
-    return Limits(
+    return RunTimeouts(
         connect=times.connect or settings.connect,
         headers=times.headers or settings.headers,
         stall=times.stall or settings.stall,
@@ -183,7 +170,7 @@ def _tools(asked: RunRequest, toolbox: Toolbox) -> list[Tool]:
     return tools
 
 
-def _function(definition: dict[str, Raw], param: str) -> _Function:
+def _function(definition: dict[str, Raw], param: str) -> FunctionDefinition:
     raw = _encode(definition)
     try:
         function = _decode_definition(raw).function if "function" in definition else _decode_function(raw)
@@ -192,8 +179,6 @@ def _function(definition: dict[str, Raw], param: str) -> _Function:
         raise BadRequest(
             f"a definition in '{param}' cannot be used: {error}; it looks like {form}", param=param
         ) from None
-    if not function.name:
-        raise BadRequest(f"a definition in '{param}' has no name", param=param)
     if problem := schema_problem(bytes(function.parameters)):
         raise BadRequest(f"the parameters of '{function.name}' are not a schema: {problem}", param=param)
     return function
@@ -368,7 +353,7 @@ class RunRoutes:
         read = partial(read_run, await read_body(), self._agents.toolbox, self._agents.settings)
         task, limits = await trio.to_thread.run_sync(read, limiter=self._reading)  # checking schemas takes its time
         worker = await self._targets.worker(task.model)
-        run = self._agents.submit(Asked(task=task, worker=worker, limits=limits))
+        run = self._agents.submit(RequestedRun(task=task, worker=worker, limits=limits))
         answer = json_answer(_Begun(run.id, run.record().outcome.state), 202)
         answer.headers["Location"] = f"{RUNS}/{run.id}"
         return answer
@@ -387,7 +372,7 @@ class RunRoutes:
 
     async def events(self, run_id: str) -> Response:
         """Send the events from the byte offset ``?from=`` on, past ones included; ``sse_ids=1`` numbers the records."""
-        run: Run | PastRun = self._agents.find(run_id)
+        run: AgentRun | PastRun = self._agents.find(run_id)
         numbered = request.args.get("sse_ids") in ("1", "true")
         offset = read_offset(request.headers.get("Last-Event-ID") if numbered else None, request.args.get("from"))
         if offset < run.feed.dropped:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 from msgspec import Raw, Struct
 
+from appliance.core.openai import FunctionDefinition, ToolDefinition
 from appliance.core.parts import EVENTS
 from appliance.core.tools.specs import ToolContext, ToolOutcome, ToolSpec
 from appliance.errors import ApplianceError, BadRequest, Busy, RouteNotFound, ShuttingDown
@@ -129,14 +130,13 @@ def _read(body: bytes) -> Use:
 
 
 def _entry(spec: ToolSpec) -> dict[str, object]:
-    function = {"name": spec.name, "description": spec.description, "parameters": spec.parameters}
     return {
         "display_name": spec.display_name,
         "tool": spec.name,
         "type": spec.kind,
         "permissions": {"write": spec.writes},
         "uses_cwd": spec.uses_cwd,
-        "definition": {"type": "function", "function": function},
+        "definition": ToolDefinition(FunctionDefinition(spec.name, spec.description, spec.parameters)),
     }
 
 

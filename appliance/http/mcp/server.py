@@ -17,8 +17,8 @@ from msgspec import Raw, Struct
 
 from appliance import __version__
 from appliance.core.bodies.sse import PING, ErrorInfo, Event, encode
-from appliance.core.mcp.messages import INVALID_PARAMS, RpcError, notification, refusal, result
-from appliance.core.mcp.serving import Accepted, Call, Immediate, Listing, cached, read_request, stamped
+from appliance.core.mcp.messages import INVALID_PARAMS, McpError, notification, refusal, result
+from appliance.core.mcp.serving import Accepted, Immediate, ToolsCall, ToolsListing, cached, read_request, stamped
 from appliance.core.runs.inward import Asker
 from appliance.core.settings import HttpSettings
 from appliance.core.tools.specs import ToolContext, ToolSpec
@@ -53,6 +53,7 @@ from appliance.http.way.visit import Visit
 from appliance.traffic.request import Headers, Request, Sink, send_whole
 from appliance.traffic.traffic import Traffic
 from appliance.trio_parts import every
+from appliance.wire import ListedModel
 
 T = TypeVar("T")
 Work = Callable[[bytes, Tell | None], Awaitable[Result]]
@@ -121,8 +122,7 @@ class Offer:
 
     async def _list_models(self, arguments: bytes, tell: Tell | None) -> Result:
         _read(arguments, Nothing)
-        entries = msgspec.convert(list_models(self._view)["data"], list[dict[str, object]])
-        return json_result({"models": [_shown(entry) for entry in entries]})
+        return json_result({"models": [_shown(entry) for entry in list_models(self._view).data]})
 
     async def _chat(self, arguments: bytes, tell: Tell | None) -> Result:
         return await chat(self._inward, _read(arguments, Chat), tell)
@@ -149,11 +149,10 @@ def _read(arguments: bytes, kind: type[T]) -> T:
     return msgspec.json.decode(arguments, type=kind)
 
 
-def _shown(entry: Mapping[str, object]) -> dict[str, object]:
+def _shown(entry: ListedModel) -> dict[str, object]:
     """Describe a model to somebody who chooses one; without its command line."""
-    status = msgspec.convert(entry.get("status", {}), dict[str, object])
-    found = {key: entry[key] for key in _TOLD_OF_A_MODEL if entry.get(key)}
-    return found | {"status": status.get("value", "unloaded")}
+    told = {name: getattr(entry, name) for name in _TOLD_OF_A_MODEL}
+    return {**{name: value for name, value in told.items() if value}, "status": entry.status.value}
 
 
 MAX_AT_ONCE = 64
@@ -203,19 +202,19 @@ class McpServer:
             case Accepted():
                 await send_whole(sink, 202, ())
             case Immediate(id=number, status=status, result=None, error=error):
-                await _send(sink, status, refusal(number, error or RpcError(code=INVALID_PARAMS)))
+                await _send(sink, status, refusal(number, error or McpError(code=INVALID_PARAMS)))
             case Immediate(id=number, status=status, result=found):
                 await _send(sink, status, result(number, found))
-            case Listing(id=number, modern=modern):
+            case ToolsListing(id=number, modern=modern):
                 listed: Result = {"tools": offer.told()}
                 await _send(sink, 200, result(number, stamped(listed | cached(), SERVER) if modern else listed))
-            case Call() as call:
+            case ToolsCall() as call:
                 await self._call(offer, call, sink, events=events)
 
-    async def _call(self, offer: Offer, call: Call, sink: Sink, *, events: bool) -> None:
+    async def _call(self, offer: Offer, call: ToolsCall, sink: Sink, *, events: bool) -> None:
         tool = offer.find(call.name)
         if tool is None:
-            error = RpcError(code=INVALID_PARAMS, message=f"Unknown tool: {call.name[:200]}")
+            error = McpError(code=INVALID_PARAMS, message=f"Unknown tool: {call.name[:200]}")
             await _send(sink, 400 if call.modern else 200, refusal(call.id, error))
             return
         if self._under_way >= MAX_AT_ONCE:
@@ -230,7 +229,7 @@ class McpServer:
 class _Answering:
     """One call of a tool. ``ping_after``: seconds of silence that a stream is kept open over; None: no stream."""
 
-    def __init__(self, call: Call, sink: Sink, ping_after: float | None) -> None:
+    def __init__(self, call: ToolsCall, sink: Sink, ping_after: float | None) -> None:
         self._call = call
         self._sink = sink
         self._ping_after = ping_after

@@ -14,10 +14,11 @@ from msgspec import Meta, Raw, Struct
 
 from appliance.agents.owner import Agents
 from appliance.agents.record import result_of
-from appliance.agents.run import Asked, Run
+from appliance.agents.run import AgentRun, RequestedRun
 from appliance.core.bodies.sse import Decoder, Event, RecordTooLong
-from appliance.core.parts import UNREADABLE, decoded
-from appliance.core.runs.inward import Asker, Reply
+from appliance.core.openai import NULL, ChatChoice, error_text
+from appliance.core.parts import UNREADABLE
+from appliance.core.runs.inward import Asker, InwardReply
 from appliance.errors import BadRequest, UpstreamFailed
 from appliance.http.control.run_routes import read_run
 from appliance.traffic.targets import Targets
@@ -58,22 +59,11 @@ class Nothing(Struct, frozen=True, forbid_unknown_fields=True):
     """Arguments of a tool that has none."""
 
 
-class _Message(Struct):
-    content: str | None = None
-    reasoning_content: str | None = None
-
-
-class _Choice(Struct):
-    message: _Message = msgspec.field(default_factory=_Message)
-    delta: _Message = msgspec.field(default_factory=_Message)
-    finish_reason: str | None = None
-
-
 class _Completion(Struct):
     model: str = ""
-    choices: list[_Choice] = []
+    choices: list[ChatChoice] = []
     usage: dict[str, Raw] | None = None
-    error: dict[str, Raw] | None = None
+    error: Raw = NULL
 
 
 class _Vector(Struct):
@@ -144,8 +134,8 @@ async def chat(asker: Asker, arguments: Chat, tell: Tell | None) -> Result:
         await _refuse(reply)
         if tell is None or not reply.event_stream:
             found = _decoded(await reply.read(MAX_ANSWER))
-            choice = found.choices[0] if found.choices else _Choice()
-            text, reasoning = choice.message.content or "", choice.message.reasoning_content or ""
+            choice = found.choices[0] if found.choices else ChatChoice()
+            text, reasoning = choice.said.text, choice.said.thoughts
         else:
             found, choice, text, reasoning = await _follow_answer(reply, tell)
     structured: dict[str, object] = {"model": found.model, "text": text, "finish_reason": choice.finish_reason}
@@ -191,10 +181,10 @@ def _chat_body(asked: Chat, *, stream: bool) -> bytes:
     return msgspec.json.encode(body)
 
 
-async def _follow_answer(reply: Reply, tell: Tell) -> tuple[_Completion, _Choice, str, str]:
+async def _follow_answer(reply: InwardReply, tell: Tell) -> tuple[_Completion, ChatChoice, str, str]:
     """The whole of a stream, told piece by piece."""
     decoder = Decoder()
-    whole, last = _Completion(), _Choice()
+    whole, last = _Completion(), ChatChoice()
     texts: list[str] = []
     thoughts: list[str] = []
     untold: list[str] = []
@@ -207,9 +197,9 @@ async def _follow_answer(reply: Reply, tell: Tell) -> tuple[_Completion, _Choice
             whole.model = part.model or whole.model
             whole.usage = part.usage or whole.usage
             for choice in part.choices[:1]:
-                texts.append(choice.delta.content or "")
-                thoughts.append(choice.delta.reasoning_content or "")
-                untold.append(choice.delta.content or "")
+                texts.append(choice.said.text)
+                thoughts.append(choice.said.thoughts)
+                untold.append(choice.said.text)
                 last = choice if choice.finish_reason else last
         if trio.current_time() >= due and any(untold):
             await tell("".join(untold))
@@ -233,8 +223,8 @@ def _decoded(body: bytes) -> _Completion:
         found = _COMPLETION.decode(body)
     except UNREADABLE as error:
         raise UpstreamFailed("", f"its answer cannot be read ({error})") from None
-    if found.error is not None:
-        raise EngineRefused(_words_of_error(found.error) or "the engine reported an error")
+    if found.error != NULL:
+        raise EngineRefused(error_text(found.error) or "the engine reported an error")
     return found
 
 
@@ -242,16 +232,11 @@ class EngineRefused(Exception):
     """An error in the engine's own words."""
 
 
-async def _refuse(reply: Reply) -> None:
+async def _refuse(reply: InwardReply) -> None:
     if reply.status < 400:
         return
-    said = decoded(_COMPLETION, await reply.read(MAX_REFUSAL))
-    words = _words_of_error(said.error) if said is not None and said.error else ""
+    words = error_text(await reply.read(MAX_REFUSAL))
     raise EngineRefused(words or f"the engine answered with status {reply.status}")
-
-
-def _words_of_error(error: Mapping[str, Raw]) -> str:
-    return decoded(str, error.get("message", b"")) or ""
 
 
 DESCRIPTION = "Lets a language model on this machine work on a task with tools, and waits for what comes of it."
@@ -309,7 +294,7 @@ async def run_agent(
             )
     task, limits = read_run(_body(arguments), agents.toolbox, agents.settings)
     worker = await targets.worker(task.model)
-    run = agents.submit(Asked(task=task, worker=worker, limits=limits))
+    run = agents.submit(RequestedRun(task=task, worker=worker, limits=limits))
     try:
         await _follow_run(run, tell)
     finally:
@@ -337,7 +322,7 @@ def _body(asked: RunAgent) -> bytes:
     return msgspec.json.encode(body)
 
 
-async def _follow_run(run: Run, tell: Tell | None) -> None:
+async def _follow_run(run: AgentRun, tell: Tell | None) -> None:
     """Until it has ended; steps that are too fast to follow are left out."""
     reader, decoder = run.feed.reader(0), Decoder()
     while True:

@@ -13,7 +13,7 @@ from appliance.catalog.catalog import Catalog, Headers
 from appliance.core.models.gguf import GgufInfo
 from appliance.core.models.model import Model
 from appliance.core.ollama.asking import PLAIN, meanings
-from appliance.core.ollama.models import Derived, Facts, Props, Running, tags
+from appliance.core.ollama.models import Derived, EngineProps, LoadedModel, ModelFacts, tags
 from appliance.core.parts import decoded
 from appliance.errors import ModelNotFound, UpstreamFailed
 from appliance.fleet.owner import Fleet
@@ -42,10 +42,10 @@ class Known:
         self._fleet = fleet
         self._targets = targets
         self._headers: dict[str, GgufInfo | None] = {}
-        self._props: dict[tuple[str, float | None], Props | None] = {}
+        self._props: dict[tuple[str, float | None], EngineProps | None] = {}
         self._tags: tuple[object, bytes] = (None, b"")
 
-    async def find(self, name: str) -> Facts | None:
+    async def find(self, name: str) -> ModelFacts | None:
         """Resolve a name in a request, None if it means nothing. Raises InvalidModelFile, and Busy of a selector."""
         derived = self.derived(name)
         try:
@@ -73,28 +73,28 @@ class Known:
             self._tags = basis, msgspec.json.encode(tags(self._listed()))
         return self._tags[1]
 
-    def _listed(self) -> list[Facts]:
-        found: list[Facts] = []
+    def _listed(self) -> list[ModelFacts]:
+        found: list[ModelFacts] = []
         for model in self._catalog.snapshot.models:
             if not model.hidden and model.error is None:
                 found += [self._known(name, model) for name in (model.id, *model.aliases)]
         there = {facts.name for facts in found}
-        found += [Facts(name=name) for name in self._targets.names() if name not in there and not self._find(name)]
+        found += [ModelFacts(name=name) for name in self._targets.names() if name not in there and not self._find(name)]
         for derived in self._targets.derived.values():
             found.append(self._known(derived.name, self._find(derived.base), derived))
         return found
 
-    async def running(self) -> list[Running]:
+    async def running(self) -> list[LoadedModel]:
         """Every model that is loaded or on its way, and what it takes."""
         await self._read_headers()
-        found: list[Running] = []
+        found: list[LoadedModel] = []
         for status in self._fleet.status():
             model = self._find(status.model)
             if status.state not in SHOWN or model is None:
                 continue
             left = self._fleet.stays_for(status.model)
             found.append(
-                Running(
+                LoadedModel(
                     facts=self._known(model.id, model),
                     memory=self._fleet.memory(status.model),
                     left=left if left < 1e9 else None,
@@ -107,16 +107,16 @@ class Known:
     def _find(self, name: str) -> Model | None:
         return self._catalog.snapshot.find(name)
 
-    async def _facts(self, name: str, model: Model | None, derived: Derived | None = None) -> Facts:
+    async def _facts(self, name: str, model: Model | None, derived: Derived | None = None) -> ModelFacts:
         if model is None:
-            return Facts(name=name, preset=derived.preset if derived is not None else PLAIN)
+            return ModelFacts(name=name, preset=derived.preset if derived is not None else PLAIN)
         await self._read_header(model)
         await self._ask(model)
         return self._known(name, model, derived)
 
-    def _known(self, name: str, model: Model | None, derived: Derived | None = None) -> Facts:
+    def _known(self, name: str, model: Model | None, derived: Derived | None = None) -> ModelFacts:
         info = self._info(model) if model is not None else None
-        return Facts(
+        return ModelFacts(
             name=name,
             model=model,
             info=info,
@@ -166,12 +166,12 @@ class Known:
             return
         for old in [known for known in self._props if known[0] == model.id]:
             del self._props[old]
-        props: Props | None = None
+        props: EngineProps | None = None
         with trio.move_on_after(PROPS_TIME):
             try:
                 async with HttpCall(address, "GET", "/props") as response:
                     if response.status == 200:
-                        props = decoded(Props, await response.read(MAX_PROPS))
+                        props = decoded(EngineProps, await response.read(MAX_PROPS))
             except UpstreamFailed:
                 pass
         self._props[key] = props

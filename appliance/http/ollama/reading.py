@@ -13,8 +13,8 @@ from msgspec import Struct, structs
 
 from appliance.core.ollama import asking, shortening
 from appliance.core.ollama.answering import Translator, error_body, idle_line
-from appliance.core.ollama.asking import Asked, Refused
-from appliance.core.ollama.models import COMPLETION, EMBEDDING, INSERT, THINKING, TOOLS, Facts
+from appliance.core.ollama.asking import OllamaRequest, Refused
+from appliance.core.ollama.models import COMPLETION, EMBEDDING, INSERT, THINKING, TOOLS, ModelFacts
 from appliance.core.parts import decoded
 from appliance.core.runs.inward import Asker
 from appliance.fleet.owner import Fleet
@@ -125,7 +125,7 @@ class Reading:
             translator=Translator(asked.name, watch, chat=chat),
         )
 
-    async def _facts(self, asked: Asked, *, chat: bool) -> Facts:
+    async def _facts(self, asked: OllamaRequest, *, chat: bool) -> ModelFacts:
         if not asked.name and chat:
             raise Refused(400, "model is required")
         facts = await self._known.find(asked.name) if asked.name and not asking.is_cloud(asked.name) else None
@@ -135,7 +135,7 @@ class Reading:
             raise Refused(404, f"model '{asked.name}' not found")
         return facts
 
-    def _without_tools(self, asked: Asked, facts: Facts) -> Asked:
+    def _without_tools(self, asked: OllamaRequest, facts: ModelFacts) -> OllamaRequest:
         """Leave the tools out where the template has no place for them, as llama-server does on ``/v1``.
 
         Ollama refuses such a request. Pages that send their own tools with every question would then get no answer
@@ -151,7 +151,7 @@ class Reading:
         )
         return structs.replace(asked, members={name: given for name, given in asked.members.items() if name != "tools"})
 
-    def _tell_context(self, asked: Asked, facts: Facts) -> None:
+    def _tell_context(self, asked: OllamaRequest, facts: ModelFacts) -> None:
         """A wish for a longer context than the engine has changes nothing."""
         wanted, known = asking.context_of(asked.options), facts.context or facts.trained_context
         if wanted and known and wanted > known:
@@ -163,7 +163,7 @@ class Reading:
             self._told.add((text, *facts))
             log.log(level, text, *facts)
 
-    async def _cut(self, body: bytes, name: str, facts: Facts) -> bytes:
+    async def _cut(self, body: bytes, name: str, facts: ModelFacts) -> bytes:
         """Drop the oldest messages of a chat that is too long for the context, as Ollama does; fewest of them."""
         model = facts.model
         if model is None or not shortening.may_be_too_long(body, facts.context or shortening.LEAST_CONTEXT):
@@ -195,7 +195,9 @@ class Reading:
             content = await reply.read(MAX_MEASURE)
         return decoded(kind, content) if reply.status == 200 else None
 
-    async def _load(self, visit: Visit, asked: Asked, facts: Facts, watch: Stopwatch, *, chat: bool) -> None:
+    async def _load(
+        self, visit: Visit, asked: OllamaRequest, facts: ModelFacts, watch: Stopwatch, *, chat: bool
+    ) -> None:
         """Load or unload; as this generates nothing, it leaves no row in the activity log."""
         visit.record.admitted = False
         model = facts.model
@@ -221,7 +223,7 @@ def _is_used(fleet: Fleet, model_id: str) -> bool:
     return status is not None and status.leases + status.waiting > 0
 
 
-def _translated(asked: Asked, facts: Facts, *, chat: bool) -> tuple[str, bytes]:
+def _translated(asked: OllamaRequest, facts: ModelFacts, *, chat: bool) -> tuple[str, bytes]:
     """Return the route of llama-server and its body. Raises Refused, in the order of Ollama's checks."""
     what = "chat" if chat else "generate"
     raw = not chat and asking.flag_of(asked.members, "raw", otherwise=False)
@@ -241,6 +243,6 @@ def _translated(asked: Asked, facts: Facts, *, chat: bool) -> tuple[str, bytes]:
     return CHATS, asking.prompt_body(asked, asked.name, facts.preset, thinks=thinks)
 
 
-def embeds(facts: Facts) -> bool:
+def embeds(facts: ModelFacts) -> bool:
     """False where it is known that the model makes no vectors."""
     return not facts.sure or EMBEDDING in facts.abilities

@@ -17,7 +17,7 @@ from appliance.core.bodies.json_text import JSON, JsonObject
 from appliance.core.ollama import asking, models
 from appliance.core.ollama.answering import NDJSON, error_line, normalised, translated_error, vectors_of
 from appliance.core.ollama.asking import Refused
-from appliance.core.ollama.models import Derived, Facts
+from appliance.core.ollama.models import Derived, ModelFacts
 from appliance.core.runs.inward import Asker
 from appliance.errors import ApplianceError
 from appliance.http import errors
@@ -114,7 +114,7 @@ class OllamaRoutes:
         copilot = (visit.request.header(b"user-agent") or "").startswith(COPILOT)
         await _send(visit, models.shown(facts, basename=name if copilot else ""))
 
-    async def _require(self, name: str, otherwise: str) -> Facts:
+    async def _require(self, name: str, otherwise: str) -> ModelFacts:
         facts = await self._known.find(name) if name and not asking.is_cloud(name) else None
         if facts is None:
             raise Refused(404, otherwise)

@@ -29,6 +29,7 @@ from appliance.core.llama.older_bodies import is_older
 from appliance.core.llama.schemas import has_schema
 from appliance.core.models.model import Model
 from appliance.core.settings import HttpSettings
+from appliance.engines.found import EMBEDDED
 from appliance.errors import (
     ApplianceError,
     BadRequest,
@@ -78,7 +79,19 @@ _JSON = b"application/json"
 class _KnownHead:
     """The meaning of a head, and the head that the model's process gets for it."""
 
-    __slots__ = ("address", "cors", "head", "options", "request", "route", "sent", "target", "values", "varying")
+    __slots__ = (
+        "address",
+        "cors",
+        "embedded",
+        "head",
+        "options",
+        "request",
+        "route",
+        "sent",
+        "target",
+        "values",
+        "varying",
+    )
 
     def __init__(self, head: Head, request: Request, route: Route, cors: Headers) -> None:
         self.head = head
@@ -95,6 +108,8 @@ class _KnownHead:
         """The head for the process of ``target`` at ``address``, in two parts: the body's length goes between them.
         None where such requests are not plain.
         """
+        self.embedded = False
+        """The process is the embedded engine, which drops a schema that it does not keep to."""
         self.options = RelayOptions(label="", dialect=route.dialect)
 
     def request_with(self, values: list[bytes]) -> Request:
@@ -207,14 +222,13 @@ class FastPath:
         # always means that nothing has happened. The connection's task then begins with the same bytes.
         body = Body(self._bodies, len(content), connection)
         try:
-            body.grow_to(len(content))
+            body.arrived()
         except (BodyTooLarge, Busy):
             return False
         taken = self._take(known, found, content)
         if taken is None:
             body.release()
             return False
-        body.complete = True
         streams, kept = asked.stream and known.route.streams, conversation is not None and known.route.streams
         values = [length[1]] if conversation is None else [length[1], conversation[1]]
         request = (KeptRequest if kept else FastRequest)(self, connection, known, found, body)
@@ -292,9 +306,11 @@ class FastPath:
             path = request.target.removeprefix(known.route.strip)
             known.sent = self.ask.plain_head(request, path, target, model, address)
             known.options = RelayOptions(label=address.label, dialect=known.route.dialect)
+            known.embedded = self._fleet.engine_of(model.id) == EMBEDDED
         if known.sent is None or self._pipeline.names_plugins(known.route, content):
             return None
-        if is_older(known.route.name, content) or has_schema(known.route.name, content):
+        name = known.route.name
+        if is_older(name, content) or (known.embedded and has_schema(name, content)):
             return None
         return _Found(target, model, address)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from appliance.core.config.nodes import Mapping, Node, Problem, Scalar, Sequence
+from appliance.core.config.nodes import MappingNode, Node, Problem, ScalarNode, SequenceNode
 from appliance.core.config.yaml import parse
 
 
@@ -12,31 +12,31 @@ def plain(node: Node | None) -> object:
     match node:
         case None:
             return None
-        case Scalar():
+        case ScalarNode():
             return node.value
-        case Sequence():
+        case SequenceNode():
             return [plain(item) for item in node.items]
-        case Mapping():
+        case MappingNode():
             return {entry.key.text: plain(entry.value) for entry in node.entries}
 
 
 def walk(node: Node) -> Iterator[Node]:
     """The node, its keys and everything in it."""
     yield node
-    if isinstance(node, Sequence):
+    if isinstance(node, SequenceNode):
         for item in node.items:
             yield from walk(item)
-    if isinstance(node, Mapping):
+    if isinstance(node, MappingNode):
         for entry in node.entries:
             yield entry.key
             yield from walk(entry.value)
 
 
-def mapping(text: str, file: str = "c.yaml") -> Mapping:
+def mapping(text: str, file: str = "c.yaml") -> MappingNode:
     """The root of a text without mistakes."""
     root, problems = parse(text, file)
     assert not problems, problems
-    assert isinstance(root, Mapping)
+    assert isinstance(root, MappingNode)
     return root
 
 

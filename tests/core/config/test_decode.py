@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.core.config.decode import Decoded, decode
-from appliance.core.config.nodes import Mapping, Position, Scalar
+from appliance.core.config.nodes import MappingNode, Position, ScalarNode
 from appliance.core.config.types import Config
 from appliance.core.config.yaml import parse
 
@@ -17,7 +17,7 @@ from appliance.core.config.yaml import parse
 def read(text: str) -> Decoded:
     root, problems = parse(text, "c.yaml")
     assert not [problem for problem in problems if problem.level == "error"], problems
-    assert root is None or isinstance(root, Mapping)
+    assert root is None or isinstance(root, MappingNode)
     return decode(root)
 
 
@@ -211,13 +211,13 @@ AT = Position("f", 1, 1)
 
 
 def node(value: object) -> object:
-    from appliance.core.config.nodes import Entry, Sequence
+    from appliance.core.config.nodes import KeyValue, SequenceNode
 
     if isinstance(value, dict):
-        return Mapping(tuple(Entry(Scalar(key, key, AT), node(item)) for key, item in value.items()), AT)  # type: ignore[arg-type]
+        return MappingNode(tuple(KeyValue(ScalarNode(key, key, AT), node(item)) for key, item in value.items()), AT)  # type: ignore[arg-type]
     if isinstance(value, list):
-        return Sequence(tuple(node(item) for item in value), AT)  # type: ignore[arg-type]
-    return Scalar(value, str(value), AT, quoted=isinstance(value, str))  # type: ignore[arg-type]
+        return SequenceNode(tuple(node(item) for item in value), AT)  # type: ignore[arg-type]
+    return ScalarNode(value, str(value), AT, quoted=isinstance(value, str))  # type: ignore[arg-type]
 
 
 @given(
@@ -238,7 +238,7 @@ def node(value: object) -> object:
 )
 def test_any_tree_is_decoded_or_told(tree: dict[str, object]) -> None:
     root = node(tree)
-    assert isinstance(root, Mapping)
+    assert isinstance(root, MappingNode)
     decoded = decode(root)
     assert all(problem.message for problem in decoded.problems)
     msgspec.convert(msgspec.to_builtins(decoded.config), Config, dec_hook=lambda _, value: value)

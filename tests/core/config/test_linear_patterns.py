@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.config.scalars import MAX_PATTERN, BadPattern, check_pattern, is_found
+from appliance.core.config.scalars import MAX_PATTERN, BadRegex, check_pattern, is_found
 
 NESTED = ("^/(a+)+$", "(a|a)*$", "(.*a){20}b", r"^(\w+\s?)*$")
 
@@ -28,7 +28,7 @@ def test_it_finds_what_pythons_engine_finds(pattern: str, text: str):
 
 @pytest.mark.parametrize("pattern", ["(", r"(a)\1", "(?=a)", "(?<!a)b", "a{1001}", "x" * (MAX_PATTERN + 1)])
 def test_what_it_does_not_know_is_refused(pattern: str):
-    with pytest.raises(BadPattern):
+    with pytest.raises(BadRegex):
         check_pattern(pattern)
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.config.load import Loaded, Source, load
+from appliance.core.config.load import Loaded, SourceFile, load
 from appliance.core.scheduling.policy import policy_of
 from appliance.errors import InvalidConfig, UsageError
 
@@ -17,7 +17,7 @@ SEED_ENV = {"HOME": "/home/u", "API_KEY_1": "one", "API_KEY_2": "two", "OPENROUT
 
 
 def read(*texts: str, **env: str) -> Loaded:
-    return load([Source(f"{n}.yaml", text) for n, text in enumerate(texts, 1)], env)
+    return load([SourceFile(f"{n}.yaml", text) for n, text in enumerate(texts, 1)], env)
 
 
 def told(*texts: str, **env: str) -> list[str]:
@@ -139,7 +139,7 @@ def test_require_raises_every_error_and_no_warning() -> None:
 def test_models_keep_their_ports() -> None:
     def ports(kept: dict[str, int], start: int = 5800) -> dict[str, str]:
         text = f"startPort: {start}\nmodels:\n" + "".join(f"  {id}: {{cmd: 'run ${{PORT}}'}}\n" for id in "abcd")
-        config = load([Source("c.yaml", text)], {}, ports=kept).require()
+        config = load([SourceFile("c.yaml", text)], {}, ports=kept).require()
         assert all(model.argv[1] == model.proxy.rpartition(":")[2] for model in config.models.values())
         return {id: model.argv[1] for id, model in config.models.items()}
 
@@ -150,7 +150,7 @@ def test_models_keep_their_ports() -> None:
 
 
 def test_windows_splits_commands_its_way() -> None:
-    source = Source("c.yaml", 'models:\n  m:\n    cmd: C:\\bin\\s.exe --port ${PORT} -m "a b"\n')
+    source = SourceFile("c.yaml", 'models:\n  m:\n    cmd: C:\\bin\\s.exe --port ${PORT} -m "a b"\n')
     config = load([source], {}, windows=True).require()
     assert config.models["m"].argv == ["C:\\bin\\s.exe", "--port", "5800", "-m", "a b"]
 
@@ -159,7 +159,7 @@ def test_windows_splits_commands_its_way() -> None:
 
 
 def test_the_example_of_llama_swap_loads_without_a_word() -> None:
-    loaded = load([Source("seed.yaml", SEED.read_text("utf-8"))], SEED_ENV)
+    loaded = load([SourceFile("seed.yaml", SEED.read_text("utf-8"))], SEED_ENV)
     assert loaded.problems == ()
     config = loaded.require()
     model = config.models["gpt-oss-120b"]
@@ -218,6 +218,6 @@ def test_a_damaged_file_is_understood_or_told_with_places(damage: list[tuple[flo
     for where, length, splinter in damage:
         at = int(where * len(text))
         text = text[:at] + splinter + text[at + length :]
-    loaded = load([Source("seed.yaml", text)], SEED_ENV)
+    loaded = load([SourceFile("seed.yaml", text)], SEED_ENV)
     assert (loaded.config is None) == bool(loaded.errors)
     assert all(problem.at is not None and problem.message for problem in loaded.problems)

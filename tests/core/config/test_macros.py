@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from node_values import mapping, plain, told, walk
 
 from appliance.core.config.macros import expand
-from appliance.core.config.nodes import Mapping, Scalar
+from appliance.core.config.nodes import MappingNode, ScalarNode
 from appliance.core.config.scalars import text_of
 
 EXAMPLE = """\
@@ -137,7 +137,7 @@ def test_value_in_a_model(macros: str, own: str, field: str, value: object) -> N
 
 def test_text_from_a_macro_is_never_taken_for_a_number() -> None:
     root, _, _ = expand(mapping("macros: {a: 1, s: '5'}\nx: ['${a}${a}', '${s}', '${a}']"))
-    values = [node for node in walk(root) if isinstance(node, Scalar) and node.at.column > 4]
+    values = [node for node in walk(root) if isinstance(node, ScalarNode) and node.at.column > 4]
     assert [(v.value, v.text, v.quoted) for v in values] == [("11", "11", True), ("5", "5", True), (1, "1", False)]
 
 
@@ -223,7 +223,7 @@ WRONG = [
     ("macros: {" + "n" * 64 + ": 1}", "1:10 error macros." + "n" * 64, "64"),
     ("macros: {a: [1]}\nlogLevel: '${a}'", "1:13 error macros.a", "text, a number"),
     ("macros: {a: {b: 1}}", "1:13 error macros.a", "text, a number"),
-    ("macros: {a: }", "1:12 error macros.a", "''"),
+    ("macros: {a: }", "1:13 error macros.a", "''"),
     ("macros: {a: 'x${a}'}\nlogLevel: '${a}'", "1:13 error macros.a", "itself"),
     ("macros: [a]", "1:9 error macros", "mapping"),
     (M + "macros: {PORT: 1}}}", "1:41 error models.m.macros.PORT", "reserved"),
@@ -329,8 +329,8 @@ def test_places_and_order_survive(config: dict[str, object]) -> None:
     assert {node.at for node in walk(after)} <= places
     assert [e.key for e in after.entries] == [e.key for e in before.entries if e.key.text != "macros"]
     models_before, models_after = before.get("models"), after.get("models")
-    assert isinstance(models_before, Mapping)
-    assert isinstance(models_after, Mapping)
+    assert isinstance(models_before, MappingNode)
+    assert isinstance(models_after, MappingNode)
     assert [e.key for e in models_after.entries] == [e.key for e in models_before.entries]
 
 
@@ -379,5 +379,5 @@ def test_three_hundred_models_with_thirty_macros_take_below_a_second() -> None:
     assert thread_time() - begin < 1
     assert problems == []
     models_after = after.get("models")
-    assert isinstance(models_after, Mapping)
+    assert isinstance(models_after, MappingNode)
     assert len(models_after.entries) == 300

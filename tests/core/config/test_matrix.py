@@ -11,20 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.config.matrix import (
-    MAX_CHAIN,
-    MAX_DEPTH,
-    MAX_HEIGHT,
+from appliance.core.config.matrix import MAX_CHAIN, MAX_HEIGHT, Eviction, Matrix, MatrixError, check_matrix
+from appliance.core.config.matrix_expression import (
+    MAX_BRACKETS,
     AllOf,
     AnyOf,
-    Eviction,
     Expression,
-    Matrix,
-    MatrixError,
     Name,
-    Reference,
-    check_matrix,
-    parse,
+    SetReference,
+    parse_expression,
 )
 from appliance.core.config.types import MatrixConfig
 
@@ -45,7 +40,7 @@ def alternatives(tree: Expression, families: dict[str, Family], relevant: frozen
     match tree:
         case Name(model):
             return [frozenset([model])]
-        case Reference(name):
+        case SetReference(name):
             return families[name]
         case AnyOf(parts):
             return greatest([one for part in parts for one in alternatives(part, families, relevant)], relevant)
@@ -71,7 +66,7 @@ def everything(tree: Expression, trees: dict[str, Expression]) -> Family:
     match tree:
         case Name(model):
             return [frozenset([model])]
-        case Reference(name):
+        case SetReference(name):
             return everything(trees[name], trees)
         case AnyOf(parts):
             return list(dict.fromkeys(one for part in parts for one in everything(part, trees)))
@@ -87,7 +82,7 @@ def referred(tree: Expression) -> Iterator[str]:
     match tree:
         case Name():
             pass
-        case Reference(name):
+        case SetReference(name):
             yield name
         case AnyOf(parts) | AllOf(parts):
             for part in parts:
@@ -111,10 +106,10 @@ def in_order(trees: dict[str, Expression]) -> list[str]:
 def oracle(config: MatrixConfig, target: str, running: Sequence[str]) -> Eviction:
     costs = {model: config.evict_costs.get(model, 1) for model in running}
     if target in running:
-        trees = {name: parse(text) for name, text in config.sets.items()}
+        trees = {name: parse_expression(text) for name, text in config.sets.items()}
         fitting = (name for name in in_order(trees) if any(set(running) <= s for s in everything(trees[name], trees)))
         return Eviction((), next(fitting, None), tuple(sorted(running)))
-    trees = {name: parse(text) for name, text in config.sets.items()}
+    trees = {name: parse_expression(text) for name, text in config.sets.items()}
     families: dict[str, Family] = {}
     relevant = frozenset([target, *running])
     best: tuple[int, str, frozenset[str]] | None = None
@@ -163,7 +158,7 @@ def test_a_decision_is_the_meaning_written_out(config: MatrixConfig, target: str
 @given(programs(), st.sampled_from(LETTERS), RUNNING)
 def test_no_alternative_is_cheaper(config: MatrixConfig, target: str, running: list[str]) -> None:
     """Without any rule about order: the whole families, nothing dropped."""
-    trees = {name: parse(text) for name, text in config.sets.items()}
+    trees = {name: parse_expression(text) for name, text in config.sets.items()}
     matrix = Matrix(config, LETTERS)
     decision = matrix.solve(target, running)
     assert decision.cost == sum(map(matrix.cost_of, decision.evict))
@@ -187,7 +182,7 @@ def test_no_alternative_is_cheaper(config: MatrixConfig, target: str, running: l
 
 @given(programs(), st.sets(st.sampled_from(LETTERS), max_size=4))
 def test_set_with_is_the_first_that_holds_all(config: MatrixConfig, models: set[str]) -> None:
-    trees = {name: parse(text) for name, text in config.sets.items()}
+    trees = {name: parse_expression(text) for name, text in config.sets.items()}
     fitting = [name for name in in_order(trees) if any(models <= one for one in everything(trees[name], trees))]
     assert Matrix(config, LETTERS).set_with(models) == (fitting[0] if models and fitting else None)
 
@@ -248,13 +243,13 @@ def test_the_alternative_that_is_taken(text: str, running: str, target_set: str)
     [
         ("a", Name("a", 1)),
         ("a|b&c", AnyOf((Name("a", 1), AllOf((Name("b", 3), Name("c", 5)))))),
-        ("(a | b)\n& +c-1.x_", AllOf((AnyOf((Name("a", 2), Name("b", 6))), Reference("c-1.x_", 11)))),
+        ("(a | b)\n& +c-1.x_", AllOf((AnyOf((Name("a", 2), Name("b", 6))), SetReference("c-1.x_", 11)))),
         ("((å٣))", Name("å٣", 3)),
         ("-.", Name("-.", 1)),
     ],
 )
 def test_grammar(text: str, tree: Expression) -> None:
-    assert parse(text) == tree
+    assert parse_expression(text) == tree
 
 
 @pytest.mark.parametrize(
@@ -319,9 +314,9 @@ def test_circles_are_told_from_where_they_begin() -> None:
 
 
 def test_depth_has_limits() -> None:
-    deep = "(" * (MAX_DEPTH + 1) + "ant" + ")" * (MAX_DEPTH + 1)
+    deep = "(" * (MAX_BRACKETS + 1) + "ant" + ")" * (MAX_BRACKETS + 1)
     [error] = check_matrix(MatrixConfig(sets={"s": deep}), MODELS)
-    assert f"is the {MAX_DEPTH + 1}th bracket within brackets" in error.message
+    assert f"is the {MAX_BRACKETS + 1}th bracket within brackets" in error.message
     assert check_matrix(MatrixConfig(sets={"s": deep[1:-1]}), MODELS) == ()
 
     chain = {f"s{n}": f"+s{n + 1}" for n in range(MAX_CHAIN)} | {f"s{MAX_CHAIN}": "ant"}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from node_values import mapping, plain, told
 
 from appliance.core.config.load import merge
-from appliance.core.config.nodes import Mapping, Problem
+from appliance.core.config.nodes import MappingNode, Problem
 
 KEYS = st.text("abcdefgh", min_size=1, max_size=3)
 VALUES = st.recursive(
@@ -21,7 +21,7 @@ VALUES = st.recursive(
 DOCUMENTS = st.dictionaries(KEYS, VALUES, max_size=4)
 
 
-def merged(*texts: str) -> tuple[Mapping, list[Problem]]:
+def merged(*texts: str) -> tuple[MappingNode, list[Problem]]:
     return merge([mapping(text, f"{number}.yaml") for number, text in enumerate(texts, 1)])
 
 
@@ -140,5 +140,5 @@ def test_nodes_keep_the_place_of_their_file() -> None:
     root, _ = merged("a: {x: 1}", "a: {y: 2}\nb: 3")
     assert [entry.key.at.file for entry in root.entries] == ["1.yaml", "2.yaml"]
     inner = root.get("a")
-    assert isinstance(inner, Mapping)
+    assert isinstance(inner, MappingNode)
     assert [str(entry.value.at) for entry in inner.entries] == ["1.yaml:1:8", "2.yaml:1:8"]

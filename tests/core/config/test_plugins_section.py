@@ -6,12 +6,12 @@ import msgspec
 import pytest
 
 from appliance.core.config.additions import PluginConfig
-from appliance.core.config.load import Loaded, Source, load
+from appliance.core.config.load import Loaded, SourceFile, load
 from appliance.core.config.show import schema, shown
 
 
 def read(text: str, *more: str) -> Loaded:
-    sources = [Source(f"{number}.yaml", each) for number, each in enumerate((text, *more))]
+    sources = [SourceFile(f"{number}.yaml", each) for number, each in enumerate((text, *more))]
     return load(sources, {})
 
 

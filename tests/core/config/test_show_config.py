@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.config.load import Source, load
+from appliance.core.config.load import SourceFile, load
 from appliance.core.config.show import schema, shown, yaml_text
 from appliance.core.config.types import Config
 
@@ -22,14 +22,14 @@ SEED_ENV = {"HOME": "/home/u", "API_KEY_1": "one", "API_KEY_2": "two", "OPENROUT
 
 
 def read(text: str, **env: str) -> Config:
-    loaded = load([Source("c.yaml", text)], env)
+    loaded = load([SourceFile("c.yaml", text)], env)
     assert loaded.errors == ()
     return loaded.require()
 
 
 def both_ways(config: Config) -> None:
     for text in (msgspec.json.encode(shown(config)).decode(), yaml_text(shown(config))):
-        loaded = load([Source("shown", text)], {})
+        loaded = load([SourceFile("shown", text)], {})
         assert loaded.errors == (), text
         assert loaded.config == config
 
@@ -136,7 +136,7 @@ def configs(draw: st.DrawFn) -> dict[str, object]:
 
 @given(configs())
 def test_any_configuration_reads_back(tree: dict[str, object]) -> None:
-    loaded = load([Source("c.yaml", yaml_text(tree))], {})
+    loaded = load([SourceFile("c.yaml", yaml_text(tree))], {})
     assert loaded.errors == ()
     both_ways(loaded.require())
 
@@ -214,7 +214,7 @@ def test_the_schema_takes_what_is_shown_and_what_people_write() -> None:
 def test_the_schema_refuses_what_the_decoder_refuses(bad: dict[str, object]) -> None:
     told = schema()
     assert not fits(bad, told, told)
-    loaded = load([Source("c.json", json.dumps(bad))], {})
+    loaded = load([SourceFile("c.json", json.dumps(bad))], {})
     assert loaded.problems
 
 

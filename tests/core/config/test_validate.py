@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from appliance.core.config.decode import decode
-from appliance.core.config.nodes import Mapping
+from appliance.core.config.nodes import MappingNode
 from appliance.core.config.scalars import parse_duration, parse_size, why_no_base_url
 from appliance.core.config.types import Config, ModelConfig
 from appliance.core.config.validate import normalise
@@ -23,7 +23,7 @@ models:
 def read(text: str, *, windows: bool = False) -> tuple[Config, list[str]]:
     root, problems = parse(text, "c.yaml")
     assert not problems, problems
-    assert isinstance(root, Mapping)
+    assert isinstance(root, MappingNode)
     decoded = decode(root)
     config, more = normalise(decoded.config, decoded.places, windows)
     return config, [str(problem) for problem in (*decoded.problems, *more)]

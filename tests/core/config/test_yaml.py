@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import re
+import subprocess
+import sys
 from time import thread_time
 
 import pytest
@@ -12,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from node_values import mapping, plain, told, walk
 
-from appliance.core.config.nodes import MAX_DEPTH, Mapping, Scalar, Sequence
-from appliance.core.config.yaml import MAX_NODES, parse
+from appliance.core.config.nodes import MappingNode, ScalarNode, SequenceNode
+from appliance.core.config.yaml import MAX_DEPTH, MAX_NODES, parse
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x7f"), max_size=30)
 JSON = st.recursive(
@@ -46,11 +48,11 @@ def test_every_place_is_where_the_text_is(document: dict[str, object], layout: d
     for node in walk(mapping(text)):
         rest = lines[node.at.line - 1][node.at.column - 1 :]
         match node:
-            case Mapping():
+            case MappingNode():
                 assert rest.startswith("{")
-            case Sequence():
+            case SequenceNode():
                 assert rest.startswith("[")
-            case Scalar():
+            case ScalarNode():
                 assert rest.startswith('"' if node.quoted else node.text)
 
 
@@ -62,7 +64,7 @@ def test_any_text_gives_nodes_or_problems_inside_of_it(text: str) -> None:
         assert at is not None
         assert 1 <= at.line <= len(lines)
         assert 1 <= at.column <= len(lines[at.line - 1]) + 1
-    assert root is None or isinstance(root, Mapping)
+    assert root is None or isinstance(root, MappingNode)
 
 
 SCALARS: list[tuple[str, object]] = [
@@ -128,6 +130,8 @@ SCALARS: list[tuple[str, object]] = [
     ("'5'", "5"),
     ('"true"', "true"),
     ('"\\u00e9\\/\\ud83d\\ude00"', "é/😀"),
+    ('"\\uD83d\\uDE00\\ue000\ue001\\\\ud83d"', "😀\ue000\ue001\\ud83d"),
+    ("'\\uD83d\\uDE00'", "\\uD83d\\uDE00"),
 ]
 
 
@@ -141,7 +145,7 @@ def test_dialect(text: str, value: object) -> None:
 
 def test_not_a_number_is_a_float() -> None:
     scalar = mapping("k: .nan").get("k")
-    assert isinstance(scalar, Scalar)
+    assert isinstance(scalar, ScalarNode)
     assert isinstance(scalar.value, float)
     assert math.isnan(scalar.value)
 
@@ -149,8 +153,8 @@ def test_not_a_number_is_a_float() -> None:
 def test_text_and_quotes_are_remembered() -> None:
     root = mapping("a: 0777\nb: '5'\nc: |\n  7\nd: word\n")
     scalars = [entry.value for entry in root.entries]
-    assert all(isinstance(scalar, Scalar) for scalar in scalars)
-    assert [(s.text, s.quoted) for s in scalars if isinstance(s, Scalar)] == [
+    assert all(isinstance(scalar, ScalarNode) for scalar in scalars)
+    assert [(s.text, s.quoted) for s in scalars if isinstance(s, ScalarNode)] == [
         ("0777", False),
         ("5", True),
         ("7\n", True),
@@ -170,6 +174,19 @@ def test_tabs_line_ends_and_byte_order_mark(text: str, start: str, end: str) -> 
     root = mapping(start + text.replace("\n", end))
     assert plain(root) == {"a": 1, "b": {"c": 2}}
     assert (root.at.line, root.at.column) == (1, 1)
+
+
+@pytest.mark.parametrize("end", ["\x85", "\u2028", "\u2029"])
+def test_odd_line_ends_are_yaml_s_and_not_the_editor_s(end: str) -> None:
+    root = mapping(f"a: 1{end}b: 2\nc: 3")
+    assert plain(root) == {"a": 1, "b": 2, "c": 3}
+    assert [(entry.key.at.line, entry.key.at.column) for entry in root.entries] == [(1, 1), (1, 6), (2, 1)]
+
+
+def test_without_libyaml_the_error_names_what_is_missing() -> None:
+    code = "import sys; sys.modules['yaml._yaml'] = None; import appliance.core.config.libyaml"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "UsageError: PyYAML is here without libyaml (yaml.CParser is missing)" in done.stderr
 
 
 def test_block_text_has_plain_line_ends() -> None:
@@ -193,7 +210,7 @@ def test_aliases_and_merges_are_written_out() -> None:
     assert values["c"] == {"ttl": 1, "cmd": "x", "name": "n"}
     assert values["d"] == {"<<": 1}
     merged = root.get("b")
-    assert isinstance(merged, Mapping)
+    assert isinstance(merged, MappingNode)
     assert (merged.entries[0].key.at.line, merged.entries[0].key.at.column) == (1, 14)
 
 
@@ -206,7 +223,7 @@ WRONG = [
     ("a: @x\n", "1:4 error a", "begin with @"),
     ("a: `x\n", "1:4 error a", "quotes"),
     ("a: %x\n", "1:4 error a", "begin with %"),
-    ('a: "\\q"\n', "1:6 error a", "\\\\q"),
+    ('a: "\\q"\n', "1:5 error a", "\\\\q"),
     ('a: "\\x1"\n', "1:7 error a", "2 hexadecimal"),
     ('ok: 1\na: "open\nb: 1\n', "2:4 error a", "never closed"),
     ("a: b: c\n", "1:5 error", "quotes"),
@@ -226,7 +243,7 @@ WRONG = [
     ("a: 1\nb: 2\n'a': 3\n", "3:1 error a", "already on line 1"),
     ("1: 1\n'1': 2\n", "2:1 error 1", "already on line 1"),
     ("~: 1\n", "1:1 error", "missing"),
-    ("a: {: 1}\n", "1:6 error a", "missing"),
+    ("a: {: 1}\n", "1:5 error a", "missing"),
     ("[a]: 1\n", "1:1 error", "cannot be a key"),
     ("{a: b}: 1\n", "1:1 error", "cannot be a key"),
     ("a: *gone\n", "1:4 error a", "*gone"),
@@ -239,7 +256,7 @@ WRONG = [
     ("a: !mine 5\n", "1:4 warning a", "!mine"),
     ("a: !mine {b: 1}\n", "1:4 warning a", "!mine"),
     ('a: "\\ud83d"\n', "1:4 error a", "other half"),
-    ('a: "\\UFFFFFFFF"\n', "1:1 error a", "not YAML"),
+    ('a: "\\UFFFFFFFF"\n', "1:7 error a", "not a character"),
     ("just text\n", "1:1 error", "a single value"),
     ("- 1\n", "1:1 error", "a list"),
     ("models:\n  7: {}\n", "2:3 warning models", "'7'"),
@@ -273,6 +290,13 @@ def test_alias_bomb_is_refused_quickly() -> None:
     assert thread_time() - begin < 1
     assert root is None
     assert str(MAX_NODES) in problems[-1].message
+
+
+def test_aliases_in_aliases_are_deep() -> None:
+    """Later stages walk down all levels, and Python's stack ends at some hundreds."""
+    lines = ["a0: &a0 [x]", *(f"a{n}: &a{n} [*a{n - 1}]" for n in range(1, 2 * MAX_DEPTH))]
+    assert "deep" in parse("\n".join(lines), "c.yaml")[1][-1].message
+    assert parse("\n".join(lines[: MAX_DEPTH - 1]), "c.yaml")[1] == []
 
 
 def test_merge_bomb_is_refused_quickly() -> None:

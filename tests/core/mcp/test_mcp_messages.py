@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from appliance.core.mcp.messages import (
-    Answer,
-    Asked,
-    Lines,
-    RpcError,
-    Told,
+    LineCutter,
+    McpError,
+    RpcAnswer,
+    RpcNotification,
+    RpcRequest,
     call_params,
     notification,
     outcome,
@@ -34,7 +34,7 @@ LINE = st.binary(max_size=40).map(lambda data: data.replace(b"\n", b""))
 @given(st.lists(LINE, max_size=20), st.lists(st.integers(0, 400), max_size=20))
 def test_however_a_stream_is_cut_its_lines_are_the_same(lines: list[bytes], cuts: list[int]) -> None:
     stream = b"".join(line + b"\n" for line in lines)
-    parser = Lines(limit=30)
+    parser = LineCutter(limit=30)
     found: list[bytes] = []
     marks = sorted({0, len(stream), *(cut for cut in cuts if cut < len(stream))})
     for begin, end in itertools.pairwise(marks):
@@ -45,7 +45,7 @@ def test_however_a_stream_is_cut_its_lines_are_the_same(lines: list[bytes], cuts
 
 
 def test_a_line_of_any_length_is_not_kept() -> None:
-    parser = Lines()
+    parser = LineCutter()
     for _ in range(100):
         assert parser.feed(b"x" * (1 << 20)) == []
         assert parser.held <= 8 << 20
@@ -56,7 +56,7 @@ def test_a_line_of_any_length_is_not_kept() -> None:
 @given(st.binary(max_size=200))
 def test_garbage_is_no_message_or_one(data: bytes) -> None:
     found = read_message(data)
-    assert found is None or isinstance(found, Answer | Asked | Told)
+    assert found is None or isinstance(found, RpcAnswer | RpcRequest | RpcNotification)
 
 
 JSON = st.recursive(
@@ -82,14 +82,14 @@ def test_any_json_is_sorted_by_what_it_is(value: object) -> None:
         return
     assert isinstance(value, dict)
     match found:
-        case Answer():
+        case RpcAnswer():
             assert "result" in value or "error" in value
             assert (found.result is None) != (found.error is None)
             assert found.id == value["id"]
-        case Asked():
+        case RpcRequest():
             assert found.method == value["method"]
             assert read_message(reply(found)) is not None, "a server's question always has an answer"
-        case Told():
+        case RpcNotification():
             assert value.get("id") is None
 
 
@@ -102,39 +102,39 @@ def test_what_would_break_a_parser(data: bytes) -> None:
 
 def test_what_is_read_back_is_what_was_written() -> None:
     asked = read_message(request(7, "tools/call", {"name": "x"}))
-    assert isinstance(asked, Asked)
+    assert isinstance(asked, RpcRequest)
     assert (asked.id, asked.method) == (7, "tools/call")
     told = read_message(notification("notifications/initialized"))
-    assert told == Told(method="notifications/initialized")
+    assert told == RpcNotification(method="notifications/initialized")
     answer = read_message(result(7, {"a": 1}))
-    assert isinstance(answer, Answer)
+    assert isinstance(answer, RpcAnswer)
     assert answer.result is not None
     assert bytes(answer.result) == b'{"a":1}'
-    refused = read_message(refusal("x", RpcError(code=-32601, message="no")))
-    assert refused == Answer(id="x", error=RpcError(code=-32601, message="no"))
-    for line in (request(1, "a"), notification("b"), result(1, "\n"), refusal(None, RpcError(code=1, message="\r\n"))):
+    refused = read_message(refusal("x", McpError(code=-32601, message="no")))
+    assert refused == RpcAnswer(id="x", error=McpError(code=-32601, message="no"))
+    for line in (request(1, "a"), notification("b"), result(1, "\n"), refusal(None, McpError(code=1, message="\r\n"))):
         assert b"\n" not in line
 
 
 def test_errors_in_any_shape_have_words() -> None:
     for text in ('{"code":"E1"}', '"gone"', "null", "{}", '{"message":"why"}', '{"code":1.5,"message":null}'):
         found = read_message(b'{"id":1,"error":%b}' % text.encode())
-        assert isinstance(found, Answer)
+        assert isinstance(found, RpcAnswer)
         assert found.error is not None
         assert found.error.message
 
 
 def test_a_server_is_answered_properly() -> None:
-    assert json.loads(reply(Asked(id="a", method="ping"))) == {"jsonrpc": "2.0", "id": "a", "result": {}}
+    assert json.loads(reply(RpcRequest(id="a", method="ping"))) == {"jsonrpc": "2.0", "id": "a", "result": {}}
     for method in ("roots/list", "sampling/createMessage", "elicitation/create", "x" * 10_000):
-        said = json.loads(reply(Asked(id=3, method=method)))
+        said = json.loads(reply(RpcRequest(id=3, method=method)))
         assert said["id"] == 3
         assert said["error"]["code"] == -32601
         assert len(said["error"]["message"]) < 200
 
 
-def answered(**result_: object) -> Answer:
-    return Answer(id=1, result=Raw(json.dumps(result_).encode()))
+def answered(**result_: object) -> RpcAnswer:
+    return RpcAnswer(id=1, result=Raw(json.dumps(result_).encode()))
 
 
 @pytest.mark.parametrize(
@@ -148,17 +148,17 @@ def answered(**result_: object) -> Answer:
         (answered(), {"plain_text_response": ""}),
         (answered(content=[{"type": "text", "text": "no"}], isError=True), {"error": "no"}),
         (answered(content=[], isError=True), {"error": "MCP tool returned an error"}),
-        (Answer(id=1, error=RpcError(code=1, message="why")), {"error": "why"}),
+        (RpcAnswer(id=1, error=McpError(code=1, message="why")), {"error": "why"}),
         (answered(structuredContent={"a": 1}), {"plain_text_response": '{"a": 1}'}),
     ],
 )
-def test_results_in_llama_servers_words(answer: Answer, body: object) -> None:
+def test_results_in_llama_servers_words(answer: RpcAnswer, body: object) -> None:
     assert json.loads(outcome(answer).body) == body
 
 
 @given(JSON)
 def test_any_result_is_told_somehow(value: object) -> None:
-    found = outcome(Answer(id=1, result=Raw(json.dumps(value).encode())))
+    found = outcome(RpcAnswer(id=1, result=Raw(json.dumps(value).encode())))
     assert len(json.loads(found.body)) == 1
 
 

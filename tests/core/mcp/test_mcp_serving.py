@@ -13,9 +13,9 @@ from appliance.core.mcp.serving import (
     META_VERSION,
     MODERN_VERSIONS,
     Accepted,
-    Call,
     Immediate,
-    Listing,
+    ToolsCall,
+    ToolsListing,
     encoded_header,
     read_request,
 )
@@ -35,11 +35,11 @@ def asked(method: str, **params: object) -> dict[str, object]:
 
 def test_a_call_in_both_ways_of_speaking() -> None:
     old = read(asked("tools/call", name="t", arguments={"a": 1}))
-    assert old == Call(id=1, name="t", arguments=b'{"a": 1}', modern=False)
+    assert old == ToolsCall(id=1, name="t", arguments=b'{"a": 1}', modern=False)
     headers = {"MCP_Protocol_Version": MODERN_VERSIONS[0], "Mcp_Method": "tools/call", "Mcp_Name": "t"}
     new = read(asked("tools/call", name="t", _meta={**META, "progressToken": "p"}), **headers)
-    assert new == Call(id=1, name="t", arguments=b"{}", modern=True, token="p")
-    assert isinstance(read(asked("tools/list")), Listing)
+    assert new == ToolsCall(id=1, name="t", arguments=b"{}", modern=True, token="p")
+    assert isinstance(read(asked("tools/list")), ToolsListing)
 
 
 def test_what_has_no_answer() -> None:
@@ -95,11 +95,11 @@ def test_any_params_have_one_answer(method: str, params: object, version: str | 
         case Immediate():
             assert found.id == "i"
             assert (found.result is None) != (found.error is None)
-        case Call():
+        case ToolsCall():
             assert method == "tools/call"
             assert isinstance(json.loads(found.arguments), dict)
             assert not found.modern, "without its headers no stateless request is let through"
-        case Listing():
+        case ToolsListing():
             assert method == "tools/list"
             assert not found.modern
         case Accepted():
@@ -117,5 +117,5 @@ def test_a_name_in_a_header_is_the_name_in_the_body(name: str) -> None:
         (b"MCP-NAME", header),
     ]
     found = read_request(json.dumps(asked("tools/call", name=name, _meta=META)).encode(), headers, SERVER)
-    assert isinstance(found, Call)
+    assert isinstance(found, ToolsCall)
     assert found.name == name

@@ -16,7 +16,8 @@ from appliance.core.config.types import (
     SelectorSettings,
 )
 from appliance.core.models.model import Model
-from appliance.core.models.swap_listing import Listing, Object, model_status, swap_state, with_found
+from appliance.core.models.swap_listing import ModelLister, Object, model_status, swap_state, with_found
+from appliance.wire import ListedModel
 
 NOW = 1_780_000_000
 
@@ -31,14 +32,16 @@ def base(model_id: str, value: str = "unloaded", **more: object) -> Object:
         "created": 1,
         "status": {"value": value, "args": ["llama-server"]},
         "architecture": {"input_modalities": ["text"], "output_modalities": ["text"]},
+        "source": "path",
+        "can_remove": False,
         **more,
     }
 
 
 def listed(config: Config, entries: list[Object], profile: str | None = None, remote: Collection[str] = ()):
     """The list as JSON says it."""
-    by_id = {str(entry["id"]): entry for entry in entries}
-    data = Listing(config).entries(by_id, profile=profile, now=NOW, remote=remote)
+    by_id = {entry.id: entry for entry in msgspec.convert(entries, list[ListedModel])}
+    data = ModelLister(config).entries(by_id, profile=profile, now=NOW, remote=remote)
     return msgspec.json.decode(msgspec.json.encode(data))
 
 
@@ -68,7 +71,7 @@ def test_a_model_that_was_only_found_stays_as_it_is():
 
 
 def test_the_engines_own_meta_is_kept_beside_llama_swaps():
-    told = msgspec.Raw(b'{"n_ctx":4096,"n_params":7}')
+    told = {"n_ctx": 4096, "n_params": 7}
     config = Config(models={"llama": ModelConfig(capabilities=Capabilities(context=8192))})
     [entry] = listed(config, [base("llama", "loaded", meta=told)])
     assert entry["meta"] == {"n_ctx": 8192, "n_params": 7, "llamaswap": {"type": "model"}}
@@ -190,7 +193,7 @@ def test_model_status_has_local_models_first_and_peers_without_a_state():
         peers={"p": Peer(models=["y", "x"])},
     )
     blank = {"name": "", "description": "", "unlisted": False, "peerID": ""}
-    assert model_status(config, {"z": "sleeping"}) == [
+    assert msgspec.to_builtins(model_status(config, {"z": "sleeping"})) == [
         {**blank, "id": "a", "state": "stopped", "aliases": ["b"]},
         {
             **blank,

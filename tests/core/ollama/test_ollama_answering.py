@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from appliance.core.ollama.answering import (
     Translator,
-    error_text,
     idle_line,
     normalised,
     translated_error,
@@ -213,7 +212,6 @@ def test_small_things():
         "response": "",
         "done_reason": "load",
     }
-    assert error_text(b"plain") == "plain"
     assert vectors_of(
         b'{"data":[{"index":1,"embedding":[2]},{"index":0,"embedding":[1]}],"usage":{"prompt_tokens":3}}'
     ) == ([[1.0], [2.0]], 3)

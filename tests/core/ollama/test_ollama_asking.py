@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.core.ollama import asking
-from appliance.core.ollama.asking import PLAIN, Preset, Refused
+from appliance.core.ollama.asking import PLAIN, DerivedPreset, Refused
 
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(20)).decode()
 WAV = base64.b64encode(b"RIFF\0\0\0\0WAVEfmt ").decode()
@@ -34,13 +34,13 @@ MEMBERS = st.dictionaries(
 )  # fmt: skip
 
 
-def chat(messages: object = None, preset: Preset = PLAIN, *, thinks: bool = False, **members: object) -> dict:
+def chat(messages: object = None, preset: DerivedPreset = PLAIN, *, thinks: bool = False, **members: object) -> dict:
     said = [{"role": "user", "content": "hi"}] if messages is None else messages
     asked = asking.read_asked(json.dumps({"model": "m", "messages": said, **members}).encode())
     return json.loads(asking.chat_body(asked, "m", preset, thinks=thinks))
 
 
-def prompt(body=asking.prompt_body, preset: Preset = PLAIN, **members: object) -> dict:
+def prompt(body=asking.prompt_body, preset: DerivedPreset = PLAIN, **members: object) -> dict:
     asked = asking.read_asked(json.dumps({"model": "m", **members}).encode())
     more = {"thinks": False} if body is asking.prompt_body else {}
     return json.loads(body(asked, "m", preset, **more))
@@ -181,13 +181,13 @@ def test_an_option_of_a_wrong_type(name: str, value: object, kind: str):
 
 
 def test_a_derived_models_parameters_come_before_the_requests():
-    preset = Preset(
+    preset = DerivedPreset(
         system="be brief", parameters={"temperature": 1, "top_k": 3}, messages=({"role": "user", "content": "a"},)
     )
     sent = chat(preset=preset, options={"temperature": 0})
     assert (sent["temperature"], sent["top_k"]) == (0, 3)
     assert [one["content"] for one in sent["messages"]] == ["be brief", "a", "hi"]
-    own = chat([{"role": "system", "content": "mine"}], preset=Preset(system="not this"))
+    own = chat([{"role": "system", "content": "mine"}], preset=DerivedPreset(system="not this"))
     assert [one["content"] for one in own["messages"]] == ["mine"]
 
 

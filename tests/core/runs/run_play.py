@@ -31,7 +31,7 @@ from appliance.core.runs.messages import (
     ToolFinished,
     TurnEnded,
     TurnFailed,
-    Usage,
+    TurnUsage,
 )
 from appliance.core.runs.toolloop import Loop
 
@@ -145,7 +145,7 @@ def event_of(line: str) -> RunEvent:
             given = {"id": call_id.strip("-"), "name": name.strip("-"), "arguments": json.loads(arguments)}
             return CallDelta(index=int(index), **given)
         case "usage":
-            return Usage(prompt_tokens=int(words[0]), completion_tokens=int(words[1]))
+            return TurnUsage(prompt_tokens=int(words[0]), completion_tokens=int(words[1]))
         case "end":
             return TurnEnded(finish_reason=rest)
         case "fail":

@@ -9,7 +9,7 @@ from msgspec import Raw, structs
 
 from appliance.core.runs.bios import BIOS_FACTS, BiosContext, bios_facts, bios_of, bios_text, tells_format, unknown_fact
 from appliance.core.runs.messages import Task
-from appliance.core.runs.turn import DirectiveReader, Prompt
+from appliance.core.runs.turn import DirectiveReader, RunPrompt
 
 CONTEXT = BiosContext(
     now=datetime(2026, 11, 20, 19, 30, 5, tzinfo=timezone(timedelta(hours=1), "CET")),
@@ -74,7 +74,7 @@ def test_a_text_of_the_callers_takes_its_place_with_the_facts_of_the_turn():
 def test_it_comes_before_the_callers_own_system_message():
     messages = (Raw(b'{"role":"system","content":"S"}'), Raw(b'{"role":"user","content":"U"}'))
     for bios, said in (("${worker} has ${iterations_left}", ["w has 3"]), (False, []), ("", [])):
-        prompt = Prompt(Task(model="m", messages=messages, bios=bios), worker="w", zone=UTC)
+        prompt = RunPrompt(Task(model="m", messages=messages, bios=bios), worker="w", zone=UTC)
         sent = json.loads(prompt.body(0.0, 3))["messages"]
         assert [message["content"] for message in sent] == [*said, "S", "U"]
         assert [message["role"] for message in sent] == ["system"] * (len(said) + 1) + ["user"]

@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.core.runs.chat import MAX_GARBAGE, ChatEvents, refusal
-from appliance.core.runs.messages import CallDelta, ReasoningDelta, RunEvent, TextDelta, TurnEnded, TurnFailed, Usage
+from appliance.core.runs.messages import (
+    CallDelta,
+    ReasoningDelta,
+    RunEvent,
+    TextDelta,
+    TurnEnded,
+    TurnFailed,
+    TurnUsage,
+)
 
 
 def record(value: object) -> bytes:
@@ -49,7 +57,7 @@ TYPICAL_EVENTS = [
     CallDelta(index=0, arguments='{"a"'),
     CallDelta(index=0, arguments=":1}"),
     CallDelta(index=1, id="c2", name="list", arguments="{}"),
-    Usage(prompt_tokens=7, completion_tokens=5),
+    TurnUsage(prompt_tokens=7, completion_tokens=5),
     TurnEnded(finish_reason="tool_calls"),
 ]
 
@@ -194,7 +202,7 @@ def test_a_completion_in_one_piece():
         TextDelta("Hi"),
         CallDelta(index=0, id="a", name="f", arguments="{}"),
         CallDelta(index=1, id="b", name="g", arguments="{}"),
-        Usage(prompt_tokens=3),
+        TurnUsage(prompt_tokens=3),
         TurnEnded(finish_reason="tool_calls"),
     ]
 

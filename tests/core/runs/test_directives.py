@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.core.runs.bios import FENCE, MARK
-from appliance.core.runs.turn import DirectiveReader, Reading
+from appliance.core.runs.turn import DirectiveReader, DirectiveReading
 
 WORDS = st.sampled_from(
     [
@@ -36,7 +36,7 @@ TEXTS = st.lists(WORDS, max_size=20).map("".join)
 CUTS = st.lists(st.integers(0, 120), max_size=12)
 
 
-def read(text: str, at: list[int] | None = None) -> tuple[str, Reading]:
+def read(text: str, at: list[int] | None = None) -> tuple[str, DirectiveReading]:
     """What is shown while the text comes, and what the end makes of the rest."""
     places = sorted({0, len(text), *(place for place in at or () if place < len(text))})
     reader = DirectiveReader()

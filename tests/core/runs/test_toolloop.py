@@ -27,7 +27,7 @@ from appliance.core.runs.messages import (
     ToolFinished,
     TurnEnded,
     TurnFailed,
-    Usage,
+    TurnUsage,
 )
 from appliance.core.runs.toolloop import Loop, OutOfTurn
 
@@ -126,7 +126,7 @@ def test_the_bios_is_made_anew_for_every_turn():
     [
         TextDelta("x"),
         CALL,
-        Usage(),
+        TurnUsage(),
         CALLED,
         TurnFailed(reason="server_died", detail=""),
         ToolFinished(call_id="nobody"),

@@ -29,7 +29,7 @@ from appliance.core.runs.messages import (
     ToolFinished,
     TurnEnded,
     TurnFailed,
-    Usage,
+    TurnUsage,
 )
 from appliance.core.runs.toolloop import Loop
 
@@ -73,7 +73,7 @@ PIECES = st.lists(
         st.integers(0, 9).map(bool),
         st.booleans(),
     )
-    | st.builds(Usage, prompt_tokens=st.integers(1, 9)),
+    | st.builds(TurnUsage, prompt_tokens=st.integers(1, 9)),
     max_size=5,
 )
 ENDINGS = st.sampled_from(
@@ -116,7 +116,7 @@ class World(RuleBasedStateMachine):
     def goes_on(
         self,
         task: Task,
-        pieces: list[Speaks | Calls | Usage],
+        pieces: list[Speaks | Calls | TurnUsage],
         ending: RunEvent,
         answers: list[tuple[int, str | None]],
         late: RunEvent,
@@ -209,7 +209,7 @@ class World(RuleBasedStateMachine):
     def tell(self, event: RunEvent) -> None:
         self.perform(self.loop.hear(event, NOW))
 
-    def speak(self, piece: Speaks | Calls | Usage) -> None:
+    def speak(self, piece: Speaks | Calls | TurnUsage) -> None:
         match piece:
             case Speaks(text=text, cut=cut, thought=thought):
                 for part in (text[:cut], text[cut:]):
@@ -224,7 +224,7 @@ class World(RuleBasedStateMachine):
                 cut = len(arguments) if piece.whole else 2
                 self.tell(CallDelta(index=index, id=piece.id, name=piece.name, arguments=arguments[:cut]))
                 self.tell(CallDelta(index=index, arguments=arguments[cut:]))
-            case Usage() if self.state == GENERATING:
+            case TurnUsage() if self.state == GENERATING:
                 self.turn_tokens = piece.prompt_tokens
                 self.tell(piece)
             case _:

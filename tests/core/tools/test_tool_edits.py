@@ -6,11 +6,11 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from appliance.core.tools.texts import Edit, EditProblem, apply_edits
+from appliance.core.tools.texts import EditProblem, TextEdit, apply_edits
 
 
-def edit(old: str, new: str) -> Edit:
-    return Edit(old_text=old, new_text=new)
+def edit(old: str, new: str) -> TextEdit:
+    return TextEdit(old_text=old, new_text=new)
 
 
 @given(
@@ -54,7 +54,7 @@ def test_a_piece_is_found_although_its_spaces_and_quotes_are_others(words: list[
         ("abc", [edit("  ", "x")], "could not find"),
     ],
 )
-def test_what_cannot_be_done_changes_nothing_and_says_why(text: str, edits: list[Edit], word: str) -> None:
+def test_what_cannot_be_done_changes_nothing_and_says_why(text: str, edits: list[TextEdit], word: str) -> None:
     with pytest.raises(EditProblem, match=word):
         apply_edits(text, edits)
 
@@ -84,6 +84,6 @@ def test_any_text_is_replaced_or_refused(text: str, old: str, new: str) -> None:
 
 
 def test_the_number_of_edits_is_bounded():
-    edits = [Edit(old_text=f"{n};", new_text="") for n in range(1001)]
+    edits = [TextEdit(old_text=f"{n};", new_text="") for n in range(1001)]
     with pytest.raises(EditProblem, match="there are 1001 edits; the most is 1000"):
         apply_edits("".join(f"<{n};>" for n in range(1001)), edits)

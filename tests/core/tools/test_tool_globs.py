@@ -42,6 +42,17 @@ def test_a_pattern_matches_what_trying_everything_finds(pattern: str, path: str)
     assert Glob(pattern).matches(path) == oracle(pattern, path)
 
 
+MEMBERS = st.characters(min_codepoint=0x20, max_codepoint=0x2100, exclude_characters="]-^!")
+
+
+@given(st.sampled_from(("", "!", "^")), st.lists(st.tuples(MEMBERS, st.none() | MEMBERS), min_size=1), MEMBERS)
+def test_a_set_has_its_members_and_never_a_slash(sign: str, ranges: list[tuple[str, str | None]], char: str) -> None:
+    members = "".join(first if last is None else f"{first}-{last}" for first, last in ranges)
+    inside = any(first <= char <= (last or first) for first, last in ranges)
+    expected = inside is not bool(sign) and char != "/"
+    assert Glob(f"/[{sign}{members}]x").matches(f"{char}x") == expected
+
+
 @pytest.mark.parametrize(
     ("pattern", "path", "expected"),
     [

@@ -9,16 +9,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.tools.places import BadTarget, Container, Image, Ssh, parse_target, quoted, running_target
+from appliance.core.tools.places import (
+    BadToolTarget,
+    ContainerImage,
+    RunningContainer,
+    Ssh,
+    parse_target,
+    quoted,
+    running_target,
+)
 
 
 @pytest.mark.parametrize(
     ("text", "target"),
     [
-        ("docker:busybox", Image("docker", "busybox")),
-        ("podman:quay.io/org/image:1.2@sha256:abc", Image("podman", "quay.io/org/image:1.2@sha256:abc")),
-        ("docker-container:abc123", Container("docker", "abc123")),
-        ("podman-container:my_box.1", Container("podman", "my_box.1")),
+        ("docker:busybox", ContainerImage("docker", "busybox")),
+        ("podman:quay.io/org/image:1.2@sha256:abc", ContainerImage("podman", "quay.io/org/image:1.2@sha256:abc")),
+        ("docker-container:abc123", RunningContainer("docker", "abc123")),
+        ("podman-container:my_box.1", RunningContainer("podman", "my_box.1")),
         ("ssh:user@host.example", Ssh("user@host.example")),
     ],
 )
@@ -44,12 +52,12 @@ def test_what_there_is(text: str, target: object) -> None:
     ],
 )
 def test_what_there_is_not(text: str, words: str) -> None:
-    with pytest.raises(BadTarget, match=words):
+    with pytest.raises(BadToolTarget, match=words):
         parse_target(text)
 
 
 def test_a_client_starts_no_container() -> None:
-    with pytest.raises(BadTarget, match="tool runtime must name a running container"):
+    with pytest.raises(BadToolTarget, match="tool runtime must name a running container"):
         running_target("docker:busybox")
 
 
@@ -57,7 +65,7 @@ def test_a_client_starts_no_container() -> None:
 def test_what_passes_is_no_option_and_nothing_for_a_shell(scheme: str, rest: str) -> None:
     try:
         parse_target(scheme + rest)
-    except BadTarget:
+    except BadToolTarget:
         return
     assert not rest.startswith("-")
     assert re.fullmatch(r"[A-Za-z0-9._@/:-]+", rest)

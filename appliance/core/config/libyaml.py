@@ -1,0 +1,154 @@
+"""The one place that knows PyYAML: text to the events and tokens of libyaml, and its complaints in plain words.
+
+Go's yaml.v3, which reads llama-swap's files, is a port of libyaml. So both take the same texts for YAML, with the same
+rule for tabs. The types of values are another matter: PyYAML's are those of YAML 1.1, and nobody asks it for them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from yaml.error import MarkedYAMLError, YAMLError
+from yaml.events import Event, ScalarEvent
+from yaml.reader import ReaderError
+from yaml.tokens import ScalarToken, Token
+
+from appliance.core.config.nodes import BREAK
+from appliance.errors import UsageError
+
+try:
+    from yaml._yaml import CParser
+except ImportError:
+    raise UsageError(
+        "PyYAML is here without libyaml (yaml.CParser is missing), so no configuration can be read; install a wheel of "
+        "PyYAML that has it, as those on PyPI do"
+    ) from None
+
+_COMPLAINTS = (
+    (r"token: \t|a tab character", "a tab cannot indent or begin a value; use spaces"),
+    (r"cannot start any token: (.)", "a value cannot begin with {0}; put it in quotes"),
+    (
+        r"mapping values are not allowed",
+        "a ':' is not expected here: a value that contains ': ' needs quotes, and a new key must be indented like the "
+        "keys beside it",
+    ),
+    (r"sequence entries are not allowed", "a '- ' is not expected here; list items go on lines of their own"),
+    (r"mapping keys are not allowed", "a '? ' is not expected here; a value that begins with it needs quotes"),
+    (r"expected (?:key|node content): :", "a key is missing before this ':'; put it in quotes if it is text"),
+    (r"expected node content", "a value is missing before this; put it in quotes if it is text"),
+    (
+        r"block collection: did not find",
+        "this is not an item of the list{start}, and a key is not expected here: check the indentation, and put text "
+        "behind a quote or a bracket inside of it",
+    ),
+    (
+        r"block mapping: did not find",
+        "this does not fit the lines before it{start}: check the indentation, and put text behind a quote or a bracket "
+        "inside of it",
+    ),
+    (
+        r"block scalar: (?:did not find|found an indentation)",
+        "after | or > only + - or a digit may follow; text in front of them needs quotes",
+    ),
+    (r"could not find expected ':'", "a key without ':'{start}: write 'key: value', with a space"),
+    (r"quoted scalar: found unexpected (?:end of stream|document)", "the quote that opens here is never closed"),
+    (
+        r"found unknown escape character: \\(.)",
+        "\\{0} is not an escape in double quotes; write \\\\{0}, or use single quotes",
+    ),
+    (
+        r"expected hexdecimal number",
+        "an escape in double quotes is \\x with 2 hexadecimal digits, \\u with 4 of them, or \\U with 8",
+    ),
+    (r"invalid Unicode character escape", "this escape is not a character; beyond \\uFFFF write \\U and 8 digits"),
+    (r"flow sequence: did not find", "the list in brackets{start} needs ',' between items and ']' at its end"),
+    (r"flow mapping: did not find", "the mapping in braces{start} needs ',' between entries and '}}' at its end"),
+    (
+        r"while scanning an? (?:anchor|alias)",
+        "after & or * an anchor's name must follow; a value that begins so needs quotes",
+    ),
+    (
+        r"while (?:scanning|parsing) a tag|tag handle",
+        "after ! a tag's name must follow; a value that begins with ! needs quotes",
+    ),
+    (r"expected <document start>", "this is outside of the document; is the indentation right?"),
+)
+"""Patterns of "context: problem: the two characters there", in the order in which they are tried, and what is said."""
+
+_HALF = re.compile(r"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
+_PRIVATE = range(0xE000, 0xF900)
+_STAND_IN = re.compile(r"\\u[ef][0-9a-f]{3}|[\ue000-\uf8ff]")
+_LIKE_ONE = re.compile(r"(?=([ef][0-9a-f]{3}))", re.IGNORECASE)
+
+_Item = TypeVar("_Item", Event, Token)
+
+
+class NotYaml(Exception):
+    """The text breaks a rule of YAML at an offset."""
+
+    def __init__(self, message: str, offset: int) -> None:
+        super().__init__(message)
+        self.message = message
+        self.offset = offset
+
+
+def events(text: str) -> Iterator[Event]:
+    """The parser's events, from the stream's start to its end. Raises `NotYaml`, possibly after some."""
+    return _items(text, CParser.get_event)
+
+
+def tokens(text: str) -> Iterator[Token]:
+    """The scanner's tokens; text can have right tokens and yet not be a document. Raises `NotYaml`."""
+    return _items(text, CParser.get_token)
+
+
+def _items(text: str, get: Callable[[CParser], _Item | None]) -> Iterator[_Item]:
+    readable, originals = _without_halves(text)
+    try:
+        parser = CParser(readable)
+        while (item := get(parser)) is not None:
+            if originals and isinstance(item, ScalarEvent | ScalarToken):
+                item.value = _STAND_IN.sub(lambda found: originals.get(found[0], found[0]), item.value)
+            yield item
+    except MarkedYAMLError as error:
+        raise _plain(error, text) from None
+    except ReaderError as error:
+        raise _not_allowed(text, len(readable.encode()[: error.position].decode())) from None
+    except UnicodeEncodeError as error:
+        raise _not_allowed(text, error.start) from None
+    except YAMLError as error:
+        raise NotYaml(f"this is not YAML: {error}", 0) from None
+
+
+# JSON writes a character beyond U+FFFF as two escapes, \ud83d\ude00, and libyaml refuses each of them. To put the
+# character there instead would move every place behind it, and needs to know whether the escapes are in double quotes;
+# elsewhere they are text. So wherever a half stands, the escape of a private character that the text has nowhere takes
+# its place. Where libyaml read an escape its value has that character, elsewhere the same text: both are unmistakable.
+def _without_halves(text: str) -> tuple[str, dict[str, str]]:
+    """The text with stand-ins for halves of characters, and what they stand for: escapes and characters."""
+    halves = dict.fromkeys(_HALF.findall(text))
+    if not halves:
+        return text, {}
+    taken = {ord(char) for char in set(text)} | {int(code, 16) for code in _LIKE_ONE.findall(text)}
+    stand_ins = dict(zip(halves, (f"\\u{code:04x}" for code in _PRIVATE if code not in taken), strict=False))
+    originals = {escape: half for half, escape in stand_ins.items()}
+    originals |= {chr(int(escape[2:], 16)): chr(int(half[2:], 16)) for half, escape in stand_ins.items()}
+    return _HALF.sub(lambda half: stand_ins.get(half[0], half[0]), text), originals
+
+
+def _not_allowed(text: str, offset: int) -> NotYaml:
+    code = f"{ord(text[offset]):04X}"
+    return NotYaml(f"the character U+{code} is not allowed in YAML; in double quotes, write it as \\u{code}", offset)
+
+
+def _plain(error: MarkedYAMLError, text: str) -> NotYaml:
+    problem, context, begun = error.problem or "", error.context or "", error.context_mark
+    mark = begun if begun and "end of stream" in problem else error.problem_mark or begun
+    offset = mark.index if mark else 0
+    start = f" (from line {len(BREAK.split(text[: begun.index]))} on)" if begun else ""
+    for pattern, words in _COMPLAINTS:
+        if found := re.search(pattern, f"{context}: {problem}: {text[offset : offset + 2]}", re.DOTALL):
+            return NotYaml(words.format(*found.groups(), start=start), offset)
+    return NotYaml(f"this is not YAML: {problem or context}", offset)
