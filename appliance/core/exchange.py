@@ -384,7 +384,7 @@ class Exchange:
                 pass
 
     def cancel(self, why: Exception) -> None:
-        """The client has left, or somebody else wants the request to end."""
+        """End the request: the client has left, or another party cancels it."""
         self._end(why)
 
     # ---- the head ----------------------------------------------------------------------------------------------------

@@ -46,7 +46,7 @@ MAX_LOG = 8 << 20
 LOOK_EVERY = 0.1
 """Seconds between two looks for the address of a server that starts."""
 GONE_EVERY = 2.0
-"""Seconds between two looks whether a server of somebody else still runs."""
+"""Seconds between two looks whether a server that another program started still runs."""
 LOOK_TIME = 2.0
 PATIENCE = 60.0
 """Seconds that a second start waits for the first one's server."""

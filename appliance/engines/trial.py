@@ -37,9 +37,9 @@ PAUSE, LONGEST_PAUSE = 0.01, 0.25
 """Seconds between two looks whether it is ready."""
 LOOK_TIME = 1.0
 END_TIME = 2.0
-"""Seconds in which a process ends whose connection broke; a crash may be written down first."""
+"""Seconds to wait for a process to exit after its connection breaks; it may still be writing a crash report."""
 PIPE_TIME = 0.5
-"""Seconds that output is waited for which something left behind holds."""
+"""Seconds to wait for the end of the output, which a leftover process may hold open."""
 MAX_ANSWER = 4 << 20
 NOT_EXECUTED = (126, 127)
 """Exit statuses of the shell that should have become the engine."""

@@ -83,6 +83,8 @@ class Budgets:
         if self._config is not None and self._config.vram_policy == "keep":
             return False
         budgets = limits_of(self._config, self._settings, self.look).memory
+        # The full budgets are reduced, and not the ones that were reduced before. Otherwise the use of others would be
+        # taken off again with each sample, until nothing is left.
         before, self._left = self._left, squeezed(budgets, samples, own, before=self._left)
         return before != self._left
 

@@ -68,7 +68,7 @@ def will_listen(config: ModelConfig, address: Address) -> bool:
 def listens_itself(config: ModelConfig, address: Address) -> bool:
     """True if the port must be held by the command's own process or a descendant.
 
-    Not where the command is a tool that has somebody else listen: the daemon of containers, another machine.
+    Not where the command is a tool that has another process listen: the daemon of containers, another machine.
     """
     if config.compat.foreign_port or not will_listen(config, address):
         return False
@@ -328,6 +328,9 @@ def _found(model_id: str, program: str, env: Mapping[str, str]) -> str:
     It is looked for where this program would find it, and only then where the model's own PATH says.
     """
     found = shutil.which(program)
+    # This program stands in for llama-server, and may be installed under that name. A model whose command is
+    # llama-server would then start this program, which would start it again, without end. So the next program of that
+    # name is taken.
     if found is not None and stands_for_engine([program]) and is_this_program(Path(found)):
         return _another(program, found) or found
     if found is not None and not WINDOWS and env.get("PATH") == os.environ.get("PATH"):

@@ -90,6 +90,8 @@ class Launches:
         """``rpc``: one that speaks RPC, where there is any."""
         if self._chooser is None:
             return None
+        # ``best`` is the answer where every engine lacks something: its own error then names the option that it does
+        # not know, which helps more than "there is no engine".
         best = engine = self._chooser.choose(model.id, tried, model.engine, model.cards)
         while engine is not None and ((rpc and engine.rpc is None) or self._refuses(engine, model)):
             tried = (*tried, engine.seat)
@@ -168,6 +170,8 @@ class Launches:
     ) -> Launch:
         launch = configured_launch(model.id, config, engine, crew)
         if will_listen(config, launch.address):
+            # With two models on one port the second server could not bind, and the first one would answer the check for
+            # both. The second model would count as ready, and get the answers of the first.
             others = {m: address for m, address in self._staying().items() if m != model.id}
             if other := neighbour_at(launch.address, others):
                 why = f"model '{other}' runs at its port {launch.address.port}; give one of them another"

@@ -27,6 +27,8 @@ class Place:
         """Seconds that it has waited, once that is over."""
         self.loaded = False
         """Its model was loaded while it waited."""
+        # These are functions and not values. A place changes with every event of the queue, and most places are never
+        # asked for.
         self._position: Callable[[], int | None] | None = None
         self._expected: Callable[[], float | None] | None = None
         self._progress: Callable[[], Raw | None] | None = None
@@ -193,6 +195,8 @@ class Lease:
             self._answered = trio.Event()
             with trio.move_on_after(lender.queue_timeout):
                 await self._answered.wait()
+        # A grant in the very moment of the timeout counts: only a missing address says that it was too late. The ticket
+        # is then still in the queue, and `__aenter__` takes it back, here as after every other failure.
         if self._error is not None:
             raise self._error.with_traceback(None)
         if self.address is None:

@@ -171,6 +171,7 @@ class _Run:
             while worker.state == "unreachable":
                 await trio.sleep(LOOK_PAUSE)
                 worker = await look_at_worker(self._serving.endpoint)
+            # The names come by the output and the answer by the socket, so either may be first.
             with trio.move_on_after(NAMES_TIME):
                 while len(self._named) < len(worker.devices):
                     await self._more.wait()

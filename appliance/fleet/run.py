@@ -127,7 +127,7 @@ class ModelRun:
 
     @property
     def answers_at_work(self) -> bool:
-        """It is known to answer `question` while it computes."""
+        """True if it is known to answer `question` while it computes."""
         launch = self.process.launch if self.process is not None else None
         return self.answered_at_work or (launch is not None and (launch.protocol or launch.engine is not None))
 
@@ -137,7 +137,7 @@ class ModelRun:
         return self._stop.is_set() and self._condemned is None
 
     def stop(self, *, politely: bool = True) -> None:
-        """Ask for the end, see `ModelProcess.stop`; before there is a process, there will be none."""
+        """Ask for the end, see `ModelProcess.stop`. If there is no process yet, none is started."""
         self._stop.set()
         if self.process is not None:
             self.process.stop(politely=politely)
@@ -208,7 +208,7 @@ class ModelRun:
         return await self.process.run(children, on_ready=on_ready)
 
     async def _wait_for_port(self, address: Address) -> None:
-        """Raises ModelFailedToStart when somebody else keeps the port that the command is about to take."""
+        """Wait until the command's port is free. Raises ModelFailedToStart when another program keeps it."""
         until = trio.current_time() + PORT_RELEASE
         while is_taken(address) and not self._stop.is_set():
             if trio.current_time() >= until:
@@ -229,7 +229,7 @@ class ModelRun:
         return bool(launch.crew.workers) and lost_worker(lines)
 
     def _lost_its_port(self, exited: Exited) -> bool:
-        """An engine was given a port that somebody else took before it; another one will do as well."""
+        """True if another program took the engine's port first; a new launch takes a new port."""
         if exited.was_ready or self._stop.is_set() or self.model.config is not None:
             return False
         # A port cannot be reserved for a child: it is found free, closed, and bound by the engine a moment later. Any

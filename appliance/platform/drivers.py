@@ -304,6 +304,7 @@ async def _exchange(child: Child, question: str, said: _LastLine) -> bytes:
 
 async def process_memory(pid: int, devices: Collection[str], gpus: Gpus) -> Mapping[str, int]:
     """Bytes by device, for those of ``devices`` (``ram``, ``gpu0`` ...) that can be measured. It takes milliseconds."""
+    # A configured command is often a wrapper: the memory belongs to its descendants.
     family = await trio.to_thread.run_sync(_family, pid)
     taken: dict[str, int] = {}
     if "ram" in devices and (resident := sum(family.values())):

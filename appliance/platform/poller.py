@@ -188,6 +188,8 @@ if sys.platform == "linux" or sys.platform == "darwin":
             is called before this returns, and neither may raise.
             """
             self._listener, self._listener_end = hears, ended
+            # Bytes that are here already make no new edge. They are reported in the next turn and not from this call,
+            # so that the caller can finish its own work first.
             if self._news:
                 self._again()
 
@@ -197,6 +199,8 @@ if sys.platform == "linux" or sys.platform == "darwin":
 
         def when_room(self, room: Tell) -> None:
             """Call ``room`` once when the system takes bytes to send again. A second call replaces the first."""
+            # To change the watch has the system look anew: room that was made between the failed send and this call is
+            # reported, and no edge is lost.
             self._room = room
             if self._fd >= 0:
                 self._again()
@@ -206,6 +210,8 @@ if sys.platform == "linux" or sys.platform == "darwin":
 
         def has_room(self) -> None:
             """The poller says so."""
+            # The watch for room ends with its first report. Otherwise every answer would cost a report for each time
+            # that the client makes room, though nothing waits for it.
             room, self._room = self._room, None
             if room is not None:
                 self._again()
@@ -274,7 +280,7 @@ if sys.platform == "linux" or sys.platform == "darwin":
             # `_again` has the poller report the rest as a new edge, behind the sockets that are ready now.
             goes_on = listener(data)
             if self._listener is not listener:
-                return  # it has ended this itself, and somebody else may listen by now
+                return  # it has ended this itself, and another callback may listen by now
             if not goes_on:
                 self.silence()
             elif self._news:
@@ -331,6 +337,7 @@ if sys.platform == "linux" or sys.platform == "darwin":
                     ready = poll()
                     self.turn = turn = list[Tell]()
                     for each, flags in ready:
+                        # A callback earlier in this turn has closed it.
                         if (receiver := receivers.get(each)) is None:
                             continue
                         try:

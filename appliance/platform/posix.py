@@ -113,6 +113,9 @@ class Child:
         """End what is left of the process group. To be called once the child has ended; again does nothing."""
         if not self._down:
             self._down = True
+            # While the group has a member, the kernel gives its number to no other process. Once it is empty it may, so
+            # this is done once, right after the child's end. The kill comes before `forget`: in the other order the
+            # program could die in between, and nothing would end the group.
             self._signal_group(signal.SIGKILL)
             self._warden.forget(self.pid)
 

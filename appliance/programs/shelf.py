@@ -116,7 +116,7 @@ class Programs(Shelf):
 
 
 def refuse_packaged(folder: Path | None) -> Path:
-    """Return the running program's folder. Raises UsageError for one that somebody else upgrades."""
+    """Return the running program's folder. Raises UsageError for one that another program upgrades."""
     if sys.platform == "win32":
         raise UsageError("'upgrade' does not work on Windows yet; install the newer version over this one")
     if one_file := os.environ.get(ONE_FILE):

@@ -308,6 +308,7 @@ class Streams:
         while True:
             while not self._taking_over:
                 await self._takes_over.wait()
+            # All wait equally long, so they are due in the order of their arrival, and one task serves them all.
             at, entry = self._taking_over.popleft()
             await trio.sleep_until(at)
             if self._current.get(entry.generation.conversation) is entry:

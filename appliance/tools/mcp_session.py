@@ -101,7 +101,7 @@ MAX_NOISE = 512 << 20
 LEAVE = Ending(closed=0.7, asked=0.5, group=1.0)
 """A server that is reported as gone has left no grandchildren that were killed and still run."""
 IN_A_HURRY = Ending(asked=LEAVE.asked, group=LEAVE.group)
-"""For a server that would not notice the end of its input soon."""
+"""For a server that is working, and may not notice EOF on its standard input."""
 PIPE_GRACE = 0.5
 """Seconds for the rest in the pipes of a process that has ended."""
 REPLY_TIME = 5.0
@@ -131,7 +131,7 @@ class StdioSession:
         self._lost = ""
         self._gone = trio.Event()
         self.busy = False
-        """It would not notice the end of its input soon."""
+        """The server is working and may not notice EOF on its standard input."""
         self.drained = trio.Event()
         """Its output has ended."""
         self.ending = trio.CancelScope()

@@ -128,7 +128,7 @@ def _make_folder(name: str, folder: int) -> None:
     try:
         os.mkdir(name, dir_fd=folder)
     except FileExistsError:
-        pass  # somebody else was faster
+        pass  # another process was faster
 
 
 def _link(name: str, folder: int, error: OSError) -> str:

@@ -41,7 +41,7 @@ class Source(Protocol):
     """The source of a body: a connection, which knows how the body is framed."""
 
     async def read_body(self, body: Body) -> bytes:
-        """All of it; calls `Body.grow_to` as the bytes come: a promise of many takes nobody's room.
+        """All of it; calls `Body.grow_to` as the bytes come: a declared length alone reserves no room.
 
         Raises BodyTooSlow, RequestError and ClientLeft.
         """
@@ -97,7 +97,7 @@ class Body:
             raise BodyTooLarge(self._limit, fixed=self._limit < self._bodies.limit)
 
     def hand_over(self) -> int:
-        """The body is held for longer than its request: its holder gives so many bytes back to the budget."""
+        """The body outlives its request: its new holder gives so many bytes back to the budget."""
         reserved, self._reserved = self._reserved, 0
         return reserved
 

@@ -47,7 +47,7 @@ LAST_HEAD = 1.0
 IDLE_TIMEOUT = 75.0
 """Seconds that a connection may wait for its next request; nginx's default."""
 LINGER = 5.0
-"""Seconds that a client is given to stop sending a body nobody wants; closing at once would destroy the answer."""
+"""Seconds that a client gets to stop sending an unwanted body; closing at once would discard the answer."""
 MAX_HEAD = 64 << 10
 """Bytes of a request head; llama-server allows a URI of 32 KiB."""
 RECEIVE_SIZE = 1 << 16
@@ -65,7 +65,7 @@ FULL = Busy("the server has as many connections as it takes; ask again in a mome
 
 
 class Overdue(Exception):
-    """The awaited bytes have not come in time."""
+    """The awaited bytes did not come in time."""
 
 
 class Answers(Protocol):
@@ -605,7 +605,7 @@ class Connection:
             self._owner.closed(self)
 
     def _part(self) -> None:
-        """Say that all has been said, where that is a message of its own."""
+        """Send close_notify, where there is TLS."""
         if isinstance(self.socket, TlsSocket) and not self.gone:
             self.socket.part()
 

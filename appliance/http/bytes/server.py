@@ -22,11 +22,11 @@ KEPT_FOR_FILES = 64
 TURNED_AWAY = 128
 """Clients at once that get an error because the server is full, but no more than there are places."""
 KEEPS = 2.0
-"""Seconds for which nobody else gets the place of a client that is waited for: its request may be on its way."""
+"""Seconds for which a client that we wait for keeps its place: its request may be on its way."""
 BRIEFLY = 0.25
-"""The same where somebody of an address with fewer places wants it."""
+"""The same where a client from an address with fewer places wants it."""
 UNFAIRLY = 15.0
-"""The same where somebody of an address with as many places, or more, wants it."""
+"""The same where a client from an address with as many places, or more, wants it."""
 ACCEPTED_AT_ONCE = 8
 """Connections taken before other tasks have their turn, so that the first of many does not wait for the last."""
 LAST_WORDS = 0.5
@@ -88,12 +88,12 @@ class _Open:
         return True
 
     def make_room(self, newcomer: str) -> bool:
-        """End one that has its place for nothing, the oldest of the address with the most. False: there is none.
+        """End one that makes no use of its place, the oldest of the address with the most. False: there is none.
 
-        So a stranger who holds every place loses them to others, one by one, and others keep theirs. A new connection
-        keeps its place for a while, or many that come at once would end each other. From an address with fewer places
-        it does so for a moment only: nobody keeps others out by coming again and again. An address that has its share
-        lives on its own places first, or its new connections would end what others keep between two requests.
+        So a client that holds every place loses them to others, one by one, and others keep theirs. A new connection
+        keeps its place for a while, or many that come at once would end each other. Against an address with fewer
+        places it does so for a moment only, so no client keeps others out by reconnecting. An address that has its
+        share gives up its own places first, or its new connections would end others' keep-alive connections.
         """
         now, own = trio.current_time(), self._by_peer.get(newcomer, {})
         for same in sorted(self._by_peer.values(), key=len, reverse=True):

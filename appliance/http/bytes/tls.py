@@ -182,7 +182,7 @@ class TlsSocket:
         return taken
 
     def part(self) -> None:
-        """Tell the client that all has been said (close_notify), as far as the system takes it now. Raises nothing."""
+        """Send close_notify, as far as the system takes it now. Raises nothing."""
         if not self._secure or self._parted:
             return
         self._parted = True

@@ -202,7 +202,7 @@ def _target(url: str | None) -> Target:
 
 
 def _refuse_strange_pages(request: Request) -> None:
-    """An image, script or link on somebody else's page says no Origin, which the guard could have looked at."""
+    """An image, script or link on a foreign page sends no Origin that the guard could check."""
     site, mode = request.header(b"sec-fetch-site"), request.header(b"sec-fetch-mode")
     if mode == "navigate" or (site in ("cross-site", "same-site") and request.header(b"origin") is None):
         raise Forbidden("the proxy for web pages answers scripts (fetch), and neither links nor images")

@@ -40,7 +40,9 @@ class _Choices(Struct):
 
 
 class _Recommended(Struct):
-    """``online``: the hub answers, so that the cards can be downloaded. ``hub``: where somebody else can fetch them."""
+    """``online``: the hub answers, so that the cards can be downloaded. ``hub``: the address for other machines to
+    fetch them from.
+    """
 
     online: bool
     hub: str

@@ -84,7 +84,7 @@ class StaticFiles:
             raise UsageError(f"the folder {self._root} {wrong}; name one that holds a web page with --path")
 
     async def answer(self, request: Request, sink: Sink) -> bool:
-        """False, with nothing sent: the request means no file, and somebody else may answer it."""
+        """False, with nothing sent: the request does not mean a file, and another route may answer it."""
         if request.method not in ("GET", "HEAD"):
             return False
         names = names_of(request.path)

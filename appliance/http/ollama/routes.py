@@ -279,7 +279,7 @@ class OllamaRoutes:
         last = max((status.number for status in downloads.snapshot()), default=0)
         download = await downloads.fetch(wanted)
         told: dict[str, FileProgress] = {}
-        if download.number > last or self._followers[download.model]:  # else somebody else has begun it, and goes on
+        if download.number > last or self._followers[download.model]:  # else another request has begun it
             self._followers[download.model] += 1
         try:
             while not download.status.ended:

@@ -172,7 +172,7 @@ class Gateway:
         traffic.program_log.answered(record.request, status, own.sent, time.perf_counter() - record.began)
 
     async def _take_turn(self, connection: Connection) -> None:
-        """Raises ClientLeft where somebody else has got the place meanwhile."""
+        """Raises ClientLeft where another client has got the place meanwhile."""
         connection.queued = True
         async with self._turns:
             await trio.lowlevel.checkpoint()

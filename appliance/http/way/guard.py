@@ -74,7 +74,7 @@ class Guard:
         return bool(self._keys)
 
     def check_place(self, request: Request) -> None:
-        """Refuse a Host that is not ours (DNS rebinding) and an Origin that is somebody else's page. Raises Forbidden.
+        """Refuse a Host that is not ours (DNS rebinding) and an Origin that is a foreign page. Raises Forbidden.
 
         A request without Host can only be HTTP/1.0, which no browser speaks. Browsers say no Origin when they GET an
         image, a script or a link; then they say whether another site asks (``Sec-Fetch-Site``), but only to HTTPS and
