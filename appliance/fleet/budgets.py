@@ -46,7 +46,7 @@ class Budgets:
 
     def __init__(self, settings: FleetSettings) -> None:
         self.look: Look | None = None
-        """The machine; None while nobody has looked."""
+        """The machine; None before the first look."""
         self._settings = settings
         self._config: Config | None = None
         self._left: Mapping[str, int] = NO_MEMORY

@@ -254,7 +254,7 @@ class ModelProcess:
             await self._ready.wait()
 
     async def _ask_whether_ready(self, readiness: Readiness) -> None:
-        """One that tells its states gets a moment to say that it is ready, with what it has loaded."""
+        """An engine that prints its states gets a moment to report itself ready, with the details of the load."""
         await readiness.wait()
         if self._tells:
             with trio.move_on_after(WORDS_TIME):
@@ -282,7 +282,7 @@ class ModelProcess:
             child.kill()
 
     async def _end_when_asked(self, children: Children, child: Child) -> None:
-        """The polite ways first, each for as long as it is given, then the kill; cancelled by the child's end."""
+        """Try the polite ways first, each for its time, then kill. The child's end cancels this."""
         await self._stop.wait()
         launch = self.launch
         time = launch.stop_timeout if self._ready.is_set() else launch.abort_timeout

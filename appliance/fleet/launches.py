@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 class Launches:
-    """Owned by the fleet. ``staying`` tells where the models are reached that run now and are to go on."""
+    """Owned by the fleet. ``staying`` gives the addresses of the running models that are not asked to stop."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Launches:
 
     @property
     def look(self) -> Look | None:
-        """The machine; None while nobody has looked."""
+        """The machine; None before the first look."""
         return self._chooser.look if self._chooser is not None else None
 
     @property

@@ -104,11 +104,11 @@ class Lender(Protocol):
         ...
 
     def waited(self, lease: Lease, seconds: float) -> None:
-        """Its holder goes on, after so long."""
+        """Its holder continues, after a wait of so many seconds."""
         ...
 
     def take_back(self, lease: Lease, error: BaseException | None) -> None:
-        """The ticket is over. Total over all of its states, also that nobody asked for it."""
+        """End the ticket. Total over all of its states, also one that was never placed."""
         ...
 
 

@@ -78,7 +78,7 @@ class Fleet:
         self._runs: dict[str, ModelRun] = {}
         self._ends = Ends()
         self._kept: dict[str, float] = {}
-        """How long clients wish models to stay when nobody uses them, in seconds, until their process ends."""
+        """Seconds that clients wish idle models to stay; each wish ends with the process."""
         self._loads = LoadTimes()
         self._failures = Failures(self._runs, self._asked, self.launches)
         self._changed = Changed()
@@ -219,7 +219,7 @@ class Fleet:
             self._changed.wake()  # with other leases on the model, its end makes no deadline earlier
 
     def _in_force(self, model: Model) -> Model:
-        """The configuration may have been read again since somebody looked the model up. Raises ModelNotFound."""
+        """Return the model in the present configuration, which may be newer than the caller's. Raises ModelNotFound."""
         if self._config is None or model.config is None:
             return model
         current = self._current.get(model.id)
@@ -274,7 +274,7 @@ class Fleet:
             self._perform(self._schedule.retune(model.id, self._terms(model), _now()))
 
     def stays_for(self, model_id: str) -> float:
-        """Seconds until the model's process goes if nobody asks for it; infinity if it stays."""
+        """Seconds until an idle process of the model stops; infinity if it stays."""
         return self._schedule.stays_for(model_id, _now())
 
     def memory(self, model_id: str) -> Mapping[str, int]:
@@ -517,7 +517,7 @@ class Fleet:
         self._perform(self._schedule.expire(run.model.id))
 
     async def _load_quietly(self, model: Model) -> None:
-        """A load that nobody waits for: its failure is kept in `status`."""
+        """Load in the background: a failure is kept in `status`."""
         with suppress(ApplianceError):
             await self.load(model)
 

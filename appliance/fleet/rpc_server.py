@@ -165,7 +165,7 @@ class _Run:
         self._log(text)
 
     async def _see_it_up(self, child: Child) -> None:
-        """Look until it answers. One that serves somebody already does not, and is up."""
+        """Look until it answers. A worker that serves a client does not answer, but is up."""
         with trio.move_on_after(START_TIME):
             worker = await look_at_worker(self._serving.endpoint)
             while worker.state == "unreachable":

@@ -133,7 +133,7 @@ class ModelRun:
 
     @property
     def told_to_stop(self) -> bool:
-        """It ends because somebody has asked for that, and not because it is of no use."""
+        """True if it ends on request, and was not condemned."""
         return self._stop.is_set() and self._condemned is None
 
     def stop(self, *, politely: bool = True) -> None:

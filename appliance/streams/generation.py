@@ -28,7 +28,7 @@ class End(Enum):
 
     DONE = auto()
     BROKEN = auto()
-    """In the middle of a record: nothing may follow what is there, and nobody may take it for a whole answer."""
+    """In the middle of a record: nothing may follow it, and it must not pass for a whole answer."""
     STOPPED = auto()
     """A request asked for it."""
     REPLACED = auto()
@@ -469,7 +469,7 @@ class RingSink:
 
 
 class Reader:
-    """Reads one kept generation. Holds it in memory, and nobody up."""
+    """Reads one kept generation. It keeps the generation in memory, and never delays it."""
 
     def __init__(self, generation: Generation, offset: int) -> None:
         self.offset = offset

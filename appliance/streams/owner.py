@@ -146,7 +146,7 @@ class Streams:
         loading: Callable[[], bool] = never,
         interrupted: bytes = b"",
     ) -> Generation:
-        """Make a generation, which somebody fills, and ends with `close` or `start`.
+        """Make a generation, which the caller fills, and ends with `close` or `start`.
 
         The caller calls `Generation.pass_on`, and may leave that, or `Generation.follow`. A stream of the same id is
         ended as soon as this one has a good answer, or none within a moment; a refusal leaves it alone. ``streams``:

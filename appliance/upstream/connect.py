@@ -112,7 +112,7 @@ class PlainWire:
         return self._receiver is not None and self._receiver.broken
 
     def is_quiet(self) -> bool:
-        """Nothing has come that nobody has received, and all has left that was pushed."""
+        """True if nothing is left to receive, and everything that was pushed has left."""
         return not self._unsent and (self._receiver is None or self._receiver.is_quiet())
 
     def silence(self) -> None:
@@ -311,7 +311,7 @@ async def _connect(address: Address) -> socket.socket:
 
 @lru_cache(maxsize=1024)
 def _fixed(host: str) -> tuple[str, ...]:
-    """The addresses of ``host`` where nobody has to be asked. localhost is the loopback by definition (RFC 6761)."""
+    """The addresses of ``host`` where no look-up is needed. localhost is the loopback by definition (RFC 6761)."""
     if host.lower() == "localhost" or host.lower().endswith(".localhost"):
         return LOCALHOST
     try:
@@ -399,7 +399,7 @@ def _first_attempt(cause: BaseException | None) -> OSError | None:
 
 
 def _keep_alive(sock: socket.socket, seconds: int) -> None:
-    """A system that lets nobody choose the times (Windows before 10.0.16299) uses its own."""
+    """A system without these options (Windows before 10.0.16299) uses its own times."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     idle = socket.TCP_KEEPALIVE if sys.platform == "darwin" else socket.TCP_KEEPIDLE
     try:

@@ -95,7 +95,7 @@ class Pings:
         self._some = trio.Event()
 
     def begin(self, sink: Sink, place: Place | None = None) -> Ping:
-        """Comments go into this answer until `Ping.stop`; nobody else writes into it meanwhile.
+        """Write comments into this answer until `Ping.stop`; meanwhile nothing else may write into it.
 
         They tell of its ``place`` in the queue, where there is one.
         """

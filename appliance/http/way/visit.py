@@ -54,7 +54,7 @@ class Visit:
         self.why: Exception | None = None
         """Why the scope was cancelled."""
         self.fault: int | None = None
-        """The status that would have told what went wrong after the answer's head had gone out."""
+        """The status for a failure that came after the answer's head had been sent."""
         self.left = False
         """The client did not wait for its answer."""
 
