@@ -5,8 +5,9 @@
     python3 bootstrap.py test --soak MINUTES   the soak; --fuzz N and --kills N: damaged inputs, and kills of everything
     python3 bootstrap.py test --upstream       run llama.cpp's own server tests against both programs
     python3 bootstrap.py test --llama-page     build llama.cpp's own page and drive it against this program
-    python3 bootstrap.py check                 format, lint, types, import directions, prose, workflow
-    python3 bootstrap.py web [--check]         build the page of appliance/web (needs Node); --check compares
+    python3 bootstrap.py check                 format, lint, types, import directions, prose, workflow; the page's too,
+                                               once `web` has run
+    python3 bootstrap.py web [--check]         check and build the page of appliance/web (needs Node); --check compares
     python3 bootstrap.py freeze [ARGS...]      make the stand-alone program and all it carries, dist/llama-appliance/
     python3 bootstrap.py test --wine           freeze for Windows, install, and run as a service, under wine
     python3 bootstrap.py test --wine --tests [WORDS]   the tests with Windows' Python; WORDS are pytest's
@@ -54,6 +55,9 @@ PROFILES = {"serve": "serve.txt", "dev": "dev.txt"}
 """The requirements of each profile. ``dev`` holds everything that ``serve`` holds."""
 EMBEDDED = "embedded.txt"
 """The llama.cpp engine in a wheel; the one requirement a platform may lack."""
+PAGE = ROOT / "appliance" / "web"
+PAGE_STAMP = PAGE / "node_modules" / ".lock.sha256"
+"""The digest of `package-lock.json` with which the packages of the page were installed."""
 
 
 class SetupError(Exception):
@@ -356,6 +360,11 @@ def run_check(args: Sequence[str]) -> int:
         "workflow": [script(python, "check-jsonschema"), "--builtin-schema", "vendor.github-workflows", *workflows],
         "pins, permissions": [script(python, "zizmor"), "--offline", "--quiet", *workflows],
     }
+    npm = shutil.which("npm")
+    if npm and page_is_current():
+        checks["page"] = [npm, "--prefix", str(PAGE), "run", "--silent", "check"]
+    else:
+        say("==> page\n    left out: its packages are not here, which 'python3 bootstrap.py web' installs")
     failed: list[str] = []
     for name, command in checks.items():
         began = time.monotonic()
@@ -368,13 +377,12 @@ def run_check(args: Sequence[str]) -> int:
 
 
 def run_web(args: Sequence[str]) -> int:
-    """Check the types of the page; then build it, or compare."""
+    """Check format, lint, types and tests of the page; then build it, or compare."""
     npm, node = page_packages()
-    folder = ROOT / "appliance" / "web"
-    status = subprocess.run([npm, "run", "--silent", "check"], cwd=folder, check=False).returncode
+    status = subprocess.run([npm, "run", "--silent", "check"], cwd=PAGE, check=False).returncode
     if status != 0:
         return status
-    return become([node, "build.mjs", *args], folder=folder)
+    return become([node, "build.mjs", *args], folder=PAGE)
 
 
 def page_packages() -> tuple[str, str]:
@@ -382,17 +390,23 @@ def page_packages() -> tuple[str, str]:
     npm, node = shutil.which("npm"), shutil.which("node")
     if npm is None or node is None:
         raise SetupError("the page is built with Node 20.19 or newer; on Debian 'apt-get install nodejs npm' brings it")
-    folder = ROOT / "appliance" / "web"
-    wanted = hashlib.sha256((folder / "package-lock.json").read_bytes()).hexdigest()
-    stamp = folder / "node_modules" / ".lock.sha256"
-    with exclusive(folder / "node_modules" / LOCK_NAME, "the packages of the page"):
-        if not stamp.is_file() or stamp.read_text(encoding="utf-8") != wanted:
-            say(f"installing the packages of the page into {stamp.parent}")
+    with exclusive(PAGE / "node_modules" / LOCK_NAME, "the packages of the page"):
+        if not page_is_current():
+            say(f"installing the packages of the page into {PAGE_STAMP.parent}")
             command = [npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
-            if subprocess.run(command, cwd=folder, stdout=sys.stderr, check=False).returncode != 0:
-                raise SetupError(f"'npm ci' failed in {folder}; its messages are above")
-            stamp.write_text(wanted, encoding="utf-8")
+            if subprocess.run(command, cwd=PAGE, stdout=sys.stderr, check=False).returncode != 0:
+                raise SetupError(f"'npm ci' failed in {PAGE}; its messages are above")
+            PAGE_STAMP.write_text(page_digest(), encoding="utf-8")
     return npm, node
+
+
+def page_is_current() -> bool:
+    """True if the packages of the page are installed as its lock file asks."""
+    return PAGE_STAMP.is_file() and PAGE_STAMP.read_text(encoding="utf-8") == page_digest()
+
+
+def page_digest() -> str:
+    return hashlib.sha256((PAGE / "package-lock.json").read_bytes()).hexdigest()
 
 
 def run_freeze(args: Sequence[str]) -> int:

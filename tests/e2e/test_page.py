@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-import re
 import select
 import socket
 import subprocess
@@ -388,19 +387,6 @@ def test_the_development_server_stands_in_front_of_a_running_one(
                     assert words in answer.read(), path
         finally:
             process.kill()
-
-
-def test_the_languages_have_the_same_words() -> None:
-    sources = ROOT / "appliance" / "web" / "src"
-    word = re.compile(r'^  (\w+): "(.*)",$', re.MULTILINE)
-    english, german = (word.findall((sources / "i18n" / f"{name}.ts").read_text("utf-8")) for name in ("en", "de"))
-    assert len(english) > 100
-    assert [name for name, _ in english] == [name for name, _ in german]
-    for (name, ours), (_, theirs) in zip(english, german, strict=True):
-        assert sorted(re.findall(r"\{\w+\}", ours)) == sorted(re.findall(r"\{\w+\}", theirs)), name
-    code = "".join(path.read_text("utf-8") for path in (*sources.rglob("*.svelte"), *(sources / "lib").glob("*.ts")))
-    unused = [name for name, _ in english if f'"{name}"' not in code and name not in ("stopped", "interrupted")]
-    assert unused == []
 
 
 def test_every_question_of_the_page_can_be_left(

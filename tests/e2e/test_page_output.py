@@ -1,16 +1,13 @@
-"""Markdown, tables and code of models in the page: `tests/web/answers.txt`, `tests/web/scenarios/output.mjs`."""
+"""Markdown, tables and code of models in the page: `tests/web/scenarios/output.mjs`."""
 
 from __future__ import annotations
 
 import json
 import os
-import subprocess
-from pathlib import Path
 
 import pytest
 from page_fixtures import Play, ServeFake, in_both
 
-WEB = Path(__file__).resolve().parents[1] / "web"
 TABLE = """### Prices
 
 | Component | Temperature | Price | Manufacturer | Remarks about the delivery |
@@ -24,15 +21,6 @@ TABLE = """### Prices
 |---|---|
 | Compressor | 500 € |
 """
-LANGUAGES = {
-    "c": "int", "c++": "class", "c#": "class", "php": "function", "ruby": "def f; end", "swift": "func",
-    "kotlin": "fun", "powershell": "function f { 1 }", "dockerfile": "FROM", "lua": "function", "r": "function",
-    "scala": "class", "perl": "sub", "haskell": "module", "elixir": "def", "dart": "class", "julia": "function",
-    "groovy": "class", "objectivec": "int", "clojure": "(def x 1)", "erlang": "-module(x).", "ocaml": "let",
-    "toml": "a = 1", "makefile": "all: x", "html": "<p>", "tsx": "const", "graphql": "query", "proto": "message X { }",
-    "latex": "\\\\x", "nginx": "server {}",
-}  # fmt: skip
-"""A word of each that has a colour."""
 PARTS = """## Part {n}
 
 Some **bold** words, `code` and $x_{n}^2$, as in [a link](https://example.org/{n}).
@@ -68,15 +56,6 @@ STEEPEST = {"parts": 2, "code": 2, "list": 2, "table": 2.5}
 """How much more a frame may cost late in each: a table is laid out as a whole, because its columns fit all rows."""
 
 
-@pytest.mark.needs("node", "page-packages")
-@pytest.mark.parametrize("seed", ["1", "2"])
-def test_answers_become_what_is_expected_whole_and_in_pieces(seed: str) -> None:
-    command = ["node", str(WEB / "answers.mjs")]
-    environment = os.environ | {"SEED": seed}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False, env=environment)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
 @in_both
 def test_no_word_of_a_table_is_broken(play: Play, serve_fake: ServeFake) -> None:
     play("output.tables", serve_fake(FAKE_SCRIPT=json.dumps([{"text": TABLE}])))
@@ -86,11 +65,6 @@ def test_details_fold_while_they_come_and_afterwards(play: Play, serve_fake: Ser
     steps = "".join(f"- Step {n}\n" for n in range(10))
     text = f"Before it.\n\n<details>\n<summary>How **it** works</summary>\n\n{steps}\n</details>\n\nAfter it.\n"
     play("output.folds", serve_fake(FAKE_SCRIPT=json.dumps([{"text": text, "pace": 0.05}])))
-
-
-def test_code_of_many_languages_has_colours(play: Play, serve_fake: ServeFake) -> None:
-    text = "".join(f"```{name}\n{code}\n```\n\n" for name, code in LANGUAGES.items())
-    play("output.languages", serve_fake(FAKE_SCRIPT=json.dumps([{"text": text}])), str(len(LANGUAGES)))
 
 
 @pytest.mark.parametrize("name", GROWING)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import math
 import re
@@ -198,15 +197,10 @@ async def test_the_page_is_served_with_its_files_and_a_strict_policy(open_server
             assert (again.status, again.body) == (304, b"")
         for name in names:
             plain = await server.ask("GET", f"/ui/assets/{name}")
-            packed = await server.ask("GET", f"/ui/assets/{name}", headers=[("Accept-Encoding", "gzip, deflate")])
-            assert plain.status == packed.status == 200
+            assert plain.status == 200
             if name.endswith((".js", ".css")):
                 assert "immutable" in (plain.header("cache-control") or "")
-                if len(plain.body) < 1024:
-                    continue  # it would not be smaller
-                assert packed.header("content-encoding") == "gzip"
-                assert gzip.decompress(packed.body) == plain.body
-        for other in ("nothing.js", "%2e%2e%2findex.html", f"{names[0]}.gz", ".hidden"):
+        for other in ("nothing.js", "%2e%2e%2findex.html", ".hidden"):
             assert (await server.ask("GET", f"/ui/assets/{other}")).status == 404
     async with open_server(api_prefix="/a/b") as server:
         assert (await server.ask("GET", "/", headers=BROWSER)).header("location") == "/a/b/ui/"

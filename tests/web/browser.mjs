@@ -20,7 +20,12 @@ export async function open(url, context = {}) {
         })
       : await chromium.launch({
           executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
-          args: ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu", ...(process.env.BROWSER_ARGS?.split(" ") ?? [])],
+          args: [
+            "--no-sandbox",
+            "--disable-dev-shm-usage",
+            "--disable-gpu",
+            ...(process.env.BROWSER_ARGS?.split(" ") ?? []),
+          ],
         });
   return { browser, ...(await another(browser, url, context)) };
 }
@@ -41,11 +46,18 @@ export async function another(browser, url, options = {}) {
   page.on("pageerror", (error) => wrong.push(`error: ${error.message}`));
   page.on("console", (message) => {
     const told = `${message.type()}: ${message.text()} ${message.location().url}`;
-    if (["error", "warning"].includes(message.type()) && !allowed.some((pattern) => pattern.test(told))) wrong.push(told);
+    if (["error", "warning"].includes(message.type()) && !allowed.some((pattern) => pattern.test(told))) {
+      wrong.push(told);
+    }
   });
-  page.on("dialog", (dialog) => (wrong.push(`dialog: ${dialog.message()}`), dialog.dismiss())); // the page has its own
+  page.on("dialog", (dialog) => {
+    wrong.push(`dialog: ${dialog.message()}`); // the page has its own
+    return dialog.dismiss();
+  });
   page.on("request", (request) => {
-    if (/^(https?|wss?):/.test(request.url()) && new URL(request.url()).origin !== new URL(url).origin) wrong.push(`foreign: ${request.url()}`);
+    if (/^(https?|wss?):/.test(request.url()) && new URL(request.url()).origin !== new URL(url).origin) {
+      wrong.push(`foreign: ${request.url()}`);
+    }
   });
   return { context, page, wrong, allow };
 }
@@ -83,7 +95,11 @@ export async function connected(page) {
   await uncovered(page);
 }
 
-export const newChat = async (page) => (await conversations(page)).getByRole("link", { name: t("New chat"), exact: true }).first().click();
+export const newChat = async (page) =>
+  (await conversations(page))
+    .getByRole("link", { name: t("New chat"), exact: true })
+    .first()
+    .click();
 
 export const field = (page) => page.getByRole("textbox", { name: t("Ask anything") });
 
@@ -95,21 +111,35 @@ export async function say(page, text) {
 }
 
 /** No answer is on its way. */
-export const idle = (page) => page.waitForFunction((stop) => !document.querySelector(`[aria-label="${stop}"]`), t("Stop"));
-export const answered = (page) => page.getByText(t("The answer is complete.")).waitFor({ state: "attached", timeout: 60_000 });
+export const idle = (page) =>
+  page.waitForFunction((stop) => !document.querySelector(`[aria-label="${stop}"]`), t("Stop"));
+export const answered = (page) =>
+  page.getByText(t("The answer is complete.")).waitFor({ state: "attached", timeout: 60_000 });
 
 /** What is in the clipboard. Not every browser lets a page read it, but each one pastes. */
 export async function pasted(page) {
   const box = await page.evaluateHandle(() => document.body.appendChild(document.createElement("textarea")));
   await box.focus();
   await page.keyboard.press("Control+V");
-  return box.evaluate((box) => (box.remove(), box.value));
+  const text = await box.inputValue();
+  await box.evaluate((box) => box.remove());
+  return text;
 }
 
 export const messages = (page) => page.getByRole("article");
 export const lastText = (page) => messages(page).last().locator(".prose-chat").last().innerText();
 export const put = (page, path, body) =>
-  page.evaluate(async ([path, body]) => (await fetch(path, { method: "PUT", body: JSON.stringify(body), headers: { "Content-Type": "application/json" } })).status, [path, body]);
+  page.evaluate(
+    async ([path, body]) =>
+      (
+        await fetch(path, {
+          method: "PUT",
+          body: JSON.stringify(body),
+          headers: { "Content-Type": "application/json" },
+        })
+      ).status,
+    [path, body],
+  );
 export const api = (page, path) => page.evaluate(async (path) => (await fetch(path)).json(), path);
 export const stored = async (page) => {
   const id = new URL(page.url()).hash.slice("#/chat/".length);

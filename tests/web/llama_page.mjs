@@ -32,7 +32,8 @@ const kept = (page, id) =>
     return records.map((record) => JSON.parse(record.slice(6)).choices[0]?.delta.content ?? "").join("");
   }, id);
 
-const slots = async (page, query = "") => (await api(page, `./slots${query}`)).filter((slot) => slot.is_processing).length;
+const slots = async (page, query = "") =>
+  (await api(page, `./slots${query}`)).filter((slot) => slot.is_processing).length;
 
 async function until(look, what) {
   for (let tries = 0; tries < 200; tries++) {
@@ -43,8 +44,14 @@ async function until(look, what) {
 }
 
 const pick = async (page, model) => {
-  await page.getByRole("button", { name: /Select model|alpha|beta/ }).last().click();
-  await page.getByRole("menuitem", { name: /No model|alpha|beta/ }).first().hover();
+  await page
+    .getByRole("button", { name: /Select model|alpha|beta/ })
+    .last()
+    .click();
+  await page
+    .getByRole("menuitem", { name: /No model|alpha|beta/ })
+    .first()
+    .hover();
   await page.getByRole("option", { name: new RegExp(model) }).click();
 };
 
@@ -71,7 +78,10 @@ export const scenarios = {
     await say(page, "Tell me a long story.");
     await until(async () => (await lastText(page)).split(" ").length > 8, "some words of the answer are there");
     await page.reload();
-    await until(async () => asked.some(([method, path]) => method === "GET" && path.includes("/v1/stream")), "the page resumes");
+    await until(
+      async () => asked.some(([method, path]) => method === "GET" && path.includes("/v1/stream")),
+      "the page resumes",
+    );
     await answered(page);
     const posts = asked.filter(([method, path]) => method === "POST" && path.endsWith("/v1/chat/completions"));
     assert.equal(posts.length, 1, JSON.stringify(asked));
@@ -100,8 +110,14 @@ export const scenarios = {
       assert.equal((await states(page))[model], "loaded");
     }
     assert.equal(await answers(page).count(), 2);
-    await page.getByRole("button", { name: /alpha|beta/ }).last().click();
-    await page.getByRole("menuitem", { name: /alpha|beta/ }).first().hover();
+    await page
+      .getByRole("button", { name: /alpha|beta/ })
+      .last()
+      .click();
+    await page
+      .getByRole("menuitem", { name: /alpha|beta/ })
+      .first()
+      .hover();
     await page.getByRole("option", { name: /alpha/ }).hover();
     await page.getByRole("option", { name: /alpha/ }).getByRole("button").last().click();
     await until(async () => (await states(page)).alpha === "unloaded", "alpha is unloaded");
@@ -118,7 +134,9 @@ page.on("request", (request) => {
 });
 page.on("response", (response) => {
   const path = new URL(response.url()).pathname;
-  if (response.status() >= 400 && path !== "/tools") wrong.push(`${response.status()} ${response.request().method()} ${response.url()}`);
+  if (response.status() >= 400 && path !== "/tools") {
+    wrong.push(`${response.status()} ${response.request().method()} ${response.url()}`);
+  }
 });
 try {
   page.setDefaultTimeout(30_000);

@@ -7,7 +7,8 @@ import { open } from "./browser.mjs";
 const [url, folder] = process.argv.slice(2);
 mkdirSync(folder, { recursive: true });
 const SIZES = { wide: { width: 1100, height: 760 }, phone: { width: 390, height: 760 } };
-const CARD = '<style>body{font:16px system-ui;padding:2rem;background:linear-gradient(135deg,#dbe4ff,#fff3bf)}</style>\n<h1>Heat pump</h1>\n<p>Three units of heat for one of electricity.</p>';
+const CARD =
+  "<style>body{font:16px system-ui;padding:2rem;background:linear-gradient(135deg,#dbe4ff,#fff3bf)}</style>\n<h1>Heat pump</h1>\n<p>Three units of heat for one of electricity.</p>";
 const ANSWER = `A **heat pump** moves heat instead of making it. It works like a refrigerator that runs backwards:
 
 1. A fluid boils at a low temperature and takes heat from the air outside.
@@ -39,10 +40,29 @@ ${CARD}
 function example(id, name, said) {
   const line = (at, role, content, more = {}) => ({
     type: "message",
-    message: { id: `${id}${at}`, convId: id, type: "text", role, content, timestamp: Date.now() + at, parent: at ? `${id}${at - 1}` : null, children: [], ...more },
+    message: {
+      id: `${id}${at}`,
+      convId: id,
+      type: "text",
+      role,
+      content,
+      timestamp: Date.now() + at,
+      parent: at ? `${id}${at - 1}` : null,
+      children: [],
+      ...more,
+    },
   });
-  const head = { harness: "llama.app", type: "session", id, name, lastModified: Date.now(), currNode: `${id}${said.length - 1}` };
-  return [head, ...said.map(([role, content, more], at) => line(at, role, content, more))].map((each) => JSON.stringify(each)).join("\n");
+  const head = {
+    harness: "llama.app",
+    type: "session",
+    id,
+    name,
+    lastModified: Date.now(),
+    currNode: `${id}${said.length - 1}`,
+  };
+  return [head, ...said.map(([role, content, more], at) => line(at, role, content, more))]
+    .map((each) => JSON.stringify(each))
+    .join("\n");
 }
 const timings = { prompt_n: 31, predicted_n: 212, predicted_ms: 5300, predicted_per_second: 40 };
 const EXAMPLES = [
@@ -57,11 +77,19 @@ const EXAMPLES = [
 
 const { browser } = await open(url);
 try {
-  const { imported, skipped } = await (await fetch(`${url}/api/conversations/import`, { method: "POST", body: EXAMPLES })).json();
+  const { imported, skipped } = await (
+    await fetch(`${url}/api/conversations/import`, { method: "POST", body: EXAMPLES })
+  ).json();
   const place = `${url}/#/chat/${[...imported, ...skipped].at(-1)}`;
   for (const theme of ["light", "dark"]) {
     for (const [size, viewport] of Object.entries(SIZES)) {
-      const context = await browser.newContext({ viewport, colorScheme: theme, locale: "en-GB", deviceScaleFactor: 1, reducedMotion: "reduce" });
+      const context = await browser.newContext({
+        viewport,
+        colorScheme: theme,
+        locale: "en-GB",
+        deviceScaleFactor: 1,
+        reducedMotion: "reduce",
+      });
       const page = await context.newPage();
       let count = 0;
       const shot = async (name) => {
@@ -79,7 +107,9 @@ try {
       await shot("chat");
       await messages.last().getByRole("button", { name: "Preview" }).click();
       await messages.last().frameLocator("iframe").getByRole("heading").waitFor();
-      await page.getByRole("region", { name: "Messages" }).evaluate((region) => region.scrollTo({ top: region.scrollHeight }));
+      await page
+        .getByRole("region", { name: "Messages" })
+        .evaluate((region) => region.scrollTo({ top: region.scrollHeight }));
       await shot("preview");
       await page.getByRole("button", { name: "Parameters" }).click();
       await shot("parameters");
@@ -104,11 +134,22 @@ try {
 /** All pictures of a theme side by side, at half their size. */
 async function sheet(theme) {
   const page = await browser.newPage({ viewport: { width: 1700, height: 900 } });
-  const names = readdirSync(folder).filter((name) => name.includes(`-${theme}-`)).sort().reverse(); // the wide ones first
-  const images = names.map((name) => `<img height="380" src="data:image/png;base64,${readFileSync(join(folder, name)).toString("base64")}">`);
-  await page.setContent(`<body style="margin:0;padding:10px;display:flex;flex-wrap:wrap;gap:10px;background:#888">${images.join("")}`);
+  const names = readdirSync(folder)
+    .filter((name) => name.includes(`-${theme}-`))
+    .sort()
+    .reverse(); // the wide ones first
+  const images = names.map(
+    (name) => `<img height="380" src="data:image/png;base64,${readFileSync(join(folder, name)).toString("base64")}">`,
+  );
+  await page.setContent(
+    `<body style="margin:0;padding:10px;display:flex;flex-wrap:wrap;gap:10px;background:#888">${images.join("")}`,
+  );
   const devtools = await page.context().newCDPSession(page); // the only one that makes WebP
-  const { data } = await devtools.send("Page.captureScreenshot", { format: "webp", quality: 80, captureBeyondViewport: true });
+  const { data } = await devtools.send("Page.captureScreenshot", {
+    format: "webp",
+    quality: 80,
+    captureBeyondViewport: true,
+  });
   writeFileSync(join(folder, `page-${theme}.webp`), Buffer.from(data, "base64"));
   await page.close();
 }

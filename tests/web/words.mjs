@@ -6,21 +6,31 @@ import { createRequire } from "node:module";
 const folder = new URL("../../appliance/web/", import.meta.url);
 const typescript = createRequire(new URL("package.json", folder))("typescript");
 const chosen = process.env.LOOK ?? "en-light-1280";
-assert.match(chosen, /^(en|de)-(light|dark)-\d+$/, `LOOK is LANGUAGE-THEME-WIDTH, such as de-dark-320, and not "${chosen}"`);
+assert.match(
+  chosen,
+  /^(en|de)-(light|dark)-\d+$/,
+  `LOOK is LANGUAGE-THEME-WIDTH, such as de-dark-320, and not "${chosen}"`,
+);
 const [language, theme, width] = chosen.split("-");
 const HOLE = /\{(\w+)\}/g;
 const pattern = (text) => text.replace(/[.*+?^${}()|[\]\\]/g, "\\$&");
 
 async function dictionary(language) {
   const source = readFileSync(new URL(`src/i18n/${language}.ts`, folder), "utf8");
-  const { outputText } = typescript.transpileModule(source, { compilerOptions: { module: "esnext", target: "esnext" } });
+  const { outputText } = typescript.transpileModule(source, {
+    compilerOptions: { module: "esnext", target: "esnext" },
+  });
   return (await import(`data:text/javascript,${encodeURIComponent(outputText)}`))[language];
 }
 const english = await dictionary("en");
 const words = await dictionary(language);
 
 /** What a browser needs to show the page so. */
-export const look = { locale: { en: "en-GB", de: "de-DE" }[language], colorScheme: theme, viewport: { width: Number(width), height: 720 } };
+export const look = {
+  locale: { en: "en-GB", de: "de-DE" }[language],
+  colorScheme: theme,
+  viewport: { width: Number(width), height: 720 },
+};
 /** The list of conversations is a drawer. */
 export const narrow = look.viewport.width < 768;
 const [comma, percent] = language === "de" ? [",", "\\s%"] : [".", "%"];
@@ -35,7 +45,9 @@ export const number = (value) => new Intl.NumberFormat(language).format(value);
 /** What the page says with these words, where it says `text` in English: "Remove note.txt" finds "Remove {name}". */
 const translator = (words) => (text) => {
   const exact = Object.keys(english).filter((word) => english[word] === text);
-  const found = exact.length ? exact.map((word) => words[word]) : Object.keys(english).flatMap((word) => filled(words, word, text));
+  const found = exact.length
+    ? exact.map((word) => words[word])
+    : Object.keys(english).flatMap((word) => filled(words, word, text));
   const [said, ...others] = new Set(found);
   assert.ok(said !== undefined, `the page says "${text}" nowhere`);
   assert.deepEqual(others, [], `"${text}" can be more than one sentence of the page`);
@@ -48,7 +60,12 @@ export const inGerman = translator(await dictionary("de"));
 /** The sentence of this name with the values that make its English one `text`; none, where nothing does. */
 function filled(words, word, text) {
   const names = [...english[word].matchAll(HOLE)].map((match) => match[1]);
-  const found = new RegExp(`^${english[word].split(/\{\w+\}/).map(pattern).join("(.+)")}$`).exec(text);
+  const found = new RegExp(
+    `^${english[word]
+      .split(/\{\w+\}/)
+      .map(pattern)
+      .join("(.+)")}$`,
+  ).exec(text);
   return found ? [words[word].replace(HOLE, (_, name) => found[1 + names.indexOf(name)])] : [];
 }
 

@@ -1,7 +1,8 @@
 """The page: its built document at ``/`` and ``/ui/``, hashed files below ``/ui/assets/`` (see ``web/build.mjs``), the
 page for browsers without script at ``/ui/status``, and the files that browsers ask for beside it.
 
-No file is compressed here; each has its brotli and gzip copies beside it. Browsers ask for brotli only over HTTPS.
+Files below ``/ui/assets/`` are compressed when a client first asks for them, and kept so: they do not change while the
+program runs, and all of them together take 300 KiB.
 llama-server's page leaves a service worker with the browser, which would go on showing that page when another server
 has taken over its address. Browsers look for a newer worker there, and find one that only removes itself.
 """
@@ -9,9 +10,11 @@ has taken over its address. Browsers look for a newer worker there, and find one
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
 import re
 from collections.abc import Callable, Sequence
+from functools import cache
 from html import escape
 from pathlib import Path
 from string import Template
@@ -227,7 +230,8 @@ SANDBOX_HEADERS: Headers = (
 takes the HTML. A policy cannot keep a script from the network: WebRTC is outside of it, and Chromium connects for a
 navigation before the policy refuses that.
 """
-_ENCODINGS = (("br", ".br"), ("gzip", ".gz"))
+_SMALLEST = 600
+"""Bytes; compressing less than this saves no packet."""
 _WEIGHTED = re.compile(r"(?i)([^\s,;]+)\s*(?:;\s*q=([\d.]+))?")
 _HASHED = re.compile(r".+-[\w-]{8}\.\w+")
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
@@ -285,26 +289,29 @@ class Page:
 
     async def _send_asset(self, visit: Visit, name: str) -> None:
         path = DIST / "assets" / name
-        if not _NAME.fullmatch(name) or name.endswith((".br", ".gz")) or not path.is_file():
+        if not _NAME.fullmatch(name) or not path.is_file():
             raise RouteNotFound(visit.request.method, visit.request.path)
         kept = "public, max-age=31536000, immutable" if _HASHED.fullmatch(name) else "no-cache"
-        accepted = visit.request.header(b"accept-encoding") or ""
-        for encoding, suffix in _ENCODINGS:
-            packed = path.with_name(name + suffix)
-            if accepts(accepted, encoding) and packed.is_file():
-                await _send(visit, await _content(packed), name, kept, ((b"Content-Encoding", encoding.encode()),))
-                return
-        await _send(visit, await _content(path), name, kept)
+        if accepts_gzip(visit.request.header(b"accept-encoding") or "") and path.stat().st_size >= _SMALLEST:
+            packed = await trio.to_thread.run_sync(_compressed, path)
+            await _send(visit, packed, name, kept, ((b"Content-Encoding", b"gzip"),))
+        else:
+            await _send(visit, await _content(path), name, kept)
 
 
-def accepts(accepted: str, encoding: str) -> bool:
-    """Return whether an Accept-Encoding lets an answer have this encoding: by its own weight, else by that of ``*``.
+def accepts_gzip(accepted: str) -> bool:
+    """Return whether an Accept-Encoding lets an answer be compressed: by the weight of gzip, else by that of ``*``.
 
     Source: RFC 9110 section 12.5.3.
     """
     weights = {name.lower(): weight for name, weight in _WEIGHTED.findall(accepted)}
-    weight = weights.get(encoding, weights.get("*"))
+    weight = weights.get("gzip", weights.get("*"))
     return weight is not None and (weight == "" or weight.strip("0.") != "")
+
+
+@cache
+def _compressed(path: Path) -> bytes:
+    return gzip.compress(path.read_bytes(), mtime=0)  # the same bytes at every start, because they make the ETag
 
 
 async def _content(path: Path) -> bytes:

@@ -4,24 +4,56 @@ import { accessible, another, answered, conversations, field, messages, say, unc
 import { like, narrow, t } from "../words.mjs";
 
 /** The name of what has the focus; nothing, where only the page as a whole has it. */
-const focused = (page) => page.evaluate(({ activeElement: it } = document) => (it === document.body ? "" : it.getAttribute("aria-label") || it.innerText));
-const search = async (page, text) => (await conversations(page)).getByRole("searchbox", { name: t("Search conversations") }).fill(text);
+const focused = (page) =>
+  page.evaluate(({ activeElement: it } = document) =>
+    it === document.body ? "" : it.getAttribute("aria-label") || it.innerText,
+  );
+const search = async (page, text) =>
+  (await conversations(page)).getByRole("searchbox", { name: t("Search conversations") }).fill(text);
 
 /** A part of a word finds a message far above and one on another branch, and a title; each opens where it was found. */
 export async function hits({ page, url }) {
-  const lines = [{ harness: "llama.app", type: "session", id: "long", name: "Tax 2026", lastModified: 1, currNode: "m599" }];
+  const lines = [
+    { harness: "llama.app", type: "session", id: "long", name: "Tax 2026", lastModified: 1, currNode: "m599" },
+  ];
   const add = (id, content, parent) =>
-    lines.push({ type: "message", message: { id, convId: "long", type: "text", role: "user", timestamp: lines.length, content, parent, children: [] } });
-  for (let at = 0; at < 600; at++) add(`m${at}`, at === 20 ? "Eine Wärmepumpe" : `line ${at}`, at ? `m${at - 1}` : null);
+    lines.push({
+      type: "message",
+      message: {
+        id,
+        convId: "long",
+        type: "text",
+        role: "user",
+        timestamp: lines.length,
+        content,
+        parent,
+        children: [],
+      },
+    });
+  for (let at = 0; at < 600; at++) {
+    add(`m${at}`, at === 20 ? "Eine Wärmepumpe" : `line ${at}`, at ? `m${at - 1}` : null);
+  }
   add("b1", "the other walnut", "m300");
   add("b2", "after the walnut", "b1");
-  await page.evaluate(async (body) => (await fetch("/api/conversations/import", { method: "POST", body })).json(), lines.map((line) => JSON.stringify(line)).join("\n"));
-  for (const [query, text, more] of [["mpe", "Eine Wärmepumpe", "line 21"], ["other alnut", "the other walnut", "after the walnut"]]) {
+  await page.evaluate(
+    async (body) => (await fetch("/api/conversations/import", { method: "POST", body })).json(),
+    lines.map((line) => JSON.stringify(line)).join("\n"),
+  );
+  for (const [query, text, more] of [
+    ["mpe", "Eine Wärmepumpe", "line 21"],
+    ["other alnut", "the other walnut", "after the walnut"],
+  ]) {
     await search(page, query);
-    await page.locator("nav a", { has: page.locator("mark") }).filter({ hasText: text }).click();
+    await page
+      .locator("nav a", { has: page.locator("mark") })
+      .filter({ hasText: text })
+      .click();
     const hit = messages(page).filter({ hasText: text });
     await hit.waitFor();
-    await page.waitForFunction((text) => document.activeElement.innerText.includes(text) && document.activeElement.hasAttribute("data-found"), text);
+    await page.waitForFunction(
+      (text) => document.activeElement.innerText.includes(text) && document.activeElement.hasAttribute("data-found"),
+      text,
+    );
     await page.waitForFunction(() => {
       const { top, bottom } = document.activeElement.getBoundingClientRect();
       return top > 0 && bottom < innerHeight;
@@ -51,7 +83,9 @@ export async function here({ page }) {
 /** A thousand conversations are there soon, and are one stop of Tab; arrows, menus and dialogs need no mouse. */
 export async function keys({ page, browser, url }) {
   await page.evaluate(async () => {
-    for (let at = 0; at < 1000; at++) await fetch(`/api/conversations/k${at}`, { method: "PUT", body: JSON.stringify({ title: `Chat ${at}` }) });
+    for (let at = 0; at < 1000; at++) {
+      await fetch(`/api/conversations/k${at}`, { method: "PUT", body: JSON.stringify({ title: `Chat ${at}` }) });
+    }
   });
   // Within the page, because its driver's own look at it takes 20 to 60 ms.
   await page.addInitScript(() => {
@@ -71,7 +105,10 @@ export async function keys({ page, browser, url }) {
     await page.goto(`${url}/#/chat`);
     await (await conversations(page)).getByRole("link", { name: "Chat 999" }).waitFor();
     times.push(await (await page.waitForFunction(() => window.painted)).jsonValue());
-    assert.equal(asked.find((path) => path !== "/" && !path.includes("/assets/")), "/api/conversations"); // it waits for no other answer
+    assert.equal(
+      asked.find((path) => path !== "/" && !path.includes("/assets/")),
+      "/api/conversations",
+    ); // it waits for no other answer
   }
   const nodes = await page.evaluate(() => document.querySelectorAll("*").length);
   console.log(`1,000 conversations after ${times.join(", ")} ms with ${nodes} nodes`);
@@ -123,7 +160,10 @@ export async function keys({ page, browser, url }) {
   await page.keyboard.press("Escape");
   await palette.waitFor({ state: "detached" });
   assert.equal(await focused(page), t("Parameters"));
-  for (const [typed, place] of [["chat 429", "#/chat/k429"], [t("Settings").slice(0, -1).toLowerCase(), "#/settings"]]) {
+  for (const [typed, place] of [
+    ["chat 429", "#/chat/k429"],
+    [t("Settings").slice(0, -1).toLowerCase(), "#/settings"],
+  ]) {
     await page.keyboard.press("Control+k");
     await palette.getByRole("combobox").fill(typed);
     await page.keyboard.press("Enter");
@@ -139,7 +179,11 @@ export async function keys({ page, browser, url }) {
   await phone.page.keyboard.press("Enter");
   await phone.page.waitForFunction(() => document.activeElement.closest("nav"));
   for (let stop = 0; stop < 15; stop++) {
-    assert.equal(await phone.page.evaluate(() => !!document.activeElement.closest("main")), false, "the focus is below the drawer");
+    assert.equal(
+      await phone.page.evaluate(() => !!document.activeElement.closest("main")),
+      false,
+      "the focus is below the drawer",
+    );
     await phone.page.keyboard.press("Tab");
   }
   assert.deepEqual(phone.wrong, []);
@@ -147,15 +191,21 @@ export async function keys({ page, browser, url }) {
 
 /** Nothing lies on the composer, files are of one height, and an edit is sent by Ctrl-Enter. */
 export async function looks({ page }) {
-  const svg = Buffer.from('<svg xmlns="http://www.w3.org/2000/svg" width="40" height="90"><rect width="40" height="90"/></svg>');
-  await page.getByLabel(t("Attach files")).first().setInputFiles([
-    { name: "note.txt", mimeType: "text/plain", buffer: Buffer.alloc(540, "a") },
-    { name: "tall.svg", mimeType: "image/svg+xml", buffer: svg },
-  ]);
+  const svg = Buffer.from(
+    '<svg xmlns="http://www.w3.org/2000/svg" width="40" height="90"><rect width="40" height="90"/></svg>',
+  );
+  await page
+    .getByLabel(t("Attach files"))
+    .first()
+    .setInputFiles([
+      { name: "note.txt", mimeType: "text/plain", buffer: Buffer.alloc(540, "a") },
+      { name: "tall.svg", mimeType: "image/svg+xml", buffer: svg },
+    ]);
   await page.getByText(/^540\s(bytes|Byte)$/).waitFor();
   const picture = page.getByRole("img", { name: "tall.svg" });
   await picture.waitFor();
-  assert.equal(await picture.evaluate(async (image) => (await image.decode(), image.naturalWidth)), 40);
+  await picture.evaluate((image) => image.decode());
+  assert.equal(await picture.evaluate((image) => image.naturalWidth), 40);
   const chips = page.locator("form span:has(> button[aria-label*='.'])");
   const heights = await chips.evaluateAll((all) => all.map((each) => Math.round(each.getBoundingClientRect().height)));
   assert.equal(heights.length, 2);
@@ -165,7 +215,9 @@ export async function looks({ page }) {
   await page.getByRole("button", { name: t("Send"), exact: true }).click();
   await page.getByRole("button", { name: like("context") }).waitFor();
   await page.waitForFunction(() => !document.querySelector(".caret"));
-  const edit = messages(page).first().getByRole("button", { name: t("Edit") });
+  const edit = messages(page)
+    .first()
+    .getByRole("button", { name: t("Edit") });
   await edit.focus();
   await page.keyboard.press("Enter");
   await page.keyboard.type("Again");
@@ -173,10 +225,15 @@ export async function looks({ page }) {
   await page.getByText("2/2").waitFor();
   await page.waitForFunction(() => !document.querySelector(".caret"));
   if (!narrow) {
-    const [bar, track] = await page.locator("[data-meter]").evaluate((meter) => [meter.firstChild.getBoundingClientRect().width, meter.getBoundingClientRect().width]);
+    const [bar, track] = await page
+      .locator("[data-meter]")
+      .evaluate((meter) => [meter.firstChild.getBoundingClientRect().width, meter.getBoundingClientRect().width]);
     assert.ok(bar < track / 2, `${bar} of ${track}`);
   }
-  await messages(page).last().getByRole("button", { name: t("Delete") }).click();
+  await messages(page)
+    .last()
+    .getByRole("button", { name: t("Delete") })
+    .click();
   const toast = page.locator("[role=status] .card");
   await toast.waitFor();
   const [low, high] = [await toast.boundingBox(), await page.locator("[data-composer] form").boundingBox()];

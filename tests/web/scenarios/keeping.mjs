@@ -1,6 +1,21 @@
 // Nothing written is lost, whatever happens to the server; Stop, scrolling, and errors that say what to do.
 import assert from "node:assert/strict";
-import { accessible, answered, api, connected, field, idle, lastText, messages, newChat, parameters, press, put, say, stored, uncovered } from "../browser.mjs";
+import {
+  accessible,
+  answered,
+  api,
+  connected,
+  field,
+  idle,
+  lastText,
+  messages,
+  newChat,
+  parameters,
+  put,
+  say,
+  stored,
+  uncovered,
+} from "../browser.mjs";
 import { like, number, t } from "../words.mjs";
 
 const send = (page) => page.getByRole("button", { name: t("Send"), exact: true });
@@ -12,12 +27,19 @@ const begun = (page) => messages(page).last().locator(".prose-chat p").waitFor()
 
 /** How often the words are in the field, the queue and the shown conversation. */
 const places = (page, words) =>
-  page.evaluate(([words, you]) => {
-    const field = document.querySelector("form textarea")?.value === words ? 1 : 0;
-    const queued = [...document.querySelectorAll("span.truncate")].filter((each) => each.textContent === words && each.closest(".bg-wash")).length;
-    const asked = [...document.querySelectorAll(`article[aria-label=${you}]`)].filter((each) => each.innerText.includes(words)).length;
-    return { field, queued, asked };
-  }, [words, t("You")]);
+  page.evaluate(
+    ([words, you]) => {
+      const field = document.querySelector("form textarea")?.value === words ? 1 : 0;
+      const queued = [...document.querySelectorAll("span.truncate")].filter(
+        (each) => each.textContent === words && each.closest(".bg-wash"),
+      ).length;
+      const asked = [...document.querySelectorAll(`article[aria-label=${you}]`)].filter((each) =>
+        each.innerText.includes(words),
+      ).length;
+      return { field, queued, asked };
+    },
+    [words, t("You")],
+  );
 const total = (found) => found.field + found.queued + found.asked;
 
 /** The server is killed before or after each request of a question: the words are in one place, and then answered once. */
@@ -36,28 +58,43 @@ export async function between({ page, url, told, allow }) {
   });
   for (const existing of [process.env.EXISTING === "1"]) {
     for (let number = 0; number < (existing ? 4 : 5); number++) {
-      if (!existing || !number) await page.goto(`${url}/#/chat`).then(() => page.getByRole("heading", { name: t("What can I do for you?") }).waitFor());
+      if (!existing || !number) {
+        await page
+          .goto(`${url}/#/chat`)
+          .then(() => page.getByRole("heading", { name: t("What can I do for you?") }).waitFor());
+      }
       if (existing && !number) await say(page, "Before").then(() => answered(page));
       const words = `Question ${existing} ${number}`;
       killed = undefined;
       await field(page).fill(words);
       left = number;
       await page.keyboard.press("Enter");
-      await page.waitForFunction(() => document.querySelector("form textarea").value === "" || document.querySelector("p[role=alert]"));
+      await page.waitForFunction(
+        () => document.querySelector("form textarea").value === "" || document.querySelector("p[role=alert]"),
+      );
       for (let tries = 0; !killed && tries < 20; tries++) await page.waitForTimeout(100);
       left = -1;
       if (!killed) continue; // it has fewer requests
       await killed;
-      assert.equal(total(await places(page, words)), 1, `killed at ${number}: ${JSON.stringify(await places(page, words))}`);
+      assert.equal(
+        total(await places(page, words)),
+        1,
+        `killed at ${number}: ${JSON.stringify(await places(page, words))}`,
+      );
       await told("start");
       await connected(page);
       await page.getByText(words).first().waitFor();
-      await page.waitForFunction((stop) => !document.querySelector("p[role=alert]") && !document.querySelector(`[aria-label="${stop}"]`), t("Stop"));
+      await page.waitForFunction(
+        (stop) => !document.querySelector("p[role=alert]") && !document.querySelector(`[aria-label="${stop}"]`),
+        t("Stop"),
+      );
       const found = await places(page, words);
       assert.deepEqual(found, { field: 0, queued: 0, asked: 1 }, `after ${number}`);
       const again = page.getByRole("button", { name: new RegExp(`^(${t("Again")}|${t("Ask now")})$`) });
       await again.click({ timeout: 500 }).catch(() => undefined); // where nobody waited any more
-      await page.waitForFunction(() => document.querySelector("article:last-of-type .prose-chat")?.innerText.length > 20);
+      await page.waitForFunction(
+        () => document.querySelector("article:last-of-type .prose-chat")?.innerText.length > 20,
+      );
       await stop(page).waitFor({ state: "detached" });
       const all = await stored(page);
       assert.equal(all.filter((each) => each.content === words).length, 1, `stored after ${number}`);
@@ -100,7 +137,10 @@ export async function drafts({ page, url, told, allow }) {
   await stop(page).click();
   await page.getByRole("button", { name: t("Send now") }).click();
   await messages(page).nth(3).waitFor();
-  assert.deepEqual((await stored(page)).filter((each) => each.role === "user").map((each) => each.content), ["Not sent", "And then"]);
+  assert.deepEqual(
+    (await stored(page)).filter((each) => each.role === "user").map((each) => each.content),
+    ["Not sent", "And then"],
+  );
   await begun(page); // a request that is stopped before its answer begins is refused, which the browser notes
   await stop(page).click();
   await stop(page).waitFor({ state: "detached" });
@@ -147,7 +187,10 @@ export async function refused({ page }) {
     await panel.getByText(said).waitFor({ state: "detached" });
   }
   await panel.getByLabel(t("Temperature")).fill("99");
-  for (const [bad, said] of [["[1]", t("The schema has to be a JSON object.")], ["{", like("schemaWrong")]]) {
+  for (const [bad, said] of [
+    ["[1]", t("The schema has to be a JSON object.")],
+    ["{", like("schemaWrong")],
+  ]) {
     await panel.getByLabel(t("JSON schema of answers")).fill(bad); // at once, without leaving the field
     await panel.getByText(said).waitFor();
   }
@@ -170,7 +213,9 @@ export async function refused({ page }) {
 export async function rescued({ page, told, allow }) {
   allow(/net::ERR_/);
   await say(page, "Count");
-  await page.waitForFunction(() => (document.querySelector("article:last-of-type .prose-chat")?.innerText.length ?? 0) > 300);
+  await page.waitForFunction(
+    () => (document.querySelector("article:last-of-type .prose-chat")?.innerText.length ?? 0) > 300,
+  );
   await told("kill");
   await page.getByRole("alert").first().waitFor();
   const seen = (await lastText(page)).trim();
@@ -193,21 +238,64 @@ export async function odd({ page, url, seed, allow }) {
   let state = seed;
   const random = (count) => (state = (state * 1103515245 + 12345) % 2147483648) % count;
   const pick = (all) => all[random(all.length)];
-  const { hash } = await page.evaluate(async () => (await fetch("/api/conversations/attachments", { method: "POST", body: "x" })).json());
+  const { hash } = await page.evaluate(async () =>
+    (await fetch("/api/conversations/attachments", { method: "POST", body: "x" })).json(),
+  );
   const file = (name, type = "text/plain") => ({ hash, name, type, size: pick([0, -5, 1e15]) });
   const call = { id: "c", type: "function", function: { name: "f", arguments: "{}" } };
-  const texts = ["", " ", "x".repeat(200_000), "\u202e\u0007\ud83d", "```", "| a\n|-", "$$", "[".repeat(500), "<b>", "# ", "\u0000", "null", "- ".repeat(300)];
+  const texts = [
+    "",
+    " ",
+    "x".repeat(200_000),
+    "\u202e\u0007\ud83d",
+    "```",
+    "| a\n|-",
+    "$$",
+    "[".repeat(500),
+    "<b>",
+    "# ",
+    "\u0000",
+    "null",
+    "- ".repeat(300),
+  ];
   const values = {
     role: ["user", "assistant", "system", "tool"],
     content: texts,
     reasoning: texts,
-    tool_calls: [[], [null], ["x"], [{}], [call, call], [{ function: null }], [{ id: 5, function: { name: "f" } }], [{ function: { name: {}, arguments: [] } }], [[call]], [{ ...call, function: { name: "f", arguments: { a: 1 } } }]],
+    tool_calls: [
+      [],
+      [null],
+      ["x"],
+      [{}],
+      [call, call],
+      [{ function: null }],
+      [{ id: 5, function: { name: "f" } }],
+      [{ function: { name: {}, arguments: [] } }],
+      [[call]],
+      [{ ...call, function: { name: "f", arguments: { a: 1 } } }],
+    ],
     tool_call_id: ["", "c", "no such"],
     model: ["", "m", "\u202e", "x".repeat(5000)],
-    attachments: [[], [file("a"), file("a")], [file("")], [file("p.png", "image/png")], [file("s.svg", "image/svg+xml"), file("s.svg", "image/svg+xml")], [file("w", "audio/wav")], [file("?", "")]],
+    attachments: [
+      [],
+      [file("a"), file("a")],
+      [file("")],
+      [file("p.png", "image/png")],
+      [file("s.svg", "image/svg+xml"), file("s.svg", "image/svg+xml")],
+      [file("w", "audio/wav")],
+      [file("?", "")],
+    ],
     state: ["done", "stopped", "failed", "interrupted", "unknown", ""],
     error: ["", "x", "request (9 tokens) exceeds the available context size (4 tokens)"],
-    timings: [null, {}, { predicted_n: "x" }, { predicted_n: {}, prompt_n: [] }, { predicted_n: 1e308, predicted_ms: -1 }, { predicted_n: 3, predicted_per_second: null }, { predicted_n: true }],
+    timings: [
+      null,
+      {},
+      { predicted_n: "x" },
+      { predicted_n: {}, prompt_n: [] },
+      { predicted_n: 1e308, predicted_ms: -1 },
+      { predicted_n: 3, predicted_per_second: null },
+      { predicted_n: true },
+    ],
     created: [0, -1, 1e15, 5],
   };
   for (let round = 0; round < 8; round++) {
@@ -216,14 +304,22 @@ export async function odd({ page, url, seed, allow }) {
     const path = [];
     for (let number = 0; number < 12; number++) {
       const message = { id: `m-${round}-${number}`, parent: path.at(-1) ?? null, role: "user" };
-      for (const [name, all] of Object.entries(values)) if (name === "role" || random(3) === 0) message[name] = pick(all);
+      for (const [name, all] of Object.entries(values)) {
+        if (name === "role" || random(3) === 0) message[name] = pick(all);
+      }
       if ((await put(page, `/api/conversations/${id}/messages/${message.id}`, message)) === 200) path.push(message.id);
     }
     assert.ok(path.length > 3, `round ${round}, seed ${seed}`);
     await put(page, `/api/conversations/${id}`, { leaf: path.at(-1) });
     await page.goto(`${url}/#/chat/${id}`);
     await page
-      .waitForFunction((path) => JSON.stringify([...document.querySelectorAll("article")].map((each) => each.dataset.message)) === JSON.stringify(path), path, { timeout: 5000 })
+      .waitForFunction(
+        (path) =>
+          JSON.stringify([...document.querySelectorAll("article")].map((each) => each.dataset.message)) ===
+          JSON.stringify(path),
+        path,
+        { timeout: 5000 },
+      )
       .catch(() => assert.fail(`conversation ${round} does not open, seed ${seed}`));
     assert.equal(await page.getByText(t("This message cannot be shown as usual. This is its text:")).count(), 0);
   }
@@ -234,7 +330,12 @@ export async function odd({ page, url, seed, allow }) {
 export async function stops({ page, url }) {
   await put(page, "/api/conversations/drawn", {});
   await put(page, "/api/conversations/drawn/messages/q", { id: "q", role: "user", content: "Draw" });
-  await put(page, "/api/conversations/drawn/messages/m", { id: "m", parent: "q", role: "assistant", content: "```html\n<b>drawn</b>\n```" });
+  await put(page, "/api/conversations/drawn/messages/m", {
+    id: "m",
+    parent: "q",
+    role: "assistant",
+    content: "```html\n<b>drawn</b>\n```",
+  });
   await put(page, "/api/conversations/drawn", { leaf: "m" });
   await page.goto(`${url}/#/chat/drawn`);
   await page.getByRole("button", { name: t("Preview") }).click(); // Escape does not close it, so it stops an answer
@@ -249,7 +350,13 @@ export async function stops({ page, url }) {
   for (const way of ["button", "Escape"]) {
     await field(page).fill("Count");
     await page.keyboard.press("Enter");
-    await page.waitForFunction((stopped) => [...document.querySelectorAll("[role=group] article")].filter((each) => each.querySelector(".prose-chat p") && !each.textContent.includes(stopped)).length === 3, t("You stopped this answer."));
+    await page.waitForFunction(
+      (stopped) =>
+        [...document.querySelectorAll("[role=group] article")].filter(
+          (each) => each.querySelector(".prose-chat p") && !each.textContent.includes(stopped),
+        ).length === 3,
+      t("You stopped this answer."),
+    );
     await field(page).fill("Then this");
     await page.keyboard.press("Enter");
     await page.getByText(t("Next:")).waitFor();
@@ -258,7 +365,11 @@ export async function stops({ page, url }) {
     await send(page).waitFor();
     if (way === "button") await stop(page).click();
     else await page.keyboard.press("Escape");
-    await page.waitForFunction((stopped) => [...document.querySelectorAll("[role=group] article")].every((each) => each.textContent.includes(stopped)), t("You stopped this answer."));
+    await page.waitForFunction(
+      (stopped) =>
+        [...document.querySelectorAll("[role=group] article")].every((each) => each.textContent.includes(stopped)),
+      t("You stopped this answer."),
+    );
     const states = (await stored(page)).filter((each) => each.role === "assistant").map((each) => each.state);
     assert.deepEqual(new Set(states), new Set(["stopped"]));
     await page.getByRole("button", { name: t("Send now") }).waitFor();
@@ -277,7 +388,11 @@ export async function scrolling({ page }) {
   for (let number = 0; number < 5; number++) {
     await field(page).fill(`Fast ${number}`);
     await page.keyboard.press("Enter");
-    await page.waitForFunction(([count, stop]) => document.querySelectorAll("article").length === count && !document.querySelector(`[aria-label="${stop}"]`), [2 * number + 2, t("Stop")]);
+    await page.waitForFunction(
+      ([count, stop]) =>
+        document.querySelectorAll("article").length === count && !document.querySelector(`[aria-label="${stop}"]`),
+      [2 * number + 2, t("Stop")],
+    );
     await page.waitForTimeout(100);
     assert.ok((await below()) < 5, `answer ${number} ends ${await below()} px below`);
     await view.evaluate((each) => each.scrollTo({ top: 0 })); // the next question comes into view all the same
@@ -296,7 +411,11 @@ export async function reading({ page }) {
     const height = await view.evaluate((each) => each.scrollHeight);
     await page.waitForFunction((height) => document.querySelector("[role=region]").scrollHeight > height + 60, height);
   };
-  for (const up of [() => page.mouse.wheel(0, -20), () => view.press("ArrowUp"), () => view.evaluate((each) => (each.scrollTop -= 30))]) {
+  for (const up of [
+    () => page.mouse.wheel(0, -20),
+    () => view.press("ArrowUp"),
+    () => view.evaluate((each) => (each.scrollTop -= 30)),
+  ]) {
     const box = await view.boundingBox();
     await page.mouse.move(box.x + 200, box.y + 100);
     await up();
@@ -316,7 +435,9 @@ export async function reading({ page }) {
 export async function full({ page, url }) {
   await page.route(/chat\/completions/, (route) => {
     const body = route.request().postDataJSON();
-    const fake = body.messages.at(-1).content.startsWith("Summarise") ? { fake: { script: '[{"text": "In short."}]' } } : {};
+    const fake = body.messages.at(-1).content.startsWith("Summarise")
+      ? { fake: { script: '[{"text": "In short."}]' } }
+      : {};
     return route.continue({ postData: JSON.stringify({ ...body, ...fake }) });
   });
   await say(page, "First");
@@ -329,7 +450,10 @@ export async function full({ page, url }) {
   await page.getByRole("button", { name: t("Summarise what was said") }).click();
   await page.getByRole("heading", { name: t("Summary of what was said before") }).waitFor();
   await page.waitForFunction(() => document.querySelectorAll("article").length === 5);
-  assert.deepEqual(await messages(page).evaluateAll((all) => all.map((each) => each.getAttribute("aria-label"))), ["You", "Assistant", "Summary of what was said before", "You", "Assistant"].map(t));
+  assert.deepEqual(
+    await messages(page).evaluateAll((all) => all.map((each) => each.getAttribute("aria-label"))),
+    ["You", "Assistant", "Summary of what was said before", "You", "Assistant"].map(t),
+  );
   await put(page, "/api/conversations/imported", { title: "imported" });
   await put(page, "/api/conversations/imported/messages/s", { id: "s", role: "system", content: "Be brief." });
   await page.goto(`${url}/#/chat/imported`);
@@ -348,7 +472,11 @@ export async function passing({ page }) {
   await page.evaluate(() => {
     const data = new DataTransfer();
     data.items.add(new File(["zebra"], "dropped.txt", { type: "text/plain" }));
-    for (const kind of ["dragover", "drop"]) document.querySelector("h1").dispatchEvent(new DragEvent(kind, { bubbles: true, cancelable: true, dataTransfer: data }));
+    for (const kind of ["dragover", "drop"]) {
+      document
+        .querySelector("h1")
+        .dispatchEvent(new DragEvent(kind, { bubbles: true, cancelable: true, dataTransfer: data }));
+    }
   });
   await page.getByRole("button", { name: t("Remove dropped.txt") }).waitFor();
 }

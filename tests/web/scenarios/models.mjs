@@ -10,7 +10,11 @@ export async function pull({ page, url, told }) {
   await page.getByRole("button", { name: t("Download"), exact: true }).click();
   const card = messages(page).filter({ hasText: "acme/big" });
   await card.getByText(t("Downloading"), { exact: true }).waitFor();
-  await card.getByText(line(like("progress", { done: size(/MB/), total: /\d+\sMB/ }), like("timeLeft", { time: seconds(/\d+/) }))).waitFor();
+  await card
+    .getByText(
+      line(like("progress", { done: size(/MB/), total: /\d+\sMB/ }), like("timeLeft", { time: seconds(/\d+/) })),
+    )
+    .waitFor();
   await told("came");
   await card.getByRole("button", { name: t("Pause") }).click();
   await card.getByText(t("paused")).waitFor();
@@ -24,7 +28,10 @@ export async function pull({ page, url, told }) {
   assert.match(answer.model, /acme\/big/);
   await page.goto(`${url}/#/models`);
   await card.getByRole("button", { name: t("Delete") }).click();
-  await page.getByRole("dialog").getByRole("button", { name: t("Delete") }).click();
+  await page
+    .getByRole("dialog")
+    .getByRole("button", { name: t("Delete") })
+    .click();
   await card.waitFor({ state: "detached" });
 }
 
@@ -70,14 +77,20 @@ export async function hub({ page, url, allow }) {
   await card.getByLabel(t("Stays loaded")).selectOption("-1");
   await card.getByText(`· ${t("stays loaded")}`).waitFor();
   await card.getByRole("button", { name: t("What it takes") }).click();
-  await card.getByText(new RegExp(`${t("Fits")}|cannot be foretold`)).first().waitFor();
+  await card
+    .getByText(new RegExp(`${t("Fits")}|cannot be foretold`))
+    .first()
+    .waitFor();
   await page.getByRole("searchbox", { name: t("Search Hugging Face for models") }).fill("big");
   await page.getByRole("button", { name: t("Search"), exact: true }).click();
   await page.getByRole("button", { name: /acme\/big-GGUF/ }).click();
   await page.getByText(like("needs")).first().waitFor();
   await accessible(page, "hub");
   await page.getByRole("button", { name: like("getSized", { name: "acme/big-GGUF:Q8_0", size: /\d.*/ }) }).click();
-  await messages(page).filter({ hasText: "acme/big" }).getByRole("button", { name: t("Chat") }).waitFor();
+  await messages(page)
+    .filter({ hasText: "acme/big" })
+    .getByRole("button", { name: t("Chat") })
+    .waitFor();
 }
 
 /** Load, unload, and a name that the hub does not have. */

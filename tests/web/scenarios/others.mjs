@@ -9,7 +9,11 @@ const [file] = process.argv.slice(5);
 export async function documents({ page, allow }) {
   allow(/ 400 .*\/text$/);
   const chooser = page.getByLabel(t("Attach files")).first();
-  await chooser.setInputFiles({ name: "other.docx", mimeType: "", buffer: Buffer.from("PK\x03\x04 and no more", "latin1") });
+  await chooser.setInputFiles({
+    name: "other.docx",
+    mimeType: "",
+    buffer: Buffer.from("PK\x03\x04 and no more", "latin1"),
+  });
   await page.getByText("the Word document cannot be read", { exact: false }).waitFor();
   await chooser.setInputFiles(file);
   await page.getByText("paper.docx").waitFor();
@@ -20,7 +24,10 @@ export async function documents({ page, allow }) {
   assert.deepEqual([attachments[0].name, attachments[0].type], ["paper.docx", "text/plain"]);
 }
 
-const node = (parent, role, words) => ({ parent, message: { author: { role }, content: { content_type: "text", parts: [words] }, recipient: "all", metadata: {} } });
+const node = (parent, role, words) => ({
+  parent,
+  message: { author: { role }, content: { content_type: "text", parts: [words] }, recipient: "all", metadata: {} },
+});
 
 /** An export of ChatGPT comes with its branches. Some of the conversations are saved, some deleted and taken back. */
 export async function several({ page, browser, url }) {
@@ -29,10 +36,20 @@ export async function several({ page, browser, url }) {
     conversation_id: `00000000-0000-4000-8000-00000000000${at}`,
     current_node: "a2",
     update_time: 1_700_000_000 + at,
-    mapping: { top: { parent: null, message: null }, q: node("top", "user", "Why?"), a1: node("q", "assistant", "So."), t: node("q", "tool", "?"), a2: node("t", "assistant", `Because of ${title}.`) },
+    mapping: {
+      top: { parent: null, message: null },
+      q: node("top", "user", "Why?"),
+      a1: node("q", "assistant", "So."),
+      t: node("q", "tool", "?"),
+      a2: node("t", "assistant", `Because of ${title}.`),
+    },
   }));
   await page.evaluate(() => (location.hash = "#/settings"));
-  await page.getByLabel(t("Import")).setInputFiles({ name: "conversations.json", mimeType: "application/json", buffer: Buffer.from(JSON.stringify(theirs)) });
+  await page.getByLabel(t("Import")).setInputFiles({
+    name: "conversations.json",
+    mimeType: "application/json",
+    buffer: Buffer.from(JSON.stringify(theirs)),
+  });
   await page.getByText(t("3 imported, 0 were here already.")).waitFor();
   await page.getByRole("button", { name: t("Choose some") }).click();
   const group = page.getByRole("group", { name: t("Choose some") });
@@ -40,7 +57,10 @@ export async function several({ page, browser, url }) {
   await group.getByText(t("3 chosen")).waitFor();
   await group.getByLabel("Two").uncheck();
   await accessible(page, "chosen");
-  const [file] = await Promise.all([page.waitForEvent("download"), group.getByRole("button", { name: t("Export") }).click()]);
+  const [file] = await Promise.all([
+    page.waitForEvent("download"),
+    group.getByRole("button", { name: t("Export") }).click(),
+  ]);
   assert.equal(file.suggestedFilename(), "conversations.zip");
   await group.getByRole("button", { name: t("Delete") }).click();
   await page.getByText(t("2 conversations were deleted.")).waitFor();
@@ -64,7 +84,10 @@ export async function several({ page, browser, url }) {
   // The file has the two that were chosen, as another server sees that has none of them.
   await page.evaluate(() => (location.hash = "#/settings"));
   await page.getByRole("button", { name: t("Delete all") }).click();
-  await page.getByRole("dialog").getByRole("button", { name: t("Delete") }).click();
+  await page
+    .getByRole("dialog")
+    .getByRole("button", { name: t("Delete") })
+    .click();
   await (await conversations(page)).getByText(t("Your conversations will be listed here.")).waitFor();
   await page.evaluate(() => (location.hash = "#/settings"));
   await page.getByLabel(t("Import")).setInputFiles(await file.path());

@@ -14,8 +14,16 @@ export async function hostile({ page, browser }) {
   assert.equal(await answer.locator("script, iframe, object, embed, form, svg:not(button svg), style, img").count(), 0);
   const links = await answer.locator("a").evaluateAll((all) => all.map((a) => a.getAttribute("href")));
   assert.ok(links.length >= 1);
-  assert.ok(links.every((href) => /^(https?|mailto):/.test(href)), links.join(" "));
-  assert.equal(await answer.locator("*").evaluateAll((all) => all.filter((e) => [...e.attributes].some((a) => /^on|^style$/.test(a.name))).length), 0);
+  assert.ok(
+    links.every((href) => /^(https?|mailto):/.test(href)),
+    links.join(" "),
+  );
+  assert.equal(
+    await answer
+      .locator("*")
+      .evaluateAll((all) => all.filter((e) => [...e.attributes].some((a) => /^on|^style$/.test(a.name))).length),
+    0,
+  );
   assert.equal(await page.evaluate(() => window.hit), 0);
   assert.match(await answer.innerText(), /<script>/);
   assert.match(await answer.innerText(), /⟨U\+202E⟩/);
@@ -54,12 +62,19 @@ export async function preview({ page, url, told, wrong }) {
   await block.getByRole("button", { name: t("Close the preview") }).click();
   await block.locator("iframe").waitFor({ state: "detached" });
   wrong.length = 0; // it has what the preview was refused
-  const stays = source.replace(/<meta[^>]+>/g, "").replace("top.location =", "").replaceAll("preview.example", "control.example");
+  const stays = source
+    .replace(/<meta[^>]+>/g, "")
+    .replace("top.location =", "")
+    .replaceAll("preview.example", "control.example");
   const [control, scripted] = [await page.context().newPage(), await page.context().newPage()];
   for (const each of [control, scripted]) await each.goto(`${url}/health`); // of the same server, without a policy
   // By itself: in the page it waits for styles, which nobody answers.
   await scripted.evaluate(/<script>\n([^]*?)<\/script>/.exec(stays)[1]);
-  await control.evaluate((stays) => (document.open(), document.write(stays), document.close()), stays);
+  await control.evaluate((stays) => {
+    document.open();
+    document.write(stays);
+    document.close();
+  }, stays);
   await told("everything");
 }
 
@@ -69,28 +84,38 @@ export async function tables({ page }) {
   await answered(page);
   for (const width of [320, 768, 1280]) {
     await page.setViewportSize({ width, height: 800 });
-    const broken = await messages(page).last().locator("td, th").evaluateAll((cells) => {
-      const found = [];
-      for (const cell of cells) {
-        const texts = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
-        for (let text = texts.nextNode(); text; text = texts.nextNode()) {
-          for (const word of text.data.matchAll(/[\p{L}\p{N}.,]+/gu)) {
-            const range = document.createRange();
-            range.setStart(text, word.index);
-            range.setEnd(text, word.index + word[0].length);
-            if (new Set([...range.getClientRects()].map((part) => Math.round(part.top))).size > 1) found.push(word[0]);
+    const broken = await messages(page)
+      .last()
+      .locator("td, th")
+      .evaluateAll((cells) => {
+        const found = [];
+        for (const cell of cells) {
+          const texts = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
+          for (let text = texts.nextNode(); text; text = texts.nextNode()) {
+            for (const word of text.data.matchAll(/[\p{L}\p{N}.,]+/gu)) {
+              const range = document.createRange();
+              range.setStart(text, word.index);
+              range.setEnd(text, word.index + word[0].length);
+              if (new Set([...range.getClientRects()].map((part) => Math.round(part.top))).size > 1) {
+                found.push(word[0]);
+              }
+            }
           }
         }
-      }
-      return found;
-    });
+        return found;
+      });
     assert.deepEqual(broken, [], `at ${width} px`);
     assert.ok((await page.evaluate(() => document.documentElement.scrollWidth - innerWidth)) <= 0, `${width} px`);
   }
   assert.equal(await messages(page).last().locator("td br").count(), 1);
   await page.evaluate(axe);
-  const { violations } = await page.evaluate(() => window.axe.run(document, { runOnly: ["heading-order", "landmark-unique", "page-has-heading-one"] }));
-  assert.deepEqual(violations.map((found) => `${found.id}: ${found.nodes.map((node) => node.html)}`), []);
+  const { violations } = await page.evaluate(() =>
+    window.axe.run(document, { runOnly: ["heading-order", "landmark-unique", "page-has-heading-one"] }),
+  );
+  assert.deepEqual(
+    violations.map((found) => `${found.id}: ${found.nodes.map((node) => node.html)}`),
+    [],
+  );
 }
 
 /** Details fold as they do elsewhere: shut at first, and what a person opens stays open while more comes. */
@@ -112,21 +137,6 @@ export async function folds({ page }) {
   await fold.getByText("Step 3", { exact: true }).waitFor();
 }
 
-/** Each language is coloured, and its grammar comes when it is needed. */
-export async function languages({ page }) {
-  const loaded = [];
-  page.on("response", (response) => response.url().includes("/assets/") && loaded.push(response.url()));
-  const count = Number(process.argv[5]);
-  await say(page, "Write");
-  await answered(page);
-  const blocks = messages(page).last().locator(".code");
-  assert.equal(await blocks.count(), count);
-  const plain = () => blocks.evaluateAll((all) => all.filter((each) => !each.querySelector("[class^=hljs-]")).map((each) => each.innerText));
-  for (let tries = 0; tries < 50 && (await plain()).length; tries++) await page.waitForTimeout(100);
-  assert.deepEqual(await plain(), []);
-  assert.ok(loaded.length >= count, `${loaded.length} files`);
-}
-
 /** The processor's time for each frame, in the first third of an answer and in the last; the parts of a list look like one. */
 export async function growing({ page }) {
   const devtools = await page.context().newCDPSession(page);
@@ -134,15 +144,20 @@ export async function growing({ page }) {
   await page.evaluate(() => {
     window.count = 0;
     window.tasks = [];
-    const step = () => (window.count++, requestAnimationFrame(step));
+    const step = () => {
+      window.count++;
+      requestAnimationFrame(step);
+    };
     requestAnimationFrame(step);
-    new PerformanceObserver((list) => window.tasks.push(...list.getEntries().map((entry) => Math.round(entry.duration)))).observe({ entryTypes: ["longtask"] });
+    new PerformanceObserver((list) =>
+      window.tasks.push(...list.getEntries().map((entry) => Math.round(entry.duration))),
+    ).observe({ entryTypes: ["longtask"] });
   });
   await say(page, "Write");
   const samples = [];
   // The text comes evenly, so the time tells how far it is. A look at the text itself would cost what the answer is long.
   const stop = await page.getByRole("button", { name: t("Stop") }).elementHandle();
-  for (let over = false; !over; ) {
+  for (let over = false; !over;) {
     const [{ metrics }, now] = await Promise.all([
       devtools.send("Performance.getMetrics"),
       page.evaluate((stop) => ({ count: window.count, at: performance.now(), over: !stop.isConnected }), stop),
@@ -159,8 +174,13 @@ export async function growing({ page }) {
     return (last.time - first.time) / (last.count - first.count);
   };
   const [begin, end] = [cost(0.02, 0.34), cost(0.66, 0.999)];
-  const { tasks, size } = await page.evaluate(() => ({ tasks: window.tasks, size: document.querySelector("article:last-of-type .prose-chat").textContent.length }));
-  console.log(`${size} characters: ${begin.toFixed(1)} ms a frame at first, ${end.toFixed(1)} at last; tasks over 50 ms: ${tasks.join(", ") || "none"}`);
+  const { tasks, size } = await page.evaluate(() => ({
+    tasks: window.tasks,
+    size: document.querySelector("article:last-of-type .prose-chat").textContent.length,
+  }));
+  console.log(
+    `${size} characters: ${begin.toFixed(1)} ms a frame at first, ${end.toFixed(1)} at last; tasks over 50 ms: ${tasks.join(", ") || "none"}`,
+  );
   assert.ok(end < Number(process.argv[5]) * begin, `${begin} and ${end} ms`);
   const distances = await page.evaluate(() => {
     const sheet = new CSSStyleSheet();

@@ -1,6 +1,18 @@
 // What goes to the model beside the words of a question.
 import assert from "node:assert/strict";
-import { accessible, another, answered, api, field, lastText, messages, parameters, say, stored, uncovered } from "../browser.mjs";
+import {
+  accessible,
+  another,
+  answered,
+  api,
+  field,
+  lastText,
+  messages,
+  parameters,
+  say,
+  stored,
+  uncovered,
+} from "../browser.mjs";
 import { like, t } from "../words.mjs";
 
 const WORDS = "BT /F 12 Tf 50 700 Td (the password is giraffe) Tj ET";
@@ -22,17 +34,28 @@ startxref
 export async function files({ page, allow }) {
   allow(/ 400 .*\/text$/);
   const chooser = page.getByLabel(t("Attach files")).first();
-  const pixel = Buffer.from("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg==", "base64");
+  const pixel = Buffer.from(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg==",
+    "base64",
+  );
   await chooser.setInputFiles({ name: "dot.png", mimeType: "image/png", buffer: pixel });
   await page.getByText(like("noImages")).waitFor();
   assert.ok(await page.getByRole("button", { name: t("Send"), exact: true }).isDisabled());
   await page.getByRole("button", { name: t("Remove dot.png") }).click();
-  await chooser.setInputFiles({ name: "note.txt", mimeType: "text/plain", buffer: Buffer.from("the magic word is zebra") });
+  await chooser.setInputFiles({
+    name: "note.txt",
+    mimeType: "text/plain",
+    buffer: Buffer.from("the magic word is zebra"),
+  });
   await page.getByText("note.txt").waitFor();
   await say(page, "Read it");
   await answered(page);
   assert.match(await lastText(page), /zebra/); // this engine says what it was sent
-  await chooser.setInputFiles({ name: "broken.pdf", mimeType: "application/pdf", buffer: Buffer.from("%PDF-1.4 and no more") });
+  await chooser.setInputFiles({
+    name: "broken.pdf",
+    mimeType: "application/pdf",
+    buffer: Buffer.from("%PDF-1.4 and no more"),
+  });
   await page.getByText("the file cannot be read", { exact: false }).waitFor();
   await chooser.setInputFiles({ name: "paper.pdf", mimeType: "application/pdf", buffer: Buffer.from(PDF) });
   await page.getByText("paper.pdf").waitFor();
@@ -143,7 +166,10 @@ export async function tools({ page, url, told }) {
   await page.getByText("All is written.").waitFor(); // what reads, and the second writing, were not asked for
   await told("written");
   const tree = await stored(page);
-  assert.deepEqual(tree.map((each) => each.role), ["user", "assistant", "tool", "assistant", "tool", "assistant", "tool", "assistant"]);
+  assert.deepEqual(
+    tree.map((each) => each.role),
+    ["user", "assistant", "tool", "assistant", "tool", "assistant", "tool", "assistant"],
+  );
   assert.equal(tree[2].tool_call_id, tree[1].tool_calls[0].id);
   assert.match(tree[4].content, /hi/);
   for (const word of [t("No"), t("Always"), ""]) {
@@ -189,7 +215,8 @@ export async function mcp({ page }) {
   assert.match(result.content, /echo: hello/);
 }
 
-const focused = (page) => page.evaluate(() => document.activeElement.innerText || document.activeElement.getAttribute("aria-label"));
+const focused = (page) =>
+  page.evaluate(() => document.activeElement.innerText || document.activeElement.getAttribute("aria-label"));
 
 /** Each dialog is the page's own: Escape leaves it and changes nothing, and the focus is where it was. */
 export async function dialogs({ page, url, told }) {
@@ -241,7 +268,9 @@ export async function permission({ page, told }) {
   await page.keyboard.press("Enter");
   const question = page.getByRole("group", { name: like("mayRun", { name: "write_file" }) });
   await question.waitFor();
-  await page.waitForFunction(() => document.activeElement.matches("[role=group]") && document.activeElement.querySelector("[role=alert]"));
+  await page.waitForFunction(
+    () => document.activeElement.matches("[role=group]") && document.activeElement.querySelector("[role=alert]"),
+  );
   assert.match(await page.getByRole("alert").innerText(), /write_file/);
   await page.keyboard.press("Enter");
   await page.keyboard.press("Space");
@@ -252,7 +281,9 @@ export async function permission({ page, told }) {
     await page.keyboard.press("Tab");
     order.push(await focused(page));
   }
-  const buttons = ["Once", "In this chat", "No", "Always"].map((name) => question.getByRole("button", { name: t(name), exact: true }));
+  const buttons = ["Once", "In this chat", "No", "Always"].map((name) =>
+    question.getByRole("button", { name: t(name), exact: true }),
+  );
   assert.deepEqual(order, await Promise.all(buttons.map((each) => each.innerText())));
   const boxes = await Promise.all(buttons.map((each) => each.boundingBox()));
   for (const box of boxes.slice(0, 3)) assert.ok(boxes[3].y > box.y + box.height + 8, "Always stands beside another");

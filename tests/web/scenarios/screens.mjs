@@ -26,15 +26,26 @@ export async function screens({ browser, url }) {
 
 /** German and dark, chosen under Settings, hold on every screen and after a reload, and can be taken back. */
 export async function german({ page, url }) {
-  const shown = () => page.evaluate(() => [document.documentElement.lang, document.documentElement.classList.contains("dark")]);
-  const darkness = () => page.evaluate(() => getComputedStyle(document.body).backgroundColor.match(/[\d.]+/g).slice(0, 3).map(Number));
+  const shown = () =>
+    page.evaluate(() => [document.documentElement.lang, document.documentElement.classList.contains("dark")]);
+  const darkness = () =>
+    page.evaluate(() =>
+      getComputedStyle(document.body)
+        .backgroundColor.match(/[\d.]+/g)
+        .slice(0, 3)
+        .map(Number),
+    );
   await page.goto(`${url}/#/settings`);
   await page.getByLabel(t("Language")).selectOption("de");
   await page.getByRole("heading", { level: 1, name: inGerman("Settings") }).waitFor();
   await page.getByLabel(inGerman("Appearance")).selectOption("dark");
   const dark = await darkness();
   await page.reload();
-  for (const [screen, name] of [["settings", "Settings"], ["models", "Models"], ["chat", "New chat"]]) {
+  for (const [screen, name] of [
+    ["settings", "Settings"],
+    ["models", "Models"],
+    ["chat", "New chat"],
+  ]) {
     await page.goto(`${url}/#/${screen}`);
     await page.getByRole("heading", { level: 1, name: inGerman(name) }).waitFor();
     assert.deepEqual(await shown(), ["de", true]);
@@ -85,10 +96,14 @@ export async function prefix({ browser, url }) {
   const proxy = createServer((incoming, outgoing) => {
     if (!incoming.url.startsWith("/a/b/")) return outgoing.writeHead(404).end();
     const target = new URL(incoming.url.slice(4), url);
-    const asked = request(target, { method: incoming.method, headers: { ...incoming.headers, host: target.host } }, (answer) => {
-      outgoing.writeHead(answer.statusCode, answer.headers);
-      answer.pipe(outgoing);
-    });
+    const asked = request(
+      target,
+      { method: incoming.method, headers: { ...incoming.headers, host: target.host } },
+      (answer) => {
+        outgoing.writeHead(answer.statusCode, answer.headers);
+        answer.pipe(outgoing);
+      },
+    );
     asked.on("error", () => outgoing.destroy()); // also its own end, when the browser leaves before an answer
     outgoing.on("close", () => asked.destroy());
     incoming.pipe(asked);
@@ -120,7 +135,10 @@ export async function lan({ page, allow }) {
   await page.getByRole("button", { name: t("Continue") }).click();
   await say(page, "Code");
   await answered(page);
-  await messages(page).last().getByRole("button", { name: t("Copy the code") }).click();
+  await messages(page)
+    .last()
+    .getByRole("button", { name: t("Copy the code") })
+    .click();
   await page.getByText(t("Copied")).waitFor();
   await field(page).click();
   await page.keyboard.press("Control+V");
@@ -130,7 +148,10 @@ export async function lan({ page, allow }) {
     await page.getByRole("heading", { level: 1 }).waitFor();
   }
   await page.evaluate(() => (location.hash = "#/settings"));
-  const [file] = await Promise.all([page.waitForEvent("download"), page.getByRole("button", { name: t("Export all") }).click()]);
+  const [file] = await Promise.all([
+    page.waitForEvent("download"),
+    page.getByRole("button", { name: t("Export all") }).click(),
+  ]);
   assert.match(file.suggestedFilename(), /\.jsonl$/);
 }
 
@@ -151,14 +172,31 @@ export async function key({ page, allow }) {
 
 /** 10,000 messages open at once and few of them are in the page; an answer at 200 tokens a second blocks nothing. */
 export async function large({ page, url }) {
-  const lines = [{ harness: "llama.app", type: "session", id: "large", name: "Large", lastModified: 1, currNode: "m9999" }];
+  const lines = [
+    { harness: "llama.app", type: "session", id: "large", name: "Large", lastModified: 1, currNode: "m9999" },
+  ];
   for (let at = 0; at < 10_000; at++) {
-    const content = at % 2 ? `Answer ${at} with **words**, \`code\` and a list:\n\n- one\n- two\n\n${"more text ".repeat(20)}` : `Question ${at}?`;
-    const message = { id: `m${at}`, convId: "large", type: "text", role: at % 2 ? "assistant" : "user", timestamp: at + 1, content, parent: at ? `m${at - 1}` : null, children: [] };
+    const content =
+      at % 2
+        ? `Answer ${at} with **words**, \`code\` and a list:\n\n- one\n- two\n\n${"more text ".repeat(20)}`
+        : `Question ${at}?`;
+    const message = {
+      id: `m${at}`,
+      convId: "large",
+      type: "text",
+      role: at % 2 ? "assistant" : "user",
+      timestamp: at + 1,
+      content,
+      parent: at ? `m${at - 1}` : null,
+      children: [],
+    };
     lines.push({ type: "message", message });
   }
   const body = lines.map((line) => JSON.stringify(line)).join("\n");
-  const imported = await page.evaluate(async (body) => (await fetch("/api/conversations/import", { method: "POST", body })).json(), body);
+  const imported = await page.evaluate(
+    async (body) => (await fetch("/api/conversations/import", { method: "POST", body })).json(),
+    body,
+  );
   assert.equal(imported.imported.length, 1);
   const place = `${url}/#/chat/${imported.imported[0]}`;
   const times = [];
@@ -175,7 +213,9 @@ export async function large({ page, url }) {
   assert.ok(nodes <= 5000, `${nodes} nodes`);
   await page.evaluate(() => {
     window.tasks = [];
-    new PerformanceObserver((list) => window.tasks.push(...list.getEntries().map((entry) => entry.duration))).observe({ entryTypes: ["longtask"] });
+    new PerformanceObserver((list) => window.tasks.push(...list.getEntries().map((entry) => entry.duration))).observe({
+      entryTypes: ["longtask"],
+    });
   });
   await field(page).fill("Count");
   await page.getByRole("button", { name: t("Send"), exact: true }).click();
@@ -188,5 +228,7 @@ export async function large({ page, url }) {
   await page.getByRole("button", { name: t("Stop") }).click();
   await page.getByText(t("You stopped this answer.")).waitFor();
   const rounded = (all) => all.map((each) => Math.round(each)).join(", ");
-  console.log(`opens in ${rounded(times)} ms, with ${shown} messages and ${nodes} nodes; tasks over 50 ms in ten seconds: ${rounded(tasks) || "none"}`);
+  console.log(
+    `opens in ${rounded(times)} ms, with ${shown} messages and ${nodes} nodes; tasks over 50 ms in ten seconds: ${rounded(tasks) || "none"}`,
+  );
 }

@@ -11,14 +11,23 @@ const card = (page, wish) => page.getByRole("article", { name: wish, exact: true
 /** With the demo alone the cards come first; somebody who wants the chat has it, from then on. */
 export async function dismissed({ page, url }) {
   await page.addInitScript(() => {
-    new MutationObserver(() => (window.flashed ||= !!document.querySelector("textarea"))).observe(document, { childList: true, subtree: true });
+    new MutationObserver(() => (window.flashed ||= !!document.querySelector("textarea"))).observe(document, {
+      childList: true,
+      subtree: true,
+    });
   });
   await page.goto(`${url}/?watched`);
   await welcome(page).waitFor();
   assert.ok(!(await page.evaluate(() => window.flashed)), "a chat was shown first");
-  for (const wish of WISHES) await card(page, wish).getByRole("button", { name: line(like("getIt", { size: size() })) }).waitFor();
+  for (const wish of WISHES) {
+    await card(page, wish)
+      .getByRole("button", { name: line(like("getIt", { size: size() })) })
+      .waitFor();
+  }
   const top = async (place) => (await place.boundingBox()).y;
-  assert.ok((await top(card(page, t("Fast")))) < (await top(page.getByRole("heading", { name: t("Or try the demo") }))));
+  assert.ok(
+    (await top(card(page, t("Fast")))) < (await top(page.getByRole("heading", { name: t("Or try the demo") }))),
+  );
   await accessible(page, "welcome with the demo");
   await page.getByRole("link", { name: t("Not now, go to the chat") }).click();
   await greeting(page).waitFor();
@@ -42,7 +51,10 @@ export async function tried({ page, url }) {
   await page.goto(`${url}/#/models`);
   await messages(page).first().getByText(like("demoWhat")).waitFor();
   for (const wish of WISHES) await card(page, wish).waitFor();
-  await page.getByText(/llama-appliance.models$/).first().waitFor(); // the folder for files of one's own
+  await page
+    .getByText(/llama-appliance.models$/)
+    .first()
+    .waitFor(); // the folder for files of one's own
   await accessible(page, "models with the demo");
 }
 
@@ -56,7 +68,12 @@ export async function real({ page, url }) {
   const complaints = []; // of the pattern
   page.on("console", (message) => /pattern|regular/i.test(message.text()) && complaints.push(message.text()));
   const name = page.getByLabel(t("Get a model from Hugging Face"));
-  for (const [text, right] of [["gemma", false], ["acme/", false], ["a/b/c", false], ["acme/big-GGUF:Q8_0 ", true]]) {
+  for (const [text, right] of [
+    ["gemma", false],
+    ["acme/", false],
+    ["a/b/c", false],
+    ["acme/big-GGUF:Q8_0 ", true],
+  ]) {
     await name.fill(text);
     assert.equal(await name.evaluate((field) => field.validity.valid), right, text);
     if (right) break;
@@ -64,7 +81,10 @@ export async function real({ page, url }) {
   }
   assert.deepEqual([asked, complaints], [[], []]);
   await page.getByRole("button", { name: t("Download"), exact: true }).click();
-  await messages(page).filter({ hasText: "acme/big" }).getByRole("button", { name: t("Chat") }).waitFor();
+  await messages(page)
+    .filter({ hasText: "acme/big" })
+    .getByRole("button", { name: t("Chat") })
+    .waitFor();
   await page.goto(`${url}/#/chat`);
   await greeting(page).waitFor();
   await page.getByText(t("Help me plan a weekend without screens.")).waitFor();
@@ -87,7 +107,10 @@ export async function carried({ page, url, told, allow }) {
   await page.getByRole("status").getByText(like("hubAway")).waitFor();
   assert.equal(await name.inputValue(), "acme/big-GGUF");
   await page.getByRole("button", { name: t("Search"), exact: true }).click();
-  await page.getByRole("region", { name: t("Search Hugging Face for models") }).getByText(like("hubAway")).waitFor();
+  await page
+    .getByRole("region", { name: t("Search Hugging Face for models") })
+    .getByText(like("hubAway"))
+    .waitFor();
   assert.equal(await page.getByRole("alert").count(), 0);
   await page.getByRole("button", { name: t("Show the files to fetch elsewhere") }).click();
   assert.match(await page.evaluate(() => document.activeElement.textContent), new RegExp(`^${like("offline").source}`));
@@ -98,10 +121,16 @@ export async function carried({ page, url, told, allow }) {
     const { file, repository, sha256 } = data[at].model;
     const facts = [`${hub}/${repository}/resolve/main/${file}`, sha256, folder];
     for (const fact of facts) await card(page, wish).getByText(fact, { exact: true }).waitFor();
-    await card(page, wish).getByText(new RegExp(`^${t("File")} \\(${size().source}\\)$`)).waitFor();
+    await card(page, wish)
+      .getByText(new RegExp(`^${t("File")} \\(${size().source}\\)$`))
+      .waitFor();
     await card(page, wish).getByText(file, { exact: true }).waitFor();
-    await card(page, wish).getByRole("button", { name: t("Copy these details") }).click();
-    await card(page, wish).getByRole("button", { name: t("Copied") }).waitFor();
+    await card(page, wish)
+      .getByRole("button", { name: t("Copy these details") })
+      .click();
+    await card(page, wish)
+      .getByRole("button", { name: t("Copied") })
+      .waitFor();
     const copied = await pasted(page);
     for (const fact of facts) assert.ok(copied.includes(fact), `${fact} in ${copied}`);
   }
@@ -138,13 +167,27 @@ export async function phases({ page }) {
   assert.equal(await caret(messages(page).last().locator("p").first()), "none");
   await accessible(page, "phases");
   const said = await page.evaluate(() => window.said);
-  const seen = said.map((line) => line.split(":")[0]).filter((phase, at, all) => phase !== all[at - 1] && phase !== "waiting");
+  const seen = said
+    .map((line) => line.split(":")[0])
+    .filter((phase, at, all) => phase !== all[at - 1] && phase !== "waiting");
   assert.deepEqual(seen, ["loading", "reading", "answering", "silent"], said.join("\n"));
-  const loading = line(`loading: ${t("Loading the model")}`, hundredth(/\d+/), like("timeLeft", { time: seconds(/\d/) }));
+  const loading = line(
+    `loading: ${t("Loading the model")}`,
+    hundredth(/\d+/),
+    like("timeLeft", { time: seconds(/\d/) }),
+  );
   const reading = line(`reading: ${t("Reading the conversation")}`, hundredth(/[1-9]0/));
-  for (const phase of [loading, reading]) assert.ok(said.some((each) => phase.test(each)), said.join("\n"));
+  for (const phase of [loading, reading]) {
+    assert.ok(
+      said.some((each) => phase.test(each)),
+      said.join("\n"),
+    );
+  }
   const announced = await page.evaluate(() => window.announced);
-  assert.deepEqual(announced.filter((text) => /\d/.test(text)), []);
+  assert.deepEqual(
+    announced.filter((text) => /\d/.test(text)),
+    [],
+  );
   assert.ok(announced.includes(t("Nothing new from the model")));
   await page.getByRole("button", { name: t("Stop") }).click();
   await page.getByText(t("You stopped this answer.")).waitFor();
@@ -157,7 +200,9 @@ export async function carets({ page }) {
     const answer = messages(page).last();
     await answer.getByText("end").waitFor();
     const found = await answer.evaluate((article) =>
-      [...article.querySelectorAll(".prose-chat, .prose-chat *")].filter((each) => getComputedStyle(each, "::after").content === '""').map((each) => each.tagName),
+      [...article.querySelectorAll(".prose-chat, .prose-chat *")]
+        .filter((each) => getComputedStyle(each, "::after").content === '""')
+        .map((each) => each.tagName),
     );
     assert.deepEqual(found, [holder], `turn ${at}`);
     await page.getByRole("button", { name: t("Stop") }).click();
@@ -179,16 +224,24 @@ export async function queued({ page, url }) {
   await page.locator("[data-phase=answering]").waitFor({ state: "attached" });
   const waiting = await page.context().newPage();
   await waiting.goto(`${url}/#/models`);
-  await messages(waiting).filter({ hasText: "other" }).getByRole("button", { name: t("Chat") }).click();
+  await messages(waiting)
+    .filter({ hasText: "other" })
+    .getByRole("button", { name: t("Chat") })
+    .click();
   await watch(waiting);
   await field(waiting).fill("Me too");
   await waiting.keyboard.press("Enter");
-  await waiting.getByText(line(t("In the queue"), t("place 1"), like("timeAtLeast", { time: seconds(/\d/) }))).waitFor();
+  await waiting
+    .getByText(line(t("In the queue"), t("place 1"), like("timeAtLeast", { time: seconds(/\d/) })))
+    .waitFor();
   const third = await page.context().newPage();
   await third.goto(waiting.url());
   await third.getByText(new RegExp(`^${t("In the queue")} · ${t("place 1")}`)).waitFor();
   await page.getByRole("button", { name: t("Stop") }).click();
   await waiting.locator("[data-phase=answering]").waitFor({ state: "attached" });
   const said = await waiting.evaluate(() => window.said);
-  assert.ok(said.some((line) => line.startsWith("loading: ")), said.join("\n"));
+  assert.ok(
+    said.some((line) => line.startsWith("loading: ")),
+    said.join("\n"),
+  );
 }

@@ -1,7 +1,21 @@
 // Conversations: what is said, kept, stopped and branched.
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
-import { accessible, another, answered, conversations, field, idle, lastText, messages, newChat, press, say, stored, uncovered } from "../browser.mjs";
+import {
+  accessible,
+  another,
+  answered,
+  conversations,
+  field,
+  idle,
+  lastText,
+  messages,
+  newChat,
+  press,
+  say,
+  stored,
+  uncovered,
+} from "../browser.mjs";
 import { like, t } from "../words.mjs";
 
 /** A conversation with the starter model: stream, edit, branch, regenerate, fork, delete, undo, search. */
@@ -15,12 +29,21 @@ export async function chat({ page, browser, url }) {
   await press(page, t("Another answer"));
   await page.getByText("2/2").waitFor();
   await answered(page);
-  await messages(page).last().getByRole("button", { name: t("Previous version") }).click();
+  await messages(page)
+    .last()
+    .getByRole("button", { name: t("Previous version") })
+    .click();
   await page.getByText("1/2").waitFor();
   await messages(page).first().hover();
-  await messages(page).first().getByRole("button", { name: t("Edit") }).click();
+  await messages(page)
+    .first()
+    .getByRole("button", { name: t("Edit") })
+    .click();
   await page.getByRole("textbox", { name: t("Edit") }).fill("What is a llama?");
-  await messages(page).first().getByRole("button", { name: t("Send") }).click();
+  await messages(page)
+    .first()
+    .getByRole("button", { name: t("Send") })
+    .click();
   await messages(page).first().getByText("2/2").waitFor();
   await answered(page);
   const tree = await stored(page);
@@ -50,7 +73,10 @@ export async function resume({ page, browser, url }) {
   await page.reload();
   await messages(page).last().locator(".prose-chat p").waitFor();
   const before = (await lastText(page)).length;
-  await page.waitForFunction((before) => document.querySelector("article:last-of-type .prose-chat").innerText.length > before + 20, before);
+  await page.waitForFunction(
+    (before) => document.querySelector("article:last-of-type .prose-chat").innerText.length > before + 20,
+    before,
+  );
   const device = await another(browser, url);
   const tab = await page.context().newPage();
   await tab.goto(page.url());
@@ -133,7 +159,10 @@ export async function here({ page, browser, url }) {
   await press(page, t("Another answer"));
   await page.getByText("2/2").waitFor();
   await answered(page);
-  await messages(page).last().getByRole("button", { name: t("Previous version") }).click();
+  await messages(page)
+    .last()
+    .getByRole("button", { name: t("Previous version") })
+    .click();
   await page.getByText("1/2").waitFor();
   const tab = await page.context().newPage();
   await tab.goto(page.url());
@@ -160,14 +189,20 @@ export async function here({ page, browser, url }) {
   await page.reload();
   await page.getByRole("button", { name: t("Parameters") }).click();
   await page.getByLabel(t("Preset")).selectOption("careful");
-  await page.getByRole("complementary", { name: t("Parameters") }).getByRole("button", { name: t("Close") }).click();
+  await page
+    .getByRole("complementary", { name: t("Parameters") })
+    .getByRole("button", { name: t("Close") })
+    .click();
   const shown = await messages(page).evaluateAll((all) => all.map((each) => each.dataset.message));
   const device = await another(browser, url);
   await device.page.goto(url);
   await (await conversations(device.page)).getByText(t("Your conversations will be listed here.")).waitFor();
   await page.goto(`${url}/#/settings`);
   await page.getByText(t("This server keeps no conversations; this browser keeps them, for itself alone.")).waitFor();
-  const [download] = await Promise.all([page.waitForEvent("download"), page.getByRole("button", { name: t("Export all") }).click()]);
+  const [download] = await Promise.all([
+    page.waitForEvent("download"),
+    page.getByRole("button", { name: t("Export all") }).click(),
+  ]);
   const file = { name: download.suggestedFilename(), mimeType: "", buffer: readFileSync(await download.path()) };
   assert.match(file.name, /^Count_.*\.jsonl$/);
   for (const said of ["1 imported, 0 were here already.", "0 imported, 1 were here already."].map(t)) {
@@ -185,7 +220,10 @@ export async function here({ page, browser, url }) {
   assert.match((await asked).postData(), /zebra/); // the file came along
   assert.deepEqual(device.wrong, []);
   await page.getByRole("button", { name: t("Delete all") }).click();
-  await page.getByRole("dialog").getByRole("button", { name: t("Delete") }).click();
+  await page
+    .getByRole("dialog")
+    .getByRole("button", { name: t("Delete") })
+    .click();
   await (await conversations(page)).getByText(t("Your conversations will be listed here.")).waitFor();
 }
 
@@ -235,14 +273,19 @@ export async function walk({ page, seed }) {
     async stop() {
       const parent = leaf;
       await say(page, `question ${nodes.size}`);
-      await page.getByRole("button", { name: t("Stop") }).click({ timeout: 5_000 }).catch(() => undefined); // it may be done
+      await page
+        .getByRole("button", { name: t("Stop") })
+        .click({ timeout: 5_000 })
+        .catch(() => undefined); // it may be done
       await grew(parent, "user", "assistant");
     },
     async edit() {
       const id = some("user");
       await click(id, t("Edit"));
       await page.getByRole("textbox", { name: t("Edit") }).fill(`edited ${nodes.size}`);
-      await article(id).getByRole("button", { name: t("Send") }).click();
+      await article(id)
+        .getByRole("button", { name: t("Send") })
+        .click();
       await page.waitForFunction((id) => !document.querySelector(`article[data-message="${id}"]`), id);
       await grew(nodes.get(id).parent, "user", "assistant");
     },
@@ -264,8 +307,15 @@ export async function walk({ page, seed }) {
     async remove() {
       const id = pick(path());
       await click(id, t("Delete"));
-      await page.getByRole("button", { name: t("Undo") }).last().click();
-      await page.getByRole("status").filter({ hasText: t("Undo") }).waitFor({ state: "hidden" }).catch(() => undefined);
+      await page
+        .getByRole("button", { name: t("Undo") })
+        .last()
+        .click();
+      await page
+        .getByRole("status")
+        .filter({ hasText: t("Undo") })
+        .waitFor({ state: "hidden" })
+        .catch(() => undefined);
     },
     async reload() {
       await page.reload();
@@ -276,11 +326,17 @@ export async function walk({ page, seed }) {
     const name = pick(Object.keys(steps));
     await steps[name]();
     const wanted = path();
-    await page.waitForFunction(
-      (wanted) => JSON.stringify([...document.querySelectorAll("article")].map((each) => each.dataset.message)) === JSON.stringify(wanted),
-      wanted,
-    ).catch(() => assert.fail(`step ${step}, ${name}, seed ${seed}: the shown branch is another`));
-    const kept = Object.fromEntries((await settled()).map((each) => [each.id, { parent: each.parent ?? null, role: each.role }]));
+    await page
+      .waitForFunction(
+        (wanted) =>
+          JSON.stringify([...document.querySelectorAll("article")].map((each) => each.dataset.message)) ===
+          JSON.stringify(wanted),
+        wanted,
+      )
+      .catch(() => assert.fail(`step ${step}, ${name}, seed ${seed}: the shown branch is another`));
+    const kept = Object.fromEntries(
+      (await settled()).map((each) => [each.id, { parent: each.parent ?? null, role: each.role }]),
+    );
     assert.deepEqual(kept, Object.fromEntries(nodes), `step ${step}, ${name}, seed ${seed}`);
   }
 }
@@ -309,7 +365,10 @@ export async function compare({ page }) {
   await answered(page);
   await accessible(page, "side by side");
   const other = await group.getByRole("heading").nth(1).innerText();
-  await group.getByRole("button", { name: t("Go on with this answer") }).nth(1).click();
+  await group
+    .getByRole("button", { name: t("Go on with this answer") })
+    .nth(1)
+    .click();
   await messages(page).last().getByText("2/2").waitFor();
   await page.getByRole("button", { name: `${t("Choose a model")}: ${other}` }).waitFor();
   await page.getByRole("img", { name: t("Answering") }).waitFor({ state: "detached" });
@@ -317,7 +376,10 @@ export async function compare({ page }) {
   assert.notEqual(one.model, two.model);
   assert.deepEqual([one.state ?? "done", two.state ?? "done"], ["done", "done"]);
   assert.equal(one.parent, two.parent);
-  await messages(page).last().getByRole("button", { name: t("Side by side") }).click();
+  await messages(page)
+    .last()
+    .getByRole("button", { name: t("Side by side") })
+    .click();
   await group.waitFor();
 }
 
@@ -334,7 +396,10 @@ export async function compact({ page }) {
   await page.getByRole("button", { name: like("context") }).click();
   await accessible(page, "context");
   await page.getByRole("button", { name: t("Summarise what was said") }).click();
-  await messages(page).last().getByRole("heading", { name: t("Summary of what was said before") }).waitFor();
+  await messages(page)
+    .last()
+    .getByRole("heading", { name: t("Summary of what was said before") })
+    .waitFor();
   const summary = (await stored(page)).at(-1);
   assert.equal(summary.role, "system");
   await say(page, "And now?");
@@ -372,7 +437,9 @@ export async function summed({ page, allow }) {
   };
   broken = true;
   await summarise();
-  const again = messages(page).last().getByRole("button", { name: t("Again"), exact: true });
+  const again = messages(page)
+    .last()
+    .getByRole("button", { name: t("Again"), exact: true });
   await again.waitFor();
   assert.equal((await stored(page)).at(-1).state, "failed");
   broken = false;
@@ -380,9 +447,14 @@ export async function summed({ page, allow }) {
   await messages(page).last().getByText("Once upon").waitFor();
   assert.equal(sent.at(-1), sent.at(-2)); // it is a summary that is asked for
   const all = await stored(page);
-  assert.deepEqual(all.map((each) => each.role), ["user", "assistant", "user", "assistant", "system"]);
+  assert.deepEqual(
+    all.map((each) => each.role),
+    ["user", "assistant", "user", "assistant", "system"],
+  );
   assert.equal(all.at(-1).state ?? "done", "done");
-  await page.waitForFunction(() => /^\d %$/.test(document.querySelector("[data-meter]").parentElement.innerText.trim()));
+  await page.waitForFunction(() =>
+    /^\d %$/.test(document.querySelector("[data-meter]").parentElement.innerText.trim()),
+  );
   assert.notEqual(await used(page).evaluate((each) => getComputedStyle(each).color), full);
   await used(page).click();
   await page.getByText(new RegExp(`^${like("contextParts", { before: 0, answer: /\d/ }).source}`)).waitFor();

@@ -24,7 +24,8 @@ export async function spoken({ page, url }) {
   await page.setViewportSize({ width: 320, height: 700 });
   await watch(page);
   const live = () => page.evaluate(() => window.tracks.filter((track) => track.readyState === "live").length);
-  const bytes = async () => [...(await field(page).inputValue()).matchAll(/file=(\d+)/g)].map((match) => Number(match[1]));
+  const bytes = async () =>
+    [...(await field(page).inputValue()).matchAll(/file=(\d+)/g)].map((match) => Number(match[1]));
   await field(page).fill("Before, after.");
   await field(page).evaluate((box) => box.setSelectionRange(7, 7));
   await button(page).hover();
@@ -45,7 +46,10 @@ export async function spoken({ page, url }) {
     assert.equal(await button(page).getAttribute("aria-pressed"), "true");
     await page.waitForTimeout(600);
     await press();
-    await page.waitForFunction((before) => document.querySelector("textarea").value.split("file=").length === before + 2, before);
+    await page.waitForFunction(
+      (before) => document.querySelector("textarea").value.split("file=").length === before + 2,
+      before,
+    );
     assert.equal(await live(), 0);
   }
   const written = await field(page).inputValue();
@@ -65,7 +69,8 @@ export async function spoken({ page, url }) {
 export async function gestures({ page }) {
   await watch(page);
   const pressed = () => button(page).getAttribute("aria-pressed");
-  const heard = () => page.waitForFunction(() => document.querySelector("textarea").value.includes("file="), null, { timeout: 8000 });
+  const heard = () =>
+    page.waitForFunction(() => document.querySelector("textarea").value.includes("file="), null, { timeout: 8000 });
   const ended = () => page.waitForFunction(() => window.tracks.every((track) => track.readyState === "ended"));
   const cases = {
     "released beside the button": async () => {
@@ -151,7 +156,10 @@ export async function aloud({ page }) {
     await say(page, text);
     await answered(page);
   }
-  await page.waitForFunction((name) => document.querySelectorAll(`[aria-label="${name}"]`).length === 2, t("Read aloud"));
+  await page.waitForFunction(
+    (name) => document.querySelectorAll(`[aria-label="${name}"]`).length === 2,
+    t("Read aloud"),
+  );
   const [first, second] = [messages(page).nth(1), messages(page).nth(3)];
   const stop = (answer) => answer.getByRole("button", { name: t("Stop reading") });
   await first.getByRole("button", { name: t("Read aloud") }).click();

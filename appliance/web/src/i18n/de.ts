@@ -4,7 +4,8 @@ export const de: Record<keyof typeof en, string> = {
   actionsFor: "Aktionen für {title}",
   again: "Nochmal",
   allowAlways: "Immer",
-  allowAlwaysWhy: "Es läuft dann in allen Unterhaltungen dieses Browsers ohne Rückfrage, bis du das unter Einstellungen zurücknimmst.",
+  allowAlwaysWhy:
+    "Es läuft dann in allen Unterhaltungen dieses Browsers ohne Rückfrage, bis du das unter Einstellungen zurücknimmst.",
   allowChat: "In dieser Unterhaltung",
   allowedTools: "Werkzeuge, die ohne Rückfrage laufen",
   allowNot: "Nein",
@@ -45,7 +46,8 @@ export const de: Record<keyof typeof en, string> = {
   context: "{used} von {size} Token des Kontexts sind belegt",
   contextOf: "Kontext {size}",
   contextParts: "{before} für die Unterhaltung bisher, {answer} für die letzte Antwort; {left} sind frei.",
-  contextWays: "Nach einer Zusammenfassung bekommt das Modell nur noch diese; hier bleibt alles lesbar. Mit --ctx-size gibt der Server einem Modell einen größeren Kontext, wenn der Speicher reicht.",
+  contextWays:
+    "Nach einer Zusammenfassung bekommt das Modell nur noch diese; hier bleibt alles lesbar. Mit --ctx-size gibt der Server einem Modell einen größeren Kontext, wenn der Speicher reicht.",
   continue: "Weiter",
   conversationDeleted: "Die Unterhaltung wurde gelöscht.",
   conversations: "Unterhaltungen",
@@ -62,7 +64,8 @@ export const de: Record<keyof typeof en, string> = {
   demoLink: "Hol dir ein richtiges Modell",
   demoSkip: "Jetzt nicht, zur Unterhaltung",
   demoTry: "Oder probier die Demo aus",
-  demoWhat: "Ein winziges Modell, das zum Programm gehört. Es beantwortet einfache Fragen zu Llama Appliance, auf Englisch, und sonst nichts.",
+  demoWhat:
+    "Ein winziges Modell, das zum Programm gehört. Es beantwortet einfache Fragen zu Llama Appliance, auf Englisch, und sonst nichts.",
   download: "Herunterladen",
   downloads: "{count} Downloads",
   earlier: "Früher",
@@ -72,7 +75,8 @@ export const de: Record<keyof typeof en, string> = {
   effortLow: "Wenig",
   effortMedium: "Mittel",
   effortOff: "Aus",
-  elsewhereHint: "Modelle von Ollama und LM Studio sowie aus dem Hugging-Face-Cache findet das Programm beim Start, ohne sie zu kopieren. Von einem anderen Rechner bringst du die .gguf-Datei auf einem Stick mit.",
+  elsewhereHint:
+    "Modelle von Ollama und LM Studio sowie aus dem Hugging-Face-Cache findet das Programm beim Start, ohne sie zu kopieren. Von einem anderen Rechner bringst du die .gguf-Datei auf einem Stick mit.",
   empty: "Alle löschen",
   emptyWarning: "Alle Unterhaltungen samt Dateien endgültig löschen? Das lässt sich nicht rückgängig machen.",
   enterSends: "Eingabetaste sendet die Nachricht",
@@ -96,12 +100,14 @@ export const de: Record<keyof typeof en, string> = {
   gated: "Bedingungen",
   getIt: "{size} herunterladen",
   getModel: "Ein Modell von Hugging Face holen",
-  getModelHint: "Wenn du den Namen kennst: Besitzer/Repository, und :Quantisierung für eine bestimmte. Der Download lässt sich anhalten und geht dort weiter, wo er aufgehört hat.",
+  getModelHint:
+    "Wenn du den Namen kennst: Besitzer/Repository, und :Quantisierung für eine bestimmte. Der Download lässt sich anhalten und geht dort weiter, wo er aufgehört hat.",
   getSized: "{name} herunterladen, {size}",
   goOn: "Antwort fortsetzen",
   goOnWith: "Mit dieser Antwort weiter",
   greeting: "Was kann ich für dich tun?",
-  hubAway: "Dieser Server bekommt gerade keine brauchbare Antwort von Hugging Face. Versuch es später noch einmal, oder hol eine Datei auf einem anderen Rechner.",
+  hubAway:
+    "Dieser Server bekommt gerade keine brauchbare Antwort von Hugging Face. Versuch es später noch einmal, oder hol eine Datei auf einem anderen Rechner.",
   import: "Importieren",
   imported: "{count} importiert, {skipped} waren schon da.",
   importHint: "Liest Exporte dieses Programms, der Seite von llama.cpp, von Open WebUI und von ChatGPT.",
@@ -145,7 +151,8 @@ export const de: Record<keyof typeof en, string> = {
   numberRange: "Eine Zahl von {min} bis {max}",
   numberWhole: "Eine ganze Zahl von {min} bis {max}",
   offers: "Vorlagen und Ressourcen",
-  offline: "Dieser Server erreicht gerade keinen Hub, kann also nichts herunterladen. Hol eine dieser Dateien auf einem anderen Rechner, vergleiche ihre SHA-256 und leg sie in den genannten Ordner. Dann erscheint sie hier von selbst.",
+  offline:
+    "Dieser Server erreicht gerade keinen Hub, kann also nichts herunterladen. Hol eine dieser Dateien auf einem anderen Rechner, vergleiche ihre SHA-256 und leg sie in den genannten Ordner. Dann erscheint sie hier von selbst.",
   older: "{count} frühere Nachrichten zeigen",
   openSide: "Unterhaltungen einblenden",
   otherModel: "oder frag ein anderes Modell:",
@@ -272,7 +279,8 @@ export const de: Record<keyof typeof en, string> = {
   waitsForServer: "Der Server ist seit {seconds} s weg. Deine Frage geht raus, sobald er wieder da ist.",
   welcome: "Willkommen. Zuerst brauchst du ein Modell.",
   welcomeReady: "Willkommen. Stell deine erste Frage.",
-  welcomeWhy: "Ein Modell ist eine Datei, die dieser Rechner selbst ausführt. Ist sie einmal hier, braucht es kein Netz.",
+  welcomeWhy:
+    "Ein Modell ist eine Datei, die dieser Rechner selbst ausführt. Ist sie einmal hier, braucht es kein Netz.",
   whatFits: "Was es braucht",
   wishBalanced: "Ausgewogen",
   wishBest: "Das Beste, was passt",

@@ -3,7 +3,8 @@ export const en = {
   actionsFor: "Actions for {title}",
   again: "Again",
   allowAlways: "Always",
-  allowAlwaysWhy: "It then runs without a question in every chat of this browser, until you take that back under Settings.",
+  allowAlwaysWhy:
+    "It then runs without a question in every chat of this browser, until you take that back under Settings.",
   allowChat: "In this chat",
   allowedTools: "Tools that run without a question",
   allowNot: "No",
@@ -44,7 +45,8 @@ export const en = {
   context: "{used} of {size} tokens of the context are in use",
   contextOf: "context {size}",
   contextParts: "{before} for the conversation so far, {answer} for the last answer; {left} are free.",
-  contextWays: "After a summary the model is sent the summary only; everything stays readable here. The server's --ctx-size gives a model a larger context, if its memory allows it.",
+  contextWays:
+    "After a summary the model is sent the summary only; everything stays readable here. The server's --ctx-size gives a model a larger context, if its memory allows it.",
   continue: "Continue",
   conversationDeleted: "The conversation was deleted.",
   conversations: "Conversations",
@@ -61,7 +63,8 @@ export const en = {
   demoLink: "Get a real model",
   demoSkip: "Not now, go to the chat",
   demoTry: "Or try the demo",
-  demoWhat: "A tiny model that comes with the program. It answers simple questions about Llama Appliance, in English, and nothing else.",
+  demoWhat:
+    "A tiny model that comes with the program. It answers simple questions about Llama Appliance, in English, and nothing else.",
   download: "Download",
   downloads: "{count} downloads",
   earlier: "Earlier",
@@ -71,7 +74,8 @@ export const en = {
   effortLow: "Little",
   effortMedium: "Medium",
   effortOff: "Off",
-  elsewhereHint: "Models of Ollama and LM Studio, and those in the Hugging Face cache, are found without copying when the program starts. From another machine, bring the .gguf file on a stick.",
+  elsewhereHint:
+    "Models of Ollama and LM Studio, and those in the Hugging Face cache, are found without copying when the program starts. From another machine, bring the .gguf file on a stick.",
   empty: "Delete all",
   emptyWarning: "Delete all conversations and their files for good? This cannot be taken back.",
   enterSends: "Enter sends the message",
@@ -95,12 +99,14 @@ export const en = {
   gated: "terms to accept",
   getIt: "Download {size}",
   getModel: "Get a model from Hugging Face",
-  getModelHint: "If you know its name: owner/repository, and :quantisation if you want a certain one. The download can be paused, and goes on where it stopped.",
+  getModelHint:
+    "If you know its name: owner/repository, and :quantisation if you want a certain one. The download can be paused, and goes on where it stopped.",
   getSized: "Download {name}, {size}",
   goOn: "Continue the answer",
   goOnWith: "Go on with this answer",
   greeting: "What can I do for you?",
-  hubAway: "This server gets no usable answer from Hugging Face at the moment. Try again later, or fetch a file on another machine.",
+  hubAway:
+    "This server gets no usable answer from Hugging Face at the moment. Try again later, or fetch a file on another machine.",
   import: "Import",
   imported: "{count} imported, {skipped} were here already.",
   importHint: "Reads exports of this program, of llama.cpp's page, of Open WebUI and of ChatGPT.",
@@ -144,7 +150,8 @@ export const en = {
   numberRange: "A number from {min} to {max}",
   numberWhole: "A whole number from {min} to {max}",
   offers: "Prompts and resources",
-  offline: "This server reaches no hub at the moment, so it cannot download anything. Fetch one of these files on another machine, compare its SHA-256, and put it into the folder that is named. It then appears here by itself.",
+  offline:
+    "This server reaches no hub at the moment, so it cannot download anything. Fetch one of these files on another machine, compare its SHA-256, and put it into the folder that is named. It then appears here by itself.",
   older: "Show {count} earlier messages",
   openSide: "Show the conversations",
   otherModel: "or ask another model:",

@@ -52,7 +52,8 @@ export async function get<T>(path: string): Promise<T> {
 }
 
 export async function send<T>(method: string, path: string, body?: unknown): Promise<T> {
-  const json = body === undefined ? {} : { body: JSON.stringify(body), headers: { "Content-Type": "application/json" } };
+  const json =
+    body === undefined ? {} : { body: JSON.stringify(body), headers: { "Content-Type": "application/json" } };
   const response = await ask(path, { method, ...json });
   return (response.status === 204 ? undefined : await response.json()) as T;
 }

@@ -1,6 +1,6 @@
 /** What a model is asked with: the shown branch, with attachments where the model can take them. */
 import { ask } from "./api";
-import { isSummary, type Attachment, type Effort, type Message, type Settings } from "./chat";
+import { isSummary, type Attachment, type Effort, type Message, type Settings } from "./messages";
 import { base64 } from "./ids";
 import { keeping } from "./keeping.svelte";
 import { t } from "./prefs.svelte";
@@ -43,9 +43,14 @@ export async function documentText(file: Blob, name: string): Promise<string> {
 
 async function part(attachment: Attachment): Promise<object> {
   const blob = await content(attachment);
-  if (isImage(attachment)) return { type: "image_url", image_url: { url: `data:${attachment.type};base64,${await base64(blob)}` } };
+  if (isImage(attachment)) {
+    return { type: "image_url", image_url: { url: `data:${attachment.type};base64,${await base64(blob)}` } };
+  }
   if (isAudio(attachment)) {
-    return { type: "input_audio", input_audio: { data: await base64(blob), format: attachment.type.includes("mp") ? "mp3" : "wav" } };
+    return {
+      type: "input_audio",
+      input_audio: { data: await base64(blob), format: attachment.type.includes("mp") ? "mp3" : "wav" },
+    };
   }
   const text = isDocument(attachment) ? await documentText(blob, attachment.name) : await blob.text();
   return { type: "text", text: `\n--- ${attachment.name} ---\n${text}` };
@@ -64,7 +69,9 @@ async function told(message: Message): Promise<object> {
 async function toldAll(path: Message[]): Promise<object[]> {
   const all: object[] = [];
   for (const [at, message] of path.entries()) {
-    if (!message.content && !message.attachments?.length && !message.tool_calls?.length && message.role !== "tool") continue;
+    if (!message.content && !message.attachments?.length && !message.tool_calls?.length && message.role !== "tool") {
+      continue;
+    }
     all.push(await told(message));
     if (message.role !== "tool" && message.role !== "assistant") continue;
     const from = path.slice(0, at + 1).findLastIndex((each) => each.role !== "tool");
@@ -98,7 +105,12 @@ function format(schema: string): object {
 }
 
 /** The body for `/v1/chat/completions`. What is not set is not sent, so that the server's values hold. */
-export async function requestOf(path: Message[], settings: Settings, model: string | undefined, more: object[] = []): Promise<object> {
+export async function requestOf(
+  path: Message[],
+  settings: Settings,
+  model: string | undefined,
+  more: object[] = [],
+): Promise<object> {
   if (settings.tools?.length) await tools.read();
   const from = path.findLastIndex(isSummary);
   const summary = from < 0 ? "" : `Summary of the conversation so far:\n${path[from]!.content}`;
@@ -106,7 +118,11 @@ export async function requestOf(path: Message[], settings: Settings, model: stri
   const offered = settings.tools?.flatMap((name) => tools.find(name)?.definition ?? []) ?? [];
   return {
     ...(model ? { model } : {}),
-    messages: [...(system ? [{ role: "system", content: system }] : []), ...(await toldAll(path.slice(from + 1))), ...more],
+    messages: [
+      ...(system ? [{ role: "system", content: system }] : []),
+      ...(await toldAll(path.slice(from + 1))),
+      ...more,
+    ],
     stream: true,
     return_progress: true,
     timings_per_token: true,

@@ -3,7 +3,7 @@
  * Files are on the server already, so their names are enough. A conversation has a record of its own, so that two tabs
  * with two conversations do not overwrite each other.
  */
-import type { Attachment } from "./chat";
+import type { Attachment } from "./messages";
 
 /** A question that is on its way. Its id stays the same however often it is sent, so the server stores it once. */
 export interface Asked {
@@ -31,8 +31,12 @@ const MOST = 100;
 
 export function readDraft(name: string): Draft | undefined {
   try {
-    const { text, files, tried, queue, synced, chat } = JSON.parse(localStorage.getItem(NAME + name) ?? "null") as Draft;
-    if (typeof text === "string" && Array.isArray(files) && Array.isArray(queue)) return { text, files, tried, queue, synced, chat };
+    const { text, files, tried, queue, synced, chat } = JSON.parse(
+      localStorage.getItem(NAME + name) ?? "null",
+    ) as Draft;
+    if (typeof text === "string" && Array.isArray(files) && Array.isArray(queue)) {
+      return { text, files, tried, queue, synced, chat };
+    }
   } catch {
     // there is none, or storage is forbidden
   }

@@ -66,7 +66,7 @@ class Events {
     for (let tries = 0; !connection.signal.aborted; tries++) {
       const quiet = new AbortController();
       const signal = AbortSignal.any([connection.signal, quiet.signal]);
-      let timer = 0;
+      let timer: ReturnType<typeof setTimeout> | undefined;
       const heard = () => {
         clearTimeout(timer);
         timer = setTimeout(() => quiet.abort(), SILENCE);
@@ -104,7 +104,11 @@ class Events {
 function pause(ms: number, signal: AbortSignal): Promise<void> {
   return new Promise((resolve) => {
     const timer = setTimeout(resolve, ms);
-    signal.addEventListener("abort", () => (clearTimeout(timer), resolve()), { once: true });
+    const end = () => {
+      clearTimeout(timer);
+      resolve();
+    };
+    signal.addEventListener("abort", end, { once: true });
   });
 }
 

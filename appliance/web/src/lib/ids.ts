@@ -11,7 +11,7 @@ export function newId(): string {
 export function base64(blob: Blob): Promise<string> {
   return new Promise((resolve, reject) => {
     const reader = new FileReader();
-    reader.onload = () => resolve(String(reader.result).split(",", 2)[1] ?? "");
+    reader.onload = () => resolve((reader.result as string).split(",", 2)[1] ?? "");
     reader.onerror = () => reject(reader.error ?? new Error("unreadable"));
     reader.readAsDataURL(blob);
   });
@@ -42,5 +42,9 @@ export async function copy(text: string): Promise<boolean> {
 
 /** The text without case and accents, letter by letter as the server's `folded`: what a search compares. */
 export function folded(text: string): string {
-  return text.normalize("NFKD").replace(/[\u0300-\u036f]/g, "").toUpperCase().toLowerCase();
+  return text
+    .normalize("NFKD")
+    .replace(/[\u0300-\u036f]/g, "")
+    .toUpperCase()
+    .toLowerCase();
 }

@@ -3,7 +3,7 @@
  * at the byte where it broke off, and leaving ends nothing. State changes at most once per frame.
  */
 import { ApiError, address, ask, send } from "./api";
-import type { Timings, ToolCall } from "./chat";
+import type { Timings, ToolCall } from "./messages";
 
 interface Chunk {
   choices?: { delta?: { content?: string | null; reasoning_content?: string | null; tool_calls?: Piece[] } }[];

@@ -3,7 +3,7 @@
  * that the page uses, so that nothing else has to know. Other tabs hear of changes; other devices do not.
  */
 import { ApiError } from "./api";
-import { childrenOf, type Carton, type Conversation, type Message, type Settings } from "./chat";
+import { childrenOf, type Carton, type Conversation, type Message, type Settings } from "./messages";
 import { base64, folded, newId } from "./ids";
 
 /** `gone`: when it was deleted. */
@@ -103,8 +103,26 @@ async function put(name: "conversations" | "messages", row: object) {
 async function change(id: string, fields: Partial<Kept>): Promise<Kept> {
   const known = (await done((await table("conversations")).get(id))) as Kept | undefined;
   const now = Date.now();
-  const fresh: Kept = { id, title: "", folder: "", pinned: false, created: now, updated: now, leaf: null, draft: "", settings: {}, change: 0, answering: false };
-  const next = { ...fresh, ...known, ...fields, updated: "draft" in fields ? (known?.updated ?? now) : now, change: Math.max(now, (known?.change ?? 0) + 1) };
+  const fresh: Kept = {
+    id,
+    title: "",
+    folder: "",
+    pinned: false,
+    created: now,
+    updated: now,
+    leaf: null,
+    draft: "",
+    settings: {},
+    change: 0,
+    answering: false,
+  };
+  const next = {
+    ...fresh,
+    ...known,
+    ...fields,
+    updated: "draft" in fields ? (known?.updated ?? now) : now,
+    change: Math.max(now, (known?.change ?? 0) + 1),
+  };
   await put("conversations", next);
   told.postMessage(id);
   return next;
@@ -112,7 +130,11 @@ async function change(id: string, fields: Partial<Kept>): Promise<Kept> {
 
 async function read(id: string) {
   const all = await messagesOf(id);
-  return { conversation: await conversation(id), messages: all.filter((each) => !each.gone), deleted: all.filter((each) => each.gone).map((each) => each.id) };
+  return {
+    conversation: await conversation(id),
+    messages: all.filter((each) => !each.gone),
+    deleted: all.filter((each) => each.gone).map((each) => each.id),
+  };
 }
 
 async function write(id: string, message: Message) {
@@ -121,7 +143,8 @@ async function write(id: string, message: Message) {
   const next: Said = { ...message, conversation: id, created, revision: (known?.revision ?? 0) + 1 };
   await put("messages", next);
   const { title } = await conversation(id);
-  const line = message.role === "user" && !title ? (message.content ?? "").trim().split("\n", 1)[0]!.slice(0, 60) : title;
+  const line =
+    message.role === "user" && !title ? (message.content ?? "").trim().split("\n", 1)[0]!.slice(0, 60) : title;
   await change(id, { title: line });
   return { message: next, branched: false };
 }
@@ -162,7 +185,9 @@ async function search(text: string) {
   const titles = new Map(kept.map((each) => [each.id, each.title]));
   const data: { conversation: string; message: string | null; title: string; excerpt: string }[] = [];
   const named = words.length ? kept.filter((each) => words.every((word) => folded(each.title).includes(word))) : [];
-  for (const { id, title } of named.slice(0, FOUND)) data.push({ conversation: id, message: null, title, excerpt: title });
+  for (const { id, title } of named.slice(0, FOUND)) {
+    data.push({ conversation: id, message: null, title, excerpt: title });
+  }
   for (const each of await all<Said>("messages")) {
     const content = each.content ?? "";
     if (data.length === FOUND || !words.length) break;
@@ -214,7 +239,9 @@ export async function unpack({ conversations, files }: Carton) {
     }
     for (const message of messages) {
       const other = (await done((await table("messages")).get(message.id))) as Said | undefined;
-      if (other && other.conversation !== one.id) throw new ApiError(`The message '${message.id}' is in another conversation.`, 409, "conflict");
+      if (other && other.conversation !== one.id) {
+        throw new ApiError(`The message '${message.id}' is in another conversation.`, 409, "conflict");
+      }
     }
     for (const message of messages) await put("messages", { ...message, conversation: one.id });
     await put("conversations", { ...one, change: Date.now() });
@@ -227,7 +254,9 @@ export async function unpack({ conversations, files }: Carton) {
 async function list() {
   await (purging ??= purge());
   const presets = Object.fromEntries((await all<Preset>("presets")).map(({ name, settings }) => [name, settings]));
-  const conversations = (await all<Kept>("conversations")).filter((each) => !each.gone).sort((a, b) => b.updated - a.updated);
+  const conversations = (await all<Kept>("conversations"))
+    .filter((each) => !each.gone)
+    .sort((a, b) => b.updated - a.updated);
   return { conversations, presets };
 }
 
@@ -244,7 +273,9 @@ export async function local(method: string, path: string, body: unknown): Promis
   const [id = "", part = "", message = ""] = url.pathname.split("/").slice(3).map(decodeURIComponent);
   const given = (body ?? {}) as Body;
   if (id === "search") return search(url.searchParams.get("q") ?? "");
-  if (id === "attachments" && method === "GET") return ((await done((await table("files")).get(part))) as { blob: Blob }).blob;
+  if (id === "attachments" && method === "GET") {
+    return ((await done((await table("files")).get(part))) as { blob: Blob }).blob;
+  }
   if (id === "attachments") {
     const hash = `${newId()}${newId()}`.replaceAll("-", ""); // has the form of the server's names
     const file: Stored = { hash, blob: body as Blob, added: Date.now() };

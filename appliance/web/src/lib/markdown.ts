@@ -61,7 +61,12 @@ function math(text: string, tokens: Token[]): MathToken | undefined {
     if (single && (prose(match[1]!) || /[\da-z$]$/i.test(tokens.at(-1)?.raw ?? ""))) return undefined;
     const [first, ...more] = match[1]!.split(JOINED);
     const quoted = more.length > 0 && more.every((line) => /^\s*>/.test(line));
-    return { type: "math", raw: match[0], text: [first, ...more.map((line) => (quoted ? line.replace(/^\s*> ?/, "") : line))].join("\n"), block };
+    return {
+      type: "math",
+      raw: match[0],
+      text: [first, ...more.map((line) => (quoted ? line.replace(/^\s*> ?/, "") : line))].join("\n"),
+      block,
+    };
   }
   return undefined;
 }
@@ -78,7 +83,9 @@ marked.use({
       level: "inline",
       tokenizer(text) {
         const match = /^\*\*(?![\s*])((?:[^*`\n]|`[^`\n]*`)+?)(?<!\s)\*\*(?!\*)/.exec(text);
-        return match ? { type: "strong", raw: match[0], text: match[1]!, tokens: this.lexer.inlineTokens(match[1]!) } : undefined;
+        return match
+          ? { type: "strong", raw: match[0], text: match[1]!, tokens: this.lexer.inlineTokens(match[1]!) }
+          : undefined;
       },
     },
     {
@@ -86,14 +93,19 @@ marked.use({
       level: "inline",
       tokenizer(text) {
         const match = /^\[\^([^\]\s]+)\]/.exec(text);
-        return match && Object.hasOwn(this.lexer.tokens.links, label(match[1]!)) ? { type: "footref", raw: match[0], text: match[1]!, tokens: [] } : undefined;
+        return match && Object.hasOwn(this.lexer.tokens.links, label(match[1]!))
+          ? { type: "footref", raw: match[0], text: match[1]!, tokens: [] }
+          : undefined;
       },
     },
     {
       name: "footnote",
       level: "block",
       tokenizer(text) {
-        const match = /^ {0,3}\[\^([^\]\s]+)\]:[ \t]*([^\n]*(?:\n(?! {0,3}\[\^[^\]\s]+\]:|[ \t]*(?:\n|$))[^\n]+|\n[ \t]*\n(?: {4}|\t)[^\n]+)*)(?:\n|$)/.exec(text);
+        const match =
+          /^ {0,3}\[\^([^\]\s]+)\]:[ \t]*([^\n]*(?:\n(?! {0,3}\[\^[^\]\s]+\]:|[ \t]*(?:\n|$))[^\n]+|\n[ \t]*\n(?: {4}|\t)[^\n]+)*)(?:\n|$)/.exec(
+            text,
+          );
         if (!match) return undefined;
         this.lexer.tokens.links[label(match[1]!)] ??= { href: "", title: "" };
         const inner = match[2]!.replace(/^(?: {4}|\t)/gm, "");
@@ -190,7 +202,12 @@ export class Blocks {
     if (!ready) return;
     this.next = inner(tokens[ready]!);
     for (const token of tokens.slice(0, ready)) {
-      const name = token.type === "def" ? (token as Tokens.Def).tag : token.type === "footnote" ? label(token.text) : "";
+      const name =
+        token.type === "def"
+          ? (token as Tokens.Def).tag
+          : token.type === "footnote"
+            ? label((token as FootnoteToken).text)
+            : "";
       if (name && links[name]) this.links[name] ??= links[name];
     }
     this.resolve(links);
@@ -204,7 +221,11 @@ export class Blocks {
     const ahead = this.next ? this.next.raw.slice(0, this.next.ahead) : "";
     const { tokens, links, inline, held } = lexed(ahead + text, this.links, this.inline);
     this.inline = inline;
-    return { tokens: tokens.flatMap((token, at) => inParts(token, inline, at ? undefined : this.next)), links, held: held - ahead.length };
+    return {
+      tokens: tokens.flatMap((token, at) => inParts(token, inline, at ? undefined : this.next)),
+      links,
+      held: held - ahead.length,
+    };
   }
 
   /** Read the stable blocks again that speak of definitions which are new or have changed. */
@@ -224,7 +245,9 @@ export class Blocks {
     };
     this.stable = this.stable.map((block) => {
       const [token, ...more] = [block.token, ...(block.more ?? [])].map(again);
-      return token === block.token && more.every((each, at) => each === block.more![at]) ? block : { ...block, token: token!, ...(block.more && { more }) };
+      return token === block.token && more.every((each, at) => each === block.more![at])
+        ? block
+        : { ...block, token: token!, ...(block.more && { more }) };
     });
   }
 }
@@ -235,12 +258,20 @@ function added(before: Block[], tokens: Tokens.Generic[], outline: number[], ope
   const shown = tokens.filter((token) => token.type !== "space" && token.type !== "def");
   for (const token of shown) {
     if (token.type === "heading") {
-      while (outline.length && outline.at(-1)! >= token.depth) outline.pop();
-      outline.push(token.depth);
+      const { depth } = token as Tokens.Heading;
+      while (outline.length && outline.at(-1)! >= depth) outline.pop();
+      outline.push(depth);
     }
     const last = all.at(-1);
     if (token.type === "table" && token.ahead) all[all.length - 1] = { ...last!, more: [...(last!.more ?? []), token] };
-    else all.push({ key: all.length, token, open: open && token === shown.at(-1), level: Math.min(outline.length + 1, 6) });
+    else {
+      all.push({
+        key: all.length,
+        token,
+        open: open && token === shown.at(-1),
+        level: Math.min(outline.length + 1, 6),
+      });
+    }
   }
   return all;
 }
@@ -254,8 +285,10 @@ const inner = (token: Tokens.Generic) => (token.ahead ? (token as Part) : undefi
 
 /** What was read of the whole `raw` of a part, without what is ahead of it. */
 function part(read: Tokens.Generic, { raw, ahead, start }: { raw: string; ahead: number; start?: number | "" }): Part {
-  if (read.type === "list") return { ...read, raw, ahead, start, items: read.items.slice(ahead ? 1 : 0) };
-  return { ...read, raw, ahead, header: ahead ? [] : read.header };
+  if (read.type === "list") {
+    return { ...read, raw, ahead, start, items: (read as Tokens.List).items.slice(ahead ? 1 : 0) };
+  }
+  return { ...read, raw, ahead, header: ahead ? [] : (read as Tokens.Table).header };
 }
 
 /**
@@ -269,13 +302,24 @@ function inParts(token: Tokens.Generic, inline: Inline, next?: Part): Tokens.Gen
   const from = next ? 1 : 0;
   const parts: Part[] = [];
   if (token.type === "list") {
-    const items = (token as Tokens.List).items;
+    const { items, start: first } = token as Tokens.List;
     if (items.length - from <= PART) return [next ? part(token, { ...next, raw: token.raw }) : token];
-    const start = next ? next.start : token.start;
+    const start = next ? next.start : first;
     for (let at = from; at < items.length; at += PART) {
       const ahead = at ? items[at - 1]!.raw : "";
-      const raw = ahead + items.slice(at, at + PART).map((item) => item.raw).join("");
-      parts.push(part(lexed(raw, inline.links, inline).tokens[0]!, { raw, ahead: ahead.length, start: token.ordered ? Number(start) + at - from : "" }));
+      const raw =
+        ahead +
+        items
+          .slice(at, at + PART)
+          .map((item) => item.raw)
+          .join("");
+      parts.push(
+        part(lexed(raw, inline.links, inline).tokens[0]!, {
+          raw,
+          ahead: ahead.length,
+          start: token.ordered ? Number(start) + at - from : "",
+        }),
+      );
     }
     return parts;
   }
@@ -285,7 +329,12 @@ function inParts(token: Tokens.Generic, inline: Inline, next?: Part): Tokens.Gen
   const head = lines.splice(0, 2).join("");
   for (let at = 0; at < rows.length; at += PART) {
     const to = at + PART < rows.length ? at + PART : undefined;
-    parts.push(part({ ...token, rows: rows.slice(at, to) }, { raw: head + lines.slice(at, to).join(""), ahead: at || next ? head.length : 0 }));
+    parts.push(
+      part(
+        { ...token, rows: rows.slice(at, to) },
+        { raw: head + lines.slice(at, to).join(""), ahead: at || next ? head.length : 0 },
+      ),
+    );
   }
   return parts;
 }
@@ -299,7 +348,9 @@ interface Inline {
 /** The names that are not defined alike. */
 function differing(some: Links, others: Links): string[] {
   const names = new Set([...Object.keys(some), ...Object.keys(others)]);
-  return [...names].filter((name) => some[name]?.href !== others[name]?.href || some[name]?.title !== others[name]?.title);
+  return [...names].filter(
+    (name) => some[name]?.href !== others[name]?.href || some[name]?.title !== others[name]?.title,
+  );
 }
 
 /** The token as it was before, or with those of its parts that are as they were. */
@@ -310,7 +361,9 @@ function same(before: Tokens.Generic | undefined, token: Tokens.Generic): Tokens
     token.items = (token as Tokens.List).items.map((item, at) => same((before as Tokens.List).items[at], item));
   } else if (token.type === "table") {
     const rows = (before as Tokens.Table).rows;
-    token.rows = (token as Tokens.Table).rows.map((row, at) => (rows[at]?.every((cell, column) => cell.text === row[column]?.text) ? rows[at] : row));
+    token.rows = (token as Tokens.Table).rows.map((row, at) =>
+      rows[at]?.every((cell, column) => cell.text === row[column]?.text) ? rows[at] : row,
+    );
   } else if (token.type === "list_item" || token.type === "blockquote" || token.type === "details") {
     token.tokens = token.tokens!.map((part, at) => same(before.tokens?.[at], part));
   }
@@ -335,15 +388,17 @@ function lexed(text: string, links: Links, before?: Inline): Lexed {
   Object.assign(lexer.tokens.links, links);
   try {
     lexer.blockTokens(whole, lexer.tokens);
-    marked.walkTokens(lexer.tokens, (token) => {
-      if (token.type === "code") token.text = token.text.replaceAll(JOINED, "\n");
+    void marked.walkTokens(lexer.tokens, (token) => {
+      if (token.type === "code") token.text = (token as Tokens.Code).text.replaceAll(JOINED, "\n");
       if (token.type !== "html" || !token.block) return;
       if (KNOWN.test(token.raw)) Object.assign(token, { type: "paragraph", tokens: lexer.inline(token.raw.trim()) });
     });
     const kept = before && !differing(before.links, inline.links).length ? before.texts : undefined;
     for (const { src, tokens } of lexer.inlineQueue) {
       lexer.state.inRawBlock = false;
-      const known = kept?.get(src) ?? (src.length > LONGEST ? [{ type: "text", raw: src, text: src }] : arranged(lexer.inlineTokens(src, [])));
+      const known =
+        kept?.get(src) ??
+        (src.length > LONGEST ? [{ type: "text", raw: src, text: src }] : arranged(lexer.inlineTokens(src, [])));
       inline.texts.set(src, known);
       tokens.push(...known);
     }
@@ -352,6 +407,12 @@ function lexed(text: string, links: Links, before?: Inline): Lexed {
     if (!(error instanceof RangeError)) throw error;
     return { tokens: [{ type: "text", raw: text, text }], links, inline, held }; // nested so deeply that the stack is full
   }
+}
+
+/** An image of another host within a link becomes the words of the link. */
+function withoutForeign(part: Token): Token {
+  const { raw, text, href } = part as Tokens.Image;
+  return part.type === "image" && !safeImage(href) ? { type: "text", raw, text } : part;
 }
 
 const KNOWN = /<\/?(sub|sup|kbd|mark|summary|br)\b/i;
@@ -363,7 +424,7 @@ function arranged(tokens: Token[]): Token[] {
   const begun: [name: string, at: number][] = [];
   for (const token of tokens as Tokens.Generic[]) {
     if (token.tokens) token.tokens = arranged(token.tokens);
-    if (token.type === "link") token.tokens = token.tokens?.map((part) => (part.type === "image" && !safeImage(part.href) ? { type: "text", raw: part.raw, text: part.text } : part));
+    if (token.type === "link") token.tokens = token.tokens?.map(withoutForeign);
     const tag = token.type === "html" ? token.raw.trim().toLowerCase() : "";
     const name = ELEMENTS.exec(tag)?.[1];
     const end = begun.findLastIndex(([name]) => tag === `</${name}>`);
@@ -372,14 +433,21 @@ function arranged(tokens: Token[]): Token[] {
       const [name, at] = begun[end]!;
       begun.length = end;
       const [first, ...inside] = found.splice(at);
-      found.push({ type: "element", raw: [first!, ...inside, token].map((part) => part.raw).join(""), name, tokens: inside } satisfies ElementToken);
+      found.push({
+        type: "element",
+        raw: [first!, ...inside, token].map((part) => part.raw).join(""),
+        name,
+        tokens: inside,
+      } satisfies ElementToken);
     } else {
       if (name) begun.push([name, found.length]);
       found.push(token);
     }
   }
   const display = (token: Token | undefined) => token?.type === "math" && (token as unknown as MathToken).block;
-  return found.filter((token, at) => token.type !== "br" || !((!at && found[1]) || display(found[at - 1]) || display(found[at + 1])));
+  return found.filter(
+    (token, at) => token.type !== "br" || !((!at && found[1]) || display(found[at - 1]) || display(found[at + 1])),
+  );
 }
 
 const DEEPEST = 20;
@@ -408,7 +476,8 @@ function fenced(text: string, fence: string, from: number): number | undefined {
   return end.test(text) ? end.lastIndex : undefined;
 }
 
-const MARKS = /^([ \t>]*(?:(?:[-*+]|\d{1,9}[.)])[ \t]+)*)(`{3,}(?=[^`\n]*$)|~{3,})|`+|\$\$|(?<!\\)\\\[|\\begin\{\w+\*?\}/gm;
+const MARKS =
+  /^([ \t>]*(?:(?:[-*+]|\d{1,9}[.)])[ \t]+)*)(`{3,}(?=[^`\n]*$)|~{3,})|`+|\$\$|(?<!\\)\\\[|\\begin\{\w+\*?\}/gm;
 const FURTHEST = 5000;
 
 /**
@@ -443,7 +512,9 @@ function joined(text: string): [string, number] {
         continue;
       }
       const alone = !mark.startsWith("\\begin") && !ahead.slice(0, Math.max(line, 0)).trim();
-      const first = /^[ \t>]*(?:(?:[-*+]|\d{1,9}[.)])[ \t]+)*$/.test(text.slice(text.lastIndexOf("\n", at - 1) + 1, at));
+      const first = /^[ \t>]*(?:(?:[-*+]|\d{1,9}[.)])[ \t]+)*$/.test(
+        text.slice(text.lastIndexOf("\n", at - 1) + 1, at),
+      );
       const broken = !alone && blank >= 0 && (close < 0 || blank < close);
       if (broken || !(first || alone)) continue;
       if (close < 0) {
@@ -460,7 +531,7 @@ function joined(text: string): [string, number] {
 
 const ENTITIES = new Map(
   (
-    'amp& lt< gt> quot" apos\' nbsp\u00a0 copy© reg® trade™ hellip… mdash— ndash– lsquo‘ rsquo’ ldquo“ rdquo” laquo« raquo» bull• middot· ' +
+    "amp& lt< gt> quot\" apos' nbsp\u00a0 copy© reg® trade™ hellip… mdash— ndash– lsquo‘ rsquo’ ldquo“ rdquo” laquo« raquo» bull• middot· " +
     "deg° plusmn± times× divide÷ minus− le≤ ge≥ ne≠ asymp≈ infin∞ radic√ sum∑ micro\u00b5 frac12½ frac14¼ sup2² sup3³ larr← uarr↑ rarr→ darr↓ harr↔ " +
     "rArr⇒ hArr⇔ euro€ pound£ yen¥ cent¢ sect§ para¶ check✓ ensp\u2002 emsp\u2003 thinsp\u2009 zwnj\u200c zwj\u200d shy\u00ad alpha\u03b1 beta\u03b2 " +
     "gamma\u03b3 delta\u03b4 epsilon\u03b5 theta\u03b8 lambda\u03bb mu\u03bc pi\u03c0 sigma\u03c3 phi\u03c6 omega\u03c9 Delta\u0394 Sigma\u03a3 Omega\u03a9 " +
@@ -481,11 +552,14 @@ export function visible(text: string): string {
 /** Text as it is meant: entities undone as well. */
 export function plain(text: string): string {
   return visible(
-    text.replace(/&(?:#(\d{1,7})|#x([0-9a-f]{1,6})|([a-z]\w{1,7}));/gi, (all, dec?: string, hex?: string, name?: string) => {
-      if (name) return ENTITIES.get(name) ?? all;
-      const code = dec ? Number(dec) : parseInt(hex!, 16);
-      return code > 0 && code <= 0x10ffff ? String.fromCodePoint(code) : "\ufffd";
-    }),
+    text.replace(
+      /&(?:#(\d{1,7})|#x([0-9a-f]{1,6})|([a-z]\w{1,7}));/gi,
+      (all, dec?: string, hex?: string, name?: string) => {
+        if (name) return ENTITIES.get(name) ?? all;
+        const code = dec ? Number(dec) : parseInt(hex!, 16);
+        return code > 0 && code <= 0x10ffff ? String.fromCodePoint(code) : "\ufffd";
+      },
+    ),
   );
 }
 

@@ -93,12 +93,17 @@ class Models {
 
   /** Models that can be talked to. */
   get usable(): Model[] {
-    return this.all.filter((model) => !(model.status?.error && !model.status.failed) && this.state(model) !== "downloading");
+    return this.all.filter(
+      (model) => !(model.status?.error && !model.status.failed) && this.state(model) !== "downloading",
+    );
   }
 
   /** What a new chat talks to: one that is loaded, and the demo only where there is nothing else. */
   get usual(): Model | undefined {
-    const rank = (model: Model) => (takes(model, "text") && gives(model, "text") ? 0 : 4) + (isDemo(model) ? 2 : 0) + (this.state(model) === "loaded" ? 0 : 1);
+    const rank = (model: Model) =>
+      (takes(model, "text") && gives(model, "text") ? 0 : 4) +
+      (isDemo(model) ? 2 : 0) +
+      (this.state(model) === "loaded" ? 0 : 1);
     return [...this.usable].sort((a, b) => rank(a) - rank(b))[0];
   }
 
@@ -164,7 +169,10 @@ class Models {
       this.waits = event.data as Record<string, Wait>;
       return;
     }
-    const { status = "", progress } = (event.data ?? {}) as { status?: string; progress?: Record<string, Progress> | Load };
+    const { status = "", progress } = (event.data ?? {}) as {
+      status?: string;
+      progress?: Record<string, Progress> | Load;
+    };
     const model = this.find(event.model);
     if (model?.status && progress && (event.event === "download_progress" || status === "loading")) {
       model.status = { ...model.status, progress, ...(status ? { value: status } : {}) };

@@ -15,7 +15,8 @@ export function panel(close: () => void): Attachment<HTMLElement> {
     const ended = on(node, "keydown", keys); // after those of a menu within, which Escape closes first
     return () => {
       ended();
-      const lost = !document.activeElement || document.activeElement === document.body || node.contains(document.activeElement);
+      const lost =
+        !document.activeElement || document.activeElement === document.body || node.contains(document.activeElement);
       if (lost && before instanceof HTMLElement) before.focus();
     };
   };

@@ -57,7 +57,10 @@ export function follow() {
       // storage is forbidden: it holds for this tab
     }
     const show = () =>
-      document.documentElement.classList.toggle("dark", prefs.theme === "dark" || (prefs.theme === "system" && dark.matches));
+      document.documentElement.classList.toggle(
+        "dark",
+        prefs.theme === "dark" || (prefs.theme === "system" && dark.matches),
+      );
     show();
     dark.addEventListener("change", show);
     return () => dark.removeEventListener("change", show);
@@ -73,7 +76,12 @@ export function bytes(count: number): string {
   const units = ["byte", "kilobyte", "megabyte", "gigabyte"];
   const power = Math.min(Math.floor(Math.log(Math.max(count, 1)) / Math.log(1000)), 3);
   const digits = power > 0 && count / 1000 ** power < 10 ? 1 : 0;
-  const style = { style: "unit", unit: units[power], unitDisplay: power ? "short" : "long", maximumFractionDigits: digits } as const;
+  const style = {
+    style: "unit",
+    unit: units[power],
+    unitDisplay: power ? "short" : "long",
+    maximumFractionDigits: digits,
+  } as const;
   return new Intl.NumberFormat(prefs.language, style).format(count / 1000 ** power);
 }
 
@@ -83,7 +91,8 @@ export function number(value: number, digits = 0): string {
 
 /** In one unit, rounded up: this is for times to come. */
 export function duration(seconds: number): string {
-  const [count, unit] = seconds < 100 ? [seconds, "second"] : seconds < 6000 ? [seconds / 60, "minute"] : [seconds / 3600, "hour"];
+  const [count, unit] =
+    seconds < 100 ? [seconds, "second"] : seconds < 6000 ? [seconds / 60, "minute"] : [seconds / 3600, "hour"];
   return new Intl.NumberFormat(prefs.language, { style: "unit", unit, unitDisplay: "short" }).format(Math.ceil(count));
 }
 

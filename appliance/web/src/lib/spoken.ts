@@ -7,7 +7,12 @@ const PIECE = 400; // characters, so that the first sound comes soon
 export function spoken(text: string): string[] {
   const sentences = new Blocks()
     .of(text)
-    .flatMap(({ token, more = [] }) => [token, ...more].map(said).join("\n").split(/\n+|(?<=[.!?。！？])\s+/))
+    .flatMap(({ token, more = [] }) =>
+      [token, ...more]
+        .map(said)
+        .join("\n")
+        .split(/\n+|(?<=[.!?。！？])\s+/),
+    )
     .map((sentence) => sentence.trim())
     .filter((sentence) => /[\p{L}\p{N}]/u.test(sentence));
   const pieces: string[] = [];
@@ -32,6 +37,10 @@ function said(token: Token): string {
     return [summary.map(said).join(""), ...tokens.map(said)].join("\n");
   }
   const within = (token as Tokens.Generic).tokens;
-  if (within) return within.map((part) => (part.type === "list" || part.type === "paragraph" ? `\n${said(part)}` : said(part))).join("");
-  return visible((token as Tokens.Generic).text ?? "");
+  if (within) {
+    return within
+      .map((part) => (part.type === "list" || part.type === "paragraph" ? `\n${said(part)}` : said(part)))
+      .join("");
+  }
+  return visible((token as Partial<Tokens.Text>).text ?? "");
 }

@@ -1,6 +1,8 @@
 /** Server-sent events out of a fetched body: each record's data, however the bytes are cut. */
 export async function* records(body: ReadableStream<Uint8Array>): AsyncGenerator<string> {
-  const reader = body.pipeThrough(new TextDecoderStream() as unknown as TransformStream<Uint8Array, string>).getReader();
+  const reader = body
+    .pipeThrough(new TextDecoderStream() as unknown as TransformStream<Uint8Array, string>)
+    .getReader();
   let rest = "";
   let data: string[] = [];
   try {

@@ -20,9 +20,8 @@ class Toasts {
     setTimeout(() => this.close(id), action ? UNDO : SHOWN);
   }
 
-  failed(error: unknown) {
-    this.tell(error instanceof Error ? error.message : String(error), "bad");
-  }
+  /** An arrow, so that it can be given to a promise as it is. */
+  readonly failed = (error: unknown) => this.tell(error instanceof Error ? error.message : String(error), "bad");
 
   close(id: number) {
     this.all = this.all.filter((toast) => toast.id !== id);

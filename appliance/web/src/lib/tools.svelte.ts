@@ -1,6 +1,6 @@
 /** The server's tools, built in or of MCP servers, and what the person lets them do. */
 import { get, send } from "./api";
-import type { ToolCall } from "./chat";
+import type { ToolCall } from "./messages";
 
 export interface Tool {
   tool: string;
@@ -54,12 +54,16 @@ class Tools {
   }
 
   allowed(name: string, chat: string): boolean {
-    return !this.writes(name) || this.always.includes(name) || names(sessionStorage, `${ALWAYS}.${chat}`).includes(name);
+    return (
+      !this.writes(name) || this.always.includes(name) || names(sessionStorage, `${ALWAYS}.${chat}`).includes(name)
+    );
   }
 
   allow(name: string, chat: string, lasting: Lasting) {
     if (lasting === "always") keep(localStorage, ALWAYS, (this.always = [...new Set([...this.always, name])]));
-    if (lasting === "chat") keep(sessionStorage, `${ALWAYS}.${chat}`, [...names(sessionStorage, `${ALWAYS}.${chat}`), name]);
+    if (lasting === "chat") {
+      keep(sessionStorage, `${ALWAYS}.${chat}`, [...names(sessionStorage, `${ALWAYS}.${chat}`), name]);
+    }
   }
 
   revoke(name: string) {
@@ -70,7 +74,10 @@ class Tools {
   async run(call: ToolCall): Promise<string> {
     try {
       const params: unknown = JSON.parse(call.function.arguments || "{}");
-      const said = await send<{ plain_text_response?: string; error?: string }>("POST", "tools", { tool: call.function.name, params });
+      const said = await send<{ plain_text_response?: string; error?: string }>("POST", "tools", {
+        tool: call.function.name,
+        params,
+      });
       return said.error !== undefined ? `Error: ${said.error}` : (said.plain_text_response ?? JSON.stringify(said));
     } catch (error) {
       return `Error: ${error instanceof Error ? error.message : String(error)}`;

@@ -2,7 +2,8 @@
 export function wav(samples: Float32Array, rate: number): Blob {
   const size = samples.length * 2;
   const view = new DataView(new ArrayBuffer(44 + size));
-  const name = (at: number, text: string) => [...text].forEach((letter, place) => view.setUint8(at + place, letter.charCodeAt(0)));
+  const name = (at: number, text: string) =>
+    [...text].forEach((letter, place) => view.setUint8(at + place, letter.charCodeAt(0)));
   name(0, "RIFF");
   view.setUint32(4, 36 + size, true);
   name(8, "WAVEfmt ");

@@ -1,0 +1,10 @@
+/** What the page's modules expect of a browser, for tests that run without one. */
+import "fake-indexeddb/auto";
+import { Window } from "happy-dom";
+
+const window = new Window({ url: "http://127.0.0.1/" });
+const { localStorage, sessionStorage, navigator } = window;
+const matchMedia = window.matchMedia.bind(window);
+for (const [name, value] of Object.entries({ localStorage, sessionStorage, navigator, matchMedia })) {
+  Object.defineProperty(globalThis, name, { value, configurable: true });
+}

@@ -1,0 +1,94 @@
+import fc from "fast-check";
+import { expect, test } from "vitest";
+import { highlight, type Span } from "../src/lib/highlight";
+import { Blocks, plain, safeImage, safeLink, visible } from "../src/lib/markdown";
+import { spoken } from "../src/lib/spoken";
+
+/** Pieces of Markdown in any order: more of what is hard to read than words alone. */
+const PIECES = [
+  ..."\n|\n\n|- |1. |> |# |    |```|~~~|`|**|*|_|[a]|[a]: x|](x)|![|<b>|</b>|<details>|<summary>|</details>|$|$$|\\[|\\]|[^1]|[^1]: |word|. ".split(
+    "|",
+  ),
+  "|",
+  "|--|\n",
+  "\r\n",
+];
+const TEXT = fc.array(fc.constantFrom(...PIECES), { maxLength: 60 }).map((pieces) => pieces.join(""));
+
+test("a text is the same whether it comes at once or letter by letter", () => {
+  fc.assert(
+    fc.property(TEXT, (text) => {
+      const blocks = new Blocks();
+      for (let at = 0; at < text.length; at++) blocks.of(text.slice(0, at), true);
+      const tokens = (found: ReturnType<Blocks["of"]>) => JSON.stringify(found.map(({ token, more }) => [token, more]));
+      expect(tokens(blocks.of(text))).toBe(tokens(new Blocks().of(text)));
+    }),
+  );
+});
+
+test("a link leads to the web or to a mail, and an image is in the text itself", () => {
+  const scheme = fc.constantFrom(
+    "javascript:",
+    "JaVaScRiPt:",
+    "data:text/html,",
+    "java&#115;cript:",
+    "file:",
+    "vbscript:",
+    " https:",
+    "//",
+  );
+  const href = fc.oneof(
+    fc.string(),
+    fc.webUrl(),
+    fc.tuple(scheme, fc.string()).map(([a, b]) => a + b),
+  );
+  fc.assert(
+    fc.property(href, (href) => {
+      expect(safeLink(href) ?? "mailto:").toMatch(/^(https?|mailto):/);
+      expect(safeImage(href)).toBeUndefined();
+    }),
+  );
+  expect(safeLink("https://example.org/?a=1&amp;b=2")).toBe("https://example.org/?a=1&b=2");
+  expect(safeImage("data:image/png;base64,AAAA")).toBe("data:image/png;base64,AAAA");
+  expect(safeImage("data:image/svg+xml;base64,AAAA")).toBeUndefined();
+});
+
+test("no text turns the direction of what stands around it", () => {
+  const mark = fc.constantFrom("\u202e", "\u2066", "&#x202e;", "\u001b[31m", "&amp;", "a", "&", "#8238;");
+  fc.assert(
+    fc.property(fc.array(mark), (marks) => {
+      expect(visible(plain(marks.join("")))).not.toMatch(/[\u202a-\u202e\u2066-\u2069]|\u001b\[/);
+    }),
+  );
+});
+
+test("an answer is read out in short pieces, without its code", () => {
+  fc.assert(
+    fc.property(fc.array(fc.lorem({ mode: "sentences", maxCount: 3 }), { minLength: 1 }), (paragraphs) => {
+      const pieces = spoken(paragraphs.map((each) => `${each}\n\n\`\`\`js\nsecret()\n\`\`\``).join("\n\n"));
+      expect(pieces.join(" ").split(/\s+/)).toEqual(paragraphs.join(" ").split(/\s+/));
+      expect(pieces.every((piece) => piece.length <= 400 || !piece.includes("\n"))).toBe(true);
+    }),
+  );
+});
+
+/** A word of each language that has a colour. */
+// prettier-ignore
+const COLOURED = {
+  c: "int", "c++": "class", "c#": "class", php: "function", ruby: "def f; end", swift: "func",
+  kotlin: "fun", powershell: "function f { 1 }", dockerfile: "FROM", lua: "function", r: "function",
+  scala: "class", perl: "sub", haskell: "module", elixir: "def", dart: "class", julia: "function",
+  groovy: "class", objectivec: "int", clojure: "(def x 1)", erlang: "-module(x).", ocaml: "let",
+  toml: "a = 1", makefile: "all: x", html: "<p>", tsx: "const", graphql: "query", proto: "message X { }",
+  latex: "\\x", nginx: "server {}",
+};
+
+test.each(Object.entries(COLOURED))("%s has colours", async (language, code) => {
+  const coloured = (span: Span | string | undefined): boolean =>
+    typeof span === "object" && (!!span.scope || span.children.some(coloured));
+  expect(coloured(await highlight(code, language))).toBe(true);
+});
+
+test("the code of a language that nobody knows stays as it is", async () => {
+  expect(await highlight("x", "toString")).toBeUndefined();
+});

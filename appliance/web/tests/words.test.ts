@@ -1,0 +1,21 @@
+import { readdirSync, readFileSync } from "node:fs";
+import { expect, test } from "vitest";
+import { de } from "../src/i18n/de";
+import { en } from "../src/i18n/en";
+
+const SOURCES = new URL("../src/", import.meta.url);
+/** Their names are made of the state of a message. */
+const MADE = ["stopped", "interrupted"];
+
+test("each language has the same words, with the same holes", () => {
+  const holes = (words: Record<string, string>) =>
+    Object.entries(words).map(([name, text]) => [name, (text.match(/\{\w+\}/g) ?? []).sort()]);
+  expect(holes(de)).toEqual(holes(en));
+});
+
+test("each word is said somewhere", () => {
+  const files = readdirSync(SOURCES, { recursive: true, encoding: "utf8" });
+  const code = files.filter((name) => /\.(svelte|ts)$/.test(name) && !name.startsWith("i18n"));
+  const text = code.map((name) => readFileSync(new URL(name, SOURCES), "utf8")).join("");
+  expect(Object.keys(en).filter((name) => !text.includes(`"${name}"`) && !MADE.includes(name))).toEqual([]);
+});
