@@ -486,7 +486,7 @@ class Fleet:
     def _on_ready(self, run: ModelRun) -> None:
         model_id, seconds = run.model.id, _now() - run.began
         # Only now are the earlier seats to blame: the model starts here and did not start there. If it starts nowhere,
-        # the model is the fault, and no engine is blamed.
+        # the model is at fault, and no engine is blamed.
         for failure in run.failures:
             self.launches.blame(model_id, failure)
         log.info("model '%s' is ready after %.2f s", model_id, seconds)

@@ -24,7 +24,8 @@ from appliance.trio_parts import Changed
 
 PROGRAM = "ggml-rpc-server.exe" if sys.platform == "win32" else "ggml-rpc-server"
 WITHOUT_SIGPIPE = () if sys.platform == "win32" else ("/bin/sh", "-c", "trap '' PIPE; exec \"$@\"", PROGRAM)
-"""A worker leaves SIGPIPE at its default, so that a client that gave up waiting ends it (b11434): the shell ignores it.
+"""A worker leaves SIGPIPE at its default, and a client that gives up waiting would end it (b11434): the shell ignores
+it.
 """
 
 START_TIME = 90.0

@@ -113,8 +113,8 @@ def see(order: Order, begin: Callable[[str], None] = lambda name: None) -> Look:
         begin(stage)
         return True
 
-    # A stage is announced before it begins. If a driver kills or hangs this process, the last announced stage is to
-    # blame, and the parent starts anew without it. That is why stages are small, and why every line is flushed.
+    # A stage is announced before it begins, and the line is flushed. If a driver kills or hangs this process, the last
+    # announced stage is to blame, and the parent starts anew without it.
     begin(STAGES[0])
     total, available = here.memory(root)
     level, features = here.cpu_level(root)

@@ -387,9 +387,9 @@ class Schedule:
             self._yielding = frozenset()
             return []
         effects: list[Effect] = []
-        # One pass over the queue, best rank first. ``ahead`` collects the entries that cannot be served yet; every later
-        # one has to respect them (rule 4). ``yielding`` is built anew each time, so a model yields only as long as an
-        # overdue entry needs its place. Once that entry is served, refused or given up, the next pass ends the yielding.
+        # One pass over the queue, best rank first. ``ahead`` collects the entries that cannot be served yet; every
+        # later one has to respect them (rule 4). ``yielding`` is built anew each time, so a model yields only as long
+        # as an overdue entry needs its place. Once that is served, refused or given up, the next pass ends this.
         yielding: set[str] = set()
         ahead: list[Entry] = []
         for entry in sorted(self._queue.values(), key=lambda entry: entry.rank(now)):
