@@ -395,7 +395,7 @@ def page_packages() -> tuple[str, str]:
             say(f"installing the packages of the page into {PAGE_STAMP.parent}")
             command = [npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
             if subprocess.run(command, cwd=PAGE, stdout=sys.stderr, check=False).returncode != 0:
-                raise SetupError(f"'npm ci' failed in {PAGE}; what it said is above")
+                raise SetupError(f"'npm ci' failed in {PAGE}; its messages are above")
             PAGE_STAMP.write_text(page_digest(), encoding="utf-8")
     return npm, node
 

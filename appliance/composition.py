@@ -92,7 +92,7 @@ class Places(Struct, frozen=True, kw_only=True):
     samples: bool = True
     """The machine is sampled, if the configuration does not say otherwise."""
     echo: Echo | None = None
-    """Hears what model processes print."""
+    """Called with every line that model processes print."""
 
     def in_force(self) -> Config:
         """The configuration in force, or the defaults."""
@@ -113,7 +113,7 @@ class Appliance(Struct, frozen=True, kw_only=True):
 async def open_appliance(settings: AppSettings, places: Places) -> AsyncGenerator[Appliance]:
     """Own everything for the length of the block. It listens from the start, and serves with `Server.serve`.
 
-    Raises UsageError for what cannot be listened on, for a root of tools that is none, and for a file that cannot be
+    Raises UsageError for what cannot be listened on, for an invalid root of tools, and for a file that cannot be
     the activity log; these come first, where no task of another owner is there to be cancelled.
     """
     config, catalog, http = settings.config, places.catalog, settings.http

@@ -4,8 +4,8 @@ The page writes an empty answer first (state ``answering``), and then asks the m
 ``X-Conversation-Id``. The generation of that id is read here, too, and its end is written into the message. So an
 answer is complete whether or not a page is open, and an answer cut short by the program's end says so.
 
-This is the only room that changes a conversation. It refuses to ask models: it reads what a generation says, whoever
-asked for it.
+This is the only room that changes a conversation. It refuses to ask models: it reads what a generation says, no matter
+which client asked for it.
 """
 
 from __future__ import annotations
@@ -229,7 +229,7 @@ class Conversations:
     # ---- answers under way -------------------------------------------------------------------------------------------
 
     def begun(self, generation: Generation) -> None:
-        """Hear of a generation, at the moment in which its work begins."""
+        """Take notice of a generation, at the moment in which its work begins."""
         self._generations[generation.conversation] = generation
         awaited = self._awaited.get(generation.conversation)
         if awaited is not None and awaited.generation is None:

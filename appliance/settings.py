@@ -55,7 +55,7 @@ class AppSettings(Struct, frozen=True, kw_only=True):
     quiet: bool = False
     """Nothing but errors goes to standard error."""
     log_file: str | None = None
-    """Gets what goes to standard error, too."""
+    """Also gets what goes to standard error."""
 
 
 AsyncCommand = Callable[[], Awaitable[int]]

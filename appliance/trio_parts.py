@@ -145,7 +145,7 @@ class Changed:
         self._next: trio.Event | None = None
 
     def wake(self) -> None:
-        """Something has changed. Everybody who waits now goes on; whoever waits later waits for the next change."""
+        """Wake every task that waits now; a task that waits later waits for the next change."""
         if self._next is not None:
             self._next.set()
             self._next = None

@@ -45,7 +45,9 @@ async def following_files(reloads: Reloads, *, watch: bool) -> AsyncGenerator[No
 
 
 async def keep_small() -> None:
-    """Give memory back whenever the program has grown by `GROWN`: what a busy minute took would be kept for ever."""
+    """Give memory back whenever the program has grown by `GROWN`: the memory of a busy minute would be kept for
+    ever.
+    """
     least = own_bytes()
     while least:
         await trio.sleep(LOOK_AT_MEMORY)

@@ -275,7 +275,7 @@ class Listing(Struct, frozen=True, kw_only=True):
 
 
 class Written(Struct, frozen=True, kw_only=True):
-    """The answer to a message that was written. ``branched``: somebody else had changed it meanwhile, so it became a
+    """The answer to a message that was written. ``branched``: another client had changed it meanwhile, so it became a
     branch beside the other one.
     """
 

@@ -32,6 +32,18 @@ PROSE = loaded()
         "The answer goes on on the next engine.",
         "The client is told so.",
         "A list in place of a name.",
+        "The lock is held by whoever installs.",
+        "It is read strictly. Whatever a proxy reads otherwise is refused.",
+        "All that ends a request goes through here.",
+        "Nobody holds it any more.",
+        "Somebody else writes now.",
+        "Hidden ones are none.",
+        "Close it; twice is once.",
+        "It begins now.",
+        "A function hears them.",
+        "Files that the system does not let go of.",
+        "Markup nested deeper than anybody writes.",
+        "The size cannot be foretold.",
     ],
 )
 def test_awkward_sentences_are_found_in_each_kind_of_text(sentence: str) -> None:
@@ -48,6 +60,8 @@ def test_awkward_sentences_are_found_in_each_kind_of_text(sentence: str) -> None
         "There is no such file, and it is no longer needed.",
         "What is wrong? Who knows.",
         "The two are too large; nobody told them.",
+        "There are none, and it is none of the two.",
+        "Closing twice is fine. Where is it? Anyone who knows it can say so.",
         "Run `Who is no one, too.` yourself.",
     ],
 )

@@ -74,7 +74,7 @@ class AgentRun:
         """The clocks of the current turn."""
         self.over = False
         self.changes = 0
-        """Counts events; whoever saves the run compares it."""
+        """Counts events; the task that saves the run compares it."""
         self.answered = trio.lowlevel.ParkingLot()
         """Woken by every answer to a call."""
         self.created_at = time.time()

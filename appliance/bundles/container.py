@@ -39,7 +39,7 @@ TOLD = 5
 
 Check = Callable[[], None]
 Tell = Callable[[int], None]
-"""Hears how many bytes more are done."""
+"""Called with the number of bytes that were done since the last call."""
 
 
 def sums_of(path: Path, check: Check, tell: Tell) -> Blob:

@@ -168,7 +168,7 @@ class Download:
         except OSError as error:
             self.error = _disk_failed(self.model, error)
         except Exception:
-            # Nobody foresaw it, and no model that runs shall end because of a download.
+            # This error is unforeseen, and no running model may end because of a download.
             log.exception("a bug ended the download of %s", self.model)
             self.error = DownloadFailed(self.model, "this is a bug; the log says more")
         if self.error:
@@ -404,7 +404,7 @@ class Order:
 
     @property
     def live(self) -> bool:
-        """Somebody asks the source, or the download is under way, whether or not somebody waits."""
+        """True while the source is asked or the download is under way, whether or not a request waits."""
         return self.turn.locked() or (self.download is not None and self.download.state not in ENDED)
 
 

@@ -108,7 +108,7 @@ def run(argv: Sequence[str], start: Start) -> int:
     except click.ClickException as error:
         return say_error(_told(error), error.exit_code)
     except ApplianceError as error:
-        # llama-server ends with 1 whoever is to blame, and refuses no address.
+        # llama-server exits with 1 for every error, and refuses no address.
         told_apart = argv[0] not in (STAND_IN, UNIFIED) or isinstance(error, OpenDoor)
         return say_error(str(error), EXIT_USER if told_apart and isinstance(error, CallerError) else EXIT_OURS)
     except BrokenPipeError:

@@ -46,7 +46,7 @@ from appliance.store.engine_state import StateFile
 
 async def machine_room() -> tuple[Mapping[str, int], Manual | None]:
     """Return the bytes that are free now, in main memory within the container's limit, and on the GPUs to be used; and
-    what the engine says of itself.
+    the engine's own facts.
     """
     room, manual = {RAM: free_memory()}, None
     with suppress(EngineNotFound):

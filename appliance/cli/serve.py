@@ -225,7 +225,7 @@ def engine_args(words: Sequence[str]) -> tuple[str, ...]:
     "--ollama-port",
     type=click.IntRange(1, 65535),
     metavar="PORT",
-    help="Also listen on this port of this machine, where clients of Ollama look: 11434. Left out if it is taken.",
+    help="Also listen on this loopback port for Ollama clients (usually 11434). Skipped if in use.",
 )
 @click.option("--ssl-cert-file", metavar="FILE", help="HTTPS with this certificate and its chain, in PEM form.")
 @click.option("--ssl-key-file", metavar="FILE", help="The certificate's private key.")

@@ -186,7 +186,7 @@ async def page_of(entry_of: Callable[[bool], Systemd | Launchd | WindowsService]
         else:
             await own.install(command, start=True)
         found = await own.status()
-    told = found.said.removeprefix("listening on ").partition(" ")[0]  # others may not be told
+    told = found.said.removeprefix("listening on ").partition(" ")[0]  # other users may not see it
     return told or f"http://{DEFAULT_HOST}:{DEFAULT_PORT}"
 
 

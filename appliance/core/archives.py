@@ -2,7 +2,7 @@
 
 Every archive that this program opens comes through `open_members`. Nothing that an archive says of itself is believed:
 a ZIP of three kilobytes may claim a hundred bytes and become four gigabytes. So only files that are stored or deflated
-are opened, because Python's zipfile inflates nothing else in pieces; whoever reads a member counts what has come; and
+are opened, because Python's zipfile inflates nothing else in pieces; the reader of a member counts what has come; and
 the words in which an archive tells of its members are counted here. With them zipfile and tarfile would fill the
 memory before the first member is seen.
 """

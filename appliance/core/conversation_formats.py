@@ -34,7 +34,7 @@ class SavedFile(Struct):
 
 
 class SavedMessage(Struct):
-    """One of the type `PLACE` is none: it only stands above others in the tree."""
+    """One of the type `PLACE` is not a message: it only stands above others in the tree."""
 
     id: str
     parent: str | None = None

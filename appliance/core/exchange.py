@@ -246,8 +246,8 @@ class Io(Protocol):
         ...
 
     def release(self, *, reusable: bool, failure: Exception | None = None) -> None:
-        """The engine is not needed any more; ``failure`` is what `done` will be told. If it is not ``reusable``, its
-        connection is closed at once: that is the only way to tell llama-server that nobody wants the answer.
+        """Release the engine; `done` gets ``failure`` later. If it is not ``reusable``, its connection is closed at
+        once: that is the only way to tell llama-server that nobody wants the answer.
         """
         ...
 
@@ -267,7 +267,7 @@ class RelayOptions(Struct, frozen=True, kw_only=True):
     headers: Headers = ()
     """More of them, behind the engine's own."""
     trail: Trail | None = None
-    """Hears what of a stream has passed."""
+    """Gets the part of a stream that has passed."""
     splicer: Splicer | None = None
     """The answer is the rest of one that has begun."""
 
@@ -348,6 +348,9 @@ class Exchange:
     def on_engine_ended(self, *, broken: bool = False) -> None:
         """The other side has closed the connection, or that is ``broken``."""
         if self.state is State.HEAD:
+            # The request is sent again only in this case: the connection was used before, and not a byte has come on
+            # it. Then its server has closed it without reading. On a new connection, or behind a first byte, the
+            # request may have been carried out, and a second time could do it twice.
             if self._reused and not self._held:
                 self._end(Stale())
             elif broken:
@@ -381,7 +384,7 @@ class Exchange:
                 pass
 
     def cancel(self, why: Exception) -> None:
-        """The client has left, or somebody else wants the request to end."""
+        """End the request: the client has left, or another party cancels it."""
         self._end(why)
 
     # ---- the head ----------------------------------------------------------------------------------------------------
@@ -403,7 +406,7 @@ class Exchange:
         return False
 
     def _knows(self, received: bytes) -> bool:
-        """Read a head that is like one before it, but for its length. False: it is none such."""
+        """Read a head that is like one before it, but for its length. False: this head is not."""
         end = received.find(b"\r\n\r\n") + 4
         if end < 4 or self._options.method == "HEAD":
             return False
@@ -417,6 +420,7 @@ class Exchange:
         if length is None:
             self._body, self._head = Chunked(), usual
         else:
+            # The remembered head is shared by all exchanges, so it is copied before its length changes.
             headers = usual.headers.copy()
             headers[usual.length_at] = headers[usual.length_at][0], length[1]
             self._body = Sized(int(length[1]))
@@ -431,6 +435,9 @@ class Exchange:
         assert self._body is not None
         held, self._held, self.state = self._held, b"", State.BODY
         try:
+            # Either nothing has reached the client, and it gets this head as it is. Or it has a stream already: an
+            # answer that is not one then becomes one record, and a stream follows on by its records, spliced where it
+            # is the rest of a first half.
             if client.status is None and self._splicer is None:
                 client.start(head.status, [*head.headers, *options.headers] if options.headers else head.headers)
                 self._records = WholeRecords() if head.streaming else None
@@ -468,6 +475,9 @@ class Exchange:
         """The engine has said all."""
         head = self._head
         assert head is not None
+        # The state changes before any call: `push` and `finish` may find that the client has left, and `cancel` then
+        # comes from within them. The engine is released in front of the last bytes, so that the next request can have
+        # its slot and its connection while this client still reads.
         self.state = State.DRAINING
         self._io.release(reusable=reusable and head.stays)
         if self._records is not None and (rest := self._records.rest()):
@@ -506,6 +516,8 @@ class Exchange:
     def _end(self, failure: Exception | None) -> bool:
         if self.state is State.OVER:
             return False
+        # OVER comes before the calls, so that a `cancel` from within them finds nothing to do. Only a torn record is
+        # aborted: behind a whole one the caller can still write an error record, or go on with another engine.
         released, self.state = self.state is State.DRAINING, State.OVER
         if not released:
             self._io.release(reusable=False, failure=failure)

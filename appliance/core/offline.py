@@ -22,7 +22,7 @@ def leaves(host: str) -> bool:
 
 
 def asks_others(host: str) -> bool:
-    """True if somebody else may have to be asked what this name means. Addresses are not names."""
+    """True if another machine may have to resolve this name. Addresses are not names."""
     try:
         ip_address(host.partition("%")[0])
     except ValueError:

@@ -21,7 +21,7 @@ GIB = 1 << 30
 T = TypeVar("T")
 
 UNREADABLE = (msgspec.MsgspecError, UnicodeError, RecursionError)
-"""All that msgspec raises for bytes that are not the JSON that was expected: also for text that is not UTF-8, and for
+"""Every error that msgspec raises for bytes that are not the expected JSON: also for text that is not UTF-8, and for
 text that is nested too deeply.
 """
 

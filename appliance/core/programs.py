@@ -30,8 +30,8 @@ WORDS_OF_PLACE = (
 class Run(Struct, frozen=True, kw_only=True):
     """A server of a version on trial, noted before it starts and forgotten when it ends in good order.
 
-    ``boot`` names the start of the machine: what a power cut ended has not failed. ``at`` and ``until``: Unix times of
-    its start, and of the end of its version's trial.
+    ``boot`` names the start of the machine: a run that a power cut ended has not failed. ``at`` and ``until``: Unix
+    times of its start, and of the end of its version's trial.
     """
 
     program: str

@@ -142,7 +142,7 @@ class Watch(Struct, frozen=True):
 
 
 def watch_of(environ: Mapping[str, str], pid: int) -> Watch:
-    """Read ``NOTIFY_SOCKET``, ``WATCHDOG_USEC`` and ``WATCHDOG_PID``; what is meant for another process counts not."""
+    """Read ``NOTIFY_SOCKET``, ``WATCHDOG_USEC`` and ``WATCHDOG_PID``; values for another process do not count."""
     address = environ.get("NOTIFY_SOCKET", "")
     if not address.startswith(("/", "@")) or len(address) < 2:
         return Watch()

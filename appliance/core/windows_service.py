@@ -1,7 +1,7 @@
 """The life of a Windows service as the service control manager (SCM) sees it, and what its entry says.
 
 Numbers and rules are those of the Win32 documentation (winsvc.h: SERVICE_STATUS, HandlerEx, SERVICE_FAILURE_ACTIONS).
-The SCM starts a process and then hears reports of it. A pending state must come with a wait hint, and before that time
+The SCM starts a process and then gets reports from it. A pending state must come with a wait hint, and before that time
 is over with another report whose checkpoint is higher. Else the SCM takes the service for hung.
 """
 
@@ -114,7 +114,7 @@ class Answer(Struct, frozen=True):
 
 
 def answer(control: int, event: int, *, asked: bool) -> Answer:
-    """Decide about a control. ``event``: its kind, of a power event. ``asked``: a stop was heard before."""
+    """Decide about a control. ``event``: its kind, of a power event. ``asked``: a stop was requested before."""
     match control:
         case 1 | 15:  # STOP, PRESHUTDOWN
             return Answer(NO_ERROR, "" if asked else "stop")

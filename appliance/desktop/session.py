@@ -1,7 +1,7 @@
 """The desktop program itself: it owns a server for as long as the user wants one, opens the page, and shows an icon.
 
 One process for each user: a second start opens the page of the first. Without a tray (no D-Bus, nobody who shows icons)
-everything but the icon is the same. What the icon shows and answers is decided in `core.tray`.
+everything but the icon is the same. `core.tray` decides what the icon shows and answers.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ MAX_LOG = 8 << 20
 LOOK_EVERY = 0.1
 """Seconds between two looks for the address of a server that starts."""
 GONE_EVERY = 2.0
-"""Seconds between two looks whether a server of somebody else still runs."""
+"""Seconds between two looks whether a server that another program started still runs."""
 LOOK_TIME = 2.0
 PATIENCE = 60.0
 """Seconds that a second start waits for the first one's server."""
@@ -228,7 +228,7 @@ def _url_in(ready: Path) -> str | None:
 async def _serves_user() -> bool:
     """True if a server for this user answers at the usual address: one of theirs, or the service if it wants no key.
 
-    What else answers there may belong to another user, who would get all that is written into its page.
+    Another server there may belong to another user, who would get all that is written into its page.
     """
     user = await trio.to_thread.run_sync(user_at, DEFAULT_PORT)
     if user not in (ACCOUNT, await trio.to_thread.run_sync(psutil.Process().username)):

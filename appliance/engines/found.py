@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 
 
 def read_build(folder: Path) -> Build:
-    """What ``engine.json`` says. Raises OSError, ValueError (msgspec's errors are some)."""
+    """Read ``engine.json``. Raises OSError, ValueError (msgspec's errors are some)."""
     with (folder / MANIFEST).open("rb") as file:
         return build_of(file.read(MAX_MANIFEST))
 
@@ -101,7 +101,7 @@ def damage_of(folder: Path, build: Build, listed: int) -> str:
 
 
 def is_inside(path: str) -> bool:
-    """Whether a listed path stays in its folder."""
+    """True if a listed path stays in its folder."""
     parts = PurePosixPath(path).parts
     return bool(parts) and not any(part in ("..", "/") or any(sign in part for sign in "\\:\0") for part in parts)
 
@@ -134,7 +134,7 @@ ENGINE_HELP = (
     f"llama-server program, folder with {MANIFEST}, build such as 'linux-x64-vulkan/b11434', backend such as 'vulkan', "
     f"or '{EMBEDDED}' (or {ENGINE_VARIABLE})."
 )
-"""What ``--engine`` takes, for the help of every verb that has it."""
+"""The values of ``--engine``, for the help of every verb that has it."""
 
 BACKENDS = re.compile(r"cpu|vulkan|cuda\d*|rocm|metal|sycl")
 BUILD_ID = re.compile(r"[a-z0-9]+-[a-z0-9]+-[a-z0-9]+/[\w.-]+")
@@ -152,22 +152,22 @@ class Engine(Struct, frozen=True, kw_only=True):
     version: str | None
     command: tuple[str, ...]
     source: str
-    """Where it was found, in words for the user."""
+    """The place where it was found, in words for the user."""
     id: str = ""
-    """`Build.id`, ``embedded``, or the path of a program that is no build."""
+    """`Build.id`, ``embedded``, or the path of a program that is not part of a build."""
     digest: str = ""
-    """Changes when its files do; what is remembered of it is remembered under this."""
+    """Changes when its files do; facts about it are remembered under this."""
     folder: str | None = None
-    """Of a build."""
+    """The folder of a build; None for a program alone."""
     damage: str = ""
-    """What is wrong with its files, one line; empty: nothing that a look at sizes and times shows."""
+    """The fault of its files, in one line; empty if sizes and times show none."""
     rpc: str | None = None
     """Version of the RPC protocol that it speaks."""
     seat: str = ""
     """`Seat.id`, where its devices were chosen, too: ``args`` then name them."""
     args: tuple[str, ...] = ()
     manual: Manual | None = None
-    """What its ``--help`` says; None: it was not asked yet."""
+    """Its ``--help``, parsed; None: it was not asked yet."""
     gpus: Mapping[str, str] = NO_GPUS
     """Its devices' names to what their memory is called in budgets, ``{"CUDA1": "gpu0"}``; none on the processor."""
 
@@ -177,19 +177,19 @@ class Engine(Struct, frozen=True, kw_only=True):
 
 
 def same_start(one: Engine, other: Engine) -> bool:
-    """Whether a process is started alike on both: what is known of their devices may differ."""
+    """True if a process is started alike on both; their known devices may differ."""
     return (one.command, one.digest, one.args) == (other.command, other.digest, other.args)
 
 
 class Places(Struct, frozen=True, kw_only=True):
-    """Where to look; the tests give their own."""
+    """The places to look in; the tests give their own."""
 
     named: str | None
     """The value of `ENGINE_VARIABLE`."""
     beside: Path | None
     """``engines/`` beside a frozen program."""
     installed: Path | None = None
-    """Where ``engines install`` puts builds, and what is remembered of them lies."""
+    """The folder in which ``engines install`` puts builds, and their state."""
     cache: Path
     search_path: str
 
@@ -215,7 +215,7 @@ class Places(Struct, frozen=True, kw_only=True):
 
 
 def installed_folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where ``engines install`` puts builds: `FOLDER_VARIABLE`, else in the user's data folder."""
+    """The folder in which ``engines install`` puts builds: `FOLDER_VARIABLE`, else in the user's data folder."""
     if named := environ.get(FOLDER_VARIABLE):
         return Path(named).expanduser().absolute()
     return Path(platformdirs.user_data_dir(APP_NAME, appauthor=False)) / "engines"
@@ -242,7 +242,7 @@ def find_engine(explicit: str | None, places: Places | None = None) -> Engine:
 
 
 class Finder(Struct, frozen=True):
-    """Where the engines come from that a program chooses among. ``find`` lists them, best place first."""
+    """The source of the engines that a program chooses among. ``find`` lists them, best place first."""
 
     find: Callable[[], list[Engine]]
     only: bool = False
@@ -281,9 +281,9 @@ def _discovered(places: Places) -> Iterator[Engine]:
 def _on_path(search_path: str) -> Path | None:
     """The program in a folder of ``PATH``, as what is found is also run without being asked for.
 
-    What anybody may have put there is passed over: relative folders, which are wherever somebody happens to be, and
-    folders and files that everybody may write to, and for root all that another user could have changed. Whoever means
-    such a program names it.
+    Skip programs that another user may have put there: in relative folders, which depend on the current one, in folders
+    and files that everybody may write to, and for root all that another user could have changed. To use such a program,
+    name it.
     """
     for folder in search_path.split(os.pathsep):
         program = Path(folder) / EXECUTABLE
@@ -329,7 +329,7 @@ def _warn(path: Path, why: str) -> None:
 
 def _builds(root: Path, source: str) -> list[Engine]:
     """The builds for this platform in the folders of ``root``, newest first; of one release the processor's come first,
-    which work everywhere. What is no whole folder of a build is passed over."""
+    which work everywhere. Incomplete folders are skipped."""
     found: list[Engine] = []
     for manifest in root.glob(f"[!.]*/[!.]*/{MANIFEST}"):
         try:

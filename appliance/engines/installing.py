@@ -1,6 +1,6 @@
 """A build from archives, or from a folder, to a whole and verified folder among the staged ones, and into its place.
 
-Whoever asks for it hands in how archives are fetched: that is not this room's business.
+The caller hands in the function that fetches archives: downloads are not this room's business.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from appliance.store.model_files import free_bytes, sync_folder, write_whole
 SHIPPED = Path(__file__).with_name("manifest.toml")
 CHECKOUT = Path(__file__).parents[2] / "llama-builds" / "manifest.toml"
 UNPACKED = 4
-"""What an archive grows to at most, of those that are known; for the look whether the disk has room."""
+"""Known archives grow to at most so many times their size; used to check whether the disk has room."""
 SPARE = 512 << 20
 """Bytes that stay free."""
 BLOCK = 1 << 20
@@ -56,13 +56,13 @@ class CannotInstall(Exception):
 
 
 class Sources(Struct, frozen=True, kw_only=True):
-    """Where the files of a build come from: archives of its entry, archives here, or a folder here."""
+    """The source of a build's files: archives of its entry, archives here, or a folder here."""
 
     entry: Entry
     files: tuple[Path, ...] = ()
-    """Archives on this machine, in place of those of ``entry``."""
+    """Archives on this machine, instead of those of ``entry``."""
     folder: Path | None = None
-    """A folder on this machine that holds the build, in place of any archive."""
+    """A folder on this machine that holds the build, instead of any archive."""
     sums: Mapping[str, str] = NO_SUMS
     """The sha256 of ``files`` by their names, where they are known."""
 
@@ -108,7 +108,7 @@ def home_of(folder: Path) -> Path | None:
 
 
 def described(source: Path) -> Build | None:
-    """What a folder or an archive says of itself in its ``engine.json``; None without one. Raises CannotInstall."""
+    """Read the ``engine.json`` of a folder or an archive; None without one. Raises CannotInstall."""
     try:
         if source.is_dir():
             return _told(source)
@@ -188,7 +188,7 @@ def _check_room(shelf: Shelf, sources: Sources) -> None:
 
 
 def _told(folder: Path) -> Build | None:
-    """What ``engine.json`` says, where there is one."""
+    """Read ``engine.json``, where there is one."""
     if not (folder / MANIFEST).exists():
         return None
     try:
@@ -229,7 +229,7 @@ def sha256_of(path: Path, check: Callable[[], None]) -> str:
 
 
 def _write_manifest(folder: Path, build: Build) -> None:
-    """Last of all: a folder without it is no build."""
+    """Written last: a folder without a manifest is not a build."""
     if not (folder / EXECUTABLE).is_file():
         raise CannotInstall(f"there is no {EXECUTABLE} in it")
     write_whole(folder / MANIFEST, msgspec.json.format(msgspec.json.encode(build), indent=1) + b"\n")
@@ -260,7 +260,7 @@ def size_of(folder: Path) -> int:
 
 
 def manifest_file() -> Path:
-    """Where the list is."""
+    """The path of the list of builds."""
     return SHIPPED if SHIPPED.is_file() or not CHECKOUT.is_file() else CHECKOUT
 
 
@@ -304,7 +304,7 @@ def read_manifest(path: Path | None = None) -> Catalogue:
     except FileNotFoundError:
         raise UsageError(f"there is no list of builds at {path}; name a build of your own with --from") from None
     except (tomllib.TOMLDecodeError, msgspec.ValidationError, UnicodeDecodeError) as cause:
-        raise UsageError(f"{path} is no list of builds: {cause}") from None
+        raise UsageError(f"{path} is not a valid list of builds: {cause}") from None
     return Catalogue(entries=tuple(_entry(found.base, build) for build in found.builds), releases=found.releases)
 
 
@@ -324,5 +324,5 @@ def _entry(base: str, build: _Build) -> Entry:
 def _archive(base: str, build: str, archive: _Archive) -> Archive:
     url = archive.url or base.replace("{build}", build).replace("{name}", archive.name)
     if PurePosixPath(archive.name).name != archive.name or urlsplit(url).scheme not in ("https", "http"):
-        raise UsageError(f"'{archive.name}' in the list of builds is no name of a file, or its address is none: {url}")
+        raise UsageError(f"'{archive.name}' in the list of builds has an invalid file name or address: {url}")
     return Archive(name=archive.name, url=url, sha256=archive.sha256, size=archive.size)

@@ -1,8 +1,9 @@
 """The owner of engines: what is known of every build on this machine, and which one a model is started on.
 
-It answers at once with what is known. What is not is found out by a look at the machine, by asking every build for its
-devices, and by proving seats: when it is told to, or by the task in `engines.background`. What is learnt is an event
-(`core.engines.events`): it counts at once here, and is in the file a moment later, so that the next start knows it.
+It answers at once with what is known. The rest it finds out by a look at the machine, by asking every build for its
+devices, and by proving seats: when a caller asks for it, or in the task of `engines.background`. Each finding is an
+event (`core.engines.events`): it counts at once here, and is in the file a moment later, so that the next start knows
+it.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class Chooser(Protocol):
         ...
 
     async def check(self, engine: Engine) -> str:
-        """What is wrong with the engine's files, right before it is started; empty: nothing."""
+        """Return the fault of the engine's files, right before it is started; empty: none."""
         ...
 
 
@@ -92,7 +93,7 @@ class OneEngine:
 
     @property
     def look(self) -> Look | None:
-        """Nobody looks for the sake of one engine."""
+        """None: nothing looks at the machine for a single engine."""
         return None
 
     async def check(self, engine: Engine) -> str:
@@ -123,9 +124,9 @@ class Engines:
         self._suspects: set[str] = set()
         self._suspected = trio.Event()
         self._ranked: dict[tuple[str, str, tuple[str, ...]], tuple[float, list[Ranked]]] = {}
-        """What `ranked` has answered, and when, since the last `_arrange`."""
+        """The answers of `ranked` since the last `_arrange`, with their times."""
         self._events: list[Learnt] = []
-        """Those that are not in the file yet."""
+        """The events that are not in the file yet."""
         self.behind = WriteBehind(pause=0, retry=5)
         self._is_unwritable = False
         self._proving = trio.Lock()
@@ -238,7 +239,7 @@ class Engines:
             except OSError as cause:
                 if not self._is_unwritable:
                     path, why = self._file.path, cause.strerror or cause
-                    log.warning("%s cannot be used (%s): what is learnt of engines is lost at the end", path, why)
+                    log.warning("%s cannot be used (%s): new facts about engines are lost at the end", path, why)
                 self._is_unwritable = True
                 return False
             self._is_unwritable = False
@@ -250,7 +251,7 @@ class Engines:
 
     @property
     def is_saved(self) -> bool:
-        """Whether every event is in the file."""
+        """True if every event is in the file."""
         return not self._events
 
     async def refresh(self) -> None:
@@ -324,7 +325,9 @@ class Engines:
             return proofs
 
     def _untried(self) -> list[Seat]:
-        """What it is worth to try: a GPU build on the processor only where nothing else is made for it."""
+        """The untried seats that are worth a trial: a GPU build on the processor only where nothing else is made for
+        it.
+        """
         if self._only:
             return []
         untried = [one.seat for one in self.ranked() if one.standing == "untried" and one.seat.devices]
@@ -363,7 +366,7 @@ class Engines:
 
     @property
     def unlisted(self) -> bool:
-        """Whether there is a build that was not asked about itself since the machine was last looked at."""
+        """True if a build was not asked about itself since the machine was last looked at."""
         known = [self._listed(engine) for engine in self.engines if not engine.damage]
         return any(listed is None or (listed.manual is None and not listed.why) for listed in known)
 
@@ -377,12 +380,12 @@ class Engines:
         await self._suspected.wait()
 
     def has_changed(self) -> bool:
-        """Whether drivers, cards, or what is hidden of them, are others than when the machine was last looked at."""
+        """True if drivers, cards, or what is hidden of them, changed since the machine was last looked at."""
         before, self._signature = self._signature, _signature()
         return before != self._signature
 
     def doubt(self) -> None:
-        """What the machine is has to be looked at again."""
+        """Look at the machine again before the next use of what is known of it."""
         self._signature = ""
 
     # ---- arranging ---------------------------------------------------------------------------------------------------
@@ -394,7 +397,7 @@ class Engines:
         return Wanted(word=chosen, only=self.state.pinned and not word) if chosen and chosen != "auto" else None
 
     def _listed(self, engine: Engine) -> Listed | None:
-        """What the engine said of its devices, as long as system and drivers are what they were."""
+        """The engine's own list of its devices, as long as system and drivers are unchanged."""
         seen = self.look
         if seen is None:
             return None
@@ -433,7 +436,7 @@ async def usual_port(found: Finder, file: StateFile, *, starter: Path) -> int | 
 
 
 async def manual_of(engine: Engine) -> Manual:
-    """What is remembered, at once; else ask the engine, which takes it less than a second."""
+    """Return the remembered manual at once; else ask the engine, which takes less than a second."""
     if engine.manual is not None:
         return engine.manual
     async with open_children() as children:

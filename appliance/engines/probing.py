@@ -1,9 +1,9 @@
-"""What devices and options a build has, and what a worker of llama.cpp's RPC has: each is asked.
+"""Asks a build for its devices and options, and a worker of llama.cpp's RPC for its own.
 
 A build is asked in a throw-away process.
 
 A worker serves one client at a time, in the order in which they came, and keeps two more waiting (b11434). So one that
-serves a llama-server does not answer, and two questions that nobody waits for any more fill its queue until that client
+serves a llama-server does not answer, and two abandoned questions fill its queue until that client
 leaves: workers in use are not asked. And it dies of SIGPIPE when it answers a client that has closed its connection in
 the ordinary way: a question that is given up ends with a reset, at which it goes on to the next.
 """
@@ -82,7 +82,7 @@ async def read_manual(engine: Engine, children: Children) -> Manual:
 
 
 def _wrong(ran: Ran, log: str, limit: float) -> tuple[Fault, str] | None:
-    """What went wrong, in a word and in a line; None: it ended well."""
+    """The fault, in a word and in a line; None: it ended well."""
     if ran.flooded:
         return "list", f"it printed more than {MOST >> 20} MiB when asked for its devices"
     if ran.status is None:
@@ -108,7 +108,7 @@ LOOK_TIME = 2.0
 """Seconds that one look may take, the connection included."""
 _LINGER = "hh" if sys.platform == "win32" else "ii"
 RESET, ORDERLY = struct.pack(_LINGER, 1, 0), struct.pack(_LINGER, 0, 0)
-"""Of SO_LINGER: closing sends a reset, or says that no more will come."""
+"""Values of SO_LINGER: closing sends a reset, or an ordinary end."""
 READ = 4096
 PATIENCE = 3.0
 """Seconds in which a worker that is missed may come back: one that died is started again after half a second."""
@@ -117,7 +117,7 @@ AGAIN = 0.25
 
 
 async def look_at_worker(endpoint: str, *, seconds: float = LOOK_TIME) -> Worker:
-    """Ask a worker that serves nobody for version, devices, memory. Raises UsageError for an endpoint that is none."""
+    """Ask an idle worker for version, devices, memory. Raises UsageError for an invalid endpoint."""
     host, port = split_endpoint(endpoint)
     endpoint, questions = f"{host}:{port}", Questions()
     connected = False
@@ -158,7 +158,7 @@ async def workers_for(
 
     ``in_use`` tells which model runs on which endpoint; those are not asked, and left out. ``fits`` says whether the
     model can do with so many; where it cannot, those that are away are given ``patience`` seconds to come back. Raises
-    ModelFailedToStart when it cannot do with those that are left, and UsageError for an endpoint that is none.
+    ModelFailedToStart when it cannot do with those that are left, and UsageError for an invalid endpoint.
     """
     named = tuple(dict.fromkeys(endpoints))
     until = trio.current_time() + patience

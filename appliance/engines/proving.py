@@ -47,7 +47,7 @@ LONGEST_WAIT = 600.0
 """Seconds that a trial waits for those of other programs. More than two proofs take, so only somebody who stands still
 lets it run out."""
 STRIDE = 37
-"""Tokens of the measuring prompt are this far apart, so that it is no repetition."""
+"""Tokens of the measuring prompt are this far apart, so that it does not repeat itself."""
 
 log = logging.getLogger(__name__)
 
@@ -204,7 +204,7 @@ async def _measured(
 
 
 async def _measure(trial: Trial, until: float) -> list[Timings]:
-    """What it says of the requests that count."""
+    """Return the engine's timings of the requests that count."""
     done: list[Timings] = []
     began = 0.0
     while (size := next_request(done, trio.current_time() - began)) is not None:
@@ -243,7 +243,7 @@ class Ballast(Struct, frozen=True, kw_only=True):
 
 
 def measuring_folder() -> Path:
-    """Where it is kept."""
+    """The folder of the measuring model."""
     return Path(platformdirs.user_cache_dir(APP_NAME, appauthor=False)) / "measuring"
 
 

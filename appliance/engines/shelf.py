@@ -54,7 +54,7 @@ class Shelf:
 
     @property
     def lock(self) -> Path:
-        """Held by whoever installs, updates, removes or recovers."""
+        """The lock that installing, updating, removing and recovering hold."""
         return self.root / LOCK
 
     def place_of(self, build: str) -> Path:
@@ -64,7 +64,7 @@ class Shelf:
         return self.root / STAGED / build
 
     def folder_of(self, build: str) -> Path:
-        """Where the build is: in its place, or staged."""
+        """The folder of the build: in its place, or staged."""
         return self.place_of(build) if build in self.placed() else self.staged_at(build)
 
     def placed(self) -> list[str]:
@@ -75,7 +75,7 @@ class Shelf:
         return self.builds_in(self.root / STAGED)
 
     def builds_in(self, folder: Path) -> list[str]:
-        """Ids of the builds below the folder; hidden ones are none."""
+        """Ids of the builds below the folder; hidden folders are skipped."""
         found = [path.parent for path in folder.glob(f"*/*/{MANIFEST}")]
         return sorted(path.relative_to(folder).as_posix() for path in found if not path.parent.name.startswith("."))
 
@@ -119,7 +119,7 @@ class Shelf:
         self._sweep()
 
     def carry_out(self, effect: Effect) -> None:
-        """Do what an event asks of the disk; what it asks to be tried is up to `engines.updating`."""
+        """Carry out an event's changes on disk; `engines.updating` carries out its trials."""
         match effect:
             case Discard():
                 self.discard()
@@ -167,7 +167,7 @@ class Shelf:
                 return
 
     def _sweep(self) -> None:
-        """What cannot be removed now (a program of it runs, on Windows) is removed another time."""
+        """Remove leftovers. On Windows a folder whose program runs cannot be removed; that waits for the next time."""
         shutil.rmtree(self.root / WORK, ignore_errors=True)
 
 
@@ -191,7 +191,7 @@ def _remove_if_empty(folder: Path) -> None:
 
 @asynccontextmanager
 async def alone(shelf: Shelf) -> AsyncGenerator[None]:
-    """Let nobody else change the shelf meanwhile; what was cut short is cleared up first. Raises Conflict, OSError."""
+    """Lock the shelf against other changes; an interrupted one is cleared up first. Raises Conflict, OSError."""
     try:
         await trio.to_thread.run_sync(shelf.recover)
         lock = await trio.to_thread.run_sync(claim, shelf.lock)

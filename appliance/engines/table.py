@@ -1,4 +1,4 @@
-"""What ``engines ls`` and ``GET /api/engines`` show: every build on every device, which one is used, and why."""
+"""The table of ``engines ls`` and ``GET /api/engines``: every build on every device, which one is used, and why."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class BuildRow(Struct, frozen=True, kw_only=True):
     role: Role = ""
     """Empty where no update has been."""
     withdrawn: str = ""
-    """Why it was gone back from."""
+    """The reason why it was rolled back; empty if it was not."""
     seats: tuple[SeatRow, ...] = ()
 
 
@@ -58,9 +58,9 @@ class Table(Struct, frozen=True, kw_only=True):
     use: str | None = None
     pinned: bool = False
     models: Mapping[str, str] = {}
-    """What single models were given, by ``engines use`` and ``engines pin`` with --model."""
+    """The choices for single models, by ``engines use`` and ``engines pin`` with --model."""
     channel: UpdateChannel = "latest"
-    """What ``engines update`` takes."""
+    """The channel of ``engines update``."""
     update: str | None = None
     """The build that an update is under way to."""
     running: Mapping[str, str] = {}

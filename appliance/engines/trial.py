@@ -37,9 +37,9 @@ PAUSE, LONGEST_PAUSE = 0.01, 0.25
 """Seconds between two looks whether it is ready."""
 LOOK_TIME = 1.0
 END_TIME = 2.0
-"""Seconds in which a process ends whose connection broke; a crash may be written down first."""
+"""Seconds to wait for a process to exit after its connection breaks; it may still be writing a crash report."""
 PIPE_TIME = 0.5
-"""Seconds that output is waited for which something left behind holds."""
+"""Seconds to wait for the end of the output, which a leftover process may hold open."""
 MAX_ANSWER = 4 << 20
 NOT_EXECUTED = (126, 127)
 """Exit statuses of the shell that should have become the engine."""
@@ -67,7 +67,7 @@ class Trial:
         self._output = output
 
     def lines(self) -> list[str]:
-        """What it has printed so far; of a long log the beginning and the end."""
+        """The lines that it has printed so far; of a long log the beginning and the end."""
         return self._output.lines()
 
     async def ask(self, path: str, body: object, *, seconds: float) -> bytes:
@@ -124,13 +124,13 @@ class Trial:
         return self.lines()[-LAST_LINES:]
 
     def _end(self, status: int, when: str) -> str:
-        """How it ended, in words."""
+        """Describe its end, in words."""
         told = trials.explanation(self._last_lines())
         return f"{describe_status(status)} {when}" + (f": {told}" if told else "")
 
 
 class _Output:
-    """What a server prints: of a long log the beginning and the end."""
+    """The output of a server: of a long log the beginning and the end."""
 
     def __init__(self) -> None:
         self._first: list[str] = []

@@ -41,9 +41,9 @@ class Steps(Struct, frozen=True, kw_only=True):
     stage: Callable[[], Awaitable[object]]
     """Have the build among the staged ones; not called for one that is in its place already."""
     prove: Callable[[Path], Awaitable[str]]
-    """Whether the build in this folder works on the devices that it is for."""
+    """Prove the build in this folder on its devices; return what fails, or an empty text."""
     canary: Callable[[Path], Awaitable[str]]
-    """Whether it runs the user's own model, and not too slowly."""
+    """Run the user's own model on it; return what fails or is too slow, or an empty text."""
     tell: Callable[[Step], None] = lambda step: None
 
 
@@ -128,7 +128,7 @@ class Candidate(Struct, frozen=True):
 
 
 class Verdict(Struct, frozen=True, kw_only=True):
-    """What came out. ``why``: the new build is not taken; empty: it is."""
+    """The outcome. ``why`` says why the new build is not taken; empty: it is."""
 
     model: str = ""
     why: str = ""

@@ -46,14 +46,14 @@ class Budgets:
 
     def __init__(self, settings: FleetSettings) -> None:
         self.look: Look | None = None
-        """The machine; None while nobody has looked."""
+        """The machine; None before the first look."""
         self._settings = settings
         self._config: Config | None = None
         self._left: Mapping[str, int] = NO_MEMORY
         self._samples = SAMPLES
 
     def limits(self, config: Config | None) -> Limits:
-        """What applies under this configuration, from now on."""
+        """Return the limits of this configuration, which apply from now on."""
         self._config = config
         limits = limits_of(config, self._settings, self.look)
         return structs.replace(
@@ -61,7 +61,7 @@ class Budgets:
         )
 
     def terms(self, model: Model, engine: Engine | None, kept: float | None = None) -> Terms:
-        """What is settled about a model, if it runs on this engine. ``kept`` replaces its ``ttl``: see `Fleet.keep`."""
+        """Return the terms of a model, if it runs on this engine. ``kept`` replaces its ``ttl``: see `Fleet.keep`."""
         memory = self.limits(self._config).memory
         devices = (RAM, *(engine.gpus.values() if engine is not None else ()))
         room = {device: memory[device] for device in devices if device in memory}
@@ -73,7 +73,7 @@ class Budgets:
     def taken(
         self, model: Model, engine: Engine | None, measured: Mapping[str, int], buffers: Mapping[str, int]
     ) -> Mapping[str, int]:
-        """What a running model counts for: see `corrected`."""
+        """Return the memory that a running model counts for: see `corrected`."""
         expected = self.terms(model, engine).memory
         return self._capped(corrected(expected, model.config, measured, buffers), self.limits(self._config).memory)
 
@@ -83,6 +83,8 @@ class Budgets:
         if self._config is not None and self._config.vram_policy == "keep":
             return False
         budgets = limits_of(self._config, self._settings, self.look).memory
+        # The full budgets are reduced, and not the ones that were reduced before. Otherwise the use of others would be
+        # taken off again with each sample, until nothing is left.
         before, self._left = self._left, squeezed(budgets, samples, own, before=self._left)
         return before != self._left
 
@@ -94,14 +96,16 @@ class Budgets:
         others: Mapping[str, int] = NO_MEMORY,
         cached: int = 0,
     ) -> Plan | None:
-        """How the model is best started on this engine in what is free now, and in ``further`` memory elsewhere.
+        """Plan the model's start on this engine in the memory that is free now, and in ``further`` memory elsewhere.
 
-        ``others`` is what other models take, and ``cached`` what their caches of prompts may come to. Asks the system,
-        for a millisecond. None where the model's file does not say enough.
+        ``others`` is the memory of other models, and ``cached`` the most that their caches of prompts may grow to. Asks
+        the system, for a millisecond. None where the model's file does not say enough.
         """
         room = self.room(engine)
         free = room[RAM] - RESERVE
         budget = self.limits(self._config).memory.get(RAM, free + others.get(RAM, 0)) - others.get(RAM, 0)
+        # Memory that is free, but beyond the budget that the other models leave, is not this model's to take. It counts
+        # as spoken for, like the caches that other models may still fill.
         spoken_for = cached + max(0, free - budget)
         return plan_of(model, self._settings, {**room, **further}, RESERVE, spoken_for, engine.manual)
 
@@ -122,7 +126,7 @@ class Budgets:
         return gpus[number].free if 0 <= number < len(gpus) else None
 
     def _capped(self, taken: Mapping[str, int], budgets: Mapping[str, int]) -> Mapping[str, int]:
-        """Nobody takes more than there is, but where somebody said what that is."""
+        """Cap a model at the device's memory, unless a budget is configured for it."""
         if self._config is not None and self._config.memory:
             return taken
         return {device: min(size, budgets.get(device, size)) for device, size in taken.items()}
@@ -238,7 +242,7 @@ def plan_of(
     spoken_for: int = 0,
     manual: Manual | None = None,
 ) -> Plan | None:
-    """How to start a model on disk in the memory that is free; None where its file does not say enough.
+    """Plan the start of a model on disk in the memory that is free; None where its file does not say enough.
 
     ``spoken_for`` is as `plan` has it, ``manual`` is the engine's. Asks the disk for the sizes of its companions.
     """

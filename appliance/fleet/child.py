@@ -55,7 +55,7 @@ class Readiness:
     """Looks at one server until it is ready. ``last`` says what the latest finished look saw, for an error message."""
 
     def __init__(self, address: Address, path: str, foreign: Callable[[], Awaitable[str | None]] | None = None) -> None:
-        """``foreign`` tells who has answered in place of the server itself, None where nobody has."""
+        """``foreign`` names another program that answered instead of the server, None where there is none."""
         self.last = ""
         self._foreign = foreign
         self._warned = False
@@ -86,6 +86,9 @@ class Readiness:
                 await answered.wait()
             if answered.is_set():
                 continue
+            # At most one look waits without a limit. A server that answers slowly needs that one, or no look would ever
+            # be answered. A server that swallows its first requests needs the others. If all were patient, each half
+            # second would add a connection that a loading server has to hold.
             if patient is None or patient.is_set():
                 patient = answered
             else:
@@ -109,7 +112,7 @@ class Readiness:
             self.last = f"GET {self._path} was not answered"
 
     async def _is_foreign(self) -> bool:
-        """Whether another program has the server's port, which is told at once."""
+        """Report at once whether another program has the server's port."""
         if self._foreign is None or (holder := await self._foreign()) is None:
             return False
         self.last = FOREIGN.format(port=self._address.port, holder=holder)
@@ -132,20 +135,20 @@ KILL_TIME = 1.0
 
 
 class ChildState(Struct, frozen=True):
-    """What a child said of itself: ``loading``, ``ready``, ``sleeping``; ``payload`` is llama-server's JSON."""
+    """The state that a child reports: ``loading``, ``ready``, ``sleeping``; ``payload`` is llama-server's JSON."""
 
     state: str
     payload: msgspec.Raw = msgspec.Raw(b"null")
 
 
 class Exited(Struct, frozen=True):
-    """How a model process ended. ``was_ready`` tells a failed start from a later death."""
+    """The end of a model process. ``was_ready`` tells a failed start from a later death."""
 
     status: int
     was_ready: bool
     timed_out: bool = False
     last_look: str = ""
-    """What was seen when it was last asked, in time, whether it is ready."""
+    """The result of the last readiness check that came in time."""
 
 
 class ModelProcess:
@@ -157,7 +160,9 @@ class ModelProcess:
         self.state = ChildState("loading")
         self.ready_info: msgspec.Raw | None = None
         self.buffers = Buffers()
-        """What it says it has allocated. Complete soon after it is ready: an engine may log in a thread of its own."""
+        """The memory that it reports as allocated. Complete soon after it is ready: an engine may log in a thread of
+        its own.
+        """
         self._log = log
         foreign = self._foreign_holder if launch.own_port else None
         self._readiness = Readiness(launch.address, launch.probe, foreign) if launch.probe is not None else None
@@ -200,6 +205,8 @@ class ModelProcess:
             watchers.start_soon(self._watch_readiness)
             watchers.start_soon(self._end_when_asked, children, child)
             watchers.start_soon(self._give_up, child)
+            # `wait` would kill the rest of the group at once. A wrapper may end before the server that it started, and
+            # that has the same time to end politely.
             status = await child.wait_exit()
             if self._stop.is_set():
                 await self._linger(child)
@@ -247,7 +254,7 @@ class ModelProcess:
             await self._ready.wait()
 
     async def _ask_whether_ready(self, readiness: Readiness) -> None:
-        """One that tells its states gets a moment to say that it is ready, with what it has loaded."""
+        """An engine that prints its states gets a moment to report itself ready, with the details of the load."""
         await readiness.wait()
         if self._tells:
             with trio.move_on_after(WORDS_TIME):
@@ -267,18 +274,22 @@ class ModelProcess:
             return
         self._timed_out = True
         self._last_look = self._readiness.last if self._readiness else ""
+        # An engine that still loads has nothing to lose, and is killed. A configured command may be the client of a
+        # container, and a kill would end the client and leave the container: it is asked first.
         if self.launch.abort_timeout:
             self._stop.set()
         else:
             child.kill()
 
     async def _end_when_asked(self, children: Children, child: Child) -> None:
-        """The polite ways first, each for as long as it is given, then the kill; cancelled by the child's end."""
+        """Try the polite ways first, each for its time, then kill. The child's end cancels this."""
         await self._stop.wait()
         launch = self.launch
         time = launch.stop_timeout if self._ready.is_set() else launch.abort_timeout
         time = min(time, launch.abort_timeout) if self._hurry else time
         if time:
+            # An engine gets half of the time for its exit line and half for SIGTERM. An engine that ignores the line is
+            # still asked in the usual way before it is killed.
             if launch.protocol:
                 await self._say_exit(child, time / 2)
                 time /= 2

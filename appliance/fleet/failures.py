@@ -79,6 +79,8 @@ class Failures:
         """Blame the seat on which a process crashed, unless it was the fault of a request that it answered."""
         model_id, address = run.model.id, run.address
         seat = ended.engine.seat if ended.engine is not None else ""
+        # The exit and the broken connections are noticed in any order. So the suspects are the leases that are still
+        # under way, and those that broke a moment ago.
         live = [lease for lease in self._leases.values() if address is not None and lease.address is address]
         broken = [lease for lease, at in run.broken if now < at + END_NOTICED]
         requests = {lease.request for lease in (*live, *broken) if lease.asks is not None}
@@ -122,11 +124,16 @@ class Hangs:
     def _look(self, fleet: Fleet, nursery: trio.Nursery) -> bool:
         """False where nothing has work."""
         hangs, working, now = self._settings(), self._working(), trio.current_time()
+        # Built anew with each look. A process without work drops out, so its next work begins with a new silence; the
+        # time in which nobody asked it for anything never counts.
         self._silences = {run: self._silences.get(run) or Silence(passed, now) for run, passed in working.items()}
         limit = patience(hangs, awaited=fleet.queued > 0)
         for run, passed in working.items():
             silent = self._silences[run].look(passed, now, hangs.floor)
             known = run.answers_at_work
+            # A process that is known to answer while it computes is asked once it has been silent for too long. Any
+            # other one is asked early, while it surely lives: only if it answers then may its silence count against it
+            # later.
             is_due = silent >= limit if known else now >= self._silences[run].began + FIRST_QUESTION
             if is_due and hangs.after and run.question and run not in self._asked:
                 self._asked.add(run)
@@ -145,6 +152,8 @@ class Hangs:
             if passed is None or self._silences.get(run) is not silence:
                 return  # its work is done
             silent = silence.look(passed, now, hangs.floor)
+            # The answer is a proof only if no lease has ended since the question. A server that takes one request after
+            # the other answers when the request before is over, which says nothing about its answers at work.
             if not why:
                 run.answered_at_work = run.answered_at_work or run.leases_ended == ended
                 silence.heard(passed, now)

@@ -1,4 +1,4 @@
-"""How a model process is started, reached, asked whether it is ready, and stopped: one value for both kinds of model.
+"""The launch of a model process: its start, address, readiness check and stop; one value for both kinds of model.
 
 A model on disk runs on the program's own engine, which speaks llama-server's child protocol. A configured model is
 whatever its ``cmd`` starts (llama-swap's rules, 0bdb3720): nothing is known of it but its URL and its check endpoint.
@@ -54,7 +54,7 @@ HERE = ("localhost", LOOPBACK, "::1")
 
 
 def will_listen(config: ModelConfig, address: Address) -> bool:
-    """Whether the command itself is told to listen where its requests will go.
+    """True if the command itself gets the port that its requests will go to.
 
     A command may also stand for a server that runs already, or elsewhere; then its port is nobody's business. A port
     within a URL is one that is called, not one that is listened on.
@@ -66,9 +66,9 @@ def will_listen(config: ModelConfig, address: Address) -> bool:
 
 
 def listens_itself(config: ModelConfig, address: Address) -> bool:
-    """Whether the port must be held by the command's own process or a descendant.
+    """True if the port must be held by the command's own process or a descendant.
 
-    Not where the command is a tool that has somebody else listen: the daemon of containers, another machine.
+    Not where the command is a tool that has another process listen: the daemon of containers, another machine.
     """
     if config.compat.foreign_port or not will_listen(config, address):
         return False
@@ -77,7 +77,7 @@ def listens_itself(config: ModelConfig, address: Address) -> bool:
 
 
 def is_taken(address: Address) -> bool:
-    """Whether somebody listens there, so that nobody else can. ``localhost`` is where servers listen by default."""
+    """True if a process listens there, so that no other can. ``localhost`` is where servers listen by default."""
     host = address.host if address.host == "::1" else LOOPBACK
     try:
         sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
@@ -85,6 +85,8 @@ def is_taken(address: Address) -> bool:
         return False  # no IPv6 here: the server will say so itself
     with sock:
         if sys.platform != "win32":
+            # Servers set this as well. Without it a port whose connections are in TIME_WAIT would count as taken for a
+            # minute after its server has ended.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             sock.bind((host, address.port))
@@ -138,9 +140,9 @@ class Launch(Struct, frozen=True, kw_only=True):
     delay: float = 0.0
     """It is started so much later."""
     engine: Engine | None = None
-    """What runs it, of a model on disk, and of a configured one whose ``cmd`` stands for an engine."""
+    """The engine of a model on disk, and of a configured one whose ``cmd`` stands for an engine."""
     crew: Crew = Crew()
-    """The workers that it uses, and what is to be told of others."""
+    """The workers that it uses, and remarks on those left out."""
     prompt_cache: int = 0
     """Bytes that it may keep of earlier prompts, as far as known."""
 
@@ -212,7 +214,7 @@ def engine_argv(
 
 
 def worker_endpoints(model: Model, settings: FleetSettings) -> tuple[str, ...]:
-    """The workers that a model names. Raises UsageError for what is none."""
+    """The workers that a model names. Raises UsageError for an invalid endpoint."""
     if model.config is not None:
         return tuple(model.config.rpc)
     return workers_named((*model.args, *settings.engine_args))
@@ -229,6 +231,8 @@ def engine_launch(
     """The process of a model on disk, on a free loopback port with a key of its own, as ``plan`` makes it fit."""
     port = free_port()
     argv = engine_argv(model, engine, settings, threads, port, crew.workers, plan.flags if plan is not None else ())
+    # A new key for each start. Other users of this machine cannot ask the engine past this program, and a request that
+    # was meant for an earlier process on the same port is refused.
     key = secrets.token_urlsafe(24)
     env = inherited_env()
     env["LLAMA_API_KEY"] = key
@@ -285,7 +289,7 @@ def configured_launch(model_id: str, config: ModelConfig, engine: Engine | None 
 
 
 def same_launch(old: Model, new: Model | None) -> bool:
-    """Whether a process that was started for ``old`` is what ``new`` asks for."""
+    """True if a process that was started for ``old`` is what ``new`` asks for."""
     if new is None:
         return False
     if old.config is None or new.config is None:
@@ -294,12 +298,12 @@ def same_launch(old: Model, new: Model | None) -> bool:
 
 
 def with_ending(launch: Launch, config: ModelConfig) -> Launch:
-    """How a configuration now says that a process ends, which may run already."""
+    """Return the launch with the stop command that the configuration now has; its process may run already."""
     return structs.replace(launch, stop_command=config.cmd_stop, stop_timeout=config.unload_timeout)
 
 
 def _launched(config: ModelConfig) -> tuple[object, ...]:
-    """What of a configuration a running process has been started with, or is reached by."""
+    """The settings that a running process was started with, or is reached by."""
     reached = config.proxy, config.check_endpoint, config.timeouts
     return config.argv, config.env, config.engine, config.gpu, config.rpc, *reached
 
@@ -324,6 +328,9 @@ def _found(model_id: str, program: str, env: Mapping[str, str]) -> str:
     It is looked for where this program would find it, and only then where the model's own PATH says.
     """
     found = shutil.which(program)
+    # This program stands in for llama-server, and may be installed under that name. A model whose command is
+    # llama-server would then start this program, which would start it again, without end. So the next program of that
+    # name is taken.
     if found is not None and stands_for_engine([program]) and is_this_program(Path(found)):
         return _another(program, found) or found
     if found is not None and not WINDOWS and env.get("PATH") == os.environ.get("PATH"):

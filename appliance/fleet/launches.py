@@ -1,4 +1,4 @@
-"""What is started for a model: on which engine, with which workers, by which command."""
+"""Prepares the launch of a model: on which engine, with which workers, by which command."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 class Launches:
-    """Owned by the fleet. ``staying`` tells where the models are reached that run now and are to go on."""
+    """Owned by the fleet. ``staying`` gives the addresses of the running models that are not asked to stop."""
 
     def __init__(
         self,
@@ -61,12 +61,12 @@ class Launches:
 
     @property
     def look(self) -> Look | None:
-        """The machine; None while nobody has looked."""
+        """The machine; None before the first look."""
         return self._chooser.look if self._chooser is not None else None
 
     @property
     def engine(self) -> Engine | None:
-        """What a model on disk of which nothing is known would be started on."""
+        """The engine for a model on disk of which nothing is known."""
         return self._chooser.choose() if self._chooser is not None else None
 
     def argv_of(self, model: Model) -> tuple[str, ...]:
@@ -90,6 +90,8 @@ class Launches:
         """``rpc``: one that speaks RPC, where there is any."""
         if self._chooser is None:
             return None
+        # ``best`` is the answer where every engine lacks something: its own error then names the option that it does
+        # not know, which helps more than "there is no engine".
         best = engine = self._chooser.choose(model.id, tried, model.engine, model.cards)
         while engine is not None and ((rpc and engine.rpc is None) or self._refuses(engine, model)):
             tried = (*tried, engine.seat)
@@ -97,7 +99,7 @@ class Launches:
         return engine or best
 
     def _refuses(self, engine: Engine, model: Model) -> bool:
-        """Whether the model has options that this engine cannot honour, and another one may."""
+        """True if the model has options that this engine cannot honour, and another one may."""
         words = model.config.argv[1:] if model.config is not None else (*self._settings.engine_args, *model.args)
         return bool(words) and engine.id == EMBEDDED and refuses(words)
 
@@ -120,6 +122,8 @@ class Launches:
             return engine_launch(model, engine, self._settings, self._threads, crew, self._fitting(model, engine, crew))
         if not tried:
             raise EngineNotFound(("--engine", "PATH"))
+        # Only damaged builds were tried, so nothing was started, and no earlier failure can say why. Otherwise None:
+        # the first failed start is the answer.
         if len(damaged) == len(tried):
             raise ModelFailedToStart(model.id, "; ".join(damaged))
         return None
@@ -130,6 +134,8 @@ class Launches:
             return Crew()
         self.release_workers(model.id)
         in_use = {endpoint: self._lent[endpoint] for endpoint in endpoints if endpoint in self._lent}
+        # They are reserved before the look, which waits: another model that starts meanwhile would find the same
+        # workers idle, and a worker serves one client. Those that the model does not use are released afterwards.
         self._lent |= {endpoint: model.id for endpoint in endpoints if endpoint not in in_use}
         try:
             fits = partial(self._fits, model, engine)
@@ -145,12 +151,12 @@ class Launches:
         return crew
 
     def _fits(self, model: Model, engine: Engine, workers: Sequence[Worker]) -> bool:
-        """Whether the model can be started with these workers alone; of one that tells too little nobody knows."""
+        """True if the model can be started with these workers alone, or if its file says too little to tell."""
         plan = self._plan(model, engine, room_of(workers))
         return plan is None or plan.verdict != "no"
 
     def _fitting(self, model: Model, engine: Engine, crew: Crew) -> Plan | None:
-        """What makes the model fit into what is free. The memory of workers is llama-server's to share out."""
+        """The plan that fits the model into free memory. llama-server itself shares out the memory of workers."""
         plan = self._plan(model, engine, NO_MEMORY) if self._settings.fit and not crew.workers else None
         if plan is not None and plan.flags:
             self._logs.append(model.id, f"the memory plan sets {' '.join(plan.flags)}: {plan.why}")
@@ -164,6 +170,8 @@ class Launches:
     ) -> Launch:
         launch = configured_launch(model.id, config, engine, crew)
         if will_listen(config, launch.address):
+            # With two models on one port the second server could not bind, and the first one would answer the check for
+            # both. The second model would count as ready, and get the answers of the first.
             others = {m: address for m, address in self._staying().items() if m != model.id}
             if other := neighbour_at(launch.address, others):
                 why = f"model '{other}' runs at its port {launch.address.port}; give one of them another"

@@ -27,6 +27,8 @@ class Place:
         """Seconds that it has waited, once that is over."""
         self.loaded = False
         """Its model was loaded while it waited."""
+        # These are functions and not values. A place changes with every event of the queue, and most places are never
+        # asked for.
         self._position: Callable[[], int | None] | None = None
         self._expected: Callable[[], float | None] | None = None
         self._progress: Callable[[], Raw | None] | None = None
@@ -57,7 +59,7 @@ class Place:
         return self._expected() if self._expected else None
 
     def progress(self) -> Raw | None:
-        """What the engine says of its loading, JSON; None where it says nothing."""
+        """The engine's progress report of its loading, JSON; None where it sends none."""
         return self._progress() if self._progress else None
 
     def fetched(self) -> float | None:
@@ -66,13 +68,13 @@ class Place:
 
 
 class Supply(Protocol):
-    """Returns the same model as it is when all of its files are here; ``tell`` hears how far that is."""
+    """Returns the same model as it is when all of its files are here; ``tell`` is called with the progress."""
 
     def __call__(self, model: Model, tell: Callable[[Callable[[], float | None]], None] | None) -> Awaitable[Model]: ...
 
 
 class GivenUp(Exception):
-    """Nobody waits for the model's answer any more."""
+    """The request was abandoned while it waited for the model."""
 
 
 class Counted(Protocol):
@@ -102,11 +104,11 @@ class Lender(Protocol):
         ...
 
     def waited(self, lease: Lease, seconds: float) -> None:
-        """Its holder goes on, after so long."""
+        """Its holder continues, after a wait of so many seconds."""
         ...
 
     def take_back(self, lease: Lease, error: BaseException | None) -> None:
-        """The ticket is over. Total over all of its states, also that nobody asked for it."""
+        """End the ticket. Total over all of its states, also one that was never placed."""
         ...
 
 
@@ -130,11 +132,11 @@ class Lease:
         self.place = place
         self._lender = lender
         self.address: Address | None = None
-        """Where the process is reached; None before it is lent."""
+        """The address of the process; None before it is lent."""
         self.answer_under_way: Counted | None = None
         """Set by the holder as soon as there is one."""
         self.asks: tuple[str, bytes] | None = None
-        """The path and the body that go to the process; None for what is no request."""
+        """The path and the body that go to the process; None for anything but a request."""
         self._answered: trio.Event | None = None
         self._error: ApplianceError | None = None
 
@@ -187,10 +189,14 @@ class Lease:
         await lender.supply_for(self)
         asked_at = trio.current_time()
         lender.ask(self)
+        # `ask` carries effects out at once, and may have answered within the call. An event is made only for a real
+        # wait.
         if self.address is None and self._error is None:
             self._answered = trio.Event()
             with trio.move_on_after(lender.queue_timeout):
                 await self._answered.wait()
+        # A grant in the very moment of the timeout counts: only a missing address says that it was too late. The ticket
+        # is then still in the queue, and `__aenter__` takes it back, here as after every other failure.
         if self._error is not None:
             raise self._error.with_traceback(None)
         if self.address is None:

@@ -1,6 +1,6 @@
-"""What model processes print: the last lines of each, and live readers.
+"""The output of model processes: the last lines of each, and live readers.
 
-One producer (a child's pump), any number of readers. A reader that falls behind loses lines and is told how many; it
+One producer (a child's pump), any number of readers. A reader that falls behind loses lines, and learns how many; it
 never holds the producer up.
 """
 
@@ -20,7 +20,7 @@ LINE_LIMIT = 8 * 1024
 
 
 Echo = Callable[[str, str], None]
-"""Hears model and text of every line, before anything else is done about it."""
+"""Called with model and text of every line, before anything else is done with it."""
 
 
 class Line(NamedTuple):
@@ -50,6 +50,8 @@ class _Ring:
     def since(self, number: int) -> list[Line]:
         """Held lines from ``number`` on."""
         found: list[Line] = []
+        # A follower lacks the last few lines, and the ring holds thousands: from the end, only the missing ones are
+        # looked at.
         for line in reversed(self.lines):
             if line.number < number:
                 break
@@ -80,7 +82,7 @@ class Logs:
         self._news.wake()
 
     def knows(self, model: str) -> bool:
-        """Whether the model has ever printed anything."""
+        """True if the model has ever printed anything."""
         return model in self._by_model
 
     def tail(self, model: str | None, count: int) -> list[str]:
@@ -127,6 +129,8 @@ class Follower:
         while not self._pending:
             await self._logs.wait_news(self._position)
             lines, appended, self._position = self._logs.read(self._model, self._position)
+            # Numbers count the lines of all models, so a gap in them says nothing about one model. Its own count does:
+            # what it has printed since the last look, less what is still held.
             if lost := appended - self._seen - len(lines):
                 self._pending.append(f"... {lost} lines lost ...")
             self._seen = appended

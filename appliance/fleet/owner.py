@@ -78,14 +78,14 @@ class Fleet:
         self._runs: dict[str, ModelRun] = {}
         self._ends = Ends()
         self._kept: dict[str, float] = {}
-        """How long clients wish models to stay when nobody uses them, in seconds, until their process ends."""
+        """Seconds that clients wish idle models to stay; each wish ends with the process."""
         self._loads = LoadTimes()
         self._failures = Failures(self._runs, self._asked, self.launches)
         self._changed = Changed()
 
     @property
     def busy(self) -> bool:
-        """Whether any request is under way, or a model starts."""
+        """True while any request is under way, or a model starts."""
         return bool(self._asked)
 
     @property
@@ -103,13 +103,14 @@ class Fleet:
     def adopt(self, config: Config | None, models: Iterable[Model]) -> list[str]:
         """Follow this configuration from now on; the result are the ids of models whose process is out of date.
 
-        What has not changed goes on running. Such a process is stopped when its requests under way have ended, and who
-        waits for its model gets the new one.
+        Unchanged models continue to run. An outdated process is stopped when its requests under way have ended, and
+        requests that wait for its model get the new one.
         """
         self._config = config
         self._current = {model.id: model for model in models}
         outdated = [m for m, run in self._runs.items() if not same_launch(run.model, self._current.get(m))]
         self._loads.forget(outdated)
+        # Only models that somebody has asked for are renewed here, so this does not grow with the catalogue.
         self._models |= {model_id: model for model_id, model in self._current.items() if model_id in self._models}
         for model_id in [m for m in self._schedule.models() if m not in self._current]:
             self._perform(self._schedule.remove(model_id, _now()))
@@ -123,7 +124,7 @@ class Fleet:
         self._perform(self._schedule.adopt(self._budgets.limits(self._config), policy_for(self._config), _now()))
 
     def _follow(self, model: Model, *, outdated: bool) -> None:
-        """What a configuration says now of a model that has a process, or is waited for."""
+        """Apply the configuration to a model that has a process, or that requests wait for."""
         terms = self._terms(model)
         if outdated:
             self._perform(self._schedule.retire(model.id, terms, _now()))
@@ -151,6 +152,8 @@ class Fleet:
         run = self._runs.get(model.id)
         if run is None or (address := run.address) is None:
             return None
+        # The ticket is taken last, when nothing is left that can refuse: a caller that gets None, or an error, has
+        # nothing to give back. `take` has no effects to carry out, so this path makes no lists and starts no task.
         if not self._schedule.take(lease.ticket, model.id, now):
             return None
         self._models[model.id] = model
@@ -216,7 +219,7 @@ class Fleet:
             self._changed.wake()  # with other leases on the model, its end makes no deadline earlier
 
     def _in_force(self, model: Model) -> Model:
-        """The configuration may have been read again since somebody looked the model up. Raises ModelNotFound."""
+        """Return the model in the present configuration, which may be newer than the caller's. Raises ModelNotFound."""
         if self._config is None or model.config is None:
             return model
         current = self._current.get(model.id)
@@ -230,11 +233,11 @@ class Fleet:
         return self._settings.queue_timeout if self._config is None else self._config.queue_timeout
 
     def is_ready(self, model_id: str) -> bool:
-        """Whether a request for it would be served at once."""
+        """True if a request for it would be served at once."""
         return self._schedule.state(model_id) is State.READY
 
     def address(self, model_id: str) -> Address | None:
-        """Where the model is reached, if it is loaded now. Asking for it does not count as a use."""
+        """The model's address, if it is loaded now. Asking for it does not count as a use."""
         return self._runs[model_id].address if self.is_ready(model_id) else None
 
     async def wait_quiet(self, model_id: str) -> None:
@@ -262,7 +265,7 @@ class Fleet:
         return running
 
     def keep(self, model: Model, seconds: float) -> None:
-        """Let the model's process stay so long without a request, in place of its ``ttl``; infinity: for ever.
+        """Let the model's process stay so long without a request, instead of its ``ttl``; infinity: for ever.
 
         It counts from the model's last use, and until the process ends. 0 ends an idle process now.
         """
@@ -271,7 +274,7 @@ class Fleet:
             self._perform(self._schedule.retune(model.id, self._terms(model), _now()))
 
     def stays_for(self, model_id: str) -> float:
-        """Seconds until the model's process goes if nobody asks for it; infinity if it stays."""
+        """Seconds until an idle process of the model stops; infinity if it stays."""
         return self._schedule.stays_for(model_id, _now())
 
     def memory(self, model_id: str) -> Mapping[str, int]:
@@ -279,12 +282,13 @@ class Fleet:
         return self._schedule.memory(model_id)
 
     def plan(self, model: Model) -> Plan | None:
-        """How the model is best started in what is free now; None where its file does not say enough."""
+        """Plan the model's start in the memory that is free now; None where its file does not say enough."""
         engine = self.launches.choose(model) if model.config is None else None
         return self._plan(model, engine) if engine is not None else None
 
     def _plan(self, model: Model, engine: Engine, further: Mapping[str, int] = NO_MEMORY) -> Plan | None:
         """See `Budgets.plan`; beside the models that have a process now."""
+        # The model's own share is left out: the plan is for its next start, when its present process is gone.
         own, taken = self._schedule.memory(model.id), self._schedule.taken()
         others = {device: size - own.get(device, 0) for device, size in taken.items()}
         beside = [run.process for name, run in self._runs.items() if name != model.id and run.process is not None]
@@ -311,7 +315,7 @@ class Fleet:
     def reseat(self) -> None:
         """Start idle models anew that run on another seat than would be chosen now: more is known than at their start.
 
-        What somebody uses or waits for stays as it is.
+        Models in use, or that requests wait for, stay as they are.
         """
         for model_id, run in list(self._runs.items()):
             if not self.is_ready(model_id) or self._schedule.leases(model_id) or self._schedule.waiting(model_id):
@@ -320,18 +324,23 @@ class Fleet:
             if engine is None or following is None or same_start(engine, following):
                 continue
             log.info("model '%s' moves from engine %s to %s", model_id, engine.seat, following.seat)
+            # The model is loaded again at once, on the better seat, so that no request pays for the move. Only an idle
+            # one is moved: no answer would be worth a break.
             self._perform(self._schedule.retire(model_id, self._terms(run.model), _now()))
             self._nursery.start_soon(self._load_quietly, run.model)
 
     def condemn(self, model_id: str, why: str, *, crashed: bool = False) -> bool:
         """End a process that is of no use any more (it hangs), at once and under its leases; ``why`` is logged.
 
-        Who waits for the model gets the next process; who used this one finds its connection broken. ``crashed``: its
-        seat is to blame, and its requests go to the next one. False: there is none, or it is being stopped already.
+        Requests that wait for the model get the next process; those that used this one find their connection broken.
+        ``crashed``: its seat is to blame, and its requests go to the next one. False: there is none, or it is being
+        stopped already.
         """
         run = self._runs.get(model_id)
         if run is None or self._schedule.state(model_id) is State.STOPPING:
             return False
+        # `retire` moves the waiting requests to the next process, and `expire` then stops this one under its leases.
+        # `unload` would be simpler and wrong: it refuses the requests that wait.
         run.condemn(why, crashed=crashed)
         retired = self._schedule.retire(model_id, self._terms(run.model), _now())
         self._perform([*retired, *self._schedule.expire(model_id)])
@@ -361,7 +370,7 @@ class Fleet:
         return run.engine.id if run is not None and run.engine is not None else None
 
     def has_fallback(self, model_id: str) -> bool:
-        """Whether there is another seat to go to, should the process of this model die."""
+        """True if there is another seat to go to, should the process of this model die."""
         model, seat = self._models.get(model_id), self.seat_of(model_id)
         if model is None or seat is None:
             return False
@@ -370,6 +379,10 @@ class Fleet:
 
     async def broke(self, model_id: str, address: Address, request: int = 0) -> Broken:
         """A connection to this process of the model broke; this waits for a moment until its end is known."""
+        # Two tasks see a crash, in any order: the request finds a broken connection, and the owner sees the exit.
+        # Judged too early, a crash looks like an engine that closed one connection, and the request does not go to the
+        # next seat. All comparisons are by the identity of the address: another process of the model may run by now,
+        # and its state says nothing about this connection.
         with trio.move_on_after(END_NOTICED):
             while (run := self._runs.get(model_id)) is not None and run.address is address and not run.told_to_stop:
                 await self.wait_changed()
@@ -420,6 +433,9 @@ class Fleet:
                     self._asked[ticket].answer(address)
                 case Refuse(ticket, error):
                     self._asked[ticket].answer(error)
+        # The alarm only ever moves forward to an earlier time. `keep_time` sets the later ones when it wakes. To set it
+        # after every event would cost each release a change of Trio's deadlines, to no effect. At the end it is minus
+        # infinity, which wakes `keep_time` for the last time.
         deadline = -math.inf if self._ended else self._schedule.deadline(_now())
         if deadline < self._alarm_at:
             self._alarm.deadline = self._alarm_at = deadline
@@ -431,6 +447,8 @@ class Fleet:
         async with beside(partial(hangs.watch, self)):
             while not self._ended:
                 self._alarm_at = self._schedule.deadline(_now())
+                # One scope, whose deadline `_perform` moves to an earlier time, instead of a timer for each model and
+                # entry. A wake-up too many does nothing: `tick` looks at the time itself.
                 with trio.CancelScope(deadline=self._alarm_at) as self._alarm:
                     await trio.sleep_forever()
                 self._perform(self._schedule.tick(_now()))
@@ -440,7 +458,7 @@ class Fleet:
         return self._budgets.terms(model, engine, self._kept.get(model.id))
 
     def _staying(self) -> Mapping[str, Address]:
-        """Where the models are reached that nobody has asked to go."""
+        """The addresses of the ready models that were not asked to stop."""
         staying = (m for m in self._runs if self._schedule.state(m) not in GOING)
         return {m: address for m in staying if (address := self._runs[m].address) is not None}
 
@@ -456,6 +474,9 @@ class Fleet:
                 error = ended.error
                 self._ends.add(model_id, ended, self.observer)
         finally:
+            # The order matters. `exited` may start the same model again at once, and that start puts a new run in this
+            # place: a later ``del`` would remove the new one. ``gone`` comes last, because those that wait for it rely
+            # on the schedule.
             del self._runs[model_id]
             self._kept.pop(model_id, None)
             self.launches.release_workers(model_id)
@@ -464,6 +485,8 @@ class Fleet:
 
     def _on_ready(self, run: ModelRun) -> None:
         model_id, seconds = run.model.id, _now() - run.began
+        # Only now are the earlier seats to blame: the model starts here and did not start there. If it starts nowhere,
+        # the model is at fault, and no engine is blamed.
         for failure in run.failures:
             self.launches.blame(model_id, failure)
         log.info("model '%s' is ready after %.2f s", model_id, seconds)
@@ -494,7 +517,7 @@ class Fleet:
         self._perform(self._schedule.expire(run.model.id))
 
     async def _load_quietly(self, model: Model) -> None:
-        """A load that nobody waits for: its failure is kept in `status`."""
+        """Load in the background: a failure is kept in `status`."""
         with suppress(ApplianceError):
             await self.load(model)
 
@@ -525,8 +548,8 @@ async def open_fleet(
     """Own every model process. Leaving the block stops them all, politely at first; cancelling kills.
 
     Without engines only configured models can be started. ``supply`` fetches what a model lacks before it is started;
-    without one its engine has to. ``observer`` counts what happens; ``echo`` hears every line that a process prints;
-    ``gpus`` is how memory of NVIDIA's GPUs is measured.
+    without one its engine has to. ``observer`` counts what happens; ``echo`` is called with every line that a process
+    prints; ``gpus`` is how memory of NVIDIA's GPUs is measured.
     """
     chooser = OneEngine(engines) if isinstance(engines, Engine) else engines
     async with open_children() as children, trio.open_nursery() as nursery:
@@ -534,4 +557,6 @@ async def open_fleet(
         fleet = Fleet(settings, chooser, children, nursery, supply=supply, observer=observer, echo=echo, gpus=own)
         nursery.start_soon(fleet.keep_time)
         yield fleet
+        # The nursery ends by itself: every `_own` returns with its process, and `keep_time` after the last of them. The
+        # deadline is for a process that hangs.
         nursery.cancel_scope.deadline = _now() + fleet.close()

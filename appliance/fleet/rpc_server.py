@@ -24,7 +24,9 @@ from appliance.trio_parts import Changed
 
 PROGRAM = "ggml-rpc-server.exe" if sys.platform == "win32" else "ggml-rpc-server"
 WITHOUT_SIGPIPE = () if sys.platform == "win32" else ("/bin/sh", "-c", "trap '' PIPE; exec \"$@\"", PROGRAM)
-"""It does not ignore SIGPIPE, so that a client that gave up while it waited takes it along (b11434): it is told to."""
+"""A worker leaves SIGPIPE at its default, and a client that gives up waiting would end it (b11434): the shell ignores
+it.
+"""
 
 START_TIME = 90.0
 """Seconds within which it must answer: drivers of graphics cards take their time at first."""
@@ -47,7 +49,7 @@ LOOPBACK = "127.0.0.1"
 
 
 class Serving(Struct, frozen=True, kw_only=True):
-    """What is to be served, and where. ``host`` is an IPv4 address."""
+    """The devices to serve, and the address. ``host`` is an IPv4 address."""
 
     program: str
     host: str
@@ -60,7 +62,7 @@ class Serving(Struct, frozen=True, kw_only=True):
 
     @property
     def endpoint(self) -> str:
-        """Where it is reached from this machine."""
+        """The endpoint at which this machine reaches it."""
         return f"{LOOPBACK if self.host == ANYWHERE else self.host}:{self.port}"
 
     def argv(self) -> tuple[str, ...]:
@@ -121,6 +123,8 @@ async def keep_serving(
         was_up = was_up or run.was_up
         if not was_up:
             raise UsageError(why)
+        # A worker that has lived for a while starts the count anew: the long pauses are for one that fails again and
+        # again. One that never came up is not tried again, because its command line is to blame.
         failures = 1 if run.was_up and trio.current_time() - began > LIVED else failures + 1
         wait = BACK_OFF[min(failures, len(BACK_OFF)) - 1]
         log(f"{why}; it is started again in {wait:g} s")
@@ -141,7 +145,7 @@ class _Run:
         self._silent = False
 
     async def run(self, children: Children) -> str:
-        """How it ended, in words. Cancelling ends it."""
+        """Run the worker, and describe its end in words. Cancelling ends it."""
         command = Command(
             argv=self._serving.argv(),
             env={**inherited_env(), **NO_DEBUGGER},
@@ -162,12 +166,13 @@ class _Run:
         self._log(text)
 
     async def _see_it_up(self, child: Child) -> None:
-        """Look until it answers. One that serves somebody already does not, and is up."""
+        """Look until it answers. A worker that serves a client does not answer, but is up."""
         with trio.move_on_after(START_TIME):
             worker = await look_at_worker(self._serving.endpoint)
             while worker.state == "unreachable":
                 await trio.sleep(LOOK_PAUSE)
                 worker = await look_at_worker(self._serving.endpoint)
+            # The names come by the output and the answer by the socket, so either may be first.
             with trio.move_on_after(NAMES_TIME):
                 while len(self._named) < len(worker.devices):
                     await self._more.wait()

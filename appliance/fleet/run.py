@@ -30,37 +30,37 @@ TAIL = 12
 """Log lines that a failed start shows."""
 PORT_ATTEMPTS = 3
 PORT_TAKEN = ("couldn't bind", "address already in use")
-"""What llama-server prints (lower-cased) when somebody took its port between our look and its bind."""
+"""The words that llama-server prints (lower-cased) when another process took its port between our look and its bind."""
 PORT_RELEASE = 2.0
-"""Seconds that a configured port gets to become free: what a container published goes a moment after its client."""
+"""Seconds that a configured port gets to become free: a container's port is released a moment after its client ends."""
 PORT_LOOK = 0.02
 
 How = Literal["stopped", "died", "failed"]
 
 Prepare = Callable[[Model, Collection[str]], Awaitable[Launch | None]]
-"""What is to be started for a model, on another seat than these; None when there is no other. Raises ApplianceError."""
+"""Prepares the launch of a model on another seat than these; None when there is no other. Raises ApplianceError."""
 
 
 class Ended(Struct, frozen=True, kw_only=True):
-    """How it ended: because it was told to, by itself when it was ready, or before."""
+    """The end of a run: on request, by itself when it was ready, or before."""
 
     how: How
     error: ApplianceError
-    """What those who waited for its start are told."""
+    """The error for the requests that waited for its start."""
     argv: tuple[str, ...] = ()
     exit_code: int | None = None
     why: str | None = None
-    """What there is to be said about it later; None when it was stopped."""
+    """The reason of its end, for later questions; None when it was stopped."""
     launch: Launch | None = None
-    """What was started; None where it did not come to that."""
+    """The launch that was started; None if there was none."""
     useless: bool = False
-    """It was stopped because somebody had no use for it any more, which is no crash."""
+    """True if it was condemned as useless and stopped for that, which does not count as a crash."""
     lost_worker: bool = False
     """It aborted for want of a worker: its engine is not to blame, and starts again without that."""
 
     @property
     def engine(self) -> Engine | None:
-        """What it ran on, or should have; None for a configured model."""
+        """The engine that it ran on, or should have; None for a configured model."""
         return self.launch.engine if self.launch is not None else None
 
     @property
@@ -80,9 +80,9 @@ class ModelRun:
         """A request has found it ready."""
         self.process: ModelProcess | None = None
         self.gone = trio.Event()
-        """Set by the fleet, when all is told."""
+        """Set by the fleet, when every observer knows of the end."""
         self.failures: list[Ended] = []
-        """How it failed to start on the seats that were tried before this one."""
+        """The failed starts on the seats that were tried before this one."""
         self.passed = 0
         """Bytes that came to the leases that have ended."""
         self.leases_ended = 0
@@ -99,7 +99,7 @@ class ModelRun:
 
     @property
     def address(self) -> Address | None:
-        """Where it is reached; None before there is a process."""
+        """The address of the process; None before there is one."""
         return self.process.launch.address if self.process is not None else None
 
     @property
@@ -109,7 +109,7 @@ class ModelRun:
 
     @property
     def engine(self) -> Engine | None:
-        """What it runs on; None before there is a process, and for a configured model."""
+        """The engine that it runs on; None before there is a process, and for a configured model."""
         return self.process.launch.engine if self.process is not None else None
 
     @property
@@ -127,17 +127,17 @@ class ModelRun:
 
     @property
     def answers_at_work(self) -> bool:
-        """It is known to answer `question` while it computes."""
+        """True if it is known to answer `question` while it computes."""
         launch = self.process.launch if self.process is not None else None
         return self.answered_at_work or (launch is not None and (launch.protocol or launch.engine is not None))
 
     @property
     def told_to_stop(self) -> bool:
-        """It ends because somebody has asked for that, and not because it is of no use."""
+        """True if it ends on request, and was not condemned."""
         return self._stop.is_set() and self._condemned is None
 
     def stop(self, *, politely: bool = True) -> None:
-        """Ask for the end, see `ModelProcess.stop`; before there is a process, there will be none."""
+        """Ask for the end, see `ModelProcess.stop`. If there is no process yet, none is started."""
         self._stop.set()
         if self.process is not None:
             self.process.stop(politely=politely)
@@ -155,8 +155,8 @@ class ModelRun:
     async def run(self, children: Children, *, on_ready: Callable[[], None]) -> Ended:
         """Start it, see it to its end, and say how it ended. Raises nothing that is expected.
 
-        What does not start on one seat is tried on the next: only when it starts there was it the seat's fault. Where
-        all fail, what the first of them said is told.
+        A model that does not start on one seat is tried on the next: only if it starts there was the first seat to
+        blame. Where all fail, the first failure is reported.
         """
         while True:
             ended = await self._run_on_next_seat(children, on_ready)
@@ -172,6 +172,7 @@ class ModelRun:
         tried = [ended.engine.seat for ended in self.failures if ended.engine is not None]
         try:
             for attempt in range(1, PORT_ATTEMPTS + 1):
+                # Each attempt prepares a new launch: the lost port, or the lost worker, is part of the old one.
                 launch = await self._prepare(self.model, tried)
                 if launch is None:
                     return None
@@ -195,7 +196,7 @@ class ModelRun:
             return self._not_started(launch, f"{command} cannot be executed: {reason or cause}")
 
     async def _run_once(self, launch: Launch, children: Children, on_ready: Callable[[], None]) -> Exited | None:
-        """None when it was told to stop before there was a process."""
+        """None when a stop came before there was a process."""
         if self.model.config is not None and will_listen(self.model.config, launch.address):
             await self._wait_for_port(launch.address)
         if launch.delay:
@@ -207,7 +208,7 @@ class ModelRun:
         return await self.process.run(children, on_ready=on_ready)
 
     async def _wait_for_port(self, address: Address) -> None:
-        """Raises ModelFailedToStart when somebody else keeps the port that the command is about to take."""
+        """Wait until the command's port is free. Raises ModelFailedToStart when another program keeps it."""
         until = trio.current_time() + PORT_RELEASE
         while is_taken(address) and not self._stop.is_set():
             if trio.current_time() >= until:
@@ -217,7 +218,7 @@ class ModelRun:
                 await self._stop.wait()
 
     def _had_bad_luck(self, launch: Launch, exited: Exited) -> bool:
-        """The same engine can be started once more: what it lost was no fault of its own."""
+        """True if the same engine may be started once more: its start failed through no fault of its own."""
         if exited.was_ready or self._stop.is_set():
             return False
         return self._lost_its_port(exited) or self._lost_worker(launch)
@@ -228,14 +229,19 @@ class ModelRun:
         return bool(launch.crew.workers) and lost_worker(lines)
 
     def _lost_its_port(self, exited: Exited) -> bool:
-        """An engine was given a port that somebody else took before it; another one will do as well."""
+        """True if another program took the engine's port first; a new launch takes a new port."""
         if exited.was_ready or self._stop.is_set() or self.model.config is not None:
             return False
+        # A port cannot be reserved for a child: it is found free, closed, and bound by the engine a moment later. Any
+        # program may take it in between. No look beforehand can exclude that, so the engine's own words are read
+        # afterwards.
         text = "\n".join(self._logs.tail(self.model.id, TAIL)).lower()
         return any(phrase in text for phrase in PORT_TAKEN)
 
     def _ended(self, launch: Launch, exited: Exited | None) -> Ended:
         model_id = self.model.id
+        # Condemned comes first: `condemn` also sets ``_stop``, and the end of a hung process would pass for one on
+        # request.
         if self._condemned is not None:
             error = ModelFailedToStart(model_id, self._condemned)
             why = f"it was stopped: {self._condemned}"

@@ -1,4 +1,4 @@
-"""What others may know of a model process, and who hears what happens to it."""
+"""The public state of a model process, and the observers of its events."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ class ChildStatus(Struct, frozen=True, kw_only=True):
 
 
 class Broken(Struct, frozen=True):
-    """What became of a model process whose connection broke under a request."""
+    """The fate of a model process whose connection broke under a request."""
 
     ended: str | None = None
-    """How it ended by itself; None: it lives, or nothing is known."""
+    """Its end, in words, if it ended by itself; None: it lives, or nothing is known."""
     following: str | None = None
     """The seat on which the model is started next; None: it did not crash, or there is no other."""
     error: ApplianceError | None = None
-    """Somebody ended it on purpose, which is told in place of a fault."""
+    """The reason if it was ended on purpose; it is reported instead of a fault."""
 
 
 class Observer(Protocol):
-    """Hears what happens to models, for metrics. Times in seconds."""
+    """Notified of events of models, for metrics. Times in seconds."""
 
     def waited(self, model: str, seconds: float) -> None: ...
 
@@ -73,7 +73,7 @@ UNFETCHED = 100
 
 
 class Ends:
-    """How the last process of each model ended, or why it never had one. Owned by the fleet."""
+    """The end of each model's last process, or the reason why it never had one. Owned by the fleet."""
 
     def __init__(self) -> None:
         self.last: dict[str, Ended] = {}
@@ -81,7 +81,7 @@ class Ends:
         """The models in ``last`` that never had a process, the oldest first."""
 
     def add(self, model_id: str, ended: Ended, observer: Observer | None) -> None:
-        """Note it, and tell the log and who listens."""
+        """Note it, log it, and notify the observer."""
         self.last[model_id] = ended
         match ended.how:
             case "stopped":
@@ -142,7 +142,7 @@ def status_of(model_id: str, schedule: Schedule, run: ModelRun | None, last: End
 
 
 def progress_of(run: ModelRun | None) -> msgspec.Raw | None:
-    """What the engine says of its loading, while it loads; None before it says anything."""
+    """The engine's progress report while it loads; None before the first."""
     process = run.process if run is not None else None
     if process is None or not process.launch.protocol or process.state.state != "loading":
         return None

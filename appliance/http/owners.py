@@ -63,7 +63,7 @@ class Owners(Struct, frozen=True, kw_only=True):
         """Stop the model's process, or its download, and remove its files.
 
         Raises ModelNotFound, Forbidden for what the program may not remove, and Conflict for files that the system does
-        not let go of.
+        not release.
         """
         downloads = self.require_downloads()
         if (download := downloads.find(name)) is not None and not download.status.ended:

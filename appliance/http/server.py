@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 class Listening:
-    """The sockets that the program listens on; whoever connects waits until `Server.serve`."""
+    """The sockets that the program listens on; clients that connect wait until `Server.serve`."""
 
     def __init__(self, listeners: Sequence[Listener], certificates: Certificates | None) -> None:
         self.listeners = listeners

@@ -1,4 +1,4 @@
-"""Another server's models: read from its ``/v1/models``, or heard over the live link between two appliances.
+"""Another server's models: read from its ``/v1/models``, or received over the live link between two appliances.
 
 Over the link two appliances tell each other which models they have loaded, and how busy those are. Text messages of
 JSON, the same in both directions, over any websocket. A ``models`` message holds the whole state and comes at once and
@@ -79,7 +79,7 @@ WaitChanged = Callable[[], Awaitable[object]]
 
 
 class Channel(Protocol):
-    """One websocket, whoever opened it."""
+    """One websocket, opened by either side."""
 
     async def send(self, text: str, /) -> object: ...
 

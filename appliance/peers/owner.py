@@ -358,7 +358,7 @@ def _nothing() -> Sequence[ModelState]:
 async def open_peers(
     config: Config | None, *, local_state: LocalState = _nothing, wait_changed: WaitChanged = trio.sleep_forever
 ) -> AsyncGenerator[Peers]:
-    """Own the tasks of ``config``'s peers, which hear ``local_state`` after every change. Raises UsageError."""
+    """Own the tasks of ``config``'s peers, which get ``local_state`` after every change. Raises UsageError."""
     async with beside() as nursery:
         peers = Peers(nursery, LocalSide(local_state, wait_changed))
         peers.adopt(config)

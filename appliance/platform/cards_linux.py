@@ -62,6 +62,7 @@ def find_cards(root: Path = ROOT) -> list[Card]:
 
 def sample(card: Card, index: int, now: datetime) -> GpuSample:
     """Take one sample. A question would wake a GPU that is powered down, so only its name is reported."""
+    # Reading a sensor wakes the card, and a sample every few seconds would keep a laptop's GPU awake for ever.
     if read_text(card.device / "power" / "runtime_status") == "suspended":
         return GpuSample(timestamp=now, id=index, name=card.name, uuid=card.uuid)
     used, total = (read_number(card.device / f"mem_info_vram_{which}") for which in ("used", "total"))
@@ -258,6 +259,8 @@ def _kfd(root: Path) -> Mapping[str, _Node]:
         number = {name: int(value) for name, value in facts.items()}
         if not number.get("simd_count"):
             continue
+        # KFD numbers its nodes on its own. The place on the bus is the only name that it shares with the rest of the
+        # system.
         place = number.get("location_id", 0)  # bus and function as in PCI_DEVID, domain apart
         pci = f"{number.get('domain', 0):04x}:{place >> 8 & 0xFF:02x}:{place >> 3 & 0x1F:02x}.{place & 7}"
         found[pci] = _Node(_gfx(number.get("gfx_target_version", 0)), bool(number.get("cpu_cores_count")))

@@ -162,6 +162,8 @@ def print_through(text: str) -> bool:
         if sys.platform == "win32":
             print(text, end="", flush=True)  # knows what a console takes
             return True
+        # `os.write` may take a part, and raises on a full pipe that another process has set to non-blocking: both
+        # programs share one file description. So this loop writes the rest, and waits where it has to.
         data = text.encode(sys.stdout.encoding, "replace")
         while data:
             try:
@@ -180,6 +182,8 @@ def said_at_once(line: bytes) -> bool:
     try:
         error = sys.stderr.fileno()
         kind = os.fstat(error).st_mode
+        # A pipe with room takes PIPE_BUF bytes whole and at once (pipe(7)), and a file always does. A terminal may hold
+        # a writer up for ever (Ctrl-S), and this is called in the event loop.
         if stat.S_ISFIFO(kind) and not select.select((), (error,), (), 0)[1]:
             return False
         return (stat.S_ISREG(kind) or stat.S_ISFIFO(kind)) and os.write(error, line) == len(line)

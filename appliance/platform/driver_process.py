@@ -1,9 +1,10 @@
-"""A process of its own that asks drivers, because they may crash or hang whoever loads them: see `platform.drivers`.
+"""A process of its own that asks drivers, because they may crash or hang the process that loads them: see
+`platform.drivers`.
 
 It answers each line of its input with one line of JSON, and ends with its input. To `LOOK`, with an `Order` behind it,
-it prints the name of each stage before it begins it, so that whoever finds it dead or stuck knows where, and the `Look`
-at the end. It imports little, and knows no event loop; what it needs to answer it imports with the first question, as
-the server imports the words below.
+it prints the name of each stage before it begins it, so that its parent knows where it died or hangs, and the `Look`
+at the end. It imports little, and knows no event loop; it imports the modules for its answers with the first question,
+as the server imports the words below.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Order(Struct, frozen=True):
 
 
 class Stage(Struct, frozen=True, tag=True):
-    """It begins now."""
+    """A stage of the look has started."""
 
     name: str
 
@@ -96,7 +97,7 @@ def answer(nvml: Nvml, question: str, rest: str) -> object:
 
 
 def see(order: Order, begin: Callable[[str], None] = lambda name: None) -> Look:
-    """Look at everything; ``begin`` hears of each stage that is about to be done."""
+    """Look at everything; ``begin`` is called before each stage."""
     import os
     import platform
     from pathlib import Path
@@ -112,6 +113,8 @@ def see(order: Order, begin: Callable[[str], None] = lambda name: None) -> Look:
         begin(stage)
         return True
 
+    # A stage is announced before it begins, and the line is flushed. If a driver kills or hangs this process, the last
+    # announced stage is to blame, and the parent starts anew without it.
     begin(STAGES[0])
     total, available = here.memory(root)
     level, features = here.cpu_level(root)
@@ -119,6 +122,7 @@ def see(order: Order, begin: Callable[[str], None] = lambda name: None) -> Look:
     problems: list[str] = []
     if doing(NVML_STAGE):
         gpus += _through_nvml(root, problems)
+    # The files of the kernel's module are second best: they know neither memory nor compute capability.
     if not gpus and doing("nvidia"):
         gpus += here.gpus_of("nvidia", root)
     for vendor in STAGES[3:6]:

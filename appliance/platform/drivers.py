@@ -87,6 +87,8 @@ async def look(
     problems: list[str] = []
     while True:
         try:
+            # Each round leaves out one more driver: the one in whose stage the process died or hung. A stage that fails
+            # although it was left out ends the look, so there are never more rounds than drivers.
             order = LOOK.encode() + b" " + msgspec.json.encode(Order(tuple(without), root)) + b"\n"
             ran = await run_to_end(children, command(), env or inherited_env(), seconds=seconds, stdin=order)
         except OSError as error:
@@ -227,11 +229,13 @@ class _Link:
         """Answer every question. Raises EndOfChannel when there will be no more."""
         try:
             while True:
+                # After a failure questions are answered with None at once, until the pause is over. Otherwise every
+                # question about a GPU would start another process for a driver that kills it.
                 if trio.current_time() >= self._not_before:
                     self._failed(await self._use())
                 await self._answer(None)
         finally:
-            self._reply.there.set()  # whoever waits still learns that there is no answer
+            self._reply.there.set()  # the waiting task still learns that there is no answer
 
     async def _answer(self, answer: bytes | None) -> None:
         """Give the answer, and wait for the next question."""
@@ -249,6 +253,8 @@ class _Link:
                     answer: bytes | None = None
                     with trio.move_on_after(PATIENCE) as patience:
                         answer = await before_end(child, partial(_exchange, child, self._question, said))
+                    # Leaving the block ends the process. It could still answer later, and that answer would be taken
+                    # for the next one.
                     if patience.cancelled_caught:
                         return f"no answer within {PATIENCE:g} s"
                     if answer is None:
@@ -284,6 +290,7 @@ class _LastLine:
 
 async def _exchange(child: Child, question: str, said: _LastLine) -> bytes:
     """Wait for one line of output after one line of input."""
+    # Forget a line that the driver itself has printed since the last answer. It must not pass for this answer.
     said.line = b""
     with suppress(trio.BrokenResourceError, trio.ClosedResourceError):  # its end says more
         await child.stdin.send_all(question.encode() + b"\n")
@@ -296,7 +303,8 @@ async def _exchange(child: Child, question: str, said: _LastLine) -> bytes:
 
 
 async def process_memory(pid: int, devices: Collection[str], gpus: Gpus) -> Mapping[str, int]:
-    """Bytes by device, for those of ``devices`` (``ram``, ``gpu0`` ...) that can be told. It takes milliseconds."""
+    """Bytes by device, for those of ``devices`` (``ram``, ``gpu0`` ...) that can be measured. It takes milliseconds."""
+    # A configured command is often a wrapper: the memory belongs to its descendants.
     family = await trio.to_thread.run_sync(_family, pid)
     taken: dict[str, int] = {}
     if "ram" in devices and (resident := sum(family.values())):

@@ -44,6 +44,7 @@ async def detect(budget: float = BUDGET) -> Hardware | None:
         try:
             async with open_gpus() as gpus:
                 nvidia = await gpus.accelerators()
+            # A driver that hangs holds its thread for ever, so the thread is abandoned when the time is over.
             return await trio.to_thread.run_sync(look, nvidia, abandon_on_cancel=True)
         except (OSError, psutil.Error) as error:
             log.warning("the hardware cannot be described: %s", error)

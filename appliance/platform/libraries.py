@@ -78,6 +78,8 @@ def loaders(root: Path = ROOT, environ: Mapping[str, str] = os.environ) -> dict[
 
 def vulkan_drivers(root: Path = ROOT, environ: Mapping[str, str] = os.environ) -> Iterator[tuple[str, str]]:
     """Return name and version of the drivers that Vulkan's loader knows: ``lvp``, ``Mesa 22.3.6``. Only on Linux."""
+    # The drivers' files are read and never loaded: a loaded driver runs its own code, and may crash or hang this
+    # process.
     for manifest in sorted(_manifests(root, environ))[:MAX_DRIVERS]:
         name = re.split(r"_icd|\.", manifest.name)[0]
         try:
@@ -108,6 +110,7 @@ def _folders(root: Path, environ: Mapping[str, str]) -> Iterator[Path]:
 
 def _manifests(root: Path, environ: Mapping[str, str]) -> set[Path]:
     for variable in DRIVER_FILES:
+        # As in Vulkan's loader, these variables replace the search and do not add to it.
         if told := environ.get(variable):
             named = [Path(part) for part in told.split(os.pathsep) if part]
             return {path for part in named for path in (part.glob("*.json") if part.is_dir() else [part])}

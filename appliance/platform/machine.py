@@ -1,4 +1,4 @@
-"""This system's own module, `here`, which describes the machine; what of it is free; whether it was asleep."""
+"""This system's own module, `here`, which describes the machine; its free resources; whether it was asleep."""
 
 from __future__ import annotations
 
@@ -42,6 +42,8 @@ class Suspends:
 
     def happened(self) -> bool:
         """True if it was asleep for `SLEPT` seconds or more. A wall clock that was set forward looks the same."""
+        # One clock stands still during sleep, and the other goes on. Their distance grows by the sleep alone: a task
+        # that is only late moves both alike.
         before, self._behind = self._behind, self._always() - self._running()
         return self._behind - before >= SLEPT
 

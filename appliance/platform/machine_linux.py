@@ -214,6 +214,9 @@ def _signs(root: Path) -> Iterator[str]:
         if folder.is_dir():
             yield f"{module} {read_text(folder / 'version') or ''} {read_text(folder / 'srcversion') or ''}"
     for name in FOLDERS:
+        # The signature answers "has anything changed?" from files alone. To ask the drivers would wake sleeping cards
+        # and may hang. A change too many costs one look; a missed one leaves a model on the wrong device, so all that
+        # is cheap counts.
         yield f"{name} {_times(root / name, timed=name not in LISTED)}"
     yield f"kfd {os.access(root / 'dev/kfd', os.R_OK | os.W_OK)} dxg {(root / 'dev/dxg').exists()}"
 
@@ -256,6 +259,9 @@ def _field(cpuinfo: str, name: str) -> str | None:
 
 
 def _memory(root: Path) -> Iterator[tuple[Path, int]]:
+    # Every group up to the top may set a limit, and the least of all counts: a container's own group often has none,
+    # and the limit stands on the one above it. Both versions of cgroups are looked at, because hybrid systems have
+    # both.
     for group in (*_groups(root, ""), *_groups(root, "memory")):
         for name in ("memory.max", "memory.limit_in_bytes"):
             limit = read_number(group / name)
@@ -267,6 +273,8 @@ def _taken(group: Path) -> int:
     used = read_number(group / "memory.current") or read_number(group / "memory.usage_in_bytes") or 0
     words = (read_text(group / "memory.stat") or "").split()
     facts = dict(zip(words[::2], words[1::2], strict=False))
+    # The kernel counts file pages as used, and gives them up under pressure. A model that was read once fills its group
+    # with them: without this a second start would find no memory.
     idle = facts.get("total_inactive_file") or facts.get("inactive_file") or "0"
     return max(0, used - (int(idle) if idle.isdecimal() else 0))
 
@@ -287,6 +295,8 @@ def _groups(root: Path, controller: str) -> list[Path]:
     top = root / MOUNT / controller
     own = PurePosixPath("/")
     for line in (read_text(root / "proc/self/cgroup") or "").splitlines():
+        # A line is ID:CONTROLLERS:PATH (cgroups(7)). In version 2 the controllers are empty, as ``controller`` is here.
+        # A path with ".." leads out of the namespace that this process sees, and is of no use.
         _, names, path = (*line.split(":", 2), "", "")[:3]
         if (controller in names.split(",") or controller == names) and ".." not in path:
             own = PurePosixPath("/", path)

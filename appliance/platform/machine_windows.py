@@ -119,7 +119,7 @@ def cores(root: Path = ROOT) -> int:
 
 
 def signature(root: Path = ROOT) -> str:
-    """No file shows a change of drivers here; a look from the other kind of session is none of this one."""
+    """No file shows a change of drivers here; a look from the other kind of session does not count for this one."""
     return "session 0" if _is_session_0() else "none"
 
 

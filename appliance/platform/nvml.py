@@ -110,6 +110,7 @@ class Library(Protocol):
 def load_library() -> Library | None:
     """Return the bindings, if the driver's library can be loaded here."""
     try:
+        # pynvml can be imported without a driver, and fails only when it is used. A look for the library costs less.
         ctypes.CDLL(LIBRARY)
     except OSError:
         return None
@@ -211,6 +212,8 @@ class Nvml:
     def _memory(self, device: Device) -> Memory | None:
         """Return the memory as ``nvidia-smi`` counts it, without the driver's own reserve, if the driver can (510)."""
         library = self._library
+        # The older call counts the driver's reserve as used, some hundred MiB, and a model that just fits would be
+        # refused.
         newer = self._try(library.nvmlDeviceGetMemoryInfo, device, version=library.nvmlMemory_v2)
         return newer or self._try(library.nvmlDeviceGetMemoryInfo, device)
 

@@ -5,10 +5,10 @@ of its own for each chunk of a stream costs a task switch as well, which is more
 it. Here a socket is made known once to a poller of our own (epoll, kqueue; edge-triggered), for as long as it is open.
 One task waits for that poller by its file descriptor and receives from every socket that has news.
 
-Invariants. A descriptor has one `Receiver` at most. It hears nothing after `Receiver.close`, and its owner calls that
+Invariants. A descriptor has one `Receiver` at most. It gets nothing after `Receiver.close`, and its owner calls that
 before it closes the descriptor. Either one task waits for the next bytes, in `receive`, or between `listen` and
-`silence` a function hears them. A task is parked while, and only while, the receiver names it, and whatever wakes it
-takes the name away first; so it is woken once. A function that hears never waits.
+`silence` a callback gets them. A task is parked while, and only while, the receiver names it, and whatever wakes it
+takes the name away first; so it is woken once. A callback never waits.
 
 The poller reports an edge once. ``_news`` therefore says that something may be left to receive. Code that stops before
 the socket is empty sets it, or arms the poller again.
@@ -115,7 +115,7 @@ if sys.platform == "linux" or sys.platform == "darwin":
             self._fd = sock.fileno()
             self._exact = isinstance(sock, socket.socket)  # with TLS a short piece does not mean that all was taken
             self._left: Callable[[], None] | None = None
-            self._broken: OSError | None = None  # the system tells it once, and here a listener hears it first
+            self._broken: OSError | None = None  # the system reports it once, and a listener may be first
             self._ended = False
             self._news = eager
             self._task: trio.lowlevel.Task | None = None
@@ -141,7 +141,7 @@ if sys.platform == "linux" or sys.platform == "darwin":
 
         @property
         def broken(self) -> bool:
-            """A listener has heard an end, and it was none: `receive` raises what it was."""
+            """A listener was called for an end that was an error: `receive` raises it."""
             return self._broken is not None
 
         def is_quiet(self) -> bool:
@@ -188,15 +188,19 @@ if sys.platform == "linux" or sys.platform == "darwin":
             is called before this returns, and neither may raise.
             """
             self._listener, self._listener_end = hears, ended
+            # Bytes that are here already make no new edge. They are reported in the next turn and not from this call,
+            # so that the caller can finish its own work first.
             if self._news:
                 self._again()
 
         def silence(self) -> None:
-            """End `listen`; the rest is left for `receive`. Twice is once."""
+            """End `listen`; the rest is left for `receive`. Idempotent."""
             self._listener = self._listener_end = None
 
         def when_room(self, room: Tell) -> None:
             """Call ``room`` once when the system takes bytes to send again. A second call replaces the first."""
+            # To change the watch has the system look anew: room that was made between the failed send and this call is
+            # reported, and no edge is lost.
             self._room = room
             if self._fd >= 0:
                 self._again()
@@ -206,6 +210,8 @@ if sys.platform == "linux" or sys.platform == "darwin":
 
         def has_room(self) -> None:
             """The poller says so."""
+            # The watch for room ends with its first report. Otherwise every answer would cost a report for each time
+            # that the client makes room, though nothing waits for it.
             room, self._room = self._room, None
             if room is not None:
                 self._again()
@@ -226,7 +232,7 @@ if sys.platform == "linux" or sys.platform == "darwin":
             return waits
 
         def close(self) -> None:
-            """End the watch, and `interrupt`. The socket is closed by its owner. Twice is once."""
+            """End the watch, and `interrupt`. The socket is closed by its owner. Idempotent."""
             if self._fd >= 0:
                 self._system.remove(self._fd)
                 self._fd = -1
@@ -270,9 +276,11 @@ if sys.platform == "linux" or sys.platform == "darwin":
                 if ended is not None:
                     ended()
                 return
+            # One piece for each turn, even if there is more: a client that sends fast does not hold up the others.
+            # `_again` has the poller report the rest as a new edge, behind the sockets that are ready now.
             goes_on = listener(data)
             if self._listener is not listener:
-                return  # it has ended this itself, and somebody else may listen by now
+                return  # it has ended this itself, and another callback may listen by now
             if not goes_on:
                 self.silence()
             elif self._news:
@@ -292,6 +300,8 @@ if sys.platform == "linux" or sys.platform == "darwin":
             except BlockingIOError:
                 self._news = self._ended
                 raise
+            # A short piece shows that the system had no more: the next byte makes a new edge. TLS may return less than
+            # there is, so there only BlockingIOError shows it. The end makes no second edge, and stays news for ever.
             self._news = self._ended or len(data) == size or not self._exact
             return data
 
@@ -320,10 +330,14 @@ if sys.platform == "linux" or sys.platform == "darwin":
             while True:
                 await trio.lowlevel.wait_readable(fd)
                 began = time.perf_counter()
+                # Several polls for one wake-up by Trio: its own poll and a turn of all other tasks cost more than the
+                # work on a chunk, and chunks of other streams mostly come within these microseconds. `SHARE` bounds the
+                # time for which other tasks wait.
                 for _ in range(ROUNDS):
                     ready = poll()
                     self.turn = turn = list[Tell]()
                     for each, flags in ready:
+                        # A callback earlier in this turn has closed it.
                         if (receiver := receivers.get(each)) is None:
                             continue
                         try:
@@ -333,7 +347,7 @@ if sys.platform == "linux" or sys.platform == "darwin":
                                     continue
                             receiver.tell(flags & end)
                         except Exception:  # it must not end the program, which has other sockets
-                            log.exception("a socket is not watched any more, for what heard it raised; this is a bug")
+                            log.exception("a socket is no longer watched, because its callback raised; this is a bug")
                             receiver.close()
                     for call in turn:  # which grows meanwhile
                         try:

@@ -75,15 +75,20 @@ def foreign_holder(pid: int, port: int) -> str | None:
     except (psutil.Error, OSError):  # not told to every user (macOS)
         holders = {each for each in family if _is_among_its(each, port)} or {None}
     known = {holder for holder in holders if holder}  # 0: a Windows that does not tell, as wine's
+    # A process that cannot be named is taken for our own here: to refuse a model for it would be worse.
     if sys.platform == "win32" and not known:
         return None
+    # A server whose parent has ended belongs to process 1, and is not a descendant any more. Its process group still
+    # shows whose it is.
     if known & family or any(_same_group(pid, holder) for holder in known):
         return None
     return _in_words(known)
 
 
 def listens(pid: int, port: int) -> bool:
-    """Return whether the process itself listens on ``port``, in a millisecond; False also where that cannot be told."""
+    """Return whether the process itself listens on ``port``, in a millisecond; False also where the system does not
+    say.
+    """
     if sys.platform != "linux":
         return False
     try:
@@ -137,6 +142,7 @@ def _listening(port: int) -> set[tuple[int, int]]:
                 start = at + _HEADER.size
                 if _PORT.unpack_from(data, start) == (port,):
                     found.add(_USER_INODE.unpack_from(data, start))
+                # Messages of netlink begin at multiples of four bytes (netlink(7)).
                 at += (length + 3) & ~3
     return found
 

@@ -1,10 +1,11 @@
 """Child processes on Linux and macOS.
 
 A *warden*, a few lines of /bin/sh in a session of its own, outlives this program by an instant: when its standard
-input ends, because this program ended in whatever way, it kills the process group of every child it was told of and
-has not been told is gone. Each child registers itself before it becomes the engine: it starts as a shell whose standard
-error is the warden's input, writes its own pid there, and only then executes the engine with both outputs on one pipe.
-So no engine ever runs unregistered, whatever instant this program is killed at, and grandchildren go with their group.
+input ends, because this program ended in whatever way, it kills the process group of every child that was registered
+with it and not reported as gone. Each child registers itself before it becomes the engine: it starts as a shell whose
+standard error is the warden's input, writes its own pid there, and only then executes the engine with both outputs on
+one pipe. So no engine ever runs unregistered, whatever instant this program is killed at, and grandchildren go with
+their group.
 
 Why not PR_SET_PDEATHSIG: it fires when the forking *thread* ends, which under Trio is a worker thread that retires
 after ten idle seconds; it needs fork without vfork; it knows no grandchildren; and macOS does not have it.
@@ -26,6 +27,9 @@ from trio.abc import ReceiveStream, SendStream
 
 from appliance.trio_parts import AGAIN, beside, lacking
 
+# It ignores every signal that a terminal or a session may send to it, because it has to outlive the program. Its input
+# is also the standard error of each child's shell, so any line that is not a sign and a number is skipped: a shell's
+# complaint must not become a kill. The minus sign in front of the pid kills the whole group.
 WARDEN = """
 trap '' HUP INT QUIT TERM PIPE
 live=' '
@@ -95,7 +99,7 @@ class Child:
         return status
 
     async def wait_exit(self) -> int:
-        """As `wait`, but what is left of the group lives on until `take_down`."""
+        """As `wait`, but the rest of the group lives on until `take_down`."""
         return await self._process.wait()
 
     async def wait_group(self) -> None:
@@ -109,6 +113,9 @@ class Child:
         """End what is left of the process group. To be called once the child has ended; again does nothing."""
         if not self._down:
             self._down = True
+            # While the group has a member, the kernel gives its number to no other process. Once it is empty it may, so
+            # this is done once, right after the child's end. The kill comes before `forget`: in the other order the
+            # program could die in between, and nothing would end the group.
             self._signal_group(signal.SIGKILL)
             self._warden.forget(self.pid)
 
@@ -163,7 +170,7 @@ class Warden:
         self._gone_at = trio.current_time()
 
     def remember(self, pid: int) -> None:
-        """Note a child that has registered itself, so that a new warden can be told of it."""
+        """Note a child that has registered itself, so that it can be registered with a new warden."""
         self._live.add(pid)
 
     def forget(self, pid: int) -> None:
@@ -234,6 +241,8 @@ class Warden:
         try:
             for pid in self._live:
                 self._write(f"+ {pid}\n")
+            # All live children are registered first. No new one can start before this warden knows as much as the last
+            # one.
             self._here.set()
             with suppress(OSError):
                 while len(self._spare) < SPARE:
@@ -260,7 +269,7 @@ class Warden:
 
 
 class Children:
-    """Starts children. Owned by `open_children`; every child must be waited for by whoever spawned it."""
+    """Starts children. Owned by `open_children`; every child must be waited for by the task that spawned it."""
 
     def __init__(self, warden: Warden) -> None:
         self._warden = warden

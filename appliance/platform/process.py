@@ -82,6 +82,7 @@ async def open_process(
 
     Raises OSError, or ValueError, when the process cannot be started. A missing program shows as status 126 or 127.
     """
+    # This is outside of the nursery, so that a failure to start is a plain exception and not one in a group.
     child = await children.spawn(command.argv, command.env, cwd=command.cwd, own_errors=command.own_errors)
     try:
         async with plain_nursery() as nursery:
@@ -132,6 +133,8 @@ async def end(child: Child, ending: Ending = KILL) -> None:
     that hangs in the kernel, which is left to the warden then.
     """
     with trio.move_on_after(ending.closed + ending.asked + REAP_TIME + ending.group, shield=True):
+        # The shield has a deadline. Without a shield a cancelled owner would leave its process behind; without the
+        # deadline a process that is stuck in a driver would keep this program from ending.
         if child.status is None and not await _ended_politely(child, ending):
             child.kill()
         await child.wait()
@@ -186,6 +189,7 @@ class Lines:
 
     async def __call__(self, piece: bytes) -> bool:
         self._partial += piece
+        # Lines are cut from bytes, before any decoding: a piece may end in the middle of a character.
         *lines, rest = self._partial.split(b"\n")
         for line in lines:
             self._take(bytes(line))

@@ -56,7 +56,7 @@ class Samples:
 async def open_samples(
     gpus: Gpus, every: float | None, tell: Callable[[Sample], None] | None = None
 ) -> AsyncGenerator[Samples]:
-    """Own the task that samples every so many seconds, never for None. ``tell`` hears every new sample."""
+    """Own the task that samples every so many seconds, never for None. ``tell`` is called with every new sample."""
     samples = Samples(every, tell)
     async with beside() as nursery:
         if every is not None:
@@ -66,7 +66,7 @@ async def open_samples(
 
 async def _fill(samples: Samples, every: float, gpus: Gpus) -> None:
     due = trio.current_time() + min(FIRST, every)
-    await trio.sleep(min(FIRST, every) / 2)  # whoever has started the program waits for it to listen, not for this
+    await trio.sleep(min(FIRST, every) / 2)  # the user waits for the program to listen, not for this
     from appliance.platform.sampler import new_sampler  # with psutil, seven milliseconds of the start
 
     sampler = await trio.to_thread.run_sync(new_sampler, abandon_on_cancel=True)

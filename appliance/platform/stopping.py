@@ -45,6 +45,8 @@ def stop_signals(grace: Callable[[], float]) -> Generator[Stop]:
         nonlocal received
         received += 1
         if received == 1:
+            # A signal handler runs between any two instructions of the main thread, and must not touch Trio's state by
+            # itself.
             token.run_sync_soon(stop.asked.set)
             _arm_watchdog(grace() + WATCHDOG_MARGIN)
         elif number in HANGUP:

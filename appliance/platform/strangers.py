@@ -27,6 +27,8 @@ def stranger_at(path: Path) -> str:
     if sys.platform == "win32":
         return ""
     user, system, place = os.geteuid(), os.lstat("/").st_uid, path.resolve()
+    # From the root down, because the owner of a folder can replace everything below it. A sticky folder lets others add
+    # entries, but not rename those of this user. That is safe for a folder on the way, but not for the place itself.
     for part in (*reversed(place.parents), place):
         try:
             there = part.lstat()

@@ -83,6 +83,8 @@ else:
             raise NotASocket(errno.EEXIST, os.strerror(errno.EEXIST))
         if _is_answered(path):
             raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+        # The file may have been replaced since it was tried, by a program that takes no lock. Then it is not this
+        # program's to remove.
         now = os.lstat(path)
         if (now.st_dev, now.st_ino) != (found.st_dev, found.st_ino):
             raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
@@ -94,6 +96,8 @@ else:
             sock.setblocking(False)
             try:
                 sock.connect(path)
+            # Any other error, such as a lack of permission, may come from a server that lives. To remove its file would
+            # cut it off from all clients, with no way back.
             except ConnectionRefusedError:
                 return False
             except BlockingIOError:
@@ -103,6 +107,7 @@ else:
     @contextmanager
     def _alone_in(folder: str) -> Generator[None]:
         """Lock out all other programs that do this with this folder; the kernel ends the lock with the process."""
+        # The folder itself is locked and not a file in it, so nothing is left behind that another run could trip over.
         lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             deadline = time.monotonic() + LOCK_TIME

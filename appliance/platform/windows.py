@@ -162,6 +162,8 @@ class Children:
         assert process.stdin is not None
         assert process.stdout is not None
         handle = int(process._proc._handle)  # pyright: ignore  # the one place where Trio hides the handle we need
+        # The process is suspended until it is in its job. If it ran before, it could start a child outside of the job,
+        # which nothing would end with the program.
         job = _own(handle)
         child = Child(process, process.stdin, process.stdout, job)
         child.errors = process.stderr

@@ -172,6 +172,7 @@ def owner_of(api: Win32, path: str) -> str:
     """Return the security identifier of a file's owner. Raises ServiceRefused."""
     owner, descriptor, text = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
     wanted = (None, None, None, ctypes.byref(descriptor))
+    # This call returns its error, and 0 for success: the other way round than those that go through `Win32`.
     if code := api.calls["GetNamedSecurityInfoW"](path, FILE, OWNER, ctypes.byref(owner), *wanted):
         raise ServiceRefused("GetNamedSecurityInfoW", code)
     try:
@@ -199,6 +200,7 @@ def change_path(change: Callable[[str], str], *, user: bool) -> None:
             before = ""
         after = change(before)
         if after != before and after:
+            # PATH may hold names like %SystemRoot%, which plain text (REG_SZ) would not have replaced.
             winreg.SetValueEx(opened, "Path", 0, winreg.REG_EXPAND_SZ, after)
         elif after != before:
             winreg.DeleteValue(opened, "Path")

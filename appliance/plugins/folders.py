@@ -64,7 +64,7 @@ def choice_of(config: Config | None, folders: Sequence[Path] | None) -> Choice:
     """Which plugins there are: those in the program's own folder, those of the configuration, those in ``folders``.
 
     There are none without ``folders`` (None), and none where a configuration says nothing of them and no folder is
-    named: whoever stands in for another program takes no text for a command.
+    named: a stand-in for another program takes no text for a command.
     """
     if folders is None:
         return Choice(off=STARTED_WITHOUT)

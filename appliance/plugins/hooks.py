@@ -239,7 +239,7 @@ class HookedStream:
     event.
 
     The hook runs in a task of its own: what it opens in one event and closes in another (a nursery, the stream of a
-    model) would else be torn between the scopes of whoever takes its events.
+    model) would else be torn between the scopes of the tasks that take its events.
     """
 
     def __init__(self, step: PluginStep, events: AsyncIterator[Event]) -> None:
@@ -307,7 +307,7 @@ class HookedStream:
                 await self._give.send(self._checked(event))
                 self._sending = False
         except (StopAsyncIteration, trio.BrokenResourceError):
-            pass  # its end, or that of who takes the events
+            pass  # its end, or that of its reader
         except ApplianceError:
             raise
         except (Exception, SystemExit) as error:  # noqa: BLE001  a plugin may raise anything

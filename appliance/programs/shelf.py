@@ -29,7 +29,7 @@ MAX_LIST = 16 << 20
 UNPACKED = 3
 """Bytes that a byte of an archive becomes at most, as far as payloads go."""
 PACKAGED = (Path("/usr/lib"), Path("/usr/share"), Path("/usr/bin"), Path("/usr/libexec"))
-"""Where package managers put programs, and nobody else does."""
+"""The folders in which only package managers put programs."""
 TRUSTED = "trusted.pub"
 """The public key that the first upgrade was checked with; the next ones need no other."""
 
@@ -116,7 +116,7 @@ class Programs(Shelf):
 
 
 def refuse_packaged(folder: Path | None) -> Path:
-    """Return the running program's folder. Raises UsageError for one that somebody else upgrades."""
+    """Return the running program's folder. Raises UsageError for one that another program upgrades."""
     if sys.platform == "win32":
         raise UsageError("'upgrade' does not work on Windows yet; install the newer version over this one")
     if one_file := os.environ.get(ONE_FILE):

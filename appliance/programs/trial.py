@@ -213,7 +213,7 @@ def _content(file: Path) -> bytes:
 
 
 async def _chat(address: Address, named: str | None) -> str:
-    """Ask one question; what came of it, in words. Raises _Failed, UpstreamFailed, Busy."""
+    """Ask one question; return the result, in words. Raises _Failed, UpstreamFailed, Busy."""
     models = await _asked(address, "GET", "/v1/models", _Models)
     model = model_to_ask([each.id for each in models.data], named)
     if model is None:

@@ -1,4 +1,4 @@
-"""What started the program hears how it fares: an application that it is a part of, or a service manager.
+"""Reports the program's state to its parent: an application that it is a part of, or a service manager.
 
 The application learns the address, and the program ends with it. Service managers are systemd (sd_notify(3)), and that
 of Windows (`windows.Session`).
@@ -43,7 +43,7 @@ class Ready(Struct, frozen=True, kw_only=True):
 
 
 class Parent:
-    """The application, as far as it can be told something."""
+    """The application, as far as a message can reach it."""
 
     def __init__(self, ready_file: Path | None) -> None:
         self._file = ready_file
@@ -61,7 +61,8 @@ class Parent:
 
 @asynccontextmanager
 async def open_parent(settings: Embedding) -> AsyncGenerator[Parent]:
-    """For the length of the block: the program is told to stop when the parent ends. The end removes the ready file.
+    """For the length of the block: the program gets the order to stop when the parent ends. The end removes the ready
+    file.
 
     A ready file that an earlier run left is removed first, so that the application never reads an old address.
     """
@@ -83,7 +84,9 @@ def _remove(file: Path | None) -> None:
 
 
 async def _follow(pid: int) -> None:
-    """Wait for the process's end. Linux tells it at once and of this very process, whoever gets its number next."""
+    """Wait for the process's end. Linux reports it at once and of this very process, even if another gets its number
+    next.
+    """
     if sys.platform == "linux":
         with suppress(ProcessLookupError):  # it has ended already
             descriptor = os.pidfd_open(pid)
@@ -150,7 +153,7 @@ class Manager(Protocol):
         ...
 
     def close(self) -> None:
-        """The event loop ends. Twice is once."""
+        """The event loop ends. Idempotent."""
         ...
 
 

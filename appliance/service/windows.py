@@ -83,7 +83,7 @@ EVENT_TEXTS = r"%SystemRoot%\System32\EventCreate.exe"
 """A part of Windows. Its messages 1 to 1000 are whatever text the event has."""
 EVENT_ERROR, EVENT_INFORMATION = 1, 4
 NO_DIALOGS = 0x0001 | 0x0002 | 0x8000
-"""SetErrorMode: no dialog for a missing disk, a crash, a file that cannot be opened. Nobody sees session 0."""
+"""SetErrorMode: no dialog for a missing disk, a crash, a file that cannot be opened. No user sees session 0."""
 SYSTEM, ADMINISTRATORS = "S-1-5-18", "S-1-5-32-544"
 LOG_SIZE = 8 << 20
 """Bytes of a log that a new start sets aside; it keeps one old log."""
@@ -196,7 +196,7 @@ class Session:
     # The rest is `parent.Manager`.
 
     def open(self, woke: Callable[[], None]) -> None:
-        """The event loop runs, and hears of the end of sleep."""
+        """The event loop runs; ``woke`` is called at the end of sleep."""
         token = trio.lowlevel.current_trio_token()
 
         def wake() -> None:
@@ -219,7 +219,7 @@ class Session:
         self._report(self._life.stopping())
 
     def close(self) -> None:
-        """A stop is not heard any more: the program ends already."""
+        """Ignore stops from now on: the program ends already."""
         self._hears, self._woke = False, None
 
     def log(self, kind: int, text: str) -> None:

@@ -328,7 +328,7 @@ class Activity:
         await self._behind.run(lambda: self._in_turn(self._write_waiting))
 
     async def close(self) -> None:
-        """Write what is waiting, and let go of the file."""
+        """Write what is waiting, and close the file."""
 
         def finish() -> bool:
             written = self._write_waiting()

@@ -117,7 +117,7 @@ class PartialFile:
             if self._length + len(piece) > self.head.size:
                 raise self._rejected(f"it is longer than its {self.head.size} bytes")
             _write_all(self._data, piece)
-            self._take(piece)  # after writing: what a full disk did not take must not be in the journal
+            self._take(piece)  # after writing: bytes that a full disk did not take must not be in the journal
             at += len(piece)
             if self._length - self._noted >= CHUNK:
                 self._note_chunk()

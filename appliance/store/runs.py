@@ -1,6 +1,6 @@
 """Agent runs in SQLite, in the activity log's file: one row for each run, its record as JSON.
 
-Nobody waits for the disk: what is to be written queues up, only the newest of each run, and a worker thread writes it.
+No task waits for the disk: records queue up, only the newest of each run, and a worker thread writes them.
 A disk that fails costs the stored runs, with a warning, and nothing else.
 """
 

@@ -47,7 +47,7 @@ def keep(path: Path, into: Path) -> None:
 def restored(path: Path, known: int) -> bool:
     """Put the newest copy of a schema up to ``known`` in the place of a later database, which is set aside.
 
-    False: there is no such copy. Nobody may have the database open. Raises sqlite3.Error if somebody has, and OSError.
+    False: there is no such copy. Raises OSError, and sqlite3.Error if a process has the database open.
     """
     copies = {int(found[1]): copy for copy in path.parent.glob(f"{path.name}.v*") if (found := _copy_of(path, copy))}
     usable = [schema for schema in copies if schema <= known]

@@ -28,13 +28,13 @@ class End(Enum):
 
     DONE = auto()
     BROKEN = auto()
-    """In the middle of a record: nothing may follow what is there, and nobody may take it for a whole answer."""
+    """In the middle of a record: nothing may follow it, and it must not pass for a whole answer."""
     STOPPED = auto()
-    """Somebody asked for it."""
+    """A request asked for it."""
     REPLACED = auto()
     """Another one began under its id."""
     GIVEN_UP = auto()
-    """Nobody was there any more to have an answer that is not kept."""
+    """The last reader left an answer that is not kept."""
     SHUT_DOWN = auto()
 
 
@@ -75,7 +75,7 @@ class Sink(Protocol):
 
 
 class Keeper(Protocol):
-    """Hears what a generation does, at the moment that it does it; the owner of all of them."""
+    """Notified of each event of a generation, while it happens; the owner of all of them."""
 
     def began(self, generation: Generation) -> None:
         """It has a head."""
@@ -126,8 +126,13 @@ class Generation:
         self.refusal = b""
         """The beginning of the body of an answer that is not kept."""
         self.cancel: Callable[[], None] = nothing
-        """Ends the work; set by whoever does it."""
+        """Ends the work; set by the task that does it."""
         self.changed = ParkingLot()
+        # There is one producer, and readers in two classes. Resuming readers read the ring, at their own pace. The
+        # first reader gets an answer of any kind, with a task (`pass_on`) or without (`FirstReader`). ``_live`` is the
+        # shortcut for that one: the producer calls it with each new piece. It holds only while the reader has seen all
+        # that is in the ring; the first refusal ends it, and the ring is the buffer from then on. So no reader ever
+        # slows the producer of a stream.
         self._keeper = keeper
         self._streams = streams
         self._channel: tuple[trio.MemorySendChannel[bytes], trio.MemoryReceiveChannel[bytes]] | None = None
@@ -153,6 +158,9 @@ class Generation:
         """The first reader has left. What is not kept is then given up."""
         self._reader = self._live = None
         self._first_left = True
+        # Without a head nothing says yet whether the answer will be kept. A client that asked for a stream gets the
+        # benefit of the doubt, and may come back for it. Any other answer is lost without this reader, so the work
+        # ends.
         if self.end is None and not self.kept and (self.head is not None or not self._streams):
             self.cancel()
 
@@ -278,6 +286,7 @@ class Generation:
         held = self.ring.held
         if self.ring.append(data):
             self._keeper.grew(self, data, self.ring.held - held)
+            # A reader that is full is dropped from here, and reads on from the ring. The producer never waits for it.
             if self._live is not None and not self._live(data):
                 self._live = None
             if self.changed:
@@ -291,6 +300,7 @@ class Generation:
             if self._channel is not None:
                 self._channel[0].close()
             self._keeper.ended(self)
+            # The reader is removed before it is called: it may call `unfollow` in turn, and an end counts once.
             follower, self._reader, self._live = self._reader, None, None
             if follower is not None:
                 follower.ended()
@@ -357,6 +367,8 @@ class FirstReader:
     def _catch_up(self) -> None:
         generation = self._generation
         while True:
+            # The last, empty look and the call of `live` below happen in one step, without an await. So nothing is
+            # appended between them, and no byte is lost or sent twice.
             found = generation.ring.since(self._offset, PIECE)
             if isinstance(found, Gap):
                 self._cut()
@@ -394,7 +406,7 @@ class FirstReader:
 class RingSink:
     """The sink of a generation's work; it has the shape of every sink of the program.
 
-    The generation does not know it: what is kept of a stream would be in a cycle, and stay for hours after its time.
+    The generation does not know it: the kept part of a stream would be in a cycle, and stay for hours after its time.
     """
 
     def __init__(self, generation: Generation) -> None:
@@ -421,7 +433,7 @@ class RingSink:
         self._generation.begin(Head(status, headers))
 
     def push(self, data: bytes) -> bool:
-        """An event stream is taken at once, whoever reads it; every push ends at the end of a record."""
+        """An event stream is taken at once, even without a reader; every push ends at the end of a record."""
         self.sent += len(data)
         if self._generation.kept:
             self._generation.keep(data)
@@ -457,7 +469,7 @@ class RingSink:
 
 
 class Reader:
-    """Reads one kept generation. Holds it in memory, and nobody up."""
+    """Reads one kept generation. It keeps the generation in memory, and never delays it."""
 
     def __init__(self, generation: Generation, offset: int) -> None:
         self.offset = offset
@@ -466,7 +478,7 @@ class Reader:
         self._generation = generation
 
     async def receive(self) -> bytes:
-        """The next bytes, about `PIECE` at most; b"" at the end, also for who was overtaken.
+        """The next bytes, about `PIECE` at most; b"" at the end, also if this reader was overtaken.
 
         They end where a record ends, unless it is longer than that, or the generation itself broke off within one.
         """
@@ -484,6 +496,8 @@ class Reader:
         data = b"".join(found)
         head = self._generation.head
         record_end = head.record_end if head is not None else RECORD_END
+        # Only a full piece can end inside a record. A shorter one goes to the end of the ring, and each push ends with
+        # a record.
         if len(data) == PIECE and (end := data.rfind(record_end)) >= 0:
             data = data[: end + len(record_end)]
         self.offset += len(data)

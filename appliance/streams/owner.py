@@ -71,14 +71,14 @@ Work = Callable[[RingSink], Awaitable[None]]
 
 
 class Audience(Protocol):
-    """Hears of every generation, in order to read some; refuses to hold it up."""
+    """Notified of every generation, in order to read some; it must not hold one up."""
 
     def begun(self, generation: Generation) -> None:
         """It is there, or was found on disk."""
         ...
 
     def forget(self, generation: Generation) -> None:
-        """Nobody finds it by its id any more."""
+        """Remove its id, so that no request finds it any more."""
         ...
 
 
@@ -146,7 +146,7 @@ class Streams:
         loading: Callable[[], bool] = never,
         interrupted: bytes = b"",
     ) -> Generation:
-        """Make a generation, which somebody fills, and ends with `close` or `start`.
+        """Make a generation, which the caller fills, and ends with `close` or `start`.
 
         The caller calls `Generation.pass_on`, and may leave that, or `Generation.follow`. A stream of the same id is
         ended as soon as this one has a good answer, or none within a moment; a refusal leaves it alone. ``streams``:
@@ -163,6 +163,10 @@ class Streams:
         entry = _Entry(generation=generation, interrupted=interrupted)
         before = self._current.get(conversation)
         self._current[conversation] = self._entries[generation] = entry
+        # An id has a current generation and at most one ``before`` it. The earlier stream stays readable until the new
+        # one has a good head: a client that asks again and is refused keeps what it had. A current one that is not
+        # readable has no head yet; it is replaced at once, and the new one inherits its ``before``. Two requests that
+        # race can therefore never lose the last stream that was good.
         if before is not None and before.readable:
             entry.before = before
         elif before is not None:
@@ -241,6 +245,8 @@ class Streams:
 
     def began(self, generation: Generation) -> None:
         entry = self._entries[generation]
+        # Three outcomes. A refusal gives the id back to the stream before. A good answer that is not a stream takes the
+        # id over, and is forgotten, for nothing of it can be resumed. A stream takes it over and is kept.
         if generation.refused:
             self._restore(entry)
             return
@@ -265,6 +271,7 @@ class Streams:
         self.held += held
         if self._files is not None and entry.key is not None:
             self._files.append(entry.key, data)
+        # ``held`` is kept up with each chunk. A sum over all streams would cost more than the chunk itself.
         if self.held > self.settings.max_total:
             self._make_room()
 
@@ -288,6 +295,8 @@ class Streams:
             with scope:
                 if generation.end is not None:
                     scope.cancel()  # before this task began
+                # `Generation.cancel` is caught by this scope, and then the end is GIVEN_UP. Only a cancellation from
+                # outside, which is the end of the program, leaves SHUT_DOWN in place.
                 await work(RingSink(generation))
             end = End.GIVEN_UP
         finally:
@@ -299,6 +308,7 @@ class Streams:
         while True:
             while not self._taking_over:
                 await self._takes_over.wait()
+            # All wait equally long, so they are due in the order of their arrival, and one task serves them all.
             at, entry = self._taking_over.popleft()
             await trio.sleep_until(at)
             if self._current.get(entry.generation.conversation) is entry:
@@ -355,6 +365,8 @@ class Streams:
                 return
             if entry.generation.end is not None:
                 self._drop(entry)
+        # Only running streams are left. The largest loses its oldest bytes: its work goes on, and only readers that are
+        # far behind notice. To end it would take the answer from everyone.
         excess = self.held - self.settings.max_total
         if excess > 0 and self._streams:
             ring = max((generation.ring for generation in self._streams), key=lambda ring: ring.held)

@@ -35,7 +35,7 @@ MEMORY = 1 << 30
 """Bytes of address space."""
 
 ZIP = b"PK\3\4"
-"""The beginning of a Word document; what does not begin so is read as a PDF."""
+"""The beginning of a Word document; any other line is read as a PDF."""
 UNREAD = "the file cannot be read:"
 
 HEAD = 4

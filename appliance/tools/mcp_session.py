@@ -2,8 +2,8 @@
 
 A process gets one message in one line on its standard input, and answers on its standard output. That is always read,
 so that a question of the server (``ping``) never waits; only the answer that somebody waits for is kept. It is stopped
-as the protocol says: its input ends, then SIGTERM, then SIGKILL to the whole group. Nobody waits for the end of a pipe,
-which a grandchild may hold for ever.
+as the protocol says: its input ends, then SIGTERM, then SIGKILL to the whole group. The end of a pipe is not waited
+for, because a grandchild may hold it for ever.
 
 An address speaks streamable HTTP: every message is a POST, the answer is JSON or server-sent events. Source: MCP
 revisions 2025-03-26 to 2025-11-25, "Transports". Not spoken: the older HTTP+SSE, and resumed streams.
@@ -101,7 +101,7 @@ MAX_NOISE = 512 << 20
 LEAVE = Ending(closed=0.7, asked=0.5, group=1.0)
 """A server that is reported as gone has left no grandchildren that were killed and still run."""
 IN_A_HURRY = Ending(asked=LEAVE.asked, group=LEAVE.group)
-"""For a server that would not notice the end of its input soon."""
+"""For a server that is working, and may not notice EOF on its standard input."""
 PIPE_GRACE = 0.5
 """Seconds for the rest in the pipes of a process that has ended."""
 REPLY_TIME = 5.0
@@ -131,7 +131,7 @@ class StdioSession:
         self._lost = ""
         self._gone = trio.Event()
         self.busy = False
-        """It would not notice the end of its input soon."""
+        """The server is working and may not notice EOF on its standard input."""
         self.drained = trio.Event()
         """Its output has ended."""
         self.ending = trio.CancelScope()

@@ -2,7 +2,7 @@
 
 Below a root every name of a path is opened by itself, relative to the folder before it and without following links
 (``openat`` with ``O_NOFOLLOW``). Links are read and walked by hand, ``..`` goes back to a folder that is held open. So
-nothing that is renamed or replaced meanwhile leads outside: what was opened is what was checked.
+nothing that is renamed or replaced meanwhile leads outside: the opened file is the checked one.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def _make_folder(name: str, folder: int) -> None:
     try:
         os.mkdir(name, dir_fd=folder)
     except FileExistsError:
-        pass  # somebody else was faster
+        pass  # another process was faster
 
 
 def _link(name: str, folder: int, error: OSError) -> str:

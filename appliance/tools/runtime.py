@@ -139,7 +139,7 @@ SSH_OPTIONS = (
     *("-T", "-o", "BatchMode=yes", "-o", "PasswordAuthentication=no", "-o", "KbdInteractiveAuthentication=no"),
     *("-o", "StrictHostKeyChecking=yes", "-o", "LogLevel=ERROR"),
 )
-"""Nobody is there to answer questions: keys alone, and only known machines."""
+"""No user is there to answer questions: keys alone, and only known machines."""
 SCRIPT_TIME = 15.0
 MAX_LISTING = 8 << 20
 NOT_THERE = (126, 127, 255)

@@ -1,7 +1,7 @@
 """Files on Windows: the same names as `tools.posix_files`. Not exercised on a Windows machine yet.
 
 There are no descriptors of folders here to walk by. Below a root a file is opened first, and the open handle is asked
-afterwards where it really is, before a byte is read or written: what lies outside is closed again. That a file outside
+afterwards where it really is, before a byte is read or written: a file outside is closed again. That a file outside
 was created empty, by somebody who swaps a folder for a link at the right instant, cannot be ruled out.
 """
 

@@ -1,4 +1,4 @@
-"""Requests to models that are under way: who asked, what came back so far, and a way to end one from outside."""
+"""Requests to models that are under way: their clients, the answers so far, and a way to end one from outside."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class Entry:
         self.told = UNSEEN
         """The part that readers know of."""
         self.place: Place | None = None
-        """Set by who waits for the model."""
+        """Set by the task that waits for the model."""
         self._owner = owner
         self._request = request
         self._model = model
@@ -159,7 +159,7 @@ class Entry:
 
     @property
     def seen(self) -> Seen:
-        """Readers hear of the request again when this changes."""
+        """Readers get the request again when this changes."""
         return self._answer.passed, self.place.position() if self.place is not None else None
 
     def named(self, header: bytes) -> str | None:
@@ -262,11 +262,11 @@ class InFlight:
     # ---- between entries and readers ---------------------------------------------------------------------------------
 
     def joined(self) -> None:
-        """Somebody follows from now on."""
+        """A reader follows the requests from now on."""
         self._readers += 1
 
     def left(self) -> None:
-        """Somebody follows no more."""
+        """A reader has stopped."""
         self._readers -= 1
         if not self._readers:
             self._changes.clear()

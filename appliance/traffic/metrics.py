@@ -65,7 +65,7 @@ class ModelCounts:
 
 
 class Metrics:
-    """Counters of one server; what can be read when it is asked for is not here.
+    """Counters of one server; values that can be read on demand are not here.
 
     ``model`` is always the id of a model that exists, never a name as a client wrote it: names that nobody knows would
     use up the labels.
@@ -121,7 +121,7 @@ class Metrics:
         self._of(model).load_failures += 1
 
     def died(self, model: str) -> None:
-        """A model process that was ready ended without having been told to."""
+        """A ready model process ended by itself."""
         counts = self._of(model)
         counts.deaths += 1
         counts.died = True

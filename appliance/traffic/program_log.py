@@ -33,7 +33,7 @@ LIMIT = 100 * 1024
 number."""
 
 GATHER = 0.1
-"""Seconds that a reader waits for more once there is a line: what a busy server says comes together."""
+"""Seconds that a reader waits for more once there is a line: the lines of a busy server come together."""
 
 _LEVEL, _TIME = 9, 36
 """Characters of a line besides what it says: at most."""

@@ -73,7 +73,7 @@ class Packer:
         self._wake.set()
 
     async def run(self) -> None:
-        """Compress until cancelled; what is left then is lost with the captures."""
+        """Compress until cancelled; the rest is lost with the captures."""
         while True:
             await self._wake.wait()
             self._wake = trio.Event()
@@ -85,6 +85,8 @@ class Packer:
                     packed = await trio.to_thread.run_sync(_pack, batch, abandon_on_cancel=True)
                     for packing, result in zip(batch, packed, strict=True):
                         packing.put(result)
+                    # A pause in proportion to the work takes the same share of a core on every machine. A fixed pause
+                    # would be too short for a slow one, which would then compress without end.
                     pause = (SHARE - 1) * (time.monotonic() - began)
 
     def batch(self, *, light: bool = True) -> list[Packing]:
@@ -95,6 +97,7 @@ class Packer:
         batch, left = list[Packing](), PACKING_BATCH
         while self._open and left > 0:
             body = next(iter(self._open))
+            # An answer leaves the set before its work: it comes back by itself when more of it has passed.
             del self._open[body]
             if not body.closed and not body.given_up:
                 batch.append(body.packing())
@@ -164,7 +167,7 @@ class Record:
         self.metadata: dict[str, str] = {}
         self.entry: Entry | None = None
         self.watch: Watch = UNWATCHED
-        """Hears how far it is: who asks from inside the program."""
+        """Notified of its progress, if the program itself asks."""
         self.fault: str | None = None
         """Why the answer broke off after its head had gone out."""
         self.outlives = False
@@ -223,6 +226,8 @@ class RecordingSink(Passing):
         return self.inner.push(data)
 
     def _look(self) -> None:
+        # The first push always comes here, because the next look is due at 0 bytes: the time of the first byte is
+        # noted. The look itself waits, unless the piece is long: most answers are over before it is worth its price.
         if self._record.first_byte_at is None:
             self._record.first_byte_at = time.perf_counter()
             if len(self._fresh[0]) < LOOK_EVERY:
@@ -446,6 +451,9 @@ class Recorder:
                 await self._wake.wait()
                 self._wake = trio.Event()
                 while self._ended:
+                    # With too much waiting, one batch brings the queue below its limit, and the rest waits for a quiet
+                    # moment again. In a quiet moment all is written, in batches, so that requests have their turn in
+                    # between.
                     most = BATCH if await self._wait_for_time() else len(self._ended)
                     for _ in range(0, most, BATCH):
                         self.settle(BATCH)
@@ -454,7 +462,7 @@ class Recorder:
     async def _wait_for_time(self) -> bool:
         """Wait until the loop has had little to do for a moment, or too much waits: True.
 
-        Rows that outlive the program, and those that somebody wants to hear of, wait for that moment only.
+        Rows that outlive the program, and those with readers, wait for that moment only.
         """
         load, self._full = self._load(), trio.Event()
         while True:
@@ -470,6 +478,9 @@ class Recorder:
         self._held -= size
         self._sure -= sure
         seconds, told, activity = now - record.began, sink.told(status), self._activity
+        # Under a load that never ends the queue holds more rows than the log keeps. A row that newer ones would push
+        # out is not made at all, and only its number is used up; its tokens are counted anyway. The same holds
+        # for captures below.
         if activity.keep is not None and len(self._ended) >= activity.keep:
             row_id = activity.pass_over()
         else:

@@ -176,7 +176,7 @@ class Targets:
         return self._known.get(name)
 
     def _basis(self) -> tuple[object, ...]:
-        """All that the meaning of a name depends on: models and configuration, peers and their models, the profile,
+        """Every input of a name's meaning: models and configuration, peers and their models, the profile,
         derived models.
         """
         return self._catalog.snapshot, self._peers.names(), self._profile.name, self.derived

@@ -152,6 +152,9 @@ class _Driver:
         try:
             with trio.move_on_after(math.inf if limit is None else limit) as self._patience:
                 await self._send(head, outgoing.body)
+                # This loop turns the exchange's calls into waits. Each call sets a flag and ``_news``. A flag is
+                # cleared before its wait, and ``_news`` is replaced at once behind its own, so that a call that comes
+                # meanwhile is seen in the next round.
                 while exchange.state is not State.OVER:
                     if self._head_waits and self._hooks is not None:
                         self._head_waits = False

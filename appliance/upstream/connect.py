@@ -41,7 +41,7 @@ class Wire(Protocol):
         ...
 
     def close(self) -> None:
-        """At once, whatever is under way; whoever waits in `send` or `receive` learns of it as an OSError."""
+        """Close at once, also during a call; a task that waits in `send` or `receive` gets an OSError."""
         ...
 
 
@@ -98,7 +98,7 @@ class PlainWire:
 
     @property
     def listens(self) -> bool:
-        """It has a poller: bytes can be heard without a task."""
+        """It has a poller: a callback can get its bytes without a task."""
         return Poller.listens and self._receiver is not None
 
     def listen(self, heard: Callable[[bytes], bool], ended: Callable[[], None]) -> None:
@@ -108,20 +108,20 @@ class PlainWire:
 
     @property
     def broken(self) -> bool:
-        """The end that `listen` has told of was none: `receive` raises what it was."""
+        """The end that `listen` reported was an error: `receive` raises it."""
         return self._receiver is not None and self._receiver.broken
 
     def is_quiet(self) -> bool:
-        """Nothing has come that nobody has received, and all has left that was pushed."""
+        """True if nothing is left to receive, and everything that was pushed has left."""
         return not self._unsent and (self._receiver is None or self._receiver.is_quiet())
 
     def silence(self) -> None:
-        """End `listen`. Twice is once."""
+        """End `listen`. Idempotent."""
         if self._receiver is not None:
             self._receiver.silence()
 
     def rest(self, lost: Callable[[], None]) -> None:
-        """Nobody uses it now: ``lost`` is called when its other side closes it, now or while it is used again."""
+        """Put it aside: ``lost`` is called when its other side closes it, now or while it is used again."""
         if self._receiver is not None:
             self._receiver.when_left(lost)
 
@@ -268,6 +268,9 @@ def connect_now(address: Address, poller: Poller) -> PlainWire | None:
     except OSError:
         return None
     try:
+        # On this machine the kernel completes the handshake within connect(2), as long as the server's backlog has
+        # room. So a connection that never blocks is made here, without a task. A full backlog is the exception, and is
+        # left to `connect`.
         if _begin(sock, host, address.port) in UNDER_WAY and _is_connected(sock):
             if address.keepalive is not None:
                 _keep_alive(sock, address.keepalive)
@@ -308,7 +311,7 @@ async def _connect(address: Address) -> socket.socket:
 
 @lru_cache(maxsize=1024)
 def _fixed(host: str) -> tuple[str, ...]:
-    """The addresses of ``host`` where nobody has to be asked. localhost is the loopback by definition (RFC 6761)."""
+    """The addresses of ``host`` where no look-up is needed. localhost is the loopback by definition (RFC 6761)."""
     if host.lower() == "localhost" or host.lower().endswith(".localhost"):
         return LOCALHOST
     try:
@@ -396,7 +399,7 @@ def _first_attempt(cause: BaseException | None) -> OSError | None:
 
 
 def _keep_alive(sock: socket.socket, seconds: int) -> None:
-    """A system that lets nobody choose the times (Windows before 10.0.16299) uses its own."""
+    """A system without these options (Windows before 10.0.16299) uses its own times."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     idle = socket.TCP_KEEPALIVE if sys.platform == "darwin" else socket.TCP_KEEPIDLE
     try:

@@ -4,7 +4,7 @@ A connection costs some 80 us; and a server that closes each after one answer, a
 pay for it. Only a connection whose answer ended in good order is kept: closing its connection is
 the only way to tell llama-server that a request was given up.
 
-A server may close a kept connection at any moment. The poller hears of it, so a connection that is taken was open an
+A server may close a kept connection at any moment. The poller notices that, so a connection that is taken was open an
 instant ago; the instant is for `upstream.client`, which asks once more on a new one. llama-server spends a thread on
 each open connection, so none is opened while one is free: the pool never holds more than were in use at once.
 """
@@ -57,6 +57,9 @@ class Pool:
         if free is None:
             free = self._free[key] = {}
         now = time.monotonic()
+        # `take` removes at the end of the dictionary and this adds there, so the first is always the one unused for the
+        # longest time. That makes a look at the first enough, and no timer is needed: idle connections age until the
+        # next use.
         while free and (len(free) >= MAX_FREE or next(iter(free.values())) < now - MAX_AGE):
             self._drop(key, next(iter(free)))
         free[wire] = now
@@ -68,7 +71,7 @@ class Pool:
                 self._drop(key, wire)
 
     def _lost(self, key: _Key, wire: PlainWire) -> None:
-        """Its other side has closed it. Where it is in use, whoever uses it learns of that by itself."""
+        """Its other side has closed it. A request that uses it learns of that by itself."""
         if wire in self._free.get(key, ()):
             self._drop(key, wire)
 

@@ -68,7 +68,7 @@ class Websocket:
         return True
 
     async def close(self, how: Close) -> None:
-        """Say goodbye and wait a moment for the answer; nothing to do when the other side has done so."""
+        """Send a close frame and wait a moment for the answer; nothing to do when the other side has sent one."""
         from wsproto.frame_protocol import CloseReason  # with h11, a twentieth of a start that joins no websocket
 
         code = CloseReason.NO_STATUS_RCVD if how.code == NO_CODE else how.code
@@ -95,7 +95,7 @@ async def open_upstream_websocket(
     """Ask for a websocket and yield it, or else the server's answer that says why there is none.
 
     ``headers``: see `Outgoing`. Raises what `HttpCall` raises.
-    Leaving closes the connection at once; a goodbye is the caller's.
+    Leaving closes the connection at once; the caller sends the close frame.
     """
     wire = await connect(address)
     stream = _Stream(address, wire)

@@ -1,6 +1,6 @@
 """The index of one set of folders: an SQLite file of files, their chunks, and the chunks' vectors by model.
 
-Blocks; call it in a thread. Every connection is opened and closed by who uses it, so that no thread inherits one.
+Blocks; call it in a thread. Every call opens and closes its own connection, so that no thread inherits one.
 """
 
 from __future__ import annotations

@@ -183,7 +183,7 @@ async def _choose(server: Server, word: str, model: str | None, pinned: bool) ->
     await tell_server(server)
     whom = f"for {model}: " if model else ""
     end = "the program chooses" if word == AUTO else f"{word}{', and nothing else' if pinned else ' is preferred'}"
-    click.echo(f"{whom}{end}; what a running server has loaded moves when it is idle")
+    click.echo(f"{whom}{end}; the models of a running server move when they are idle")
     return 0
 
 

@@ -160,7 +160,7 @@ class Body(Protocol):
     complete: bool
 
     def feed(self, data: bytes) -> bytes:
-        """The content in ``data``, possibly none yet. Raises BodyError; what follows the end is one."""
+        """The content in ``data``, possibly none yet. Raises BodyError, also for bytes behind the end."""
         ...
 
     def end(self) -> None:

@@ -1,7 +1,7 @@
 """Heads of HTTP/1.1 requests, read strictly (RFC 9112 sections 2 to 6, RFC 9110 sections 7.2, 7.8 and 10.1.1).
 
-A proxy may stand in front of this program, and clients may share its connections. Whatever such a proxy could read in
-another way than we do lets one client put a request into another's mouth, so every such head is refused, though the
+A proxy may stand in front of this program, and clients may share its connections. A head that such a proxy could read
+in another way than we do lets one client put a request into another's mouth, so every such head is refused, though the
 RFC would let us repair some of them. llhttp reads the fields. It takes HTTP/0.9 and 2.0, several spaces in the request
 line, targets with a scheme or a fragment and "gzip, chunked": `_HEAD` and `_understand` do not. A request for a
 websocket (RFC 6455 section 4.2.1) is read as strictly.

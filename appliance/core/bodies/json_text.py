@@ -15,7 +15,7 @@ from appliance.core.parts import decoded
 JSON = None | bool | int | float | str | list["JSON"] | dict[str, "JSON"]
 JsonObject = dict[str, JSON]
 
-# A cast, because msgspec cannot follow a type that refers to itself; what it decodes untyped is of this type.
+# A cast, because msgspec cannot follow a type that refers to itself; untyped values are of this type.
 OBJECT = cast("msgspec.json.Decoder[JsonObject]", msgspec.json.Decoder(dict[str, object]))
 """Decodes an object; raises MsgspecError and UnicodeDecodeError for anything else, RecursionError."""
 

@@ -73,7 +73,7 @@ class Blob(Struct, frozen=True, kw_only=True):
 
 
 class Manifest(Struct, frozen=True, kw_only=True):
-    """Unknown keys are ignored; what an older program must not ignore gets a new `FORMAT`."""
+    """Unknown keys are ignored; a field that an older program must not ignore gets a new `FORMAT`."""
 
     format: int
     version: str

@@ -45,7 +45,7 @@ def is_wrong(findings: Iterable[Finding]) -> bool:
 
 
 def one_line(text: str) -> str:
-    """Return the first line of somebody else's message, so that a page stays one page."""
+    """Return the first line of another program's message, so that a page stays one page."""
     first = next((line.strip() for line in text.splitlines() if line.strip()), "")
     return first if len(first) <= LONGEST else f"{first[: LONGEST - 3]}..."
 

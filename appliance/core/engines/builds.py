@@ -161,8 +161,8 @@ class Catalogue(Struct, frozen=True, kw_only=True):
 
     # Builds are numbered in their order, and versions are ordered among themselves. Nothing in the two says how a
     # number and a version compare: a patch of an old version may be younger than a new one. So only the list says which
-    # build a version is, and without its word there is no answer. A version with a suffix is none here: llama.cpp calls
-    # what comes after 0.6.0 "0.6.0-dev", which SemVer puts before it.
+    # build a version is, and without its word there is no answer. A version with a suffix does not count here:
+    # llama.cpp calls what comes after 0.6.0 "0.6.0-dev", which SemVer puts before it.
     def is_newer(self, one: str, other: str) -> bool | None:
         """Return whether one build is newer than the other, each by its number or version; None: nobody knows."""
         mine, its = self._number(one), self._number(other)

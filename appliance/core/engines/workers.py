@@ -5,8 +5,8 @@ model is started, and the command that is built here names those alone that will
 
 The protocol's few messages that describe a worker (ggml-rpc of llama.cpp b11434, 7.0.0): a request is its number (1
 byte), the length of its body (8 bytes) and the body; an answer is a length (8 bytes) and a body. Numbers are
-little-endian. The greeting has had the number 14 since there is one, and its answer begins with the version; what the
-other numbers mean is known for version `KNOWN` alone.
+little-endian. The greeting has had the number 14 since there is one, and its answer begins with the version; the
+meaning of the other numbers is known for version `KNOWN` alone.
 """
 
 from __future__ import annotations

@@ -160,7 +160,7 @@ RAM_SPEED, GPU_SPEED = 30 * GIB, 300 * GIB
 SHARE = 16384
 """Tokens that a slot can have before there is another one beside it, or all that the model was trained for."""
 CACHE_STEP = 64 * MIB
-"""Caches of prompts have sizes that are multiples of it; less than one step is none."""
+"""Caches of prompts have sizes that are multiples of it; below one step there is no cache."""
 
 
 class Plan(Struct, frozen=True, kw_only=True):

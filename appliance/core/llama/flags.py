@@ -4,9 +4,8 @@ Source: `llama-server --help` of that release and the parsing rules behind it; -
 --slot-save-path came later, with the release that the embedded engine is built from. --tools-root and
 --allow-unauthenticated are this program's own. Users: the embedded engine, which carries these options itself, and the
 front that stands in for `llama-server`, which keeps some and passes the rest on. Only the standard library is imported:
-whoever waits for a model on the embedded engine waits for its process to import this file, and msgspec is 25
-milliseconds.
-The file is long because the table is; the rules are the half below it.
+a request for a model on the embedded engine waits for its process to import this file, and msgspec takes 25
+milliseconds. The file is long because the table is; the rules are the half below it.
 """
 
 from __future__ import annotations

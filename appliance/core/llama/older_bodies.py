@@ -238,7 +238,7 @@ def cache_lines(slots: bytes, argv: Sequence[str]) -> bytes:
 
 
 def _read(argv: Sequence[str]) -> tuple[bool, bool]:
-    """Return whether slots may be told of, and whether they share one context: they do where no number is given."""
+    """Return whether slots may be shown, and whether they share one context: they do where no number is given."""
     tells, shared, parallel, apart = True, False, "-1", False
     for word, following in zip(argv, [*argv[1:], ""], strict=False):
         flag = flags.lookup(word) if word.startswith("-") else None

@@ -82,7 +82,7 @@ def listed(choices: Choices, name: str) -> tuple[str, ...]:
 def read_presets(text: str, file: str, *, strange: bool = False) -> tuple[Presets, list[Problem]]:
     """Parse a file. All mistakes and oddities are in the problems; with an error the presets must not be used.
 
-    ``strange``: the file comes from somebody else, and may not name files or servers.
+    ``strange``: the file is from a stranger, and may not name files or servers.
     """
     sections, problems = parse(text, file)
     understood: dict[str, Choices] = {}

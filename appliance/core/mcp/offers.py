@@ -126,7 +126,7 @@ def _text_of(content: _Content) -> str:
 
 
 def resource_text(answer: RpcAnswer) -> str:
-    """Return the text of a resource. Raises ValueError as `prompt_text` does; what is not text is refused."""
+    """Return the text of a resource. Raises ValueError as `prompt_text` does, also for anything but text."""
     if answer.error is not None:
         raise ValueError(answer.error.message)
     found = decoded(_ResourceContents, answer.result or b"{}")

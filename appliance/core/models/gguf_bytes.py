@@ -1,6 +1,6 @@
 """The layout of a GGUF header: a cursor over bytes that are fetched on demand, the key-value table, the tensor table.
 
-Knows where things lie and how large they may be; what the keys mean is gguf.py's business. Sources: the GGUF
+Knows where things lie and how large they may be; the meaning of the keys is gguf.py's business. Sources: the GGUF
 specification (versions 2 and 3), the checks of llama.cpp's own reader (b11434), and for the numbers of types the PyPI
 package ``gguf`` 0.19. Numbers missing here belonged to types that llama.cpp has removed since.
 

@@ -85,7 +85,7 @@ class _Added(Struct, frozen=True):
     meta: Object
 
     def to(self, entry: ListedModel) -> ListedModel:
-        """The entry with it; what the engine says of itself under ``meta`` and ``architecture`` stays beside."""
+        """The entry with it; the engine's own values under ``meta`` and ``architecture`` stays beside."""
         architecture = {**(entry.architecture or {}), **self.architecture} or UNSET
         return replace(entry, **self.own, architecture=architecture, meta={**(entry.meta or {}), **self.meta})
 

@@ -256,7 +256,7 @@ def _model_info(facts: ModelFacts, basename: str) -> JsonObject:
 
 
 def _modelfile(facts: ModelFacts) -> str:
-    """Without paths: who asks need not learn where files are."""
+    """Without paths: a client need not learn where files are."""
     lines = [f"FROM {facts.base or facts.name}"]
     if facts.preset.system:
         lines.append(f'SYSTEM """{facts.preset.system}"""')

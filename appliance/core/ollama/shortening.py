@@ -11,7 +11,7 @@ import msgspec
 from appliance.core.bodies.json_text import JSON, OBJECT, JsonObject
 
 LEAST_CONTEXT = 2048
-"""Tokens that every engine has for a request, more or less; what is shorter is not measured before it is loaded."""
+"""Tokens that every engine has for a request, more or less; a shorter one is not measured before it is loaded."""
 IMAGE_TOKENS = 768
 """How many tokens Ollama counts for a picture."""
 

@@ -375,7 +375,7 @@ class _BodyReader:
             if (report := report or read_report(last)) is not None:
                 self._ledger.add(report)
                 return
-        # Too long to be read as a whole, or no JSON as far as can be told: an engine may write NaN into it.
+        # Too long to be read as a whole, or apparently not JSON: an engine may write NaN into it.
         self._read_beginning(self._beginning or last[:MAX_HELD])
         self._read_end(last[-MAX_HELD:].rstrip())
 

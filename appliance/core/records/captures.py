@@ -26,11 +26,12 @@ REDACTED = "[REDACTED]"
 _SECRET = frozenset({b"authorization", b"proxy-authorization", b"cookie", b"set-cookie", b"x-api-key"})
 
 MAX_RATIO = 16
-"""How many times the budget a body may be long, however well it packs: whoever looks at it gets it whole."""
+"""How many times the budget a body may be long, however well it packs: a reader gets it whole."""
 
 BLOCK = 64 << 10
-"""Bytes of an answer under way that are worth being compressed; what is compressed together never needs to be read
-alone, and more at once would hardly be smaller."""
+"""Bytes of an answer under way that are worth being compressed; parts that are compressed together never needs to be
+read alone, and more at once would hardly be smaller.
+"""
 
 _ENTRY = 400
 """Bytes that one capture takes besides its contents, so that many small ones keep within the budget too."""
@@ -63,7 +64,7 @@ def captured_parts(path: str) -> Parts:
 
 
 def captured_headers(headers: Iterable[tuple[bytes, bytes]], *, decoded: bool = False) -> dict[str, str]:
-    """Names in their usual spelling, of each the first value; what could be a secret is hidden.
+    """Names in their usual spelling, of each the first value; possible secrets are hidden.
 
     ``decoded`` leaves Content-Encoding out: the body that goes with these has been decoded.
     """

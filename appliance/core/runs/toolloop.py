@@ -8,7 +8,7 @@ One turn with normal calls costs one iteration of the budget, however many they 
                                             or Finish
 
 Finish comes exactly once and nothing after it. Text that was held back because it might become a call is shown when the
-run fails: what the model had said is never lost.
+run fails: the model's words are never lost.
 """
 
 from __future__ import annotations

@@ -26,6 +26,8 @@ class Silence:
 
     def look(self, passed: int, now: float, floor: int) -> float:
         """Seconds of silence; ``passed`` are the bytes of all its answers so far."""
+        # The mark moves only when a whole ``floor`` has come. If every byte counted as life, a slow drip would keep a
+        # hung process for ever; a rate between two looks would condemn a process that sends in bursts.
         if passed >= self._passed + floor:
             self.heard(passed, now)
         return now - self._since
@@ -66,6 +68,8 @@ class Suspects:
             self._deaths[request] = deaths = [*deaths, (now, seat, len(requests) == 1)]
             if self.refuses(request, now):
                 cleared[request] = [on for _, on, _ in deaths]
+        # A request that kills again was taken out above and put in anew. So the first key is the one not seen for the
+        # longest time.
         while len(self._deaths) > MOST:
             del self._deaths[next(iter(self._deaths))]
         return cleared

@@ -70,6 +70,9 @@ def make_room(limits: Limits, needed: Mapping[str, int], staying: Sequence[Occup
         going.append(occupant)
     if not fits(limits, [needed, *(o.memory for o in stay)]):
         return None
+    # Taking models in order may take too many: a small one that went first is of no use once a large one has gone
+    # behind it. So each is tried again with everything else that goes, the dearest first. The result has no model to
+    # spare, but it need not be the smallest set: to find that is a knapsack problem, and every event would pay for it.
     for occupant in reversed(going[:]):
         if fits(limits, [needed, occupant.memory, *(o.memory for o in stay)]):
             going.remove(occupant)
@@ -82,10 +85,14 @@ def make_fit(limits: Limits, loaded: Iterable[Occupant]) -> list[str]:
     short if nothing makes it fit. What is held or fixed stays.
     """
     staying = [structs.replace(occupant, fixed=occupant.fixed or occupant.held) for occupant in loaded]
+    # The number of processes is left out: only the system can take memory away, and a lower number stops nothing that
+    # runs (rule 10 of the schedule).
     memory = structs.replace(limits, capacity=0)
     going = make_room(memory, NO_MEMORY, staying)
     if going is not None:
         return going
+    # Not even all idle models together are enough, because leased ones hold too much. The idle ones go anyway, where
+    # memory is short: it is needed now, and the leased ones follow as they become idle.
     short = [d for d, most in memory.memory.items() if sum(o.memory.get(d, 0) for o in staying) > most]
     return [o.model for o in staying if not o.fixed and any(o.memory.get(d, 0) for d in short)]
 

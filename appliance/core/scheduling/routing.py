@@ -105,6 +105,8 @@ class Router:
             name, end = pinned
             if not (target := pins[name]):
                 return None
+            # The pin's target replaces its segments, so that a name may begin within the target and end in the rest of
+            # the path. It is not pinned again: two pins that name each other would never end.
             segments = [*((part, quote(part, safe="")) for part in target.split("/")), *segments[end:]]
         found = self._longest(segments, lambda name: isinstance(self.resolve(name), Local | Remote))
         if found is None:
@@ -135,6 +137,8 @@ class Router:
             if not part:
                 continue
             parts.append(part)
+            # No name has more segments. Without this a path of ten thousand slashes would cost ten thousand joins and
+            # look-ups.
             if len(parts) > self._most_segments:
                 break
             if known("/".join(parts)):
@@ -178,6 +182,8 @@ def choose(selector: Selector, states: Callable[[str], TargetState], turn: int =
         case "pin":
             return Choice(selector.targets[0], turn)
         case "warm":
+            # Reversed, because a later entry replaces an earlier one: of several targets in one state the first in the
+            # file wins.
             by_state = {states(target).state: target for target in reversed(selector.targets)}
             return Choice(by_state.get("ready") or by_state.get("starting") or selector.targets[0], turn)
         case "spillover":
@@ -195,6 +201,8 @@ def _spill(selector: Selector, states: Callable[[str], TargetState], turn: int) 
     cold = [target for target, state in usable if not _is_active(state)]
     least = min((reserved for _, reserved in active), default=0)
     if active and (least < selector.settings.spillover or not cold):
+        # A cold target is started only when every active one is full. An even spread over all targets would load them
+        # all, and keep them loaded, for a few requests that one could serve.
         equals = [target for target, reserved in active if reserved == least]
         return Choice(equals[turn % len(equals)], turn + 1)
     return Choice(cold[0], turn) if cold else None

@@ -8,12 +8,12 @@ of its model can take it yet), waiting (its model is starting), leased, or ended
 1. A ticket for a READY model is granted at once, unless the model yields (rule 5); for a STARTING one it waits for that
    start; otherwise it queues. A model has at most ``terms.limit`` tickets, the queue at most ``limits.queue``.
 2. Tickets for the same model share one queue entry and one start.
-3. Entries are served by priority, then first come, first served. An entry's plan says who must go for it: whom the
-   policy evicts, and then whoever goes first until there is room (`core.scheduling.policy`). When all of them are free
-   they are stopped, and when all are gone the model starts. A leased, starting, pinned or just loaded model is never
-   stopped: the entry waits for it, and the others go on meanwhile.
+3. Entries are served by priority, then first come, first served. An entry's plan says which models must go for it:
+   those that the policy evicts, and then others in eviction order until there is room (`core.scheduling.policy`). When
+   all of them are free they are stopped, and when all are gone the model starts. A leased, starting, pinned or just
+   loaded model is never stopped: the entry waits for it, and the others go on meanwhile.
 4. An entry may be overtaken only by entries that can run beside it, so swaps that do not collide go on in parallel and
-   nobody's place is taken by somebody behind him.
+   no entry loses its place to a later one.
 5. An entry that has waited for ``terms.patience`` seconds is *overdue*: it goes before all that are not, and the models
    that its plan must evict *yield*: they get no new leases, so a stream of requests to them cannot starve it.
 6. A start that succeeds grants all its tickets in the same step, so nothing can be evicted between "ready" and the
@@ -67,7 +67,7 @@ class _Process:
         self.ready_at = math.inf
         self.used_at = 0.0
         self.turn = 0
-        """Counts uses of all models: who was used before whom, where the clock is too coarse."""
+        """Counts uses of all models, and so orders them where the clock is too coarse."""
 
     def idle_at(self) -> float:
         """When it goes if nobody uses it until then."""
@@ -167,6 +167,8 @@ class Schedule:
         """When `tick` is to be called at the latest; infinity when only events can change something."""
         earliest = math.inf
         for entry in self._queue.values():
+            # An entry that is overdue already is left out. The tick at that moment has acted on it, and a deadline in
+            # the past would make the caller tick without end.
             if now < (at := entry.overdue_at()) < earliest:
                 earliest = at
         for process in self._processes.values():
@@ -202,7 +204,7 @@ class Schedule:
         return True
 
     def request(self, ticket: int, model: str, terms: Terms = DEFAULT_TERMS, now: float = 0.0) -> list[Effect]:
-        """Somebody wants the model. Tickets are never reused; ``terms`` count from the model's next start on."""
+        """Request the model. Tickets are never reused; ``terms`` count from the model's next start on."""
         if self.take(ticket, model, now):
             return [Grant(ticket, model)]
         if refusal := self._refusal(model, terms):
@@ -228,6 +230,8 @@ class Schedule:
         if process is not None and ticket in process.leases:
             process.leases.remove(ticket)
             self._used(process, now)
+            # The queue is not served here. A draining process was going before, so no plan changes, and its memory is
+            # free only at `exited`.
             if process.state is State.DRAINING and not process.leases:
                 process.state = State.STOPPING
                 return [Stop(model)]
@@ -250,6 +254,8 @@ class Schedule:
         process.ready_at = now
         self._used(process, now)
         waiting, process.waiting = process.waiting, []
+        # Grants come before the queue (rule 6). The other way round, the queue would find a ready model without leases,
+        # and could evict it before anyone has used it.
         return [*self._grant(process, model, waiting, now), *self._serve_queue(now)]
 
     def exited(self, model: str, error: ApplianceError, now: float = 0.0) -> list[Effect]:
@@ -257,6 +263,8 @@ class Schedule:
         process = self._processes.pop(model, None)
         if process is None:
             raise RuntimeError(f"{model} has no process")
+        # The tickets of its leases end here. Each holder still calls `release`, which then finds nothing: by that time
+        # the same model may have a new process, whose leases it must not touch.
         for ticket in process.leases:
             del self._holders[ticket]
         return [*self._refuse(process.waiting, error), *self._serve_queue(now)]
@@ -266,7 +274,7 @@ class Schedule:
         self._measured[model] = memory
 
     def unload(self, model: str, now: float = 0.0) -> list[Effect]:
-        """Somebody wants the model gone: waiters are refused, leases may finish, an idle process stops now."""
+        """Unload the model: waiters are refused, leases may finish, an idle process stops now."""
         entry = self._queue.pop(model, None)
         effects = self._refuse(entry.tickets if entry else (), ModelUnloaded(model))
         process = self._processes.get(model)
@@ -283,7 +291,7 @@ class Schedule:
         return [*effects, Stop(model)]
 
     def retune(self, model: str, terms: Terms, now: float = 0.0) -> list[Effect]:
-        """Other terms for the model from now on, also for its process and for who waits."""
+        """Other terms for the model from now on, also for its process and for waiting requests."""
         if entry := self._queue.get(model):
             entry.terms = terms
         if process := self._processes.get(model):
@@ -291,7 +299,7 @@ class Schedule:
         return self.tick(now)
 
     def remove(self, model: str, now: float = 0.0) -> list[Effect]:
-        """There is no such model any more: its leases may finish, however long; who waits is refused."""
+        """There is no such model any more: its leases may finish, however long; waiting requests are refused."""
         entry, process = self._queue.pop(model, None), self._processes.get(model)
         waiting = list(entry.tickets) if entry else []
         if process is not None:
@@ -300,13 +308,17 @@ class Schedule:
         return [*self._refuse(waiting, ModelUnloaded(model)), *self.retire(model, now=now)]
 
     def retire(self, model: str, terms: Terms = DEFAULT_TERMS, now: float = 0.0) -> list[Effect]:
-        """The model's process is out of date: its leases may finish, however long; who waits gets the next process."""
+        """The model's process is out of date: its leases may finish, however long; waiting requests get the next
+        process.
+        """
         process = self._processes.get(model)
         self._measured.pop(model, None)
         if entry := self._queue.get(model):
             entry.terms = terms
         if process is None or process.state in GOING:
             return self._serve_queue(now)
+        # Requests that wait for this start move to the queue, and get the next process. Their patience counts from now:
+        # they wait for another load than before.
         if process.waiting:
             self._entries += 1
             entry = self._queue.setdefault(model, Entry(model, terms, self._entries))
@@ -324,7 +336,7 @@ class Schedule:
         return [Stop(model)]
 
     def adopt(self, limits: Limits, policy: Policy, now: float = 0.0) -> list[Effect]:
-        """Other limits and another policy from now on; what runs goes on until it stands in somebody's way."""
+        """Other limits and another policy from now on; running models stay until a request needs their place."""
         self.limits, self._policy = limits, policy
         return self._serve_queue(now)
 
@@ -375,6 +387,9 @@ class Schedule:
             self._yielding = frozenset()
             return []
         effects: list[Effect] = []
+        # One pass over the queue, best rank first. ``ahead`` collects the entries that cannot be served yet; every
+        # later one has to respect them (rule 4). ``yielding`` is built anew each time, so a model yields only as long
+        # as an overdue entry needs its place. Once that is served, refused or given up, the next pass ends this.
         yielding: set[str] = set()
         ahead: list[Entry] = []
         for entry in sorted(self._queue.values(), key=lambda entry: entry.rank(now)):
@@ -382,6 +397,8 @@ class Schedule:
                 break
             process = self._processes.get(entry.model)
             if process is not None and process.state is State.READY:
+                # A READY model is in the queue because it yields, or did. The set holds the needs of better ranks
+                # alone, and that is right: an entry behind this one has no claim before it.
                 if entry.model not in yielding:
                     del self._queue[entry.model]
                     effects += self._grant(process, entry.model, entry.tickets, now)
@@ -410,6 +427,9 @@ class Schedule:
         if held:
             yielding.update(there)
             return []
+        # All or nothing: they are stopped only when every one of them is free. To stop the free ones first would cost
+        # loaded models while the entry still waits for a leased one, perhaps for minutes. Memory is free only when a
+        # process is gone, so the start may follow with a later `exited`: the entry stays in the queue until then.
         for process in there.values():
             process.state = State.STOPPING
         effects: list[Effect] = [Stop(model, "evicted") for model in there]
@@ -430,6 +450,10 @@ class Schedule:
         """Return the models that must go for this entry; None if it waits for those ahead; an error if it could wait
         for ever.
         """
+        # Entries ahead are planned as if they ran already. Otherwise a small model would slip into memory for which a
+        # large one waits, then the next small one, and the large one would never start. Their occupants are fixed:
+        # nothing behind them may plan to evict them. A plan of None means "wait for those ahead". An error is for what
+        # can never come true: the model is too large by itself, or beside what is pinned.
         promised = {other.model for other in ahead}
         others = {*self._processes, *promised} - {entry.model}
         going = list(self._policy.plan(entry.model, sorted(others)).evict)
@@ -452,6 +476,8 @@ class Schedule:
         """Rule 4: it would evict somebody ahead, or somebody ahead would evict it."""
         if any(other.model in going for other in ahead):
             return True
+        # The second half matters as well. An entry ahead that would evict this model as soon as its turn comes makes
+        # the load useless, and delays itself by it.
         running = sorted({*self._processes, entry.model})
         return any(entry.model in self._policy.plan(other.model, running).evict for other in ahead)
 

@@ -21,6 +21,9 @@ class Entry:
         return next(iter(self.tickets.values())) + self.terms.patience
 
     def rank(self, now: float) -> tuple[bool, int, int]:
+        # An overdue entry loses its priority as well as its place: among the overdue, age alone decides. Otherwise a
+        # stream of requests with a high priority would be overdue first for ever, and the low ones would starve in
+        # spite of rule 5.
         overdue = now >= self.overdue_at()
         return not overdue, 0 if overdue else -self.terms.priority, self.number
 
@@ -28,8 +31,8 @@ class Entry:
 class LoadTimes:
     """The usual time of each model's load in seconds: each measurement counts as much as all before it.
 
-    Only loads are foretold. Nobody knows how long the requests that hold other models go on, so the figure is the least
-    that is to be expected. There is none without a measured load of every model that comes first.
+    Only loads are estimated. The requests that hold other models may run for any time, so the figure is a lower bound.
+    There is no figure without a measured load of every model that comes first.
     """
 
     def __init__(self) -> None:
@@ -54,6 +57,8 @@ class LoadTimes:
 
         ``under_way`` are models that load now, with the seconds since their start.
         """
+        # Loads that are under way share the machine, so the slowest of them counts. Those in the queue are counted one
+        # behind the other. A load that takes longer than usual counts as just about to end.
         beside, after = 0.0, 0.0
         for model in awaited:
             usual = self._usual.get(model)

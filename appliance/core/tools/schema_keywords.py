@@ -1,8 +1,8 @@
 """The typed part of the package `jsonschema` in use, and the keywords that are bounded or left out here.
 
 Not checked: regular expressions (``pattern``, ``patternProperties`` and what depends on it). A schema may come from
-anyone and the text from a model, and one bad pattern would hold up the whole program. Everything else is counted: what
-is checked takes no longer than `MAX_STEPS` allows, also where a schema is checked for being one.
+anyone and the text from a model, and one bad pattern would hold up the whole program. Everything else is counted: a
+check takes no longer than `MAX_STEPS` allows, also where a schema is checked for being one.
 
 Two other ways were looked at. Limits on the sizes of schema and value do not bound the work: a schema of 41 short
 definitions, each with two references to the next, means 2 ** 40 checks of one number. A process that can be killed

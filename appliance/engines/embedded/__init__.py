@@ -12,12 +12,12 @@ WHEEL = "xllamacpp"
 
 
 def available() -> bool:
-    """Whether the wheel is installed here; it is looked for, not imported."""
+    """True if the wheel is installed here; it is looked for, not imported."""
     return find_spec(WHEEL) is not None
 
 
 def version() -> str:
-    """Of the wheel, which must be installed.
+    """Return the version of the wheel, which must be installed.
 
     The name of the folder of its metadata says it. The standard library's way to ask is thirty modules and twelve
     milliseconds, in which the program would not listen yet; it is taken where there is not just that one folder.

@@ -1,4 +1,4 @@
-"""How one llama-server option is written into the wheel's parameters: the verbs that params.py is written in.
+"""The verbs of params.py: each writes one llama-server option into the wheel's parameters.
 
 A carrier takes the target and one option, and raises UsageError, naming the flag as it was given, for a value that
 llama-server would not take either.
@@ -60,7 +60,7 @@ class Target:
         return value
 
     def items_at(self, path: str) -> list[object]:
-        # The library is untyped; what is in the list is what its own setter takes back.
+        # The library is untyped; the list holds the values that its own setter takes back.
         return cast("list[object]", self.get(path))
 
     def extend(self, path: str, values: Iterable[object]) -> None:

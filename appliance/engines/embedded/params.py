@@ -290,7 +290,7 @@ LOOKS = {
     "--log-prefix": (True, "always writes the prefix"),
     "--log-timestamps": (True, "always writes the timestamps"),
 }
-"""How the log looks: as it is, whatever is wished."""
+"""Options for the look of the log: accepted, and ignored."""
 
 _DOWNLOADS = "it downloads nothing; name a file with --model"
 _ROUTER = "it serves one model; the program itself is the router"
@@ -347,7 +347,7 @@ def fill(native: ModuleType, options: Iterable[Option]) -> Target:
 
 
 def refuses(words: Sequence[str]) -> bool:
-    """Whether a command line has options that only this engine cannot honour. False for one that nobody can read."""
+    """True if a command line has options that only this engine cannot honour. False if it cannot be parsed."""
     try:
         given = {option.canonical for option in split(words)}
     except UsageError:

@@ -132,7 +132,7 @@ def _set_schema(target: Target, option: Option, schema: str) -> None:
     try:
         rules = target.native.json_schema_to_grammar(schema)
     except ValueError as cause:
-        raise bad(option, f"is no usable JSON schema: {cause}") from None
+        raise bad(option, f"is not a usable JSON schema: {cause}") from None
     _set_grammar(target, "OUTPUT_FORMAT", rules)
 
 
@@ -296,7 +296,7 @@ def log_nothing(target: Target, option: Option) -> None:
 
 
 def look(option: Option, fixed: bool, why: str) -> None:
-    """How the log looks cannot be chosen here, and no server ends for that."""
+    """The look of the log cannot be chosen here, and no server ends for that."""
     wished = {**ON_OFF, "auto": fixed, "-1": fixed}.get(option.values[0]) if option.values else option.on
     if wished is None:
         raise bad(option, "is none of on, off, auto")
@@ -436,7 +436,7 @@ def accelerators(native: ModuleType) -> list[dict[str, object]]:
 def no_device(target: Target, option: Option) -> None:
     """The wheel offers no choice of devices; without any to choose from, ``none`` is what happens anyway."""
     if option.values[0] != "none" or accelerators(target.native):
-        raise bad(option, "cannot be honoured: the embedded engine cannot be told which devices to use")
+        raise bad(option, "cannot be honoured: the embedded engine does not take a list of devices")
     target.set("mmproj_device", "none")
     target.set("mmproj_use_gpu", False)
 

@@ -1,6 +1,6 @@
 """The embedded engine's process: llama-server's command line in, the wheel's C++ server running, its exit status out.
 
-The HTTP server, the worker and the log are C++ threads; Python reads the command line, then only waits to be told to
+The HTTP server, the worker and the log are C++ threads; Python reads the command line, then only waits for the order to
 stop. Exit status: 0 stopped on request, 1 the model or the port failed or the parent is gone, 2 a usage error.
 
 Two habits of the wheel's server shape this file. Building it holds the interpreter lock until the model is loaded, so
@@ -70,7 +70,7 @@ def _answer(flag: str) -> int:
 
 
 def _native() -> ModuleType:
-    """The wheel's library. What its package imports beside that, for estimates, would take ten milliseconds."""
+    """The wheel's library. Its package imports more, for estimates, and that would take ten milliseconds."""
     package = find_spec(WHEEL)
     library = package and PathFinder.find_spec(f"{WHEEL}.{WHEEL}", package.submodule_search_locations)
     if library is None or library.loader is None:

@@ -38,7 +38,7 @@ class Writes(Protocol):
 class HttpSink:
     """The `Sink` of a request on a connection. ``own_headers`` go out with every answer.
 
-    Where the length of an answer is told, its head leaves together with its first bytes.
+    If the head states a length, it leaves together with the first bytes of the body.
     """
 
     def __init__(self, connection: Writes, head: Head, body: Body, own_headers: Headers) -> None:
@@ -72,18 +72,23 @@ class HttpSink:
             elif lowered == b"content-type" and value.startswith(EVENTS):
                 self.event_stream = True
             lines.append(b"%b: %b\r\n" % (name, value))
+        # A body's end is marked in one of three ways (RFC 9112 section 6.3): by a length, by chunks, or by the
+        # connection's end. An HTTP/1.0 client does not know chunks, so without a length the connection is given up.
         if self._left is None and not self._bodiless:
             if self._version == "1.1":
                 self._chunked = True
                 lines.append(b"Transfer-Encoding: chunked\r\n")
             else:
                 self.stays = False  # the end of the connection is the end of the body
+        # A body that was not read to its end would be taken for the next request, so the connection cannot stay.
         if not self.stays or self._connection.ending or not self._body.complete:
             self.stays = False
             lines.append(b"Connection: close\r\n")
         elif self._version == "1.0":
             lines.append(b"Connection: keep-alive\r\n")
         head = b"".join(lines)
+        # One count over the finished head finds a line break in any name or value, with which a server behind could add
+        # headers, or a whole answer, of its own. To check each header by itself costs more on every answer.
         if head.count(b"\n") != len(lines) + _OWN.more or head.count(b"\r") != head.count(b"\n"):
             raise ValueError("a header of an answer holds a line break")
         self._held = head + b"\r\n"
@@ -99,6 +104,7 @@ class HttpSink:
             data = b"%x\r\n%b\r\n" % (len(data), data)
         elif self._left is not None:
             self._left -= len(data)
+            # Bytes beyond the length would be read as the beginning of the next answer on this connection.
             if self._left < 0:
                 self.abort()
                 return True
@@ -118,7 +124,7 @@ class HttpSink:
             await self._connection.flush()
 
     def finish(self) -> bool:
-        """See `Sink`. An answer that is shorter than its head told is broken. Twice is once."""
+        """See `Sink`. An answer that is shorter than its head declared is broken. Idempotent."""
         if self._left and not self._bodiless:
             self.abort()
             return True
@@ -131,8 +137,8 @@ class HttpSink:
 
     def abort(self) -> None:
         self.ended, self.stays = True, False
-        # Where the length is told, or chunks are, a client sees by itself that the rest is missing, and keeps the bytes
-        # that it has; a reset would take them along.
+        # With a length or with chunks a client sees by itself that the rest is missing, and keeps the bytes that it
+        # has; a reset would discard them.
         self._connection.cut(reset=not self._chunked and self._left is None)
 
 

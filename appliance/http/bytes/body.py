@@ -38,10 +38,10 @@ class Bodies:
 
 
 class Source(Protocol):
-    """Where a body comes from: a connection, which knows how the body is framed."""
+    """The source of a body: a connection, which knows how the body is framed."""
 
     async def read_body(self, body: Body) -> bytes:
-        """All of it; calls `Body.grow_to` as the bytes come: a promise of many takes nobody's room.
+        """All of it; calls `Body.grow_to` as the bytes come: a declared length alone reserves no room.
 
         Raises BodyTooSlow, RequestError and ClientLeft.
         """
@@ -51,7 +51,7 @@ class Source(Protocol):
 class Body:
     """One request's body. ``length`` is what its head says, None for a chunked one.
 
-    What it holds counts against the budget of ``bodies`` until `release`.
+    The bytes that it holds count against the budget of ``bodies`` until `release`.
     """
 
     def __init__(self, bodies: Bodies, length: int | None, source: Source) -> None:
@@ -78,6 +78,8 @@ class Body:
 
     def grow_to(self, size: int) -> None:
         """Reserve room for so many bytes in all, once they are there. Raises BodyTooLarge and Busy."""
+        # Room is reserved for bytes that are there, and never for a declared length: a thousand heads that promise a
+        # gigabyte each would otherwise lock everyone out without sending a byte.
         self._check(size)
         if size > self._reserved:
             self._bodies.reserve(size - self._reserved)
@@ -95,11 +97,11 @@ class Body:
             raise BodyTooLarge(self._limit, fixed=self._limit < self._bodies.limit)
 
     def hand_over(self) -> int:
-        """The body is held for longer than its request: its holder gives so many bytes back to the budget."""
+        """The body outlives its request: its new holder gives so many bytes back to the budget."""
         reserved, self._reserved = self._reserved, 0
         return reserved
 
     def release(self) -> None:
-        """Nobody holds it any more."""
+        """Release the reservation."""
         if self._reserved:
             self._bodies.release(self.hand_over())

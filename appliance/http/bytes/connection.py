@@ -3,12 +3,12 @@
 HTTP/1.1 is strict here (`core.bodies.http_request`): a head that a proxy in front could read in another way is refused,
 and the connection closed.
 
-A connection has no task until something needs one. The poller tells it what arrives. A request that comes whole, and
-whose model is ready, is answered in the poller's turns (`Answers.begin`), and most connections never do anything else.
-Anything that has to wait gets a task: a head or a body in pieces, a model that loads, an error that has to be told. The
-task serves until the connection waits for its next request again, and ends. So a connection is in one of three states,
-and only its own methods move it: it *waits* for a request, it is *busy* with one that has no task, or its *task* serves
-it. Where there is no poller, the task lasts as long as the connection.
+A connection has no task until something needs one. The poller calls it with the bytes that arrive. A request that comes
+whole, and whose model is ready, is answered in the poller's turns (`Answers.begin`), and most connections never do
+anything else. Anything that has to wait gets a task: a head or a body in pieces, a model that loads, an error that has
+to be sent. The task serves until the connection waits for its next request again, and ends. So a connection is in one
+of three states, and only its own methods move it: it *waits* for a request, it is *busy* with one that has no task, or
+its *task* serves it. Where there is no poller, the task lasts as long as the connection.
 
 No time limit is a timer of its own: ``due`` says when what is waited for is overdue, and the server looks at all
 connections twice a second.
@@ -47,7 +47,7 @@ LAST_HEAD = 1.0
 IDLE_TIMEOUT = 75.0
 """Seconds that a connection may wait for its next request; nginx's default."""
 LINGER = 5.0
-"""Seconds that a client is given to stop sending a body nobody wants; closing at once would destroy the answer."""
+"""Seconds that a client gets to stop sending an unwanted body; closing at once would discard the answer."""
 MAX_HEAD = 64 << 10
 """Bytes of a request head; llama-server allows a URI of 32 KiB."""
 RECEIVE_SIZE = 1 << 16
@@ -65,7 +65,7 @@ FULL = Busy("the server has as many connections as it takes; ask again in a mome
 
 
 class Overdue(Exception):
-    """The awaited bytes have not come in time."""
+    """The awaited bytes did not come in time."""
 
 
 class Answers(Protocol):
@@ -98,7 +98,7 @@ class Owner(Protocol):
 
 
 class Connection:
-    """Owns one accepted socket, from `begin` to its end, of which ``owner`` hears.
+    """Owns one accepted socket, from `begin` to its end, which it reports to ``owner``.
 
     A `TlsSocket` makes its handshake within the time for the first request head.
     """
@@ -109,7 +109,7 @@ class Connection:
         """Raises OSError when the client has left already."""
         name = sock.getpeername()
         self.peer: str = name[0] if isinstance(name, tuple) else "unix:"
-        """The address of the other end; what nginx calls a socket in the file system."""
+        """The address of the other end; "unix:", as in nginx, for a socket in the file system."""
         self.socket = sock
         self.secure = isinstance(sock, TlsSocket)
         self.due = math.inf
@@ -147,7 +147,7 @@ class Connection:
         self._overdue = False
         self._last = False  # one request is taken although it is ending
         self._owed = False  # the client may still be sending what was not read
-        self._expects = False  # it waits to be told that it may send the body
+        self._expects = False  # the client waits for 100 Continue before it sends the body
 
     def begin(self) -> None:
         """Serve requests until the client leaves, something is overdue, or the server ends."""
@@ -159,7 +159,7 @@ class Connection:
             self._start(None)
 
     def is_spare(self, now: float, keeps: float) -> bool:
-        """Whether somebody else may have the place: its client is waited for, and has been for ``keeps`` seconds.
+        """True if the place may go to another client: this one has kept us waiting for ``keeps`` seconds.
 
         A stranger's place is spare also while it does not read its answer, sends a body that nobody wants, or waits for
         its turn. Its time counts from the beginning of the connection: a small request now and then, or a sip of a long
@@ -179,10 +179,14 @@ class Connection:
     def _hear(self, data: bytes) -> bool:
         """The first bytes of a request, or some behind one that is answered."""
         if self._busy:  # the client does not wait for its answer
+            # Listening ends with the first pipelined bytes. A client that sends on without reading its answers then
+            # fills the system's buffers and not this program's memory.
             self._buffer += data
             return False
         first, self._first, self._busy = self._first, False, True
         try:
+            # Only a request that comes whole, in one piece, is offered without a task. A request in pieces would be
+            # looked at again with each piece. Behind a rest in the buffer the order of the requests has to be kept.
             begun = not self._buffer and self._answers.begin(self, data)
         except Exception:
             log.exception("a request could not be begun; this is a bug")
@@ -194,6 +198,8 @@ class Connection:
             return True
         self._busy = False
         self._buffer += data
+        # The time for a head counts from its first bytes. It is not renewed with later ones, so a slow drip does not
+        # extend it.
         if not first and not self._last:
             self.due = trio.current_time() + HEAD_TIMEOUT
         self._start(None)
@@ -310,6 +316,8 @@ class Connection:
             if buffer[:1] in b"\r\n":
                 buffer = _without_empty_lines(buffer)
                 self._buffer = buffer
+            # Only the new bytes are searched, and three before them for an end that is split. So no way of cutting a
+            # head into pieces makes the search quadratic.
             end = buffer.find(b"\r\n\r\n", max(searched - 3, 0)) + 4
             if end > 3:
                 if end > MAX_HEAD:
@@ -363,7 +371,7 @@ class Connection:
         elif self._busy:
             self.abort()  # the client does not read
         elif self._first:
-            self._start(_overdue)  # it is told
+            self._start(_overdue)  # the client gets an error
         else:
             self._part()
             self.close()
@@ -433,10 +441,13 @@ class Connection:
         """Send what the system takes, in the poller's turns at their end. False: the rest is held, for `flush`.
 
         To send wakes the other side, which costs more than all of the work on a chunk where that runs on another core.
-        What a turn sends one right behind the other wakes it once.
+        Pieces that one turn sends together wake it once.
         """
         if self.gone:
             return True  # nobody wants it
+        # Bytes that were not sent are *corked*, which means not tried and due at the turn's end, or *blocked*, which
+        # means that the system takes no more and `_has_room` or `flush` will send them. A push appends in both states,
+        # so the order is kept. `CORK` bounds what one turn can hold.
         if self._corked:
             self._unsent += data
             return len(self._unsent) < CORK or self._uncork()
@@ -461,6 +472,8 @@ class Connection:
         if not self._send(unsent):
             self._wait_for_room()
             return False
+        # The callback waits for the end of the turn. This runs inside of `push` as well, and the exchange that pushes
+        # must not be called back from within its own call.
         if self._drained is not None and not self._receiver.at_turn_end(self._tell_drained):
             self._tell_drained()
         return True
@@ -519,13 +532,13 @@ class Connection:
         self.ending = self._last = True
 
     def turn_away(self) -> None:
-        """There is no place for the client, or none any more: what it asks, if it asks soon, is answered 503."""
+        """There is no place for the client, or none any more: its request, if one comes soon, is answered 503."""
         self.turned_away = True
         self.take_one()
         self.due = trio.current_time() + LAST_HEAD
 
     def give_way(self) -> None:
-        """Close now, because somebody else needs the place. A client that has had no answer is told so."""
+        """Close now, because another client needs the place. A client without an answer gets an error first."""
         if self.queued or (self._idle and (self._first or self._buffer)):
             self.push(refusal(FULL))
         if self.queued or self._idle or self._owed:
@@ -536,6 +549,9 @@ class Connection:
     def hang_up(self) -> None:
         """Close at once if no request is under way or has just come; else the end of the request closes."""
         self.ending = True
+        # An idle connection may have a request on its way at this very moment: in the system's buffer, or with a task
+        # that has started and not received yet. To close it now would reset a request that the client has sent in good
+        # faith, so it gets `LAST_HEAD` seconds to come.
         starts = self._has_task and not self._receiver.waits
         if self._idle and (starts or self._has_news()):
             self._last, self.due = True, trio.current_time() + LAST_HEAD
@@ -547,7 +563,7 @@ class Connection:
             self.interrupt()
 
     def _has_news(self) -> bool:
-        """Whether the client has sent something that was not received yet."""
+        """True if the client has sent something that was not received yet."""
         try:
             return bool(self.socket.recv(1, socket.MSG_PEEK))
         except OSError:
@@ -575,19 +591,21 @@ class Connection:
         self._owed = True
 
     def close(self) -> None:
-        """Close the socket, behind what was pushed; a task that waits for it learns of that. Twice is once."""
+        """Close the socket, behind what was pushed; a task that waits for it learns of that. Idempotent."""
         self._uncork()
         self._lose()
         if self.socket.fileno() >= 0:
             self._receiver.close()
             trio.lowlevel.notify_closing(self.socket)
             self.socket.close()
+        # The owner learns of it last, and once. While a task or the fast path still uses the connection it counts as
+        # open: otherwise the server could end with an answer under way.
         if not (self._has_task or self._busy or self._told):
             self._told = True
             self._owner.closed(self)
 
     def _part(self) -> None:
-        """Say that all has been said, where that is a message of its own."""
+        """Send close_notify, where there is TLS."""
         if isinstance(self.socket, TlsSocket) and not self.gone:
             self.socket.part()
 
@@ -597,6 +615,9 @@ class Connection:
 
     async def _linger(self) -> None:
         """Let the client finish sending, so that it sees the answer."""
+        # A socket that is closed with unread bytes sends a reset, and the client's system then discards an answer that
+        # it has not read yet (RFC 9112 section 9.6). So this side ends, reads until the client ends as well, and closes
+        # then.
         self.due, self._buffer = trio.current_time() + (LAST_HEAD if self.turned_away else LINGER), b""
         try:
             self.socket.shutdown(socket.SHUT_WR)

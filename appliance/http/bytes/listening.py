@@ -27,7 +27,7 @@ class Listener:
         self._file = file
 
     def close(self) -> None:
-        """Its file goes first, so that whoever finds none knows that nobody listens. Raises nothing; twice is once."""
+        """Its file goes first, so that a missing file means that no server listens. Raises nothing; idempotent."""
         file, self._file = self._file, None
         if file is not None:
             unix_sockets.remove(file)
@@ -74,7 +74,7 @@ async def _listen_at(place: UnixSocket) -> Listener:
     try:
         found = await trio.to_thread.run_sync(unix_sockets.listen_at, place.path, place.mode)
     except unix_sockets.NotASocket:
-        raise UsageError(f"{where}: there is a file that is no socket; name another path, or remove it") from None
+        raise UsageError(f"{where}: there is a file that is not a socket; name another path, or remove it") from None
     except OSError as error:
         match error.errno:
             case errno.EADDRINUSE | errno.EWOULDBLOCK:

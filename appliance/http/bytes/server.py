@@ -20,13 +20,13 @@ from appliance.trio_parts import EPISODE, Changed, lacking
 KEPT_FOR_FILES = 64
 """Places that only clients of a socket in the file system can take: nobody on the network keeps those out."""
 TURNED_AWAY = 128
-"""Clients at once that are told that there is no place for them, but no more than there are places."""
+"""Clients at once that get an error because the server is full, but no more than there are places."""
 KEEPS = 2.0
-"""Seconds for which nobody else gets the place of a client that is waited for: its request may be on its way."""
+"""Seconds for which a client that we wait for keeps its place: its request may be on its way."""
 BRIEFLY = 0.25
-"""The same where somebody of an address with fewer places wants it."""
+"""The same where a client from an address with fewer places wants it."""
 UNFAIRLY = 15.0
-"""The same where somebody of an address with as many places, or more, wants it."""
+"""The same where a client from an address with as many places, or more, wants it."""
 ACCEPTED_AT_ONCE = 8
 """Connections taken before other tasks have their turn, so that the first of many does not wait for the last."""
 LAST_WORDS = 0.5
@@ -69,13 +69,15 @@ class _Open:
             del self._by_peer[connection.peer]
 
     def turn_away(self, connection: Connection) -> None:
-        """It has no place, or none any more, and is told so."""
+        """Send an error to a connection that has no place, or has lost it."""
         self.discard(connection)
         self._turned_away[connection] = trio.current_time()
         connection.turn_away()
 
     def may_turn_away(self, most: int) -> bool:
-        """Whether there is room for telling one more. The one that was told first makes way, if it had the time."""
+        """True if one more client can be turned away. The first of them makes way, if it had the time to read its
+        error.
+        """
         if len(self._turned_away) < most:
             return True
         first, since = next(iter(self._turned_away.items()))
@@ -86,12 +88,12 @@ class _Open:
         return True
 
     def make_room(self, newcomer: str) -> bool:
-        """End one that has its place for nothing, the oldest of the address with the most. False: there is none.
+        """End one that makes no use of its place, the oldest of the address with the most. False: there is none.
 
-        So a stranger who holds every place loses them to others, one by one, and others keep theirs. A new connection
-        keeps its place for a while, or many that come at once would end each other. From an address with fewer places
-        it does so for a moment only: nobody keeps others out by coming again and again. An address that has its share
-        lives on its own places first, or its new connections would end what others keep between two requests.
+        So a client that holds every place loses them to others, one by one, and others keep theirs. A new connection
+        keeps its place for a while, or many that come at once would end each other. Against an address with fewer
+        places it does so for a moment only, so no client keeps others out by reconnecting. An address that has its
+        share gives up its own places first, or its new connections would end others' keep-alive connections.
         """
         now, own = trio.current_time(), self._by_peer.get(newcomer, {})
         for same in sorted(self._by_peer.values(), key=len, reverse=True):
@@ -142,6 +144,9 @@ class Clients:
                         accepting.start_soon(self._accept_all, listener)
                     task_status.started([listener.bound for listener in listeners])
                     await shutdown.wait()
+                    # The end comes in this order, so that no client sees a reset for what it has sent. Idle connections
+                    # hang up. The connections that the system has accepted for us are taken, because closing the
+                    # listener would reset them. Then the listener closes, and what is under way has its grace.
                     accepting.cancel_scope.cancel()
                 self._hang_up(lifetime)
                 for listener in listeners:
@@ -181,6 +186,8 @@ class Clients:
             while self._open:
                 await trio.sleep(LOOK_EVERY)
                 now = trio.current_time()
+                # One sweep instead of a timer for each connection. A time limit is then an assignment to ``due``, for
+                # each request and each piece of a body, and half a second of inaccuracy harms none of them.
                 for connection in [each for each in self._open if each.due < now]:
                     connection.overdue()
             self._some = trio.Event()

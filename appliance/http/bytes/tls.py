@@ -19,7 +19,7 @@ from typing import NamedTuple
 from appliance.errors import UsageError
 
 SEND_SIZE = 1 << 16
-"""Bytes encrypted at once; what the system does not take of them is held until it does."""
+"""Bytes encrypted at once; those that the system does not take are held until it does."""
 MAX_UNSENT = 1 << 18
 """Bytes the client's TLS may make this side answer without reading them; key updates are all there is of that."""
 RECHECK_AFTER = 10.0
@@ -152,6 +152,8 @@ class TlsSocket:
         else:
             self._incoming.write_eof()
         try:
+            # The ``finally`` sends what OpenSSL has to say even where the handshake fails: the alert tells the client
+            # why.
             self._secure = self._secure or self._shake_hands()
             content = self._decrypted(size)
         finally:
@@ -166,6 +168,9 @@ class TlsSocket:
         """How many bytes were taken. Raises BlockingIOError, and OSError before the handshake."""
         if not self._secure or self._parted:
             raise OSError(errno.ENOTCONN, "there is no TLS connection")
+        # Bytes that are encrypted cannot be taken back. So the caller's bytes are encrypted once, `_taken` remembers
+        # how many, and the caller learns of them only when all of the encrypted ones have left. Until then it must
+        # offer the same bytes again, which are not looked at.
         if not self._taken:
             data = data[:SEND_SIZE]
             while self._taken < len(data):  # OpenSSL takes a record, 16 KiB, at once
@@ -177,14 +182,14 @@ class TlsSocket:
         return taken
 
     def part(self) -> None:
-        """Tell the client that all has been said (close_notify), as far as the system takes it now. Raises nothing."""
+        """Send close_notify, as far as the system takes it now. Raises nothing."""
         if not self._secure or self._parted:
             return
         self._parted = True
         try:
             self._tls.unwrap()
         except OSError:
-            pass  # it asks for the client's farewell, which nobody waits for
+            pass  # it asks for the client's close_notify, which nobody waits for
         try:
             self._flush()
         except OSError:
@@ -195,7 +200,7 @@ class TlsSocket:
         self._sock.shutdown(how)
 
     def close(self) -> None:
-        """Without a farewell: what is cut off must not look complete."""
+        """Close without close_notify: a truncated answer must not look complete."""
         self._sock.close()
 
     @property
@@ -227,11 +232,15 @@ class TlsSocket:
         return True
 
     def _decrypted(self, size: int) -> bytes | None:
-        """All that is there; b"" at the end, None for nothing yet. An end without a farewell is an end, too."""
+        """Return the bytes that are there; b"" at the end, None for nothing yet. An end without a close_notify also
+        counts.
+        """
         if not self._secure:
             return None
         content = b""
         try:
+            # Everything is taken out, also more than ``size``. The poller sees the socket alone: bytes that stayed
+            # inside OpenSSL would wait until the client sends more, perhaps for ever.
             while piece := self._tls.read(size):
                 content += piece
         except ssl.SSLWantReadError:
@@ -260,5 +269,5 @@ if sys.platform == "linux":
 else:
 
     def _hung_up(sock: socket.socket) -> bool:
-        """Not to be told here; whoever looks sees the client's leaving with its next write."""
+        """This cannot be known here; the next write finds that the client has left."""
         return False

@@ -167,7 +167,7 @@ class CorsProxy:
         raise TargetFailed(target.host, _cause(refused) if refused is not None else "its name has no address")
 
     async def _addresses(self, target: Target, *, led: bool) -> Sequence[str]:
-        """All that the name means now, if every one of them may be reached. Raises Forbidden and TargetFailed."""
+        """Every address that the name means now, if all of them may be reached. Raises Forbidden and TargetFailed."""
         found: list[str] = []
         with trio.move_on_after(RESOLVE_TIME):
             try:
@@ -181,7 +181,7 @@ class CorsProxy:
         if not self._reach.allows(target.host, found, led=led):
             raise Forbidden(
                 f"the proxy for web pages does not reach '{target.host}', which is this machine or in a local network; "
-                "whoever runs the server can allow it"
+                "the server's administrator can allow it"
             )
         return found[:MAX_ADDRESSES]
 
@@ -202,7 +202,7 @@ def _target(url: str | None) -> Target:
 
 
 def _refuse_strange_pages(request: Request) -> None:
-    """An image, script or link on somebody else's page says no Origin, which the guard could have looked at."""
+    """An image, script or link on a foreign page sends no Origin that the guard could check."""
     site, mode = request.header(b"sec-fetch-site"), request.header(b"sec-fetch-mode")
     if mode == "navigate" or (site in ("cross-site", "same-site") and request.header(b"origin") is None):
         raise Forbidden("the proxy for web pages answers scripts (fetch), and neither links nor images")

@@ -31,7 +31,7 @@ from appliance.trio_parts import beside
 
 CONTENT_TYPE = "text/event-stream"
 PAUSE = 0.02
-"""Seconds between two looks at what is new: what a busy server has to tell comes together, and costs less."""
+"""Seconds between two looks at what is new: the news of a busy server comes together, and costs less."""
 STATES_PAUSE = 0.05
 """The same for the models' states: the fleet reports every lease, which changes nothing here."""
 PING_AFTER = 15.0
@@ -43,7 +43,7 @@ MAX_LOG = 64 << 10
 HELD_MESSAGES = 32
 """Messages that are kept for the other readers, of MAX_LOG characters at most: a new reader's log is its own alone."""
 HELD_ROWS = 1024
-"""Activity rows that a slow reader may still hear of; a page asks for the whole list anyway."""
+"""Activity rows that a slow reader may still receive; a page asks for the whole list anyway."""
 
 
 class Sources:
@@ -71,7 +71,7 @@ class Sources:
         return self._states
 
     def states_changed(self) -> None:
-        """Make the message anew for whoever looks next."""
+        """Make the message anew for the next reader."""
         self._states = None
 
 

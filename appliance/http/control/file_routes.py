@@ -26,7 +26,7 @@ from appliance.traffic.request import CONVERSATIONS, Headers, Request, send_whol
 MAX_DOCUMENT = 16 << 20
 """Bytes; larger files cannot be attached."""
 SLICE = 1 << 18
-"""Bytes of an answer that are written at once: what a client does not take is copied with each try."""
+"""Bytes of an answer that are written at once: the part that a client does not take is copied with each try."""
 
 
 class FileRoutes:
@@ -44,7 +44,7 @@ class FileRoutes:
         await self.ROUTES[_route(visit.request)](self, visit)
 
     async def _import(self, visit: Visit) -> None:
-        """A file of this program or of others; what it is, its content says."""
+        """A file of this program or of others; its content shows the format."""
         from appliance.core.conversation_files import each_arrived  # with what opens archives; few ask for it
 
         with self._room() as room:

@@ -40,7 +40,9 @@ class _Choices(Struct):
 
 
 class _Recommended(Struct):
-    """``online``: the hub answers, so that the cards can be downloaded. ``hub``: where somebody else can fetch them."""
+    """``online``: the hub answers, so that the cards can be downloaded. ``hub``: the address for other machines to
+    fetch them from.
+    """
 
     online: bool
     hub: str
@@ -61,7 +63,7 @@ class HubRoutes:
         return json_answer(_Found(await self._owners.require_downloads().search(text)))
 
     async def choices(self) -> Response:
-        """Each with what the planner foretells of its size."""
+        """Each quantisation with the planner's estimate from its size."""
         found = await self._owners.require_downloads().choices(request.args.get("repo", ""))
         room, repo = self._owners.fleet.room(), request.args.get("repo", "")
         return json_answer(

@@ -66,14 +66,14 @@ def seen_of(statuses: Iterable[ChildStatus]) -> dict[str, Seen]:
 
 
 def _seen(status: ChildStatus) -> Seen:
-    """A model is loaded once it says with what: listeners hear that once, with all of it."""
+    """A model is loaded once it says with what: listeners get that once, with all of it."""
     state = "loading" if status.state == "loaded" and status.says_more else status.state
     progress = status.progress if state == "loading" else None
     return Seen(state, progress, status.started_at, status.error)
 
 
 def changes(before: Mapping[str, Seen], now: Iterable[ChildStatus]) -> list[ModelEvent]:
-    """Return the changes since ``before`` that a listener has to be told, by model."""
+    """Return the changes since ``before`` that listeners have to get, by model."""
     told = ((status, before.get(status.model, Seen())) for status in now)
     return [event for status, known in told for event in _changes(known, status)]
 
@@ -108,7 +108,7 @@ def _running(status: ChildStatus, *, first: bool) -> dict[str, object] | None:
 
 
 def _ended(status: ChildStatus) -> dict[str, object]:
-    """As in the list: what ended by itself has failed, whatever its exit status."""
+    """As in the list: a model that ended by itself has failed, whatever its exit status."""
     return {"status": "unloaded", "exit_code": (status.exit_code or 1) if status.error is not None else 0}
 
 

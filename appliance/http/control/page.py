@@ -199,7 +199,7 @@ BUNDLE_POLICY = (
     "media-src 'self' data: blob:; font-src 'self'; connect-src 'self'; frame-src 'self'; manifest-src 'self'; "
     "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 )
-"""No inline script or style, and nothing from another origin: what a model writes can fetch nothing."""
+"""No inline script or style, and nothing from another origin: a model's text can fetch nothing."""
 HEADERS: Headers = (
     (b"Content-Security-Policy", BUNDLE_POLICY.encode()),
     (b"Cross-Origin-Opener-Policy", b"same-origin"),

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from hypercorn.typing import ASGIReceiveCallable, ASGIReceiveEvent, ASGISendCallable, ASGISendEvent, Scope
 
 FOLLOWED = ("/logs/stream", "/api/events", "/api/runs/", "/api/conversations/events", "/models/sse", f"{STREAM}/")
-"""Answers without an end: whoever writes them has to notice that the client leaves."""
+"""Answers without an end: their writers have to notice that the client leaves."""
 _OF_THE_FRAME = frozenset((b"connection", b"content-length", b"expect", b"transfer-encoding", b"upgrade"))
 
 

@@ -1,7 +1,7 @@
 """Files of one folder, served at ``/``: llama-server's ``--path``.
 
 Refuses every name that leads out of the folder (``..``, links, drives), hidden files, and what Windows takes for a
-device. Whatever cannot be served is simply not there.
+device. A file that cannot be served is simply not there.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class StaticFiles:
             raise UsageError(f"the folder {self._root} {wrong}; name one that holds a web page with --path")
 
     async def answer(self, request: Request, sink: Sink) -> bool:
-        """False, with nothing sent: the request means no file, and somebody else may answer it."""
+        """False, with nothing sent: the request does not mean a file, and another route may answer it."""
         if request.method not in ("GET", "HEAD"):
             return False
         names = names_of(request.path)
@@ -101,7 +101,7 @@ class StaticFiles:
         return False
 
     def open(self, names: tuple[str, ...]) -> _Opened | None:
-        """The file of that name, None for none that may be served. Whatever is renamed meanwhile, it is one inside."""
+        """The file of that name, or None if it may not be served. Renames meanwhile cannot lead outside the folder."""
         try:
             root = real_root(str(self._root))
             with open_regular(str(join_inside(Path(root), *names)), root) as fd:

@@ -1,7 +1,7 @@
 """``/tools``: the tools of this server for its clients, in llama-server's shapes (b11434).
 
-Answered by the gateway itself and not by Quart: a file to be written is larger than control bodies are, and whoever
-runs a command has to notice at once that its client leaves.
+Answered by the gateway itself and not by Quart: a file to be written is larger than control bodies are, and the route
+that runs a command has to notice at once that its client leaves.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class ToolRoutes:
         self._under_way = 0
 
     async def answer(self, visit: Visit) -> None:
-        """Raises RouteNotFound, errors of reading the body, and ClientLeft; what a tool refuses is an answer."""
+        """Raises RouteNotFound, errors of reading the body, and ClientLeft; a tool's refusal is an answer."""
         request, sink = visit.request, visit.sink
         if request.method not in METHODS:
             raise RouteNotFound(request.method, request.path)
@@ -93,7 +93,7 @@ class ToolRoutes:
             await _send(sink, info.code, {"error": content} if info.code == 404 else content, close=True)
 
     async def _stream(self, use: Use, context: ToolContext, sink: Sink) -> None:
-        """The answer begins once the tool has: what is refused before has a status of its own."""
+        """The answer begins once the tool has: an earlier refusal has a status of its own."""
         async with self._tools.stream(use.tool, bytes(use.params), context) as pieces:
             sink.start(200, [(b"Content-Type", EVENTS), (b"Cache-Control", b"no-cache")])
             done: dict[str, object] = {"done": True}

@@ -1,8 +1,8 @@
 """``/mcp``: the program as an MCP server over streamable HTTP. Off unless switched on.
 
 It offers the program's models, its agents, and those of its own tools that the user chose. Nothing is kept between
-requests, so there is no session to be lost. An answer is JSON; it becomes a stream of events for a client that wants to
-hear of progress, and for one that waits so long that proxies would cut the connection.
+requests, so there is no session to be lost. An answer is JSON; it becomes a stream of events for a client that wants
+progress reports, and for one that waits so long that proxies would cut the connection.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class Offer:
 
 
 async def used(tool: Offered, arguments: bytes, tell: Tell | None) -> Result:
-    """Whatever the program says on purpose becomes a result that a model can read; bugs stay exceptions."""
+    """Turn the program's own errors into results that a model can read; bugs stay exceptions."""
     try:
         return await tool.work(arguments, tell)
     except (ApplianceError, EngineRefused) as error:

@@ -323,7 +323,7 @@ def _body(asked: RunAgent) -> bytes:
 
 
 async def _follow_run(run: AgentRun, tell: Tell | None) -> None:
-    """Until it has ended; what was too fast to be followed is not told."""
+    """Until it has ended; steps that are too fast to follow are left out."""
     reader, decoder = run.feed.reader(0), Decoder()
     while True:
         data = await reader.receive()

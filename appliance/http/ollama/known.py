@@ -1,4 +1,4 @@
-"""What Ollama's clients are told of models: from headers of files, from the configuration, from engines that run."""
+"""Facts about models for Ollama's clients: from headers of files, the configuration, and running engines."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Known:
         self._tags: tuple[object, bytes] = (None, b"")
 
     async def find(self, name: str) -> ModelFacts | None:
-        """What a name in a request means, None if it means nothing. Raises InvalidModelFile, and Busy of a selector."""
+        """Resolve a name in a request, None if it means nothing. Raises InvalidModelFile, and Busy of a selector."""
         derived = self.derived(name)
         try:
             async with self._targets.chosen(name) as target:

@@ -48,7 +48,7 @@ class Tokens(Struct):
 
 
 class Stopwatch:
-    """The `core.ollama.answering.Clock` of one request, and the `Watch` that hears when its model is there."""
+    """The `core.ollama.answering.Clock` of one request, and the `Watch` that learns when its model is there."""
 
     def __init__(self) -> None:
         self._began = self._granted = time.perf_counter_ns()
@@ -198,7 +198,7 @@ class Reading:
     async def _load(
         self, visit: Visit, asked: OllamaRequest, facts: ModelFacts, watch: Stopwatch, *, chat: bool
     ) -> None:
-        """Load or unload, which is no generation and therefore nothing for the activity log."""
+        """Load or unload; as this generates nothing, it leaves no row in the activity log."""
         visit.record.admitted = False
         model = facts.model
         if asked.keep_alive == 0:

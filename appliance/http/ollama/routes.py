@@ -67,7 +67,7 @@ class OllamaRoutes:
         }
 
     def answers(self, request: Request) -> bool:
-        """Whether the request is for one of these routes."""
+        """True if the request is for one of these routes."""
         return is_ollamas(request) or (
             request.method in ("GET", "HEAD") and (request.path == VERSION_PATH or _is_probe(request))
         )
@@ -279,7 +279,7 @@ class OllamaRoutes:
         last = max((status.number for status in downloads.snapshot()), default=0)
         download = await downloads.fetch(wanted)
         told: dict[str, FileProgress] = {}
-        if download.number > last or self._followers[download.model]:  # else somebody else has begun it, and goes on
+        if download.number > last or self._followers[download.model]:  # else another request has begun it
             self._followers[download.model] += 1
         try:
             while not download.status.ended:
@@ -301,7 +301,7 @@ class OllamaRoutes:
 
 
 async def _tell(visit: Visit, told: dict[str, FileProgress], download: Download) -> None:
-    """What has come since the last time, file by file."""
+    """Report the progress since the last time, file by file."""
     now = download.status.files
     for file in download.plan.files:
         progress = now[file.url]
@@ -320,7 +320,7 @@ def _told(error: ApplianceError | Refused) -> tuple[int, str]:
 
 
 def _is_probe(request: Request) -> bool:
-    """Whether a request for ``/`` asks if anybody is there, as Ollama's clients do; browsers ask for HTML."""
+    """True if a request for ``/`` only checks that the server runs, as Ollama's clients do; browsers ask for HTML."""
     return request.path == "/" and "text/html" not in (request.header(b"accept") or "")
 
 

@@ -123,7 +123,7 @@ async def answer_handshake(
 ) -> None:
     """Have ``work`` answer a client that asks for a websocket, and keep what it accepts until ``work`` returns.
 
-    A failure becomes an answer in HTTP before the websocket is accepted, and a goodbye after. A client that
+    A failure becomes an answer in HTTP before the websocket is accepted, and a close frame after. A client that
     leaves ends it, at once where it still waits for its answer. ``visit`` is from `websocket_visit`.
     """
     try:
@@ -143,15 +143,15 @@ async def answer_handshake(
                 visit.raise_why()
                 if visit.scope.cancelled_caught:
                     raise ClientLeft
-            except Exception as error:  # noqa: BLE001  it becomes an answer, or a goodbye
+            except Exception as error:  # noqa: BLE001  it becomes an answer, or a close frame
                 await handshake.fail(error)
-    except* LocalProtocolError:  # trio-websocket's reader was to answer a ping behind our own goodbye
+    except* LocalProtocolError:  # trio-websocket's reader was to answer a ping behind our own close frame
         pass
     finally:
         connection.leaving = None
         visit.body.release()
         if handshake is not None and handshake.websocket is not None:
-            connection.owe()  # it may still be sending: closing at once would destroy the goodbye
+            connection.owe()  # it may still be sending: closing now would discard the error response
 
 
 class _ClientWebsocket(Websocket):
@@ -168,7 +168,7 @@ class _ClientWebsocket(Websocket):
 class _Stream(trio.abc.Stream):
     """The connection as trio-websocket sees it: a handshake, then what the client says once that is accepted.
 
-    trio-websocket answers every goodbye but the one that it makes up itself where the client broke the protocol: so
+    trio-websocket answers every close frame but the one that it makes up itself where the client broke the protocol: so
     `aclose` says that. The connection is closed by its own task.
     """
 

@@ -3,7 +3,7 @@
 Messages, closing codes and refusals are passed on in both directions.
 
 ``/v1/stream/ws`` carries any number of streams. Its messages are JSON texts. The client says ``{"type": "subscribe",
-"id", "from"}``, ``{"type": "unsubscribe", "id"}`` and ``{"type": "stop", "id"}``; it hears ``{"type": "data", "id",
+"id", "from"}``, ``{"type": "unsubscribe", "id"}`` and ``{"type": "stop", "id"}``; it receives ``{"type": "data", "id",
 "from", "to", "data"}``, where ``to`` is what it resumes at, ``{"type": "end", "id", "at"}`` and ``{"type": "error",
 "id", "error"}``.
 """

@@ -49,7 +49,7 @@ _REPLAYED = b"X-Appliance-Fallback"
 
 
 class Wish(Enum):
-    """How far a client lets the program go. The values are the header's."""
+    """The fallbacks that a client permits. The values are the header's."""
 
     NONE = "none"
     REPLAY = "replay"
@@ -79,7 +79,7 @@ class Seats(Protocol):
 
 
 class Course:
-    """How one request fares with a model's process. ``body`` is what the next process is to be sent."""
+    """The course of one request through model processes. ``body`` is the body for the next process."""
 
     def __init__(self, seats: Seats, model: Model, job: Job, body: bytes) -> None:
         self.body = body
@@ -129,10 +129,15 @@ class Course:
         ended, following = broken.ended, broken.following
         error = UpstreamFailed(self.model.id, f"{error.why}; {ended}") if ended is not None else error
         may = self._on_disk and self._wish is not Wish.NONE and self._job.route.metered and self.falls < MAX_FALLS
+        # A request that reached an engine is sent again only where its process has died and another seat is left. An
+        # engine that lives may still work on it, and an answer that has ended needs nothing more.
         if following is None or not may or self._job.sink.ended:
             raise error
         self.falls += 1
         if self._job.sink.status is None or (self.trail is not None and self.trail.began is None):
+            # A replay is free as long as the client has none of the model's words, comments apart. Behind the first
+            # record the new engine has to go on where the old one stopped, because nothing that was sent can be taken
+            # back.
             await self._replay(following)
             return True
         return await self._continue(following, error, ended or error.why, broke_at)
@@ -258,6 +263,8 @@ class Ask:
             job.record.entry.place = place
         waits = job.streams and job.told and not job.request.inward
         loading = self._loading_stream(job, course.model, place) if waits and course.falls == 0 else None
+        # Only one of the two may write: a comment in the middle of a record would tear it. The text about a load
+        # belongs in front of an answer, so later attempts write comments alone.
         ping = self.pings.begin(aside(job.sink), place) if waits and loading is None else None
         try:
             async with told_meanwhile(loading) if loading is not None else nullcontext() as told, lease as address:
@@ -277,6 +284,8 @@ class Ask:
                     trail=course.trail,
                     splicer=course.splicer,
                 )
+                # This comes behind the lease: how a body has to look depends on the engine, and only now is it known
+                # which one runs.
                 body = await self._body(job, sent, course, there)
                 outgoing = Outgoing(
                     there, job.request.method, sent.path, sent.headers, body, self._pool, job.record.watch

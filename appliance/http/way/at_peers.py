@@ -115,6 +115,8 @@ async def first_reached(
             with peers.using(peer_id):
                 await ask(peer_id, model)
                 return
+        # Only this failure proves that no byte has left. Behind any other one the peer may be at work on the request,
+        # and a second peer would do the same work again.
         except ConnectFailed as error:
             peers.failed(peer_id, error.why)
             failures.append((peer_id, error.why))

@@ -1,4 +1,4 @@
-"""Whatever goes wrong in answering a request becomes an answer here."""
+"""Every failure of a request becomes an answer here."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The fast path: a plain request whose model is ready makes its exchange at once, in the poller's turn, without a task.
 
 Nearly every request is like one before it: the same head, but for its length, from the same address, for a model that
-is ready. What such a head means is learnt once (`_KnownHead`), by the functions that every request goes through. All
-that they depend on is part of what the head is remembered by, or makes everything be forgotten when it changes.
+is ready. The meaning of such a head is learnt once (`_KnownHead`), by the functions that every request goes through.
+Each of their inputs is part of the key of a known head, or clears all known heads when it changes.
 
 Anything that is not plain, or has to wait, is left to the connection's task before anything has happened. After that
 the exchange runs to its end by itself (`core.exchange`). If it ends well, or its client has left, nothing else is
@@ -218,6 +218,8 @@ class FastPath:
         found = self._find(known, asked, content)
         if found is None:
             return False
+        # Everything up to here only looks. From here on every step that fails gives back what was taken, so that False
+        # always means that nothing has happened. The connection's task then begins with the same bytes.
         body = Body(self._bodies, len(content), connection)
         try:
             body.arrived()
@@ -242,6 +244,8 @@ class FastPath:
         self, connection: Connection, raw: bytes, length: re.Match[bytes], conversation: re.Match[bytes] | None
     ) -> _KnownHead | None:
         """The meaning of a head. It is remembered by its bytes, but for the values that differ each time."""
+        # Whether a head is let in depends on the rules and on the client's address. The address is a part of the key;
+        # new rules clear everything. A head that was learnt under old keys would let its sender in for ever.
         if self._rules != self._guard.adopted:
             self._rules = self._guard.adopted
             self._known.clear()
@@ -295,6 +299,8 @@ class FastPath:
         address = self._fleet.address(model.id)
         if address is None:
             return None
+        # Compared by identity: a reload makes new targets, and every start of a process a new address with a key of its
+        # own. So no remembered head is sent to another process, even if that has the same port.
         if known.target is not target or known.address is not address:
             known.target, known.address, request = target, address, known.request
             path = request.target.removeprefix(known.route.strip)
@@ -310,6 +316,8 @@ class FastPath:
 
     def _take(self, known: _KnownHead, found: _Found, content: bytes) -> _Taken | None:
         """A lease on the process and a connection to it."""
+        # The connection comes before the lease: it can be put back silently, while a lease that is given back counts as
+        # a use and serves the queue.
         kept = self.pool.take(found.address)
         wire = kept or connect_now(found.address, self.pool.poller)
         if wire is None:
@@ -329,7 +337,7 @@ class FastPath:
 
 
 class FastRequest:
-    """One request under way, the `Io` of its exchange. It belongs to its connection, which it lets go at its end."""
+    """One request under way, the `Io` of its exchange. It belongs to its connection, which it releases at its end."""
 
     __slots__ = (
         "_course",
@@ -425,7 +433,7 @@ class FastRequest:
                     raise failure
 
     def course(self) -> Course:
-        """The course of the request, for where its engine dies. Made once; its trail hears what passes."""
+        """The course of the request, for where its engine dies. Made once; its trail gets every byte that passes."""
         if self._course is None:
             self._course = self._fast_path.ask.course(self.job(), self.found.model)
             self._course.begin(self._lease, self.found.address)
@@ -462,6 +470,8 @@ class FastRequest:
             self._fast_path.pool.give(self.found.address, self._wire)
         else:
             self._wire.close()
+        # A request on a stale connection keeps its lease: `done` sends it again, and the model must not be evicted in
+        # between.
         if not isinstance(failure, Stale):
             given_up = failure is not None and not isinstance(failure, UpstreamFailed)
             self._lease.give_back(GivenUp() if given_up else failure)

@@ -105,6 +105,8 @@ class Gateway:
             known = self._guard.knows(request)
             if not known or (request.public and not self._guard.asks_for_key):
                 await self._take_turn(connection)
+            # A turn is over before the request is looked at. It spreads the beginnings of strangers' requests, and does
+            # not count how long they take: a slow stranger holds up no other.
             if await self._let_in(visit, known=known):
                 record.admitted, connection.stranger = True, request.public
                 if route is not None:
@@ -160,6 +162,8 @@ class Gateway:
             status = fault
         if isinstance(sink, RecordingSink):
             status = sink.outcome(status)
+        # Only the end of the request gives the body's room back. A request whose generation outlives it has handed the
+        # room over before (`Body.hand_over`), and then this gives back nothing.
         body.release()
         traffic.metrics.under_way -= 1
         traffic.metrics.count(route.name if route else OWN, status, own.sent)
@@ -168,7 +172,7 @@ class Gateway:
         traffic.program_log.answered(record.request, status, own.sent, time.perf_counter() - record.began)
 
     async def _take_turn(self, connection: Connection) -> None:
-        """Raises ClientLeft where somebody else has got the place meanwhile."""
+        """Raises ClientLeft where another client has got the place meanwhile."""
         connection.queued = True
         async with self._turns:
             await trio.lowlevel.checkpoint()
@@ -201,7 +205,7 @@ class Gateway:
 
 
 class _Answering:
-    """``async with`` answers a request within its scope. Whatever goes wrong in the block becomes its answer."""
+    """``async with`` answers a request within its scope. Every failure in the block becomes its answer."""
 
     def __init__(self, gateway: Gateway, visit: Visit, own: HttpSink) -> None:
         self._gateway = gateway
@@ -218,6 +222,10 @@ class _Answering:
         visit = self._visit
         try:
             try:
+                # Three ends have to be distinguished here. The scope was cancelled by `Visit.cancel`: then the reason
+                # is raised as ``why`` and becomes the answer. The block failed: its own error is the answer. The task
+                # itself was cancelled: that passes on. The visit ends in each case, or its client would count as served
+                # for ever.
                 ended = visit.scope.__exit__(kind, error, traceback)
                 visit.raise_why()
             except Exception as why:  # noqa: BLE001  it becomes an answer, and a bug a line in the log

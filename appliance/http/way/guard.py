@@ -23,8 +23,8 @@ Headers = list[tuple[bytes, bytes]]
 MAX_GOOD_HOSTS = 100
 """Host headers remembered as good; every address is one."""
 WINDOWS = ("app://", "file://", "tauri://", "vscode-webview://", "vscode-file://")
-"""How the Origin of a desktop application's own window begins; that of a page which somebody has saved can, too. No
-page of a site has one of these.
+"""The schemes of a desktop application's own windows, in Origin; a saved page can have one also. No page of a site has
+one of these.
 """
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 _HOST = re.compile(r"(?:\[([0-9a-f:.]+(?:%[\w.-]+)?)\]|((?:[^\[\]:/@.]{1,63}\.)*[^\[\]:/@.]{1,63}\.?))(?::[0-9]*)?")
@@ -33,9 +33,9 @@ _ORIGIN = re.compile(r"([a-z][a-z0-9+.-]*)://([^/?#\s]+)")
 _TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 """The name of a header (RFC 9110, 5.6.2)."""
 BROWSER = "Mozilla/"
-"""How every browser's User-Agent begins."""
+"""The beginning of every browser's User-Agent."""
 UNIX = "unix"
-"""What clients of a socket in a file mostly say as Host, if not localhost; no web page can have this name."""
+"""The usual Host from clients of a socket in a file, if not localhost; no web page can have this name."""
 
 
 class Guard:
@@ -45,7 +45,7 @@ class Guard:
         self._settings = settings
         self._keys = [key.encode() for key in settings.api_keys]
         self.adopted = 0
-        """How often the rules have changed."""
+        """The number of changes of the rules."""
         machine = socket.gethostname().lower()
         names = [UNIX if isinstance(place, UnixSocket) else place[0] for place in (*settings.places, *bound)]
         self._own_names = {name.lower() for name in (*names, machine, f"{machine}.local") if name}
@@ -62,7 +62,7 @@ class Guard:
     def adopt(self, keys: Iterable[str]) -> Callable[[Request], bool]:
         """These keys let in from now on; none lets everybody in. Return whether a request came with another one's key.
 
-        The request that asks for the change itself has to hear how that went.
+        The request that asks for the change itself has to get its answer.
         """
         before, self._keys = self._keys, [key.encode() for key in keys]
         self.adopted += 1
@@ -74,7 +74,7 @@ class Guard:
         return bool(self._keys)
 
     def check_place(self, request: Request) -> None:
-        """Refuse a Host that is not ours (DNS rebinding) and an Origin that is somebody else's page. Raises Forbidden.
+        """Refuse a Host that is not ours (DNS rebinding) and an Origin that is a foreign page. Raises Forbidden.
 
         A request without Host can only be HTTP/1.0, which no browser speaks. Browsers say no Origin when they GET an
         image, a script or a link; then they say whether another site asks (``Sec-Fetch-Site``), but only to HTTPS and
@@ -127,11 +127,12 @@ class Guard:
             raise Unauthorized
 
     def knows(self, request: Request) -> bool:
-        """Whether the request carries a good key, or none is needed. Takes the same time for every wrong key."""
+        """True if the request carries a good key, or none is needed. Takes the same time for every wrong key."""
         if not self._keys:
             return True
         given = _credential(request).encode("latin-1")
         good = False
+        # No early end: the time must not tell which key was nearly right, or how many there are before it.
         for key in self._keys:
             good |= hmac.compare_digest(given, key)
         return good

@@ -24,7 +24,7 @@ from appliance.trio_parts import beside
 
 
 class Reply:
-    """An answer whose head has arrived; who takes its bytes slowly slows the engine's connection, and nothing else."""
+    """An answer whose head has arrived; a slow reader slows the engine's connection, and nothing else."""
 
     def __init__(self, handover: Handover, record: Record) -> None:
         self.status = handover.status or 0
@@ -77,6 +77,8 @@ class Handover:
 
     def push(self, data: bytes) -> bool:
         self.sent += len(data)
+        # The channel has no buffer, so ``_pushed`` is the only store, and a reader that is slow slows the engine.
+        # Behind a failure come words that explain it to people; the reader gets the exception instead.
         if self.failure is None:
             self._pushed += data
         return not self._pushed
@@ -102,7 +104,7 @@ class Handover:
         self.ended = self.broken = True
 
     def fail(self, error: ApplianceError) -> None:
-        """It is told as an exception; the words that explain it, in a body or a record, are for the log alone."""
+        """Raise it to the reader; the words that explain it, in a body or a record, are for the log alone."""
         self.failure = error
         self.begun.set()
 
@@ -114,7 +116,8 @@ class Handover:
 
 @asynccontextmanager
 async def handed_over(record: Record, answer: Callable[[Handover], Awaitable[None]]) -> AsyncGenerator[Reply]:
-    """What ``answer`` writes, from its head on, while it goes on in a task; it closes the handover at its end.
+    """Yield the reply that ``answer`` writes, from its head on; it runs on in a task, and closes the handover at its
+    end.
 
     Raises what it failed with before the head. Leaving the block cancels it.
     """
@@ -152,8 +155,8 @@ Answer = Callable[[Request, Record, bytes, Handover], Awaitable[None]]
 class Inward:
     """The `Asker` of `core.runs.inward`: asks through the pipeline of clients' requests.
 
-    Such a request has ``inward`` set: no slash command and no ``appliance`` member of its body is honoured, nothing
-    is told while it waits, and no conversation id makes it outlive who asked.
+    Such a request has ``inward`` set: no slash command and no ``appliance`` member of its body is honoured, no progress
+    is sent while it waits, and no conversation id makes it outlive its caller.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What earlier llama-server releases answered, asked of today's engines and written into their answers.
+"""Fields of earlier llama-server releases: asked of today's engines, and written into their answers.
 
 `core.llama.older_bodies` decides; here is what has to be asked and held for it.
 """
@@ -55,7 +55,7 @@ async def send_metrics(
 
 
 async def _ask(there: Address, pool: Pool, path: str) -> bytes:
-    """What the engine answers; nothing where it refuses."""
+    """Return the engine's answer; nothing where it refuses."""
     async with HttpCall(there, "GET", path, pool=pool) as response:
         content = await response.read(MAX_TOLD)
         return content if response.status == 200 else b""
@@ -94,7 +94,7 @@ class Silent(Passing):
         return push_whole(self.inner, 200, without(head, _LENGTHS), silenced(bytes(self._held)))
 
     def abort(self) -> None:
-        """A held answer is dropped: nothing of it has left, so that its error can be told in its place."""
+        """Drop a held answer: nothing of it has left, so that the error can be sent instead."""
         if self._head is not None:
             self._head = None
         else:

@@ -27,7 +27,7 @@ BLOBS, USER_KEYS = "/api/blobs/", "/api/user/keys/"
 
 
 def is_ollamas(request: Request) -> bool:
-    """Whether a path is of Ollama's API alone; `/` and `/api/version` are others' as well."""
+    """True if a path is of Ollama's API alone; `/` and `/api/version` are others' as well."""
     return request.path in PATHS or request.path.startswith((BLOBS, USER_KEYS))
 
 
@@ -89,7 +89,7 @@ class OllamaSink(Passing):
         return push_whole(self.inner, status, (JSON_TYPE, *_without_type(headers)), content)
 
     def abort(self) -> None:
-        """A held answer is dropped: nothing of it has left, so that its error can be told in its place."""
+        """Drop a held answer: nothing of it has left, so that the error can be sent instead."""
         if self._head is not None:
             self._head = None
         else:

@@ -21,7 +21,7 @@ _NOT_FOR_MODELS = OWN_TO_THIS_HOP | {CONVERSATION}
 
 
 class Format(Struct, frozen=True):
-    """How a body is written: JSON, unless it is a form."""
+    """The format of a body: JSON, unless it is a form."""
 
     boundary: bytes | None = None
     """The boundary of a multipart form; None for any other body."""
@@ -72,7 +72,7 @@ def renamed(path: str, name: str | None) -> str:
 
 
 def reached(address: Address, model: Model, request: Request) -> Address:
-    """A configured server is told the Host that the client asked for, as llama-swap does; an engine its own."""
+    """A configured server gets the Host that the client asked for, as llama-swap does; an engine gets its own."""
     if model.config is None or (host := request.header(b"host")) is None:
         return address
     return structs.replace(address, host_header=host.encode("latin-1"))

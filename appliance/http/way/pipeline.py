@@ -121,7 +121,7 @@ class Beside(Struct, frozen=True, kw_only=True):
     tools: Tooling
     ollama: OllamaReading
     inward: Inward
-    """How the program asks itself; answered by the pipeline."""
+    """The program's way to ask itself; answered by the pipeline."""
 
 
 class Pipeline:
@@ -156,7 +156,7 @@ class Pipeline:
         beside.inward.answer = self._answer_inward
 
     def route(self, request: Request) -> Route | None:
-        """How a request for a model is treated; None for the program's own routes."""
+        """Return the route of a request for a model; None for the program's own routes."""
         if self._settings.single:
             answered_here = (CORS_PROXY, TOOLS, self._settings.predict)
             return single_route(request) if request.path not in answered_here else None
@@ -211,11 +211,13 @@ class Pipeline:
             speak(job.sink, job.translator, job.name)
         async with self._targets.chosen(job.name) as target:
             await self._take(visit, job, target)
+            # This comes behind the answer: the time counts from the last use, and before there may be no process to
+            # keep.
             if job.keep_alive is not None and target.model is not None:
                 self._fleet.keep(target.model, job.keep_alive)
 
     async def _take(self, visit: Visit, job: Job, target: Target) -> None:
-        wish_of(job.request)  # a mistake is told whoever answers
+        wish_of(job.request)  # a mistake is an error whether a model here or a peer answers
         if target.asks and (job.request.header(DOWNLOAD) or "").strip().lower() != "allow":
             raise DownloadNeeded(target.label)
         record = job.record
@@ -246,6 +248,8 @@ class Pipeline:
     def _decide(self, job: Job, target: Target) -> tuple[Job, Way]:
         """Which way a request takes, and the request without what only decided that. Raises BadRequest, Forbidden."""
         model = target.model
+        # The order matters. A question to a running model never loads one, so it is decided first. Plugins come before
+        # tools, because a plugin may change the body, and the tools belong to the request that it leaves.
         if model is not None and not (job.route.loads and self.may_load(model, job.request)):
             return job, Question(model)
         if job.edits and job.format == JSON and job.request.method == "POST":
@@ -306,7 +310,7 @@ class Pipeline:
         await send_whole(sink, status, ((b"Location", there.encode("latin-1")),))
 
     async def passed_target(self, request: Request) -> tuple[Target, str]:
-        """Whom a path below ``/upstream/`` or ``/comfyui/`` means, with the path and query for its server.
+        """Return the target of a path below ``/upstream/`` or ``/comfyui/``, with the path and query for its server.
 
         The path is empty, or only a query, where the request's ends with the model's name. Raises ModelNotFound, and
         Conflict for what must not start a model that is not ready.
@@ -357,7 +361,7 @@ class Pipeline:
         return state_of(self._fleet.known(model.id)) != "unloaded"
 
     def _ignores(self, path: str) -> bool:
-        """Whether ``/upstream/<model>`` with this rest never starts the model (``upstream.ignorePaths``)."""
+        """True if ``/upstream/<model>`` with this rest never starts the model (``upstream.ignorePaths``)."""
         config = self._targets.config
         return config is not None and any(is_found(pattern, path) for pattern in config.upstream.ignore_paths)
 

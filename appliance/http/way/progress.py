@@ -1,12 +1,12 @@
-"""What a client is told while its answer does not come: comments, the load of its model, words of the program.
+"""Progress for a client that waits for its answer: comments, the load of its model, words of the program.
 
 Comments keep proxies on the way from cutting a stream that is silent for long. One task serves all streams: waiting
 costs a stream an entry in a dictionary, and no timer of its own. All wait equally long, so the order in which they came
 is the order in which their comments are due.
 
-``sendLoadingState`` tells a streaming chat client how the load of its model goes, as the model's reasoning. A `Sender`
-passes pieces on from somebody who may be silent for long. Both write in a task beside the work that the answer waits
-for (`told_meanwhile`), and the client never holds that work up.
+``sendLoadingState`` shows a streaming chat client the load of its model, as the model's reasoning. A `Sender` passes
+pieces on from a source that may be silent for long. Both write in a task beside the work that the answer waits for
+(`told_meanwhile`), and the client never holds that work up.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ TICK = 0.75
 
 
 def queue_headers(place: Place) -> Headers:
-    """What a client is told of its request's wait: the place to which it came, and its time, past or expected."""
+    """The headers about the wait of a request: the place to which it came, and its time, past or expected."""
     if place.came_to is None:
         return ()
     told = [(b"X-Queue-Position", b"%d" % place.came_to)]
@@ -75,14 +75,14 @@ class Ping:
         self._place = place
 
     def say(self) -> None:
-        """Start the answer where that has not happened. What the client's side does not take now waits there."""
+        """Start the answer where that has not happened. Bytes that the client does not take now wait in its sink."""
         if self._sink.status is None:
             told = queue_headers(self._place) if self._place is not None else ()
             self._sink.start(200, (EVENT_STREAM, *UNBUFFERED, *told))
         self._sink.push(waiting_comment(self._place) if self._place is not None else PING)
 
     def stop(self) -> None:
-        """Somebody else writes now. Twice is once."""
+        """Stop writing comments. Idempotent."""
         self._waiting.pop(self, None)
 
 
@@ -95,7 +95,7 @@ class Pings:
         self._some = trio.Event()
 
     def begin(self, sink: Sink, place: Place | None = None) -> Ping:
-        """Comments go into this answer until `Ping.stop`; nobody else writes into it meanwhile.
+        """Write comments into this answer until `Ping.stop`; meanwhile nothing else may write into it.
 
         They tell of its ``place`` in the queue, where there is one.
         """
@@ -110,6 +110,8 @@ class Pings:
         while True:
             await self._some.wait()
             while self._waiting:
+                # All wait equally long and are put behind the others after each comment. So the first is always the
+                # next one due, and one task with one timer serves every stream.
                 due = next(iter(self._waiting)).due  # a request that is over is not held while this sleeps
                 await trio.sleep_until(due)
                 self._say_due()
@@ -154,6 +156,9 @@ async def told_meanwhile(teller: Teller) -> AsyncGenerator[Callable[[], Awaitabl
         teller.stop()
         await done.wait()
 
+    # The answer may begin only when the teller has written its last line: two writers in one stream would tear each
+    # other's records. So the block calls ``stop`` before the first byte of the engine passes, and waits for it. Leaving
+    # the block cancels a teller that still waits for its client.
     async with beside(run):
         try:
             yield stop
@@ -264,7 +269,7 @@ class Sender:
         await self._given.send(record)
 
     async def refuse(self, reply: Reply, limit: int, dialect: Dialect) -> None:
-        """Pass an answer on that is no stream: as it is, or as a record where a stream has begun already."""
+        """Pass on an answer without a stream: as it is, or as a record where a stream has begun already."""
         content = await reply.read(limit)
         if self._sink.status is not None:
             content = error_in(content, reply.status, dialect)

@@ -118,6 +118,9 @@ class Lasting:
         Raises RequestCancelled, ShuttingDown and Busy.
         """
         route = visit.route or job.route
+        # Two scopes, one request. The work belongs to the generation, in a task of the streams' owner, with a visit of
+        # its own; this request is only its first reader. So a client that leaves ends the reading and not the work. The
+        # body's room and the record go with the work, for both are needed until that ends.
         generation = self.open(conversation, job.record, route.dialect, streams=job.streams)
         reserved, job.record.outlives = visit.body.hand_over(), True
 

@@ -11,7 +11,7 @@ from appliance.traffic.request import CONVERSATIONS, PAGE_PREFIX, Request
 
 
 class Route(Struct, frozen=True, kw_only=True):
-    """How a request for a model's process is treated. ``name`` is what metrics call it."""
+    """The treatment of a request for a model's process. ``name`` is its name in metrics."""
 
     name: str
     loads: bool = True
@@ -65,7 +65,7 @@ _MEDIA = (
     "/sdapi/v1/txt2img",
     "/sdapi/v1/img2img",
 )
-"""Of other servers that a configuration may start; llama-server has none of them."""
+"""Routes of other servers that a configuration may start; llama-server has none of them."""
 _QUIET = (
     "/v1/chat/completions/control",
     "/tokenize",
@@ -203,7 +203,7 @@ def changes_by_get(request: Request) -> bool:
 
 
 def is_passed(path: str) -> bool:
-    """Whether a (decoded) path is one of those whose rest goes to a model's server as it is."""
+    """True if the rest of a (decoded) path goes to a model's server as it is."""
     return path.startswith((UPSTREAM, COMFY)) or path == COMFY[:-1]
 
 
@@ -215,7 +215,7 @@ def below(request: Request) -> str:
 
 
 def passed_route(method: str, path: str) -> Route:
-    """How a request below ``/upstream/<model>`` is noted: as the model route that its rest is, else not at all."""
+    """Return the model route that a request below ``/upstream/<model>`` is recorded as, if its rest is one."""
     known = _POST.get(path) if method == "POST" else None
     if known is None:
         return Route(name=UPSTREAM, metered=False)
@@ -223,6 +223,6 @@ def passed_route(method: str, path: str) -> Route:
 
 
 def dialect_of(path: str) -> Dialect:
-    """How errors look on a path, whatever the method."""
+    """Return the format of errors on a path, for every method."""
     route = _POST.get(path)
     return route.dialect if route else Dialect.OPENAI

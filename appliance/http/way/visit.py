@@ -31,7 +31,7 @@ class Visit:
     """Made by the gateway, once for each request; ``route`` is None for the program's own routes.
 
     Everything that ends a request from outside goes through `cancel`: its client's leaving, the end of the server's
-    grace, and a cancellation over the API. Whoever owns the visit enters ``scope``, and raises ``why`` behind it.
+    grace, and a cancellation over the API. The owner of the visit enters ``scope``, and raises ``why`` behind it.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Visit:
         self.why: Exception | None = None
         """Why the scope was cancelled."""
         self.fault: int | None = None
-        """The status that would have told what went wrong after the answer's head had gone out."""
+        """The status for a failure that came after the answer's head had been sent."""
         self.left = False
         """The client did not wait for its answer."""
 
@@ -103,7 +103,7 @@ class Job(Struct, frozen=True, kw_only=True):
     extended: bool = False
     """The client's body had the member `appliance.core.bodies.head.EXTENSION`."""
     told: bool = True
-    """A client that waits for its stream may be told so in the answer; else somebody else tells it."""
+    """The answer itself may report the wait, where it is a stream; False: its caller does."""
     path: str
     sink: Sink
     record: Record
