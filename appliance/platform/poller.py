@@ -321,6 +321,8 @@ if sys.platform == "linux" or sys.platform == "darwin":
             self.receivers: dict[int, Receiver] = {}
             self.turn: list[Tell] | None = None
             """Calls for the end of the turn under way; None outside of one."""
+            self.fresh = set[int]()
+            """Descriptors of sockets that are watched since this turn began: the turn's news is of others before them."""
 
         async def take_turns(self, fd: int, poll: Callable[[], list[tuple[int, int]]], end: int, room: int) -> None:
             """``poll`` gives descriptors with news, each with flags: ``end`` are those of the other side's end, and
@@ -336,9 +338,10 @@ if sys.platform == "linux" or sys.platform == "darwin":
                 for _ in range(ROUNDS):
                     ready = poll()
                     self.turn = turn = list[Tell]()
+                    self.fresh.clear()
                     for each, flags in ready:
                         # A callback earlier in this turn has closed it.
-                        if (receiver := receivers.get(each)) is None:
+                        if (receiver := receivers.get(each)) is None or each in self.fresh:
                             continue
                         try:
                             if flags & room:
@@ -464,6 +467,7 @@ if sys.platform == "linux":
         def add(self, fd: int, receiver: Receiver) -> None:
             self._epoll.register(fd, _EVENTS)
             self.receivers[fd] = receiver
+            self.fresh.add(fd)
 
         def again(self, fd: int, *, room: bool = False) -> None:
             """Tell of what is there now as if it had just come; with ``room`` of room to send as well."""
@@ -494,6 +498,7 @@ elif sys.platform == "darwin":
         def add(self, fd: int, receiver: Receiver) -> None:
             self.again(fd)
             self.receivers[fd] = receiver
+            self.fresh.add(fd)
 
         def again(self, fd: int, *, room: bool = False) -> None:
             """Tell of what is there now as if it had just come; with ``room`` of room to send as well."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import wait_all_tasks_blocked
 
-from appliance.platform.poller import RECEIVE_SIZE, Poller, open_poller
+from appliance.platform.poller import RECEIVE_SIZE, Poller, Receiver, open_poller
 
 PAIRS = 3
 
@@ -407,4 +408,33 @@ async def test_the_end_of_a_turn_comes_behind_all_listeners_and_a_bug_there_hind
             assert [word.split()[0] for word in said] == ["heard"] * PAIRS + ["left"] * PAIRS + ["last"]
             assert not receivers[0].at_turn_end(lambda: said.append("never"))
             for receiver in receivers:
+                receiver.close()
+
+
+@own_poller
+async def test_news_of_a_closed_socket_is_not_told_to_one_that_got_its_number_in_the_same_turn():
+    async with open_poller() as poller:
+        with pairs(3) as [(first, far_first), (second, far_second), (third, _)]:
+            ends: list[str] = []
+            made: list[Receiver] = []
+            receivers = {first: poller.receiver(first), second: poller.receiver(second)}
+
+            def take_the_number_of(other: socket.socket) -> Callable[[], None]:
+                def ended() -> None:
+                    ends.append("old")
+                    if not made:
+                        receivers[other].close()
+                        os.dup2(third.fileno(), other.fileno())
+                        made.append(poller.receiver(other))
+                        made[0].when_left(lambda: ends.append("new"))
+
+                return ended
+
+            receivers[first].listen(lambda _: True, take_the_number_of(second))
+            receivers[second].listen(lambda _: True, take_the_number_of(first))
+            far_first.close()
+            far_second.close()
+            await wait_all_tasks_blocked()
+            assert ends == ["old"]
+            for receiver in (*receivers.values(), *made):
                 receiver.close()

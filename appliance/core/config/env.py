@@ -74,7 +74,7 @@ class _Substitution:
         try:
             places = list(_places(_MACRO.sub(lambda macro: self._filler * len(macro[0]), self._text)))
         except NotYaml:
-            # The parser will say what is wrong; values can be put in anywhere, and comments cannot be told apart.
+            # The parser will say what is wrong; values can be put in anywhere, and comments look like text.
             places = None
         pieces: list[str] = []
         done = 0

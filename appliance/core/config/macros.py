@@ -277,7 +277,7 @@ class _Expansion:
                         self._leftovers(entry.value, scope, (*path, entry.key.text))
 
     def _left_in(self, text: str, scope: Scope, path: _Path, at: Position) -> None:
-        """One problem for one text: whoever reads them drops further ones at the same place as consequences."""
+        """One problem for one text: the report drops further ones at the same place as consequences."""
         names = dict.fromkeys(REFERENCE.findall(text))
         if reasons := [why for name in names if (why := self._why(name, scope, path)) is not None]:
             self._report("; ".join(reasons), path, at)

@@ -126,7 +126,7 @@ def _float_text(value: float) -> str:
 
 
 def parse_duration(text: str) -> float | None:
-    """Seconds of a Go duration (``5s``, ``1m30s``, ``0``); None when it is none, as a number without a unit."""
+    """Seconds of a Go duration (``5s``, ``1m30s``, ``0``); None for anything else, such as a number without a unit."""
     sign, rest = (-1.0, text[1:]) if text.startswith("-") else (1.0, text.removeprefix("+"))
     if rest == "0":
         return 0.0

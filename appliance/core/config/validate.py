@@ -9,7 +9,7 @@ model, a server address that is not a URL, sizes and patterns that cannot be rea
 - a peer may leave out its models;
 - ``engine``, ``gpu`` and ``rpc`` of a model, which are for a ``cmd`` that begins with the name of llama-server alone.
 
-The rules of ``store.path`` need the disk; whoever opens the store checks them.
+The rules of ``store.path`` need the disk; `store` checks them when it opens.
 
 Models that may run together: old keys are moved to ``routing``, groups completed, matrix and queue checked.
 """
@@ -377,7 +377,7 @@ def _normal_groups(groups: Mapping[str, Group], names: NameTable, report: Proble
     given = groups.get(DEFAULT_GROUP)
     if given is not None and structs.replace(given, members=sorted(given.members)) != rest:
         path = f"{at}groups.{DEFAULT_GROUP}"
-        report.warn(path, "is made by the program for models in no other group; what the file says there is ignored")
+        report.warn(path, "is made by the program for models in no other group; its entry in the file is ignored")
     return {**{name: group for name, group in groups.items() if name != DEFAULT_GROUP}, DEFAULT_GROUP: rest}
 
 
