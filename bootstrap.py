@@ -356,6 +356,7 @@ def run_check(args: Sequence[str]) -> int:
         "imports": [script(python, "lint-imports"), "--no-cache", "--no-logo"],
         "packages": [str(python), str(ROOT / ".ci" / "imports.py")],
         "words": [str(python), str(ROOT / ".ci" / "banned.py")],
+        "names": [str(python), str(ROOT / ".ci" / "names.py")],
         "prose": [str(python), str(ROOT / ".ci" / "prose.py")],
         "workflow": [script(python, "check-jsonschema"), "--builtin-schema", "vendor.github-workflows", *workflows],
         "pins, permissions": [script(python, "zizmor"), "--offline", "--quiet", *workflows],

@@ -15,8 +15,8 @@ from msgspec import Struct
 
 from appliance.agents.owner import open_agents
 from appliance.catalog.catalog import Catalog
-from appliance.catalog.configuration import Configuration, Follower, Reloads
-from appliance.catalog.downloads import DownloadSettings, Supply, open_downloads
+from appliance.catalog.configuration import ConfigInForce, Follower, Reloads
+from appliance.catalog.downloads import DownloadSettings, ModelSupply, open_downloads
 from appliance.catalog.sources import STARTER
 from appliance.conversations import open_conversations
 from appliance.core.config.nodes import Problem
@@ -36,12 +36,12 @@ from appliance.fleet.owner import Fleet, open_fleet
 from appliance.http.bytes.body import Bodies
 from appliance.http.chat.chained import PluginChains
 from appliance.http.chat.chat_tools import ToolChats
-from appliance.http.control.own_routes import McpServer, OwnRoutes
-from appliance.http.ollama.known import Known
-from appliance.http.ollama.reading import Reading
+from appliance.http.control.own_routes import McpRoute, OwnRoutes
+from appliance.http.ollama.known import KnownModels
+from appliance.http.ollama.reading import OllamaReader
 from appliance.http.ollama.routes import OllamaRoutes
 from appliance.http.owners import Owners, model_states
-from appliance.http.server import Server, open_listening
+from appliance.http.server import ApplianceServer, open_listening
 from appliance.http.way.ask import Ask
 from appliance.http.way.at_peers import AskPeers
 from appliance.http.way.fast_path import FastPath
@@ -68,7 +68,7 @@ from appliance.traffic.traffic import Traffic
 from appliance.upstream.pool import open_pool
 
 
-class Places(Struct, frozen=True, kw_only=True):
+class AppliancePaths(Struct, frozen=True, kw_only=True):
     """The folders and files of one program. Only these differ in tests."""
 
     catalog: Catalog
@@ -99,10 +99,10 @@ class Places(Struct, frozen=True, kw_only=True):
         return self.catalog.snapshot.config or self.defaults
 
 
-class Appliance(Struct, frozen=True, kw_only=True):
+class OpenAppliance(Struct, frozen=True, kw_only=True):
     """A program that is open."""
 
-    server: Server
+    server: ApplianceServer
     owners: Owners
     traffic: Traffic
     inward: Asker
@@ -110,8 +110,8 @@ class Appliance(Struct, frozen=True, kw_only=True):
 
 
 @asynccontextmanager
-async def open_appliance(settings: AppSettings, places: Places) -> AsyncGenerator[Appliance]:
-    """Own everything for the length of the block. It listens from the start, and serves with `Server.serve`.
+async def open_appliance(settings: AppSettings, places: AppliancePaths) -> AsyncGenerator[OpenAppliance]:
+    """Own everything for the length of the block. It listens from the start, and serves with `ApplianceServer.serve`.
 
     Raises UsageError for what cannot be listened on, for an invalid root of tools, and for a file that cannot be
     the activity log; these come first, where no task of another owner is there to be cancelled.
@@ -132,7 +132,7 @@ async def open_appliance(settings: AppSettings, places: Places) -> AsyncGenerato
         open_fleet(
             settings.fleet,
             places.chooser or engines,
-            supply=Supply(catalog, downloads),
+            supply=ModelSupply(catalog, downloads),
             observer=recorder.metrics,
             echo=places.echo,
             gpus=gpus,
@@ -150,7 +150,7 @@ async def open_appliance(settings: AppSettings, places: Places) -> AsyncGenerato
         ask = Ask(http, guard, traffic.targets, fleet, pool, pings)
         lasting = Lasting(streams, traffic, bodies, fleet)
         inward = Inward()
-        known = Known(catalog, fleet, traffic.targets)
+        known = KnownModels(catalog, fleet, traffic.targets)
         pipeline = Pipeline(
             http,
             traffic,
@@ -165,7 +165,7 @@ async def open_appliance(settings: AppSettings, places: Places) -> AsyncGenerato
                 tools=ToolChats(
                     tools, lambda: (catalog.snapshot.config or places.defaults).runs.tool_timeout, http.ping_after
                 ),
-                ollama=Reading(fleet, known, inward),
+                ollama=OllamaReader(fleet, known, inward),
                 inward=inward,
             ),
         )
@@ -221,8 +221,8 @@ async def open_appliance(settings: AppSettings, places: Places) -> AsyncGenerato
                 await agents.wait_ended()
                 await streams.wait_ended()
 
-            server = Server(http, listening, gateway, pool.poller, pings, traffic.lifetime, quiet)
-            yield Appliance(server=server, owners=owners, traffic=traffic, inward=inward)
+            server = ApplianceServer(http, listening, gateway, pool.poller, pings, traffic.lifetime, quiet)
+            yield OpenAppliance(server=server, owners=owners, traffic=traffic, inward=inward)
 
 
 def activity_log(config: Config | None) -> tuple[Path | None, int]:
@@ -233,18 +233,18 @@ def activity_log(config: Config | None) -> tuple[Path | None, int]:
 
 
 def _sockets(guard: Guard, traffic: Traffic, bodies: Bodies, owners: Owners, pipeline: Pipeline) -> Sockets:
-    from appliance.http.sockets.sockets import Sockets  # few need them, and they bring a lot
+    from appliance.http.sockets.sockets import WebSockets  # few need them, and they bring a lot
 
-    return Sockets(guard, traffic, bodies, owners, pipeline)
+    return WebSockets(guard, traffic, bodies, owners, pipeline)
 
 
-def _mcp_server(settings: HttpSettings, guard: Guard, traffic: Traffic, owners: Owners, inward: Asker) -> McpServer:
+def _mcp_server(settings: HttpSettings, guard: Guard, traffic: Traffic, owners: Owners, inward: Asker) -> McpRoute:
     from appliance.http.mcp.server import McpServer  # as above
 
     return McpServer(settings, guard, traffic, owners, inward)
 
 
-def _kept(settings: AppSettings, places: Places, config: Config) -> tuple[Path | None, int]:
+def _kept(settings: AppSettings, places: AppliancePaths, config: Config) -> tuple[Path | None, int]:
     """The file that keeps conversations, None for no file, and the bytes that it may have."""
     kept = config.conversations
     if not (settings.conversations and kept.enabled):
@@ -273,7 +273,7 @@ def _gpu_memory(sample: Sample) -> Mapping[str, GpuMemory]:
 
 def _configuration(
     settings: AppSettings, fleet: Fleet, catalog: Catalog, peers: Peers, adopt: Follower
-) -> Configuration | None:
+) -> ConfigInForce | None:
     """The owner of the configuration in force, which all the others follow from now on; None where there is none."""
     if settings.files is None or settings.config is None:
         return None
@@ -297,11 +297,11 @@ def _configuration(
         return fleet.adopt(config, catalog.snapshot.models)
 
     followers = (check_door, adopt_peers, adopt_models, adopt)
-    return Configuration(settings.files, settings.config, settings.ports, followers)
+    return ConfigInForce(settings.files, settings.config, settings.ports, followers)
 
 
 async def _look_for_plugins(
-    plugins: Plugins, settings: AppSettings, configuration: Configuration | None
+    plugins: Plugins, settings: AppSettings, configuration: ConfigInForce | None
 ) -> Sequence[Problem]:
     """With every reload, by what the configuration says by then."""
     plugins.choice = choice_of(configuration.current if configuration is not None else None, settings.plugins)

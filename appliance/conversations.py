@@ -25,13 +25,22 @@ from typing import TYPE_CHECKING, TypeVar
 import trio
 from msgspec import Struct, structs
 
-from appliance.core.conversations import Answer, copied, path_to, stored
+from appliance.core.conversations import AnswerText, copied, path_to, stored
 from appliance.core.parts import decoded
 from appliance.errors import ApplianceError, BadRequest, Busy, Forbidden, NotFound, StoreFailed
 from appliance.store.conversations import ConversationStore, failure
-from appliance.streams.generation import End, Generation
+from appliance.streams.generation import Generation, GenerationEnd
 from appliance.trio_parts import Changed, persist
-from appliance.wire import Conversation, Fields, Hit, Listing, Message, Preset, Whole, Written
+from appliance.wire import (
+    Conversation,
+    ConversationListing,
+    Fields,
+    Hit,
+    MessageNode,
+    StoredPreset,
+    Whole,
+    WrittenMessage,
+)
 
 if TYPE_CHECKING:
     from appliance.core.conversation_files import Arrived
@@ -62,7 +71,7 @@ class _Awaited:
             self.here.set()
 
 
-class Change(Struct, frozen=True):
+class ConversationChange(Struct, frozen=True):
     """Something of this conversation has changed; None: of all. ``number`` orders the changes of one run."""
 
     number: int
@@ -92,7 +101,7 @@ class Conversations:
         self._turn = trio.CapacityLimiter(1)
         self._store: ConversationStore | None = None
         self._opening = trio.Lock()
-        self._changes: deque[Change] = deque(maxlen=REMEMBERED)
+        self._changes: deque[ConversationChange] = deque(maxlen=REMEMBERED)
         self._number = 0
         self._generations: dict[str, Generation] = {}
         self._awaited: dict[str, _Awaited] = {}
@@ -104,19 +113,19 @@ class Conversations:
         """The number of the newest change."""
         return self._number
 
-    def changes_since(self, number: int) -> list[Change]:
+    def changes_since(self, number: int) -> list[ConversationChange]:
         """The changes after ``number``; one change of everything if those are not known any more."""
         if self._number - number > len(self._changes):
-            return [Change(self._number, None)]
+            return [ConversationChange(self._number, None)]
         return [change for change in self._changes if change.number > number]
 
-    async def list(self) -> Listing:
+    async def list(self) -> ConversationListing:
         if not self.enabled:
-            return Listing(enabled=False)
+            return ConversationListing(enabled=False)
 
-        def read(store: ConversationStore) -> Listing:
+        def read(store: ConversationStore) -> ConversationListing:
             found = tuple(store.list())
-            return Listing(
+            return ConversationListing(
                 enabled=True, conversations=found, presets=store.presets(), bytes=store.size(), limit=self._limit
             )
 
@@ -138,13 +147,13 @@ class Conversations:
         self._tell(conversation)
         return changed
 
-    async def write(self, conversation: str, message: Message) -> Written:
+    async def write(self, conversation: str, message: MessageNode) -> WrittenMessage:
         """Store a message, and follow the generation of its id if it is an answer under way."""
         done = await self._do(lambda store: store.write(conversation, message, secrets.token_hex(16), _now()))
         self._tell(conversation)
         if done.message.state == "answering":
             self._expect(done.message)
-        return Written(message=done.message, branched=done.branched)
+        return WrittenMessage(message=done.message, branched=done.branched)
 
     async def delete(self, *conversations: str) -> list[str]:
         """Delete them at once; the ids of those that were there."""
@@ -216,7 +225,7 @@ class Conversations:
             self._tell(None)
         return added, skipped
 
-    async def set_preset(self, preset: Preset) -> None:
+    async def set_preset(self, preset: StoredPreset) -> None:
         """Keep settings under a name, or delete those of that name."""
         await self._do(lambda store: store.set_preset(preset, _now()))
         self._tell(None)
@@ -241,12 +250,12 @@ class Conversations:
         if self._generations.get(generation.conversation) is generation:
             del self._generations[generation.conversation]
 
-    def _expect(self, message: Message, generation: Generation | None = None) -> None:
+    def _expect(self, message: MessageNode, generation: Generation | None = None) -> None:
         if message.id not in self._awaited:
             awaited = self._awaited[message.id] = _Awaited(generation)
             self._nursery.start_soon(self._write_down, message, awaited)
 
-    async def _write_down(self, message: Message, awaited: _Awaited) -> None:
+    async def _write_down(self, message: MessageNode, awaited: _Awaited) -> None:
         """Follow an answer from the request for it to its end. Cancelled only at the end of the program."""
         ended = structs.replace(message, state="interrupted")
         try:
@@ -259,33 +268,33 @@ class Conversations:
         finally:
             del self._awaited[message.id]
 
-    async def _end_of(self, message: Message, awaited: _Awaited) -> Message:
+    async def _end_of(self, message: MessageNode, awaited: _Awaited) -> MessageNode:
         with trio.move_on_after(BEGIN_WITHIN):
             await awaited.here.wait()
         if awaited.generation is None:
             return structs.replace(message, state="failed", error="no model was asked for this answer")
         return await persist("keeping an answer", partial(self._follow, awaited.generation, message))
 
-    async def _follow(self, generation: Generation, message: Message) -> Message:
+    async def _follow(self, generation: Generation, message: MessageNode) -> MessageNode:
         await generation.wait_begun()
         if generation.head is None:
-            state = "stopped" if generation.end in (End.STOPPED, End.REPLACED) else "interrupted"
+            state = "stopped" if generation.end in (GenerationEnd.STOPPED, GenerationEnd.REPLACED) else "interrupted"
             return structs.replace(message, state=state)
         if not generation.kept:
             await generation.wait_ended()
             return structs.replace(message, state="failed", error=_refusal(generation.refusal))
-        answer, reader, noted = Answer(message), generation.reader(0), trio.current_time()
+        answer, reader, noted = AnswerText(message), generation.reader(0), trio.current_time()
         while data := await reader.receive():
             answer.feed(data)
             if trio.current_time() >= noted + NOTE_EVERY:
                 noted, so_far = trio.current_time(), answer.so_far
                 with suppress(ApplianceError):  # its end is written as soon as that is possible
                     await self._do(lambda store, so_far=so_far: store.note(so_far))
-        stopped = generation.end in (End.STOPPED, End.REPLACED)
-        cut = generation.end in (End.SHUT_DOWN, End.BROKEN) or generation.interrupted_at is not None
+        stopped = generation.end in (GenerationEnd.STOPPED, GenerationEnd.REPLACED)
+        cut = generation.end in (GenerationEnd.SHUT_DOWN, GenerationEnd.BROKEN) or generation.interrupted_at is not None
         return answer.ended(stopped=stopped, cut=cut)
 
-    async def _finish(self, ended: Message) -> None:
+    async def _finish(self, ended: MessageNode) -> None:
         """Write an answer down. A disk that is full is tried again until it has room, or the program ends."""
         told = False
         while True:
@@ -307,7 +316,7 @@ class Conversations:
 
     def _tell(self, conversation: str | None) -> None:
         self._number += 1
-        self._changes.append(Change(self._number, conversation))
+        self._changes.append(ConversationChange(self._number, conversation))
         self.news.wake()
 
     def _tell_of(self, conversations: Sequence[str]) -> None:

@@ -20,7 +20,7 @@ from appliance.catalog.downloads import DownloadSettings
 from appliance.catalog.found import cache_directory
 from appliance.catalog.hub import hub_access
 from appliance.catalog.sources import STARTER
-from appliance.composition import Appliance, Places, open_appliance
+from appliance.composition import AppliancePaths, OpenAppliance, open_appliance
 from appliance.core.config.types import Config
 from appliance.core.settings import DEFAULT_PORT, DEFAULT_URL, KEY_VARIABLE, URL_VARIABLE, Listen, UnixSocket, at_port
 from appliance.engines.found import Engine, Finder, finder, installed_folder, list_engines
@@ -31,7 +31,7 @@ from appliance.http.bytes.listening import url_of
 from appliance.http.owners import Owners
 from appliance.platform.console import EXIT_BUG, EXIT_OURS, PROGRAM, keep_log, say, say_only_errors
 from appliance.platform.machine import files_for, raise_open_files
-from appliance.platform.stopping import Stop, stop_signals
+from appliance.platform.stopping import StopSignals, stop_signals
 from appliance.plugins.folders import default_data
 from appliance.programs import start
 from appliance.service.parent import check_parent, open_parent, open_service_manager
@@ -97,14 +97,14 @@ def _places(wanted: int) -> int:
     return found
 
 
-async def _run(settings: AppSettings, found: Finder, catalog: Catalog, stop: Stop) -> None:
+async def _run(settings: AppSettings, found: Finder, catalog: Catalog, stop: StopSignals) -> None:
     """Serve, and do what is done beside serving. An expected failure leaves every nursery as a value."""
     failure: ApplianceError | None = None
     await _finish_update()
     if settings.port_of_engine:
         settings = await _at_engines_port(settings, found)
     async with echoing_engine_log(settings) as echo, _scanning(catalog) as scanned:
-        places = Places(
+        places = AppliancePaths(
             catalog=catalog,
             found=found,
             remembered=StateFile(installed_folder()),
@@ -133,7 +133,9 @@ async def _at_engines_port(settings: AppSettings, found: Finder) -> AppSettings:
     return structs.replace(settings, http=structs.replace(settings.http, listen=listen))
 
 
-async def _serve(settings: AppSettings, appliance: Appliance, scanned: trio.Event, stop: Stop) -> ApplianceError | None:
+async def _serve(
+    settings: AppSettings, appliance: OpenAppliance, scanned: trio.Event, stop: StopSignals
+) -> ApplianceError | None:
     """Until told to stop; the error that ended it before."""
     failure: ApplianceError | None = None
     owners, traffic = appliance.owners, appliance.traffic

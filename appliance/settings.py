@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from appliance.catalog.sources import Sources
+from appliance.catalog.sources import ModelFolders
 from appliance.core.config.nodes import NO_PORTS
 from appliance.core.config.types import Config
 from appliance.core.settings import Embedding, FleetSettings, HttpSettings, ToolSettings
@@ -24,7 +24,7 @@ class AppSettings(Struct, frozen=True, kw_only=True):
     fleet: FleetSettings
     tools: ToolSettings = ToolSettings()
     embedding: Embedding = Embedding()
-    sources: Sources
+    sources: ModelFolders
     files: Files | None = None
     """The files that the configuration was read from; None if there is none."""
     config: Config | None = None

@@ -116,7 +116,7 @@ class Row(Struct, frozen=True, kw_only=True):
     metadata: dict[str, str] | UnsetType = UNSET
 
 
-class Page(Struct, frozen=True, kw_only=True):
+class ActivityPage(Struct, frozen=True, kw_only=True):
     data: tuple[Row, ...]
     page: int
     limit: int
@@ -174,7 +174,7 @@ class Attachment(Struct, frozen=True, kw_only=True):
     size: int = 0
 
 
-class Message(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class MessageNode(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One node of a conversation's tree. ``parent`` and ``role`` never change."""
 
     id: Id
@@ -226,11 +226,11 @@ class Whole(Struct, frozen=True, kw_only=True):
     """A conversation with its messages, or, after a change, with those that changed since and the ids of deleted."""
 
     conversation: Conversation
-    messages: tuple[Message, ...] = ()
+    messages: tuple[MessageNode, ...] = ()
     deleted: tuple[str, ...] = ()
 
 
-class Preset(Struct, frozen=True, kw_only=True):
+class StoredPreset(Struct, frozen=True, kw_only=True):
     """Settings of conversations under a name, a JSON object; null deletes them."""
 
     name: Annotated[str, Meta(min_length=1, max_length=60)]
@@ -263,7 +263,7 @@ class Hit(Struct, frozen=True, kw_only=True):
     excerpt: str
 
 
-class Listing(Struct, frozen=True, kw_only=True):
+class ConversationListing(Struct, frozen=True, kw_only=True):
     """``GET /api/conversations``."""
 
     enabled: bool
@@ -274,12 +274,12 @@ class Listing(Struct, frozen=True, kw_only=True):
     limit: int = 0
 
 
-class Written(Struct, frozen=True, kw_only=True):
+class WrittenMessage(Struct, frozen=True, kw_only=True):
     """The answer to a message that was written. ``branched``: another client had changed it meanwhile, so it became a
     branch beside the other one.
     """
 
-    message: Message
+    message: MessageNode
     branched: bool = False
 
 
@@ -323,7 +323,7 @@ class HubModel(Struct, frozen=True):
     tags: tuple[str, ...] = ()
 
 
-class Layer(Struct, frozen=True, rename="camel"):
+class ImageLayer(Struct, frozen=True, rename="camel"):
     """One blob of an image; ``digest`` is ``sha256:`` and the hash of its contents."""
 
     media_type: str
@@ -331,13 +331,13 @@ class Layer(Struct, frozen=True, rename="camel"):
     size: int
 
 
-class Manifest(Struct, frozen=True):
+class ImageManifest(Struct, frozen=True):
     """``GET /v2/<name>/manifests/<tag>``."""
 
-    layers: tuple[Layer, ...] = ()
+    layers: tuple[ImageLayer, ...] = ()
 
 
-class Grant(Struct, frozen=True):
+class RegistryToken(Struct, frozen=True):
     """The token that a registry's token server gives to anybody."""
 
     token: str = ""

@@ -33,8 +33,8 @@ from speed_cases import (
 )
 
 from appliance.catalog.catalog import Catalog
-from appliance.catalog.configuration import Configuration, Files
-from appliance.catalog.sources import Sources
+from appliance.catalog.configuration import ConfigInForce, Files
+from appliance.catalog.sources import ModelFolders
 from appliance.core.config.types import Config
 from appliance.core.scheduling.routing import Router
 from appliance.core.settings import FleetSettings
@@ -84,7 +84,7 @@ async def _awaited(folder: Path, text: str) -> list[Decision]:
     files = Files(config=path)
     loaded = files.read()
     config = loaded.require()
-    following = Configuration(files, config, loaded.ports)
+    following = ConfigInForce(files, config, loaded.ports)
     async with _targets(config) as targets:
 
         async def choose() -> None:
@@ -100,7 +100,7 @@ async def _awaited(folder: Path, text: str) -> list[Decision]:
 @asynccontextmanager
 async def _targets(config: Config) -> AsyncGenerator[Targets]:
     async with open_fleet(FleetSettings(), None) as fleet, open_peers(config) as peers:
-        yield Targets(Catalog(Sources(starter=None), config), fleet, peers, ActiveProfile())
+        yield Targets(Catalog(ModelFolders(starter=None), config), fleet, peers, ActiveProfile())
 
 
 async def _timed(call: Callable[[], Awaitable[object]], rounds: int = 300) -> Timed:

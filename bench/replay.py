@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from appliance.core.answers.ring import Ring
 from appliance.core.parts import EVENTS
-from appliance.streams.generation import End, Generation, Head
+from appliance.streams.generation import Generation, GenerationEnd, GenerationHead
 
 GOAL = 500.0
 """Megabytes a second."""
@@ -40,10 +40,10 @@ def finished(size: int, seed: int = 1) -> tuple[Generation, bytes]:
     source = random.Random(seed)
     said = b"".join(b"data: %b\n\n" % source.randbytes(RECORD // 2 - 4).hex().encode() for _ in range(size // RECORD))
     generation = Generation("bench", 0.0, Ring(len(said)), _Nobody())
-    generation.begin(Head(200, ((b"Content-Type", EVENTS),)))
+    generation.begin(GenerationHead(200, ((b"Content-Type", EVENTS),)))
     for start in range(0, len(said), RECORD):
         generation.keep(said[start : start + RECORD])
-    generation.finish(End.DONE)
+    generation.finish(GenerationEnd.DONE)
     return generation, said
 
 

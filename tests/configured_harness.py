@@ -16,7 +16,7 @@ from msgspec import structs
 from waiting import until
 
 from appliance.catalog.catalog import Catalog
-from appliance.catalog.sources import Sources
+from appliance.catalog.sources import ModelFolders
 from appliance.core.config.load import SourceFile, load
 from appliance.core.config.types import Config
 from appliance.core.models.model import Model
@@ -71,7 +71,7 @@ class World:
         text = json.dumps({"models": models, **top})  # JSON is YAML
         config = load([SourceFile("config.yaml", text)], {}, windows=sys.platform == "win32").require()
         config = _changed(config, changes or {})
-        models_of = Catalog(Sources(starter=None), config).snapshot.models
+        models_of = Catalog(ModelFolders(starter=None), config).snapshot.models
         self.models = {model.id: model for model in models_of}
         self.fleet.adopt(config, models_of)
 

@@ -10,7 +10,7 @@ from functools import partial
 import trio
 from trio_websocket import ConnectionClosed, WebSocketRequest, serve_websocket
 
-from appliance.core.bodies.http_request import Head
+from appliance.core.bodies.http_request import HttpHead
 from appliance.core.settings import HttpSettings
 from appliance.http.bytes.answer import HttpSink
 from appliance.http.bytes.body import Bodies, Body
@@ -35,7 +35,7 @@ class Gateway:
         """Everything gets a task."""
         return False
 
-    async def answer(self, connection: Connection, head: Head) -> bool:
+    async def answer(self, connection: Connection, head: HttpHead) -> bool:
         request = read_request(head, "", connection.peer)
         if head.upgrade == b"websocket":
             visit = websocket_visit(request, connection, head, self.bodies)

@@ -14,7 +14,7 @@ from appliance.core.config.load import SourceFile, load
 from appliance.core.config.matrix import Matrix
 from appliance.core.config.types import Config, Filters, Group, MatrixConfig
 from appliance.core.scheduling.effects import Terms
-from appliance.core.scheduling.policy import FreePolicy, GroupPolicy, Limits, MatrixPolicy, Policy
+from appliance.core.scheduling.policy import FleetLimits, FreePolicy, GroupPolicy, MatrixPolicy, Policy
 from appliance.core.scheduling.schedule import Schedule
 
 MODELS = [f"model-{number}" for number in range(200)]
@@ -87,12 +87,12 @@ def running(number: int) -> list[str]:
 def busy_schedule(policy: Policy, loaded: int, waiting: int) -> tuple[Schedule, Callable[[], None]]:
     """All loaded models are in use, so others wait; and one request more to a loaded one, from its start to its end."""
     tickets = count()
-    schedule = Schedule(Limits(), FreePolicy())
+    schedule = Schedule(FleetLimits(), FreePolicy())
     there = running(loaded)
     for model in there:
         schedule.request(next(tickets), model, TERMS)
         schedule.ready(model)
-    schedule.adopt(Limits(), policy)
+    schedule.adopt(FleetLimits(), policy)
     for model in [model for model in MODELS if model not in there][:waiting]:
         schedule.request(next(tickets), model, TERMS)
 

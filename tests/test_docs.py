@@ -51,7 +51,7 @@ from appliance.plugins import testing
 from appliance.plugins.folders import HOOKS, SETTINGS
 from appliance.plugins.manifest import DEFAULT_TIMEOUT
 from appliance.plugins.manifest import KEYS as PLUGIN_KEYS
-from appliance.plugins.registry import Listed
+from appliance.plugins.registry import ListedPlugin
 from appliance.traffic.request import PAGE_PATHS
 from appliance.wire import ListedModel
 
@@ -385,7 +385,7 @@ def test_what_the_configuration_says_of_plugins_and_lists_show_is_there() -> Non
     for key in PluginConfig.__struct_fields__:
         assert f"| `{key}` |" in section, key
     listing = PLUGINS[PLUGINS.index("`GET /api/agents` lists") : PLUGINS.index("## config.json")]
-    for key in (*Agents.__struct_fields__, *Listed.__struct_fields__):
+    for key in (*Agents.__struct_fields__, *ListedPlugin.__struct_fields__):
         assert f'"{key}": ' in listing or f"`{key}`" in listing, key
     assert f"dataclass `{SETTINGS}`" in PLUGINS
     for flag in ("--plugins DIR", "--no-plugins"):

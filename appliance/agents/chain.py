@@ -20,10 +20,10 @@ from appliance.core.bodies.json_text import JSON, OBJECT, JsonObject
 from appliance.core.openai import ChatCompletion, Embeddings, error_text
 from appliance.core.parts import UNREADABLE, decoded
 from appliance.core.runs.inward import Asker, InwardReply
-from appliance.core.runs.slash import Family, Plan, family_of
+from appliance.core.runs.slash import Family, SlashPlan, family_of
 from appliance.errors import ApplianceError, PluginFailed
 from appliance.plugins import AskFailed, Event, Request, Response
-from appliance.plugins.hooks import HookedStream, Host, PluginStep, Replayed
+from appliance.plugins.hooks import HookedStream, PluginHost, PluginStep, Replayed
 from appliance.plugins.registry import Plugins
 from appliance.trio_parts import beside
 
@@ -97,7 +97,7 @@ class _Events:
     def __init__(self, reply: InwardReply) -> None:
         self._reply = reply
         self._decoder = sse.Decoder()
-        self._held: list[sse.Event] = []
+        self._held: list[sse.SseEvent] = []
 
     def __aiter__(self) -> _Events:
         return self
@@ -116,7 +116,7 @@ class _Events:
         return event
 
 
-def read_event(event: sse.Event) -> Event | None:
+def read_event(event: sse.SseEvent) -> Event | None:
     """Return None for anything but an object or the end."""
     if event.data == "[DONE]":
         return Event(data=None, name=event.name)
@@ -173,9 +173,9 @@ class Chains:
 
     def __init__(self, plugins: Plugins, asker: Asker, models: Callable[[], list[str]]) -> None:
         self._plugins = plugins
-        self._host = Host(lambda plugin: ChainClient(asker, models, plugin))
+        self._host = PluginHost(lambda plugin: ChainClient(asker, models, plugin))
 
-    def plan(self, path: str, body: bytes) -> Plan | None:
+    def plan(self, path: str, body: bytes) -> SlashPlan | None:
         """Return None for a request that names no plugin: nearly all. Raises BadRequest."""
         family = family_of(path)
         commands = self._plugins.commands(family) if family is not None else None
@@ -248,7 +248,7 @@ class Chain:
         except (TypeError, ValueError, RecursionError, OverflowError) as error:
             names = ", ".join(step.plugin.name for step in self._steps if step.hooks.on_stream is not None)
             raise PluginFailed(names, "on_stream", f"an event is not JSON: {error}") from None
-        return sse.encode(sse.Event(text, event.name))
+        return sse.encode(sse.SseEvent(text, event.name))
 
     async def close(self) -> None:
         """Let the stream hooks clean up, the last one first."""

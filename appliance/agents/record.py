@@ -22,14 +22,14 @@ import trio
 from msgspec import UNSET, Raw, Struct
 
 from appliance.core.answers.ring import Ring
-from appliance.core.bodies.sse import PING, Event, encode
+from appliance.core.bodies.sse import PING, SseEvent, encode
 from appliance.core.config.additions import RunsConfig
 from appliance.core.parts import EVENTS
 from appliance.core.runs.messages import (
-    Call,
     CancelAsked,
     FailReason,
     FinishReason,
+    ModelCall,
     Outcome,
     RunState,
     Signal,
@@ -51,7 +51,7 @@ from appliance.errors import (
     UpstreamFailed,
     WorkerFailed,
 )
-from appliance.streams.generation import End, Generation, Head, Reader
+from appliance.streams.generation import Generation, GenerationEnd, GenerationHead, GenerationReader
 from appliance.tools.box import Toolbox
 from appliance.upstream.connect import ConnectFailed
 
@@ -236,7 +236,7 @@ MAX_PARALLEL = 16
 log = logging.getLogger(__name__)
 
 
-async def use_tool(toolbox: Toolbox, call: Call, timeout: float) -> ToolFinished:
+async def use_tool(toolbox: Toolbox, call: ModelCall, timeout: float) -> ToolFinished:
     """A tool that reports an error has been used; one that could not be used is a failure."""
     began = trio.current_time()
     content, failure = "", None
@@ -385,7 +385,7 @@ def result_of(record: RunRecord) -> RunResult:
     )
 
 
-def pending_call(call: Call) -> PendingCall:
+def pending_call(call: ModelCall) -> PendingCall:
     """Its arguments have been checked to be JSON."""
     return PendingCall(id=call.id, name=call.name, arguments=Raw(call.arguments.encode()))
 
@@ -408,10 +408,10 @@ class Feed:
 
     def __init__(self, run_id: str, began: float, limit: int) -> None:
         self._generation = Generation(run_id, began, Ring(limit), _Nobody())
-        self._generation.head = Head(200, ((b"Content-Type", EVENTS),))
+        self._generation.head = GenerationHead(200, ((b"Content-Type", EVENTS),))
 
     def say(self, name: str, value: object) -> None:
-        self._generation.keep(encode(Event(msgspec.json.encode(value).decode(), name)))
+        self._generation.keep(encode(SseEvent(msgspec.json.encode(value).decode(), name)))
 
     def ping(self) -> None:
         """Send a comment, which shows proxies that the stream lives. It counts in offsets, because readers read it."""
@@ -419,7 +419,7 @@ class Feed:
 
     def end(self) -> None:
         """End the stream."""
-        self._generation.finish(End.DONE)
+        self._generation.finish(GenerationEnd.DONE)
 
     async def wait_said(self) -> None:
         """Wait until something is added, or the stream ends."""
@@ -440,7 +440,7 @@ class Feed:
         """The first offset that is still held."""
         return self._generation.ring.dropped
 
-    def reader(self, offset: int) -> Reader:
+    def reader(self, offset: int) -> GenerationReader:
         return self._generation.reader(offset)
 
 
@@ -459,7 +459,7 @@ class RetoldFeed(Feed):
             self.say(name, value)
         self.end()
 
-    def reader(self, offset: int) -> Reader:
+    def reader(self, offset: int) -> GenerationReader:
         known = offset == self.total or offset in self._begins
         return super().reader(offset if known else self._begins[-1])
 

@@ -1,7 +1,7 @@
 """One run: its loop's decisions, its results so far and its watchers; and the carrying out of the loop's commands.
 
 Commands are turns of the model (a streamed chat request, reported as it comes), tools, and waiting for the caller.
-Everything in a `AgentRun` happens at once.
+Everything in an `AgentRun` happens at once.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from appliance.core.runs.chat import ChatEvents, refusal
 from appliance.core.runs.inward import Asker, InwardReply
 from appliance.core.runs.messages import (
     AskClient,
-    Call,
     CancelAsked,
     FailReason,
     Finish,
     Generate,
+    ModelCall,
     Outcome,
     ReasoningDelta,
     RunCommand,
@@ -124,7 +124,7 @@ class AgentRun:
             )
             self._finish()
 
-    def pending(self) -> tuple[Call, ...]:
+    def pending(self) -> tuple[ModelCall, ...]:
         """Return the calls that wait for the caller."""
         return () if self.over else self._loop.outcome().pending_tool_calls
 
@@ -348,11 +348,11 @@ class Execution:
         status = None if clocks.model is None else self._fleet.known(clocks.model)
         return status is not None and status.pid != clocks.pid
 
-    async def _use(self, run: AgentRun, calls: tuple[Call, ...], timeout: float, *, parallel: bool) -> None:
+    async def _use(self, run: AgentRun, calls: tuple[ModelCall, ...], timeout: float, *, parallel: bool) -> None:
         limits = {tool.name: timeout if tool.timeout is None else tool.timeout for tool in run.asked.task.tools}
         places = trio.CapacityLimiter(MAX_PARALLEL)
 
-        async def use(call: Call) -> None:
+        async def use(call: ModelCall) -> None:
             async with places:
                 finished = await use_tool(self._toolbox, call, limits[call.name])
             if not run.over:
@@ -368,7 +368,7 @@ class Execution:
                     await use(call)
 
 
-async def _wait_for_caller(run: AgentRun, calls: tuple[Call, ...], timeout: float) -> None:
+async def _wait_for_caller(run: AgentRun, calls: tuple[ModelCall, ...], timeout: float) -> None:
     ids = {call.id for call in calls}
     with trio.move_on_after(timeout):
         while any(call.id in ids for call in run.pending()):

@@ -24,7 +24,7 @@ from appliance.core.bundles.manifest import (
     SIGNATURE_SIZE,
     TAR_BLOCK,
     Blob,
-    Manifest,
+    BundleManifest,
     offsets,
     padded,
     read_manifest,
@@ -197,7 +197,7 @@ class Bundle:
             raise UsageError(f"there is no bundle {path}; name its file, or its first part, {part_of(whole, 1).name}")
         try:
             self.text, self.signature = self._opening(first)
-            self.manifest: Manifest = read_manifest(self.text)
+            self.manifest: BundleManifest = read_manifest(self.text)
         except BaseException:
             self.close()
             raise

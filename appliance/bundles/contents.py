@@ -12,14 +12,14 @@ from pathlib import Path
 from appliance.bundles.container import Check, Tell, sums_of
 from appliance.catalog.catalog import Snapshot
 from appliance.catalog.found import all_shards, current_snapshot
-from appliance.core.bundles.manifest import Blob, Item, Kind, Known, digest_of, is_plain, model_digest
+from appliance.core.bundles.manifest import Blob, BundleItem, Kind, PresentItem, digest_of, is_plain, model_digest
 from appliance.core.engines.builds import MANIFEST as ENGINE
 from appliance.core.engines.builds import Build, numbers_of, parse_asked
 from appliance.core.models.model import Model
 from appliance.core.models.names import folder_of
 from appliance.core.payload import LIST, SIGNATURE, Payload, PayloadFile, read_payload
 from appliance.core.payload import digest_of as payload_digest
-from appliance.engines.found import Places, check_build, read_build
+from appliance.engines.found import EngineFolders, check_build, read_build
 from appliance.errors import UsageError
 from appliance.platform.console import is_frozen
 
@@ -29,7 +29,7 @@ LICENCES = ("licen", "copying", "notice")
 """Beginnings of the names of files with a licence."""
 
 
-class Reader:
+class SumReader:
     """Reads sums, each file's once, and remembers which file has which content."""
 
     def __init__(self, check: Check = lambda: None, tell: Tell = lambda _: None) -> None:
@@ -58,7 +58,7 @@ class Reader:
             elif not path.is_dir() and "__pycache__" not in path.parts:
                 yield self.file(path, name)
 
-    def blobs(self, items: Iterable[Item]) -> list[tuple[Blob, Path]]:
+    def blobs(self, items: Iterable[BundleItem]) -> list[tuple[Blob, Path]]:
         """Return each content that the items carry, once, and a file that has it."""
         paths = {blob.sha256: (blob, path) for path, blob in self._known.items()}
         carried = [file.sha256 for item in items if not item.left_out for file in item.files if not file.link]
@@ -68,7 +68,7 @@ class Reader:
 # ---- engines ---------------------------------------------------------------------------------------------------------
 
 
-def builds_for(places: Places, target: str) -> list[tuple[Path, Build]]:
+def builds_for(places: EngineFolders, target: str) -> list[tuple[Path, Build]]:
     """Return the whole builds for a platform that are here, best place first, without those that are there twice."""
     found: dict[tuple[str, str], tuple[Path, Build]] = {}
     for root, _ in places.roots():
@@ -82,7 +82,7 @@ def builds_for(places: Places, target: str) -> list[tuple[Path, Build]]:
     return list(found.values())
 
 
-def engine(builds: Sequence[tuple[Path, Build]], word: str, target: str, reader: Reader) -> Item:
+def engine(builds: Sequence[tuple[Path, Build]], word: str, target: str, reader: SumReader) -> BundleItem:
     """Return the newest build that the word means. Raises UsageError."""
     asked = parse_asked(word, target)
     fitting = [
@@ -103,13 +103,13 @@ def engine(builds: Sequence[tuple[Path, Build]], word: str, target: str, reader:
     sums = {file.path: file.sha256 for file in files}
     if changed := [file.path for file in build.files if sums.get(file.path) != file.sha256 and file.path in sums]:
         raise UsageError(f"{', '.join(changed[:3])} in {folder} changed after the build was made; install it again")
-    return Item(kind="engine", name=build.id, digest=build.digest, files=files)
+    return BundleItem(kind="engine", name=build.id, digest=build.digest, files=files)
 
 
 # ---- the program -----------------------------------------------------------------------------------------------------
 
 
-def program(folder: Path, target: str, reader: Reader) -> Item:
+def program(folder: Path, target: str, reader: SumReader) -> BundleItem:
     """Return the frozen program in this folder, whole as its list has it. Raises UsageError, OSError."""
     payload, digest = payload_in(folder)
     if payload.platform != target:
@@ -121,7 +121,7 @@ def program(folder: Path, target: str, reader: Reader) -> Item:
         if not listed.link and reader.file(path, listed.path).sha256 != listed.sha256:
             raise UsageError(f"{path} is not what {LIST} says; make the payload again")
     own = [reader.file(folder / name, name) for name in (LIST, SIGNATURE) if (folder / name).is_file()]
-    return Item(kind="program", name=program_name(payload, digest), digest=digest, files=(*payload.files, *own))
+    return BundleItem(kind="program", name=program_name(payload, digest), digest=digest, files=(*payload.files, *own))
 
 
 def program_name(payload: Payload, digest: str) -> str:
@@ -147,7 +147,7 @@ def payload_in(folder: Path) -> tuple[Payload, str]:
 # ---- models ----------------------------------------------------------------------------------------------------------
 
 
-def model(found: Model, cache: Path, reader: Reader) -> Item:
+def model(found: Model, cache: Path, reader: SumReader) -> BundleItem:
     """Return a model with all its parts. One of the hub's keeps its name; others get one that fits a file."""
     if found.config is not None or not found.path:
         raise UsageError(
@@ -170,7 +170,7 @@ def model(found: Model, cache: Path, reader: Reader) -> Item:
             named = [(paths[0], f"{safe}.gguf")]
     files = tuple(_of_model(path, name, reader) for path, name in dict.fromkeys(named))
     name = found.id if snapshot is not None else named[0][1].partition("/")[0].removesuffix(".gguf")
-    return Item(kind="model", name=name, digest=model_digest(files), files=files, repo=repo, commit=commit)
+    return BundleItem(kind="model", name=name, digest=model_digest(files), files=files, repo=repo, commit=commit)
 
 
 def _in_hub_cache(found: Model, cache: Path) -> tuple[str, str, Path | None]:
@@ -181,7 +181,7 @@ def _in_hub_cache(found: Model, cache: Path) -> tuple[str, str, Path | None]:
     return "", "", None
 
 
-def _of_model(path: Path, name: str, reader: Reader) -> PayloadFile:
+def _of_model(path: Path, name: str, reader: SumReader) -> PayloadFile:
     """A blob of another program's store has no suffix; its model gets one."""
     if not Path(name).suffix and path.is_file() and not path.name.lower().startswith(LICENCES):
         name += ".gguf"
@@ -202,20 +202,22 @@ def _licences_beside(paths: Sequence[Path]) -> list[Path]:
 # ---- settings --------------------------------------------------------------------------------------------------------
 
 
-def settings(configs: Sequence[Path], plugins: Sequence[Path], reader: Reader) -> Item | None:
+def settings(configs: Sequence[Path], plugins: Sequence[Path], reader: SumReader) -> BundleItem | None:
     """Return the configuration files, as they are, and the folders of plugins; None for none of either."""
     files = [reader.file(path, f"config/{path.name}") for path in configs]
     for folder in plugins:
         files += reader.folder(folder, "plugins/")
     if not files:
         return None
-    return Item(kind="settings", name="settings", digest=digest_of(files), files=tuple(files))
+    return BundleItem(kind="settings", name="settings", digest=digest_of(files), files=tuple(files))
 
 
 # ---- an inventory ----------------------------------------------------------------------------------------------------
 
 
-def known(places: Places, programs: Path, snapshot: Snapshot, target: str, reader: Reader) -> list[Known]:
+def known(
+    places: EngineFolders, programs: Path, snapshot: Snapshot, target: str, reader: SumReader
+) -> list[PresentItem]:
     """List what is here, with its digests. Models outside the hub's cache are read whole."""
     found = [_known("engine", build.id, build.digest) for _, build in builds_for(places, target)]
     own = running()
@@ -232,15 +234,15 @@ def known(places: Places, programs: Path, snapshot: Snapshot, target: str, reade
     return found
 
 
-def _known(kind: Kind, name: str, digest: str) -> Known:
-    return Known(kind=kind, name=name, digest=digest)
+def _known(kind: Kind, name: str, digest: str) -> PresentItem:
+    return PresentItem(kind=kind, name=name, digest=digest)
 
 
 def _weights(found: Model) -> list[str]:
     return [path for path in (*all_shards(Path(found.path)), found.mmproj, found.draft) if path]
 
 
-def sha256_of(path: Path, reader: Reader) -> str:
+def sha256_of(path: Path, reader: SumReader) -> str:
     """Return a model file's sha256; the hub's cache has it in the name of the file that a link leads to."""
     target = path.readlink().name if path.is_symlink() else ""
     return target if _SHA256.fullmatch(target) else reader.file(path, "x.gguf").sha256

@@ -21,9 +21,9 @@ import trio
 from msgspec import Struct
 
 from appliance.bundles.container import Bundle, Check, Tell
-from appliance.bundles.contents import Reader, payload_in, running, sha256_of
+from appliance.bundles.contents import SumReader, payload_in, running, sha256_of
 from appliance.catalog.found import current_snapshot
-from appliance.core.bundles.manifest import CHUNK, Item
+from appliance.core.bundles.manifest import CHUNK, BundleItem
 from appliance.core.bundles.plan import Standing, to_bring
 from appliance.core.engines.builds import MANIFEST as ENGINE
 from appliance.core.models.names import folder_of
@@ -56,7 +56,7 @@ class Homes(Struct, frozen=True, kw_only=True):
     def programs(self) -> Path:
         return self.data / "programs"
 
-    def place_of(self, item: Item) -> Path:
+    def place_of(self, item: BundleItem) -> Path:
         """Return where the item is once it is here."""
         match item.kind:
             case "program":
@@ -70,7 +70,7 @@ class Homes(Struct, frozen=True, kw_only=True):
             case "settings":
                 return self.data / "settings" / item.digest[:12]
 
-    def incoming(self, item: Item) -> Path:
+    def incoming(self, item: BundleItem) -> Path:
         """Return the folder in which its files arrive, under their paths: on the file system of its place."""
         match item.kind:
             case "program":
@@ -82,13 +82,13 @@ class Homes(Struct, frozen=True, kw_only=True):
             case "settings":
                 return self.data / "settings" / INCOMING / item.digest[:12]
 
-    def arrival_of(self, item: Item, file: PayloadFile) -> Path:
+    def arrival_of(self, item: BundleItem, file: PayloadFile) -> Path:
         """Return where a file has all its bytes for the first time."""
         if item.kind == "model" and item.repo:
             return self.place_of(item) / "blobs" / file.sha256
         return self.incoming(item) / file.path
 
-    def snapshot_of(self, item: Item) -> Path:
+    def snapshot_of(self, item: BundleItem) -> Path:
         """Return the names of a model of the hub: those in use, else those of the bundle's commit."""
         folder = self.place_of(item)
         return current_snapshot(folder) or folder / "snapshots" / item.commit
@@ -97,24 +97,24 @@ class Homes(Struct, frozen=True, kw_only=True):
 # ---- what is here ----------------------------------------------------------------------------------------------------
 
 
-def plan(bundle: Bundle, homes: Homes, reader: Reader) -> tuple[list[Standing], list[Standing]]:
+def plan(bundle: Bundle, homes: Homes, reader: SumReader) -> tuple[list[Standing], list[Standing]]:
     """Return how every item stands, and those to bring. Raises UsageError, OSError."""
     standings = [_standing(item, homes, reader) for item in bundle.manifest.items]
     return standings, to_bring(standings, {standing.disk: free_bytes(Path(standing.place)) for standing in standings})
 
 
-def _standing(item: Item, homes: Homes, reader: Reader) -> Standing:
+def _standing(item: BundleItem, homes: Homes, reader: SumReader) -> Standing:
     place = homes.place_of(item)
     state = "here" if _is_here(item, homes, reader) else "other" if _is_taken(item, homes, reader) else "missing"
     left = sum(_left(homes, item, file) for file in _contents(item)) if state == "missing" else 0
     return Standing(item=item, state=state, left=left, disk=_disk_of(place), place=str(place))
 
 
-def _contents(item: Item) -> list[PayloadFile]:
+def _contents(item: BundleItem) -> list[PayloadFile]:
     return [] if item.left_out else [file for file in item.files if not file.link]
 
 
-def _is_here(item: Item, homes: Homes, reader: Reader) -> bool:
+def _is_here(item: BundleItem, homes: Homes, reader: SumReader) -> bool:
     place = homes.place_of(item)
     match item.kind:
         case "program":
@@ -134,7 +134,7 @@ def _is_here(item: Item, homes: Homes, reader: Reader) -> bool:
             return named and all(_same(path, file, reader) for path, file in _names(item, homes))
 
 
-def _is_taken(item: Item, homes: Homes, reader: Reader) -> bool:
+def _is_taken(item: BundleItem, homes: Homes, reader: SumReader) -> bool:
     """True if something else has its place. A damaged engine has not: it is replaced."""
     if item.repo:
         return any(path.exists() and not _same(path, file, reader) for path, file in _names(item, homes))
@@ -142,17 +142,17 @@ def _is_taken(item: Item, homes: Homes, reader: Reader) -> bool:
     return os.path.lexists(place) and not (item.kind == "engine" and check_build(place))
 
 
-def _names(item: Item, homes: Homes) -> Iterator[tuple[Path, PayloadFile]]:
+def _names(item: BundleItem, homes: Homes) -> Iterator[tuple[Path, PayloadFile]]:
     """Return the places of a model's files when it is here."""
     root = homes.snapshot_of(item) if item.repo else homes.models
     return ((root / file.path, file) for file in item.files)
 
 
-def _same(path: Path, file: PayloadFile, reader: Reader) -> bool:
+def _same(path: Path, file: PayloadFile, reader: SumReader) -> bool:
     return path.is_file() and path.stat().st_size == file.size and sha256_of(path, reader) == file.sha256
 
 
-def _left(homes: Homes, item: Item, file: PayloadFile) -> int:
+def _left(homes: Homes, item: BundleItem, file: PayloadFile) -> int:
     final = homes.arrival_of(item, file)
     if _has_arrived(final, file) or _twin(homes, item, file) is not None:
         return 0
@@ -165,7 +165,7 @@ def _has_arrived(final: Path, file: PayloadFile) -> bool:
     return final.is_file() and final.stat().st_size == file.size
 
 
-def _twin(homes: Homes, item: Item, file: PayloadFile) -> Path | None:
+def _twin(homes: Homes, item: BundleItem, file: PayloadFile) -> Path | None:
     """Return a file of the Hugging Face cache with these contents, which it has by its name."""
     if item.kind != "model":
         return None
@@ -225,7 +225,7 @@ def _explaining_full_disks(standing: Standing) -> Generator[None]:
         ) from None
 
 
-def _arrive(bundle: Bundle, homes: Homes, item: Item, check: Check, tell: Tell) -> None:
+def _arrive(bundle: Bundle, homes: Homes, item: BundleItem, check: Check, tell: Tell) -> None:
     for file in _contents(item):
         final = homes.arrival_of(item, file)
         with ExitStack() as held:
@@ -243,14 +243,14 @@ def _arrive(bundle: Bundle, homes: Homes, item: Item, check: Check, tell: Tell) 
                 final.chmod(0o755)
 
 
-def _claimed(lock: Path, item: Item) -> FileLock:
+def _claimed(lock: Path, item: BundleItem) -> FileLock:
     try:
         return claim(lock)
     except FileTaken:
         raise Conflict(f"a download of {item.name} is under way; wait until it ends, or stop it") from None
 
 
-def _receive(bundle: Bundle, item: Item, file: PayloadFile, final: Path, check: Check, tell: Tell) -> None:
+def _receive(bundle: Bundle, item: BundleItem, file: PayloadFile, final: Path, check: Check, tell: Tell) -> None:
     head = PartialHead(oid=file.sha256, size=file.size, repo=item.repo, path=file.path)
     blob = bundle.blob(file.sha256)
     coming = open_partial(final, head, check)
@@ -273,7 +273,7 @@ def _receive(bundle: Bundle, item: Item, file: PayloadFile, final: Path, check: 
 # ---- into its place --------------------------------------------------------------------------------------------------
 
 
-def _put_engine(homes: Homes, item: Item) -> None:
+def _put_engine(homes: Homes, item: BundleItem) -> None:
     incoming = homes.incoming(item)
     _make_links(incoming, item.files)
     (incoming / ENGINE).touch()  # the newest of its files: what is older need not be read again
@@ -284,7 +284,7 @@ def _put_engine(homes: Homes, item: Item) -> None:
     remove_empty(incoming.parent, homes.shelf.root)
 
 
-def _put(homes: Homes, item: Item) -> None:
+def _put(homes: Homes, item: BundleItem) -> None:
     place, incoming = homes.place_of(item), homes.incoming(item)
     if item.kind == "model" and item.repo:
         _name_in_cache(homes, item)
@@ -297,7 +297,7 @@ def _put(homes: Homes, item: Item) -> None:
     remove_empty(source.parent, place.parent)
 
 
-def _name_in_cache(homes: Homes, item: Item) -> None:
+def _name_in_cache(homes: Homes, item: BundleItem) -> None:
     """The name of the commit comes last: before it nothing of a new repository is seen."""
     folder, snapshot = homes.place_of(item), homes.snapshot_of(item)
     for file in item.files:

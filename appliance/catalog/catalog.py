@@ -13,7 +13,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from appliance.catalog.found import (
-    Found,
+    FoundModel,
     NotRegular,
     all_shards,
     open_regular,
@@ -23,13 +23,13 @@ from appliance.catalog.found import (
     why,
 )
 from appliance.catalog.presets import with_presets
-from appliance.catalog.sources import Sources, scan_lm_studio, scan_ollama
+from appliance.catalog.sources import ModelFolders, scan_lm_studio, scan_ollama
 from appliance.core.config.nodes import Problem
 from appliance.core.config.types import Config
 from appliance.core.models.gguf import GgufInfo, merge_shards, read_gguf
 from appliance.core.models.gguf_bytes import GgufError
 from appliance.core.models.model import STRENGTH, Model
-from appliance.core.models.names import Named, Names, is_speakable
+from appliance.core.models.names import ModelNames, Named, is_speakable
 from appliance.core.scheduling.routing import Router
 from appliance.errors import InvalidModelFile, ModelNotFound
 
@@ -115,7 +115,7 @@ class Snapshot:
         self.notes: tuple[str, ...] = tuple(notes)
         """Skipped files with the reasons, in sentences for a log or ``doctor``."""
         self._by_id = {model.id: model for model in self.models}
-        self._names = Names(Named(m.id, m.aliases, m.hf_repo, m.tag) for m in self.models)
+        self._names = ModelNames(Named(m.id, m.aliases, m.hf_repo, m.tag) for m in self.models)
 
     def find(self, name: str) -> Model | None:
         """Look up by id or alias, then without regard to case, then by cached repository without a tag."""
@@ -139,7 +139,7 @@ class Snapshot:
 class Catalog:
     """Owns the latest snapshot. `scan` and `refresh` wait for the disk and for each other: call them in a thread."""
 
-    def __init__(self, sources: Sources, config: Config | None = None) -> None:
+    def __init__(self, sources: ModelFolders, config: Config | None = None) -> None:
         self.sources = sources
         self.snapshot = Snapshot(_configured(config), config=config)
         self._config = config
@@ -180,7 +180,7 @@ class Catalog:
 
     def _scan(self) -> Snapshot:
         notes = [str(note) for note in self.preset_notes]
-        strongest: dict[str, Found] = {}
+        strongest: dict[str, FoundModel] = {}
         found = sorted(self._find(notes), key=lambda found: STRENGTH.index(found.source), reverse=True)
         for model in found:
             if is_speakable(model.id):
@@ -204,10 +204,10 @@ class Catalog:
             if self._config is config:
                 return self.snapshot
 
-    def _find(self, notes: list[str]) -> Iterator[Found]:
+    def _find(self, notes: list[str]) -> Iterator[FoundModel]:
         sources = self.sources
         for file in sources.files:
-            yield Found(id=file.id, source="path", files=all_shards(Path(file.path)))
+            yield FoundModel(id=file.id, source="path", files=all_shards(Path(file.path)))
         if sources.models_dir:
             yield from _tolerant(scan_folder(sources.models_dir), sources.models_dir, notes)
         if sources.cache:
@@ -217,9 +217,9 @@ class Catalog:
         for store in sources.ollama:
             yield from _tolerant(scan_ollama(store, notes), store, notes)
         if sources.starter and sources.starter.is_file():
-            yield Found(id=STARTER_ID, source="starter", files=(str(sources.starter),), args=STARTER_ARGS)
+            yield FoundModel(id=STARTER_ID, source="starter", files=(str(sources.starter),), args=STARTER_ARGS)
 
-    def _describe(self, found: Found, notes: list[str]) -> Model:
+    def _describe(self, found: FoundModel, notes: list[str]) -> Model:
         headers = [self._headers.read(path) for path in found.files] if not found.error else []
         info, error = _sum_up(found, headers)
         mmproj = self._companion(found.id, found.mmproj, notes)
@@ -300,7 +300,7 @@ def _stronger(configured: Sequence[Model], found: Iterable[Model]) -> list[Model
     return [*configured, *(model for model in found if model.id not in ids)]
 
 
-def _tolerant(models: Iterator[Found], root: Path, notes: list[str]) -> Iterator[Found]:
+def _tolerant(models: Iterator[FoundModel], root: Path, notes: list[str]) -> Iterator[FoundModel]:
     """List a folder. One that does not exist holds nothing; an unreadable one is reported in the notes."""
     try:
         yield from models
@@ -310,7 +310,7 @@ def _tolerant(models: Iterator[Found], root: Path, notes: list[str]) -> Iterator
         notes.append(f"the models in {root} cannot be listed: {why(error)}")
 
 
-def _sum_up(found: Found, headers: list[Header]) -> tuple[GgufInfo | None, str | None]:
+def _sum_up(found: FoundModel, headers: list[Header]) -> tuple[GgufInfo | None, str | None]:
     """Return one description of all shards, or their mistake."""
     total = len(headers)
     for number, header in enumerate(headers, start=1):

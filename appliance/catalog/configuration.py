@@ -176,7 +176,7 @@ Follower = Callable[[Config], Iterable[str]]
 """Puts another configuration into force; the result are the ids of models whose processes are replaced for it."""
 
 
-class Configuration:
+class ConfigInForce:
     """Owns the configuration in force, and those who follow it, in the order in which they have come.
 
     ``ports`` are what its models were given. A model keeps its port until ``startPort`` changes, also while it is not
@@ -271,7 +271,7 @@ class Reloads:
     """Reads both again, on demand or when a file changes; a mistake in one of them leaves it as it is."""
 
     def __init__(
-        self, configuration: Configuration | None, catalog: Catalog, follow: Follow, beside: Beside | None = None
+        self, configuration: ConfigInForce | None, catalog: Catalog, follow: Follow, beside: Beside | None = None
     ) -> None:
         self._configuration = configuration
         self._catalog = catalog

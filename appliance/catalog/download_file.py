@@ -17,7 +17,7 @@ from msgspec import Struct
 from appliance.catalog.download_plan import PlannedFile, begun_in
 from appliance.catalog.download_status import DownloadFailed, HubFailed, UnderWay
 from appliance.catalog.found import join_inside, list_folder, model_files
-from appliance.catalog.hub import Answer, Hub
+from appliance.catalog.hub import Hub, HubAnswer
 from appliance.core.models.download import StartOver, Throttle, judge, retry_delay
 from appliance.core.models.model import Model
 from appliance.core.models.names import folder_of, is_companion, model_name, shard_of, stem_of, tag_of
@@ -134,7 +134,7 @@ async def _receive(transfer: Transfer, repo: str, file: PlannedFile, partial: Pa
         await _pump(transfer, answer, partial, verdict.skip, report)
 
 
-async def _note_source(answer: Answer, partial: PartialFile) -> None:
+async def _note_source(answer: HubAnswer, partial: PartialFile) -> None:
     """One server's ETag of one file does not change; two servers may have two."""
     etag = answer.headers.get(b"etag", b"").decode("latin-1")
     source = PartialSource(answer.host, etag)
@@ -144,7 +144,7 @@ async def _note_source(answer: Answer, partial: PartialFile) -> None:
     await trio.to_thread.run_sync(partial.came_from, source)
 
 
-async def _pump(transfer: Transfer, answer: Answer, partial: PartialFile, skip: int, report: Report) -> None:
+async def _pump(transfer: Transfer, answer: HubAnswer, partial: PartialFile, skip: int, report: Report) -> None:
     block = bytearray()
     try:
         while data := await answer.receive():
@@ -179,7 +179,7 @@ async def _write(partial: PartialFile, block: bytearray) -> None:
 MAX_DEPTH = 5
 
 
-class Removed(Struct, frozen=True, kw_only=True):
+class RemovedModel(Struct, frozen=True, kw_only=True):
     """The removed model. ``size`` is the number of bytes freed."""
 
     model: str
@@ -187,7 +187,7 @@ class Removed(Struct, frozen=True, kw_only=True):
     size: int
 
 
-def remove_model(model: Model, cache: Path, models_dir: Path | None) -> Removed:
+def remove_model(model: Model, cache: Path, models_dir: Path | None) -> RemovedModel:
     """Raises Forbidden for a model from anywhere else, OSError."""
     if model.source == "cache" and model.hf_repo and model.tag:
         return _remove_cached(model.id, join_inside(cache, folder_of(model.hf_repo)), model.tag)
@@ -209,7 +209,7 @@ def discard_begun(folder: Path, blobs: Sequence[Path]) -> None:
     _remove_empty_folders(folder)
 
 
-def _remove_cached(model_id: str, folder: Path, tag: str) -> Removed:
+def _remove_cached(model_id: str, folder: Path, tag: str) -> RemovedModel:
     snapshots = folder / "snapshots"
     entries = list(_files_below(snapshots))
     gone = [entry for entry in entries if _belongs(entry.name, tag)]
@@ -225,10 +225,10 @@ def _remove_cached(model_id: str, folder: Path, tag: str) -> Removed:
     for entry in gone:
         remove_empty(entry.parent, folder)
     _remove_empty_folders(folder)
-    return Removed(model=model_id, paths=tuple(str(entry) for entry in gone), size=size)
+    return RemovedModel(model=model_id, paths=tuple(str(entry) for entry in gone), size=size)
 
 
-def _remove_from_folder(model: Model, path: Path, models_dir: Path) -> Removed:
+def _remove_from_folder(model: Model, path: Path, models_dir: Path) -> RemovedModel:
     """Return ``X.gguf`` with its other shards, or the files of ``D/``'s model."""
     shard = shard_of(stem_of(path.name) or "")
     parts = [path.with_name(shard.name(number)) for number in range(1, shard.total + 1)] if shard else [path]
@@ -238,7 +238,7 @@ def _remove_from_folder(model: Model, path: Path, models_dir: Path) -> Removed:
     gone = [found for found in (*parts, *others) if found.is_symlink() or found.exists()]
     size = sum(remove(found) for found in gone)
     remove_empty(path.parent, models_dir)
-    return Removed(model=model.id, paths=tuple(str(found) for found in gone), size=size)
+    return RemovedModel(model=model.id, paths=tuple(str(found) for found in gone), size=size)
 
 
 def _other_models(folder: Path, stem: str) -> bool:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from msgspec import Struct, structs
 
-from appliance.catalog.download_status import NotEnoughSpace, TooLarge
+from appliance.catalog.download_status import ModelTooLarge, NotEnoughSpace
 from appliance.catalog.found import UnsafeName, current_snapshot, join_inside, list_folder
 from appliance.catalog.hub import Hub
-from appliance.core.models.download import PRESET_FILE, Choice, RemoteFile, Wanted, pick
+from appliance.core.models.download import PRESET_FILE, ModelFiles, RemoteFile, WantedModel, pick
 from appliance.core.models.names import folder_of, repo_of, stem_of, tag_of
 from appliance.errors import NotFound
 from appliance.store.model_files import free_bytes, link, share, write_whole
@@ -56,7 +56,7 @@ class Unfinished(Struct, frozen=True):
     total: int
 
 
-class Plan(Struct, frozen=True, kw_only=True):
+class DownloadPlan(Struct, frozen=True, kw_only=True):
     """One model of a repository at one commit."""
 
     model_id: str
@@ -125,7 +125,7 @@ class Plan(Struct, frozen=True, kw_only=True):
                 share(before, after)
 
 
-async def plan_download(hub: Hub, wanted: Wanted, cache: Path) -> Plan:
+async def plan_download(hub: Hub, wanted: WantedModel, cache: Path) -> DownloadPlan:
     """Ask the hub. Raises as `Hub` does, NotFound for a missing tag, model or file, and TooLarge."""
     repo = wanted.reference.repo
     commit = await hub.commit_of(repo)
@@ -143,8 +143,8 @@ async def plan_download(hub: Hub, wanted: Wanted, cache: Path) -> Plan:
     folder = join_inside(cache, folder_of(repo))
     model_id, total = _name_of(wanted, choice), sum(file.size or 0 for file in sized)
     if 0 < wanted.most < total:
-        raise TooLarge(model_id, total, wanted.most)
-    return Plan(
+        raise ModelTooLarge(model_id, total, wanted.most)
+    return DownloadPlan(
         model_id=model_id,
         repo=repo,
         commit=commit,
@@ -154,7 +154,7 @@ async def plan_download(hub: Hub, wanted: Wanted, cache: Path) -> Plan:
     )
 
 
-def _name_of(wanted: Wanted, choice: Choice) -> str:
+def _name_of(wanted: WantedModel, choice: ModelFiles) -> str:
     """Use the path of a file that was not chosen by its tag: several files of a repository may have one tag."""
     first = choice.model[0]
     by_tag = not (wanted.file or wanted.sidecars or first.name == PRESET_FILE)

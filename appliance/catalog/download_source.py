@@ -17,27 +17,27 @@ import msgspec
 import trio
 from msgspec import structs
 
-from appliance.catalog.download_plan import Plan, PlannedFile, plan_download
+from appliance.catalog.download_plan import DownloadPlan, PlannedFile, plan_download
 from appliance.catalog.download_status import HubFailed
 from appliance.catalog.found import Cached, UnsafeName, current_snapshot, in_cache, join_inside, list_folder
-from appliance.catalog.hub import Answer, Hub, HubAccess
-from appliance.core.models.download import Image, Location, Remote, Wanted, shown_url
+from appliance.catalog.hub import Hub, HubAccess, HubAnswer
+from appliance.core.models.download import Location, RegistryImage, Remote, WantedModel, shown_url
 from appliance.core.models.names import is_projector, stem_of
 from appliance.core.parts import UNREADABLE, decoded
 from appliance.errors import ApplianceError, NotFound
-from appliance.wire import Grant, Layer, Manifest
+from appliance.wire import ImageLayer, ImageManifest, RegistryToken
 
 _SHA256 = re.compile(r'(?:W/)?"?([0-9a-f]{64})"?')
 
 
-async def plan_location(hub: Hub, location: Location, cache: Path) -> Plan:
+async def plan_location(hub: Hub, location: Location, cache: Path) -> DownloadPlan:
     """Ask for the headers of every part. Raises NotFound for a missing file or one without a size, HubFailed."""
     files: list[PlannedFile] = []
     for url, path in zip(location.parts(), paths_of(location, cache), strict=True):
         size, oid = await _headers(hub, url)
         lock = path.with_name(f".{path.name}.lock")
         files.append(PlannedFile(url=url, path=path.name, oid=oid, size=size, blob=path, entry=path, lock=lock))
-    return Plan(
+    return DownloadPlan(
         model_id=location.name,
         repo=str(location),
         commit="",
@@ -87,26 +87,26 @@ _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 class Registry(Hub):
     """One registry, without a login."""
 
-    def __init__(self, image: Image, access: HubAccess) -> None:
+    def __init__(self, image: RegistryImage, access: HubAccess) -> None:
         super().__init__(structs.replace(access, endpoint=image.endpoint, token=None))
         self._image = image
         self._granted_at: float | None = None
 
-    async def manifest(self) -> Manifest:
+    async def manifest(self) -> ImageManifest:
         """Return the manifest. Raises NotFound for a missing model, HubFailed."""
         url = f"{self._access.endpoint}/v2/{self._image.repo}/manifests/{quote(self._image.tag)}"
-        return msgspec.json.decode(await self._read(url, ((b"Accept", ACCEPTED),)), type=Manifest)
+        return msgspec.json.decode(await self._read(url, ((b"Accept", ACCEPTED),)), type=ImageManifest)
 
     @asynccontextmanager
     async def open(
         self, method: str, url: str, headers: Sequence[tuple[bytes, bytes]] = (), *, stop_at_size: bool = False
-    ) -> AsyncGenerator[Answer]:
+    ) -> AsyncGenerator[HubAnswer]:
         if self._granted_at is None or trio.current_time() - self._granted_at > GRANT_LIFE:
             await self._authorise()
         async with super().open(method, url, headers, stop_at_size=stop_at_size) as answer:
             yield answer
 
-    def refusal(self, answer: Answer, repo: str) -> ApplianceError:
+    def refusal(self, answer: HubAnswer, repo: str) -> ApplianceError:
         if answer.host == self.host and answer.status in (401, 403, 404):
             return NotFound(
                 f"there is no public model {self._image} in the registry {self.host}; check its name and tag"
@@ -126,7 +126,7 @@ class Registry(Hub):
         scope = quote(f"repository:{self._image.repo}:pull")
         place = self._redirected(self._access.endpoint, told.get("realm", "").encode("latin-1"))
         url = f"{place}?service={quote(told.get('service', ''))}&scope={scope}"
-        grant = msgspec.json.decode(await self._read(url), type=Grant)
+        grant = msgspec.json.decode(await self._read(url), type=RegistryToken)
         token = grant.token or grant.access_token
         if not _TOKEN.fullmatch(token):
             raise HubFailed(self.host, "its token cannot be used", passing=False)
@@ -141,7 +141,7 @@ class Registry(Hub):
         return body
 
 
-async def plan_image(registry: Registry, image: Image, cache: Path) -> Plan:
+async def plan_image(registry: Registry, image: RegistryImage, cache: Path) -> DownloadPlan:
     """Ask the registry. Raises NotFound for anything but a model, HubFailed."""
     try:
         manifest = await registry.manifest()
@@ -156,7 +156,7 @@ async def plan_image(registry: Registry, image: Image, cache: Path) -> Plan:
     commit = _hash_of(registry, models[0])[:40]
     stem = f"{image.repo.rpartition('/')[2]}-{image.tag}"
     named = [(f"{stem}.gguf", models[0]), *((f"mmproj-{stem}.gguf", layer) for layer in projectors)]
-    return Plan(
+    return DownloadPlan(
         model_id=str(image),
         repo=image.repo,
         commit=commit,
@@ -167,7 +167,7 @@ async def plan_image(registry: Registry, image: Image, cache: Path) -> Plan:
     )
 
 
-def image_in_cache(cache: Path, image: Image) -> Cached | None:
+def image_in_cache(cache: Path, image: RegistryImage) -> Cached | None:
     """Return the model, if all of it is here."""
     try:
         snapshot = current_snapshot(join_inside(cache, image.folder), image.tag)
@@ -182,13 +182,13 @@ def image_in_cache(cache: Path, image: Image) -> Cached | None:
     return Cached(files=(models[0],), mmproj=projector, tag=image.tag) if models else None
 
 
-def _planned(registry: Registry, image: Image, entry: Path, layer: Layer) -> PlannedFile:
+def _planned(registry: Registry, image: RegistryImage, entry: Path, layer: ImageLayer) -> PlannedFile:
     oid = _hash_of(registry, layer)
     url = f"{image.endpoint}/v2/{image.repo}/blobs/{layer.digest}"
     return PlannedFile.in_repo(url, entry.name, oid, layer.size, entry, entry.parent.parent.parent)
 
 
-def _hash_of(registry: Registry, layer: Layer) -> str:
+def _hash_of(registry: Registry, layer: ImageLayer) -> str:
     match = _DIGEST.fullmatch(layer.digest.lower())
     if match is None or layer.size <= 0:
         raise HubFailed(registry.host, f"it names a layer by {layer.digest!r}, which is not a SHA-256", passing=False)
@@ -198,9 +198,9 @@ def _hash_of(registry: Registry, layer: Layer) -> str:
 def here(cache: Path, wanted: Remote) -> Cached | None:
     """Return its files, if all of them are in the cache, or at their requested places."""
     match wanted:
-        case Wanted():
+        case WantedModel():
             return in_cache(cache, wanted)
-        case Image():
+        case RegistryImage():
             return image_in_cache(cache, wanted)
         case Location():
             paths = paths_of(wanted, cache)  # files get these names when they are complete
@@ -209,13 +209,13 @@ def here(cache: Path, wanted: Remote) -> Cached | None:
             )
 
 
-async def plan_of(wanted: Remote, access: HubAccess, cache: Path) -> tuple[Hub, Plan]:
+async def plan_of(wanted: Remote, access: HubAccess, cache: Path) -> tuple[Hub, DownloadPlan]:
     """Return the plan after asking the source. Raises its errors."""
     match wanted:
-        case Wanted():
+        case WantedModel():
             hub = Hub(access)
             return hub, await plan_download(hub, wanted, cache)
-        case Image():
+        case RegistryImage():
             registry = Registry(wanted, access)
             return registry, await plan_image(registry, wanted, cache)
         case Location():

@@ -7,7 +7,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from appliance.core.models.download import Location, Remote, Wanted
+from appliance.core.models.download import Location, Remote, WantedModel
 from appliance.errors import Conflict, Forbidden, ModelError, NotFound, PeerFailed
 
 LOG_IN = "set HF_TOKEN to a token with access, or log in with 'hf auth login'"
@@ -114,7 +114,7 @@ class NotEnoughSpace(ModelError):
         )
 
 
-class TooLarge(Forbidden):
+class ModelTooLarge(Forbidden):
     """The model has more bytes than the configuration lets a request download."""
 
     reason = "download_too_large"
@@ -182,7 +182,7 @@ def is_for(status: DownloadStatus, wanted: Remote) -> bool:
     """True if this download brings what is wanted."""
     if isinstance(wanted, Location):
         return status.repo == str(wanted)
-    if not isinstance(wanted, Wanted) or wanted.file or wanted.reference.tag is not None:
+    if not isinstance(wanted, WantedModel) or wanted.file or wanted.reference.tag is not None:
         return status.model == str(wanted)
     return status.repo == wanted.reference.repo
 

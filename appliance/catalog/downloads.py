@@ -1,7 +1,7 @@
 """The owner of downloads: one task for each, which fails alone; a queue, pauses, one bandwidth limit for all.
 
 The part of a download stays when it fails, is cancelled, or the program is killed; starting it again continues it.
-`Supply` fetches a model's missing files on its first request, before anything is stopped to make room for it.
+`ModelSupply` fetches a model's missing files on its first request, before anything is stopped to make room for it.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import trio
 from msgspec import Struct, structs
 
 from appliance.catalog.catalog import Catalog
-from appliance.catalog.download_file import Removed, Transfer, discard_begun, fetch, remove_model
-from appliance.catalog.download_plan import Plan, PlannedFile
+from appliance.catalog.download_file import RemovedModel, Transfer, discard_begun, fetch, remove_model
+from appliance.catalog.download_plan import DownloadPlan, PlannedFile
 from appliance.catalog.download_source import plan_of
 from appliance.catalog.download_status import (
     ENDED,
@@ -31,11 +31,11 @@ from appliance.catalog.download_status import (
 )
 from appliance.catalog.hub import Hub, HubAccess, find_token
 from appliance.core.models.download import (
-    Choice,
-    Image,
+    ModelFiles,
+    RegistryImage,
     Remote,
     Throttle,
-    Wanted,
+    WantedModel,
     all_choices,
     parse_reference,
     retry_delay,
@@ -94,7 +94,9 @@ class Turns:
 class Download:
     """One model under way. Made by `Downloads.start`."""
 
-    def __init__(self, plan: Plan, have: Mapping[str, int], changed: Callable[[bool], None], number: int) -> None:
+    def __init__(
+        self, plan: DownloadPlan, have: Mapping[str, int], changed: Callable[[bool], None], number: int
+    ) -> None:
         self.plan = plan
         self.number = number
         self.model = plan.model_id
@@ -234,19 +236,19 @@ class Downloads:
         Raises BadRequest, DownloadsOff, RepoNotFound, GatedRepo, TokenRefused, LoginUnusable, NotFound (no such tag),
         HubFailed, NotEnoughSpace.
         """
-        return await self.fetch(Wanted(reference=parse_reference(repo if tag is None else f"{repo}:{tag}")))
+        return await self.fetch(WantedModel(reference=parse_reference(repo if tag is None else f"{repo}:{tag}")))
 
     async def fetch(self, wanted: Remote) -> Download:
         """The same for a model that is named in another way than by a tag."""
         if self._settings.hub.offline:
             raise DownloadsOff
         access = self._settings.hub
-        if access.token is None and not isinstance(wanted, Image):
+        if access.token is None and not isinstance(wanted, RegistryImage):
             access = structs.replace(access, token=await find_token())
         hub, plan = await self._planned(wanted, access)
         return await self._begin(hub, plan)
 
-    async def _planned(self, wanted: Remote, access: HubAccess) -> tuple[Hub, Plan]:
+    async def _planned(self, wanted: Remote, access: HubAccess) -> tuple[Hub, DownloadPlan]:
         """Ask the source, and again where it is only busy. Raises its errors."""
         attempt = 1
         while True:
@@ -260,7 +262,7 @@ class Downloads:
             await trio.sleep(delay)
             attempt += 1
 
-    async def _begin(self, hub: Hub, plan: Plan) -> Download:
+    async def _begin(self, hub: Hub, plan: DownloadPlan) -> Download:
         if known := self._under_way(plan):
             return known
         others = [download for download in self._known.values() if not download.status.ended]
@@ -282,7 +284,7 @@ class Downloads:
         self._tell(True)
         return download
 
-    def _under_way(self, plan: Plan) -> Download | None:
+    def _under_way(self, plan: DownloadPlan) -> Download | None:
         """Return the same model's download, which continues if it was paused."""
         known = self._known.get(plan.model_id)
         if known is None or known.state in ENDED:
@@ -294,7 +296,7 @@ class Downloads:
         """Return the hub's repositories of models that match. Raises DownloadsOff, TokenRefused, HubFailed."""
         return await (await self._hub()).search(text)
 
-    async def choices(self, repo: str) -> list[Choice]:
+    async def choices(self, repo: str) -> list[ModelFiles]:
         """Return the quantisations of a repository. Raises BadRequest, NotFound, and the errors of `start`."""
         hub, repo = await self._hub(), parse_reference(repo).repo
         return all_choices(repo, await hub.files_of(repo, await hub.commit_of(repo)))
@@ -342,7 +344,7 @@ class Downloads:
             del self._known[model]
             self._tell(True)
 
-    async def delete(self, model: Model) -> Removed:
+    async def delete(self, model: Model) -> RemovedModel:
         """Remove a stopped model; its download is cancelled first. Raises Forbidden (from elsewhere), OSError."""
         await self._cancel(model.id)
         settings = self._settings
@@ -367,7 +369,7 @@ class Downloads:
             download.cancel()
             await download.wait()
 
-    def _settle(self, plan: Plan) -> None:
+    def _settle(self, plan: DownloadPlan) -> None:
         """Runs in a thread: after it, the next listing has the model."""
         plan.settle(trio.from_thread.check_cancelled)
         self._rescan()
@@ -394,7 +396,7 @@ async def open_downloads(
         yield Downloads(settings, nursery, rescan)
 
 
-class Order:
+class DownloadOrder:
     """One thing that requests wait for: they look for it in turn, and share the download that the first one began."""
 
     def __init__(self) -> None:
@@ -412,13 +414,13 @@ Tell = Callable[[Callable[[], float | None]], None]
 """Is given a function that says how much of a download is here, from 0 to 1."""
 
 
-class Supply:
+class ModelSupply:
     """Takes a model with missing files, and returns the same model with them."""
 
     def __init__(self, catalog: Catalog, downloads: Downloads) -> None:
         self._catalog = catalog
         self._downloads = downloads
-        self._orders: dict[str, Order] = {}
+        self._orders: dict[str, DownloadOrder] = {}
 
     async def __call__(self, model: Model, tell: Tell | None = None) -> Model:
         """Wait for the downloads, which continue if the caller leaves, and which all callers share.
@@ -455,7 +457,7 @@ class Supply:
     async def _begin(self, wanted: Remote) -> Download:
         """The source is asked once for all who wait, also where it says no."""
         self._orders = {name: order for name, order in self._orders.items() if order.live}
-        order = self._orders.setdefault(str(wanted), Order())
+        order = self._orders.setdefault(str(wanted), DownloadOrder())
         others = order.turn.locked()
         async with order.turn:
             if order.download is not None and order.download.state not in ENDED:

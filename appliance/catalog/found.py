@@ -26,7 +26,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from appliance.core.llama.presets import Definition
-from appliance.core.models.download import PRESET_FILE, Remote, RemoteFile, Wanted, pick
+from appliance.core.models.download import PRESET_FILE, Remote, RemoteFile, WantedModel, pick
 from appliance.core.models.model import Source
 from appliance.core.models.names import (
     PROJECTOR_TYPES,
@@ -153,7 +153,7 @@ def cache_directory(environ: Mapping[str, str], home: Path) -> Path:
     return home / ".cache" / "huggingface" / "hub"
 
 
-def scan_cache(root: Path) -> Iterator[Found]:
+def scan_cache(root: Path) -> Iterator[FoundModel]:
     """Scan the cache. Raises OSError if the cache itself cannot be read; an unusable repository is skipped."""
     for folder in list_folder(root)[1]:
         repo = repo_of(folder)
@@ -180,7 +180,7 @@ def files_of(root: Path, repo: str) -> tuple[Path, list[RemoteFile]] | None:
     return snapshot, [RemoteFile(path.relative_to(snapshot).as_posix(), "") for path in found]
 
 
-def in_cache(root: Path, wanted: Wanted) -> Cached | None:
+def in_cache(root: Path, wanted: WantedModel) -> Cached | None:
     """Return the model in the cache that is meant; None unless all of it is here."""
     found = files_of(root, wanted.reference.repo)
     if found is None:
@@ -206,7 +206,7 @@ def current_snapshot(folder: Path, ref: str = "main") -> Path | None:
         return None
 
 
-def _models(repo: str, snapshot: Path) -> Iterator[Found]:
+def _models(repo: str, snapshot: Path) -> Iterator[FoundModel]:
     tree = dict(_walk(snapshot))
     projectors = {
         folder: [name for name in names if is_projector(stem_of(name) or "")] for folder, names in tree.items()
@@ -216,7 +216,7 @@ def _models(repo: str, snapshot: Path) -> Iterator[Found]:
             tag = tag_of(model.stem)
             if tag is None or is_companion(model.stem, anywhere=True):
                 continue
-            yield Found(
+            yield FoundModel(
                 id=f"{repo}:{tag}",
                 source="cache",
                 files=model.paths(folder),
@@ -249,7 +249,7 @@ def _nearest_projector(projectors: Mapping[Path, list[str]], folder: Path, snaps
         folder = folder.parent
 
 
-class Found(Struct, frozen=True, kw_only=True):
+class FoundModel(Struct, frozen=True, kw_only=True):
     """A model by its files. ``files`` holds the path of every shard that should exist, the first one first.
 
     It is empty only for a preset whose file is not here: ``fetch`` says where it comes from, or the engine fetches it,
@@ -308,7 +308,7 @@ def model_files(names: Iterable[str]) -> list[ModelFile]:
     return list(models.values())
 
 
-def scan_folder(root: Path) -> Iterator[Found]:
+def scan_folder(root: Path) -> Iterator[FoundModel]:
     """Scan a folder. Raises OSError if the folder itself cannot be read; mistakes inside are in the entries."""
     files, folders = list_folder(root)
     for folder in folders:
@@ -316,7 +316,7 @@ def scan_folder(root: Path) -> Iterator[Found]:
             yield found
     for model in model_files(files):
         if not is_companion(model.stem, anywhere=False):
-            yield Found(
+            yield FoundModel(
                 id=model.stem,
                 aliases=(stem,) if model.shard and (stem := stem_of(model.names[0])) else (),
                 source="models_dir",
@@ -324,11 +324,11 @@ def scan_folder(root: Path) -> Iterator[Found]:
             )
 
 
-def _subfolder(folder: Path) -> Found | None:
+def _subfolder(folder: Path) -> FoundModel | None:
     try:
         files, _ = list_folder(folder)
     except OSError as error:
-        return Found(
+        return FoundModel(
             id=folder.name,
             source="models_dir",
             files=(str(folder),),
@@ -342,7 +342,7 @@ def _subfolder(folder: Path) -> Found | None:
         return None
     projector = pick_projector([model.names[0] for model in everything if is_projector(model.stem)])
     draft = next((model.names[0] for model in everything if is_draft(model.stem)), None)
-    return Found(
+    return FoundModel(
         id=folder.name,
         source="models_dir",
         files=model.paths(folder),

@@ -100,7 +100,7 @@ async def find_token() -> str | None:
     return await trio.to_thread.run_sync(find, abandon_on_cancel=True)
 
 
-class Answer(Struct, frozen=True):
+class HubAnswer(Struct, frozen=True):
     """An answer that is not a redirect. ``headers`` have lower-case names."""
 
     status: int
@@ -171,7 +171,7 @@ class Hub:
     @asynccontextmanager
     async def open(
         self, method: str, url: str, headers: Sequence[tuple[bytes, bytes]] = (), *, stop_at_size: bool = False
-    ) -> AsyncGenerator[Answer]:
+    ) -> AsyncGenerator[HubAnswer]:
         """Send one request and follow redirects. With ``stop_at_size`` a redirect that reports the file's size is the
         answer.
 
@@ -183,7 +183,7 @@ class Hub:
             if self._access.token and _origin(url) == self._origin:
                 own.append((b"Authorization", b"Bearer " + self._access.token.encode()))
             async with self._exchange(address, method, target, [*own, *headers]) as response:
-                answer = Answer(
+                answer = HubAnswer(
                     response.status,
                     address.host,
                     {name.lower(): value for name, value in response.headers},
@@ -197,7 +197,7 @@ class Hub:
             url = self._redirected(url, location or b"")
         raise HubFailed(self.host, f"it redirected us more than {MAX_REDIRECTS} times", passing=False)
 
-    def refusal(self, answer: Answer, repo: str) -> ApplianceError:
+    def refusal(self, answer: HubAnswer, repo: str) -> ApplianceError:
         """Return the meaning of a status of 400 and more, by the hub's own error codes if there are any."""
         code = answer.headers.get(b"x-error-code", b"").decode("latin-1")
         message = answer.headers.get(b"x-error-message", b"").decode("latin-1")
@@ -231,7 +231,7 @@ class Hub:
                 return page, urljoin(url, address.strip().strip("<>"))
         return page, None
 
-    async def _whole(self, answer: Answer, repo: str) -> bytes:
+    async def _whole(self, answer: HubAnswer, repo: str) -> bytes:
         """Return the content of a good answer. Raises HubFailed, and the errors of `refusal`."""
         if answer.status != 200:
             raise self.refusal(answer, repo)

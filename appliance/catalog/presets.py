@@ -11,9 +11,9 @@ from pathlib import Path
 
 from msgspec import Struct, structs
 
-from appliance.catalog.found import Cached, Found, all_shards, in_cache, read_start
+from appliance.catalog.found import Cached, FoundModel, all_shards, in_cache, read_start
 from appliance.core.config.nodes import Problem
-from appliance.core.llama.preset_file import NONE, Choice, Choices, from_words
+from appliance.core.llama.preset_file import NONE, Choices, EffectiveOption, from_words
 from appliance.core.llama.presets import (
     DRAFT,
     DRAFT_REPO,
@@ -30,12 +30,19 @@ from appliance.core.llama.presets import (
     define,
     read_presets,
 )
-from appliance.core.models.download import Remote, Wanted, parse_image, parse_location, parse_reference, sidecars_of
+from appliance.core.models.download import (
+    Remote,
+    WantedModel,
+    parse_image,
+    parse_location,
+    parse_reference,
+    sidecars_of,
+)
 from appliance.core.models.names import QUANTISATIONS, prefer
 from appliance.errors import BadRequest, InvalidConfig, UsageError
 
 
-def placed(model: Found, definition: Definition, cache: Path | None) -> Found:
+def placed(model: FoundModel, definition: Definition, cache: Path | None) -> FoundModel:
     """Return the model with its files, or with the downloads into ``cache`` for its first request."""
     model, projector, needs = _model(model, definition, cache)
     args = [*definition.args]
@@ -72,8 +79,8 @@ def placed(model: Found, definition: Definition, cache: Path | None) -> Found:
 
 
 def _model(
-    model: Found, definition: Definition, cache: Path | None
-) -> tuple[Found, str, list[tuple[Remote, list[str]]]]:
+    model: FoundModel, definition: Definition, cache: Path | None
+) -> tuple[FoundModel, str, list[tuple[Remote, list[str]]]]:
     """Return the model with its own files and projector, and options for missing ones: repository, image, address."""
     projector = definition.mmproj
     if not definition.repo and (definition.image or definition.url):
@@ -81,7 +88,7 @@ def _model(
     if definition.model:
         path = _absolute(definition.model)
         if path != (model.files[:1] or ("",))[0]:
-            model = Found(id=model.id, source=model.source, files=all_shards(Path(path)))
+            model = FoundModel(id=model.id, source=model.source, files=all_shards(Path(path)))
     elif model.source == "cache" and model.files and (definition.repo, definition.repo_file) == (model.id, ""):
         projector = projector or model.mmproj or ""  # it was just found there
     elif (wanted := _wanted(definition, model.id)) and (hit := _here(cache, wanted)):
@@ -98,8 +105,8 @@ def _model(
 
 
 def _from_elsewhere(
-    model: Found, definition: Definition, cache: Path | None
-) -> tuple[Found, str, list[tuple[Remote, list[str]]]]:
+    model: FoundModel, definition: Definition, cache: Path | None
+) -> tuple[FoundModel, str, list[tuple[Remote, list[str]]]]:
     """Return the same for a model in a registry or at an address."""
     image, url = definition.image, definition.url
     projector = definition.mmproj
@@ -121,30 +128,30 @@ def _read(parse: Callable[[], Remote]) -> tuple[str | None, Remote | None]:
 
 
 def _here(cache: Path | None, wanted: Remote) -> Cached | None:
-    if isinstance(wanted, Wanted):
+    if isinstance(wanted, WantedModel):
         return in_cache(cache, wanted) if cache is not None else None
     from appliance.catalog.download_source import here  # with all of downloading, which a command line does without
 
     return here(cache, wanted) if cache is not None else None
 
 
-def _wanted(definition: Definition, model_id: str) -> Wanted | None:
+def _wanted(definition: Definition, model_id: str) -> WantedModel | None:
     """Return the model of a preset's repository, or its name. None if it does not name a repository."""
     try:
         reference = parse_reference(definition.repo or model_id)
     except BadRequest:
         return None
     projector = definition.projector and not definition.mmproj and not definition.mmproj_url
-    return Wanted(reference=reference, file=definition.repo_file, projector=projector)
+    return WantedModel(reference=reference, file=definition.repo_file, projector=projector)
 
 
-def _draft(definition: Definition) -> Wanted | None:
+def _draft(definition: Definition) -> WantedModel | None:
     try:
         reference = parse_reference(definition.draft_repo)
     except BadRequest:
         return None
     spec_type = next((value for flag, value in pairwise(definition.args) if flag == "--spec-type"), "")
-    return Wanted(reference=reference, projector=False, sidecars=sidecars_of(spec_type))
+    return WantedModel(reference=reference, projector=False, sidecars=sidecars_of(spec_type))
 
 
 def _path(text: str) -> str | None:
@@ -223,7 +230,9 @@ def read_ini(file: Path, *, named_by: str = "--models-preset") -> str:
         raise UsageError(f"{file}:{line}: is not UTF-8 text; save the file as UTF-8") from None
 
 
-def with_presets(found: Sequence[Found], layers: Layers, notes: list[str], cache: Path | None = None) -> list[Found]:
+def with_presets(
+    found: Sequence[FoundModel], layers: Layers, notes: list[str], cache: Path | None = None
+) -> list[FoundModel]:
     """Return the found models with the presets applied, and those that only presets name. Ids are unique."""
     cached = [model for model in found if model.source == "cache"]
     layers = _by_id(layers, found)
@@ -234,9 +243,9 @@ def with_presets(found: Sequence[Found], layers: Layers, notes: list[str], cache
     }
     hidden = {hit.id for name in sections for hit in _stood_for(defined[name], cached)} - sections.keys()
     taken = {*defined, *(alias for model in found for alias in model.aliases)}
-    models: list[Found] = []
+    models: list[FoundModel] = []
     for model_id, definition in sorted(defined.items(), key=lambda item: (item[0] not in sections, item[0])):
-        model = known.get(model_id) or Found(id=model_id, source="preset", files=())
+        model = known.get(model_id) or FoundModel(id=model_id, source="preset", files=())
         aliases = _free(definition.aliases if model_id in sections else (), model_id, taken, notes)
         found_at = placed(model, definition, cache)
         models.append(
@@ -251,14 +260,14 @@ def with_presets(found: Sequence[Found], layers: Layers, notes: list[str], cache
     return models
 
 
-def _by_id(layers: Layers, found: Iterable[Found]) -> Layers:
+def _by_id(layers: Layers, found: Iterable[FoundModel]) -> Layers:
     """A section may also have llama-server's name for a sharded model: its first file, which is an alias here."""
     ids = {alias: model.id for model in found for alias in model.aliases}
     sections = {ids.get(name, name): choices for name, choices in layers.presets.sections.items()}
     return structs.replace(layers, presets=structs.replace(layers.presets, sections=sections))
 
 
-def _own(model: Found | None) -> Choices:
+def _own(model: FoundModel | None) -> Choices:
     """Return the options for a model's files. A cached model goes by its name, as in llama-server."""
     if model is None:
         return NONE
@@ -266,11 +275,11 @@ def _own(model: Found | None) -> Choices:
     if model.source != "cache":
         said += [(name, path) for name, path in ((PROJECTOR, model.mmproj), (DRAFT, model.draft)) if path]
     origin = model.source.replace("_", " ")
-    files = {name: Choice(name=name, words=(name, text), text=text, origin=origin) for name, text in said}
+    files = {name: EffectiveOption(name=name, words=(name, text), text=text, origin=origin) for name, text in said}
     return files | dict(from_words(model.args, origin))
 
 
-def _stood_for(definition: Definition, cached: Sequence[Found]) -> Iterator[Found]:
+def _stood_for(definition: Definition, cached: Sequence[FoundModel]) -> Iterator[FoundModel]:
     """Return the cached models of a preset's repositories."""
     if definition.dedup:
         for repo, file in ((definition.repo, definition.repo_file), (definition.draft_repo, "")):
@@ -278,7 +287,7 @@ def _stood_for(definition: Definition, cached: Sequence[Found]) -> Iterator[Foun
                 yield hit
 
 
-def _in_cache(name: str, file: str, cached: Iterable[Found]) -> Found | None:
+def _in_cache(name: str, file: str, cached: Iterable[FoundModel]) -> FoundModel | None:
     """Return the cached model that llama-server's ``--hf-repo`` and ``--hf-file`` would take."""
     repo, _, tag = name.partition(":")
     hits = [model for model in cached if model.repo == repo]

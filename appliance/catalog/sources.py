@@ -24,7 +24,7 @@ from msgspec import Struct
 from platformdirs import user_data_path
 
 from appliance.catalog.found import (
-    Found,
+    FoundModel,
     UnsafeName,
     cache_directory,
     join_inside,
@@ -74,14 +74,14 @@ def lm_studio_directories(home: Path) -> tuple[Path, ...]:
     return tuple(dict.fromkeys(path for path in found if path.is_absolute()))
 
 
-def scan_lm_studio(root: Path, notes: list[str]) -> Iterator[Found]:
+def scan_lm_studio(root: Path, notes: list[str]) -> Iterator[FoundModel]:
     """Scan a folder. Raises OSError if the folder itself cannot be read; unreadable parts below it are in ``notes``."""
     for publisher in list_folder(root)[1]:
         for repo in _listed(root / publisher, notes, "LM Studio")[1]:
             yield from _models(publisher, repo, root / publisher / repo, notes)
 
 
-def _models(publisher: str, repo: str, folder: Path, notes: list[str]) -> Iterator[Found]:
+def _models(publisher: str, repo: str, folder: Path, notes: list[str]) -> Iterator[FoundModel]:
     everything = model_files(_listed(folder, notes, "LM Studio")[0])
     models = [model for model in everything if not is_companion(model.stem, anywhere=True)]
     projector = pick_projector([model.names[0] for model in everything if is_projector(model.stem)])
@@ -89,7 +89,7 @@ def _models(publisher: str, repo: str, folder: Path, notes: list[str]) -> Iterat
     for model in models:
         tag = tag_of(model.stem)
         known = tag if tag is not None and tags[tag] == 1 else None
-        yield Found(
+        yield FoundModel(
             id=f"{publisher}/{repo}:{known or model.stem}",
             aliases=(model.stem,),
             source="lm_studio",
@@ -130,16 +130,16 @@ _DIGEST = re.compile(r"sha256[:-](?P<hex>[0-9a-f]{64})")
 T = TypeVar("T")
 
 
-class Layer(Struct, rename="camel"):
+class ManifestLayer(Struct, rename="camel"):
     media_type: str = ""
     digest: str = ""
     size: int = 0
 
 
-class Manifest(Struct):
-    layers: list[Layer] = []
+class LayerManifest(Struct):
+    layers: list[ManifestLayer] = []
 
-    def of(self, kind: str) -> list[Layer]:
+    def of(self, kind: str) -> list[ManifestLayer]:
         return [layer for layer in self.layers if layer.media_type == LAYER + kind]
 
 
@@ -182,9 +182,9 @@ def ollama_directories(environ: Mapping[str, str], home: Path) -> tuple[Path, ..
     return tuple(folder / ".ollama" / "models" for folder in homes)
 
 
-def scan_ollama(root: Path, notes: list[str]) -> Iterator[Found]:
+def scan_ollama(root: Path, notes: list[str]) -> Iterator[FoundModel]:
     """Scan a store. Raises OSError if the store itself cannot be read; broken parts are in ``notes``."""
-    same: dict[tuple[object, ...], list[Found]] = {}
+    same: dict[tuple[object, ...], list[FoundModel]] = {}
     for number, (name, path) in enumerate(_manifests(root / "manifests", notes)):
         if number == MAX_MANIFESTS:
             notes.append(f"only the first {MAX_MANIFESTS} models of Ollama in {root} were read")
@@ -199,9 +199,9 @@ def scan_ollama(root: Path, notes: list[str]) -> Iterator[Found]:
         yield _named_by_all(tags)
 
 
-def read_manifest(content: bytes) -> Manifest | None:
+def read_manifest(content: bytes) -> LayerManifest | None:
     """Parse a manifest; None for anything else. Raises nothing."""
-    return decoded(Manifest, content)
+    return decoded(LayerManifest, content)
 
 
 def engine_args(content: bytes) -> tuple[str, ...]:
@@ -240,7 +240,7 @@ def _shown(registry: str, namespace: str, model: str) -> str:
     return model if namespace == DEFAULT_NAMESPACE else f"{namespace}/{model}"
 
 
-def _model(root: Path, name: str, path: Path, notes: list[str]) -> Found:
+def _model(root: Path, name: str, path: Path, notes: list[str]) -> FoundModel:
     """Raises _Unusable."""
     manifest = read_manifest(_read(path, "its manifest"))
     if manifest is None:
@@ -255,7 +255,7 @@ def _model(root: Path, name: str, path: Path, notes: list[str]) -> Found:
         args += engine_args(_read(_blob(root, layer), "its parameters"))
     for layer in manifest.of("adapter"):
         args += ["--lora", str(_blob(root, layer))]
-    return Found(
+    return FoundModel(
         id=name,
         source="ollama",
         files=(str(_blob(root, weights[0])),),
@@ -264,7 +264,7 @@ def _model(root: Path, name: str, path: Path, notes: list[str]) -> Found:
     )
 
 
-def _projector(root: Path, name: str, manifest: Manifest, notes: list[str]) -> str | None:
+def _projector(root: Path, name: str, manifest: LayerManifest, notes: list[str]) -> str | None:
     """A model works without its projector."""
     for layer in manifest.of("projector"):
         try:
@@ -274,7 +274,7 @@ def _projector(root: Path, name: str, manifest: Manifest, notes: list[str]) -> s
     return None
 
 
-def _blob(root: Path, layer: Layer) -> Path:
+def _blob(root: Path, layer: ManifestLayer) -> Path:
     """Return the file of a layer, complete as far as its size tells. Raises _Unusable."""
     name = blob_name(layer.digest)
     if name is None:
@@ -298,7 +298,7 @@ def _read(path: Path, what: str) -> bytes:
         raise _Unusable(f"{what} cannot be read: {why(error)}") from None
 
 
-def _named_by_all(tags: list[Found]) -> Found:
+def _named_by_all(tags: list[FoundModel]) -> FoundModel:
     """Join several tags for the same files and parameters into one model; ``NAME`` also means ``NAME:latest``."""
     default = f":{DEFAULT_TAG}"
     first, *others = sorted(tags, key=lambda found: (found.id.endswith(default), len(found.id), found.id))
@@ -317,7 +317,7 @@ class NamedFile(Struct, frozen=True):
     path: str
 
 
-class Sources(Struct, frozen=True, kw_only=True):
+class ModelFolders(Struct, frozen=True, kw_only=True):
     """The places for ``Catalog`` to scan. Folders that do not exist (any more) hold no models."""
 
     files: tuple[NamedFile, ...] = ()
@@ -353,7 +353,7 @@ def resolve_sources(
     home: Path,
     starter: Path | None = STARTER,
     stores: bool = False,
-) -> Sources:
+) -> ModelFolders:
     """Turn flags and environment into sources. ``models_dir`` replaces the default models folder.
 
     ``stores``: also the models of LM Studio and Ollama. Raises UsageError for a requested model or folder that does not
@@ -367,7 +367,7 @@ def resolve_sources(
                 f"--model {seen[file.id]} and --model {file.path} would both be called '{file.id}'; "
                 f"name one of them yourself: --model NAME={file.path}"
             )
-    return Sources(
+    return ModelFolders(
         files=tuple(dict.fromkeys(files)),
         models_dir=default_models_dir() if models_dir is None else _folder(models_dir),
         cache=cache_directory(environ, home).absolute(),

@@ -16,8 +16,8 @@ import msgspec
 import trio
 from msgspec import Struct
 
-from appliance.cli.remote import NotRunning, Server, ask, ask_raw, parse_server, refuse_errors, server_options
-from appliance.core.bodies.sse import Decoder, Event
+from appliance.cli.remote import NotRunning, RunningServer, ask, ask_raw, parse_server, refuse_errors, server_options
+from appliance.core.bodies.sse import Decoder, SseEvent
 from appliance.core.config.decode import plain
 from appliance.core.config.yaml import parse
 from appliance.core.parts import UNREADABLE
@@ -104,7 +104,7 @@ PAUSE = 0.5
 ENDED = ("completed", "failed", "canceled")
 
 
-class _Begun(Struct):
+class _BegunRun(Struct):
     id: str
 
 
@@ -185,8 +185,8 @@ def run_agent(
     return partial(_run, parse_server(url, api_key), task, as_json=as_json)
 
 
-async def _run(server: Server, task: Task, *, as_json: bool) -> int:
-    run = (await ask(server, "POST", RUNS, _Begun, task)).id
+async def _run(server: RunningServer, task: Task, *, as_json: bool) -> int:
+    run = (await ask(server, "POST", RUNS, _BegunRun, task)).id
     screen = _Screen(quiet=as_json)
     end: _End | None = None
     try:
@@ -223,7 +223,9 @@ def _outcome(end: _End) -> int:
             return EXIT_OURS
 
 
-async def _cancel_on_signal(signals: AsyncIterator[int], server: Server, run: str, following: trio.CancelScope) -> None:
+async def _cancel_on_signal(
+    signals: AsyncIterator[int], server: RunningServer, run: str, following: trio.CancelScope
+) -> None:
     """Cancel the run at the first signal; its events then report its end. A second signal stops following the run."""
     async with trio.open_nursery() as nursery:
         await anext(signals)
@@ -232,14 +234,14 @@ async def _cancel_on_signal(signals: AsyncIterator[int], server: Server, run: st
         following.cancel()
 
 
-async def _cancel(server: Server, run: str) -> None:
+async def _cancel(server: RunningServer, run: str) -> None:
     try:
         await ask_raw(server, "DELETE", f"{RUNS}/{run}")
     except click.ClickException as error:
         say(f"run {run} could not be canceled: {error.message}")
 
 
-async def _follow(server: Server, run: str, screen: _Screen) -> _End:
+async def _follow(server: RunningServer, run: str, screen: _Screen) -> _End:
     """Follow the run until its end; connect again, from the byte where a connection broke.
 
     A restarted program reports its stored runs anew, in fewer bytes, so the end may be all that is left. Raises
@@ -277,7 +279,7 @@ class _Screen:
         self._quiet = quiet
         self._last = "\n"
 
-    def show(self, event: Event) -> None:
+    def show(self, event: SseEvent) -> None:
         data = event.data
         match event.name:
             case "output":

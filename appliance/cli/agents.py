@@ -17,8 +17,8 @@ from appliance.core.runs.slash import NAME
 from appliance.errors import UsageError
 from appliance.platform.console import PROGRAM, say
 from appliance.plugins.folders import choice_of, default_data
-from appliance.plugins.manifest import PROMPTS, Choice
-from appliance.plugins.registry import Listed, open_plugins
+from appliance.plugins.manifest import PROMPTS, PluginSelection
+from appliance.plugins.registry import ListedPlugin, open_plugins
 from appliance.settings import AsyncCommand
 
 AGENT = '''"""What the plugin is for, in a line."""
@@ -118,10 +118,10 @@ COLUMNS = ("COMMAND", "STATE", "DESCRIPTION", "END POINTS", "FOLDER")
 VALUES = ("COMMAND", "KEY", "VALUE", "FROM")
 
 
-class Listing(Struct, frozen=True, kw_only=True):
+class AgentListing(Struct, frozen=True, kw_only=True):
     """The output of ``agents ls --json``."""
 
-    agents: list[Listed]
+    agents: list[ListedPlugin]
     folders: tuple[str, ...]
     problems: tuple[str, ...]
     off: str | None
@@ -158,13 +158,13 @@ def ls(config_file: Path | None, config_dir: Path | None, plugins: tuple[Path, .
     return partial(_ls, choice_of(config, existing(plugins)), as_json)
 
 
-async def _ls(choice: Choice, as_json: bool) -> int:
+async def _ls(choice: PluginSelection, as_json: bool) -> int:
     logging.getLogger("appliance").addHandler(logging.NullHandler())  # what goes wrong is listed
     async with open_plugins(choice, default_data()) as plugins:
         await plugins.wait_loaded()
         found = plugins.listed(values=True)
         folders = tuple(map(str, choice.folders))
-        listing = Listing(agents=found, folders=folders, problems=plugins.problems, off=choice.off)
+        listing = AgentListing(agents=found, folders=folders, problems=plugins.problems, off=choice.off)
     if as_json:
         print_json(listing)
         return 0
@@ -186,12 +186,12 @@ async def _ls(choice: Choice, as_json: bool) -> int:
     return 0
 
 
-def _cells(each: Listed) -> tuple[str, ...]:
+def _cells(each: ListedPlugin) -> tuple[str, ...]:
     ends = " ".join(each.end_points) or PROMPTS.replace(",", "")
     return (f"/{each.name}", each.state, each.description or "-", ends, each.folder)
 
 
-def _values(each: Listed) -> list[tuple[str, ...]]:
+def _values(each: ListedPlugin) -> list[tuple[str, ...]]:
     """The settings that somebody has set, and those in the plugin's own config.json."""
     values = each.values if isinstance(each.values, dict) else {}
     shown = [

@@ -23,9 +23,9 @@ from appliance.bundles.importing import Homes, bring, exclusive, plan
 from appliance.catalog.catalog import Catalog
 from appliance.catalog.configuration import Files
 from appliance.catalog.found import cache_directory
-from appliance.catalog.sources import Sources, default_models_dir
+from appliance.catalog.sources import ModelFolders, default_models_dir
 from appliance.cli.control import json_option
-from appliance.cli.options import Choice, Size
+from appliance.cli.options import ModelOptions, Size
 from appliance.cli.serve import home_option, write_below
 from appliance.cli.show import human_size, print_json, print_table
 from appliance.core.bundles import keys
@@ -33,9 +33,9 @@ from appliance.core.bundles.manifest import (
     FORMAT,
     SIGNATURE_SIZE,
     SMALLEST_PART,
+    BundleItem,
+    BundleManifest,
     Inventory,
-    Item,
-    Manifest,
     padded,
     read_inventory,
     read_manifest,
@@ -43,7 +43,7 @@ from appliance.core.bundles.manifest import (
 )
 from appliance.core.bundles.plan import UNSIGNED, Trust, refuse_foreign, refuse_untrusted
 from appliance.core.engines.builds import PLATFORMS
-from appliance.engines.found import Places, here, installed_folder
+from appliance.engines.found import EngineFolders, here, installed_folder
 from appliance.engines.shelf import Shelf
 from appliance.errors import UsageError
 from appliance.platform.console import PROGRAM, say
@@ -57,7 +57,7 @@ models_dir_option = click.option("--models-dir", metavar="DIR", help="Folder wit
 bundle_argument = click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
 
 
-class Row(Struct, frozen=True, kw_only=True):
+class BundleRow(Struct, frozen=True, kw_only=True):
     """One item of a bundle, for ``--json``."""
 
     kind: str
@@ -69,7 +69,7 @@ class Row(Struct, frozen=True, kw_only=True):
     place: str | None = None
 
 
-class Told(Struct, frozen=True, kw_only=True):
+class BundleOutput(Struct, frozen=True, kw_only=True):
     """The output of ``bundle export``, ``verify`` and ``import`` with ``--json``."""
 
     version: str
@@ -77,7 +77,7 @@ class Told(Struct, frozen=True, kw_only=True):
     made: str
     trust: Trust
     files: list[str]
-    items: list[Row]
+    items: list[BundleRow]
 
 
 @click.group()
@@ -118,7 +118,7 @@ def keygen(file: Path) -> None:
 # ---- export ----------------------------------------------------------------------------------------------------------
 
 
-class Wish(Struct, frozen=True, kw_only=True):
+class BundleWish(Struct, frozen=True, kw_only=True):
     """The contents and the form of a bundle to be made."""
 
     models: tuple[str, ...]
@@ -187,7 +187,7 @@ def export(
     for file in configs:
         Files(config=file).read().require()
     own = contents.running() if target == here() else None
-    wish = Wish(
+    wish = BundleWish(
         models=_words(models),
         engines=_words(engines),
         program=None if no_program else program or own,
@@ -204,13 +204,13 @@ def export(
     return partial(_export, wish, _sources(models_dir), as_json)
 
 
-async def _export(wish: Wish, sources: Sources, as_json: bool) -> int:
+async def _export(wish: BundleWish, sources: ModelFolders, as_json: bool) -> int:
     with _progress("reading", as_json) as tell:
-        reader = contents.Reader(trio.from_thread.check_cancelled, tell)
+        reader = contents.SumReader(trio.from_thread.check_cancelled, tell)
         found = await trio.to_thread.run_sync(_items, wish, sources, reader)
     items = without_known(found, wish.inventory)
     blobs = reader.blobs(items)
-    manifest = Manifest(
+    manifest = BundleManifest(
         format=FORMAT,
         version=__version__,
         target=wish.target,
@@ -239,12 +239,12 @@ async def _export(wish: Wish, sources: Sources, as_json: bool) -> int:
     return 0
 
 
-def _items(wish: Wish, sources: Sources, reader: contents.Reader) -> list[Item]:
+def _items(wish: BundleWish, sources: ModelFolders, reader: contents.SumReader) -> list[BundleItem]:
     """Find everything. Raises UsageError for what is not here."""
-    items: list[Item] = []
+    items: list[BundleItem] = []
     if wish.program is not None:
         items.append(contents.program(wish.program, wish.target, reader))
-    builds = contents.builds_for(Places.of_this_machine(), wish.target)
+    builds = contents.builds_for(EngineFolders.of_this_machine(), wish.target)
     items += [contents.engine(builds, word, wish.target, reader) for word in wish.engines]
     if wish.models:
         snapshot = Catalog(sources).scan()
@@ -257,9 +257,9 @@ def _items(wish: Wish, sources: Sources, reader: contents.Reader) -> list[Item]:
     return list(dict.fromkeys(items))  # two words may mean one engine
 
 
-def _carried(item: Item) -> Row:
+def _carried(item: BundleItem) -> BundleRow:
     state = "left out" if item.left_out else "carried"
-    return Row(kind=item.kind, name=item.name, digest=item.digest, size=item.size, state=state)
+    return BundleRow(kind=item.kind, name=item.name, digest=item.digest, size=item.size, state=state)
 
 
 # ---- the other side --------------------------------------------------------------------------------------------------
@@ -317,13 +317,13 @@ def take(
     return partial(_import, file.absolute(), _public(key), unsigned, _sources(models_dir), as_json)
 
 
-async def _import(file: Path, public: bytes | None, unsigned: bool, sources: Sources, as_json: bool) -> int:
+async def _import(file: Path, public: bytes | None, unsigned: bool, sources: ModelFolders, as_json: bool) -> int:
     homes = _homes(sources)
     with Bundle(file) as opened, exclusive(homes):
         trust = opened.trust(public)
         refuse_untrusted(trust, named=public is not None, unsigned_is_fine=unsigned)
         refuse_foreign(opened.manifest, here())
-        reader = contents.Reader(trio.from_thread.check_cancelled)
+        reader = contents.SumReader(trio.from_thread.check_cancelled)
         standings, wanted = await trio.to_thread.run_sync(plan, opened, homes, reader)
         with _progress("importing", as_json, sum(standing.left for standing in wanted)) as tell:
             try:
@@ -332,7 +332,7 @@ async def _import(file: Path, public: bytes | None, unsigned: bool, sources: Sou
                 say("stopped: the pieces that have come are kept, and the same command continues")
                 raise
         rows = [
-            Row(
+            BundleRow(
                 kind=standing.item.kind,
                 name=standing.item.name,
                 digest=standing.item.digest,
@@ -350,7 +350,7 @@ async def _import(file: Path, public: bytes | None, unsigned: bool, sources: Sou
     return 0
 
 
-def _next(item: Item, place: Path) -> list[str]:
+def _next(item: BundleItem, place: Path) -> list[str]:
     """Return the commands that use what an import has brought."""
     match item.kind:
         case "program":
@@ -378,12 +378,12 @@ def inventory(out: Path | None, models_dir: str | None, home: Path | None) -> As
     return partial(_inventory, _sources(models_dir), out.absolute() if out is not None else None)
 
 
-async def _inventory(sources: Sources, out: Path | None) -> int:
+async def _inventory(sources: ModelFolders, out: Path | None) -> int:
     homes, target = _homes(sources), here()
     with _progress("reading", False) as tell:
         snapshot = await trio.to_thread.run_sync(Catalog(sources).scan)
-        reader = contents.Reader(trio.from_thread.check_cancelled, tell)
-        look = partial(contents.known, Places.of_this_machine(), homes.programs, snapshot, target, reader)
+        reader = contents.SumReader(trio.from_thread.check_cancelled, tell)
+        look = partial(contents.known, EngineFolders.of_this_machine(), homes.programs, snapshot, target, reader)
         items = await trio.to_thread.run_sync(look)
     found = Inventory(format=FORMAT, version=__version__, target=target, items=tuple(items))
     if out is None:
@@ -412,21 +412,21 @@ def _public(key: Path | None) -> bytes | None:
     return keys.public_key_of(_content(key), str(key)) if key is not None else None
 
 
-def _sources(models_dir: str | None) -> Sources:
-    return Choice(models_dir=models_dir).sources()
+def _sources(models_dir: str | None) -> ModelFolders:
+    return ModelOptions(models_dir=models_dir).sources()
 
 
-def _homes(sources: Sources) -> Homes:
+def _homes(sources: ModelFolders) -> Homes:
     models = sources.models_dir or default_models_dir()
     cache = sources.cache or cache_directory(os.environ, Path.home()).absolute()
     data = default_models_dir().parent
     return Homes(data=data, models=models, cache=cache, shelf=Shelf(installed_folder()))
 
 
-def _tell(manifest: Manifest, trust: Trust, files: list[str], rows: list[Row], as_json: bool) -> None:
+def _tell(manifest: BundleManifest, trust: Trust, files: list[str], rows: list[BundleRow], as_json: bool) -> None:
     if as_json:
         print_json(
-            Told(
+            BundleOutput(
                 version=manifest.version,
                 target=manifest.target,
                 made=manifest.made,

@@ -28,7 +28,7 @@ from appliance.plugins.folders import choice_of, scan
 T = TypeVar("T")
 
 
-class Told(Struct, frozen=True, kw_only=True):
+class ToldProblem(Struct, frozen=True, kw_only=True):
     """One problem, as ``config check --json`` prints it."""
 
     level: str
@@ -39,12 +39,12 @@ class Told(Struct, frozen=True, kw_only=True):
     column: int | None
 
 
-class Checked(Struct, frozen=True, kw_only=True):
+class CheckOutput(Struct, frozen=True, kw_only=True):
     """The output of ``config check --json``."""
 
     ok: bool
     models: int
-    problems: list[Told]
+    problems: list[ToldProblem]
 
 
 class Resolved(Struct, frozen=True, kw_only=True):
@@ -89,7 +89,7 @@ def check(config_file: Path | None, config_dir: Path | None, as_json: bool) -> i
     problems = (*outcome.problems, *_unknown_plugins(outcome.config))
     if as_json:
         told = [_told(problem) for problem in problems]
-        print_json(Checked(ok=outcome.config is not None, models=models, problems=told))
+        print_json(CheckOutput(ok=outcome.config is not None, models=models, problems=told))
     else:
         for problem in problems:
             say(str(problem))
@@ -228,9 +228,9 @@ def _unknown_plugins(used: Config | None) -> Sequence[Problem]:
     return scan(choice_of(used, ())).unknown if used is not None and used.plugins else ()
 
 
-def _told(problem: Problem) -> Told:
+def _told(problem: Problem) -> ToldProblem:
     at = problem.at
-    return Told(
+    return ToldProblem(
         level=problem.level,
         message=problem.message,
         path=problem.path,

@@ -12,15 +12,15 @@ import msgspec
 import trio
 from msgspec import Struct, structs
 
-from appliance.catalog.sources import Sources
-from appliance.cli.options import Choice, catalog_options
+from appliance.catalog.sources import ModelFolders
+from appliance.cli.options import ModelOptions, catalog_options
 from appliance.cli.remote import (
     ANSWER_TIME,
     NOT_RUNNING,
-    Entry,
     ModelList,
     NotRunning,
-    Server,
+    RunningServer,
+    ServerModel,
     ask,
     ask_raw,
     parse_server,
@@ -34,21 +34,21 @@ from appliance.settings import AsyncCommand
 from appliance.upstream.client import HttpAnswer, HttpCall
 
 
-class Running(Struct, frozen=True, kw_only=True):
+class RunningProcess(Struct, frozen=True, kw_only=True):
     """One model process."""
 
     model: str
     state: str
 
 
-class Pool(Struct, frozen=True):
-    servers: list[Running]
+class ListedPeers(Struct, frozen=True):
+    servers: list[RunningProcess]
 
 
 class Health(Struct, frozen=True):
     """``GET /health``; other programs have no pool."""
 
-    pool: Pool | None = None
+    pool: ListedPeers | None = None
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -68,7 +68,7 @@ def ps(url: str | None, api_key: str | None, as_json: bool) -> AsyncCommand:
     return partial(_ps, parse_server(url, api_key), as_json)
 
 
-async def _ps(server: Server, as_json: bool) -> int:
+async def _ps(server: RunningServer, as_json: bool) -> int:
     models = (await ask(server, "GET", "/models", ModelList)).data
     aliases = {alias for entry in models for alias in entry.aliases}
     running = await _running(server, models)
@@ -86,7 +86,7 @@ async def _ps(server: Server, as_json: bool) -> int:
     return 0
 
 
-async def _running(server: Server, models: list[Entry]) -> list[Entry]:
+async def _running(server: RunningServer, models: list[ServerModel]) -> list[ServerModel]:
     """Return the models with a process, also unlisted ones, but without entries that only stand for another model."""
     pool = (await ask(server, "GET", "/health", Health)).pool
     if pool is None:
@@ -95,7 +95,7 @@ async def _running(server: Server, models: list[Entry]) -> list[Entry]:
     return [
         structs.replace(entry, status=structs.replace(entry.status, value=one.state))
         for one in pool.servers
-        for entry in (known.get(one.model, Entry(id=one.model)),)
+        for entry in (known.get(one.model, ServerModel(id=one.model)),)
     ]
 
 
@@ -115,7 +115,7 @@ def load(
     no_wait: bool,
     dry_run: bool,
     as_json: bool,
-    choice: Choice,
+    choice: ModelOptions,
 ) -> AsyncCommand:
     """Load MODEL into the running server, and wait until it is ready.
 
@@ -132,7 +132,7 @@ def load(
     return partial(_load, parse_server(url, api_key), model, no_wait, as_json)
 
 
-async def _foretell(sources: Sources, name: str, as_json: bool) -> int:
+async def _foretell(sources: ModelFolders, name: str, as_json: bool) -> int:
     from appliance.catalog.catalog import Catalog  # only this verb of these reads model files
     from appliance.cli.models import machine_room, planned, print_plan
     from appliance.core.fit.plan import fit_of
@@ -146,7 +146,7 @@ async def _foretell(sources: Sources, name: str, as_json: bool) -> int:
     return 0 if plan.verdict != "no" else EXIT_OURS
 
 
-async def _load(server: Server, model: str, no_wait: bool, as_json: bool) -> int:
+async def _load(server: RunningServer, model: str, no_wait: bool, as_json: bool) -> int:
     began = trio.current_time()
     if no_wait:
         if await _state(server, model) in NOT_RUNNING:
@@ -163,7 +163,7 @@ async def _load(server: Server, model: str, no_wait: bool, as_json: bool) -> int
     return 0
 
 
-async def _state(server: Server, model: str) -> str:
+async def _state(server: RunningServer, model: str) -> str:
     """Return the model's state, by its id or an alias. An unknown name is left for the server to refuse."""
     models = (await ask(server, "GET", "/models", ModelList)).data
     entries = [*await _running(server, models), *models]
@@ -184,7 +184,7 @@ def unload(model: str, url: str | None, api_key: str | None, as_json: bool) -> A
     return partial(_unload, parse_server(url, api_key), model, as_json)
 
 
-async def _unload(server: Server, model: str, as_json: bool) -> int:
+async def _unload(server: RunningServer, model: str, as_json: bool) -> int:
     await ask_raw(server, "POST", "/models/unload", {"model": model, "wait": True}, patience=math.inf)
     if as_json:
         print_json({"model": model, "state": "unloaded"})
@@ -209,7 +209,7 @@ def logs(model: str | None, url: str | None, api_key: str | None, follow: bool, 
     return partial(_logs, parse_server(url, api_key), model, follow, as_json)
 
 
-async def _logs(server: Server, model: str | None, follow: bool, as_json: bool) -> int:
+async def _logs(server: RunningServer, model: str | None, follow: bool, as_json: bool) -> int:
     path = f"/logs/stream/{'upstream' if model is None else quote(model, safe='')}"
     if not follow:
         text = (await ask_raw(server, "GET", f"{path}?no-follow")).decode("utf-8", "replace")

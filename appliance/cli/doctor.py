@@ -25,7 +25,7 @@ from appliance import __version__
 from appliance.catalog.configuration import Files
 from appliance.catalog.download_status import LoginUnusable
 from appliance.catalog.hub import find_token
-from appliance.cli.doctor_facts import Wish, examine, log_of
+from appliance.cli.doctor_facts import DoctorOptions, examine, log_of
 from appliance.cli.remote import parse_server, server_options
 from appliance.cli.show import human_size, print_json, print_table
 from appliance.core.config.types import Config
@@ -90,13 +90,13 @@ def doctor(
     if report is not None and as_json:
         raise UsageError("--report and --json cannot be given together; --json prints what the bundle leaves out")
     server = parse_server(url, api_key)
-    wish = Wish(server=server, config=config, models_dir=models_dir, model=model)
+    wish = DoctorOptions(server=server, config=config, models_dir=models_dir, model=model)
     if report is not None:
         return partial(write_report, wish, report, logs=logs, yes=yes)
     return partial(_doctor, wish, as_json)
 
 
-async def _doctor(wish: Wish, as_json: bool) -> int:
+async def _doctor(wish: DoctorOptions, as_json: bool) -> int:
     if sys.stderr.isatty():
         say("looking at the machine, the engines and the server ...")
     facts = await examine(wish)
@@ -145,7 +145,7 @@ class Packed(Struct, frozen=True):
     removed: int = 0
 
 
-async def write_report(wish: Wish, target: str, *, logs: bool, yes: bool) -> int:
+async def write_report(wish: DoctorOptions, target: str, *, logs: bool, yes: bool) -> int:
     """Gather, show, ask, write. Raises UsageError if there is nobody to ask; nothing is written then."""
     path = free_path(target or f"llama-appliance-report-{datetime.now():%Y%m%d-%H%M%S}.zip")
     say("looking at the machine, the engines and the server ...")
@@ -166,7 +166,7 @@ async def write_report(wish: Wish, target: str, *, logs: bool, yes: bool) -> int
     return 0
 
 
-async def gather(wish: Wish, *, logs: bool) -> list[Packed]:
+async def gather(wish: DoctorOptions, *, logs: bool) -> list[Packed]:
     """Return the bundle's files: the report, and the logs if they are wanted."""
     facts = await examine(wish)
     versions = Versions(
@@ -203,7 +203,7 @@ def _logs(facts: DoctorFacts) -> Iterator[tuple[str, str]]:
         yield model.id, f"logs/model-{numbers[model.id]}.log"
 
 
-def _secrets(wish: Wish, facts: DoctorFacts) -> set[str]:
+def _secrets(wish: DoctorOptions, facts: DoctorFacts) -> set[str]:
     """Return every key and token in the environment, commands and the configuration."""
     commands = [one.command for one in facts.server.running] if facts.server is not None else []
     keys: list[str] = []

@@ -19,20 +19,20 @@ from msgspec import Struct, structs
 from appliance import __version__
 from appliance.catalog.catalog import Catalog
 from appliance.catalog.configuration import Files, config_paths
-from appliance.catalog.sources import STARTER, Sources, default_models_dir
+from appliance.catalog.sources import STARTER, ModelFolders, default_models_dir
 from appliance.cli.engines.sources import own_shelf
-from appliance.cli.options import Choice
-from appliance.cli.remote import NotRunning, Refused, Server, ServerFailed, ask, ask_raw
+from appliance.cli.options import ModelOptions
+from appliance.cli.remote import NotRunning, RequestRefused, RunningServer, ServerFailed, ask, ask_raw
 from appliance.core.config.types import Config
-from appliance.core.doctor.facts import Checkup, ConfigFact, DoctorFacts, Installed, ModelFact, Running, ServerFact
-from appliance.core.engines.builds import Needs
-from appliance.core.engines.machine import Look
+from appliance.core.doctor.facts import Checkup, ConfigFact, DoctorFacts, Installed, ModelFact, ServedModel, ServerFact
+from appliance.core.engines.builds import BuildNeeds
+from appliance.core.engines.machine import MachineLook
 from appliance.core.fit.estimate import OFFLOADED, RAM
-from appliance.core.fit.plan import Plan
+from appliance.core.fit.plan import FitPlan
 from appliance.core.models.model import Model
 from appliance.core.parts import UNREADABLE
 from appliance.core.settings import FleetSettings, is_loopback
-from appliance.engines.found import ENGINE_VARIABLE, Engine, Places, find_engine, list_engines, read_build
+from appliance.engines.found import ENGINE_VARIABLE, Engine, EngineFolders, find_engine, list_engines, read_build
 from appliance.engines.owner import open_engines
 from appliance.engines.table import Table
 from appliance.errors import ApplianceError
@@ -51,25 +51,25 @@ class VersionAnswer(Struct, frozen=True):
     llama_appliance: str
 
 
-class Status(Struct, frozen=True, kw_only=True):
+class StatusEntry(Struct, frozen=True, kw_only=True):
     value: str = "unloaded"
     failed: bool = False
     error: str | None = None
     args: tuple[str, ...] = ()
 
 
-class Entry(Struct, frozen=True, kw_only=True):
+class ModelEntry(Struct, frozen=True, kw_only=True):
     id: str
-    status: Status = Status()
+    status: StatusEntry = StatusEntry()
 
 
 class Entries(Struct, frozen=True):
     """``GET /models``, as far as the doctor needs it."""
 
-    data: tuple[Entry, ...]
+    data: tuple[ModelEntry, ...]
 
 
-async def ask_server(server: Server) -> ServerFact:
+async def ask_server(server: RunningServer) -> ServerFact:
     """The server at the address, and the state of its models."""
     try:
         raw = await ask_raw(server, "GET", "/api/version", patience=PATIENCE)
@@ -78,7 +78,7 @@ async def ask_server(server: Server) -> ServerFact:
     except NotRunning as cause:
         slow = "did not answer" in cause.why
         return ServerFact(url=server.url, answer="failed" if slow else "absent", why=cause.why)
-    except Refused as cause:
+    except RequestRefused as cause:
         wants_key = "answered 401" in cause.message
         return ServerFact(url=server.url, answer="refused" if wants_key else "other", why=cause.message)
     except ServerFailed as cause:
@@ -98,9 +98,9 @@ async def ask_server(server: Server) -> ServerFact:
     )
 
 
-def _running(entry: Entry, seats: dict[str, str], layers: dict[str, tuple[int, int] | None]) -> Running:
+def _running(entry: ModelEntry, seats: dict[str, str], layers: dict[str, tuple[int, int] | None]) -> ServedModel:
     status = entry.status
-    return Running(
+    return ServedModel(
         id=entry.id,
         state=status.value,
         error=(status.error or "it gave no reason") if status.failed else "",
@@ -110,7 +110,7 @@ def _running(entry: Entry, seats: dict[str, str], layers: dict[str, tuple[int, i
     )
 
 
-async def _table(server: Server) -> Table | None:
+async def _table(server: RunningServer) -> Table | None:
     """Return None if somebody named the server's engine."""
     try:
         return await ask(server, "GET", "/api/engines", Table)
@@ -118,13 +118,13 @@ async def _table(server: Server) -> Table | None:
         return None
 
 
-async def _layers(server: Server, model: str) -> tuple[int, int] | None:
+async def _layers(server: RunningServer, model: str) -> tuple[int, int] | None:
     """Return how many layers are on the GPU, if the engine printed it."""
     found = OFFLOADED.findall(await log_of(server, model))
     return (int(found[-1][0]), int(found[-1][1])) if found else None
 
 
-async def log_of(server: Server, source: str) -> str:
+async def log_of(server: RunningServer, source: str) -> str:
     """Return the stored lines of a log: a model's by its id, the program's own as ``proxy``; empty if unavailable."""
     path = f"/logs/stream/{quote(source, safe='')}?no-follow"
     try:
@@ -136,10 +136,10 @@ async def log_of(server: Server, source: str) -> str:
 T = TypeVar("T")
 
 
-class Wish(Struct, frozen=True, kw_only=True):
+class DoctorOptions(Struct, frozen=True, kw_only=True):
     """The options of the command line."""
 
-    server: Server
+    server: RunningServer
     config: Path | None = None
     models_dir: str | None = None
     model: str = ""
@@ -151,13 +151,13 @@ def _named_fault() -> str:
     if not os.environ.get(ENGINE_VARIABLE):
         return ""
     try:
-        find_engine(None, Places.of_this_machine())
+        find_engine(None, EngineFolders.of_this_machine())
     except (ApplianceError, OSError) as cause:
         return str(cause)
     return ""
 
 
-async def examine(wish: Wish) -> DoctorFacts:
+async def examine(wish: DoctorOptions) -> DoctorFacts:
     """Gather all facts. A part that cannot be examined is named in ``trouble``, and the rest is reported."""
     config = await trio.to_thread.run_sync(_config, wish)
     facts = DoctorFacts(
@@ -168,7 +168,7 @@ async def examine(wish: Wish) -> DoctorFacts:
         named_fault=await trio.to_thread.run_sync(_named_fault),
     )
     trouble: dict[str, str] = {}
-    sources = Choice(models_dir=wish.models_dir).beside(config[1] if config is not None else None)
+    sources = ModelOptions(models_dir=wish.models_dir).beside(config[1] if config is not None else None)
     server = await _tried("the server", trouble, partial(ask_server, wish.server))
     port = None
     if server is not None and server.answer != "answers" and is_loopback(wish.server.address.host):
@@ -190,7 +190,7 @@ async def _tried(part: str, trouble: dict[str, str], work: Callable[[], Awaitabl
         return None
 
 
-def _config(wish: Wish) -> tuple[ConfigFact, Config | None] | None:
+def _config(wish: DoctorOptions) -> tuple[ConfigFact, Config | None] | None:
     """Return the problems of the named configuration, and its content if it can be used."""
     if wish.config is None:
         return None
@@ -202,19 +202,19 @@ def _config(wish: Wish) -> tuple[ConfigFact, Config | None] | None:
     return ConfigFact(files=files, problems=read.problems), read.config
 
 
-async def _models(sources: Sources, config: Config | None, room: dict[str, int]) -> tuple[ModelFact, ...]:
+async def _models(sources: ModelFolders, config: Config | None, room: dict[str, int]) -> tuple[ModelFact, ...]:
     snapshot = await trio.to_thread.run_sync(Catalog(sources, config).scan)
     return tuple(_model(model, plan_of(model, FleetSettings(), room)) for model in snapshot.models)
 
 
-def _room(seen: Look | None) -> dict[str, int]:
+def _room(seen: MachineLook | None) -> dict[str, int]:
     """Return the machine's total memory: models that use some of it now could make way."""
     gpus = [gpu.total for gpu in (seen.gpus if seen is not None else ()) if gpu.total and not gpu.integrated]
     memory = seen.memory_total if seen is not None else psutil.virtual_memory().total
     return {**{f"gpu{index}": total for index, total in enumerate(gpus)}, RAM: memory}
 
 
-def _model(model: Model, plan: Plan | None) -> ModelFact:
+def _model(model: Model, plan: FitPlan | None) -> ModelFact:
     info = model.info
     return ModelFact(
         id=model.id,
@@ -231,20 +231,20 @@ def _model(model: Model, plan: Plan | None) -> ModelFact:
     )
 
 
-def _folder(sources: Sources) -> str:
+def _folder(sources: ModelFolders) -> str:
     return str(sources.models_dir or default_models_dir())
 
 
-async def _checkup(sources: Sources) -> Checkup:
+async def _checkup(sources: ModelFolders) -> Checkup:
     folders = {"models": Path(_folder(sources)), "engines": own_shelf().root}
     if sources.cache is not None:
         folders["downloads"] = sources.cache
     return await trio.to_thread.run_sync(partial(checkup, folders))
 
 
-async def _with_engines(facts: DoctorFacts, wish: Wish) -> DoctorFacts:
+async def _with_engines(facts: DoctorFacts, wish: DoctorOptions) -> DoctorFacts:
     """Return what is remembered of engines; without a server, examine the machine and the builds anew."""
-    find = partial(list_engines, Places.of_this_machine())
+    find = partial(list_engines, EngineFolders.of_this_machine())
     async with open_engines(find, own_shelf().state, starter=STARTER) as engines:
         served = facts.server is not None and facts.server.answer == "answers"
         if engines.look is None or not served:
@@ -260,7 +260,7 @@ async def _with_engines(facts: DoctorFacts, wish: Wish) -> DoctorFacts:
 
 
 def _installed(engine: Engine, damage: str) -> Installed:
-    needs = Needs()
+    needs = BuildNeeds()
     if engine.folder is not None:
         try:
             needs = read_build(Path(engine.folder)).needs

@@ -11,14 +11,14 @@ import trio
 from msgspec import Struct
 
 from appliance.catalog.catalog import Catalog, Snapshot
-from appliance.catalog.sources import STARTER, Sources, default_models_dir
-from appliance.cli.options import Choice, catalog_options
+from appliance.catalog.sources import STARTER, ModelFolders, default_models_dir
+from appliance.cli.options import ModelOptions, catalog_options
 from appliance.cli.remote import (
     NOT_RUNNING,
     ModelList,
     NotRunning,
-    Refused,
-    Server,
+    RequestRefused,
+    RunningServer,
     ServerFailed,
     ask,
     parse_server,
@@ -28,7 +28,7 @@ from appliance.cli.show import human_count, human_size, print_json, print_table
 from appliance.core.engines.listing import Manual
 from appliance.core.fit.budget import room_of
 from appliance.core.fit.estimate import RAM
-from appliance.core.fit.plan import Fit, Plan, fit_of
+from appliance.core.fit.plan import Fit, FitPlan, fit_of
 from appliance.core.models.model import Model
 from appliance.core.settings import FleetSettings
 from appliance.core.words import did_you_mean
@@ -63,7 +63,9 @@ async def machine_room() -> tuple[Mapping[str, int], Manual | None]:
     return room, manual
 
 
-def planned(models: Sequence[Model], name: str, room: Mapping[str, int], manual: Manual | None) -> tuple[Model, Plan]:
+def planned(
+    models: Sequence[Model], name: str, room: Mapping[str, int], manual: Manual | None
+) -> tuple[Model, FitPlan]:
     """Return the plan for the model with this id or alias. Raises UsageError if there is none."""
     model = next((m for m in models if name in (m.id, *m.aliases)), None)
     if model is None:
@@ -78,7 +80,7 @@ def planned(models: Sequence[Model], name: str, room: Mapping[str, int], manual:
     return model, plan
 
 
-def print_plan(model: Model, plan: Plan) -> None:
+def print_plan(model: Model, plan: FitPlan) -> None:
     """Print the plan for people."""
     found = plan.estimate
     click.echo(f"{model.id}: {plan.word}: {plan.why}")
@@ -111,10 +113,10 @@ def rm(
       llama-appliance rm ggml-org/gemma-3-4b-it-GGUF:Q4_K_M
       llama-appliance rm my-model --yes
     """
-    return partial(_rm, Choice(models_dir=models_dir).sources(), parse_server(url, api_key), model, yes, as_json)
+    return partial(_rm, ModelOptions(models_dir=models_dir).sources(), parse_server(url, api_key), model, yes, as_json)
 
 
-async def _rm(sources: Sources, server: Server, name: str, yes: bool, as_json: bool) -> int:
+async def _rm(sources: ModelFolders, server: RunningServer, name: str, yes: bool, as_json: bool) -> int:
     snapshot = await trio.to_thread.run_sync(Catalog(sources).scan)
     model = _exactly(snapshot, name)
     await _refuse_running(server, model)
@@ -145,7 +147,7 @@ def _exactly(snapshot: Snapshot, name: str) -> Model:
     return model
 
 
-async def _refuse_running(server: Server, model: Model) -> None:
+async def _refuse_running(server: RunningServer, model: Model) -> None:
     """Refuse to remove a model that a server has loaded. If no server answers, none has it."""
     if (await _states(server) or {}).get(model.id, NOT_RUNNING[0]) not in NOT_RUNNING:
         raise Conflict(
@@ -157,7 +159,7 @@ COLUMNS = ("ID", "ARCHITECTURE", "PARAMETERS", "QUANT", "SIZE", "CONTEXT", "FIT"
 NUMBERS = ("PARAMETERS", "SIZE", "CONTEXT")
 
 
-class Row(Struct, frozen=True, kw_only=True):
+class ModelRow(Struct, frozen=True, kw_only=True):
     """One model as ``ls --json`` prints it. ``state`` is None when no server runs."""
 
     id: str
@@ -175,10 +177,10 @@ class Row(Struct, frozen=True, kw_only=True):
     """None if it cannot be predicted."""
 
 
-class Listing(Struct, frozen=True, kw_only=True):
+class LsOutput(Struct, frozen=True, kw_only=True):
     """The output of ``ls --json``."""
 
-    models: list[Row]
+    models: list[ModelRow]
     models_dir: str | None
     server: str | None
     notes: tuple[str, ...]
@@ -189,7 +191,7 @@ class Listing(Struct, frozen=True, kw_only=True):
 @server_options
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def ls(
-    choice: Choice,
+    choice: ModelOptions,
     url: str | None,
     api_key: str | None,
     as_json: bool,
@@ -204,7 +206,7 @@ def ls(
     return partial(_ls, choice.sources(), parse_server(url, api_key), as_json)
 
 
-async def _ls(sources: Sources, server: Server, as_json: bool) -> int:
+async def _ls(sources: ModelFolders, server: RunningServer, as_json: bool) -> int:
     snapshot = await trio.to_thread.run_sync(Catalog(sources).scan)
     states = await _states(server)
     room, manual = await machine_room()
@@ -216,14 +218,14 @@ async def _ls(sources: Sources, server: Server, as_json: bool) -> int:
     ]
     known = {row.id for row in rows}
     rows += [
-        Row(id=model_id, source="server", path=None, state=state)
+        ModelRow(id=model_id, source="server", path=None, state=state)
         for model_id, state in (states or {}).items()
         if model_id not in known
     ]
     folder = str(sources.models_dir) if sources.models_dir else None
     if as_json:
         running = None if states is None else server.url
-        print_json(Listing(models=rows, models_dir=folder, server=running, notes=snapshot.notes))
+        print_json(LsOutput(models=rows, models_dir=folder, server=running, notes=snapshot.notes))
         return 0
     if rows:
         print_table(COLUMNS, [_cells(row, plans.get(row.id)) for row in rows], right=NUMBERS)
@@ -240,28 +242,28 @@ async def _ls(sources: Sources, server: Server, as_json: bool) -> int:
     return 0
 
 
-def _stores(sources: Sources) -> list[str]:
+def _stores(sources: ModelFolders) -> list[str]:
     """Say where other programs keep models that are listed here."""
     kept = (("LM Studio", sources.lm_studio), ("Ollama", sources.ollama))
     return [f"Used in place: models of {name} in {path}" for name, paths in kept for path in paths if path.is_dir()]
 
 
-async def _states(server: Server) -> dict[str, str] | None:
+async def _states(server: RunningServer) -> dict[str, str] | None:
     """Return every model's state by its id, None when no server tells. A server that the user named must be there."""
     try:
         answer = await ask(server, "GET", "/models", ModelList)
-    except (NotRunning, Refused, ServerFailed) as cause:
+    except (NotRunning, RequestRefused, ServerFailed) as cause:
         if server.named:
             raise
-        if isinstance(cause, Refused):
+        if isinstance(cause, RequestRefused):
             say(f"the server does not say which models are loaded: {cause.message}")
         return None
     return {entry.id: entry.status.value for entry in answer.data}
 
 
-def _row(model: Model, state: str | None, plan: Plan | None) -> Row:
+def _row(model: Model, state: str | None, plan: FitPlan | None) -> ModelRow:
     info = model.info
-    return Row(
+    return ModelRow(
         id=model.id,
         source=model.source,
         path=model.path,
@@ -277,7 +279,7 @@ def _row(model: Model, state: str | None, plan: Plan | None) -> Row:
     )
 
 
-def _cells(row: Row, plan: Plan | None) -> tuple[str, ...]:
+def _cells(row: ModelRow, plan: FitPlan | None) -> tuple[str, ...]:
     return (
         row.id,
         row.architecture or "-",

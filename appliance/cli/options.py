@@ -18,7 +18,7 @@ import click
 import msgspec
 from msgspec import Struct, structs
 
-from appliance.catalog.sources import STARTER, Sources, resolve_sources
+from appliance.catalog.sources import STARTER, ModelFolders, resolve_sources
 from appliance.core.config.types import Config
 from appliance.core.llama import flags
 from appliance.core.llama.flags import Option
@@ -49,7 +49,7 @@ def gathered(
     return add
 
 
-class Choice(Struct, frozen=True, kw_only=True):
+class ModelOptions(Struct, frozen=True, kw_only=True):
     """The options that say which models are used."""
 
     models: tuple[str, ...] = ()
@@ -57,7 +57,7 @@ class Choice(Struct, frozen=True, kw_only=True):
     no_starter: bool = False
     stores: bool = True
 
-    def sources(self) -> Sources:
+    def sources(self) -> ModelFolders:
         """Return where to look for models. Raises UsageError for a missing file or folder."""
         return resolve_sources(
             models=self.models,
@@ -68,7 +68,7 @@ class Choice(Struct, frozen=True, kw_only=True):
             stores=self.stores,
         )
 
-    def beside(self, config: Config | None) -> Sources:
+    def beside(self, config: Config | None) -> ModelFolders:
         """The same beside a configuration: models named here are added to the configuration's own."""
         if config is None or not config.models:
             return self.sources()
@@ -81,7 +81,7 @@ class Choice(Struct, frozen=True, kw_only=True):
 
 catalog_options = gathered(
     "choice",
-    Choice,
+    ModelOptions,
     click.option(
         "--model", "models", multiple=True, metavar="[ID=]PATH", help="A model file. May be given several times."
     ),

@@ -24,7 +24,7 @@ from appliance.catalog.found import cache_directory
 from appliance.catalog.hub import hub_access
 from appliance.cli.options import Size
 from appliance.cli.show import human_size, print_table
-from appliance.core.models.download import Reference, parse_reference
+from appliance.core.models.download import ModelReference, parse_reference
 from appliance.errors import ApplianceError
 from appliance.platform.console import EXIT_INTERRUPTED, EXIT_OURS, EXIT_USER, PROGRAM, say, say_error
 from appliance.settings import AsyncCommand
@@ -180,7 +180,7 @@ def _list_unfinished(cache: Path, as_json: bool) -> int:
     """Print the models whose downloads have begun and not ended, with what is here of the files that are missing."""
     begun = dict[str, tuple[int, int]]()
     for file in unfinished_in(cache):
-        model = str(Reference(file.repo, file.tag))
+        model = str(ModelReference(file.repo, file.tag))
         done, total = begun.get(model, (0, 0))
         begun[model] = done + file.done, total + file.total
     if as_json:
@@ -194,7 +194,7 @@ def _list_unfinished(cache: Path, as_json: bool) -> int:
     return 0
 
 
-async def _pull(settings: DownloadSettings, wanted: Reference, as_json: bool) -> int:
+async def _pull(settings: DownloadSettings, wanted: ModelReference, as_json: bool) -> int:
     async with open_downloads(settings) as downloads:
         outcome = await _download(downloads, wanted, as_json)
     match outcome:
@@ -209,7 +209,9 @@ async def _pull(settings: DownloadSettings, wanted: Reference, as_json: bool) ->
             return EXIT_INTERRUPTED
 
 
-async def _download(downloads: Downloads, wanted: Reference, as_json: bool) -> DownloadStatus | ApplianceError | None:
+async def _download(
+    downloads: Downloads, wanted: ModelReference, as_json: bool
+) -> DownloadStatus | ApplianceError | None:
     """The download's result; None if it was stopped before the hub had answered."""
     begin = partial(downloads.start, wanted.repo, wanted.tag)
     try:
@@ -237,7 +239,7 @@ def _print_plan(status: DownloadStatus) -> None:
     )
 
 
-def _say_end(status: DownloadStatus, wanted: Reference, as_json: bool) -> int:
+def _say_end(status: DownloadStatus, wanted: ModelReference, as_json: bool) -> int:
     if as_json:
         facts = {"model": status.model, "done": status.done, "total": status.total}
         failure = {"error": status.error, "reason": status.reason} if status.error else {}

@@ -33,7 +33,7 @@ JSON_HEADERS = ((b"Content-Type", b"application/json"),)
 T = TypeVar("T")
 
 
-class Status(Struct, frozen=True, kw_only=True):
+class ServerModelStatus(Struct, frozen=True, kw_only=True):
     """A model's state, in the format of llama-server's router; the other fields are set only after a failure."""
 
     value: str = "loaded"
@@ -44,21 +44,21 @@ class Status(Struct, frozen=True, kw_only=True):
     """The build and devices on which it runs; None for a configured model, and in llama-server's own router."""
 
 
-class Entry(Struct, frozen=True, kw_only=True):
+class ServerModel(Struct, frozen=True, kw_only=True):
     """One model of ``GET /models``, as far as this program shows it."""
 
     id: str
     aliases: tuple[str, ...] = ()
-    status: Status = Status()
+    status: ServerModelStatus = ServerModelStatus()
 
 
 class ModelList(Struct, frozen=True):
     """``GET /models``."""
 
-    data: list[Entry]
+    data: list[ServerModel]
 
 
-class Server(Struct, frozen=True, kw_only=True):
+class RunningServer(Struct, frozen=True, kw_only=True):
     """A running server. ``named`` means that the user gave the address, so no other server may answer."""
 
     url: str
@@ -72,7 +72,7 @@ class NotRunning(click.ClickException):
 
     exit_code = EXIT_OURS
 
-    def __init__(self, server: Server, why: str) -> None:
+    def __init__(self, server: RunningServer, why: str) -> None:
         self.why = why.partition(" (")[0]
         super().__init__(
             f"no server answers at {server.url} ({self.why}); start one with 'llama-appliance serve', "
@@ -80,7 +80,7 @@ class NotRunning(click.ClickException):
         )
 
 
-class Refused(click.ClickException):
+class RequestRefused(click.ClickException):
     """The server answered with a status that blames the request."""
 
     exit_code = EXIT_USER
@@ -112,7 +112,7 @@ def server_options(command: Callable[..., T]) -> Callable[..., T]:
     return click.option("--url", metavar="URL", help=f"The server (or {URL_VARIABLE}); default {DEFAULT_URL}.")(command)
 
 
-def parse_server(url: str | None, api_key: str | None) -> Server:
+def parse_server(url: str | None, api_key: str | None) -> RunningServer:
     """Return the server of ``--url``, else of the environment, else the default one. Raises UsageError."""
     given = url or os.environ.get(URL_VARIABLE)
     text = given or DEFAULT_URL
@@ -124,7 +124,7 @@ def parse_server(url: str | None, api_key: str | None) -> Server:
     if parts.scheme != "http" or not host:
         raise UsageError(f"--url {text}: expected an address such as {DEFAULT_URL}")
     key = api_key.partition(",")[0].strip() if api_key else None
-    return Server(
+    return RunningServer(
         url=text.rstrip("/"),
         address=Address(host, port, key or None, text),
         prefix=parts.path.rstrip("/"),
@@ -132,13 +132,13 @@ def parse_server(url: str | None, api_key: str | None) -> Server:
     )
 
 
-async def ask(server: Server, method: str, path: str, answer: type[T], body: object = None) -> T:
+async def ask(server: RunningServer, method: str, path: str, answer: type[T], body: object = None) -> T:
     """Send one request to the server, answered within `ANSWER_TIME`. Raises NotRunning, Refused or ServerFailed."""
     return decode_answer(server, await ask_raw(server, method, path, body), answer)
 
 
 async def ask_raw(
-    server: Server, method: str, path: str, body: object = None, *, patience: float = ANSWER_TIME
+    server: RunningServer, method: str, path: str, body: object = None, *, patience: float = ANSWER_TIME
 ) -> bytes:
     """Send one request, and return its raw answer within ``patience`` seconds."""
     sent = b"" if body is None else msgspec.json.encode(body)
@@ -153,7 +153,7 @@ async def ask_raw(
         raise NotRunning(server, cause.why) from None
 
 
-def decode_answer(server: Server, body: bytes, answer: type[T]) -> T:
+def decode_answer(server: RunningServer, body: bytes, answer: type[T]) -> T:
     """Raises NotRunning when another program has answered."""
     found = decoded(answer, body)
     if found is None:
@@ -161,7 +161,7 @@ def decode_answer(server: Server, body: bytes, answer: type[T]) -> T:
     return found
 
 
-async def refuse_errors(server: Server, response: HttpAnswer) -> None:
+async def refuse_errors(server: RunningServer, response: HttpAnswer) -> None:
     """Raises Refused or ServerFailed unless the server accepted the request."""
     if response.status < 400:
         return
@@ -174,7 +174,7 @@ def refuse(who: str, status: int, body: bytes) -> NoReturn:
     message = answer.error.message if answer is not None else body.decode("utf-8", "replace").strip()[:200]
     advice = key_advice() if status == 401 else ""
     text = f"{message or 'it gave no reason'}{advice} ({who} answered {status})"
-    raise Refused(text) if status < 500 else ServerFailed(text)
+    raise RequestRefused(text) if status < 500 else ServerFailed(text)
 
 
 def key_advice() -> str:
@@ -190,7 +190,7 @@ Ask = Callable[[bytes], AbstractAsyncContextManager[HttpAnswer]]
 """Sends a chat request and returns its successful response; otherwise raises ApplianceError or ClickException."""
 
 
-class Message(Struct, frozen=True, kw_only=True):
+class RunMessage(Struct, frozen=True, kw_only=True):
     """One message of the conversation."""
 
     role: str
@@ -201,7 +201,7 @@ class ChatRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The fields of OpenAI's chat request that the terminal needs; the last two are llama-server's own."""
 
     model: str
-    messages: tuple[Message, ...]
+    messages: tuple[RunMessage, ...]
     stream: bool = False
     temperature: float | None = None
     max_tokens: int | None = None
@@ -209,7 +209,7 @@ class ChatRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
     cache_prompt: bool = True
 
 
-class Streamed(Struct, frozen=True):
+class StreamedAnswer(Struct, frozen=True):
     """A streamed answer that reached its end."""
 
     text: str
@@ -223,7 +223,7 @@ async def whole_answer(ask: Ask, request: ChatRequest) -> bytes:
         return await response.read(MAX_ANSWER)
 
 
-async def stream_answer(ask: Ask, request: ChatRequest, write: Callable[[str], None]) -> Streamed:
+async def stream_answer(ask: Ask, request: ChatRequest, write: Callable[[str], None]) -> StreamedAnswer:
     """Pass each piece of the answer to ``write`` as it comes. Raises UpstreamFailed when the stream breaks."""
     pieces: list[str] = []
     finish_reason: str | None = None
@@ -232,7 +232,7 @@ async def stream_answer(ask: Ask, request: ChatRequest, write: Callable[[str], N
         while data := await response.receive():
             for choice in _choices(request.model, decoder, data):
                 if choice is None:
-                    return Streamed("".join(pieces), finish_reason, len(pieces))
+                    return StreamedAnswer("".join(pieces), finish_reason, len(pieces))
                 finish_reason = choice.finish_reason or finish_reason
                 if text := choice.said.text:
                     pieces.append(text)

@@ -22,17 +22,17 @@ import trio
 from msgspec import Struct
 
 from appliance.catalog.catalog import Catalog
-from appliance.catalog.sources import STARTER, Sources
-from appliance.cli.options import Choice, catalog_options
+from appliance.catalog.sources import STARTER, ModelFolders
+from appliance.cli.options import ModelOptions, catalog_options
 from appliance.cli.remote import (
     CHAT_PATH,
     JSON_HEADERS,
     MAX_ANSWER,
     Ask,
     ChatRequest,
-    Message,
     NotRunning,
-    Server,
+    RunMessage,
+    RunningServer,
     ServerFailed,
     ask_raw,
     parse_server,
@@ -69,7 +69,7 @@ class Choices(Struct, frozen=True, kw_only=True):
     max_tokens: int | None
     as_json: bool
     engine: str | None
-    sources: Sources
+    sources: ModelFolders
 
 
 @click.command(name="run")
@@ -92,7 +92,7 @@ def run_model(
     url: str | None,
     api_key: str | None,
     engine: str | None,
-    choice: Choice,
+    choice: ModelOptions,
 ) -> AsyncCommand:
     """Ask MODEL one question, or chat with it when there is no PROMPT. PROMPT - reads standard input.
 
@@ -131,7 +131,7 @@ def _question(prompt: str | None) -> str | None:
     return text
 
 
-async def _run(server: Server, choices: Choices, question: str | None) -> int:
+async def _run(server: RunningServer, choices: Choices, question: str | None) -> int:
     if await _answers(server):
         return await _converse(partial(_ask_server, server), choices, question)
     found = finder(choices.engine)
@@ -153,7 +153,7 @@ async def _run(server: Server, choices: Choices, question: str | None) -> int:
     return outcome
 
 
-async def _answers(server: Server) -> bool:
+async def _answers(server: RunningServer) -> bool:
     """True to use the server. A server that the user named must be there."""
     try:
         await ask_raw(server, "GET", "/health")
@@ -165,7 +165,7 @@ async def _answers(server: Server) -> bool:
 
 
 @asynccontextmanager
-async def _ask_server(server: Server, body: bytes) -> AsyncGenerator[HttpAnswer]:
+async def _ask_server(server: RunningServer, body: bytes) -> AsyncGenerator[HttpAnswer]:
     answering = False
     try:
         async with HttpCall(server.address, "POST", server.prefix + CHAT_PATH, JSON_HEADERS, body) as response:
@@ -190,10 +190,10 @@ async def _ask_fleet(fleet: Fleet, model: Model, body: bytes) -> AsyncGenerator[
 
 
 async def _converse(ask: Ask, choices: Choices, question: str | None) -> int:
-    history = (Message(role="system", content=choices.system),) if choices.system else ()
+    history = (RunMessage(role="system", content=choices.system),) if choices.system else ()
     if question is None:
         return await _chat(ask, choices, history)
-    request = _request(choices, (*history, Message(role="user", content=question)))
+    request = _request(choices, (*history, RunMessage(role="user", content=question)))
     if choices.as_json:
         answer = await _until_interrupted(partial(whole_answer, ask, request))
         if answer is not None:
@@ -204,10 +204,10 @@ async def _converse(ask: Ask, choices: Choices, question: str | None) -> int:
     return 0 if answer is not None else EXIT_INTERRUPTED
 
 
-async def _chat(ask: Ask, choices: Choices, history: tuple[Message, ...]) -> int:
+async def _chat(ask: Ask, choices: Choices, history: tuple[RunMessage, ...]) -> int:
     say(f"Chatting with {choices.model}. Ctrl-C stops an answer; {GOODBYE} or Ctrl-D ends.")
     while (line := _next_line()) is not None:
-        asked = (*history, Message(role="user", content=line))
+        asked = (*history, RunMessage(role="user", content=line))
         said: list[str] = []
 
         def write(piece: str, said: list[str] = said) -> None:
@@ -220,7 +220,7 @@ async def _chat(ask: Ask, choices: Choices, history: tuple[Message, ...]) -> int
             say_error(error.format_message() if isinstance(error, click.ClickException) else str(error), 0)
             continue  # the question is not kept: it can be asked again
         click.echo()
-        history = (*asked, Message(role="assistant", content="".join(said)))
+        history = (*asked, RunMessage(role="assistant", content="".join(said)))
     return 0
 
 
@@ -247,7 +247,7 @@ def _next_line() -> str | None:
             return line
 
 
-def _request(choices: Choices, messages: tuple[Message, ...]) -> ChatRequest:
+def _request(choices: Choices, messages: tuple[RunMessage, ...]) -> ChatRequest:
     return ChatRequest(
         model=choices.model, messages=messages, temperature=choices.temperature, max_tokens=choices.max_tokens
     )

@@ -15,13 +15,13 @@ from msgspec import Struct
 
 from appliance.catalog.catalog import STARTER_ID, Catalog
 from appliance.catalog.sources import STARTER
-from appliance.cli.options import Choice
+from appliance.cli.options import ModelOptions
 from appliance.cli.remote import (
     CHAT_PATH,
     JSON_HEADERS,
     MAX_ANSWER,
     ChatRequest,
-    Message,
+    RunMessage,
     refuse,
     stream_answer,
     whole_answer,
@@ -48,7 +48,7 @@ ENGLISH_LETTERS = 0.6
 """Share of ASCII letters that any English sentence has, and that noise from broken arithmetic lacks."""
 
 
-class Step(Struct, frozen=True, kw_only=True):
+class TestStep(Struct, frozen=True, kw_only=True):
     """One step of the test. ``detail`` is its result, or what is wrong."""
 
     name: str
@@ -57,30 +57,30 @@ class Step(Struct, frozen=True, kw_only=True):
     detail: str
 
 
-class Report(Struct, frozen=True, kw_only=True):
+class SelftestReport(Struct, frozen=True, kw_only=True):
     """The output of ``selftest --json``."""
 
     ok: bool
     engine: Engine | None
     model: str
     tokens_per_second: float | None
-    steps: list[Step]
+    steps: list[TestStep]
 
 
-class Failed(Exception):
+class StepFailed(Exception):
     """A step that did not prove what it should; the message says why. Never leaves this module."""
 
 
-class Timings(Struct, frozen=True):
+class AnswerTimings(Struct, frozen=True):
     """llama-server's own measurement."""
 
     predicted_per_second: float | None = None
 
 
-class Answer(ChatCompletion):
+class WholeAnswer(ChatCompletion):
     """An answer that was not streamed, as far as it is checked."""
 
-    timings: Timings = Timings()
+    timings: AnswerTimings = AnswerTimings()
 
 
 @click.command()
@@ -101,15 +101,15 @@ def selftest(engine: str | None, model: str | None, as_json: bool) -> AsyncComma
 async def _selftest(engine_named: str | None, model_named: str, as_json: bool) -> int:
     engine = await _chosen(engine_named)
     is_file = model_named.endswith(".gguf")
-    sources = Choice(models=(model_named,) if is_file else (), stores=not is_file).sources()
+    sources = ModelOptions(models=(model_named,) if is_file else (), stores=not is_file).sources()
     snapshot = await trio.to_thread.run_sync(Catalog(sources).scan)
     model = next(m for m in snapshot.models if m.source == "path") if is_file else snapshot.require(model_named)
-    trial = Trial(model, quiet=as_json)
+    trial = SelftestTrial(model, quiet=as_json)
     if not as_json:
         click.echo(f"{PROGRAM} selftest: engine {engine.in_words()}, model {model.id}")
     async with open_fleet(FleetSettings(models_max=1, load_timeout=LOAD_TIME), engine) as fleet:
         await trial.run(fleet)
-    report = Report(
+    report = SelftestReport(
         ok=all(step.ok for step in trial.steps),
         engine=engine,
         model=model.id,
@@ -131,11 +131,11 @@ async def _chosen(named: str | None) -> Engine:
         return engines.choose() or find_engine(named)
 
 
-class Trial:
+class SelftestTrial:
     """Run the steps with one model and record each as it ends; a failed step skips the rest."""
 
     def __init__(self, model: Model, *, quiet: bool) -> None:
-        self.steps: list[Step] = []
+        self.steps: list[TestStep] = []
         self.tokens_per_second: float | None = None
         self._model = model
         self._quiet = quiet
@@ -170,20 +170,20 @@ class Trial:
         async def again() -> str:
             whole.append(await self._answer(ask))
             if whole[0] != whole[1]:
-                raise Failed(f"at temperature 0 the answer was {_quoted(whole[0])}, then {_quoted(whole[1])}")
+                raise StepFailed(f"at temperature 0 the answer was {_quoted(whole[0])}, then {_quoted(whole[1])}")
             return "the same answer"
 
         async def stream() -> str:
             streamed = await stream_answer(ask, self._request(), lambda piece: None)
             if streamed.text != whole[0]:
-                raise Failed(f"the stream said {_quoted(streamed.text)}")
+                raise StepFailed(f"the stream said {_quoted(streamed.text)}")
             if streamed.chunks < 2:
-                raise Failed("the whole answer came at once")
+                raise StepFailed("the whole answer came at once")
             return f"the same answer in {streamed.chunks} pieces"
 
         async def speed() -> str:
             if not self.tokens_per_second:
-                raise Failed("the engine did not say how fast it was")
+                raise StepFailed("the engine did not say how fast it was")
             return f"{self.tokens_per_second:.0f} tokens/s"
 
         steps = {"health": partial(_health, address), "chat": once, "repeat": again, "stream": stream, "speed": speed}
@@ -197,11 +197,11 @@ class Trial:
         try:
             with trio.fail_after(seconds):
                 detail, ok = await work(), True
-        except (ApplianceError, click.ClickException, Failed) as error:
+        except (ApplianceError, click.ClickException, StepFailed) as error:
             detail, ok = error.format_message() if isinstance(error, click.ClickException) else str(error), False
         except trio.TooSlowError:
             detail, ok = f"it took longer than {seconds:g} s", False
-        step = Step(name=name, ok=ok, seconds=round(trio.current_time() - began, 3), detail=detail)
+        step = TestStep(name=name, ok=ok, seconds=round(trio.current_time() - began, 3), detail=detail)
         self.steps.append(step)
         if not self._quiet:
             click.echo(f"  {'ok    ' if ok else 'FAILED'} {name:<8}{step.seconds:7.2f} s  {detail}")
@@ -211,7 +211,7 @@ class Trial:
         """Switch off the prompt cache: a cached prompt is computed in other batches, which may change the last bits."""
         return ChatRequest(
             model=self._model.id,
-            messages=(Message(role="user", content=QUESTION),),
+            messages=(RunMessage(role="user", content=QUESTION),),
             temperature=0,
             max_tokens=MAX_TOKENS,
             seed=1,
@@ -221,10 +221,10 @@ class Trial:
     async def _answer(self, ask: Callable[[bytes], AbstractAsyncContextManager[HttpAnswer]]) -> str:
         body = await whole_answer(ask, self._request())
         try:
-            answer = msgspec.json.decode(body, type=Answer)
+            answer = msgspec.json.decode(body, type=WholeAnswer)
             choice = (answer.choices or [])[0]
         except (*UNREADABLE, IndexError):
-            raise Failed("the answer is not a chat completion") from None
+            raise StepFailed("the answer is not a chat completion") from None
         self.tokens_per_second = answer.timings.predicted_per_second
         text = choice.said.text
         self._judge(text, choice.finish_reason)
@@ -234,10 +234,10 @@ class Trial:
         """The starter model is known to end its answer; another model may be cut off at the limit."""
         allowed = ("stop",) if self._model.source == "starter" else ("stop", "length")
         if finish_reason not in allowed:
-            raise Failed(f"the answer ended with {finish_reason!r} instead of 'stop': {_quoted(text)}")
+            raise StepFailed(f"the answer ended with {finish_reason!r} instead of 'stop': {_quoted(text)}")
         letters = len(re.findall(r"[A-Za-z]", text))
         if not text.strip() or (self._model.source == "starter" and letters < ENGLISH_LETTERS * len(text)):
-            raise Failed(f"the answer is not an English sentence: {_quoted(text)}")
+            raise StepFailed(f"the answer is not an English sentence: {_quoted(text)}")
 
 
 @asynccontextmanager
@@ -251,15 +251,15 @@ async def _ask(address: Address, body: bytes) -> AsyncGenerator[HttpAnswer]:
 async def _health(address: Address) -> str:
     async with HttpCall(address, "GET", "/health") as response:
         if response.status != 200:
-            raise Failed(f"/health answered {response.status}")
+            raise StepFailed(f"/health answered {response.status}")
     return "/health answered 200"
 
 
 async def _stop(fleet: Fleet, model: Model, pid: int) -> str:
     if not await fleet.unload(model.id):
-        raise Failed("the model was no longer running")
+        raise StepFailed("the model was no longer running")
     if psutil.pid_exists(pid):
-        raise Failed(f"process {pid} still exists")
+        raise StepFailed(f"process {pid} still exists")
     return f"process {pid} is gone"
 
 

@@ -12,8 +12,8 @@ import click
 from msgspec import Struct, structs
 
 from appliance.cli.options import (
-    Choice,
     ListenAddress,
+    ModelOptions,
     Seconds,
     Size,
     ToolOptions,
@@ -310,7 +310,7 @@ def serve(
     watch_config: bool,
     plugins: tuple[Path, ...],
     no_plugins: bool,
-    choice: Choice,
+    choice: ModelOptions,
     models_preset: Path | None,
     models_max: int | None,
     preload: tuple[str, ...],

@@ -27,9 +27,9 @@ from appliance.errors import UsageError
 from appliance.platform.children import open_children
 from appliance.platform.console import EXIT_OURS, PROGRAM, say, say_error
 from appliance.programs import look
-from appliance.programs.shelf import Programs, Source, damage_of, find, refuse_packaged
+from appliance.programs.shelf import PayloadSource, Programs, damage_of, find, refuse_packaged
 from appliance.programs.start import look_address, own_folder, programs_folder
-from appliance.programs.trial import Serving, running, try_version
+from appliance.programs.trial import ImitatedServer, running, try_version
 from appliance.settings import AsyncCommand
 from appliance.store.model_files import write_whole
 
@@ -144,7 +144,7 @@ def switch(
     return run
 
 
-async def _switch(shelf: Programs, own: Path, found: Source, wishes: _Wishes) -> int:
+async def _switch(shelf: Programs, own: Path, found: PayloadSource, wishes: _Wishes) -> int:
     async with alone(shelf):
         old = await trio.to_thread.run_sync(shelf.enter, own)
         state = await trio.to_thread.run_sync(shelf.state.read)
@@ -200,7 +200,7 @@ def _unsigned(shelf: Programs, folder: Path, wishes: _Wishes) -> str:
 
 
 async def _try(shelf: Programs, folders: tuple[Path, Path], wishes: _Wishes, folder: Path) -> str:
-    serving = Serving(words=wishes.words)
+    serving = ImitatedServer(words=wishes.words)
     if not wishes.words:
         serving = await trio.to_thread.run_sync(running, folders) or serving
         say(f"   serve {' '.join(serving.words)}".rstrip())
@@ -285,7 +285,7 @@ def _trust(shelf: Programs, key: Path) -> None:
     write_whole(shelf.trusted, content)
 
 
-class Version(Struct, frozen=True, kw_only=True):
+class ListedVersion(Struct, frozen=True, kw_only=True):
     """A version as ``upgrade list --json`` prints it."""
 
     name: str
@@ -310,7 +310,7 @@ def list_versions(as_json: bool) -> int:
     shelf.recover()
     state, now = shelf.state.read(), time.time()
     rows = [
-        Version(
+        ListedVersion(
             name=name_of(program),
             folder=str(shelf.place_of(program).resolve()),
             role=state.role(program),

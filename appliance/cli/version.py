@@ -17,7 +17,7 @@ from appliance.errors import EngineNotFound
 from appliance.platform.console import PROGRAM, is_frozen
 
 
-class Facts(Struct, frozen=True, kw_only=True):
+class VersionOutput(Struct, frozen=True, kw_only=True):
     """The output of ``version --json``."""
 
     version: str
@@ -54,14 +54,14 @@ def version(engine: str | None, as_json: bool) -> None:
     click.echo(f"  engine    {facts.engine.in_words() if facts.engine else facts.engine_error}")
 
 
-def _facts(named: str | None) -> Facts:
+def _facts(named: str | None) -> VersionOutput:
     engine, error = None, None
     try:
         engine = find_engine(named)
     except EngineNotFound as missing:
         error = str(missing)
     listed, digest = _payload()
-    return Facts(
+    return VersionOutput(
         version=__version__,
         commit=listed.commit if listed is not None else None,
         payload=digest,

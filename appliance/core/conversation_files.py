@@ -24,7 +24,7 @@ from appliance.core.conversation_formats import PLACE, Saved, SavedFile, SavedLi
 from appliance.core.conversations import StoredMessage, stored
 from appliance.core.parts import UNREADABLE, shown
 from appliance.errors import BadRequest, shortened
-from appliance.wire import Attachment, Carton, Conversation, File, Message, Role, Whole
+from appliance.wire import Attachment, Carton, Conversation, File, MessageNode, Role, Whole
 
 HARNESS = "llama.app"
 MAX_UNPACKED = 192 << 20
@@ -46,11 +46,11 @@ Files = Mapping[str, tuple[str, bytes]]
 """Attachments by hash: type and content."""
 
 
-class Found(Struct):
+class FoundConversation(Struct):
     """A conversation in a file. ``files`` are its attachments: type and content."""
 
     conversation: Conversation
-    messages: list[Message]
+    messages: list[MessageNode]
     files: list[tuple[str, bytes]]
 
 
@@ -65,10 +65,10 @@ class Arrived(Struct):
 # ---- reading ---------------------------------------------------------------------------------------------------------
 
 
-def read_file(data: bytes) -> Iterator[Found]:
+def read_file(data: bytes) -> Iterator[FoundConversation]:
     """Yield one conversation after the other. Raises BadRequest for what is none of the known files, at any moment."""
     for pair in _unpacked(data) if data[:2] == b"PK" else _read(data):
-        found = Found(*_taken(pair, files := []), files)
+        found = FoundConversation(*_taken(pair, files := []), files)
         for each in files:
             _check_size("a file", len(each[1]), found)
         yield found
@@ -123,7 +123,7 @@ def _record(kind: bytes, *parts: bytes) -> bytes:
     return b"".join((_RECORD.pack(kind, *map(len, parts), *[0] * (3 - len(parts))), *parts))
 
 
-def _check_size(what: str, size: int, found: Found) -> None:
+def _check_size(what: str, size: int, found: FoundConversation) -> None:
     """Refuse a piece that would keep the store, and so everybody else, busy for too long. Raises BadRequest."""
     if size > MAX_PIECE:
         raise BadRequest(
@@ -182,7 +182,7 @@ class _Lines:
             yield line
 
 
-def _taken(pair: Saved, files: list[tuple[str, bytes]]) -> tuple[Conversation, list[Message]]:
+def _taken(pair: Saved, files: list[tuple[str, bytes]]) -> tuple[Conversation, list[MessageNode]]:
     """In this program's words. Ids are made anew from the old ones, so that importing twice adds nothing.
 
     llama.cpp's page has a root above the first messages, and others have more such places. A parent that is missing, or
@@ -224,13 +224,15 @@ def _taken(pair: Saved, files: list[tuple[str, bytes]]) -> tuple[Conversation, l
     return made, messages
 
 
-def _message(conversation: str, theirs: SavedMessage, parent: str | None, files: list[tuple[str, bytes]]) -> Message:
+def _message(
+    conversation: str, theirs: SavedMessage, parent: str | None, files: list[tuple[str, bytes]]
+) -> MessageNode:
     content, attachments = theirs.content, list[Attachment]()
     for extra in theirs.extra or ():
         attachment = _attached(extra, files)
         if attachment is not None:
             attachments.append(attachment)
-    return Message(
+    return MessageNode(
         id=_renamed(conversation, theirs.id),
         parent=_renamed(conversation, parent) if parent else None,
         role=next(role for role in _ROLES if role == theirs.role),

@@ -18,7 +18,7 @@ from appliance.core.parts import decoded
 from appliance.core.runs.chat import ChatEvents
 from appliance.core.runs.messages import CallDelta, ReasoningDelta, TextDelta, TurnFailed
 from appliance.errors import BadRequest
-from appliance.wire import Message
+from appliance.wire import MessageNode
 
 MAX_TEXT = 8 << 20
 """Characters of one message with its thoughts; a book has less than one million."""
@@ -42,11 +42,11 @@ _FOREIGN = re.compile(r"[^\0-\x7f]{1,4096}")
 class Write(Struct, frozen=True):
     """A message as it is to be stored."""
 
-    message: Message
+    message: MessageNode
     branched: bool = False
 
 
-def write(known: Mapping[str, Message], sent: Message, new_id: str, now: int) -> Write:
+def write(known: Mapping[str, MessageNode], sent: MessageNode, new_id: str, now: int) -> Write:
     """Decide what a sent message becomes in a conversation of these messages. Raises BadRequest.
 
     ``sent.revision`` is the newest that its writer has seen, 0 for a message that is new.
@@ -69,7 +69,7 @@ def write(known: Mapping[str, Message], sent: Message, new_id: str, now: int) ->
     return Write(structs.replace(sent, revision=before.revision + 1, created=before.created))
 
 
-def _content(message: Message) -> Message:
+def _content(message: MessageNode) -> MessageNode:
     return structs.replace(message, revision=0, created=0)
 
 
@@ -153,7 +153,7 @@ def _place(text: str, wanted: int) -> int:
     return at
 
 
-def copied(messages: Sequence[Message], ids: Mapping[str, str]) -> list[Message]:
+def copied(messages: Sequence[MessageNode], ids: Mapping[str, str]) -> list[MessageNode]:
     """The messages under new ids; an answer under way is copied as far as it is."""
     return [
         structs.replace(
@@ -176,7 +176,7 @@ class StoredMessage(Struct, frozen=True, kw_only=True):
     hashes: tuple[str, ...]
 
 
-def stored(message: Message) -> StoredMessage:
+def stored(message: MessageNode) -> StoredMessage:
     body, hashes = msgspec.json.encode(message), tuple(each.hash for each in message.attachments)
     return StoredMessage(id=message.id, body=body, content=message.content.encode(), hashes=hashes)
 
@@ -193,10 +193,10 @@ class _GatheredCall(Struct):
     arguments: str = ""
 
 
-class Answer:
+class AnswerText:
     """Gathers a streamed chat answer for the message that it belongs to, behind what the message has already."""
 
-    def __init__(self, message: Message) -> None:
+    def __init__(self, message: MessageNode) -> None:
         self._message = message
         self._events = ChatEvents()
         self._text = [message.content]
@@ -223,7 +223,7 @@ class Answer:
                     pass
 
     @property
-    def so_far(self) -> Message:
+    def so_far(self) -> MessageNode:
         """The message as it is now, still under way."""
         calls = tuple(
             Raw(msgspec.json.encode(tool_call(c.id, c.name, c.arguments))) for _, c in sorted(self._calls.items())
@@ -232,7 +232,7 @@ class Answer:
             self._message, content="".join(self._text), reasoning="".join(self._thoughts), tool_calls=calls
         )
 
-    def ended(self, *, stopped: bool, cut: bool) -> Message:
+    def ended(self, *, stopped: bool, cut: bool) -> MessageNode:
         """The message for good. ``stopped``: somebody asked for its end; ``cut``: the program or the engine ended."""
         message = self.so_far
         timed = self._timed()

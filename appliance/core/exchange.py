@@ -42,8 +42,8 @@ from appliance.core.answers.continuation import Partial, Refusal, SoFar
 from appliance.core.answers.splice import Splicer
 from appliance.core.bodies.http_message import (
     HOP_BY_HOP,
-    Body,
     BodyError,
+    BodyReader,
     Chunked,
     HeadError,
     ResponseHead,
@@ -51,7 +51,7 @@ from appliance.core.bodies.http_message import (
     body_of,
     read_response,
 )
-from appliance.core.bodies.sse import Dialect, ErrorInfo, Event, WholeRecords, encode, error_record
+from appliance.core.bodies.sse import Dialect, ErrorInfo, SseEvent, WholeRecords, encode, error_record
 from appliance.core.parts import EVENTS, UNREADABLE, Headers, without
 from appliance.core.runs.slash import Family
 from appliance.errors import UpstreamFailed
@@ -85,7 +85,7 @@ class AnswerHead(Struct, frozen=True):
     parsed: ResponseHead
     """As it came."""
 
-    def body(self, method: str) -> Body:
+    def body(self, method: str) -> BodyReader:
         """The framing of its body. Raises BodyError."""
         return body_of(method, self.status, self.parsed.headers)
 
@@ -204,7 +204,7 @@ class Trail:
             reader.feed(records)
 
 
-class Client(Protocol):
+class ExchangeClient(Protocol):
     """The client's side, a part of every sink of the program. Nothing here waits.
 
     To give it something may show that the client has left: `Exchange.cancel` may be called meanwhile.
@@ -272,7 +272,7 @@ class RelayOptions(Struct, frozen=True, kw_only=True):
     """The answer is the rest of one that has begun."""
 
 
-class State(Enum):
+class ExchangeState(Enum):
     HEAD = auto()
     HELD = auto()
     BODY = auto()
@@ -300,8 +300,8 @@ class Exchange:
         "state",
     )
 
-    def __init__(self, options: RelayOptions, client: Client, io: Io, *, reused: bool = False) -> None:
-        self.state = State.HEAD
+    def __init__(self, options: RelayOptions, client: ExchangeClient, io: Io, *, reused: bool = False) -> None:
+        self.state = ExchangeState.HEAD
         self.received = 0
         """Bytes behind the head so far, however they are framed."""
         self._options = options
@@ -311,7 +311,7 @@ class Exchange:
         self._trail, self._splicer = options.trail, options.splicer
         self._held = b""  # of a head that is not whole; later what came behind it, until the client is ready
         self._head: _Relayed | None = None
-        self._body: Body | None = None
+        self._body: BodyReader | None = None
         self._records: WholeRecords | None = None  # of a stream that passes as it is
         self._late: bytearray | None = None  # of an answer that becomes one record
 
@@ -319,8 +319,8 @@ class Exchange:
 
     def on_engine_bytes(self, data: bytes) -> bool:
         """Bytes have come. False: no more of them are wanted now. Every chunk of every stream passes here."""
-        if self.state is not State.BODY:
-            return self._hear_head(data) if self.state is State.HEAD else False
+        if self.state is not ExchangeState.BODY:
+            return self._hear_head(data) if self.state is ExchangeState.HEAD else False
         body, records, room = self._body, self._records, True
         assert body is not None
         self.received += len(data)
@@ -334,20 +334,20 @@ class Exchange:
                 elif self._late is not None or self._splicer is not None:
                     content = self._translated(content)
                 room = self._client.push(content) if content else True
-                if self.state is not State.BODY:
+                if self.state is not ExchangeState.BODY:
                     return False  # the client has left while it was given this
             if body.complete:
                 return self._complete()
         except Exception as error:  # noqa: BLE001  it becomes the answer to its client
             return self._broke(error)
         if not room:
-            self.state = State.FULL
+            self.state = ExchangeState.FULL
             self._io.pause()
         return room
 
     def on_engine_ended(self, *, broken: bool = False) -> None:
         """The other side has closed the connection, or that is ``broken``."""
-        if self.state is State.HEAD:
+        if self.state is ExchangeState.HEAD:
             # The request is sent again only in this case: the connection was used before, and not a byte has come on
             # it. Then its server has closed it without reading. On a new connection, or behind a first byte, the
             # request may have been carried out, and a second time could do it twice.
@@ -359,9 +359,9 @@ class Exchange:
                 self._fail("its answer is not HTTP (it ends in the middle of the head)")
             else:
                 self._fail("it closed the connection without an answer")
-        elif self.state is State.BODY and broken:
+        elif self.state is ExchangeState.BODY and broken:
             self._fail("it broke the connection")
-        elif self.state is State.BODY:
+        elif self.state is ExchangeState.BODY:
             assert self._body is not None
             try:
                 self._body.end()
@@ -372,15 +372,15 @@ class Exchange:
     def on_client_drained(self) -> None:
         """The client has taken all that it was given, or is ready for the head."""
         match self.state:
-            case State.FULL:
-                self.state = State.BODY
+            case ExchangeState.FULL:
+                self.state = ExchangeState.BODY
                 self._io.resume()
-            case State.HELD:
+            case ExchangeState.HELD:
                 if self._begin():
                     self._io.resume()
-            case State.DRAINING:
+            case ExchangeState.DRAINING:
                 self._end(None)
-            case State.HEAD | State.BODY | State.OVER:
+            case ExchangeState.HEAD | ExchangeState.BODY | ExchangeState.OVER:
                 pass
 
     def cancel(self, why: Exception) -> None:
@@ -402,7 +402,7 @@ class Exchange:
                 return self._begin()
         except Exception as error:  # noqa: BLE001  as above
             return self._broke(error)
-        self.state = State.HELD
+        self.state = ExchangeState.HELD
         return False
 
     def _knows(self, received: bytes) -> bool:
@@ -433,7 +433,7 @@ class Exchange:
         head, options, client = self._head, self._options, self._client
         assert head is not None
         assert self._body is not None
-        held, self._held, self.state = self._held, b"", State.BODY
+        held, self._held, self.state = self._held, b"", ExchangeState.BODY
         try:
             # Either nothing has reached the client, and it gets this head as it is. Or it has a stream already: an
             # answer that is not one then becomes one record, and a stream follows on by its records, spliced where it
@@ -449,7 +449,7 @@ class Exchange:
                 client.push(self._followed(self._splicer.begin()))
         except Exception as error:  # noqa: BLE001  as above
             return self._broke(error)
-        return self.on_engine_bytes(held) if held or self._body.complete else self.state is State.BODY
+        return self.on_engine_bytes(held) if held or self._body.complete else self.state is ExchangeState.BODY
 
     # ---- the body ----------------------------------------------------------------------------------------------------
 
@@ -478,16 +478,16 @@ class Exchange:
         # The state changes before any call: `push` and `finish` may find that the client has left, and `cancel` then
         # comes from within them. The engine is released in front of the last bytes, so that the next request can have
         # its slot and its connection while this client still reads.
-        self.state = State.DRAINING
+        self.state = ExchangeState.DRAINING
         self._io.release(reusable=reusable and head.stays)
         if self._records is not None and (rest := self._records.rest()):
             self._client.push(rest)
         if self._late is not None:
             self._client.push(self._record(bytes(self._late), head.status))
         whole = self._client.finish()
-        if whole and self.state is State.DRAINING:
+        if whole and self.state is ExchangeState.DRAINING:
             self._end(None)
-        elif self.state is State.DRAINING:
+        elif self.state is ExchangeState.DRAINING:
             self._io.pause()
         return False
 
@@ -495,13 +495,13 @@ class Exchange:
         """An answer that is not a stream, for a client that has had the beginning of one."""
         if status >= 400 or self._splicer is not None:
             return error_in(content, status, self._options.dialect)
-        return encode(Event(content.decode("utf-8", "replace")))
+        return encode(SseEvent(content.decode("utf-8", "replace")))
 
     # ---- the end -----------------------------------------------------------------------------------------------------
 
     def _broke(self, error: Exception) -> bool:
         match error:
-            case BodyError() if self.state is State.HEAD:
+            case BodyError() if self.state is ExchangeState.HEAD:
                 return self._fail(f"its answer is not HTTP ({error})")
             case BodyError():
                 return self._fail(f"its answer ended early or is garbled: {error}")
@@ -514,11 +514,11 @@ class Exchange:
         return self._end(UpstreamFailed(self._options.label, why))
 
     def _end(self, failure: Exception | None) -> bool:
-        if self.state is State.OVER:
+        if self.state is ExchangeState.OVER:
             return False
         # OVER comes before the calls, so that a `cancel` from within them finds nothing to do. Only a torn record is
         # aborted: behind a whole one the caller can still write an error record, or go on with another engine.
-        released, self.state = self.state is State.DRAINING, State.OVER
+        released, self.state = self.state is ExchangeState.DRAINING, ExchangeState.OVER
         if not released:
             self._io.release(reusable=False, failure=failure)
             if self._records is not None and self._records.torn:

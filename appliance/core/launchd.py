@@ -26,7 +26,7 @@ ABSENT = 113
 """Exit status of ``launchctl print`` for a job that is not loaded."""
 
 
-class Place(Struct, frozen=True):
+class JobPlace(Struct, frozen=True):
     """The place of a job. ``domain`` as launchctl names it."""
 
     domain: str
@@ -37,16 +37,16 @@ class Place(Struct, frozen=True):
     """The ready file, by which start waits until the program serves."""
 
 
-DAEMON = Place(
+DAEMON = JobPlace(
     "system", f"/Library/LaunchDaemons/{LABEL}.plist", f"/Library/Logs/{NAME}/service.log", f"{HOME}/service.json"
 )
 """The machine's service."""
 
 
-def agent(home: str, uid: int) -> Place:
+def agent(home: str, uid: int) -> JobPlace:
     """Return the place of a user's own service, which starts when the user logs in. ``home``: the user's folder."""
     library = f"{home}/Library"
-    return Place(
+    return JobPlace(
         f"gui/{uid}",
         f"{library}/LaunchAgents/{LABEL}.plist",
         f"{library}/Logs/{NAME}/service.log",
@@ -54,7 +54,7 @@ def agent(home: str, uid: int) -> Place:
     )
 
 
-def plist(place: Place, command: Sequence[str]) -> bytes:
+def plist(place: JobPlace, command: Sequence[str]) -> bytes:
     """Return the job's plist. ``command``: the program with ``serve`` and its options.
 
     Raises ValueError for words that no plist can hold, and for a ready file of the user's own.
@@ -89,7 +89,7 @@ def plist(place: Place, command: Sequence[str]) -> bytes:
     return plistlib.dumps(job, sort_keys=False)
 
 
-class Job(Struct, frozen=True):
+class LaunchdJob(Struct, frozen=True):
     """A loaded job. ``runs``: how often it was started. ``ended``: how it ended last; empty: in order, or never."""
 
     pid: int | None = None
@@ -97,14 +97,14 @@ class Job(Struct, frozen=True):
     ended: str = ""
 
 
-def read_job(printed: str) -> Job:
+def read_job(printed: str) -> LaunchdJob:
     """Read ``launchctl print``. Only its outermost level counts: the blocks inside also have states and numbers."""
     pairs = [line.strip().partition(" = ") for line in printed.splitlines() if re.match(r"\t[^\t]", line)]
     words = {name: value for name, _, value in pairs}
     status = words.get("last exit code", "0")
     ended = words.get("last terminating signal", "") or ("" if status in ("0", "(never exited)") else f"exit {status}")
     pid, runs = words.get("pid", ""), words.get("runs", "")
-    return Job(int(pid) if pid.isdecimal() else None, int(runs) if runs.isdecimal() else 0, ended)
+    return LaunchdJob(int(pid) if pid.isdecimal() else None, int(runs) if runs.isdecimal() else 0, ended)
 
 
 def is_disabled(printed: str) -> bool:

@@ -60,7 +60,7 @@ class Sample(Struct, frozen=True, kw_only=True):
     gpus: tuple[GpuSample, ...] = ()
 
 
-class Performance(Struct, frozen=True, kw_only=True):
+class MachinePerformance(Struct, frozen=True, kw_only=True):
     """The answer to ``GET /api/performance``; ``gpu_stats`` is None if no GPU reports anything."""
 
     enabled: bool = True
@@ -75,7 +75,7 @@ class Detector(Struct, frozen=True, kw_only=True):
     version: str
 
 
-class Capture(Struct, frozen=True, kw_only=True):
+class Method(Struct, frozen=True, kw_only=True):
     """The method by which the facts were found."""
 
     scope: str = "inference_host"
@@ -156,7 +156,7 @@ class Hardware(Struct, frozen=True, kw_only=True):
 
     schema_version: int = 1
     captured_at: datetime
-    capture: Capture
+    capture: Method
     architecture: Architecture
     operating_system: OperatingSystem
     environment: Environment

@@ -12,8 +12,8 @@ from collections.abc import Collection, Sequence
 from msgspec import Struct
 
 from appliance.core.engines.builds import numbers_of
-from appliance.core.engines.events import Failed
-from appliance.core.engines.state import TRIAL, State
+from appliance.core.engines.events import SeatFailed
+from appliance.core.engines.state import TRIAL, EngineState
 from appliance.core.payload import LIST, SIGNATURE, Payload
 
 NAME = "llama-appliance"
@@ -27,7 +27,7 @@ WORDS_OF_PLACE = (
 """Options of a running server that a second one beside it cannot have."""
 
 
-class Run(Struct, frozen=True, kw_only=True):
+class TrialRun(Struct, frozen=True, kw_only=True):
     """A server of a version on trial, noted before it starts and forgotten when it ends in good order.
 
     ``boot`` names the start of the machine: a run that a power cut ended has not failed. ``at`` and ``until``: Unix
@@ -66,7 +66,7 @@ def misplaced(payload: Payload) -> str:
     return ""
 
 
-def refusal(new: Payload, *, platform: str, own: str, program: str, state: State, force: bool) -> str:
+def refusal(new: Payload, *, platform: str, own: str, program: str, state: EngineState, force: bool) -> str:
     """Return why this payload cannot follow the running program, with the remedy; empty: it can.
 
     ``own`` is the version of the running program, ``program`` the id of the new one.
@@ -106,14 +106,14 @@ def words_for_trial(words: Sequence[str]) -> list[str]:
     return kept
 
 
-def chosen(state: State, here: Collection[str]) -> str | None:
+def chosen(state: EngineState, here: Collection[str]) -> str | None:
     """Return the version that a start leads to: the current one, or the newest before it that is still there."""
     line = state.line(LINE)
     known = (line.current, *line.previous) if line is not None else ()
     return next((program for program in known if program in here), None)
 
 
-def trial_end(state: State, program: str, now: float) -> float | None:
+def trial_end(state: EngineState, program: str, now: float) -> float | None:
     """Return the Unix time at which the version's first hour ends; None if it has ended, or nothing was before it."""
     line = state.line(LINE)
     if line is None or line.current != program or not line.previous or not 0 <= now - line.switched_at < TRIAL:
@@ -121,11 +121,11 @@ def trial_end(state: State, program: str, now: float) -> float | None:
     return line.switched_at + TRIAL
 
 
-def failure_of(run: Run, boot: str) -> Failed | None:
+def failure_of(run: TrialRun, boot: str) -> SeatFailed | None:
     """Return the event that a run's end without a word is; None if the machine itself went down."""
     if run.boot != boot:
         return None
-    return Failed(
+    return SeatFailed(
         build=run.program, seat="", digest="", model="", why="it crashed, or was killed", at=run.at, others=False
     )
 

@@ -48,7 +48,7 @@ class BadTarget(ValueError):
     """An address cannot be used; the message is the end of a sentence about it."""
 
 
-class Target(Struct, frozen=True):
+class ProxyTarget(Struct, frozen=True):
     """One http or https address; ``path`` has its query."""
 
     scheme: str
@@ -66,7 +66,7 @@ class Target(Struct, frozen=True):
         return f"{self.scheme}://{host}:{self.port}{self.path}"
 
 
-def parse_target(url: str) -> Target:
+def parse_target(url: str) -> ProxyTarget:
     """Read an address. Raises BadTarget and nothing else. The fragment is dropped, because servers never see it."""
     if len(url) > MAX_URL:
         raise BadTarget("is too long")
@@ -87,10 +87,10 @@ def parse_target(url: str) -> Target:
         raise BadTarget("has no usable host and port")
     path = quote(parts.path or "/", safe=_PATH_SAFE)
     query = f"?{quote(parts.query, safe=_PATH_SAFE + '?')}" if parts.query else ""
-    return Target(parts.scheme, host.lower(), port or PORTS[parts.scheme], path + query)
+    return ProxyTarget(parts.scheme, host.lower(), port or PORTS[parts.scheme], path + query)
 
 
-def redirected(target: Target, location: str) -> Target:
+def redirected(target: ProxyTarget, location: str) -> ProxyTarget:
     """Return where a redirect of ``target`` leads. Raises BadTarget, also for one that gives up encryption."""
     try:
         url = urljoin(target.url, location)

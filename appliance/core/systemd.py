@@ -132,7 +132,7 @@ def _quoted(word: str, *, first: bool) -> str:
     return text if text.replace("/", "").replace("-", "").replace("_", "").replace(".", "").isalnum() else f'"{text}"'
 
 
-class Watch(Struct, frozen=True):
+class SystemdWatch(Struct, frozen=True):
     """The wishes of systemd towards a service."""
 
     address: str = ""
@@ -141,15 +141,15 @@ class Watch(Struct, frozen=True):
     """Seconds between two signs of life: half of what systemd waits. None: it wants none."""
 
 
-def watch_of(environ: Mapping[str, str], pid: int) -> Watch:
+def watch_of(environ: Mapping[str, str], pid: int) -> SystemdWatch:
     """Read ``NOTIFY_SOCKET``, ``WATCHDOG_USEC`` and ``WATCHDOG_PID``; values for another process do not count."""
     address = environ.get("NOTIFY_SOCKET", "")
     if not address.startswith(("/", "@")) or len(address) < 2:
-        return Watch()
+        return SystemdWatch()
     meant = environ.get("WATCHDOG_PID", "")
     micros = environ.get("WATCHDOG_USEC", "")
     wanted = micros.isascii() and micros.isdigit() and int(micros) > 0 and meant in ("", str(pid))
-    return Watch(address, int(micros) / 2_000_000 if wanted else None)
+    return SystemdWatch(address, int(micros) / 2_000_000 if wanted else None)
 
 
 def message(**words: str | int) -> bytes:

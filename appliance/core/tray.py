@@ -36,7 +36,7 @@ Reply = tuple[str, tuple[object, ...]]
 """Signature and values of an answer."""
 
 
-class Facts(Struct, frozen=True, kw_only=True):
+class TrayState(Struct, frozen=True, kw_only=True):
     """The state of affairs that the icon shows. ``login``: the program starts at login."""
 
     condition: Condition
@@ -48,7 +48,7 @@ class Facts(Struct, frozen=True, kw_only=True):
         return SAID[self.condition].format(url=self.url)
 
 
-class Item(Struct, frozen=True, kw_only=True):
+class MenuItem(Struct, frozen=True, kw_only=True):
     """A line of the menu; one without ``label`` separates. ``checked``: None if there is nothing to check."""
 
     id: int
@@ -58,51 +58,51 @@ class Item(Struct, frozen=True, kw_only=True):
     checked: bool | None = None
 
 
-class Answer(Struct, frozen=True, kw_only=True):
+class CallReply(Struct, frozen=True, kw_only=True):
     """The reply to a call, None where the interface lacks that member; and the action that the call asks for."""
 
     reply: Reply | None = None
     action: Action | None = None
 
 
-def menu(facts: Facts) -> tuple[Item, ...]:
+def menu(facts: TrayState) -> tuple[MenuItem, ...]:
     """Return the lines of the menu."""
     serves = facts.condition in ("running", "elsewhere")
     return (
-        Item(id=1, label=facts.in_words, enabled=False),
-        Item(id=2, label="Open the page", action="open", enabled=serves),
-        Item(id=3),
-        Item(id=4, label="Start", action="start", enabled=facts.condition in ("stopped", "failed")),
-        Item(id=5, label="Stop", action="stop", enabled=facts.condition in ("starting", "running")),
-        Item(id=6, label="Show the log", action="log", enabled=facts.condition != "elsewhere"),
-        Item(id=7, label="Start at login", action="login", checked=facts.login),
-        Item(id=8),
-        Item(id=9, label="Quit", action="quit"),
+        MenuItem(id=1, label=facts.in_words, enabled=False),
+        MenuItem(id=2, label="Open the page", action="open", enabled=serves),
+        MenuItem(id=3),
+        MenuItem(id=4, label="Start", action="start", enabled=facts.condition in ("stopped", "failed")),
+        MenuItem(id=5, label="Stop", action="stop", enabled=facts.condition in ("starting", "running")),
+        MenuItem(id=6, label="Show the log", action="log", enabled=facts.condition != "elsewhere"),
+        MenuItem(id=7, label="Start at login", action="login", checked=facts.login),
+        MenuItem(id=8),
+        MenuItem(id=9, label="Quit", action="quit"),
     )
 
 
-def answer(interface: str, member: str, args: Sequence[object], facts: Facts, revision: int) -> Answer:
+def answer(interface: str, member: str, args: Sequence[object], facts: TrayState, revision: int) -> CallReply:
     """Return what follows from a method call. ``revision`` counts the menu's changes."""
     match interface, member, args:
         case "org.freedesktop.DBus.Peer", "Ping", _:
-            return Answer(reply=("", ()))
+            return CallReply(reply=("", ()))
         case "org.freedesktop.DBus.Introspectable", "Introspect", _:
-            return Answer(reply=("s", ("<node/>",)))
+            return CallReply(reply=("s", ("<node/>",)))
         case "org.freedesktop.DBus.Properties", "GetAll", [str(of)]:
-            return Answer(reply=("a{sv}", (properties(of, facts),)))
+            return CallReply(reply=("a{sv}", (properties(of, facts),)))
         case "org.freedesktop.DBus.Properties", "Get", [str(of), str(name)] if name in properties(of, facts):
-            return Answer(reply=("v", (properties(of, facts)[name],)))
+            return CallReply(reply=("v", (properties(of, facts)[name],)))
         case "org.kde.StatusNotifierItem", "Activate" | "SecondaryActivate", _:
-            return Answer(reply=("", ()), action="open")
+            return CallReply(reply=("", ()), action="open")
         case "org.kde.StatusNotifierItem", "ContextMenu" | "Scroll", _:
-            return Answer(reply=("", ()))
+            return CallReply(reply=("", ()))
         case "com.canonical.dbusmenu", _, _:
             return _menu_answer(member, args, menu(facts), revision)
         case _:
-            return Answer()
+            return CallReply()
 
 
-def _menu_answer(member: str, args: Sequence[object], items: Sequence[Item], revision: int) -> Answer:
+def _menu_answer(member: str, args: Sequence[object], items: Sequence[MenuItem], revision: int) -> CallReply:
     match member, args:
         case "GetLayout", [int(parent), *_]:
             children: list[Variant] = []
@@ -110,35 +110,35 @@ def _menu_answer(member: str, args: Sequence[object], items: Sequence[Item], rev
                 nothing: list[object] = []
                 children += [("(ia{sv}av)", (item.id, shown(item), nothing)) for item in items]
             root: dict[str, Variant] = {"children-display": ("s", "submenu")}
-            return Answer(reply=("u(ia{sv}av)", (revision, (parent, root if parent == 0 else {}, children))))
+            return CallReply(reply=("u(ia{sv}av)", (revision, (parent, root if parent == 0 else {}, children))))
         case "GetGroupProperties", [list(), *_]:
             ids = cast("list[int]", args[0])
             wanted = [item for item in items if not ids or item.id in ids]
-            return Answer(reply=("a(ia{sv})", ([(item.id, shown(item)) for item in wanted],)))
+            return CallReply(reply=("a(ia{sv})", ([(item.id, shown(item)) for item in wanted],)))
         case "GetProperty", [int(id), str(name)]:
             found = [shown(item)[name] for item in items if item.id == id and name in shown(item)]
-            return Answer(reply=("v", (found[0],))) if found else Answer()
+            return CallReply(reply=("v", (found[0],))) if found else CallReply()
         case "Event", [int(id), str(event), *_]:
-            return Answer(reply=("", ()), action=_clicked(items, id, event))
+            return CallReply(reply=("", ()), action=_clicked(items, id, event))
         case "EventGroup", [list()]:
             events = cast("list[tuple[int, str, object, int]]", args[0])
             clicks: list[Action] = [
                 click for id, event, *_ in events if (click := _clicked(items, id, event)) is not None
             ]
-            return Answer(reply=("ai", ([],)), action=clicks[0] if clicks else None)
+            return CallReply(reply=("ai", ([],)), action=clicks[0] if clicks else None)
         case "AboutToShow", _:
-            return Answer(reply=("b", (False,)))
+            return CallReply(reply=("b", (False,)))
         case "AboutToShowGroup", _:
-            return Answer(reply=("aiai", ([], [])))
+            return CallReply(reply=("aiai", ([], [])))
         case _:
-            return Answer()
+            return CallReply()
 
 
-def _clicked(items: Sequence[Item], id: int, event: str) -> Action | None:
+def _clicked(items: Sequence[MenuItem], id: int, event: str) -> Action | None:
     return next((item.action for item in items if item.id == id and item.enabled), None) if event == "clicked" else None
 
 
-def shown(item: Item) -> dict[str, Variant]:
+def shown(item: MenuItem) -> dict[str, Variant]:
     """Return a line's properties; those that have their default are left out."""
     if not item.label:
         return {"type": ("s", "separator")}
@@ -150,7 +150,7 @@ def shown(item: Item) -> dict[str, Variant]:
     return found
 
 
-def properties(interface: str, facts: Facts) -> dict[str, Variant]:
+def properties(interface: str, facts: TrayState) -> dict[str, Variant]:
     """Return all properties of the icon or of its menu."""
     if interface == MENU:
         return {

@@ -49,7 +49,7 @@ FORGIVEN = 86_400
 """Seconds without a failure after which the next one is the first again."""
 
 
-class Report(Struct, frozen=True, kw_only=True):
+class ServiceReport(Struct, frozen=True, kw_only=True):
     """One SERVICE_STATUS. ``hint`` in milliseconds; ``own`` is the program's exit status."""
 
     state: int
@@ -67,33 +67,33 @@ class Life:
         self._state = START_PENDING
         self._checkpoint = 0
 
-    def begun(self) -> Report:
+    def begun(self) -> ServiceReport:
         """The process has connected. It accepts no control until it listens."""
         self._checkpoint += 1
-        return Report(state=START_PENDING, checkpoint=self._checkpoint, hint=START_HINT)
+        return ServiceReport(state=START_PENDING, checkpoint=self._checkpoint, hint=START_HINT)
 
-    def listening(self) -> Report | None:
+    def listening(self) -> ServiceReport | None:
         """The program listens. One that has to stop meanwhile stays in that state."""
         if self._state != START_PENDING:
             return None
         self._state = RUNNING
-        return Report(state=RUNNING, accepts=ACCEPTS)
+        return ServiceReport(state=RUNNING, accepts=ACCEPTS)
 
-    def stopping(self) -> Report | None:
+    def stopping(self) -> ServiceReport | None:
         """The program is to end, or ends of itself."""
         if self._state in (STOP_PENDING, STOPPED):
             return None
         self._state, self._checkpoint = STOP_PENDING, 0
         return self.alive()
 
-    def alive(self) -> Report | None:
+    def alive(self) -> ServiceReport | None:
         """The event loop still turns. This matters while the service stops: requests under way may take a while."""
         if self._state != STOP_PENDING:
             return None
         self._checkpoint += 1
-        return Report(state=STOP_PENDING, checkpoint=self._checkpoint, hint=STOP_HINT)
+        return ServiceReport(state=STOP_PENDING, checkpoint=self._checkpoint, hint=STOP_HINT)
 
-    def ended(self, status: int, *, asked: bool) -> Report | None:
+    def ended(self, status: int, *, asked: bool) -> ServiceReport | None:
         """The program has ended with an exit status. ``asked``: somebody stopped the service.
 
         A service that was stopped on purpose reports no error, because Windows would start it again.
@@ -102,28 +102,28 @@ class Life:
             return None
         self._state = STOPPED
         if status == 0 or asked:
-            return Report(state=STOPPED)
-        return Report(state=STOPPED, error=SERVICE_SPECIFIC, own=status)
+            return ServiceReport(state=STOPPED)
+        return ServiceReport(state=STOPPED, error=SERVICE_SPECIFIC, own=status)
 
 
-class Answer(Struct, frozen=True):
+class ControlAnswer(Struct, frozen=True):
     """The answer to a control, and what the program does about it."""
 
     code: int
     act: Literal["", "stop", "wake"] = ""
 
 
-def answer(control: int, event: int, *, asked: bool) -> Answer:
+def answer(control: int, event: int, *, asked: bool) -> ControlAnswer:
     """Decide about a control. ``event``: its kind, of a power event. ``asked``: a stop was requested before."""
     match control:
         case 1 | 15:  # STOP, PRESHUTDOWN
-            return Answer(NO_ERROR, "" if asked else "stop")
+            return ControlAnswer(NO_ERROR, "" if asked else "stop")
         case 13:  # POWER
-            return Answer(NO_ERROR, "wake" if event in WOKE else "")
+            return ControlAnswer(NO_ERROR, "wake" if event in WOKE else "")
         case 4:  # INTERROGATE
-            return Answer(NO_ERROR)
+            return ControlAnswer(NO_ERROR)
         case _:
-            return Answer(NOT_IMPLEMENTED)
+            return ControlAnswer(NOT_IMPLEMENTED)
 
 
 def service_sid(name: str) -> str:

@@ -14,7 +14,7 @@ import trio
 from jeepney.io.trio import DBusConnection, open_dbus_connection
 
 from appliance.core import tray
-from appliance.core.tray import Action, Facts
+from appliance.core.tray import Action, TrayState
 from appliance.trio_parts import Changed, beside
 
 DBUS, DBUS_PATH = "org.freedesktop.DBus", "/org/freedesktop/DBus"
@@ -28,12 +28,12 @@ log = logging.getLogger(__name__)
 class Board:
     """The facts that the icon shows. ``revision`` counts their changes."""
 
-    def __init__(self, facts: Facts) -> None:
+    def __init__(self, facts: TrayState) -> None:
         self.facts = facts
         self.revision = 0
         self.changed = Changed()
 
-    def tell(self, facts: Facts) -> None:
+    def tell(self, facts: TrayState) -> None:
         """Show these facts from now on."""
         if facts != self.facts:
             self.facts = facts

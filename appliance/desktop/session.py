@@ -24,13 +24,13 @@ from appliance.core import tray
 from appliance.core.parts import decoded
 from appliance.core.settings import DEFAULT_HOST, DEFAULT_PORT
 from appliance.core.systemd import NAME as ACCOUNT
-from appliance.core.tray import Action, Facts
+from appliance.core.tray import Action, TrayState
 from appliance.desktop.icon import Board, show_icon
 from appliance.errors import Busy, UpstreamFailed
 from appliance.platform.children import Children, open_children
 from appliance.platform.console import PROGRAM, outer_environment, say
 from appliance.platform.ports import user_at
-from appliance.platform.process import Command, Ending, open_process
+from appliance.platform.process import Command, StopSteps, open_process
 from appliance.platform.stopping import HANGUP, STOP_SIGNALS
 from appliance.programs.start import own_command
 from appliance.store.model_files import open_private, write_whole
@@ -40,7 +40,7 @@ from appliance.upstream.client import Address, HttpCall
 
 LOCK, READY, LOG = "desktop.lock", "desktop.json", "desktop.log"
 """Files in the user's data folder: held by the one desktop program, the server's address, what the server says."""
-ENDING = Ending(asked=20.0)
+ENDING = StopSteps(asked=20.0)
 """Longer than a server's grace."""
 MAX_LOG = 8 << 20
 LOOK_EVERY = 0.1
@@ -71,7 +71,7 @@ class Desktop:
     """The state of the one desktop program; `run_desktop` owns its tasks."""
 
     def __init__(self, words: Sequence[str], folder: Path) -> None:
-        self.board = Board(Facts(condition="stopped", login=autostart_file().exists()))
+        self.board = Board(TrayState(condition="stopped", login=autostart_file().exists()))
         self.wanted = trio.Event()
         self.stop = trio.CancelScope()
         self.ended = trio.Event()
@@ -128,7 +128,7 @@ class Desktop:
             await open_page(self.board.facts.url)
 
     def _say(self, condition: tray.Condition, url: str = "") -> None:
-        self.board.tell(Facts(condition=condition, url=url, login=self.board.facts.login))
+        self.board.tell(TrayState(condition=condition, url=url, login=self.board.facts.login))
 
     async def act(self, action: Action) -> None:
         """Do what the user has asked for."""
@@ -157,7 +157,7 @@ class Desktop:
                 await trio.to_thread.run_sync(write_whole, file, text.encode())
         except OSError as cause:
             log.warning("%s cannot be changed: %s", file, cause)
-        self.board.tell(Facts(condition=self.board.facts.condition, url=self.board.facts.url, login=file.exists()))
+        self.board.tell(TrayState(condition=self.board.facts.condition, url=self.board.facts.url, login=file.exists()))
 
 
 async def run_desktop(words: Sequence[str], *, page: bool) -> int:

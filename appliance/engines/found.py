@@ -181,7 +181,7 @@ def same_start(one: Engine, other: Engine) -> bool:
     return (one.command, one.digest, one.args) == (other.command, other.digest, other.args)
 
 
-class Places(Struct, frozen=True, kw_only=True):
+class EngineFolders(Struct, frozen=True, kw_only=True):
     """The places to look in; the tests give their own."""
 
     named: str | None
@@ -194,7 +194,7 @@ class Places(Struct, frozen=True, kw_only=True):
     search_path: str
 
     @classmethod
-    def of_this_machine(cls, environ: Mapping[str, str] = os.environ) -> Places:
+    def of_this_machine(cls, environ: Mapping[str, str] = os.environ) -> EngineFolders:
         """The real ones."""
         return cls(
             named=environ.get(ENGINE_VARIABLE) or None,
@@ -221,13 +221,13 @@ def installed_folder(environ: Mapping[str, str] = os.environ) -> Path:
     return Path(platformdirs.user_data_dir(APP_NAME, appauthor=False)) / "engines"
 
 
-def find_engine(explicit: str | None, places: Places | None = None) -> Engine:
+def find_engine(explicit: str | None, places: EngineFolders | None = None) -> Engine:
     """The engine to use. ``explicit`` is the value of ``--engine``: see `ENGINE_HELP`. Never one that is damaged.
 
     Raises UsageError when what the user named cannot be used (nothing else is tried then), EngineNotFound when nothing
     was named and nothing here is whole.
     """
-    places = places or Places.of_this_machine()
+    places = places or EngineFolders.of_this_machine()
     if explicit is not None:
         return _named(explicit, "--engine", places)
     if places.named is not None:
@@ -249,21 +249,21 @@ class Finder(Struct, frozen=True):
     """It is one that somebody named, and nothing else will do."""
 
 
-def finder(explicit: str | None, places: Places | None = None) -> Finder:
+def finder(explicit: str | None, places: EngineFolders | None = None) -> Finder:
     """The engine that was named (see `find_engine`), else every one that is here. Raises as `find_engine`."""
-    places = places or Places.of_this_machine()
+    places = places or EngineFolders.of_this_machine()
     engine = find_engine(explicit, places)
     if explicit is None and places.named is None:
         return Finder(partial(list_engines, places))
     return Finder(lambda: [engine], only=True)
 
 
-def list_engines(places: Places | None = None) -> list[Engine]:
+def list_engines(places: EngineFolders | None = None) -> list[Engine]:
     """Every engine found without being named, best place first, also those with `Engine.damage`."""
-    return list(_discovered(places or Places.of_this_machine()))
+    return list(_discovered(places or EngineFolders.of_this_machine()))
 
 
-def _discovered(places: Places) -> Iterator[Engine]:
+def _discovered(places: EngineFolders) -> Iterator[Engine]:
     """A build that lies in two places is named once, unless the better placed one is damaged."""
     seen: set[tuple[str, str]] = set()
     for root, source in places.roots():
@@ -352,7 +352,7 @@ def here() -> str:
     return platform_of(sys.platform, platform.machine())
 
 
-def _named(value: str, option: str, places: Places) -> Engine:
+def _named(value: str, option: str, places: EngineFolders) -> Engine:
     if value == EMBEDDED:
         if not embedded.available():
             raise UsageError(

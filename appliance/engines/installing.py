@@ -23,9 +23,9 @@ from appliance.core.archives import BadArchive
 from appliance.core.engines.builds import (
     MANIFEST,
     Archive,
+    AvailableBuild,
     Build,
     Catalogue,
-    Entry,
     FileSum,
     Release,
     Wants,
@@ -55,10 +55,10 @@ class CannotInstall(Exception):
     """A build that is not what it should be, or for which there is no room; the message says what and what to do."""
 
 
-class Sources(Struct, frozen=True, kw_only=True):
+class BuildSources(Struct, frozen=True, kw_only=True):
     """The source of a build's files: archives of its entry, archives here, or a folder here."""
 
-    entry: Entry
+    entry: AvailableBuild
     files: tuple[Path, ...] = ()
     """Archives on this machine, instead of those of ``entry``."""
     folder: Path | None = None
@@ -67,7 +67,7 @@ class Sources(Struct, frozen=True, kw_only=True):
     """The sha256 of ``files`` by their names, where they are known."""
 
 
-async def stage(shelf: Shelf, sources: Sources, fetch: Fetch) -> Path:
+async def stage(shelf: Shelf, sources: BuildSources, fetch: Fetch) -> Path:
     """Stage the build, whole and verified; cut short, its downloads stay. Raises CannotInstall, UsageError, OSError."""
     entry = sources.entry
     await trio.to_thread.run_sync(_check_room, shelf, sources)
@@ -84,7 +84,7 @@ async def stage(shelf: Shelf, sources: Sources, fetch: Fetch) -> Path:
         raise CannotInstall(str(cause)) from None
 
 
-async def install(shelf: Shelf, sources: Sources, fetch: Fetch) -> Path:
+async def install(shelf: Shelf, sources: BuildSources, fetch: Fetch) -> Path:
     """`stage`, and give it its place among the builds that are found."""
     await stage(shelf, sources, fetch)
     place = await trio.to_thread.run_sync(shelf.put, sources.entry.id)
@@ -92,7 +92,7 @@ async def install(shelf: Shelf, sources: Sources, fetch: Fetch) -> Path:
     return place
 
 
-def forget_downloads(shelf: Shelf, entry: Entry) -> None:
+def forget_downloads(shelf: Shelf, entry: AvailableBuild) -> None:
     """The archives of a build that is in its place are not needed any more."""
     for archive in entry.archives:
         (shelf.downloads / archive.name).unlink(missing_ok=True)
@@ -120,7 +120,7 @@ def described(source: Path) -> Build | None:
         raise CannotInstall(f"{MANIFEST} in {source} is damaged: {cause}") from None
 
 
-def check_sums(sources: Sources, files: Sequence[Path], check: Callable[[], None]) -> None:
+def check_sums(sources: BuildSources, files: Sequence[Path], check: Callable[[], None]) -> None:
     """Compare the archives with the sums that are known of them. Raises CannotInstall, OSError, and as ``check``."""
     sums = {archive.name: archive.sha256 for archive in sources.entry.archives} | dict(sources.sums)
     for file in files:
@@ -128,7 +128,7 @@ def check_sums(sources: Sources, files: Sequence[Path], check: Callable[[], None
             raise CannotInstall(f"{file} has another sum than {wanted}: it is damaged, or something else")
 
 
-def _make(shelf: Shelf, sources: Sources, files: Sequence[Path], check: Callable[[], None]) -> Path:
+def _make(shelf: Shelf, sources: BuildSources, files: Sequence[Path], check: Callable[[], None]) -> Path:
     check_sums(sources, files, check)
     entry = sources.entry
     work = shelf.work_folder(f"{entry.platform}-{entry.backend}-{entry.build}")
@@ -139,7 +139,12 @@ def _make(shelf: Shelf, sources: Sources, files: Sequence[Path], check: Callable
 
 
 def _made_in(
-    work: Path, shelf: Shelf, entry: Entry, files: Sequence[Path], folder: Path | None, check: Callable[[], None]
+    work: Path,
+    shelf: Shelf,
+    entry: AvailableBuild,
+    files: Sequence[Path],
+    folder: Path | None,
+    check: Callable[[], None],
 ) -> Path:
     if folder is not None:
         copy_folder(folder, work / "0", check)
@@ -173,7 +178,7 @@ def _made_in(
     return shelf.stage(build, entry.id)
 
 
-def _check_room(shelf: Shelf, sources: Sources) -> None:
+def _check_room(shelf: Shelf, sources: BuildSources) -> None:
     """Archives of a size that nobody knows are found to be too large only when the disk is full."""
     fetched = 0 if sources.files or sources.folder else sources.entry.size
     packed = fetched or sum(file.stat().st_size for file in sources.files)
@@ -308,8 +313,8 @@ def read_manifest(path: Path | None = None) -> Catalogue:
     return Catalogue(entries=tuple(_entry(found.base, build) for build in found.builds), releases=found.releases)
 
 
-def _entry(base: str, build: _Build) -> Entry:
-    entry = Entry(
+def _entry(base: str, build: _Build) -> AvailableBuild:
+    entry = AvailableBuild(
         platform=build.platform,
         backend=build.backend,
         build=build.build,

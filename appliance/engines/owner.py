@@ -21,12 +21,12 @@ import trio
 from msgspec import structs
 
 from appliance.core.engines.cards import seats_on, why_none
-from appliance.core.engines.choice import Offer, Ranked, Seat, Wanted, best, device_flags, rank, seats_of
-from appliance.core.engines.events import Failed, Learnt, Pardoned, Seen, Trusted, reduce
+from appliance.core.engines.choice import EngineOffer, Ranked, Seat, WantedEngine, best, device_flags, rank, seats_of
+from appliance.core.engines.events import Learnt, MachineSeen, Pardoned, SeatFailed, Trusted, reduce
 from appliance.core.engines.listing import Device, Manual, cpu_device, drivers_of, identify, memory_names
-from appliance.core.engines.machine import VISIBILITY, Look
+from appliance.core.engines.machine import VISIBILITY, MachineLook
 from appliance.core.engines.proofs import Proof, ProofKey
-from appliance.core.engines.state import Listed, State, key_of
+from appliance.core.engines.state import EngineState, ListedDevices, key_of
 from appliance.engines.found import NO_GPUS, Engine, Finder, check_build
 from appliance.engines.probing import list_devices, read_manual
 from appliance.platform.children import Children, open_children
@@ -62,7 +62,7 @@ class Chooser(Protocol):
         ...
 
     @property
-    def look(self) -> Look | None:
+    def look(self) -> MachineLook | None:
         """The machine; None while nobody has looked."""
         ...
 
@@ -92,7 +92,7 @@ class OneEngine:
         """It was never accused."""
 
     @property
-    def look(self) -> Look | None:
+    def look(self) -> MachineLook | None:
         """None: nothing looks at the machine for a single engine."""
         return None
 
@@ -113,7 +113,7 @@ class Engines:
 
     def __init__(self, find: Callable[[], list[Engine]], file: StateFile, starter: Path, *, only: bool) -> None:
         self.engines: list[Engine] = []
-        self.state = State()
+        self.state = EngineState()
         self._find = find
         self._file = file
         self._starter = starter
@@ -137,7 +137,7 @@ class Engines:
     # ---- what is known -----------------------------------------------------------------------------------------------
 
     @property
-    def look(self) -> Look | None:
+    def look(self) -> MachineLook | None:
         """The machine; None while nobody has looked, or it has changed since."""
         return self.state.look if self.state.signature == self._signature else None
 
@@ -188,7 +188,7 @@ class Engines:
         """
         others = len([one for one in self.ranked(model) if one.usable]) > 1
         before = self.state.role(engine.id)
-        event = Failed(
+        event = SeatFailed(
             build=engine.id, seat=engine.seat, digest=engine.digest, model=model, why=why, at=time.time(), others=others
         )
         self.tell(event)
@@ -231,7 +231,7 @@ class Engines:
         """Exchange events with the file, and other programs; return False if the disk refuses."""
         async with self._writing:
             try:
-                state: State | None = None
+                state: EngineState | None = None
                 while events := self._events[:]:
                     state, _ = await trio.to_thread.run_sync(self._file.tell, events)
                     del self._events[: len(events)]
@@ -266,7 +266,7 @@ class Engines:
 
     # ---- finding out -------------------------------------------------------------------------------------------------
 
-    async def probe(self) -> Look:
+    async def probe(self) -> MachineLook:
         """Look at the machine, and ask every build for its devices; those who wait for one at a time share the next."""
         before = self._begun
         async with self._probing:
@@ -277,23 +277,23 @@ class Engines:
             self._answered = self._begun
             return seen
 
-    async def _probe(self) -> Look:
+    async def _probe(self) -> MachineLook:
         async with open_children() as children:
             signature = _signature()
             seen = await look(children)
             self._signature = signature
             await self.refresh()
-            self.tell(Seen(seen, signature))
+            self.tell(MachineSeen(seen, signature))
             for engine in self.engines:
                 if not engine.damage:
                     await self._ask_for_devices(engine, seen, children)
         return seen
 
-    async def _ask_for_devices(self, engine: Engine, seen: Look, children: Children) -> None:
+    async def _ask_for_devices(self, engine: Engine, seen: MachineLook, children: Children) -> None:
         listing = await list_devices(engine, children)
         if listing.fault is not None:
             log.warning("engine %s cannot list its devices: %s", engine.id, listing.why)
-        listed = Listed(
+        listed = ListedDevices(
             digest=engine.digest,
             system=seen.system,
             drivers=drivers_of(seen),
@@ -390,13 +390,13 @@ class Engines:
 
     # ---- arranging ---------------------------------------------------------------------------------------------------
 
-    def _wanted(self, model: str, word: str) -> Wanted | None:
+    def _wanted(self, model: str, word: str) -> WantedEngine | None:
         chosen = word or self.state.models.get(model) or self.state.use
         if self._only:
             return None
-        return Wanted(word=chosen, only=self.state.pinned and not word) if chosen and chosen != "auto" else None
+        return WantedEngine(word=chosen, only=self.state.pinned and not word) if chosen and chosen != "auto" else None
 
-    def _listed(self, engine: Engine) -> Listed | None:
+    def _listed(self, engine: Engine) -> ListedDevices | None:
         """The engine's own list of its devices, as long as system and drivers are unchanged."""
         seen = self.look
         if seen is None:
@@ -413,7 +413,7 @@ class Engines:
         self._ranked.clear()
         for place, engine in enumerate(self.engines):
             listed = self._listed(engine)
-            offer = Offer(
+            offer = EngineOffer(
                 build=engine.id,
                 backend="cpu" if engine.name == "embedded" else engine.backend,
                 digest=engine.digest,

@@ -18,14 +18,14 @@ from collections.abc import Callable, Mapping, Sequence
 import trio
 from msgspec import structs
 
-from appliance.core.engines.listing import Listing, Manual, parse_listing, parse_manual, printable
+from appliance.core.engines.listing import DeviceListing, Manual, parse_listing, parse_manual, printable
 from appliance.core.engines.proofs import Fault
 from appliance.core.engines.workers import (
     NO_DEBUGGER,
+    BadWorkerAnswer,
     Crew,
     Questions,
-    RpcError,
-    Worker,
+    RpcWorker,
     choose_workers,
     split_endpoint,
 )
@@ -46,7 +46,7 @@ LOST_DLLS = (0xC0000135, 0xC0000139, 0xC0000142)
 LOST_LIBRARY = ("error while loading shared libraries", "Library not loaded", "symbol lookup error")
 
 
-async def list_devices(engine: Engine, children: Children, *, seconds: float | None = None) -> Listing:
+async def list_devices(engine: Engine, children: Children, *, seconds: float | None = None) -> DeviceListing:
     """Ask the build which devices it can use, within ``seconds`` or else `LIMIT`. Never raises for what it does."""
     limit = LIMIT if seconds is None else seconds
     listing, ran = await _ask(engine, children, MORE_WORDS, limit)
@@ -56,19 +56,21 @@ async def list_devices(engine: Engine, children: Children, *, seconds: float | N
     return listing
 
 
-async def _ask(engine: Engine, children: Children, words: tuple[str, ...], limit: float) -> tuple[Listing, Ran | None]:
+async def _ask(
+    engine: Engine, children: Children, words: tuple[str, ...], limit: float
+) -> tuple[DeviceListing, Ran | None]:
     # A crash is not looked at with a debugger, which ggml starts where there is one.
     env = {**inherited_env(), **NO_DEBUGGER}
     try:
         ran = await run_to_end(children, (*engine.command, *words, LIST), env, seconds=limit)
     except (OSError, ValueError) as error:
-        return Listing(fault="damaged", why=f"it cannot be started: {error}"), None
+        return DeviceListing(fault="damaged", why=f"it cannot be started: {error}"), None
     log = ran.errors.decode(errors="replace")
     wrong = _wrong(ran, log, limit)
     if wrong is None:
         listing = parse_listing(ran.output.decode(errors="replace"), log)
     else:
-        listing = Listing(fault=wrong[0], why=wrong[1])
+        listing = DeviceListing(fault=wrong[0], why=wrong[1])
     return structs.replace(listing, seconds=ran.seconds), ran
 
 
@@ -116,7 +118,7 @@ AGAIN = 0.25
 """Seconds until it is looked for once more."""
 
 
-async def look_at_worker(endpoint: str, *, seconds: float = LOOK_TIME) -> Worker:
+async def look_at_worker(endpoint: str, *, seconds: float = LOOK_TIME) -> RpcWorker:
     """Ask an idle worker for version, devices, memory. Raises UsageError for an invalid endpoint."""
     host, port = split_endpoint(endpoint)
     endpoint, questions = f"{host}:{port}", Questions()
@@ -132,16 +134,16 @@ async def look_at_worker(endpoint: str, *, seconds: float = LOOK_TIME) -> Worker
     except trio.TooSlowError:
         if connected:
             why = f"worker {endpoint} takes connections and does not answer: it serves somebody else, or hangs"
-            return Worker(endpoint=endpoint, state="busy", why=why)
+            return RpcWorker(endpoint=endpoint, state="busy", why=why)
         return _unreachable(endpoint, f"there was no connection within {seconds:g} s")
-    except RpcError as error:
-        return Worker(endpoint=endpoint, state="other", why=f"what listens at {endpoint} is no worker: it {error}")
+    except BadWorkerAnswer as error:
+        return RpcWorker(endpoint=endpoint, state="other", why=f"what listens at {endpoint} is no worker: it {error}")
     except (OSError, trio.BrokenResourceError) as error:
         if connected:
             why = f"what listens at {endpoint} is no worker: it broke the connection"
-            return Worker(endpoint=endpoint, state="other", why=why)
+            return RpcWorker(endpoint=endpoint, state="other", why=why)
         return _unreachable(endpoint, _reason(error))
-    return Worker(endpoint=endpoint, state="ready", version=str(questions.version), devices=tuple(questions.devices))
+    return RpcWorker(endpoint=endpoint, state="ready", version=str(questions.version), devices=tuple(questions.devices))
 
 
 async def workers_for(
@@ -149,7 +151,7 @@ async def workers_for(
     endpoints: Sequence[str],
     build_rpc: str | None,
     *,
-    fits: Callable[[Sequence[Worker]], bool],
+    fits: Callable[[Sequence[RpcWorker]], bool],
     in_use: Mapping[str, str],
     seconds: float = LOOK_TIME,
     patience: float = PATIENCE,
@@ -175,8 +177,8 @@ async def workers_for(
 
 async def _look_at_all(
     endpoints: Sequence[str], build_rpc: str | None, in_use: Mapping[str, str], seconds: float
-) -> list[Worker]:
-    seen: dict[str, Worker] = {}
+) -> list[RpcWorker]:
+    seen: dict[str, RpcWorker] = {}
 
     async def see(endpoint: str) -> None:
         seen[endpoint] = await look_at_worker(endpoint, seconds=seconds)
@@ -185,9 +187,9 @@ async def _look_at_all(
         for endpoint in endpoints:
             if endpoint in in_use:
                 why = f"worker {endpoint} serves model '{in_use[endpoint]}', and one at a time; unload that one first"
-                seen[endpoint] = Worker(endpoint=endpoint, state="busy", why=why)
+                seen[endpoint] = RpcWorker(endpoint=endpoint, state="busy", why=why)
             elif build_rpc is None:
-                seen[endpoint] = Worker(endpoint=endpoint, state="other", why="it was not asked")
+                seen[endpoint] = RpcWorker(endpoint=endpoint, state="other", why="it was not asked")
             else:
                 nursery.start_soon(see, endpoint)
     return [seen[endpoint] for endpoint in endpoints]
@@ -211,13 +213,15 @@ async def _greet(stream: trio.SocketStream, questions: Questions) -> None:
     while not questions.done:
         data = await stream.receive_some(READ)
         if not data:
-            raise RpcError("ended the connection at the greeting, as other programs and llama.cpp before RPC 4 do")
+            raise BadWorkerAnswer(
+                "ended the connection at the greeting, as other programs and llama.cpp before RPC 4 do"
+            )
         if reply := questions.receive(data):
             await stream.send_all(reply)
 
 
-def _unreachable(endpoint: str, why: str) -> Worker:
-    return Worker(
+def _unreachable(endpoint: str, why: str) -> RpcWorker:
+    return RpcWorker(
         endpoint=endpoint,
         state="unreachable",
         why=(

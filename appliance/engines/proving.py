@@ -19,10 +19,10 @@ from msgspec import Struct
 
 from appliance.core.engines import trials
 from appliance.core.engines.listing import CPU, Device, printable
-from appliance.core.engines.proofs import Proof, ProofKey, Speeds, Timings, next_request, speeds_of
+from appliance.core.engines.proofs import EngineTimings, Proof, ProofKey, ProvenSpeeds, next_request, speeds_of
 from appliance.core.parts import decoded
 from appliance.engines.found import Engine
-from appliance.engines.trial import Trial, TrialFailed, open_trial
+from appliance.engines.trial import TrialFailed, TrialServer, open_trial
 from appliance.platform.children import Children
 from appliance.store.model_files import write_sparse
 from appliance.store.partial_file import FileTaken, claim
@@ -52,12 +52,12 @@ STRIDE = 37
 log = logging.getLogger(__name__)
 
 
-class Said(Struct, frozen=True):
+class CompletionAnswer(Struct, frozen=True):
     """An answer of ``/completion``, as far as it matters here."""
 
     content: str
     tokens: list[int] = []
-    timings: Timings = Timings()
+    timings: EngineTimings = EngineTimings()
 
 
 class Completion(Struct, frozen=True, kw_only=True):
@@ -71,7 +71,7 @@ class Completion(Struct, frozen=True, kw_only=True):
     ignore_eos: bool = False
 
 
-_SAID = msgspec.json.Decoder(Said)
+_SAID = msgspec.json.Decoder(CompletionAnswer)
 
 
 def device_args(device: Device) -> tuple[str, ...]:
@@ -101,7 +101,7 @@ async def prove(
     began = trio.current_time()
     until = began + seconds
     pci = device.pci
-    speeds: Speeds | None = None
+    speeds: ProvenSpeeds | None = None
     failed: TrialFailed | None = None
     try:
         speeds, told = await _known_answers(engine, device, model, children, until)
@@ -161,9 +161,9 @@ async def alone_on_machine(folder: Path | None = None, *, longest: float = LONGE
 
 async def _known_answers(
     engine: Engine, device: Device, model: Path, children: Children, until: float
-) -> tuple[Speeds | None, str | None]:
+) -> tuple[ProvenSpeeds | None, str | None]:
     """Ask what is known; the speed that the starter lets one expect, and the card's place. Raises TrialFailed."""
-    done: list[Timings] = []
+    done: list[EngineTimings] = []
     async with open_trial(engine, device_args(device), model, children, seconds=_left(until)) as trial:
         for known in trials.KNOWN:
             done.append(await _ask_known(trial, known, _left(until)))
@@ -173,7 +173,7 @@ async def _known_answers(
     return speeds_of(done, _weight(model)), trials.pci_of(device.name, lines)
 
 
-async def _ask_known(trial: Trial, known: trials.Known, seconds: float) -> Timings:
+async def _ask_known(trial: TrialServer, known: trials.KnownCompletion, seconds: float) -> EngineTimings:
     question = Completion(prompt=known.prompt, n_predict=len(known.tokens))
     said = _said(await trial.ask("/completion", question, seconds=seconds))
     right = tuple(said.tokens) == known.tokens if said.tokens else said.content == known.content
@@ -185,7 +185,7 @@ async def _ask_known(trial: Trial, known: trials.Known, seconds: float) -> Timin
 
 async def _measured(
     engine: Engine, device: Device, children: Children, until: float, folder: Path | None
-) -> Speeds | None:
+) -> ProvenSpeeds | None:
     """Its speeds with the measuring model; None without room or time. Raises TrialFailed when it dies at work."""
     memory = None if device.name == CPU else device.free
     limit = min(until, trio.current_time() + MEASURING_TIME)
@@ -203,9 +203,9 @@ async def _measured(
         return None
 
 
-async def _measure(trial: Trial, until: float) -> list[Timings]:
+async def _measure(trial: TrialServer, until: float) -> list[EngineTimings]:
     """Return the engine's timings of the requests that count."""
-    done: list[Timings] = []
+    done: list[EngineTimings] = []
     began = 0.0
     while (size := next_request(done, trio.current_time() - began)) is not None:
         prompt = [at * STRIDE % trials.LETTERS for at in range(size[0])]
@@ -221,7 +221,7 @@ def _weight(model: Path) -> float:
     return model.stat().st_size / (trials.weights_of(trials.LAYERS) * trials.BLOCK_BYTES / trials.BLOCK)
 
 
-def _said(answer: bytes) -> Said:
+def _said(answer: bytes) -> CompletionAnswer:
     said = decoded(_SAID, answer)
     if said is None:
         raise TrialFailed("garbage", "its answer is not what llama-server answers")

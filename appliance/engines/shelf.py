@@ -24,7 +24,7 @@ from pathlib import Path
 import trio
 
 from appliance.core.engines.builds import MANIFEST
-from appliance.core.engines.events import Discard, Effect, Event, Place, Remove, Restarted, StepDone
+from appliance.core.engines.events import Discard, Effect, Event, PlaceBuild, Remove, Restarted, StepDone
 from appliance.errors import Conflict
 from appliance.store.engine_state import StateFile
 from appliance.store.model_files import sync_folder
@@ -123,7 +123,7 @@ class Shelf:
         match effect:
             case Discard():
                 self.discard()
-            case Place(build):
+            case PlaceBuild(build):
                 if build not in self.placed():
                     self.put(build)
             case Remove(builds):

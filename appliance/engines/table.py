@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from appliance.core.engines.builds import Catalogue, UpdateChannel
 from appliance.core.engines.choice import Ranked, Seat, Standing, best
-from appliance.core.engines.state import Role, State
+from appliance.core.engines.state import EngineState, Role
 from appliance.engines.found import Engine
 
 
@@ -74,7 +74,7 @@ class Table(Struct, frozen=True, kw_only=True):
 def table(
     engines: Sequence[Engine],
     ranked: Sequence[Ranked],
-    state: State,
+    state: EngineState,
     catalogue: Catalogue,
     *,
     running: Mapping[str, str],
@@ -127,7 +127,7 @@ def table(
     )
 
 
-def reason(ranked: Sequence[Ranked], state: State) -> str:
+def reason(ranked: Sequence[Ranked], state: EngineState) -> str:
     """Why the first seat is the one that is used."""
     used = best(ranked)
     if used is None:

@@ -21,7 +21,7 @@ from appliance.errors import Busy, UpstreamFailed
 from appliance.platform.children import Child, Children, describe_status, inherited_env
 from appliance.platform.machine import engine_threads
 from appliance.platform.ports import LOOPBACK, free_port
-from appliance.platform.process import Command, Lines, before_end, open_process, text_of
+from appliance.platform.process import Command, LineSink, before_end, open_process, text_of
 from appliance.upstream.client import Address, HttpCall
 
 CONTEXT = "1024"
@@ -58,7 +58,7 @@ class TrialFailed(Exception):
         return f"{self.fault}: {self.why}"
 
 
-class Trial:
+class TrialServer:
     """A server that is ready. Owned by `open_trial`."""
 
     def __init__(self, address: Address, child: Child, output: _Output) -> None:
@@ -135,7 +135,7 @@ class _Output:
     def __init__(self) -> None:
         self._first: list[str] = []
         self._last: deque[str] = deque(maxlen=LAST_LINES)
-        self._cut = Lines(self._take)
+        self._cut = LineSink(self._take)
         self._over = trio.Event()
 
     def lines(self) -> list[str]:
@@ -167,7 +167,7 @@ async def open_trial(
     *,
     seconds: float,
     extra: Sequence[str] = (),
-) -> AsyncGenerator[Trial]:
+) -> AsyncGenerator[TrialServer]:
     """Start ``engine`` with ``model`` on loopback, with a key of its own; ``args`` name its devices.
 
     Yields once it answers, within ``seconds``, and kills it on leaving. Raises TrialFailed when it does not get so far;
@@ -178,7 +178,7 @@ async def open_trial(
         command = _command(engine, (*args, *extra), model, port, key)
         try:
             async with open_process(children, command, output.read, rest=PIPE_TIME) as child:
-                trial = Trial(Address(LOOPBACK, port, key, engine.name), child, output)
+                trial = TrialServer(Address(LOOPBACK, port, key, engine.name), child, output)
                 try:
                     with trio.fail_after(seconds):
                         await trial.wait_ready()

@@ -14,8 +14,8 @@ import trio
 from msgspec import Struct
 
 from appliance.core.engines.choice import Ranked, best
-from appliance.core.engines.events import Canary, Effect, Event, Prove, Refused, Stage, StepDone, UpdateBegun
-from appliance.core.engines.proofs import Proof, Speeds, Timings, canary_failure, speeds_of
+from appliance.core.engines.events import BuildRefused, Canary, Effect, Event, Prove, StageBuild, StepDone, UpdateBegun
+from appliance.core.engines.proofs import EngineTimings, Proof, ProvenSpeeds, canary_failure, speeds_of
 from appliance.core.engines.state import Step
 from appliance.core.parts import UNREADABLE
 from appliance.engines.found import Engine, find_engine
@@ -62,7 +62,7 @@ async def run_update(shelf: Shelf, build: str, old: str, steps: Steps, held: Col
     finally:
         if not done:
             with trio.move_on_after(CLEAN_UP_TIME, shield=True):
-                await trio.to_thread.run_sync(shelf.settle, Refused())
+                await trio.to_thread.run_sync(shelf.settle, BuildRefused())
 
 
 async def _tell(shelf: Shelf, event: Event, steps: Steps) -> tuple[Effect, ...]:
@@ -75,7 +75,7 @@ async def _tell(shelf: Shelf, event: Event, steps: Steps) -> tuple[Effect, ...]:
 
 async def _carry_out(shelf: Shelf, effect: Effect, steps: Steps) -> str:
     match effect:
-        case Stage(build):
+        case StageBuild(build):
             if build not in await trio.to_thread.run_sync(shelf.placed):
                 await steps.stage()
             return ""
@@ -127,39 +127,41 @@ class Candidate(Struct, frozen=True):
     path: Path
 
 
-class Verdict(Struct, frozen=True, kw_only=True):
+class UpdateVerdict(Struct, frozen=True, kw_only=True):
     """The outcome. ``why`` says why the new build is not taken; empty: it is."""
 
     model: str = ""
     why: str = ""
-    old: Speeds | None = None
-    new: Speeds | None = None
+    old: ProvenSpeeds | None = None
+    new: ProvenSpeeds | None = None
 
 
 class _Answer(Struct, frozen=True):
-    timings: Timings
+    timings: EngineTimings
 
 
-async def canary(old: Engine | None, new: Engine, models: Sequence[Candidate], children: Children) -> Verdict:
+async def canary(old: Engine | None, new: Engine, models: Sequence[Candidate], children: Children) -> UpdateVerdict:
     """Try the new build with the first of the models that can be run at all."""
     told: list[str] = []
     for model in models:
         before = await measure(old, model.path, children) if old is not None else None
         after = await measure(new, model.path, children)
-        if isinstance(after, Speeds):
-            slow = canary_failure(before if isinstance(before, Speeds) else None, after)
+        if isinstance(after, ProvenSpeeds):
+            slow = canary_failure(before if isinstance(before, ProvenSpeeds) else None, after)
             if slow and old is not None:  # once more: other programs may have slowed it down
                 before, after = await measure(old, model.path, children), await measure(new, model.path, children)
-        if isinstance(after, Speeds):
-            old_speed = before if isinstance(before, Speeds) else None
-            return Verdict(model=model.id, why=canary_failure(old_speed, after), old=old_speed, new=after)
-        if isinstance(before, Speeds):
-            return Verdict(model=model.id, why=f"it does not run '{model.id}', which the build in use does: {after}")
+        if isinstance(after, ProvenSpeeds):
+            old_speed = before if isinstance(before, ProvenSpeeds) else None
+            return UpdateVerdict(model=model.id, why=canary_failure(old_speed, after), old=old_speed, new=after)
+        if isinstance(before, ProvenSpeeds):
+            return UpdateVerdict(
+                model=model.id, why=f"it does not run '{model.id}', which the build in use does: {after}"
+            )
         told.append(f"{model.id}: {after}")
-    return Verdict(why=f"no model could be run to try it with ({'; '.join(told) or 'there are none'})")
+    return UpdateVerdict(why=f"no model could be run to try it with ({'; '.join(told) or 'there are none'})")
 
 
-async def measure(engine: Engine, model: Path, children: Children) -> Speeds | str:
+async def measure(engine: Engine, model: Path, children: Children) -> ProvenSpeeds | str:
     """Its speed with this model, or why it has none."""
     answers: list[bytes] = []
     try:

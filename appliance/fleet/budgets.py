@@ -15,14 +15,14 @@ from msgspec import structs
 from appliance.catalog.catalog import Headers
 from appliance.core.config.types import Config, Memory, ModelConfig
 from appliance.core.engines.listing import Manual
-from appliance.core.engines.machine import Look
+from appliance.core.engines.machine import MachineLook
 from appliance.core.fit.budget import GpuMemory, budgets_of, squeezed
 from appliance.core.fit.estimate import RAM, estimate
-from appliance.core.fit.plan import RESERVE, Plan, asked_of, plan
+from appliance.core.fit.plan import RESERVE, FitPlan, asked_of, plan
 from appliance.core.models.model import Model, engine_flags
 from appliance.core.models.shape import Shape
 from appliance.core.scheduling.effects import Terms
-from appliance.core.scheduling.policy import NO_MEMORY, FreePolicy, Limits, Policy, policy_of
+from appliance.core.scheduling.policy import NO_MEMORY, FleetLimits, FreePolicy, Policy, policy_of
 from appliance.core.settings import DEFAULT_MODELS_MAX, FleetSettings
 from appliance.engines.found import Engine
 from appliance.platform.drivers import Gpus, process_memory
@@ -45,14 +45,14 @@ class Budgets:
     """
 
     def __init__(self, settings: FleetSettings) -> None:
-        self.look: Look | None = None
+        self.look: MachineLook | None = None
         """The machine; None before the first look."""
         self._settings = settings
         self._config: Config | None = None
         self._left: Mapping[str, int] = NO_MEMORY
         self._samples = SAMPLES
 
-    def limits(self, config: Config | None) -> Limits:
+    def limits(self, config: Config | None) -> FleetLimits:
         """Return the limits of this configuration, which apply from now on."""
         self._config = config
         limits = limits_of(config, self._settings, self.look)
@@ -95,7 +95,7 @@ class Budgets:
         further: Mapping[str, int] = NO_MEMORY,
         others: Mapping[str, int] = NO_MEMORY,
         cached: int = 0,
-    ) -> Plan | None:
+    ) -> FitPlan | None:
         """Plan the model's start on this engine in the memory that is free now, and in ``further`` memory elsewhere.
 
         ``others`` is the memory of other models, and ``cached`` the most that their caches of prompts may grow to. Asks
@@ -173,7 +173,7 @@ EXPECTATIONS = 256
 """Models whose estimates are kept; one takes about a millisecond, and every request asks."""
 
 
-def limits_of(config: Config | None, settings: FleetSettings, look: Look | None = None) -> Limits:
+def limits_of(config: Config | None, settings: FleetSettings, look: MachineLook | None = None) -> FleetLimits:
     """The command line's number of models wins; a configuration with models of its own and no number sets none.
 
     Without a word on memory in the configuration the machine that was looked at sets the budgets; without a look none
@@ -182,10 +182,10 @@ def limits_of(config: Config | None, settings: FleetSettings, look: Look | None 
     automatic = budgets_of(look) if look is not None else NO_MEMORY
     if config is None:
         most = DEFAULT_MODELS_MAX if settings.models_max is None else settings.models_max
-        return Limits(capacity=most, memory=automatic, queue=settings.queue_limit)
+        return FleetLimits(capacity=most, memory=automatic, queue=settings.queue_limit)
     usual = 0 if config.models else DEFAULT_MODELS_MAX
     most = usual if config.models_max is None else config.models_max
-    return Limits(
+    return FleetLimits(
         capacity=most if settings.models_max is None else settings.models_max,
         memory=in_bytes(config.memory) or automatic,
         queue=config.queue_limit,
@@ -241,7 +241,7 @@ def plan_of(
     reserve: int = RESERVE,
     spoken_for: int = 0,
     manual: Manual | None = None,
-) -> Plan | None:
+) -> FitPlan | None:
     """Plan the start of a model on disk in the memory that is free; None where its file does not say enough.
 
     ``spoken_for`` is as `plan` has it, ``manual`` is the engine's. Asks the disk for the sizes of its companions.

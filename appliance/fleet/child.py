@@ -16,7 +16,7 @@ from appliance.errors import Busy, UpstreamFailed
 from appliance.fleet.launch import Launch
 from appliance.platform.children import Child, Children, describe_status
 from appliance.platform.ports import foreign_holder, listens
-from appliance.platform.process import Command, Lines, open_process, text_of
+from appliance.platform.process import Command, LineSink, open_process, text_of
 from appliance.trio_parts import beside
 from appliance.upstream.client import Address, HttpCall
 
@@ -198,7 +198,7 @@ class ModelProcess:
         stdin = None if self.launch.protocol else b""  # there is nobody to type
         command = Command(argv=self.launch.argv, env=self.launch.env, stdin=stdin)
         async with (
-            open_process(children, command, Lines(self._line), rest=PIPE_GRACE) as child,
+            open_process(children, command, LineSink(self._line), rest=PIPE_GRACE) as child,
             trio.open_nursery() as watchers,
         ):
             self.pid = child.pid
@@ -328,7 +328,7 @@ async def _run_stop_command(
 
     False: it failed. Cancelling kills it.
     """
-    lines = Lines(lambda line: log(text_of(line)))
+    lines = LineSink(lambda line: log(text_of(line)))
     try:
         async with open_process(children, Command(argv=argv, env=env), lines, rest=PIPE_GRACE) as child:
             status = await child.wait()

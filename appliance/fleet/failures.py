@@ -23,7 +23,7 @@ from appliance.errors import KillsEngines, UpstreamFailed
 from appliance.fleet.child import unanswered
 from appliance.fleet.launches import Launches
 from appliance.fleet.lease import GivenUp, Lease
-from appliance.fleet.run import Ended, ModelRun
+from appliance.fleet.run import ModelRun, RunEnd
 from appliance.trio_parts import persist
 
 NOTICE_TIME = 1.1
@@ -75,7 +75,7 @@ class Failures:
                 passed[run] = passed.get(run, run.passed) + lease.passed
         return passed
 
-    def judge(self, run: ModelRun, ended: Ended, now: float) -> None:
+    def judge(self, run: ModelRun, ended: RunEnd, now: float) -> None:
         """Blame the seat on which a process crashed, unless it was the fault of a request that it answered."""
         model_id, address = run.model.id, run.address
         seat = ended.engine.seat if ended.engine is not None else ""
@@ -93,7 +93,7 @@ class Failures:
             self._launches.blame(model_id, ended)
 
 
-class Fleet(Protocol):
+class WatchedFleet(Protocol):
     """The part of the fleet that `Hangs` uses."""
 
     @property
@@ -113,7 +113,7 @@ class Hangs:
         self._silences: dict[ModelRun, Silence] = {}
         self._asked: set[ModelRun] = set()
 
-    async def watch(self, fleet: Fleet) -> None:
+    async def watch(self, fleet: WatchedFleet) -> None:
         """Look until cancelled; while nothing has work, only a change of the fleet wakes this."""
         async with trio.open_nursery() as nursery:
             while True:
@@ -121,7 +121,7 @@ class Hangs:
                     await fleet.wait_changed()
                 await trio.sleep(LOOK_EVERY)
 
-    def _look(self, fleet: Fleet, nursery: trio.Nursery) -> bool:
+    def _look(self, fleet: WatchedFleet, nursery: trio.Nursery) -> bool:
         """False where nothing has work."""
         hangs, working, now = self._settings(), self._working(), trio.current_time()
         # Built anew with each look. A process without work drops out, so its next work begins with a new silence; the
@@ -140,7 +140,7 @@ class Hangs:
                 nursery.start_soon(persist, f"asking model '{run.model.id}'", partial(self._ask, fleet, run, hangs))
         return bool(working)
 
-    async def _ask(self, fleet: Fleet, run: ModelRun, hangs: HangsConfig) -> None:
+    async def _ask(self, fleet: WatchedFleet, run: ModelRun, hangs: HangsConfig) -> None:
         """Ask one process whether it lives, and condemn it if it does not answer and nothing else comes from it."""
         silence, before, ended = self._silences.get(run), self._working().get(run), run.leases_ended
         address, path = run.address, run.question

@@ -20,8 +20,8 @@ from urllib.parse import quote, urlsplit
 from msgspec import Struct, structs
 
 from appliance.core.config.types import ModelConfig
-from appliance.core.engines.workers import NO_DEBUGGER, Crew, Worker, command_on, stands_for_engine, workers_named
-from appliance.core.fit.plan import Plan
+from appliance.core.engines.workers import NO_DEBUGGER, Crew, RpcWorker, command_on, stands_for_engine, workers_named
+from appliance.core.fit.plan import FitPlan
 from appliance.core.models.model import Model, engine_flags, started_with
 from appliance.core.settings import FleetSettings
 from appliance.core.words import split_command
@@ -193,7 +193,7 @@ def engine_argv(
     settings: FleetSettings,
     threads: int,
     port: int = 0,
-    workers: Sequence[Worker] = (),
+    workers: Sequence[RpcWorker] = (),
     fitting: Sequence[str] = (),
 ) -> tuple[str, ...]:
     """The command of a model on disk; port 0 stands for one that is not chosen yet. ``fitting`` gives way to what
@@ -226,7 +226,7 @@ def engine_launch(
     settings: FleetSettings,
     threads: int,
     crew: Crew = NOBODY,
-    plan: Plan | None = None,
+    plan: FitPlan | None = None,
 ) -> Launch:
     """The process of a model on disk, on a free loopback port with a key of its own, as ``plan`` makes it fit."""
     port = free_port()

@@ -7,9 +7,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 from appliance.core.config.types import ModelConfig
-from appliance.core.engines.machine import Look
-from appliance.core.engines.workers import Crew, Worker, room_of
-from appliance.core.fit.plan import Plan
+from appliance.core.engines.machine import MachineLook
+from appliance.core.engines.workers import Crew, RpcWorker, room_of
+from appliance.core.fit.plan import FitPlan
 from appliance.core.models.model import Model
 from appliance.core.scheduling.policy import NO_MEMORY
 from appliance.core.settings import FleetSettings
@@ -29,7 +29,7 @@ from appliance.fleet.launch import (
     worker_endpoints,
 )
 from appliance.fleet.logs import Logs
-from appliance.fleet.run import Ended
+from appliance.fleet.run import RunEnd
 from appliance.platform.machine import engine_threads
 from appliance.upstream.client import Address
 
@@ -45,7 +45,7 @@ class Launches:
         settings: FleetSettings,
         logs: Logs,
         staying: Callable[[], Mapping[str, Address]],
-        plan: Callable[[Model, Engine, Mapping[str, int]], Plan | None],
+        plan: Callable[[Model, Engine, Mapping[str, int]], FitPlan | None],
     ) -> None:
         self._chooser = chooser
         self._settings = settings
@@ -60,7 +60,7 @@ class Launches:
         return self._settings.threads or engine_threads()
 
     @property
-    def look(self) -> Look | None:
+    def look(self) -> MachineLook | None:
         """The machine; None before the first look."""
         return self._chooser.look if self._chooser is not None else None
 
@@ -76,7 +76,7 @@ class Launches:
         engine = self.choose(model)
         return engine_argv(model, engine, self._settings, self._threads) if engine is not None else ()
 
-    def blame(self, model_id: str, ended: Ended) -> None:
+    def blame(self, model_id: str, ended: RunEnd) -> None:
         """Its engine failed, not the model; unless it was a worker on another machine."""
         if self._chooser is not None and ended.engine is not None and not ended.lost_worker:
             self._chooser.failed(ended.engine, model_id, (ended.why or str(ended.error)).splitlines()[0])
@@ -150,12 +150,12 @@ class Launches:
             self._logs.append(model.id, note)
         return crew
 
-    def _fits(self, model: Model, engine: Engine, workers: Sequence[Worker]) -> bool:
+    def _fits(self, model: Model, engine: Engine, workers: Sequence[RpcWorker]) -> bool:
         """True if the model can be started with these workers alone, or if its file says too little to tell."""
         plan = self._plan(model, engine, room_of(workers))
         return plan is None or plan.verdict != "no"
 
-    def _fitting(self, model: Model, engine: Engine, crew: Crew) -> Plan | None:
+    def _fitting(self, model: Model, engine: Engine, crew: Crew) -> FitPlan | None:
         """The plan that fits the model into free memory. llama-server itself shares out the memory of workers."""
         plan = self._plan(model, engine, NO_MEMORY) if self._settings.fit and not crew.workers else None
         if plan is not None and plan.flags:

@@ -17,7 +17,7 @@ RETRY = 5.0
 """Seconds after which a request may come again that has waited too long; more where its model's load takes longer."""
 
 
-class Place:
+class QueuePlace:
     """Handed to `Fleet.lease`, which fills it in; safe to ask at any time."""
 
     def __init__(self) -> None:
@@ -125,7 +125,7 @@ class Lease:
 
     __slots__ = ("_answered", "_error", "_lender", "address", "answer_under_way", "asks", "model", "place", "ticket")
 
-    def __init__(self, lender: Lender, ticket: int, model: Model, place: Place | None) -> None:
+    def __init__(self, lender: Lender, ticket: int, model: Model, place: QueuePlace | None) -> None:
         self.ticket = ticket
         self.model = model
         """As the configuration in force says, from `Lender.lend` on."""

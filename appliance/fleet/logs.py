@@ -23,7 +23,7 @@ Echo = Callable[[str, str], None]
 """Called with model and text of every line, before anything else is done with it."""
 
 
-class Line(NamedTuple):
+class LogLine(NamedTuple):
     """``number`` counts all lines of the program's life, from 0."""
 
     number: int
@@ -35,21 +35,21 @@ class _Ring:
     """The newest lines whose text fits ``limit`` characters."""
 
     def __init__(self, limit: int) -> None:
-        self.lines: deque[Line] = deque()
+        self.lines: deque[LogLine] = deque()
         self.appended = 0
         self._limit = limit
         self._held = 0
 
-    def append(self, line: Line) -> None:
+    def append(self, line: LogLine) -> None:
         self.lines.append(line)
         self.appended += 1
         self._held += len(line.text) + 1
         while self._held > self._limit and len(self.lines) > 1:
             self._held -= len(self.lines.popleft().text) + 1
 
-    def since(self, number: int) -> list[Line]:
+    def since(self, number: int) -> list[LogLine]:
         """Held lines from ``number`` on."""
-        found: list[Line] = []
+        found: list[LogLine] = []
         # A follower lacks the last few lines, and the ring holds thousands: from the end, only the missing ones are
         # looked at.
         for line in reversed(self.lines):
@@ -75,7 +75,7 @@ class Logs:
         """Add one line without its end."""
         if self._echo is not None:
             self._echo(model, text)
-        line = Line(self.next, model, text[:LINE_LIMIT])
+        line = LogLine(self.next, model, text[:LINE_LIMIT])
         self.next += 1
         self._all.append(line)
         self._by_model.setdefault(model, _Ring(MODEL_LIMIT)).append(line)
@@ -98,7 +98,7 @@ class Logs:
         """A reader of one model's lines, or of all: what is held first, then what comes."""
         return Follower(self, model, history=history)
 
-    def read(self, model: str | None, number: int) -> tuple[list[Line], int, int]:
+    def read(self, model: str | None, number: int) -> tuple[list[LogLine], int, int]:
         """Held lines from ``number`` on, how many there ever were, and the number that the next line will have."""
         ring = self._ring(model)
         return ring.since(number), ring.appended, self.next
@@ -138,5 +138,5 @@ class Follower:
         return self._pending.popleft()
 
 
-def _render(line: Line, model: str | None) -> str:
+def _render(line: LogLine, model: str | None) -> str:
     return line.text if model is not None else f"[{line.model}] {line.text}"

@@ -13,9 +13,9 @@ import trio
 
 from appliance.core.config.types import Config
 from appliance.core.fit.budget import GpuMemory
-from appliance.core.fit.plan import Plan
+from appliance.core.fit.plan import FitPlan
 from appliance.core.models.model import Model
-from appliance.core.scheduling.effects import GOING, Drain, Effect, Grant, Refuse, Start, State, Stop, Terms
+from appliance.core.scheduling.effects import GOING, Drain, Effect, Grant, ProcessState, Refuse, Start, Stop, Terms
 from appliance.core.scheduling.policy import NO_MEMORY, FreePolicy
 from appliance.core.scheduling.schedule import Schedule
 from appliance.core.scheduling.waiting import LoadTimes
@@ -27,7 +27,7 @@ from appliance.fleet.budgets import Budgets, keep_measuring, policy_for
 from appliance.fleet.failures import END_NOTICED, Failures, Hangs
 from appliance.fleet.launch import same_launch
 from appliance.fleet.launches import Launches
-from appliance.fleet.lease import Lease, Place, Supply
+from appliance.fleet.lease import Lease, QueuePlace, Supply
 from appliance.fleet.logs import Echo, Logs
 from appliance.fleet.run import ModelRun
 from appliance.fleet.status import Broken, ChildStatus, Ends, Observer, progress_of, status_of
@@ -135,7 +135,7 @@ class Fleet:
 
     # ---- using models ------------------------------------------------------------------------------------------------
 
-    def lease(self, model: Model, place: Place | None = None) -> Lease:
+    def lease(self, model: Model, place: QueuePlace | None = None) -> Lease:
         """Hold the model loaded for the length of an ``async with``; queues, loads and evicts first as needed.
 
         ``place`` tells meanwhile how far it is. Raises ModelFailedToStart, ModelUnloaded, TooManyRequests, Busy (no
@@ -195,7 +195,7 @@ class Fleet:
     def _expected(self, ticket: int) -> float | None:
         """Seconds until all is loaded that this ticket waits for; None where that was not measured before."""
         awaited = self._schedule.awaited(ticket, _now())
-        loading = {m: _now() - self._runs[m].began for m in awaited if self._schedule.state(m) is State.STARTING}
+        loading = {m: _now() - self._runs[m].began for m in awaited if self._schedule.state(m) is ProcessState.STARTING}
         return self._loads.expected(awaited, loading) if awaited else None
 
     def waited(self, lease: Lease, seconds: float) -> None:
@@ -234,7 +234,7 @@ class Fleet:
 
     def is_ready(self, model_id: str) -> bool:
         """True if a request for it would be served at once."""
-        return self._schedule.state(model_id) is State.READY
+        return self._schedule.state(model_id) is ProcessState.READY
 
     def address(self, model_id: str) -> Address | None:
         """The model's address, if it is loaded now. Asking for it does not count as a use."""
@@ -281,12 +281,12 @@ class Fleet:
         """Bytes by device that the model's process takes, as it was measured or is expected."""
         return self._schedule.memory(model_id)
 
-    def plan(self, model: Model) -> Plan | None:
+    def plan(self, model: Model) -> FitPlan | None:
         """Plan the model's start in the memory that is free now; None where its file does not say enough."""
         engine = self.launches.choose(model) if model.config is None else None
         return self._plan(model, engine) if engine is not None else None
 
-    def _plan(self, model: Model, engine: Engine, further: Mapping[str, int] = NO_MEMORY) -> Plan | None:
+    def _plan(self, model: Model, engine: Engine, further: Mapping[str, int] = NO_MEMORY) -> FitPlan | None:
         """See `Budgets.plan`; beside the models that have a process now."""
         # The model's own share is left out: the plan is for its next start, when its present process is gone.
         own, taken = self._schedule.memory(model.id), self._schedule.taken()
@@ -337,7 +337,7 @@ class Fleet:
         stopped already.
         """
         run = self._runs.get(model_id)
-        if run is None or self._schedule.state(model_id) is State.STOPPING:
+        if run is None or self._schedule.state(model_id) is ProcessState.STOPPING:
             return False
         # `retire` moves the waiting requests to the next process, and `expire` then stops this one under its leases.
         # `unload` would be simpler and wrong: it refuses the requests that wait.

@@ -14,12 +14,12 @@ import trio
 from msgspec import Struct
 
 from appliance.core.engines.listing import LINE
-from appliance.core.engines.workers import NO_DEBUGGER, Worker
+from appliance.core.engines.workers import NO_DEBUGGER, RpcWorker
 from appliance.engines.found import Engine
 from appliance.engines.probing import look_at_worker
 from appliance.errors import UsageError
 from appliance.platform.children import Child, Children, describe_status, inherited_env
-from appliance.platform.process import Command, Ending, Lines, before_end, open_process, text_of
+from appliance.platform.process import Command, LineSink, StopSteps, before_end, open_process, text_of
 from appliance.trio_parts import Changed
 
 PROGRAM = "ggml-rpc-server.exe" if sys.platform == "win32" else "ggml-rpc-server"
@@ -48,7 +48,7 @@ ANYWHERE = "0.0.0.0"
 LOOPBACK = "127.0.0.1"
 
 
-class Serving(Struct, frozen=True, kw_only=True):
+class RpcServing(Struct, frozen=True, kw_only=True):
     """The devices to serve, and the address. ``host`` is an IPv4 address."""
 
     program: str
@@ -75,7 +75,7 @@ class Serving(Struct, frozen=True, kw_only=True):
 class Up(Struct, frozen=True, kw_only=True):
     """It answers. ``devices`` are the lines in which it names them."""
 
-    worker: Worker
+    worker: RpcWorker
     devices: tuple[str, ...]
 
 
@@ -109,7 +109,7 @@ def claim_port(host: str, port: int) -> int:
 
 
 async def keep_serving(
-    serving: Serving, children: Children, *, up: Callable[[Up], None], log: Callable[[str], None]
+    serving: RpcServing, children: Children, *, up: Callable[[Up], None], log: Callable[[str], None]
 ) -> None:
     """Own the process until cancelled; ``up`` is called when it answers, ``log`` gets its output line by line.
 
@@ -134,7 +134,7 @@ async def keep_serving(
 class _Run:
     """One process from spawn to reap."""
 
-    def __init__(self, serving: Serving, up: Callable[[Up], None], log: Callable[[str], None]) -> None:
+    def __init__(self, serving: RpcServing, up: Callable[[Up], None], log: Callable[[str], None]) -> None:
         self.was_up = False
         self._serving = serving
         self._up = up
@@ -150,9 +150,9 @@ class _Run:
             argv=self._serving.argv(),
             env={**inherited_env(), **NO_DEBUGGER},
             stdin=None,
-            ending=Ending(asked=STOP_TIME),
+            ending=StopSteps(asked=STOP_TIME),
         )
-        async with open_process(children, command, Lines(self._line), rest=REST_TIME) as child:
+        async with open_process(children, command, LineSink(self._line), rest=REST_TIME) as child:
             await before_end(child, partial(self._see_it_up, child))
             status = await child.wait()
         return self._why(status)

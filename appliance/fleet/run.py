@@ -41,7 +41,7 @@ Prepare = Callable[[Model, Collection[str]], Awaitable[Launch | None]]
 """Prepares the launch of a model on another seat than these; None when there is no other. Raises ApplianceError."""
 
 
-class Ended(Struct, frozen=True, kw_only=True):
+class RunEnd(Struct, frozen=True, kw_only=True):
     """The end of a run: on request, by itself when it was ready, or before."""
 
     how: How
@@ -81,7 +81,7 @@ class ModelRun:
         self.process: ModelProcess | None = None
         self.gone = trio.Event()
         """Set by the fleet, when every observer knows of the end."""
-        self.failures: list[Ended] = []
+        self.failures: list[RunEnd] = []
         """The failed starts on the seats that were tried before this one."""
         self.passed = 0
         """Bytes that came to the leases that have ended."""
@@ -152,7 +152,7 @@ class ModelRun:
         if self.process is not None:
             self.process.launch = with_ending(self.process.launch, config)
 
-    async def run(self, children: Children, *, on_ready: Callable[[], None]) -> Ended:
+    async def run(self, children: Children, *, on_ready: Callable[[], None]) -> RunEnd:
         """Start it, see it to its end, and say how it ended. Raises nothing that is expected.
 
         A model that does not start on one seat is tried on the next: only if it starts there was the first seat to
@@ -166,7 +166,7 @@ class ModelRun:
                 return ended
             self.failures.append(ended)
 
-    async def _run_on_next_seat(self, children: Children, on_ready: Callable[[], None]) -> Ended | None:
+    async def _run_on_next_seat(self, children: Children, on_ready: Callable[[], None]) -> RunEnd | None:
         """None when there is no seat that was not tried."""
         launch: Launch | None = None
         tried = [ended.engine.seat for ended in self.failures if ended.engine is not None]
@@ -238,16 +238,16 @@ class ModelRun:
         text = "\n".join(self._logs.tail(self.model.id, TAIL)).lower()
         return any(phrase in text for phrase in PORT_TAKEN)
 
-    def _ended(self, launch: Launch, exited: Exited | None) -> Ended:
+    def _ended(self, launch: Launch, exited: Exited | None) -> RunEnd:
         model_id = self.model.id
         # Condemned comes first: `condemn` also sets ``_stop``, and the end of a hung process would pass for one on
         # request.
         if self._condemned is not None:
             error = ModelFailedToStart(model_id, self._condemned)
             why = f"it was stopped: {self._condemned}"
-            return Ended(how="died", error=error, argv=launch.argv, launch=launch, why=why, useless=not self._crashed)
+            return RunEnd(how="died", error=error, argv=launch.argv, launch=launch, why=why, useless=not self._crashed)
         if self._stop.is_set() or exited is None:
-            return Ended(how="stopped", error=ModelUnloaded(model_id), argv=launch.argv, launch=launch)
+            return RunEnd(how="stopped", error=ModelUnloaded(model_id), argv=launch.argv, launch=launch)
         why = describe_status(exited.status)
         if exited.timed_out:
             seen = f" ({exited.last_look})" if exited.last_look and not launch.protocol else ""
@@ -260,7 +260,7 @@ class ModelRun:
         own_lines = self._logs.count(model_id) - self._first_line
         error = ModelFailedToStart(model_id, why, self._logs.tail(model_id, min(TAIL, own_lines)))
         how, shown = ("died", f"it died: {why}") if exited.was_ready else ("failed", str(error))
-        return Ended(
+        return RunEnd(
             how=how,
             error=error,
             argv=launch.argv,
@@ -270,9 +270,9 @@ class ModelRun:
             lost_worker=lost,
         )
 
-    def _refused(self, launch: Launch | None, error: ApplianceError) -> Ended:
-        return Ended(how="failed", error=error, argv=launch.argv if launch else (), why=str(error))
+    def _refused(self, launch: Launch | None, error: ApplianceError) -> RunEnd:
+        return RunEnd(how="failed", error=error, argv=launch.argv if launch else (), why=str(error))
 
-    def _not_started(self, launch: Launch | None, why: str) -> Ended:
+    def _not_started(self, launch: Launch | None, why: str) -> RunEnd:
         error = ModelFailedToStart(self.model.id, why)
-        return Ended(how="failed", error=error, argv=launch.argv if launch else (), why=str(error), launch=launch)
+        return RunEnd(how="failed", error=error, argv=launch.argv if launch else (), why=str(error), launch=launch)

@@ -8,15 +8,20 @@ from typing import Protocol
 import msgspec
 from msgspec import Struct
 
-from appliance.core.scheduling.effects import State
+from appliance.core.scheduling.effects import ProcessState
 from appliance.core.scheduling.schedule import Schedule
 from appliance.errors import ApplianceError
-from appliance.fleet.run import Ended, ModelRun
+from appliance.fleet.run import ModelRun, RunEnd
 
 log = logging.getLogger(__name__)
 
 NOT_SAID = msgspec.Raw(b"null")
-SHOWN = {State.STARTING: "loading", State.READY: "loaded", State.DRAINING: "stopping", State.STOPPING: "stopping"}
+SHOWN = {
+    ProcessState.STARTING: "loading",
+    ProcessState.READY: "loaded",
+    ProcessState.DRAINING: "stopping",
+    ProcessState.STOPPING: "stopping",
+}
 
 
 class ChildStatus(Struct, frozen=True, kw_only=True):
@@ -76,11 +81,11 @@ class Ends:
     """The end of each model's last process, or the reason why it never had one. Owned by the fleet."""
 
     def __init__(self) -> None:
-        self.last: dict[str, Ended] = {}
+        self.last: dict[str, RunEnd] = {}
         self._unfetched: dict[str, None] = {}
         """The models in ``last`` that never had a process, the oldest first."""
 
-    def add(self, model_id: str, ended: Ended, observer: Observer | None) -> None:
+    def add(self, model_id: str, ended: RunEnd, observer: Observer | None) -> None:
         """Note it, log it, and notify the observer."""
         self.last[model_id] = ended
         match ended.how:
@@ -98,7 +103,7 @@ class Ends:
     def add_unfetched(self, model_id: str, error: ApplianceError) -> None:
         """Its files could not be fetched."""
         self.forget_unfetched(model_id)
-        self.last[model_id] = Ended(how="failed", error=error, why=str(error))
+        self.last[model_id] = RunEnd(how="failed", error=error, why=str(error))
         self._unfetched[model_id] = None
         while len(self._unfetched) > UNFETCHED:
             self.forget_unfetched(next(iter(self._unfetched)))
@@ -110,7 +115,7 @@ class Ends:
             self.last.pop(model_id, None)
 
 
-def status_of(model_id: str, schedule: Schedule, run: ModelRun | None, last: Ended | None) -> ChildStatus:
+def status_of(model_id: str, schedule: Schedule, run: ModelRun | None, last: RunEnd | None) -> ChildStatus:
     """``run`` is the model's process, ``last`` how its last one ended."""
     state, waiting = schedule.state(model_id), schedule.waiting(model_id)
     if state is None or run is None:
@@ -124,7 +129,7 @@ def status_of(model_id: str, schedule: Schedule, run: ModelRun | None, last: End
             seat=last.engine.seat if last is not None and last.engine is not None else None,
         )
     process = run.process
-    asleep = state is State.READY and process is not None and process.state.state == "sleeping"
+    asleep = state is ProcessState.READY and process is not None and process.state.state == "sleeping"
     return ChildStatus(
         model=model_id,
         state="sleeping" if asleep else SHOWN[state],

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from appliance.agents.owner import Agents
 from appliance.catalog.catalog import Catalog
-from appliance.catalog.configuration import Configuration, Reloads
+from appliance.catalog.configuration import ConfigInForce, Reloads
 from appliance.catalog.download_status import DownloadStatus
 from appliance.catalog.downloads import Downloads
 from appliance.conversations import Conversations
@@ -38,7 +38,7 @@ class Owners(Struct, frozen=True, kw_only=True):
     plugins: Plugins
     downloads: Downloads | None
     """None where nothing is ever downloaded. Without a cache that is served it is only what presets name."""
-    configuration: Configuration | None
+    configuration: ConfigInForce | None
     tools: Toolbox
     """Empty where no tool was switched on."""
     reloads: Reloads

@@ -22,8 +22,8 @@ from appliance.trio_parts import beside
 log = logging.getLogger(__name__)
 
 
-class Listening:
-    """The sockets that the program listens on; clients that connect wait until `Server.serve`."""
+class ServerSockets:
+    """The sockets that the program listens on; clients that connect wait until `ApplianceServer.serve`."""
 
     def __init__(self, listeners: Sequence[Listener], certificates: Certificates | None) -> None:
         self.listeners = listeners
@@ -32,14 +32,14 @@ class Listening:
 
 
 @asynccontextmanager
-async def open_listening(settings: HttpSettings) -> AsyncGenerator[Listening]:
+async def open_listening(settings: HttpSettings) -> AsyncGenerator[ServerSockets]:
     """Raises UsageError when an address cannot be listened on, or a file of the certificate cannot be used."""
     certificates = Certificates(*settings.tls) if settings.tls is not None else None
     listeners = await open_listeners(settings.listen, reuse_port=settings.reuse_port)
     try:
         for each in settings.also:
             listeners += await _open_also(each, reuse_port=settings.reuse_port)
-        yield Listening(listeners, certificates)
+        yield ServerSockets(listeners, certificates)
     finally:
         for listener in listeners:
             listener.close()
@@ -58,7 +58,7 @@ async def _open_also(also: AlsoListen, *, reuse_port: bool) -> list[Listener]:
         return []
 
 
-class Server:
+class ApplianceServer:
     """Serves the clients of one program. ``answers`` makes what has their requests answered.
 
     ``others`` waits for what else has to end within the grace.
@@ -67,7 +67,7 @@ class Server:
     def __init__(
         self,
         settings: HttpSettings,
-        listening: Listening,
+        listening: ServerSockets,
         answers: Callable[[], Answers],
         poller: Poller,
         pings: Pings,

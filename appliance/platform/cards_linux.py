@@ -39,7 +39,7 @@ NODES = "sys/class/kfd/kfd/topology/nodes"
 KFD = "dev/kfd"
 
 
-class Card(Struct, frozen=True, kw_only=True):
+class DriverCard(Struct, frozen=True, kw_only=True):
     """One GPU of a driver; ``hwmon`` is its folder of sensors, if it has one."""
 
     device: Path
@@ -51,7 +51,7 @@ class Card(Struct, frozen=True, kw_only=True):
     """Temperatures by label: edge, junction, mem (amdgpu); pkg, vram (xe)."""
 
 
-def find_cards(root: Path = ROOT) -> list[Card]:
+def find_cards(root: Path = ROOT) -> list[DriverCard]:
     """Return AMD and Intel GPUs in the kernel's order. NVIDIA's are left to NVML; virtual displays are not GPUs."""
     folder = root / "sys/class/drm"
     numbered = sorted(
@@ -60,7 +60,7 @@ def find_cards(root: Path = ROOT) -> list[Card]:
     return [card for _, path in numbered if (card := _card(path / "device")) is not None]
 
 
-def sample(card: Card, index: int, now: datetime) -> GpuSample:
+def sample(card: DriverCard, index: int, now: datetime) -> GpuSample:
     """Take one sample. A question would wake a GPU that is powered down, so only its name is reported."""
     # Reading a sensor wakes the card, and a sample every few seconds would keep a laptop's GPU awake for ever.
     if read_text(card.device / "power" / "runtime_status") == "suspended":
@@ -82,7 +82,7 @@ def sample(card: Card, index: int, now: datetime) -> GpuSample:
     )
 
 
-def accelerator(card: Card, index: int, root: Path = ROOT) -> Accelerator:
+def accelerator(card: DriverCard, index: int, root: Path = ROOT) -> Accelerator:
     """Return the GPU's hardware. Only amdgpu reports the size of its own memory; Intel's drivers do not."""
     capacity = read_number(card.device / "mem_info_vram_total")
     driver = _driver(card.device)
@@ -97,7 +97,7 @@ def accelerator(card: Card, index: int, root: Path = ROOT) -> Accelerator:
     )
 
 
-def _card(device: Path) -> Card | None:
+def _card(device: Path) -> DriverCard | None:
     number = read_text(device / "vendor")
     if number not in DISPLAYED:
         return None
@@ -106,7 +106,7 @@ def _card(device: Path) -> Card | None:
     model = (read_text(device / "device") or "").removeprefix("0x")
     named = [path for path in entries(hwmon) if path.match("temp*_label")] if hwmon is not None else []
     labels = [(path, read_text(path)) for path in named]
-    return Card(
+    return DriverCard(
         device=device,
         vendor=vendor,
         name=read_text(device / "product_name") or f"{vendor} GPU {model}".strip(),
@@ -116,7 +116,7 @@ def _card(device: Path) -> Card | None:
     )
 
 
-def _degrees(card: Card, *labels: str) -> int | None:
+def _degrees(card: DriverCard, *labels: str) -> int | None:
     for label in labels:
         sensor = card.sensors.get(label)
         if sensor is not None and (value := read_number(sensor)) is not None:

@@ -1,10 +1,10 @@
 """A process of its own that asks drivers, because they may crash or hang the process that loads them: see
 `platform.drivers`.
 
-It answers each line of its input with one line of JSON, and ends with its input. To `LOOK`, with an `Order` behind it,
-it prints the name of each stage before it begins it, so that its parent knows where it died or hangs, and the `Look`
-at the end. It imports little, and knows no event loop; it imports the modules for its answers with the first question,
-as the server imports the words below.
+It answers each line of its input with one line of JSON, and ends with its input. To `LOOK`, with a `ProbeOrder` behind
+it, it prints the name of each stage before it begins it, so that its parent knows where it died or hangs, and the
+`MachineLook` at the end. It imports little, and knows no event loop; it imports the modules for its answers with the
+first question, as the server imports the words below.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct
 
-from appliance.core.engines.machine import VISIBILITY, Gpu, Look
+from appliance.core.engines.machine import VISIBILITY, Gpu, MachineLook
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,26 +35,26 @@ MISMATCH = "version mismatch"
 """NVML's words after an update of the driver until the machine is restarted; nvidia-smi says it in full."""
 
 
-class Order(Struct, frozen=True):
+class ProbeOrder(Struct, frozen=True):
     """The look that is wanted. ``without`` names stages that are left out, as they ended the process before."""
 
     without: tuple[str, ...] = ()
     root: str = "/"
 
 
-class Stage(Struct, frozen=True, tag=True):
+class ProbeStage(Struct, frozen=True, tag=True):
     """A stage of the look has started."""
 
     name: str
 
 
-class Seen(Struct, frozen=True, tag=True):
+class ProbeEnd(Struct, frozen=True, tag=True):
     """The end."""
 
-    look: Look
+    look: MachineLook
 
 
-Told = Stage | Seen
+Told = ProbeStage | ProbeEnd
 
 
 def command() -> list[str]:
@@ -75,7 +75,7 @@ def main() -> None:
         for line in sys.stdin:
             question, _, rest = line.strip().partition(" ")
             if question == LOOK:
-                _say(Seen(see(msgspec.json.decode(rest, type=Order), lambda name: _say(Stage(name)))))
+                _say(ProbeEnd(see(msgspec.json.decode(rest, type=ProbeOrder), lambda name: _say(ProbeStage(name)))))
                 continue
             if nvml is None:
                 nvml = opened.enter_context(open_nvml(load_library(), lambda why: print(why, file=sys.stderr)))
@@ -96,7 +96,7 @@ def answer(nvml: Nvml, question: str, rest: str) -> object:
     return asked[question]() if question in asked else None
 
 
-def see(order: Order, begin: Callable[[str], None] = lambda name: None) -> Look:
+def see(order: ProbeOrder, begin: Callable[[str], None] = lambda name: None) -> MachineLook:
     """Look at everything; ``begin`` is called before each stage."""
     import os
     import platform
@@ -135,7 +135,7 @@ def see(order: Order, begin: Callable[[str], None] = lambda name: None) -> Look:
         problems.append(
             "NVIDIA's driver runs, and its libcuda.so.1 is not here: install it, or start the container with --gpus all"
         )
-    return Look(
+    return MachineLook(
         platform=platform_of(sys.platform, platform.machine()),
         system=here.system(),
         environment=here.environment(root).kind,

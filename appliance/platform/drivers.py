@@ -23,7 +23,7 @@ from msgspec import structs
 
 from appliance.core.engines.builds import platform_of
 from appliance.core.engines.listing import printable
-from appliance.core.engines.machine import Look
+from appliance.core.engines.machine import MachineLook
 from appliance.core.machine import Accelerator, GpuSample
 from appliance.core.parts import UNREADABLE, decoded
 from appliance.platform.children import Child, Children, describe_status, inherited_env, open_children
@@ -33,15 +33,15 @@ from appliance.platform.driver_process import (
     PROCESSES,
     SAMPLES,
     STAGES,
-    Order,
-    Seen,
-    Stage,
+    ProbeEnd,
+    ProbeOrder,
+    ProbeStage,
     Told,
     command,
 )
 from appliance.platform.libraries import has_nvml
 from appliance.platform.machine import resident_bytes
-from appliance.platform.process import Command, Lines, Ran, before_end, open_process, run_to_end
+from appliance.platform.process import Command, LineSink, Ran, before_end, open_process, run_to_end
 from appliance.trio_parts import Changed, beside, persist
 
 LIMIT = 30.0 if sys.platform == "win32" else 10.0
@@ -62,7 +62,7 @@ AGAIN = (5.0, 30.0, 120.0, 600.0)
 MAX_ERRORS = 2000
 
 T = TypeVar("T")
-Ask = tuple[str, "Reply"]
+Ask = tuple[str, "DriverReply"]
 
 _TOLD: msgspec.json.Decoder[Told] = msgspec.json.Decoder(Told)
 _SAMPLES = msgspec.json.Decoder(list[GpuSample])
@@ -77,7 +77,7 @@ log = logging.getLogger(__name__)
 
 async def look(
     children: Children, *, seconds: float = LIMIT, root: str = "/", env: Mapping[str, str] | None = None
-) -> Look:
+) -> MachineLook:
     """Look at the machine. ``seconds`` are those of one process; each driver that kills or stops one costs another.
 
     Never an error: a driver that does not answer is one of the look's problems, by name. ``root`` is where the
@@ -89,7 +89,7 @@ async def look(
         try:
             # Each round leaves out one more driver: the one in whose stage the process died or hung. A stage that fails
             # although it was left out ends the look, so there are never more rounds than drivers.
-            order = LOOK.encode() + b" " + msgspec.json.encode(Order(tuple(without), root)) + b"\n"
+            order = LOOK.encode() + b" " + msgspec.json.encode(ProbeOrder(tuple(without), root)) + b"\n"
             ran = await run_to_end(children, command(), env or inherited_env(), seconds=seconds, stdin=order)
         except OSError as error:
             return _blind(f"the process that looks at the machine cannot be started: {error}")
@@ -103,14 +103,14 @@ async def look(
         problems.append(f"{WHOSE[stage]} {how} when asked for its cards, and is left out")
 
 
-def _told(output: bytes) -> tuple[str, Look | None]:
+def _told(output: bytes) -> tuple[str, MachineLook | None]:
     """The last stage that began, and the look if there is one."""
     stage = STAGES[0]
     for line in output.split(b"\n"):
         match decoded(_TOLD, line):
-            case Stage(name):
+            case ProbeStage(name):
                 stage = name
-            case Seen(seen):
+            case ProbeEnd(seen):
                 return stage, seen
             case None:
                 pass  # a driver that prints something
@@ -126,9 +126,9 @@ def _how(ran: Ran, seconds: float) -> str:
     return f"ended its process ({describe_status(ran.status)}{': ' + printable(last) if last else ''})"
 
 
-def _blind(*problems: str) -> Look:
+def _blind(*problems: str) -> MachineLook:
     """Return the facts that need no look."""
-    return Look(
+    return MachineLook(
         platform=platform_of(sys.platform, platform.machine()),
         system=f"{platform.system()} {platform.release()}",
         environment="unknown",
@@ -141,7 +141,7 @@ def _blind(*problems: str) -> Look:
 # ---- NVIDIA's driver -------------------------------------------------------------------------------------------------
 
 
-class Reply:
+class DriverReply:
     """The place for one answer. None: there is none."""
 
     def __init__(self) -> None:
@@ -170,7 +170,7 @@ class Gpus:
     async def _ask(self, question: str, read: Callable[[bytes], T], nothing: T) -> T:
         if self._asking is None:
             return nothing
-        reply = Reply()
+        reply = DriverReply()
         try:
             await self._asking.send((question, reply))
         except (trio.BrokenResourceError, trio.ClosedResourceError):
@@ -216,7 +216,7 @@ class _Link:
     """The process, if there is one, and the question that waits for its answer."""
 
     def __init__(
-        self, children: Children, questions: trio.MemoryReceiveChannel[Ask], question: str, reply: Reply
+        self, children: Children, questions: trio.MemoryReceiveChannel[Ask], question: str, reply: DriverReply
     ) -> None:
         self._children = children
         self._questions = questions
@@ -248,7 +248,7 @@ class _Link:
         said, words = _LastLine(), _LastLine()
         process = Command(argv=command(), env=inherited_env(), stdin=None, own_errors=True)
         try:
-            async with open_process(self._children, process, Lines(said.take), errors=Lines(words.take)) as child:
+            async with open_process(self._children, process, LineSink(said.take), errors=LineSink(words.take)) as child:
                 while True:
                     answer: bytes | None = None
                     with trio.move_on_after(PATIENCE) as patience:

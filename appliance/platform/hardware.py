@@ -17,13 +17,13 @@ import psutil
 import trio
 
 from appliance import __version__
-from appliance.core.doctor.facts import Card, Checkup, DeviceFile, Disk, PortOwner
+from appliance.core.doctor.facts import BusCard, Checkup, DeviceFile, Disk, PortOwner
 from appliance.core.machine import (
     Accelerator,
-    Capture,
     Detector,
     Hardware,
     MainMemory,
+    Method,
     Processor,
     architecture_of,
 )
@@ -58,7 +58,7 @@ def look(nvidia: Sequence[Accelerator] = ()) -> Hardware:
     cpu = here.cpu_names()
     return Hardware(
         captured_at=datetime.now(UTC),
-        capture=Capture(detector=Detector(name="llama-appliance", version=__version__)),
+        capture=Method(detector=Detector(name="llama-appliance", version=__version__)),
         architecture=architecture_of(platform.machine()),
         operating_system=here.operating_system(),
         environment=here.environment(),
@@ -87,7 +87,7 @@ def checkup(folders: Mapping[str, Path], root: Path = Path("/")) -> Checkup:
         open_files=_open_files(),
         cores=psutil.cpu_count(logical=True) or 0,
         memory=psutil.virtual_memory().total,
-        cards=tuple(Card(pci=slot.pci, vendor=VENDORS[slot.vendor], driver=slot.driver) for slot in slots(root)),
+        cards=tuple(BusCard(pci=slot.pci, vendor=VENDORS[slot.vendor], driver=slot.driver) for slot in slots(root)),
         device_files=tuple(
             DeviceFile(path=str(path), usable=os.access(path, os.R_OK | os.W_OK), group=_group(path))
             for pattern in DEVICE_FILES

@@ -49,7 +49,7 @@ class Icd(Struct, frozen=True):
     api_version: str = ""
 
 
-class Manifest(Struct, frozen=True):
+class DriverManifest(Struct, frozen=True):
     """A Vulkan driver's file."""
 
     ICD: Icd
@@ -84,7 +84,7 @@ def vulkan_drivers(root: Path = ROOT, environ: Mapping[str, str] = os.environ) -
         name = re.split(r"_icd|\.", manifest.name)[0]
         try:
             with manifest.open("rb") as file:
-                icd = msgspec.json.decode(file.read(MAX_MANIFEST), type=Manifest).ICD
+                icd = msgspec.json.decode(file.read(MAX_MANIFEST), type=DriverManifest).ICD
         except (OSError, *UNREADABLE):
             continue
         path = _resolved(icd.library_path, manifest, root, environ)

@@ -322,7 +322,7 @@ if sys.platform == "linux" or sys.platform == "darwin":
             self.turn: list[Tell] | None = None
             """Calls for the end of the turn under way; None outside of one."""
             self.fresh = set[int]()
-            """Descriptors of sockets that are watched since this turn began: the turn's news is of others before them."""
+            """Descriptors watched since this turn began: its news is of others, which had their numbers before."""
 
         async def take_turns(self, fd: int, poll: Callable[[], list[tuple[int, int]]], end: int, room: int) -> None:
             """``poll`` gives descriptors with news, each with flags: ``end`` are those of the other side's end, and

@@ -33,7 +33,7 @@ Sink = Callable[[bytes], Awaitable[bool]]
 """Gets each piece of output, and ``b""`` at its end. False: nothing more is wanted, so the process is ended."""
 
 
-class Ending(Struct, frozen=True, kw_only=True):
+class StopSteps(Struct, frozen=True, kw_only=True):
     """The way in which a process is ended, in seconds for each step. A step of 0 s is left out; SIGKILL is the last."""
 
     closed: float = 0.0
@@ -44,7 +44,7 @@ class Ending(Struct, frozen=True, kw_only=True):
     """The longest wait for the kernel to remove the rest of the group."""
 
 
-KILL = Ending()
+KILL = StopSteps()
 
 
 class Command(Struct, frozen=True, kw_only=True):
@@ -55,10 +55,10 @@ class Command(Struct, frozen=True, kw_only=True):
     cwd: str | None = None
     stdin: bytes | None = b""
     own_errors: bool = False
-    ending: Ending = KILL
+    ending: StopSteps = KILL
 
 
-class Ended(Struct, frozen=True, kw_only=True):
+class CommandEnd(Struct, frozen=True, kw_only=True):
     """The end of a command. ``status`` None: the kernel did not end it in time."""
 
     status: int | None
@@ -106,12 +106,12 @@ async def open_process(
 
 async def run(
     children: Children, command: Command, output: Sink, *, errors: Sink = ignore, seconds: float, rest: float = 1.0
-) -> Ended:
+) -> CommandEnd:
     """Run a command in `open_process` for at most ``seconds``; a sink that wants no more ends it earlier."""
     async with open_process(children, command, output, errors=errors, rest=rest) as child:
         with trio.move_on_after(seconds) as time:
             await child.wait()
-    return Ended(status=child.status, timed_out=time.cancelled_caught)
+    return CommandEnd(status=child.status, timed_out=time.cancelled_caught)
 
 
 async def before_end(child: Child, ready: Callable[[], Awaitable[T]]) -> T | None:
@@ -126,7 +126,7 @@ async def before_end(child: Child, ready: Callable[[], Awaitable[T]]) -> T | Non
     return result
 
 
-async def end(child: Child, ending: Ending = KILL) -> None:
+async def end(child: Child, ending: StopSteps = KILL) -> None:
     """End the process and the rest of its group, politely first if ``ending`` says so, and reap it.
 
     Not even cancelling hinders it. It takes the times of ``ending`` and `REAP_TIME` at most: nobody can end a process
@@ -143,7 +143,7 @@ async def end(child: Child, ending: Ending = KILL) -> None:
                 await child.wait_group()
 
 
-async def _ended_politely(child: Child, ending: Ending) -> bool:
+async def _ended_politely(child: Child, ending: StopSteps) -> bool:
     if ending.closed:
         with trio.move_on_after(ending.closed):
             await child.stdin.aclose()
@@ -180,7 +180,7 @@ async def _feed(stream: SendStream, data: bytes) -> None:
 # ---- sinks -----------------------------------------------------------------------------------------------------------
 
 
-class Lines:
+class LineSink:
     """A `Sink` that cuts output into lines, without their ends, and hands each to ``take``."""
 
     def __init__(self, take: Callable[[bytes], None]) -> None:

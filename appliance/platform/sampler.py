@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 class Sampler:
     """Takes the samples. Its methods block for a millisecond or some, and are called by one task, in threads."""
 
-    def __init__(self, cards: list[cards_linux.Card]) -> None:
+    def __init__(self, cards: list[cards_linux.DriverCard]) -> None:
         self._cards = cards
         self._busy_before = _processor_times()
 

@@ -11,7 +11,7 @@ from functools import partial
 
 import trio
 
-from appliance.core.machine import Performance, Sample
+from appliance.core.machine import MachinePerformance, Sample
 from appliance.platform.drivers import Gpus
 from appliance.trio_parts import beside, persist
 
@@ -34,11 +34,11 @@ class Samples:
         """None before the first one, and when sampling is off."""
         return self._ring[-1] if self._ring else None
 
-    def since(self, after: datetime | None = None) -> Performance:
+    def since(self, after: datetime | None = None) -> MachinePerformance:
         """The samples taken later than ``after`` (which has a time zone), all of them without it."""
         wanted = tuple(self._newer(after))
         gpus = tuple(gpu for sample in wanted for gpu in sample.gpus)
-        return Performance(
+        return MachinePerformance(
             enabled=self.enabled, sys_stats=tuple(sample.system for sample in wanted), gpu_stats=gpus or None
         )
 

@@ -22,7 +22,7 @@ WATCHDOG_MARGIN = 5.0
 """Seconds that unwinding may take after the grace, or after the second signal."""
 
 
-class Stop:
+class StopSignals:
     """The meaning of the user's signals: the first asks for an orderly end, the second for one without waiting."""
 
     def __init__(self) -> None:
@@ -31,13 +31,13 @@ class Stop:
 
 
 @contextmanager
-def stop_signals(grace: Callable[[], float]) -> Generator[Stop]:
-    """Turn signals into a `Stop` for the length of the block, each with a watchdog that nothing can hold up.
+def stop_signals(grace: Callable[[], float]) -> Generator[StopSignals]:
+    """Turn signals into a `StopSignals` for the length of the block, each with a watchdog that nothing can hold up.
 
     The handlers are Python's own and not tasks, so that the watchdog is armed even when the event loop is stuck. Once
     an end was asked for, a hang-up is ignored until the process is gone.
     """
-    stop = Stop()
+    stop = StopSignals()
     token = trio.lowlevel.current_trio_token()
     received = 0
 

@@ -19,7 +19,7 @@ LOCK_TIME = 2.0
 LOCK_AGAIN = 0.05
 
 
-class Listening(NamedTuple):
+class UnixListener(NamedTuple):
     """A listening socket, and the identity of its file, so that nobody else's is removed later."""
 
     socket: socket.socket
@@ -34,17 +34,17 @@ class NotASocket(FileExistsError):
 
 if sys.platform == "win32":
 
-    def listen_at(path: str, mode: int) -> Listening:
+    def listen_at(path: str, mode: int) -> UnixListener:
         """Python lacks it on Windows."""
         raise OSError(errno.EAFNOSUPPORT, "Python has no Unix sockets on Windows")
 
-    def remove(listening: Listening) -> None:
+    def remove(listening: UnixListener) -> None:
         """There is none to remove."""
 
 else:
     import fcntl
 
-    def listen_at(path: str, mode: int) -> Listening:
+    def listen_at(path: str, mode: int) -> UnixListener:
         """Listen at ``path``, a file that gets these permissions before anybody can connect. Waits for the disk.
 
         A socket that nobody answers on any more is replaced. Raises OSError: NotASocket for any other file, EADDRINUSE
@@ -62,9 +62,9 @@ else:
             except BaseException:
                 sock.close()
                 raise
-        return Listening(sock, path, made.st_dev, made.st_ino)
+        return UnixListener(sock, path, made.st_dev, made.st_ino)
 
-    def remove(listening: Listening) -> None:
+    def remove(listening: UnixListener) -> None:
         """Remove the file if it is still this socket's; another program may have put its own there. Raises nothing."""
         try:
             with _alone_in(os.path.dirname(listening.path) or "."):  # noqa: PTH120

@@ -20,7 +20,7 @@ DWORD, WORD, BOOL, LONG = ctypes.c_uint32, ctypes.c_uint16, ctypes.c_int32, ctyp
 HANDLE, TEXT, POINTER = ctypes.c_void_p, ctypes.c_wchar_p, ctypes.c_void_p
 
 
-class Status(ctypes.Structure):
+class ScmStatus(ctypes.Structure):
     """SERVICE_STATUS."""
 
     _fields_ = [(name, DWORD) for name in ("kind", "state", "accepts", "error", "own", "checkpoint", "hint")]
@@ -29,10 +29,10 @@ class Status(ctypes.Structure):
 class ProcessStatus(ctypes.Structure):
     """SERVICE_STATUS_PROCESS."""
 
-    _fields_ = [*Status._fields_, ("pid", DWORD), ("flags", DWORD)]
+    _fields_ = [*ScmStatus._fields_, ("pid", DWORD), ("flags", DWORD)]
 
 
-class Configuration(ctypes.Structure):
+class ServiceConfig(ctypes.Structure):
     """QUERY_SERVICE_CONFIGW."""
 
     _fields_ = [
@@ -41,7 +41,7 @@ class Configuration(ctypes.Structure):
     ]  # fmt: skip
 
 
-class Entry(ctypes.Structure):
+class ServiceTableEntry(ctypes.Structure):
     """SERVICE_TABLE_ENTRYW."""
 
     _fields_ = [("name", TEXT), ("main", POINTER)]
@@ -53,7 +53,7 @@ class Action(ctypes.Structure):
     _fields_ = [("kind", DWORD), ("delay", DWORD)]
 
 
-class Failures(ctypes.Structure):
+class ServiceFailureActions(ctypes.Structure):
     """SERVICE_FAILURE_ACTIONSW. ``reset`` in seconds."""
 
     _fields_ = [
@@ -61,13 +61,13 @@ class Failures(ctypes.Structure):
     ]  # fmt: skip
 
 
-class Text(ctypes.Structure):
+class ServiceText(ctypes.Structure):
     """SERVICE_DESCRIPTIONW."""
 
     _fields_ = [("text", TEXT)]
 
 
-class Number(ctypes.Structure):
+class ServiceNumber(ctypes.Structure):
     """SERVICE_PRESHUTDOWN_INFO, and SERVICE_FAILURE_ACTIONS_FLAG."""
 
     _fields_ = [("number", DWORD)]

@@ -25,9 +25,9 @@ from appliance.core.runs.slash import NAME
 from appliance.plugins.manifest import (
     LARGEST,
     BadManifest,
-    Choice,
-    Manifest,
-    Told,
+    ParsedManifest,
+    PluginManifest,
+    PluginSelection,
     Value,
     merged,
     read_manifest,
@@ -60,21 +60,21 @@ def plugin_folders(*more: Path) -> tuple[Path, ...]:
     return (bundled_folder(), *dict.fromkeys(path.absolute() for path in more))
 
 
-def choice_of(config: Config | None, folders: Sequence[Path] | None) -> Choice:
+def choice_of(config: Config | None, folders: Sequence[Path] | None) -> PluginSelection:
     """Which plugins there are: those in the program's own folder, those of the configuration, those in ``folders``.
 
     There are none without ``folders`` (None), and none where a configuration says nothing of them and no folder is
     named: a stand-in for another program takes no text for a command.
     """
     if folders is None:
-        return Choice(off=STARTED_WITHOUT)
+        return PluginSelection(off=STARTED_WITHOUT)
     if config is None:
-        return Choice(folders=plugin_folders(*folders))
+        return PluginSelection(folders=plugin_folders(*folders))
     told = config.plugins_dir
     configured = [Path(folder) for folder in ([told] if isinstance(told, str) else told) if folder]
     if not (configured or folders or config.plugins is not None):
-        return Choice(off=CONFIGURED_WITHOUT)
-    return Choice(folders=plugin_folders(*configured, *folders), given=config.plugins or {})
+        return PluginSelection(off=CONFIGURED_WITHOUT)
+    return PluginSelection(folders=plugin_folders(*configured, *folders), given=config.plugins or {})
 
 
 def default_data() -> Path:
@@ -82,12 +82,12 @@ def default_data() -> Path:
     return user_data_path("llama-appliance", appauthor=False) / "plugins"
 
 
-class Found(Struct, frozen=True, kw_only=True):
+class FoundPlugin(Struct, frozen=True, kw_only=True):
     """One folder of a plugin. ``error`` is None if it can be loaded, as far as known without running it."""
 
     name: str
     folder: Path
-    manifest: Manifest = Manifest()
+    manifest: PluginManifest = PluginManifest()
     """With the configuration's values over it."""
     values: dict[str, Value] = {}
     """The manifest's values by dotted key, and the source of each."""
@@ -101,7 +101,7 @@ class Found(Struct, frozen=True, kw_only=True):
 class Scan(Struct, frozen=True, kw_only=True):
     """The content of the folders. ``hidden``: name to the folders whose plugin a later one overrides."""
 
-    found: tuple[Found, ...] = ()
+    found: tuple[FoundPlugin, ...] = ()
     hidden: dict[str, tuple[Path, ...]] = {}
     problems: tuple[str, ...] = ()
     """Folders that cannot be read."""
@@ -113,9 +113,9 @@ class Scan(Struct, frozen=True, kw_only=True):
         return {str(each.folder): each.signature for each in self.found}
 
 
-def scan(choice: Choice) -> Scan:
+def scan(choice: PluginSelection) -> Scan:
     """Look into the folders; later ones override earlier ones. Never raises for their content."""
-    found: dict[str, Found] = {}
+    found: dict[str, FoundPlugin] = {}
     hidden: dict[str, tuple[Path, ...]] = {}
     problems: list[str] = []
     for folder in choice.folders:
@@ -138,19 +138,19 @@ def _is_plugin(path: Path) -> bool:
     return path.name[0] not in "._" and ((path / AGENT).is_file() or (path / CONFIG).is_file())
 
 
-def _read(folder: Path, given: PluginConfig) -> Found:
+def _read(folder: Path, given: PluginConfig) -> FoundPlugin:
     """A plugin that the configuration switches off has no error, whatever its files say."""
     error = None
     try:
         told = _manifest(folder)
     except BadManifest as bad:
-        told, error = Told(manifest=Manifest()), str(bad)
+        told, error = ParsedManifest(manifest=PluginManifest()), str(bad)
     except OSError as failed:
-        told, error = Told(manifest=Manifest()), f"{failed.filename}: {failed.strerror}"
+        told, error = ParsedManifest(manifest=PluginManifest()), f"{failed.filename}: {failed.strerror}"
     manifest, values = merged(told.manifest, told.keys, given)
     if error is None and manifest.enabled and not (folder / AGENT).is_file():
         error = f"{AGENT} is missing in {folder}"
-    return Found(
+    return FoundPlugin(
         name=folder.name,
         folder=folder,
         manifest=manifest,
@@ -162,7 +162,7 @@ def _read(folder: Path, given: PluginConfig) -> Found:
     )
 
 
-def _manifest(folder: Path) -> Told:
+def _manifest(folder: Path) -> ParsedManifest:
     """Read the manifest. Raises BadManifest and OSError."""
     if not NAME.fullmatch(folder.name):
         raise BadManifest("its folder's name cannot be a command; use letters, digits, dots, '-' and '_', at most 64")
@@ -206,7 +206,7 @@ class BadPlugin(Exception):
     """One line: the problem with agent.py."""
 
 
-class Hooks(Struct, frozen=True, kw_only=True):
+class PluginHooks(Struct, frozen=True, kw_only=True):
     """The functions of one load of agent.py. They are checked when they are called."""
 
     module: str
@@ -239,7 +239,7 @@ class _Finder:
         return None
 
 
-def load_hooks(folder: Path, package: str) -> Hooks:
+def load_hooks(folder: Path, package: str) -> PluginHooks:
     """Run agent.py, which may import modules beside it (``from . import helper``). Takes as long as the plugin likes.
 
     ``package`` begins with `PREFIX` and is used once. Raises BadPlugin.
@@ -262,7 +262,7 @@ def load_hooks(folder: Path, package: str) -> Hooks:
         forget(package)
         raise BadPlugin(_told(error, folder)) from error
     known = settings if isinstance(settings, type) and dataclasses.is_dataclass(settings) else None
-    return Hooks(module=package, settings=known, **found)
+    return PluginHooks(module=package, settings=known, **found)
 
 
 def forget(package: str) -> None:

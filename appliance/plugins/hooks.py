@@ -20,7 +20,7 @@ from msgspec import Struct
 from appliance.core.bodies.json_text import JSON, JsonObject
 from appliance.errors import ApplianceError, BadRequest, PluginFailed
 from appliance.plugins import Appliance, AskFailed, Context, Event, Pending, Refused, Request, Response
-from appliance.plugins.folders import Hooks
+from appliance.plugins.folders import PluginHooks
 
 T = TypeVar("T")
 THREADS = 16
@@ -38,7 +38,7 @@ class Plugin(Struct, frozen=True, kw_only=True):
     """Seconds that a hook may take; for a stream, between two events."""
 
 
-class Host:
+class PluginHost:
     """Shared by all plugins of all requests: the models, and the threads."""
 
     def __init__(self, appliance_for: Callable[[str], Appliance]) -> None:
@@ -90,7 +90,7 @@ class PluginContext:
     """`appliance.plugins.Context`. ``spawn`` starts a task that ends with the request."""
 
     def __init__(
-        self, plugin: Plugin, model: str, host: Host, spawn: Callable[[Callable[[], Awaitable[None]]], None]
+        self, plugin: Plugin, model: str, host: PluginHost, spawn: Callable[[Callable[[], Awaitable[None]]], None]
     ) -> None:
         self.logger = logging.getLogger(f"appliance.plugins.{plugin.name}")
         self.settings = plugin.settings
@@ -144,9 +144,9 @@ class PluginStep:
     def __init__(
         self,
         plugin: Plugin,
-        hooks: Hooks,
+        hooks: PluginHooks,
         model: str,
-        host: Host,
+        host: PluginHost,
         spawn: Callable[[Callable[[], Awaitable[None]]], None],
     ) -> None:
         self.plugin = plugin

@@ -25,7 +25,7 @@ DEFAULT_TIMEOUT = 300.0
 PROMPTS = ", ".join(f"/v1{path}" for path in FAMILIES)
 
 
-class Manifest(Struct, frozen=True, kw_only=True):
+class PluginManifest(Struct, frozen=True, kw_only=True):
     """The content of config.json; every key may be left out. ``end_point`` [] means every route that has a prompt."""
 
     enabled: bool = True
@@ -46,10 +46,10 @@ class Manifest(Struct, frozen=True, kw_only=True):
         return frozenset(family for family in found if family is not None)
 
 
-class Told(Struct, frozen=True, kw_only=True):
+class ParsedManifest(Struct, frozen=True, kw_only=True):
     """A parsed config.json."""
 
-    manifest: Manifest
+    manifest: PluginManifest
     keys: tuple[str, ...] = ()
     """The keys in the file; the others have their defaults."""
     warnings: tuple[str, ...] = ()
@@ -59,10 +59,10 @@ class BadManifest(ValueError):
     """One line: the mistake, its place, and the correction."""
 
 
-KEYS = tuple(each.encode_name for each in msgspec.structs.fields(Manifest))
+KEYS = tuple(each.encode_name for each in msgspec.structs.fields(PluginManifest))
 
 
-def read_manifest(data: bytes) -> Told:
+def read_manifest(data: bytes) -> ParsedManifest:
     """Return the manifest and its oddities. Raises BadManifest."""
     try:
         text = data.decode("utf-8-sig")
@@ -75,7 +75,7 @@ def read_manifest(data: bytes) -> Told:
     except (RecursionError, ValueError) as error:
         raise BadManifest(f"config.json cannot be read: {error}") from None
     try:
-        manifest = msgspec.convert(given, Manifest)
+        manifest = msgspec.convert(given, PluginManifest)
     except msgspec.ValidationError as error:
         raise BadManifest(f"config.json: {_lower(str(error))}") from None
     for path in manifest.end_points:
@@ -83,7 +83,7 @@ def read_manifest(data: bytes) -> Told:
             raise BadManifest(f"config.json: end_point '{path}' is not a route with a prompt; these are: {PROMPTS}")
     names = tuple(str(name) for name in given) if isinstance(given, dict) else ()  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
     warnings = tuple(_unknown(name) for name in names if name not in KEYS)
-    return Told(manifest=manifest, keys=names, warnings=warnings)
+    return ParsedManifest(manifest=manifest, keys=names, warnings=warnings)
 
 
 def _unknown(name: str) -> str:
@@ -103,7 +103,7 @@ Source = Literal["configuration", "config.json", "default"]
 T = TypeVar("T")
 
 
-class Choice(Struct, frozen=True, kw_only=True):
+class PluginSelection(Struct, frozen=True, kw_only=True):
     """The selection of plugins."""
 
     folders: tuple[Path, ...] = ()
@@ -118,7 +118,9 @@ class Value(Struct, frozen=True, kw_only=True):
     source: Source
 
 
-def merged(manifest: Manifest, told: Iterable[str], given: PluginConfig) -> tuple[Manifest, dict[str, Value]]:
+def merged(
+    manifest: PluginManifest, told: Iterable[str], given: PluginConfig
+) -> tuple[PluginManifest, dict[str, Value]]:
     """Return the manifest with the configuration over it, settings key by key; and its values, by dotted key.
 
     ``told`` are the keys in config.json.
@@ -150,7 +152,7 @@ def unknown_plugins(given: Mapping[str, PluginConfig], names: Iterable[str]) -> 
     ]
 
 
-class Checked(Struct, frozen=True, kw_only=True):
+class CheckedSettings(Struct, frozen=True, kw_only=True):
     """The settings for a plugin. ``mistake``: the reason why it cannot use them."""
 
     settings: Mapping[str, JSON]
@@ -158,13 +160,15 @@ class Checked(Struct, frozen=True, kw_only=True):
     mistake: str | None = None
 
 
-def check_settings(name: str, settings: Mapping[str, JSON], given: Mapping[str, object], kind: type | None) -> Checked:
+def check_settings(
+    name: str, settings: Mapping[str, JSON], given: Mapping[str, object], kind: type | None
+) -> CheckedSettings:
     """Compare settings with the dataclass ``kind`` of the plugin ``name``, None if it has none.
 
     An unknown setting of the configuration, ``given``, is left out. Runs the plugin's own checks.
     """
     if kind is None:
-        return Checked(settings=settings)
+        return CheckedSettings(settings=settings)
     known = [field.name for field in dataclasses.fields(kind)]
     place = f"plugins.{name}.settings"
     warnings: list[str] = []
@@ -179,8 +183,8 @@ def check_settings(name: str, settings: Mapping[str, JSON], given: Mapping[str, 
         text, key = _placed(str(error))
         path = f".{key}" if key else ""
         where = f"{place}{path}" if key in given or (not key and given) else f"config.json: settings{path}"
-        return Checked(settings=kept, warnings=tuple(warnings), mistake=f"{where}: {text}")
-    return Checked(settings=kept, warnings=tuple(warnings))
+        return CheckedSettings(settings=kept, warnings=tuple(warnings), mistake=f"{where}: {text}")
+    return CheckedSettings(settings=kept, warnings=tuple(warnings))
 
 
 def _placed(text: str) -> tuple[str, str]:

@@ -22,8 +22,8 @@ from appliance.plugins.folders import (
     PREFIX,
     BadPlugin,
     Files,
-    Found,
-    Hooks,
+    FoundPlugin,
+    PluginHooks,
     Scan,
     bundled_folder,
     forget,
@@ -31,7 +31,7 @@ from appliance.plugins.folders import (
     scan,
 )
 from appliance.plugins.hooks import Plugin
-from appliance.plugins.manifest import Checked, Choice, Source, check_settings
+from appliance.plugins.manifest import CheckedSettings, PluginSelection, Source, check_settings
 from appliance.trio_parts import beside, persist, watch
 
 FIRST_LOOK = 1.0
@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 _numbers = itertools.count(1)
 
 
-class Listed(Struct, frozen=True, kw_only=True):
+class ListedPlugin(Struct, frozen=True, kw_only=True):
     """One plugin, as lists show it."""
 
     name: str
@@ -69,10 +69,10 @@ class BadSettings(BadPlugin):
     """One line: the setting of the configuration that the plugin cannot use."""
 
 
-class Entry:
+class PluginEntry:
     """One plugin, from the moment when its folder is found. A request keeps the entry with which it began."""
 
-    def __init__(self, found: Found, data: Path, load: Callable[[Entry], None]) -> None:
+    def __init__(self, found: FoundPlugin, data: Path, load: Callable[[PluginEntry], None]) -> None:
         manifest = found.manifest
         self.found = found
         self.plugin = Plugin(
@@ -85,7 +85,7 @@ class Entry:
         self.error = found.error
         self._error_in = "agent.py" if found.error is None else "its folder"
         self._warnings = found.warnings
-        self._hooks: Hooks | None = None
+        self._hooks: PluginHooks | None = None
         self._load = load
         self._begun = False
         self._loaded = trio.Event()
@@ -106,7 +106,7 @@ class Entry:
             self._begun = True
             self._load(self)
 
-    async def hooks(self) -> Hooks:
+    async def hooks(self) -> PluginHooks:
         """Wait until it is loaded, for no longer than a hook may take. Raises PluginFailed."""
         self.begin()
         if not self._loaded.is_set():
@@ -142,10 +142,10 @@ class Entry:
             self._hooks = hooks
         self._loaded.set()
 
-    def listed(self, hides: Sequence[Path], *, values: bool = False) -> Listed:
+    def listed(self, hides: Sequence[Path], *, values: bool = False) -> ListedPlugin:
         hooks, settings = self._hooks, self.plugin.settings
         known = {k: v for k, v in self.found.values.items() if k in OF_ALL or k.removeprefix("settings.") in settings}
-        return Listed(
+        return ListedPlugin(
             name=self.plugin.name,
             description=self.found.manifest.description,
             end_points=self.found.manifest.end_points,
@@ -160,7 +160,7 @@ class Entry:
         )
 
 
-def _load(found: Found, settings: Mapping[str, JSON], package: str) -> tuple[Hooks, Checked]:
+def _load(found: FoundPlugin, settings: Mapping[str, JSON], package: str) -> tuple[PluginHooks, CheckedSettings]:
     """Raises BadPlugin, and BadSettings for the configuration's; the plugin refuses its own file's itself."""
     hooks = load_hooks(found.folder, package)
     checked = check_settings(found.name, settings, found.given.settings, hooks.settings)
@@ -174,12 +174,12 @@ def _load(found: Found, settings: Mapping[str, JSON], package: str) -> tuple[Hoo
 class Plugins:
     """Owns the loaded plugins. Made by `open_plugins`; it answers from the last look at the folders."""
 
-    def __init__(self, choice: Choice, load: Callable[[Entry], None], data: Path) -> None:
+    def __init__(self, choice: PluginSelection, load: Callable[[PluginEntry], None], data: Path) -> None:
         self.choice = choice
         """The choice of plugins. After a change, have the folders searched again."""
         self._load = load
         self._data = data
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str, PluginEntry] = {}
         self._commands: dict[Family, Commands] = {}
         self._scan = Scan()
         self._looking = trio.Lock()
@@ -188,10 +188,10 @@ class Plugins:
         """Return the names that requests of this kind may use; None if there are none."""
         return self._commands.get(family)
 
-    def entry(self, name: str) -> Entry:
+    def entry(self, name: str) -> PluginEntry:
         return self._entries[name]
 
-    def listed(self, *, values: bool = False) -> list[Listed]:
+    def listed(self, *, values: bool = False) -> list[ListedPlugin]:
         hidden = self._scan.hidden
         return [entry.listed(hidden.get(name, ()), values=values) for name, entry in self._entries.items()]
 
@@ -214,7 +214,7 @@ class Plugins:
                 if old is not None and old.found == each and old.error is None:
                     self._entries[each.name] = old
                     continue
-                self._entries[each.name] = entry = Entry(each, self._data, self._load)
+                self._entries[each.name] = entry = PluginEntry(each, self._data, self._load)
                 for line in (each.error, *each.warnings):
                     if line:
                         log.warning("plugin '%s': %s", each.name, line)
@@ -245,7 +245,7 @@ class Plugins:
         return found.files()
 
 
-def _commands(entries: Mapping[str, Entry]) -> dict[Family, Commands]:
+def _commands(entries: Mapping[str, PluginEntry]) -> dict[Family, Commands]:
     """A broken plugin is also a command: a request for it gets its error. One that is switched off is not."""
     usable = [entry for entry in entries.values() if entry.found.manifest.enabled]
     names = {f: [entry.plugin.name for entry in usable if f in entry.found.manifest.families] for f in Family}
@@ -253,7 +253,7 @@ def _commands(entries: Mapping[str, Entry]) -> dict[Family, Commands]:
 
 
 @asynccontextmanager
-async def open_plugins(choice: Choice, data: Path, *, watch: bool = False) -> AsyncGenerator[Plugins]:
+async def open_plugins(choice: PluginSelection, data: Path, *, watch: bool = False) -> AsyncGenerator[Plugins]:
     """Find the plugins, and load them in the background, the bundled ones on first use; requests wait for the load.
 
     With ``watch`` the folders are searched again when their files change.

@@ -24,7 +24,7 @@ from appliance.core.bodies.json_text import JSON, OBJECT, JsonObject
 from appliance.core.runs.slash import Family, family_of
 from appliance.plugins import AskFailed, Event, Request, Response
 from appliance.plugins.folders import CONFIG, PREFIX, forget, load_hooks
-from appliance.plugins.hooks import Host, Plugin, PluginStep, Replayed
+from appliance.plugins.hooks import Plugin, PluginHost, PluginStep, Replayed
 from appliance.plugins.manifest import read_manifest
 from appliance.trio_parts import beside
 
@@ -126,7 +126,7 @@ async def _take_turn(
             def spawn(work: Callable[[], Awaitable[None]]) -> None:
                 nursery.start_soon(work)
 
-            step = PluginStep(plugin, hooks, str(body.get("model", "model")), Host(lambda _: models), spawn)
+            step = PluginStep(plugin, hooks, str(body.get("model", "model")), PluginHost(lambda _: models), spawn)
             turn = await _through(step, body, answer, path)
     finally:
         forget(package)

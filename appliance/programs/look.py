@@ -32,7 +32,7 @@ EVERY = 24 * 3600.0
 log = logging.getLogger(__name__)
 
 
-class Look(Struct, frozen=True, kw_only=True):
+class UpdateCheck(Struct, frozen=True, kw_only=True):
     """The result of a look, as ``upgrade check --json`` prints it."""
 
     address: str
@@ -69,7 +69,7 @@ def switch(root: Path, address: str | None) -> None:
     write_whole(root / LOOK, address.rstrip("/").encode() + b"\n")
 
 
-async def look(root: Path, address: str) -> Look:
+async def look(root: Path, address: str) -> UpdateCheck:
     """Ask the address. Raises UsageError without a key, LookFailed for what cannot be had or believed."""
     if hub_access(os.environ).offline:
         raise DownloadsOff
@@ -95,7 +95,7 @@ async def look(root: Path, address: str) -> Look:
     except ValueError as cause:
         raise LookFailed(hub.host, f"{address}/{LIST} cannot be read: {cause}") from None
     newer = numbers_of(version) > numbers_of(__version__)
-    return Look(address=address, version=version, used=__version__, newer=newer)
+    return UpdateCheck(address=address, version=version, used=__version__, newer=newer)
 
 
 async def _fetched(hub: Hub, url: str) -> bytes:

@@ -34,7 +34,7 @@ TRUSTED = "trusted.pub"
 """The public key that the first upgrade was checked with; the next ones need no other."""
 
 
-class Source(Struct, frozen=True, kw_only=True):
+class PayloadSource(Struct, frozen=True, kw_only=True):
     """A payload that was found: a folder or an archive, with its list."""
 
     path: Path
@@ -87,7 +87,7 @@ class Programs(Shelf):
         """Return the versions that the user installed elsewhere: no upgrade removes their links."""
         return tuple(program for program in self.placed() if self.place_of(program).is_symlink())
 
-    def copy(self, source: Source, check: Callable[[], None]) -> Path:
+    def copy(self, source: PayloadSource, check: Callable[[], None]) -> Path:
         """Stage the payload. ``check`` is called often and may raise. Raises CannotInstall."""
         self._check_room(source)
         work = self.work_folder(name_of(source.program))
@@ -105,7 +105,7 @@ class Programs(Shelf):
         finally:
             shutil.rmtree(work, ignore_errors=True)
 
-    def _check_room(self, source: Source) -> None:
+    def _check_room(self, source: PayloadSource) -> None:
         size = size_of(source.path) if source.path.is_dir() else source.path.stat().st_size * UNPACKED
         free = free_bytes(self.root)
         if free < size + SPARE:
@@ -133,7 +133,7 @@ def refuse_packaged(folder: Path | None) -> Path:
     return folder
 
 
-def find(path: Path) -> Source:
+def find(path: Path) -> PayloadSource:
     """Return the payload that a folder or an archive is. Raises UsageError."""
     try:
         if path.is_dir():
@@ -147,7 +147,7 @@ def find(path: Path) -> Source:
         payload = read_payload(content)
     except (ValueError, BadArchive) as cause:
         raise UsageError(f"{LIST} in {path} cannot be read: {cause}; fetch it again") from None
-    return Source(path=path, payload=payload, program=program_id(payload.version, digest_of(content)))
+    return PayloadSource(path=path, payload=payload, program=program_id(payload.version, digest_of(content)))
 
 
 def damage_of(folder: Path, program: str, check: Callable[[], None]) -> str:

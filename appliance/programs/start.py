@@ -23,7 +23,7 @@ from appliance.core.payload import LIST
 from appliance.platform.console import PROGRAM, is_frozen, outer_environment, say
 
 if TYPE_CHECKING:
-    from appliance.core.programs import Run
+    from appliance.core.programs import TrialRun
 
 VARIABLE = "LLAMA_APPLIANCE_PROGRAMS_DIR"
 ONE_FILE = "LLAMA_APPLIANCE_FILE"
@@ -147,7 +147,7 @@ def _lead(own: Path, root: Path) -> None:
         _refuse_strangers(folder / PROGRAM)
     until = programs.trial_end(state, program, now)
     if until is not None and sys.argv[1:2] and sys.argv[1] in programs.SERVES:
-        run_file = _noted(root, programs.Run(program=program, pid=os.getpid(), boot=boot, at=now, until=until))
+        run_file = _noted(root, programs.TrialRun(program=program, pid=os.getpid(), boot=boot, at=now, until=until))
     if folder == own:
         return
     command = str(folder / PROGRAM)
@@ -194,7 +194,7 @@ def look_address(root: Path) -> str | None:
 # ---- runs ------------------------------------------------------------------------------------------------------------
 
 
-def _noted(root: Path, run: Run) -> Path:
+def _noted(root: Path, run: TrialRun) -> Path:
     import msgspec
 
     from appliance.store.model_files import write_whole
@@ -204,13 +204,13 @@ def _noted(root: Path, run: Run) -> Path:
     return file
 
 
-def _ended_runs(root: Path) -> Iterator[Run]:
+def _ended_runs(root: Path) -> Iterator[TrialRun]:
     """Return the runs that nobody has forgotten and whose process is gone, each once."""
     from appliance.core.parts import decoded
-    from appliance.core.programs import Run
+    from appliance.core.programs import TrialRun
 
     for file in list((root / RUNS).glob("[0-9]*")):
-        run = decoded(Run, file.read_bytes())
+        run = decoded(TrialRun, file.read_bytes())
         if run is None or not _lives(run.pid):
             file.unlink(missing_ok=True)
             if run is not None:
@@ -241,8 +241,8 @@ async def forget_after_trial() -> None:
         import trio
 
         from appliance.core.parts import decoded
-        from appliance.core.programs import Run
+        from appliance.core.programs import TrialRun
 
-        run = decoded(Run, await trio.to_thread.run_sync(run_file.read_bytes))
+        run = decoded(TrialRun, await trio.to_thread.run_sync(run_file.read_bytes))
         await trio.sleep(max(0.0, run.until - time.time()) if run is not None else 0)
         ended()

@@ -33,7 +33,7 @@ from appliance.errors import Busy, UpstreamFailed
 from appliance.platform.children import Child, Children, describe_status
 from appliance.platform.console import is_frozen, outer_environment
 from appliance.platform.ports import LOOPBACK
-from appliance.platform.process import Command, Ending, Lines, before_end, open_process, text_of
+from appliance.platform.process import Command, LineSink, StopSteps, before_end, open_process, text_of
 from appliance.plugins.folders import default_data
 from appliance.settings import AppSettings
 from appliance.store.versions import keep
@@ -44,7 +44,7 @@ START_TIME = 180.0
 """Seconds until it must listen, which includes copying the data."""
 CHAT_TIME = 300.0
 """Seconds for the answer, which includes loading the model."""
-ENDING = Ending(asked=30.0)
+ENDING = StopSteps(asked=30.0)
 LOOK_EVERY = 0.05
 SHOWN_LINES = 5
 MAX_ANSWER = 16 << 20
@@ -97,7 +97,7 @@ def _apart(config: Config, folder: Path) -> Config:
 # ---- the side of the version in use ----------------------------------------------------------------------------------
 
 
-class Serving(Struct, frozen=True, kw_only=True):
+class ImitatedServer(Struct, frozen=True, kw_only=True):
     """A server to imitate: its words after ``serve``, and its folder."""
 
     words: tuple[str, ...] = ()
@@ -120,7 +120,7 @@ class _Failed(Exception):
     """Why the version is not taken."""
 
 
-def running(folders: Sequence[Path]) -> Serving | None:
+def running(folders: Sequence[Path]) -> ImitatedServer | None:
     """Return this user's server whose program lies in one of these folders; it waits for /proc.
 
     A process may call itself anything, so only its real program counts. Of several the newest is taken: its words are
@@ -137,7 +137,7 @@ def running(folders: Sequence[Path]) -> Serving | None:
             program = Path(words[1])  # the interpreter's, as this one is
         if any(program.resolve().is_relative_to(folder.resolve()) for folder in folders):
             try:
-                return Serving(words=tuple(words[at + 1 :]), cwd=process.cwd())
+                return ImitatedServer(words=tuple(words[at + 1 :]), cwd=process.cwd())
             except psutil.Error:
                 continue
     return None
@@ -148,7 +148,12 @@ def _began(process: psutil.Process) -> tuple[float, int]:
 
 
 async def try_version(
-    folder: Path, serving: Serving, named: str | None, work: Path, children: Children, tell: Callable[[str], None]
+    folder: Path,
+    serving: ImitatedServer,
+    named: str | None,
+    work: Path,
+    children: Children,
+    tell: Callable[[str], None],
 ) -> str:
     """Start the version in ``folder``, ask it a chat, and end it; why it is not taken, or empty.
 
@@ -159,7 +164,7 @@ async def try_version(
     env = outer_environment() | {KEY_VARIABLE: key}
     command = Command(argv=argv, env=env, cwd=serving.cwd, ending=ENDING)
     lines: deque[str] = deque(maxlen=SHOWN_LINES)
-    output = Lines(lambda line: lines.append(text_of(line)))
+    output = LineSink(lambda line: lines.append(text_of(line)))
     try:
         async with open_process(children, command, output) as child:
             try:

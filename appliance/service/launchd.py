@@ -21,7 +21,7 @@ from appliance.core.launchd import (
     HOME,
     KEY,
     LABEL,
-    Job,
+    LaunchdJob,
     agent,
     free_id,
     is_disabled,
@@ -141,7 +141,7 @@ class Launchd:
             unit=str(self.unit),
         )
 
-    def _ready(self, job: Job | None) -> str | None:
+    def _ready(self, job: LaunchdJob | None) -> str | None:
         """Return where the job's process serves; None: not yet. Empty for somebody who may not read that file."""
         try:
             said = msgspec.json.decode(Path(self._place.ready).read_bytes(), type=Ready)
@@ -180,7 +180,7 @@ class Launchd:
             return
         raise self._failed("stop", None, "")
 
-    async def _look(self) -> Job | None:
+    async def _look(self) -> LaunchdJob | None:
         """Return the job; None if it is not loaded."""
         ran = await self._launchctl("print", self._job, may_fail=True)
         if ran.status == 0:

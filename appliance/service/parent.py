@@ -1,7 +1,7 @@
 """Reports the program's state to its parent: an application that it is a part of, or a service manager.
 
 The application learns the address, and the program ends with it. Service managers are systemd (sd_notify(3)), and that
-of Windows (`windows.Session`).
+of Windows (`windows.ServiceSession`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import trio
 from msgspec import Struct
 
 from appliance.core.settings import Embedding
-from appliance.core.systemd import Watch, message, watch_of
+from appliance.core.systemd import SystemdWatch, message, watch_of
 from appliance.errors import UsageError
 from appliance.platform.stopping import STOP_SIGNALS
 from appliance.store.model_files import open_private
@@ -161,10 +161,10 @@ STARTED_BY: ContextVar[Manager | None] = ContextVar("STARTED_BY", default=None)
 """The manager of a process that became a service by a call, and not by its environment."""
 
 
-class Systemd:
+class NotifySocket:
     """The socket of systemd. Without one, every word is lost, and nothing fails."""
 
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, watch: SystemdWatch) -> None:
         self.every = watch.every
         self._address = "\0" + watch.address[1:] if watch.address.startswith("@") else watch.address
         self._socket: socket.socket | None = None
@@ -210,10 +210,10 @@ async def open_service_manager(stopping: trio.Event, woke: Callable[[], None]) -
     Signs of life come from a task of the event loop, so that they end when the loop hangs. The variables that name the
     socket are taken out of the environment: no child may speak for this program. ``woke``: see `Manager.open`.
     """
-    watch = watch_of(os.environ, os.getpid()) if hasattr(socket, "AF_UNIX") else Watch()
+    watch = watch_of(os.environ, os.getpid()) if hasattr(socket, "AF_UNIX") else SystemdWatch()
     for name in ASKED:
         os.environ.pop(name, None)
-    manager = STARTED_BY.get() or Systemd(watch)
+    manager = STARTED_BY.get() or NotifySocket(watch)
     manager.open(woke)
     try:
         async with beside() as nursery:

@@ -40,7 +40,7 @@ from appliance.core.windows_service import (
     STOP,
     STOPPED,
     Life,
-    Report,
+    ServiceReport,
     answer,
     hidden_from_service,
     home_rights,
@@ -56,15 +56,15 @@ from appliance.platform.windows_services import (
     SERVICE_MAIN,
     TEXT,
     Action,
-    Configuration,
-    Entry,
-    Failures,
-    Number,
     ProcessStatus,
+    ScmStatus,
     Security,
+    ServiceConfig,
+    ServiceFailureActions,
+    ServiceNumber,
     ServiceRefused,
-    Status,
-    Text,
+    ServiceTableEntry,
+    ServiceText,
     Win32,
     owner_of,
 )
@@ -119,7 +119,7 @@ def serve_words(home: Path, words: Sequence[str]) -> list[str]:
 # ---- the process of the service --------------------------------------------------------------------------------------
 
 
-class Session:
+class ServiceSession:
     """This process, as the SCM started it. The program runs in the main thread, because signals arrive there.
 
     A thread of its own waits in the SCM's dispatcher, which calls `_main` in a third one and `_control` in its own.
@@ -163,7 +163,9 @@ class Session:
         return status
 
     def _dispatch(self) -> None:
-        table = (Entry * 2)(Entry(NAME, ctypes.cast(self._callbacks[0], POINTER)), Entry())
+        table = (ServiceTableEntry * 2)(
+            ServiceTableEntry(NAME, ctypes.cast(self._callbacks[0], POINTER)), ServiceTableEntry()
+        )
         self._api("StartServiceCtrlDispatcherW", table)
 
     def _disconnected(self, _: Future[None]) -> None:
@@ -186,9 +188,9 @@ class Session:
             self._woke()
         return decided.code
 
-    def _report(self, report: Report | None) -> None:
+    def _report(self, report: ServiceReport | None) -> None:
         if report is not None:
-            status = Status(
+            status = ScmStatus(
                 OWN_PROCESS, report.state, report.accepts, report.error, report.own, report.checkpoint, report.hint
             )
             self._api.calls["SetServiceStatus"](self._handle, ctypes.byref(status))
@@ -233,7 +235,7 @@ class Session:
 def run_service(api: Win32, work: Callable[[], int], home: Path) -> int:
     """Be the service for the length of ``work``: no dialogs, messages in its log file, errors in the log of Windows."""
     api.calls["SetErrorMode"](NO_DIALOGS)
-    session = Session(api)
+    session = ServiceSession(api)
 
     def logged() -> int:
         home.mkdir(parents=True, exist_ok=True)
@@ -387,10 +389,10 @@ class WindowsService:
     def _configure(self, service: int) -> None:
         actions = (Action * len(RESTARTS))(*(Action(1, delay) for delay in RESTARTS))
         for level, content in (
-            (1, Text(DESCRIPTION)),
-            (2, Failures(FORGIVEN, None, None, len(actions), actions)),
-            (4, Number(1)),  # the actions are also for a service that reports an error, not only for a crash
-            (7, Number(PRESHUTDOWN_TIME)),
+            (1, ServiceText(DESCRIPTION)),
+            (2, ServiceFailureActions(FORGIVEN, None, None, len(actions), actions)),
+            (4, ServiceNumber(1)),  # the actions are also for a service that reports an error, not only for a crash
+            (7, ServiceNumber(PRESHUTDOWN_TIME)),
         ):
             try:
                 self._api("ChangeServiceConfig2W", service, level, ctypes.byref(content))
@@ -451,7 +453,7 @@ class WindowsService:
             raise ServiceEnded(now.own or now.error, _last_error(self._home))
 
     async def _stop(self, service: int) -> None:
-        status = Status()
+        status = ScmStatus()
         try:
             self._api("ControlService", service, STOP, ctypes.byref(status))
         except ServiceRefused as refused:
@@ -473,11 +475,11 @@ class WindowsService:
         self._api("QueryServiceStatusEx", service, 0, ctypes.byref(found), size, ctypes.byref(needed))
         return found
 
-    def _configuration(self, service: int) -> Configuration:
+    def _configuration(self, service: int) -> ServiceConfig:
         """Return the entry. Its texts are in the buffer behind it, which lives as long as it."""
         buffer, needed = ctypes.create_string_buffer(8192), DWORD()
         self._api("QueryServiceConfigW", service, buffer, len(buffer), ctypes.byref(needed))
-        return Configuration.from_buffer(buffer)
+        return ServiceConfig.from_buffer(buffer)
 
     @contextmanager
     def _manager(self, access: int) -> Generator[int]:

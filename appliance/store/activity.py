@@ -27,7 +27,7 @@ from appliance.core.records.activity import Query, SortKey, histogram, pages
 from appliance.errors import Busy
 from appliance.store.activity_schema import BUSY, BUSY_MS, COLUMNS, open_file, open_memory, unusable
 from appliance.trio_parts import WriteBehind, beside, persist
-from appliance.wire import Page, Row, Stats, Tokens
+from appliance.wire import ActivityPage, Row, Stats, Tokens
 
 _LISTED = ", ".join(COLUMNS)
 _INSERT = f"INSERT INTO activity ({_LISTED}) VALUES ({', '.join('?' * len(COLUMNS))})"
@@ -91,7 +91,7 @@ class ActivityTable:
                     (self._keep,),
                 )
 
-    def page(self, query: Query) -> Page:
+    def page(self, query: Query) -> ActivityPage:
         where, values = _where(query)
         (total,) = self._connection.execute(f"SELECT COUNT(*) FROM activity{where}", values).fetchone()
         column, order = _SORT_COLUMN[query.sort], "ASC" if query.order == "asc" else "DESC"
@@ -100,7 +100,7 @@ class ActivityTable:
             f"SELECT {_LISTED} FROM activity{where} ORDER BY {column} {order}, id {order} LIMIT ? OFFSET ?",
             (*values, query.limit, offset),
         )
-        return Page(
+        return ActivityPage(
             data=tuple(_row(row) for row in rows),
             page=query.page,
             limit=query.limit,
@@ -301,7 +301,7 @@ class Activity:
                 log.warning("the activity log is not written fast enough; rows are lost until it is")
         return self._last_id
 
-    async def page(self, query: Query) -> Page:
+    async def page(self, query: Query) -> ActivityPage:
         return await self._ask(lambda: self._table.page(query))
 
     async def stats(self, models: Sequence[str] = ()) -> Stats:

@@ -21,7 +21,7 @@ from appliance.core import conversations as rules
 from appliance.errors import ApplianceError, BadRequest, Busy, Conflict, NotFound, StoreFailed, UsageError
 from appliance.store.activity_schema import make_private, set_aside
 from appliance.store.versions import restored
-from appliance.wire import Conversation, Fields, Hit, Message, Preset, State, Whole
+from appliance.wire import Conversation, Fields, Hit, MessageNode, State, StoredPreset, Whole
 
 VERSION = 2
 UNDO_MS = 60_000
@@ -64,7 +64,7 @@ DROP TABLE words;
 INSERT INTO words (rowid, content) SELECT row, folded(coalesce(json_extract(body, '$.content'), '')) FROM messages;
 """
 """The index of version 1 had whole words."""
-_message = msgspec.json.Decoder(Message).decode
+_message = msgspec.json.Decoder(MessageNode).decode
 _conversation = msgspec.json.Decoder(Conversation).decode
 
 
@@ -194,7 +194,7 @@ class ConversationStore:
             raise NotFound(f"there is no attachment '{digest}'; upload it first")
         return row
 
-    def answering(self) -> list[tuple[str, Message, Message | None]]:
+    def answering(self) -> list[tuple[str, MessageNode, MessageNode | None]]:
         """Answers under way: their conversation, the message, and how far it had come when it was last noted."""
         rows = self._db.execute("SELECT conversation, body, partial FROM messages WHERE answering").fetchall()
         return [(place, _message(body), _message(partial) if partial else None) for place, body, partial in rows]
@@ -217,7 +217,7 @@ class ConversationStore:
             self._save(after, change)
         return structs.replace(after, change=change)
 
-    def write(self, conversation: str, sent: Message, new_id: str, now: int) -> rules.Write:
+    def write(self, conversation: str, sent: MessageNode, new_id: str, now: int) -> rules.Write:
         """Store a message by the rules of `core.conversations.write`. Raises BadRequest, Conflict, NotFound, Busy."""
         with self._writing(now, more=len(sent.content)) as change:
             found = self._find(conversation)
@@ -234,13 +234,13 @@ class ConversationStore:
             self._save(structs.replace(found, title=title, updated=now), change)
         return written
 
-    def note(self, message: Message) -> None:
+    def note(self, message: MessageNode) -> None:
         """Note how far an answer under way has come, in case that the program is killed."""
         self._db.execute(
             "UPDATE messages SET partial = ? WHERE id = ? AND answering", (msgspec.json.encode(message), message.id)
         )
 
-    def finish(self, message: Message, now: int) -> str | None:
+    def finish(self, message: MessageNode, now: int) -> str | None:
         """Store an answer that has ended; its conversation. None: somebody has deleted or ended it before."""
         row = self._row(message.id)
         if row is None or not row[2]:
@@ -315,7 +315,7 @@ class ConversationStore:
         with self._writing(now, more=len(data)):
             self._db.execute("INSERT OR IGNORE INTO attachments VALUES (?, ?, ?, ?)", (digest, kind, now, data))
 
-    def set_preset(self, preset: Preset, now: int) -> None:
+    def set_preset(self, preset: StoredPreset, now: int) -> None:
         """Keep it instead of another one of its name; null deletes that. Raises BadRequest for too large or many."""
         body = bytes(preset.settings)
         with self._writing(now, more=len(body), check=body != b"null"):
@@ -356,7 +356,7 @@ class ConversationStore:
             raise NotFound(f"there is no conversation '{conversation}'")
         return structs.replace(_conversation(row[0]), change=row[1], answering=bool(row[2]))
 
-    def _messages(self, conversation: str) -> Mapping[str, Message]:
+    def _messages(self, conversation: str) -> Mapping[str, MessageNode]:
         rows = self._db.execute("SELECT body FROM messages WHERE conversation = ? AND deleted IS NULL", (conversation,))
         return {message.id: message for message in (_message(body) for (body,) in rows)}
 

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from appliance.core.engines.events import Effect, Event, reduce
-from appliance.core.engines.state import State
+from appliance.core.engines.state import EngineState
 from appliance.store.model_files import replace, write_whole
 
 FILE = "state.json"
@@ -36,12 +36,12 @@ class _StateHead(Struct, frozen=True):
 
 class _StateContents(Struct, frozen=True, kw_only=True):
     version: int
-    state: State
+    state: EngineState
 
 
 class _OldBook(Struct, frozen=True, kw_only=True):
     version: int
-    book: State
+    book: EngineState
 
 
 T = TypeVar("T", _StateContents, _OldBook)
@@ -54,7 +54,7 @@ class StateFile:
         self.path = folder / FILE
         self._wait = wait
 
-    def read(self) -> State:
+    def read(self) -> EngineState:
         """Return what is remembered. A file that is damaged, or from a newer program, is moved aside.
 
         Raises OSError if the disk does not let it be read, or be moved.
@@ -63,10 +63,10 @@ class StateFile:
             return self._load()
         except (ValueError, FileNotFoundError):
             if not any(path.exists() for path in (self.path, *self._old)):
-                return State()
+                return EngineState()
         return self.tell(())[0]
 
-    def tell(self, events: Sequence[Event]) -> tuple[State, tuple[Effect, ...]]:
+    def tell(self, events: Sequence[Event]) -> tuple[EngineState, tuple[Effect, ...]]:
         """Apply the events, in their order. Return the state, which is then on the disk, and the last event's work.
 
         Raises OSError, and then nothing has changed, and what `reduce` raises.
@@ -87,11 +87,11 @@ class StateFile:
     def _old(self) -> tuple[Path, Path]:
         return self.path.with_name(OLD_BOOK), self.path.with_name(OLD_CHANGES)
 
-    def _load(self) -> State:
+    def _load(self) -> EngineState:
         """Raises ValueError for something else than a state, and OSError."""
         return _decode(_read(self.path), _StateContents).state
 
-    def _load_or_begin(self) -> State:
+    def _load_or_begin(self) -> EngineState:
         """The caller holds the lock."""
         try:
             return self._load()
@@ -107,11 +107,11 @@ class StateFile:
                 cause,
                 aside.name,
             )
-            return State()
+            return EngineState()
 
-    def _taken_over(self) -> State:
+    def _taken_over(self) -> EngineState:
         """Return what a former version of the program has left, which is read once and removed."""
-        book, changes = State(), State()
+        book, changes = EngineState(), EngineState()
         old_book, old_changes = self._old
         if old_book.exists():
             try:
@@ -120,17 +120,17 @@ class StateFile:
                 log.warning("%s is damaged (%s) and is ignored", old_book, cause)
         if old_changes.exists():
             try:
-                changes = msgspec.json.decode(_read(old_changes), type=State)
+                changes = msgspec.json.decode(_read(old_changes), type=EngineState)
             except (ValueError, RecursionError) as cause:
                 log.warning("%s is damaged (%s) and is ignored", old_changes, cause)
         state = structs.replace(book, lines=changes.lines, withdrawn=changes.withdrawn, journal=changes.journal)
-        if state != State():
+        if state != EngineState():
             self._write(state)
         for path in self._old:
             path.unlink(missing_ok=True)
         return state
 
-    def _write(self, state: State) -> None:
+    def _write(self, state: EngineState) -> None:
         contents = msgspec.json.encode(_StateContents(version=VERSION, state=state))
         write_whole(self.path, msgspec.json.format(contents, indent=1) + b"\n")
 

@@ -23,7 +23,7 @@ PIECE = 1 << 18
 """Bytes that a reader takes at once."""
 
 
-class End(Enum):
+class GenerationEnd(Enum):
     """The end of a generation."""
 
     DONE = auto()
@@ -38,7 +38,7 @@ class End(Enum):
     SHUT_DOWN = auto()
 
 
-class Head(Struct, frozen=True):
+class GenerationHead(Struct, frozen=True):
     status: int
     headers: Headers
 
@@ -56,7 +56,7 @@ class Head(Struct, frozen=True):
         return LINE_END if self.content_type.startswith(LINES) else RECORD_END
 
 
-class Sink(Protocol):
+class ReaderSink(Protocol):
     """The sink of the first reader; a part of the shape of every sink of the program."""
 
     def start(self, status: int, headers: Headers) -> None: ...
@@ -119,8 +119,8 @@ class Generation:
         self.completed_at = 0.0
         self.ring = ring
         self.loading = loading
-        self.head: Head | None = None
-        self.end: End | None = None
+        self.head: GenerationHead | None = None
+        self.end: GenerationEnd | None = None
         self.interrupted_at: int | None = None
         """The beginning of the record about a break in which bytes were lost: a crash of the program."""
         self.refusal = b""
@@ -178,11 +178,11 @@ class Generation:
         while self.end is None:
             await self.changed.park()
 
-    def reader(self, offset: int) -> Reader:
+    def reader(self, offset: int) -> GenerationReader:
         """Read from this offset on. A reader that has seen more than outlived a break gets an error."""
-        return Reader(self, offset if self.interrupted_at is None else min(offset, self.interrupted_at))
+        return GenerationReader(self, offset if self.interrupted_at is None else min(offset, self.interrupted_at))
 
-    async def pass_on(self, sink: Sink) -> End | None:
+    async def pass_on(self, sink: ReaderSink) -> GenerationEnd | None:
         """Be the first reader: pass the whole answer on. Return how it ended, if that was before it began.
 
         A first reader that leaves early loses what is not kept; a generation that is not kept is then given up.
@@ -193,7 +193,7 @@ class Generation:
                 return self.end
             sink.start(self.head.status, self.head.headers)
             whole = await (self._replay(sink) if self.kept else self._hand_over(sink))
-            if whole and self.end is not End.BROKEN:
+            if whole and self.end is not GenerationEnd.BROKEN:
                 await sink.end()
             else:
                 sink.abort()
@@ -205,7 +205,7 @@ class Generation:
             if self.end is None and not self.kept and (self.head is not None or not self._streams):
                 self.cancel()
 
-    async def _replay(self, sink: Sink) -> bool:
+    async def _replay(self, sink: ReaderSink) -> bool:
         """False: this reader was too slow."""
         reader = self.reader(0)
         record_end = self.head.record_end if self.head is not None else RECORD_END
@@ -249,15 +249,15 @@ class Generation:
         finally:
             self._live = None
 
-    async def _hand_over(self, sink: Sink) -> bool:
+    async def _hand_over(self, sink: ReaderSink) -> bool:
         if self.end is None or self._channel is not None:
             async for data in self._to_first()[1]:
                 await sink.write(data)
-        return self.end is End.DONE
+        return self.end is GenerationEnd.DONE
 
     # ---- from the work, by way of its sink ---------------------------------------------------------------------------
 
-    def begin(self, head: Head) -> None:
+    def begin(self, head: GenerationHead) -> None:
         if self.end is None:
             self.head = head
             self._keeper.began(self)
@@ -266,7 +266,7 @@ class Generation:
             self.changed.unpark_all()
 
     def push(self, data: bytes) -> bool | None:
-        """To a first reader without a task, who has an answer that is not kept. As `Sink.push`; None: there is none."""
+        """Give a first reader without a task an answer that is not kept. As `ReaderSink.push`; None: there is none."""
         if self._reader is None:
             return None
         self.refusal += data[: MAX_REFUSAL - len(self.refusal)]
@@ -292,7 +292,7 @@ class Generation:
             if self.changed:
                 self.changed.unpark_all()
 
-    def finish(self, end: End) -> None:
+    def finish(self, end: GenerationEnd) -> None:
         """End the generation. Later bytes are ignored; the first end counts."""
         if self.end is None:
             self.end = end
@@ -313,7 +313,7 @@ class Generation:
             self._channel = trio.open_memory_channel[bytes](0)
         return self._channel
 
-    def cut(self, end: End, record: bytes = b"") -> None:
+    def cut(self, end: GenerationEnd, record: bytes = b"") -> None:
         """End it from outside; ``record`` are its last words, where it still may have any."""
         if record and self.kept and self.end is None:
             held = self.ring.held
@@ -333,9 +333,9 @@ class FirstReader:
     def __init__(
         self,
         generation: Generation,
-        sink: Sink,
+        sink: ReaderSink,
         when_drained: Callable[[Callable[[], None]], None],
-        over: Callable[[End | None], None],
+        over: Callable[[GenerationEnd | None], None],
     ) -> None:
         """``when_drained`` calls something once the client has taken all. ``over`` is called once: None if the client
         has the whole answer, or has been cut off; else how the generation ended before it began.
@@ -347,7 +347,7 @@ class FirstReader:
         self._offset = 0
         self._behind = False
 
-    def began(self, head: Head, *, kept: bool) -> None:
+    def began(self, head: GenerationHead, *, kept: bool) -> None:
         self.sink.start(head.status, head.headers)
         if kept:
             self._generation.live(self._give)
@@ -390,7 +390,9 @@ class FirstReader:
         generation = self._generation
         if generation.head is None:
             self._over(generation.end)
-        elif generation.end is End.BROKEN or (not generation.kept and generation.end is not End.DONE):
+        elif generation.end is GenerationEnd.BROKEN or (
+            not generation.kept and generation.end is not GenerationEnd.DONE
+        ):
             self._cut()
         elif self.sink.finish():
             self._over(None)
@@ -430,7 +432,7 @@ class RingSink:
         return self._generation.end is not None
 
     def start(self, status: int, headers: Headers) -> None:
-        self._generation.begin(Head(status, headers))
+        self._generation.begin(GenerationHead(status, headers))
 
     def push(self, data: bytes) -> bool:
         """An event stream is taken at once, even without a reader; every push ends at the end of a record."""
@@ -448,7 +450,7 @@ class RingSink:
         if pushed:
             await self._generation.hand(pushed)
         if self._finished:
-            self._generation.finish(End.DONE)
+            self._generation.finish(GenerationEnd.DONE)
 
     async def write(self, data: bytes) -> None:
         if not self.push(data):
@@ -457,7 +459,7 @@ class RingSink:
     def finish(self) -> bool:
         self._finished = True
         if not self._pushed:
-            self._generation.finish(End.DONE)
+            self._generation.finish(GenerationEnd.DONE)
         return not self._pushed
 
     async def end(self) -> None:
@@ -465,10 +467,10 @@ class RingSink:
             await self.flush()
 
     def abort(self) -> None:
-        self._generation.finish(End.BROKEN)
+        self._generation.finish(GenerationEnd.BROKEN)
 
 
-class Reader:
+class GenerationReader:
     """Reads one kept generation. It keeps the generation in memory, and never delays it."""
 
     def __init__(self, generation: Generation, offset: int) -> None:

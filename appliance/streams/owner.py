@@ -19,7 +19,7 @@ from appliance.core.config.additions import StreamsConfig
 from appliance.core.parts import EVENTS
 from appliance.errors import Busy, ShuttingDown, UsageError
 from appliance.store.stream_files import RETRY, About, StoredStream, StreamFiles, check_folder, open_stream_files
-from appliance.streams.generation import LINES, End, Generation, Head, RingSink, never, nothing
+from appliance.streams.generation import LINES, Generation, GenerationEnd, GenerationHead, RingSink, never, nothing
 from appliance.trio_parts import Changed, beside, persist
 
 
@@ -171,7 +171,7 @@ class Streams:
             entry.before = before
         elif before is not None:
             entry.before, before.before = before.before, None
-            before.generation.cut(End.REPLACED)
+            before.generation.cut(GenerationEnd.REPLACED)
         if entry.before is not None:
             self._taking_over.append((trio.current_time() + TAKE_OVER_AFTER, entry))
             self._takes_over.wake()
@@ -184,7 +184,7 @@ class Streams:
         """Do ``work`` for it in a task, and close it then."""
         self._nursery.start_soon(self._run, generation, work)
 
-    def close(self, generation: Generation, end: End = End.GIVEN_UP) -> None:
+    def close(self, generation: Generation, end: GenerationEnd = GenerationEnd.GIVEN_UP) -> None:
         """Its work is over. ``end`` is how it ends if it has not."""
         self._live -= 1
         self._ended.wake()
@@ -222,15 +222,15 @@ class Streams:
         entry = self._current.pop(conversation, None)
         if entry is None:
             return False
-        self._end(entry.before, End.STOPPED)
-        self._end(entry, End.STOPPED)
+        self._end(entry.before, GenerationEnd.STOPPED)
+        self._end(entry, GenerationEnd.STOPPED)
         return True
 
     def end_all(self) -> None:
         """End what runs, with the record that says so."""
         for generation, entry in list(self._entries.items()):
             if generation.end is None:
-                generation.cut(End.SHUT_DOWN, entry.interrupted)
+                generation.cut(GenerationEnd.SHUT_DOWN, entry.interrupted)
 
     async def wait_ended(self) -> None:
         """Wait until no generation runs, with or without its client."""
@@ -289,7 +289,7 @@ class Streams:
     # ---- tasks -------------------------------------------------------------------------------------------------------
 
     async def _run(self, generation: Generation, work: Work) -> None:
-        scope, end = trio.CancelScope(), End.SHUT_DOWN
+        scope, end = trio.CancelScope(), GenerationEnd.SHUT_DOWN
         generation.cancel = scope.cancel
         try:
             with scope:
@@ -298,7 +298,7 @@ class Streams:
                 # `Generation.cancel` is caught by this scope, and then the end is GIVEN_UP. Only a cancellation from
                 # outside, which is the end of the program, leaves SHUT_DOWN in place.
                 await work(RingSink(generation))
-            end = End.GIVEN_UP
+            end = GenerationEnd.GIVEN_UP
         finally:
             generation.cancel = nothing
             self.close(generation, end)
@@ -346,10 +346,10 @@ class Streams:
             ring = Ring(self.settings.max_bytes, found.dropped)
             ring.append(found.data)
             generation = Generation(about.conversation, about.started_at, ring, self)
-            generation.head = Head(200, ((b"Content-Type", LINES if about.lines else EVENTS),))
+            generation.head = GenerationHead(200, ((b"Content-Type", LINES if about.lines else EVENTS),))
             generation.interrupted_at = found.interrupted_at
             ring.finalize()
-            generation.end, generation.completed_at = End.DONE, found.completed_at
+            generation.end, generation.completed_at = GenerationEnd.DONE, found.completed_at
             entry = _Entry(generation=generation, key=found.key)
             self._current[about.conversation] = self._entries[generation] = self._streams[generation] = entry
             self.held += ring.held + OVERHEAD
@@ -380,9 +380,9 @@ class Streams:
 
     def _take_over(self, entry: _Entry) -> None:
         before, entry.before = entry.before, None
-        self._end(before, End.REPLACED)
+        self._end(before, GenerationEnd.REPLACED)
 
-    def _end(self, entry: _Entry | None, end: End) -> None:
+    def _end(self, entry: _Entry | None, end: GenerationEnd) -> None:
         """End it for good, silently, and forget it."""
         if entry is not None:
             entry.generation.cut(end)

@@ -42,7 +42,7 @@ from appliance.core.tools.texts import MAX_OUTPUT, CappedOutput, EditProblem, Li
 from appliance.errors import Forbidden, NotFound
 from appliance.platform import process
 from appliance.platform.children import REAP_TIME, Child, Children, inherited_env
-from appliance.platform.process import Command, Ending, Sink, before_end, ignore, into, open_process
+from appliance.platform.process import Command, Sink, StopSteps, before_end, ignore, into, open_process
 from appliance.tools.host import HostPlace
 from appliance.tools.place import CommandEnded, FileProblem, FileTooLarge, ToolPlace, run
 from appliance.tools.runtime import Runtime
@@ -86,7 +86,7 @@ class OwnContainer:
             file = Path(folder) / "cid"
             argv = [engine, "run", "--rm", "-i", "--cidfile", str(file), self._image.name, "sh"]
             # The container's first process is a shell that reads our input: closing that ends it.
-            command = Command(argv=argv, env=inherited_env(), stdin=None, ending=Ending(closed=END_TIME))
+            command = Command(argv=argv, env=inherited_env(), stdin=None, ending=StopSteps(closed=END_TIME))
             said = CappedOutput(4096)
             container: RunningContainer | None = None
             child: Child | None = None

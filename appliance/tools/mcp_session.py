@@ -40,7 +40,7 @@ from appliance.core.mcp.messages import (
 from appliance.core.parts import Headers, decoded, field
 from appliance.errors import ApplianceError, UpstreamFailed
 from appliance.platform.children import Children, describe_status, inherited_env
-from appliance.platform.process import Command, Ending, end, open_process
+from appliance.platform.process import Command, StopSteps, end, open_process
 from appliance.upstream.client import Address, ConnectFailed, HttpAnswer, HttpCall, address_of
 
 
@@ -98,9 +98,9 @@ ERROR_TAIL = 4096
 """Bytes kept of its standard error."""
 MAX_NOISE = 512 << 20
 """Bytes of output in a row without an answer; a server that writes more is given up."""
-LEAVE = Ending(closed=0.7, asked=0.5, group=1.0)
+LEAVE = StopSteps(closed=0.7, asked=0.5, group=1.0)
 """A server that is reported as gone has left no grandchildren that were killed and still run."""
-IN_A_HURRY = Ending(asked=LEAVE.asked, group=LEAVE.group)
+IN_A_HURRY = StopSteps(asked=LEAVE.asked, group=LEAVE.group)
 """For a server that is working, and may not notice EOF on its standard input."""
 PIPE_GRACE = 0.5
 """Seconds for the rest in the pipes of a process that has ended."""

@@ -16,7 +16,7 @@ from appliance.core.tools.specs import FileGlobSearch, GrepSearch, ToolProblem
 from appliance.core.tools.texts import CappedOutput
 from appliance.platform import process
 from appliance.platform.children import Children, inherited_env
-from appliance.platform.process import Command, Ending, Sink, into
+from appliance.platform.process import Command, Sink, StopSteps, into
 from appliance.tools import search_process
 
 
@@ -80,7 +80,7 @@ class ToolPlace(Protocol):
 
 PIPE_GRACE = 2.0
 """Seconds to read the rest from the pipes, once the command has ended with everything that it has started."""
-WITH_INPUT = Ending(closed=2.0)
+WITH_INPUT = StopSteps(closed=2.0)
 """A command that may run on another machine: closing its input is what ends it there."""
 MAX_ERRORS = 4096
 KILLED = -9

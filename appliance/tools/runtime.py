@@ -10,13 +10,13 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Sequence
 
-from appliance.core.tools.patterns import BadRegex, posix_pattern
+from appliance.core.tools.patterns import BadToolPattern, posix_pattern
 from appliance.core.tools.places import BadPath, RunningContainer, Ssh, check_path, quoted
 from appliance.core.tools.search import BUDGET, JUNK, GrepLines, Kind, Search, SearchJob, Wanted
 from appliance.core.tools.specs import MAX_CONTEXT, MAX_MATCHES, FileGlobSearch, GrepSearch, ToolProblem
 from appliance.core.tools.texts import CappedOutput
 from appliance.platform.children import Children, inherited_env
-from appliance.platform.process import KILL, Command, Ending, Sink, into
+from appliance.platform.process import KILL, Command, Sink, StopSteps, into
 from appliance.tools.place import (
     WITH_INPUT,
     CommandEnded,
@@ -189,7 +189,7 @@ class Runtime:
         context = min(max(asked.context_lines, 0), MAX_CONTEXT)
         try:
             pattern = asked.pattern if asked.literal else posix_pattern(asked.pattern)
-        except BadRegex as error:
+        except BadToolPattern as error:
             raise FileProblem(str(error)) from None
         options = ["-F" if asked.literal else "-E", *(["-i"] if asked.ignore_case else [])]
         options += [*([f"-C{context}"] if context else []), "-e", pattern]
@@ -262,7 +262,7 @@ class Runtime:
         *,
         stdin: bytes | None = b"",
         own_errors: bool = True,
-        ending: Ending = KILL,
+        ending: StopSteps = KILL,
     ) -> Command:
         """Raises ToolProblem when the program that leads there is not on this machine."""
         inner = ["sh", "-c", CD + script, "sh", self._cwd, *words]

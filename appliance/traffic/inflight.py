@@ -53,7 +53,7 @@ class Wait(Struct, frozen=True, omit_defaults=True):
     expected: int | None = None
 
 
-class Change(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class InFlightChange(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One message to a reader: ``snapshot`` with all requests (absent when there are none), ``upsert``, ``remove``."""
 
     operation: str
@@ -62,7 +62,7 @@ class Change(Struct, frozen=True, kw_only=True, omit_defaults=True):
     id: str | UnsetType = UNSET
 
 
-class Answer(Protocol):
+class CountedAnswer(Protocol):
     """The answer on its way to a client."""
 
     @property
@@ -71,7 +71,7 @@ class Answer(Protocol):
         ...
 
 
-class Place(Protocol):
+class ShownPlace(Protocol):
     """The place of a request that waits for its model."""
 
     def position(self) -> int | None: ...
@@ -88,7 +88,7 @@ Seen = tuple[int, int | None]
 UNSEEN: Seen = 0, None
 
 
-class Entry:
+class InFlightEntry:
     """One request under way, made by `InFlight.begin`; shown until the block ends.
 
     Nothing is put into words, or counted, before somebody reads it: most requests come and go while nobody looks.
@@ -122,7 +122,7 @@ class Entry:
         self.cancel = cancel
         self.told = UNSEEN
         """The part that readers know of."""
-        self.place: Place | None = None
+        self.place: ShownPlace | None = None
         """Set by the task that waits for the model."""
         self._owner = owner
         self._request = request
@@ -131,15 +131,15 @@ class Entry:
         self._at = time.time()
         self._began = trio.current_time()
         self._headers: Sequence[tuple[bytes, bytes]] = ()
-        self._answer: Answer = _NO_ANSWER
+        self._answer: CountedAnswer = _NO_ANSWER
 
-    def __enter__(self) -> Entry:
+    def __enter__(self) -> InFlightEntry:
         return self
 
     def __exit__(self, *exc: object) -> None:
         self._owner.end(self)
 
-    def started(self, headers: Sequence[tuple[bytes, bytes]], answer: Answer) -> None:
+    def started(self, headers: Sequence[tuple[bytes, bytes]], answer: CountedAnswer) -> None:
         """The answer's head has gone out."""
         self._headers = headers
         self._answer = answer
@@ -204,14 +204,14 @@ class InFlight:
     """Owns the registry. Every method that is not async is atomic. Changes are noted only while somebody follows."""
 
     def __init__(self) -> None:
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str, InFlightEntry] = {}
         self._ids = itertools.count(1)
         self._readers = 0
         self._changes: deque[tuple[int, str]] = deque(maxlen=HELD_CHANGES)
         self._next = 0
         self._next_look = -math.inf
         self._news = Changed()
-        self._shared: tuple[tuple[int, int], float, list[Change]] = (-2, -2), 0.0, []
+        self._shared: tuple[tuple[int, int], float, list[InFlightChange]] = (-2, -2), 0.0, []
 
     def begin(
         self,
@@ -220,18 +220,18 @@ class InFlight:
         metadata: Mapping[str, str] | None = None,
         *,
         cancel: Callable[[Exception], None],
-    ) -> Entry:
+    ) -> InFlightEntry:
         """Show the request for the length of the result's block; additions to ``metadata`` also show.
 
         ``cancel`` is called with RequestCancelled when somebody wants the request to end. It must not raise.
         """
-        entry = Entry(self, str(next(self._ids)), request, model, metadata, cancel)
+        entry = InFlightEntry(self, str(next(self._ids)), request, model, metadata, cancel)
         self._entries[entry.id] = entry
         if self._readers:
             self._add(entry.id)
         return entry
 
-    def end(self, entry: Entry) -> None:
+    def end(self, entry: InFlightEntry) -> None:
         """Show it no more. Leaving the entry's block does so."""
         del self._entries[entry.id]
         entry.let_go()
@@ -255,9 +255,9 @@ class InFlight:
         named = ((name, entry) for entry in self._entries.values() if (name := entry.named(header)))
         return {name: wait for name, entry in named if (wait := entry.wait()) is not None}
 
-    def follow(self) -> Reader:
-        """A reader of what changes from the beginning of its block on; its first `Reader.take` is a snapshot."""
-        return Reader(self)
+    def follow(self) -> InFlightReader:
+        """A reader of the changes from the beginning of its block on; its first `take` is a snapshot."""
+        return InFlightReader(self)
 
     # ---- between entries and readers ---------------------------------------------------------------------------------
 
@@ -271,12 +271,12 @@ class InFlight:
         if not self._readers:
             self._changes.clear()
 
-    def tell(self, entry: Entry) -> None:
+    def tell(self, entry: InFlightEntry) -> None:
         """Let readers see the entry as it is now."""
         if self._readers:
             self._add(entry.id)
 
-    def changes_since(self, number: int) -> tuple[list[Change], int]:
+    def changes_since(self, number: int) -> tuple[list[InFlightChange], int]:
         """Return the changes that a reader at ``number`` has not seen, and its new number.
 
         Readers that ask for the same ones within `SHARED` seconds have the same list.
@@ -284,7 +284,7 @@ class InFlight:
         self._look()
         oldest = self._changes[0][0] if self._changes else self._next
         if number < oldest:
-            return [Change(operation="snapshot", requests=self.snapshot())], self._next
+            return [InFlightChange(operation="snapshot", requests=self.snapshot())], self._next
         asked, now = (number, self._next), trio.current_time()
         if self._shared[0] != asked or self._shared[1] < now:
             ids = dict.fromkeys(request_id for at, request_id in self._changes if at >= number)
@@ -309,11 +309,11 @@ class InFlight:
                 entry.told = seen
                 self._add(entry.id)
 
-    def _change(self, request_id: str) -> Change:
+    def _change(self, request_id: str) -> InFlightChange:
         entry = self._entries.get(request_id)
         if entry is None:
-            return Change(operation="remove", id=request_id)
-        return Change(operation="upsert", request=entry.shown())
+            return InFlightChange(operation="remove", id=request_id)
+        return InFlightChange(operation="upsert", request=entry.shown())
 
     def _add(self, request_id: str) -> None:
         self._changes.append((self._next, request_id))
@@ -321,21 +321,21 @@ class InFlight:
         self._news.wake()
 
 
-class Reader:
+class InFlightReader:
     """One reader of the registry's changes, for the length of its block."""
 
     def __init__(self, owner: InFlight) -> None:
         self._owner = owner
         self._position = -1
 
-    def __enter__(self) -> Reader:
+    def __enter__(self) -> InFlightReader:
         self._owner.joined()
         return self
 
     def __exit__(self, *exc: object) -> None:
         self._owner.left()
 
-    def take(self) -> list[Change]:
+    def take(self) -> list[InFlightChange]:
         """Everything that has happened since the last time, several changes of one request as one."""
         changes, self._position = self._owner.changes_since(self._position)
         return changes

@@ -24,7 +24,7 @@ from appliance.core.records.log_lines import (
     is_quiet,
     request_line,
 )
-from appliance.fleet.logs import Line
+from appliance.fleet.logs import LogLine
 from appliance.traffic.request import Request
 from appliance.trio_parts import Changed, wait_any
 
@@ -47,7 +47,7 @@ class ProcessLogs(Protocol):
     @property
     def next(self) -> int: ...
 
-    def read(self, model: str | None, number: int) -> tuple[list[Line], int, int]: ...
+    def read(self, model: str | None, number: int) -> tuple[list[LogLine], int, int]: ...
 
     async def wait_news(self, number: int) -> None: ...
 
@@ -226,7 +226,7 @@ class LogReader:
         )
         await trio.sleep(GATHER)
 
-    def _render(self, line: Line) -> str:
+    def _render(self, line: LogLine) -> str:
         return line.text if self._model is not None else f"[{line.model}] {line.text}"
 
 

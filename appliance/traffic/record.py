@@ -21,14 +21,14 @@ from msgspec import UNSET
 from appliance.core.answers.continuation import is_over
 from appliance.core.records.accounting import ErrorText, TokenCounter, Usage, count_whole
 from appliance.core.records.activity import Query, prompt_cache_told, with_captures
-from appliance.core.records.captures import Body, CaptureBuffer, Exchange, Packing, captured_parts
-from appliance.core.runs.inward import UNWATCHED, Watch
+from appliance.core.records.captures import CaptureBuffer, CapturedBody, CapturedExchange, Packing, captured_parts
+from appliance.core.runs.inward import UNWATCHED, ProgressWatch
 from appliance.store.activity import Activity
-from appliance.traffic.inflight import Entry
+from appliance.traffic.inflight import InFlightEntry
 from appliance.traffic.metrics import Metrics
 from appliance.traffic.request import Headers, Passing, Request, Sink
 from appliance.trio_parts import beside, persist
-from appliance.wire import NO_TOKENS, Capture, Page, Row, Stats
+from appliance.wire import NO_TOKENS, ActivityPage, Capture, Row, Stats
 
 PACKING_PAUSE = 0.5
 """Seconds before the first batch, and between two looks whether the loop has time."""
@@ -60,14 +60,14 @@ class Packer:
     def __init__(self, load: Callable[[], Load]) -> None:
         self.captures = CaptureBuffer(0)
         self._load = load
-        self._open: dict[Body, None] = {}
+        self._open: dict[CapturedBody, None] = {}
         self._wake = trio.Event()
 
     def wake(self) -> None:
         """There is something to compress among the captures."""
         self._wake.set()
 
-    def open(self, body: Body) -> None:
+    def open(self, body: CapturedBody) -> None:
         """Compress what there is of an answer under way."""
         self._open[body] = None
         self._wake.set()
@@ -165,8 +165,8 @@ class Record:
         self.body: bytes | None = b""
         """None once the request is over and the body is too large to be captured."""
         self.metadata: dict[str, str] = {}
-        self.entry: Entry | None = None
-        self.watch: Watch = UNWATCHED
+        self.entry: InFlightEntry | None = None
+        self.watch: ProgressWatch = UNWATCHED
         """Notified of its progress, if the program itself asks."""
         self.fault: str | None = None
         """Why the answer broke off after its head had gone out."""
@@ -202,7 +202,7 @@ class RecordingSink(Passing):
         self._streaming = False
         self._coding: str | None = None  # known from the first look on, which for most answers is the last
         self._reader: TokenCounter | ErrorText | None = None
-        self._answer: Body | bytes | None = None  # for the capture
+        self._answer: CapturedBody | bytes | None = None  # for the capture
 
     def start(self, status: int, headers: Headers) -> None:
         self.inner.start(status, headers)
@@ -238,10 +238,10 @@ class RecordingSink(Passing):
             self._reader = self._new_reader()
             limit = self._packer.captures.limit
             if limit and self._status == 200 and captured_parts(self._record.path).response:
-                self._answer = Body(limit)
+                self._answer = CapturedBody(limit)
         piece = self._piece()
         self._reader.feed(piece)
-        if isinstance(self._answer, Body) and self._answer.feed(piece):
+        if isinstance(self._answer, CapturedBody) and self._answer.feed(piece):
             self._packer.open(self._answer)
 
     def _piece(self) -> bytes:
@@ -268,7 +268,7 @@ class RecordingSink(Passing):
         size = len(record.body) if parts.request and record.body else 0
         if status != 200:
             self._answer = None
-        elif isinstance(self._answer, Body):
+        elif isinstance(self._answer, CapturedBody):
             size += self._answer.held
         elif parts.response:
             size += self.passed
@@ -285,7 +285,7 @@ class RecordingSink(Passing):
         if not self._status:
             return None
         piece = self._piece()
-        if isinstance(self._answer, Body):
+        if isinstance(self._answer, CapturedBody):
             self._answer.feed(piece)
         reader = self._reader
         if reader is None:
@@ -324,14 +324,14 @@ class RecordingSink(Passing):
             metadata=metadata or UNSET,
         )
 
-    def exchange(self, status: int) -> Exchange:
+    def exchange(self, status: int) -> CapturedExchange:
         """Return its capture, once it was `told`; a failure's holds only the request."""
         record, parts = self._record, captured_parts(self._record.path)
         body = record.body if parts.request else None
         if status != 200:
-            return Exchange(record.path, record.request.headers, body)
+            return CapturedExchange(record.path, record.request.headers, body)
         answer = self._answer if parts.response else None
-        return Exchange(record.path, record.request.headers, body, self._headers, answer, self._coding)
+        return CapturedExchange(record.path, record.request.headers, body, self._headers, answer, self._coding)
 
 
 def _value(headers: Headers, name: bytes) -> str | None:
@@ -427,7 +427,7 @@ class Recorder:
         self._listeners.add(heard)
         return lambda: self._listeners.discard(heard)
 
-    async def page(self, query: Query) -> Page:
+    async def page(self, query: Query) -> ActivityPage:
         """Rows of the activity log. Raises Busy while another program has locked its file."""
         self.settle()
         return with_captures(await self._activity.page(query), self.captures.has)

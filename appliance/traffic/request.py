@@ -12,7 +12,7 @@ from urllib.parse import unquote
 from msgspec import Struct, structs
 
 from appliance.core.bodies.head import read_query
-from appliance.core.bodies.http_request import Head
+from appliance.core.bodies.http_request import HttpHead
 from appliance.core.parts import Headers
 from appliance.core.records.log_lines import client_address
 
@@ -60,7 +60,7 @@ class Request(Struct, frozen=True, kw_only=True):
         return self.path in PUBLIC_PATHS or self.path.startswith(PAGE_PREFIX) or self.path == "/ui"
 
 
-def read_request(head: Head, api_prefix: str, peer: str) -> Request:
+def read_request(head: HttpHead, api_prefix: str, peer: str) -> Request:
     """The request of a head. A path outside the API prefix keeps an empty ``path``, which no route has."""
     raw, _, query = head.target.decode("ascii").partition("?")
     path = unquote(raw) if "%" in raw else raw

@@ -101,7 +101,7 @@ Reserved = tuple[str, str]
 """One request that a selector gave to a target: the ids of both."""
 
 
-class Chosen:
+class ChosenTarget:
     """Made by `Targets.chosen`, which says what it gives. Used once."""
 
     __slots__ = ("_name", "_reserved", "_targets")
@@ -146,13 +146,13 @@ class Targets:
         """The configuration in force, None where there is none."""
         return self._catalog.snapshot.config
 
-    def chosen(self, name: str) -> Chosen:
+    def chosen(self, name: str) -> ChosenTarget:
         """``async with`` gives the target of a request for ``name``; a selector counts it for as long as that lasts.
 
         Raises ModelNotFound, InvalidModelFile for a local file that cannot be used, and Busy when none of a selector's
         targets can take it.
         """
-        return Chosen(self, name)
+        return ChosenTarget(self, name)
 
     def stands_for(self, name: str) -> str | None:
         """Return the name that one of Ollama's stands for, where nothing here is called so; None if there is none."""

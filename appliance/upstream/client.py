@@ -14,8 +14,8 @@ from typing import NamedTuple, Protocol
 import trio
 from msgspec import Struct
 
-from appliance.core.bodies.http_message import Body, BodyError, HeadError, write_request
-from appliance.core.exchange import AnswerHead, Client, Exchange, RelayOptions, Stale, State, take_head
+from appliance.core.bodies.http_message import BodyError, BodyReader, HeadError, write_request
+from appliance.core.exchange import AnswerHead, Exchange, ExchangeClient, ExchangeState, RelayOptions, Stale, take_head
 from appliance.errors import UpstreamFailed
 from appliance.upstream.address import Address
 from appliance.upstream.address import Headers as Headers
@@ -83,7 +83,7 @@ class Outgoing(Struct, frozen=True):
 # ---- for a client ----------------------------------------------------------------------------------------------------
 
 
-class Flushing(Client, Protocol):
+class Flushing(ExchangeClient, Protocol):
     """A client's side that a task can wait for."""
 
     async def flush(self) -> None:
@@ -91,7 +91,7 @@ class Flushing(Client, Protocol):
         ...
 
 
-class Hooks(Protocol):
+class RelayHooks(Protocol):
     """Calls of `relay` to its caller."""
 
     def began(self, exchange: Exchange) -> None:
@@ -103,7 +103,7 @@ class Hooks(Protocol):
         ...
 
 
-async def relay(outgoing: Outgoing, options: RelayOptions, client: Flushing, hooks: Hooks | None = None) -> None:
+async def relay(outgoing: Outgoing, options: RelayOptions, client: Flushing, hooks: RelayHooks | None = None) -> None:
     """Send a request, and have ``client`` get the answer; return when it has taken all.
 
     Raises ConnectFailed while no byte of the request has left, UpstreamFailed for a connection that broke later and for
@@ -127,7 +127,7 @@ async def relay(outgoing: Outgoing, options: RelayOptions, client: Flushing, hoo
 class _Driver:
     """The `Io` of one exchange for the task that waits for it; see `core.exchange`."""
 
-    def __init__(self, outgoing: Outgoing, wire: Wire, client: Flushing, hooks: Hooks | None) -> None:
+    def __init__(self, outgoing: Outgoing, wire: Wire, client: Flushing, hooks: RelayHooks | None) -> None:
         self._outgoing = outgoing
         self._wire = wire
         self._listens = wire if isinstance(wire, PlainWire) and wire.listens else None
@@ -155,7 +155,7 @@ class _Driver:
                 # This loop turns the exchange's calls into waits. Each call sets a flag and ``_news``. A flag is
                 # cleared before its wait, and ``_news`` is replaced at once behind its own, so that a call that comes
                 # meanwhile is seen in the next round.
-                while exchange.state is not State.OVER:
+                while exchange.state is not ExchangeState.OVER:
                     if self._head_waits and self._hooks is not None:
                         self._head_waits = False
                         await self._hooks.answering()
@@ -221,7 +221,7 @@ class _Driver:
         return self._exchange.on_engine_bytes(data)
 
     def _note(self, exchange: Exchange) -> None:
-        if self._outgoing.progress is not None and exchange.state is not State.HEAD:
+        if self._outgoing.progress is not None and exchange.state is not ExchangeState.HEAD:
             self._outgoing.progress.received()
 
     def _ended(self) -> None:
@@ -280,7 +280,7 @@ class HttpAnswer:
         self._wire = wire
         self._stays = head.stays
         self._begun = begun
-        self._body: Body = head.body(method)
+        self._body: BodyReader = head.body(method)
 
     @property
     def reusable(self) -> bool:
@@ -370,7 +370,7 @@ class HttpCall:
             whole = kind is None and self._answer is not None and self._answer.reusable
             self._outgoing.give(self._wire, reusable=whole)
 
-    async def _ask(self, wire: Wire, *, quiet: bool) -> Found | None:
+    async def _ask(self, wire: Wire, *, quiet: bool) -> FoundHead | None:
         """Send the request and read the head of its answer; None when the connection is closed before it.
 
         Raises HeadError, OSError and UpstreamFailed. ``quiet``: a connection that breaks first counts as closed.
@@ -397,7 +397,7 @@ class HttpCall:
         raise UpstreamFailed(address.label, why)
 
 
-class Found(NamedTuple):
+class FoundHead(NamedTuple):
     """A final head, its bytes, and what came after it."""
 
     head: AnswerHead
@@ -405,7 +405,7 @@ class Found(NamedTuple):
     rest: bytes
 
 
-async def read_head(wire: Wire, *, upgrade: bool = False) -> Found | None:
+async def read_head(wire: Wire, *, upgrade: bool = False) -> FoundHead | None:
     """The final head, which may be a 101 after an ``upgrade``; None when the connection is closed before it.
 
     Raises HeadError and OSError.
@@ -417,7 +417,7 @@ async def read_head(wire: Wire, *, upgrade: bool = False) -> Found | None:
         if head is not None:
             end = len(received) - len(rest)
             interim = received.rfind(b"\r\n\r\n", 0, end - 4)
-            return Found(head, received[interim + 4 if interim >= 0 else 0 : end], rest)
+            return FoundHead(head, received[interim + 4 if interim >= 0 else 0 : end], rest)
         received = rest
     if received:
         raise HeadError("it ends in the middle of the head")

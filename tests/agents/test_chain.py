@@ -13,10 +13,10 @@ import trio
 from plugin_folders import write_plugin
 
 from appliance.agents.chain import Chain, Chains
-from appliance.core.runs.inward import Watch
+from appliance.core.runs.inward import ProgressWatch
 from appliance.errors import BadRequest, ModelNotFound, PluginFailed
 from appliance.plugins import Event, Response
-from appliance.plugins.manifest import Choice
+from appliance.plugins.manifest import PluginSelection
 from appliance.plugins.registry import open_plugins
 from appliance.plugins.testing import reply, streamed
 
@@ -40,7 +40,7 @@ async def on_stream(events, context):
 class NoModels:
     """An `Asker` in a program without models."""
 
-    def ask(self, path: str, body: bytes, *, origin: str = "program", watch: Watch | None = None) -> NoReturn:
+    def ask(self, path: str, body: bytes, *, origin: str = "program", watch: ProgressWatch | None = None) -> NoReturn:
         raise ModelNotFound("any")
 
 
@@ -64,7 +64,7 @@ class Slowly:
 @asynccontextmanager
 async def chain_of(folder: Path, *commands: str, path: str = CHAT) -> AsyncGenerator[Chain]:
     failure: Exception | None = None
-    async with open_plugins(Choice(folders=(folder,)), folder / "data") as plugins:
+    async with open_plugins(PluginSelection(folders=(folder,)), folder / "data") as plugins:
         try:
             async with Chains(plugins, NoModels(), lambda: ["m"]).open(path, commands, "m") as chain:
                 yield chain
@@ -258,7 +258,7 @@ async def test_events_that_are_no_answer_cannot_become_a_whole_one(tmp_path: Pat
 
 async def test_requests_name_plugins_by_route(tmp_path: Path):
     write_plugin(tmp_path, "p", TRACE, {"end_point": "/v1/chat/completions"})
-    async with open_plugins(Choice(folders=(tmp_path,)), tmp_path / "data") as plugins:
+    async with open_plugins(PluginSelection(folders=(tmp_path,)), tmp_path / "data") as plugins:
         chains = Chains(plugins, NoModels(), list)
         named = b'{"model":"m","messages":[{"role":"user","content":"/p hi"}],"prompt":"/p hi"}'
         plan = chains.plan("/chat/completions", named)
@@ -301,7 +301,7 @@ async def test_four_plugins_that_do_nothing_cost_little_until_the_first_event(tm
         write_plugin(tmp_path, name, code)
     body = b'{"model":"m","messages":[{"role":"user","content":"/a /b /c /d hi"}]}'
     best = float("inf")
-    async with open_plugins(Choice(folders=(tmp_path,)), tmp_path / "data") as plugins:
+    async with open_plugins(PluginSelection(folders=(tmp_path,)), tmp_path / "data") as plugins:
         await plugins.wait_loaded()
         chains = Chains(plugins, NoModels(), list)
         for _ in range(100):

@@ -15,7 +15,7 @@ from slow import one_of
 
 from appliance.bundles.container import Bundle, part_of, refuse_existing, sums_of, write_bundle
 from appliance.core.bundles import keys
-from appliance.core.bundles.manifest import CHUNK, FORMAT, MAX_MANIFEST, Blob, Item, Manifest, digest_of
+from appliance.core.bundles.manifest import CHUNK, FORMAT, MAX_MANIFEST, Blob, BundleItem, BundleManifest, digest_of
 from appliance.core.bundles.plan import UNSIGNED
 from appliance.core.payload import PayloadFile
 from appliance.errors import UsageError
@@ -38,8 +38,8 @@ def make(folder: Path, part: int = 0, *, sign: bool = True) -> tuple[Path, list[
         path.write_bytes(chance.randbytes(size))
         blobs.append((sums_of(path, nothing, nothing), path))
     files = tuple(PayloadFile(path=path.name, size=blob.size, sha256=blob.sha256) for blob, path in blobs)
-    item = Item(kind="engine", name="linux-x64-cpu/b100", digest=digest_of(files), files=files)
-    manifest = Manifest(
+    item = BundleItem(kind="engine", name="linux-x64-cpu/b100", digest=digest_of(files), files=files)
+    manifest = BundleManifest(
         format=FORMAT,
         version="0.2.0",
         target="linux-x64",

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from appliance.catalog.catalog import Catalog, Snapshot
-from appliance.catalog.sources import NamedFile, Sources, default_models_dir, resolve_sources
+from appliance.catalog.sources import ModelFolders, NamedFile, default_models_dir, resolve_sources
 from appliance.core.models.model import Model
 from appliance.errors import InvalidModelFile, ModelNotFound, UsageError
 
@@ -22,7 +22,7 @@ POSIX = sys.platform != "win32"
 
 
 def scan(**sources) -> Snapshot:
-    return Catalog(Sources(**{"starter": None, **sources})).scan()
+    return Catalog(ModelFolders(**{"starter": None, **sources})).scan()
 
 
 def ids(snapshot: Snapshot) -> list[str]:
@@ -212,7 +212,7 @@ def test_what_may_not_be_read_is_reported(open_path: Path, write_model):
     write_model(open_path / "closed" / "model.gguf")
     (open_path / "closed").chmod(0)
     write_model(open_path / "open.gguf")
-    catalog = Catalog(Sources(models_dir=open_path, starter=None))
+    catalog = Catalog(ModelFolders(models_dir=open_path, starter=None))
     with unprivileged():
         models = {model.id: model.error for model in catalog.scan().models}
     assert models == {
@@ -378,14 +378,14 @@ def test_the_starter_model_has_its_own_flags(tmp_path: Path, write_model):
 
 
 def test_the_real_starter_model_is_there(starter_model: Path):
-    model = only(Catalog(Sources()).scan())
+    model = only(Catalog(ModelFolders()).scan())
     assert (model.id, model.path, model.error) == ("starter", str(starter_model), None)
 
 
 def test_a_rescan_sees_what_changed_and_reads_nothing_twice(tmp_path: Path, write_model):
     for number in range(5):
         write_model(tmp_path / f"m{number}.gguf", general__name="old")
-    catalog = Catalog(Sources(models_dir=tmp_path, starter=None))
+    catalog = Catalog(ModelFolders(models_dir=tmp_path, starter=None))
     before = {model.id: model for model in catalog.scan().models}
     (tmp_path / "m0.gguf").unlink()
     write_model(tmp_path / "m1.gguf", general__name="a new name")
@@ -400,7 +400,7 @@ def test_a_rescan_sees_what_changed_and_reads_nothing_twice(tmp_path: Path, writ
 
 def test_a_folder_that_vanishes_holds_nothing(tmp_path: Path, write_model):
     model = write_model(tmp_path / "models" / "m.gguf")
-    catalog = Catalog(Sources(files=(NamedFile("x", str(model)),), models_dir=tmp_path / "models", starter=None))
+    catalog = Catalog(ModelFolders(files=(NamedFile("x", str(model)),), models_dir=tmp_path / "models", starter=None))
     assert ids(catalog.scan()) == ["m", "x"]
     model.unlink()
     model.parent.rmdir()
@@ -420,7 +420,7 @@ def test_an_unknown_name_gets_suggestions(tmp_path: Path, write_model):
 # ---- the command line ------------------------------------------------------------------------------------------------
 
 
-def resolve(tmp_path: Path, **more) -> Sources:
+def resolve(tmp_path: Path, **more) -> ModelFolders:
     return resolve_sources(**{"environ": {}, "home": tmp_path / "home", **more})
 
 

@@ -11,7 +11,7 @@ import pytest
 import trio
 import trio.testing
 
-from appliance.catalog.configuration import Configuration, Files
+from appliance.catalog.configuration import ConfigInForce, Files
 from appliance.core.config.types import Config
 from appliance.errors import Conflict, InvalidConfig, UsageError
 from appliance.trio_parts import SETTLED, WATCH_EVERY
@@ -25,7 +25,7 @@ class Followed:
     def __init__(self, config: Path | None, folder: Path | None = None) -> None:
         files = Files(config=config, config_dir=folder)
         read = files.read()
-        self.configuration = Configuration(files, read.require(), read.ports, (self.follow,))
+        self.configuration = ConfigInForce(files, read.require(), read.ports, (self.follow,))
         self.seen: list[list[str]] = []
         self.refuse: UsageError | None = None
         self._news = trio.Event()
@@ -58,7 +58,7 @@ def write(path: Path, *models: str) -> Path:
     return path
 
 
-def ports(configuration: Configuration) -> dict[str, str]:
+def ports(configuration: ConfigInForce) -> dict[str, str]:
     return {name: model.proxy.rpartition(":")[2] for name, model in configuration.current.models.items()}
 
 

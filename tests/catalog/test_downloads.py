@@ -39,7 +39,7 @@ from appliance.catalog.download_status import (
 )
 from appliance.catalog.downloads import Download, Downloads, DownloadSettings, open_downloads
 from appliance.catalog.hub import HubAccess, hub_access
-from appliance.catalog.sources import Sources
+from appliance.catalog.sources import ModelFolders
 from appliance.errors import ApplianceError, BadRequest, Forbidden, NotFound, UsageError
 from appliance.store import partial_file
 from appliance.store.partial_file import claim, journaled
@@ -96,7 +96,7 @@ def folder(settings: DownloadSettings) -> Path:
 
 def listed(settings: DownloadSettings) -> dict[str, str | None]:
     """Every model that the catalog finds, with what is wrong with it."""
-    sources = Sources(cache=settings.cache, models_dir=settings.models_dir, starter=None)
+    sources = ModelFolders(cache=settings.cache, models_dir=settings.models_dir, starter=None)
     return {model.id: model.error for model in Catalog(sources).scan().models}
 
 
@@ -181,7 +181,7 @@ async def test_shards_and_projector_come_together_two_at_a_time(hub: FakeHub, se
     assert download.model == f"{REPO}:Q4_K_M"
     assert len(download.status.files) == 4
     assert most == 2
-    model = Catalog(Sources(cache=settings.cache, starter=None)).scan().require(f"{REPO}:Q4_K_M")
+    model = Catalog(ModelFolders(cache=settings.cache, starter=None)).scan().require(f"{REPO}:Q4_K_M")
     assert model.error is None
     assert model.mmproj is not None
 
@@ -307,7 +307,7 @@ async def test_ending_the_program_keeps_what_came(hub: FakeHub, settings: Downlo
 
 
 async def test_the_catalog_has_the_model_when_its_download_has_ended(hub: FakeHub, settings: DownloadSettings) -> None:
-    catalog = Catalog(Sources(cache=settings.cache, starter=None))
+    catalog = Catalog(ModelFolders(cache=settings.cache, starter=None))
     async with open_downloads(settings, catalog.scan) as downloads:
         assert (await (await downloads.start(REPO)).wait()).state == "finished"
         model = catalog.snapshot.require(MODEL)
@@ -682,7 +682,7 @@ async def test_listeners_hear_of_it_in_llama_servers_words(hub: FakeHub, setting
 
 
 async def _delete(settings: DownloadSettings, model_id: str) -> list[str]:
-    sources = Sources(cache=settings.cache, models_dir=settings.models_dir, starter=None)
+    sources = ModelFolders(cache=settings.cache, models_dir=settings.models_dir, starter=None)
     async with open_downloads(settings) as downloads:
         model = Catalog(sources).scan().require(model_id)
         return [Path(path).name for path in (await downloads.delete(model)).paths]
@@ -746,7 +746,7 @@ async def test_the_models_folder_loses_the_model_and_other_programs_nothing(
 
 async def test_what_lies_elsewhere_is_not_removed(settings: DownloadSettings, tmp_path: Path) -> None:
     path = write_model(tmp_path / "elsewhere" / "x.gguf")
-    catalog = Catalog(Sources(models_dir=path.parent, cache=settings.cache, starter=None))
+    catalog = Catalog(ModelFolders(models_dir=path.parent, cache=settings.cache, starter=None))
     async with open_downloads(settings) as downloads:
         with trio.fail_after(10):
             try:

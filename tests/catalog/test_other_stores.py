@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from appliance.catalog.catalog import Catalog, Snapshot
 from appliance.catalog.sources import (
-    Sources,
+    ModelFolders,
     blob_name,
     engine_args,
     lm_studio_directories,
@@ -38,11 +38,11 @@ def store(tmp_path: Path) -> Path:
 
 
 def ollama(root: Path) -> Snapshot:
-    return Catalog(Sources(starter=None, ollama=(root,))).scan()
+    return Catalog(ModelFolders(starter=None, ollama=(root,))).scan()
 
 
 def lm_studio(root: Path) -> Snapshot:
-    return Catalog(Sources(starter=None, lm_studio=(root,))).scan()
+    return Catalog(ModelFolders(starter=None, lm_studio=(root,))).scan()
 
 
 def only(snapshot: Snapshot) -> Model:
@@ -195,7 +195,7 @@ def test_weights_that_are_no_gguf_say_so(store: Path) -> None:
 
 def test_stores_that_are_not_there_are_no_matter(tmp_path: Path) -> None:
     nowhere = (tmp_path / "nowhere",)
-    snapshot = Catalog(Sources(starter=None, ollama=nowhere, lm_studio=nowhere)).scan()
+    snapshot = Catalog(ModelFolders(starter=None, ollama=nowhere, lm_studio=nowhere)).scan()
     assert (snapshot.models, snapshot.notes) == ((), ())
 
 
@@ -224,7 +224,7 @@ def test_stores_that_may_not_be_read_are_noted() -> None:
             path.chmod(0)
         try:
             with unprivileged():
-                first = Catalog(Sources(starter=None, ollama=(root / "ollama",), lm_studio=(root / "lm",))).scan()
+                first = Catalog(ModelFolders(starter=None, ollama=(root / "ollama",), lm_studio=(root / "lm",))).scan()
             closed[0].chmod(0o755)
             with unprivileged():
                 second = ollama(root / "ollama")
@@ -322,7 +322,7 @@ def test_a_model_in_the_hub_cache_and_in_lm_studio_is_listed_once(store: Path, t
     (cached / "refs").mkdir()
     (cached / "refs" / "main").write_text(commit)
     write_model(store / "org" / "repo" / "m-Q4_0.gguf")
-    snapshot = Catalog(Sources(starter=None, cache=tmp_path / "hub", lm_studio=(store,))).scan()
+    snapshot = Catalog(ModelFolders(starter=None, cache=tmp_path / "hub", lm_studio=(store,))).scan()
     assert only(snapshot).source == "cache"
 
 

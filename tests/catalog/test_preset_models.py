@@ -9,7 +9,7 @@ from gguf_files import WriteModel
 
 from appliance.catalog.catalog import Catalog
 from appliance.catalog.presets import LARGEST, open_presets
-from appliance.catalog.sources import STARTER, Sources
+from appliance.catalog.sources import STARTER, ModelFolders
 from appliance.core.llama import flags
 from appliance.core.llama.preset_file import chosen
 from appliance.core.models.download import Location
@@ -48,7 +48,7 @@ class Disk:
     def catalog(self, text: str, argv: str = "", starter: Path | None = None) -> Catalog:
         self.file.write_text(text)
         presets, _ = open_presets(self.file, command=chosen(flags.split(argv.split())))
-        catalog = Catalog(Sources(models_dir=self.models, cache=self.cache, starter=starter, presets=presets))
+        catalog = Catalog(ModelFolders(models_dir=self.models, cache=self.cache, starter=starter, presets=presets))
         catalog.scan()
         return catalog
 

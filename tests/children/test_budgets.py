@@ -11,7 +11,7 @@ import pytest
 import trio
 from hollow_models import dense, write_hollow
 
-from appliance.core.engines.machine import Gpu, Look
+from appliance.core.engines.machine import Gpu, MachineLook
 from appliance.core.fit.budget import GpuMemory
 from appliance.core.models.gguf import read_gguf
 from appliance.core.models.model import Model
@@ -32,7 +32,7 @@ class Machine:
 
     def __init__(self, *, ram: int, gpu: int) -> None:
         card = Gpu(vendor="NVIDIA", name="Card", driver="nvidia", total=gpu, free=gpu)
-        self.look: Look | None = Look(
+        self.look: MachineLook | None = MachineLook(
             platform="linux-x64", system="s", environment="native", cpu="c", memory_total=ram, memory_available=ram,
             gpus=(card,),
         )  # fmt: skip

@@ -19,7 +19,7 @@ from appliance.core.models.model import Model
 from appliance.core.settings import FleetSettings
 from appliance.engines.found import Engine
 from appliance.errors import Busy, ModelFailedToStart, ModelUnloaded, ShuttingDown, UpstreamFailed
-from appliance.fleet.lease import Place
+from appliance.fleet.lease import QueuePlace
 from appliance.fleet.owner import Fleet, open_fleet
 from appliance.fleet.status import Observer
 from appliance.upstream.client import Address, HttpCall
@@ -103,7 +103,7 @@ async def test_a_loaded_model_is_lent_without_a_checkpoint_and_given_back_so(wor
         async with fleet.lease(model) as first:
             pass
         with assert_no_checkpoints():
-            async with fleet.lease(model) as second, fleet.lease(model, Place()) as third:
+            async with fleet.lease(model) as second, fleet.lease(model, QueuePlace()) as third:
                 assert first is second is third
                 assert [status.leases for status in fleet.status()] == [2]
                 assert fleet.busy

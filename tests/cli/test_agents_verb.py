@@ -13,7 +13,7 @@ from command_line import Command
 from plugin_folders import write_plugin
 
 from appliance.plugins.folders import bundled_folder, choice_of
-from appliance.plugins.manifest import Choice
+from appliance.plugins.manifest import PluginSelection
 from appliance.settings import AppSettings
 
 PATIENCE = 60.0
@@ -160,4 +160,4 @@ def test_who_stands_in_for_llama_server_takes_no_text_for_a_command(command: Com
     assert "as llama-server" in str(choice.off)
     served = command("serve")
     assert isinstance(served.program, AppSettings)
-    assert choice_of(None, served.program.plugins) == Choice(folders=(bundled_folder(),))
+    assert choice_of(None, served.program.plugins) == PluginSelection(folders=(bundled_folder(),))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.cli.remote import CHAT_PATH, Ask, ChatRequest, Message, stream_answer, whole_answer
+from appliance.cli.remote import CHAT_PATH, Ask, ChatRequest, RunMessage, stream_answer, whole_answer
 from appliance.core.models.model import Model
 from appliance.core.settings import FleetSettings
 from appliance.engines.found import Engine
@@ -18,7 +18,7 @@ from appliance.errors import UpstreamFailed
 from appliance.fleet.owner import Fleet, open_fleet
 from appliance.upstream.client import HttpAnswer, HttpCall
 
-REQUEST = ChatRequest(model="m", messages=(Message(role="user", content="Tell me a story."),))
+REQUEST = ChatRequest(model="m", messages=(RunMessage(role="user", content="Tell me a story."),))
 
 
 @asynccontextmanager

@@ -13,15 +13,15 @@ from gguf_files import write_model
 from appliance.catalog.catalog import Catalog
 from appliance.cli.engines.changes import working
 from appliance.cli.engines.commands import engines
-from appliance.cli.engines.update import Row, models_to_try, most_used
-from appliance.cli.options import Choice
+from appliance.cli.engines.update import TriedRow, models_to_try, most_used
+from appliance.cli.options import ModelOptions
 from appliance.cli.remote import parse_server
 from appliance.core.config.types import Config, StoreConfig
 from appliance.core.engines.choice import Ranked, Seat, Standing
 from appliance.core.engines.listing import cpu_device
 from appliance.errors import ModelNotFound
 from appliance.store.activity import open_activity
-from appliance.wire import Row as ActivityRow
+from appliance.wire import Row
 
 VERBS = ("ls", "probe", "prove", "install", "use", "pin", "remove", "rollback", "update", "forget")
 
@@ -45,7 +45,9 @@ def test_there_are_no_other_verbs() -> None:
 
 
 def test_the_model_that_answered_most_is_tried_first_and_of_equals_the_latest() -> None:
-    rows = [Row("a"), Row("b"), Row("c", 500), Row("b"), Row("c", 500), Row("c", 404), Row("d")]  # newest first
+    rows = [
+        TriedRow(*one) for one in (("a",), ("b",), ("c", 500), ("b",), ("c", 500), ("c", 404), ("d",))
+    ]  # newest first
     assert most_used(rows) == ["b", "a", "d"]
     assert most_used([]) == []
 
@@ -66,12 +68,10 @@ async def test_the_most_used_model_is_looked_up_in_the_activity_log_of_the_confi
     folder = tmp_path / "data" / "llama-appliance" / "models"
     folder.mkdir(parents=True)
     write_model(folder / "mine-Q8_0.gguf")
-    (mine,) = [model.id for model in Catalog(Choice(no_starter=True, stores=False).sources()).scan().models]
+    (mine,) = [model.id for model in Catalog(ModelOptions(no_starter=True, stores=False).sources()).scan().models]
     async with open_activity(tmp_path / "log.db", 1000) as activity:
         for name in (mine, "starter", mine, "gone", "gone", "gone"):
-            row = ActivityRow(
-                timestamp=datetime.now(UTC), model=name, req_path="/x", resp_status_code=200, duration_ms=1
-            )
+            row = Row(timestamp=datetime.now(UTC), model=name, req_path="/x", resp_status_code=200, duration_ms=1)
             activity.add(row)
     nobody = parse_server("http://127.0.0.1:9", None)
     config = Config(store=StoreConfig(path=str(tmp_path / "log.db")))

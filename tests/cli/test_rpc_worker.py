@@ -23,10 +23,10 @@ from engine_folders import make_build
 from rpc_builds import build_with_rpc, llama_server, tokens
 
 from appliance.cli.engines.commands import rpc_worker
-from appliance.core.engines.workers import Worker, command_on
+from appliance.core.engines.workers import RpcWorker, command_on
 from appliance.engines.found import Engine
 from appliance.engines.probing import look_at_worker
-from appliance.fleet.rpc_server import PROGRAM, Serving
+from appliance.fleet.rpc_server import PROGRAM, RpcServing
 
 COMMAND = Path(sysconfig.get_path("scripts")) / ("llama-appliance.exe" if os.name == "nt" else "llama-appliance")
 TIME = 30.0
@@ -81,10 +81,10 @@ def test_a_port_that_is_taken(command: Command, lent: Path) -> None:
 
 
 def test_how_the_options_are_handed_on() -> None:
-    plain = Serving(program="/e/ggml-rpc-server", host="0.0.0.0", port=5, threads=3)
+    plain = RpcServing(program="/e/ggml-rpc-server", host="0.0.0.0", port=5, threads=3)
     assert plain.argv()[-7:] == ("/e/ggml-rpc-server", "-H", "0.0.0.0", "-p", "5", "-t", "3")
     assert plain.endpoint == "127.0.0.1:5"
-    every = Serving(program="p", host="10.0.0.2", port=5, threads=3, devices=("CUDA0", "CPU"), cache=True)
+    every = RpcServing(program="p", host="10.0.0.2", port=5, threads=3, devices=("CUDA0", "CPU"), cache=True)
     assert every.argv()[-10:] == ("p", "-H", "10.0.0.2", "-p", "5", "-t", "3", "-d", "CUDA0,CPU", "-c")
     assert every.endpoint == "10.0.0.2:5"
 
@@ -161,7 +161,7 @@ def endpoint_of(line: str, engine: Engine) -> str:
     return found[1]
 
 
-def look(endpoint: str) -> Worker:
+def look(endpoint: str) -> RpcWorker:
     return trio.run(look_at_worker, endpoint)
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from appliance.core import conversation_files
 from appliance.core.conversation_files import (
-    Found,
+    FoundConversation,
     each_arrived,
     for_page,
     for_store,
@@ -26,7 +26,7 @@ from appliance.core.conversation_files import (
     write_many,
 )
 from appliance.errors import BadRequest
-from appliance.wire import Attachment, Carton, Conversation, Message, Whole
+from appliance.wire import Attachment, Carton, Conversation, MessageNode, Whole
 
 PIXEL = b"\x89PNG\r\n\x1a\n and so on"
 IMAGE = "data:image/png;base64," + base64.b64encode(PIXEL).decode()
@@ -56,7 +56,7 @@ SESSION = lines(HEAD, *({"type": "message", "message": row} for row in ROWS))
 PAIR = json.dumps({"conv": CONV, "messages": ROWS}).encode()
 
 
-def whole_of(found: Found) -> Whole:
+def whole_of(found: FoundConversation) -> Whole:
     return Whole(conversation=found.conversation, messages=tuple(found.messages))
 
 
@@ -228,7 +228,7 @@ def trees(draw: st.DrawFn) -> Whole:
     data = draw(st.binary(min_size=1, max_size=9))
     file = Attachment(hash=hashlib.sha256(data).hexdigest(), name="n", type="image/png", size=len(data))
     messages = [
-        Message(
+        MessageNode(
             id=name,
             parent=draw(st.sampled_from([None, *names[:at]])),
             role=draw(st.sampled_from(["user", "assistant", "tool"])),
@@ -261,7 +261,7 @@ def test_a_conversation_is_read_as_it_was_written(whole: Whole) -> None:
     assert {each.id: each for each in messages} == {each.id: each for each in whole.messages}
     (arrived,) = each_arrived(io.BytesIO(b"".join(for_store(content))).read)
     assert (arrived.conversation, arrived.files) == (conversation, found.files)
-    assert [msgspec.json.decode(each.body, type=Message) for each in arrived.messages] == messages
+    assert [msgspec.json.decode(each.body, type=MessageNode) for each in arrived.messages] == messages
     assert [(each.id, each.content.decode(), each.hashes) for each in arrived.messages] == [
         (each.id, each.content, tuple(file.hash for file in each.attachments)) for each in messages
     ]

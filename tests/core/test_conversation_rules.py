@@ -12,9 +12,18 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 from msgspec import structs
 
-from appliance.core.conversations import MAX_TITLE, UNKNOWN_TYPE, Answer, below, path_to, shown_type, title_of, write
+from appliance.core.conversations import (
+    MAX_TITLE,
+    UNKNOWN_TYPE,
+    AnswerText,
+    below,
+    path_to,
+    shown_type,
+    title_of,
+    write,
+)
 from appliance.errors import BadRequest
-from appliance.wire import Message
+from appliance.wire import MessageNode
 
 TEXTS = st.text(max_size=8)
 
@@ -22,15 +31,15 @@ TEXTS = st.text(max_size=8)
 class Tree(RuleBasedStateMachine):
     """Two writers with their own, maybe outdated, copies of one conversation."""
 
-    copies: Bundle[Message] = Bundle("copies")
+    copies: Bundle[MessageNode] = Bundle("copies")
 
     def __init__(self) -> None:
         super().__init__()
-        self.stored: dict[str, Message] = {}
+        self.stored: dict[str, MessageNode] = {}
         self.sent: set[tuple[str | None, str]] = set()
         self.made = 0
 
-    def put(self, message: Message) -> Message:
+    def put(self, message: MessageNode) -> MessageNode:
         self.made += 1
         written = write(self.stored, message, f"n{self.made}", self.made).message
         self.stored[written.id] = written
@@ -38,17 +47,17 @@ class Tree(RuleBasedStateMachine):
         return written
 
     @rule(target=copies, content=TEXTS)
-    def begin(self, content: str) -> Message:
+    def begin(self, content: str) -> MessageNode:
         self.made += 1
-        return self.put(Message(id=f"m{self.made}", role="user", content=content))
+        return self.put(MessageNode(id=f"m{self.made}", role="user", content=content))
 
     @rule(target=copies, parent=copies, content=TEXTS)
-    def answer(self, parent: Message, content: str) -> Message:
+    def answer(self, parent: MessageNode, content: str) -> MessageNode:
         self.made += 1
-        return self.put(Message(id=f"m{self.made}", parent=parent.id, role="assistant", content=content))
+        return self.put(MessageNode(id=f"m{self.made}", parent=parent.id, role="assistant", content=content))
 
     @rule(target=copies, copy=copies, content=TEXTS)
-    def edit(self, copy: Message, content: str) -> Message:
+    def edit(self, copy: MessageNode, content: str) -> MessageNode:
         """From a copy of any age."""
         before = self.stored[copy.id]
         written = self.put(structs.replace(copy, content=content))
@@ -62,7 +71,7 @@ class Tree(RuleBasedStateMachine):
         return written
 
     @rule(copy=consumes(copies), role=st.sampled_from(["system", "tool"]))
-    def a_role_is_for_ever(self, copy: Message, role: Any) -> None:
+    def a_role_is_for_ever(self, copy: MessageNode, role: Any) -> None:
         with pytest.raises(BadRequest, match="keeps its parent"):
             write(self.stored, structs.replace(copy, role=role), "x", 0)
 
@@ -85,7 +94,7 @@ TestTree = Tree.TestCase
 
 
 def test_a_conflicting_write_keeps_both_texts() -> None:
-    first = write({}, Message(id="a", role="user", content="one"), "n", 5).message
+    first = write({}, MessageNode(id="a", role="user", content="one"), "n", 5).message
     second = write({"a": first}, structs.replace(first, content="two"), "n", 6).message
     late = write({"a": second}, structs.replace(first, content="three"), "n", 7)
     assert late.branched
@@ -117,7 +126,7 @@ def test_an_answer_is_what_its_stream_said_however_it_is_cut(
 ) -> None:
     stream = record(reasoning_content="hm") + b"".join(record(content=text) for text in texts)
     for ends in (True, False):
-        answer = Answer(Message(id="a", role="assistant", content="before ", state="answering"))
+        answer = AnswerText(MessageNode(id="a", role="assistant", content="before ", state="answering"))
         data = stream + (END if ends else b"")
         for start in range(0, len(data), size):
             answer.feed(data[start : start + size])
@@ -133,7 +142,7 @@ def test_an_answer_is_what_its_stream_said_however_it_is_cut(
 
 
 def test_an_error_record_becomes_the_messages_error() -> None:
-    answer = Answer(Message(id="a", role="assistant", state="answering"))
+    answer = AnswerText(MessageNode(id="a", role="assistant", state="answering"))
     answer.feed(record(content="so") + b'data: {"error":{"message":"out of memory"}}\n\n')
     message = answer.ended(stopped=False, cut=False)
     assert (message.content, message.state) == ("so", "failed")
@@ -141,7 +150,7 @@ def test_an_error_record_becomes_the_messages_error() -> None:
 
 
 def test_tool_calls_are_put_together() -> None:
-    answer = Answer(Message(id="a", role="assistant", state="answering"))
+    answer = AnswerText(MessageNode(id="a", role="assistant", state="answering"))
     for piece in (
         {"index": 0, "id": "c1", "function": {"name": "get", "arguments": ""}},
         {"index": 0, "function": {"arguments": '{"a":'}},

@@ -10,23 +10,23 @@ from msgspec import structs
 from appliance.core.engines.choice import Seat
 from appliance.core.engines.events import (
     MAX_PROOFS,
-    Chosen,
-    Failed,
+    BuildRemoved,
+    EngineChosen,
     Followed,
     Forgotten,
     Learnt,
-    Removed,
-    Seen,
+    MachineSeen,
+    SeatFailed,
     Trusted,
     reduce,
 )
 from appliance.core.engines.listing import Device
-from appliance.core.engines.machine import Look
+from appliance.core.engines.machine import MachineLook
 from appliance.core.engines.proofs import EASED, FAILED_HOLDS, FORGOTTEN, Fault, Proof, ProofKey
-from appliance.core.engines.state import Line, Listed, State, key_of
+from appliance.core.engines.state import BuildLine, EngineState, ListedDevices, key_of
 
 SYSTEM = "Linux 6.1.0"
-LOOK = Look(platform="linux-x64", system=SYSTEM, environment="native", cpu="Test CPU")
+LOOK = MachineLook(platform="linux-x64", system=SYSTEM, environment="native", cpu="Test CPU")
 FAULTS: list[Fault | None] = [None, None, "crash", "garbage"]
 digests = st.sampled_from(["d1", "d2", "d3"])
 cards = st.sampled_from(["0000:01:00.0", "0000:02:00.0", "Test CPU"])
@@ -50,8 +50,8 @@ def some_proof(draw: st.DrawFn) -> Proof:
 
 
 @st.composite
-def some_failure(draw: st.DrawFn) -> Failed:
-    return Failed(
+def some_failure(draw: st.DrawFn) -> SeatFailed:
+    return SeatFailed(
         build=draw(st.sampled_from(["a", "b"])),
         seat=draw(st.sampled_from(["a:CUDA0", "b:CPU"])),
         digest=draw(digests),
@@ -63,16 +63,16 @@ def some_failure(draw: st.DrawFn) -> Failed:
 
 
 @st.composite
-def some_listing(draw: st.DrawFn) -> Listed:
+def some_listing(draw: st.DrawFn) -> ListedDevices:
     card = Device(name="CUDA0", description=draw(st.text(max_size=9)), total=1 << 33, free=0, pci=draw(cards))
-    return Listed(digest=draw(digests), system=SYSTEM, drivers="nvidia 550", devices=(card,))
+    return ListedDevices(digest=draw(digests), system=SYSTEM, drivers="nvidia 550", devices=(card,))
 
 
 some_channel = st.sampled_from([Followed("latest"), Followed("stable")])
 some_events = st.lists(some_proof() | some_failure() | some_listing() | some_channel, max_size=12)
 
 
-def after(state: State, *events: Learnt) -> State:
+def after(state: EngineState, *events: Learnt) -> EngineState:
     """What is remembered after the events, none of which asks for work."""
     for event in events:
         state, effects = reduce(state, event)
@@ -81,9 +81,9 @@ def after(state: State, *events: Learnt) -> State:
 
 
 @st.composite
-def states(draw: st.DrawFn) -> State:
-    lines = draw(st.sampled_from([(), (Line(name="x-y-cpu", current="x-y-cpu/b2", previous=("x-y-cpu/b1",)),)]))
-    begun = State(
+def states(draw: st.DrawFn) -> EngineState:
+    lines = draw(st.sampled_from([(), (BuildLine(name="x-y-cpu", current="x-y-cpu/b2", previous=("x-y-cpu/b1",)),)]))
+    begun = EngineState(
         use=draw(st.sampled_from([None, "vulkan"])),
         models={"m": "cpu"},
         look=draw(st.sampled_from([None, LOOK])),
@@ -94,7 +94,9 @@ def states(draw: st.DrawFn) -> State:
 
 
 @given(states(), some_proof())
-def test_a_newer_proof_takes_the_place_of_the_one_with_its_key_and_of_no_other(state: State, proof: Proof) -> None:
+def test_a_newer_proof_takes_the_place_of_the_one_with_its_key_and_of_no_other(
+    state: EngineState, proof: Proof
+) -> None:
     found = after(state, proof)
     assert [one for one in found.proofs if one.key == proof.key] == [proof]
     others = {one for one in found.proofs if one.key != proof.key}
@@ -105,7 +107,7 @@ def test_a_newer_proof_takes_the_place_of_the_one_with_its_key_and_of_no_other(s
 
 @given(states(), some_channel, some_events)
 def test_the_last_word_about_updates_counts_and_changes_nothing_else(
-    state: State, followed: Followed, events: list[Learnt]
+    state: EngineState, followed: Followed, events: list[Learnt]
 ) -> None:
     found = after(state, followed)
     assert structs.replace(found, channel=state.channel) == state
@@ -114,7 +116,9 @@ def test_the_last_word_about_updates_counts_and_changes_nothing_else(
 
 
 @given(states(), some_failure(), some_listing())
-def test_a_pair_waits_once_and_a_build_is_listed_once(state: State, failure: Failed, listed: Listed) -> None:
+def test_a_pair_waits_once_and_a_build_is_listed_once(
+    state: EngineState, failure: SeatFailed, listed: ListedDevices
+) -> None:
     found = after(state, failure, listed)
     pairs = [(one.seat, one.model) for one in found.probations]
     assert len(pairs) == len(set(pairs))
@@ -127,14 +131,18 @@ def test_a_pair_waits_once_and_a_build_is_listed_once(state: State, failure: Fai
 
 
 @given(states(), st.sampled_from(["a:CUDA0", "b:CPU"]))
-def test_a_seat_that_is_proven_again_waits_a_short_while_and_the_others_as_before(state: State, seat: str) -> None:
+def test_a_seat_that_is_proven_again_waits_a_short_while_and_the_others_as_before(
+    state: EngineState, seat: str
+) -> None:
     found = after(state, Trusted(seat))
     for before, one in zip(state.probations, found.probations, strict=True):
         assert one.until == (min(before.until, before.since + EASED) if before.seat == seat else before.until)
 
 
 @given(states(), st.none() | st.lists(digests, max_size=2).map(tuple))
-def test_forgetting_forgets_just_that_and_keeps_what_was_chosen(state: State, chosen: tuple[str, ...] | None) -> None:
+def test_forgetting_forgets_just_that_and_keeps_what_was_chosen(
+    state: EngineState, chosen: tuple[str, ...] | None
+) -> None:
     found = after(state, Forgotten(chosen))
     gone = {"d1", "d2", "d3"} if chosen is None else set(chosen)
     assert found.proofs == tuple(one for one in state.proofs if one.key.digest not in gone)
@@ -142,44 +150,44 @@ def test_forgetting_forgets_just_that_and_keeps_what_was_chosen(state: State, ch
     assert found.listed == tuple(one for one in state.listed if one.digest not in gone)
     kept = ("use", "pinned", "models", "look", "lines", "withdrawn", "journal")
     assert all(getattr(found, name) == getattr(state, name) for name in kept)
-    assert after(state, Removed("none", chosen or ())) == after(state, Forgotten(chosen or ()))
+    assert after(state, BuildRemoved("none", chosen or ())) == after(state, Forgotten(chosen or ()))
 
 
 def test_a_choice_for_one_model_leaves_the_others_and_the_general_one_alone() -> None:
-    state = State(use="vulkan", pinned=True, models={"a": "cpu"}, withdrawn={"x": "it crashed", "y": "too slow"})
-    both = after(state, Chosen(word="cuda12", model="b"))
+    state = EngineState(use="vulkan", pinned=True, models={"a": "cpu"}, withdrawn={"x": "it crashed", "y": "too slow"})
+    both = after(state, EngineChosen(word="cuda12", model="b"))
     assert (both.use, both.pinned, both.models) == ("vulkan", True, {"a": "cpu", "b": "cuda12"})
-    assert after(both, Chosen(word=None, model="a")).models == {"b": "cuda12"}
-    free = after(both, Chosen(word=None))
+    assert after(both, EngineChosen(word=None, model="a")).models == {"b": "cuda12"}
+    free = after(both, EngineChosen(word=None))
     assert (free.use, free.pinned, free.models) == (None, False, both.models)
-    assert after(free, Chosen(word="cpu", pinned=True)).pinned
-    assert after(free, Chosen(word="x", builds=("x",))).withdrawn == {"y": "too slow"}
+    assert after(free, EngineChosen(word="cpu", pinned=True)).pinned
+    assert after(free, EngineChosen(word="x", builds=("x",))).withdrawn == {"y": "too slow"}
 
 
 def test_a_look_replaces_the_one_before() -> None:
-    state = after(State(look=LOOK, signature="a"), Seen(structs.replace(LOOK, system="Linux 7"), "b"))
+    state = after(EngineState(look=LOOK, signature="a"), MachineSeen(structs.replace(LOOK, system="Linux 7"), "b"))
     assert (state.system, state.signature) == ("Linux 7", "b")
 
 
 @given(states())
-def test_nothing_is_lost_on_the_way_to_json_and_back(state: State) -> None:
-    assert msgspec.json.decode(msgspec.json.encode(state), type=State) == state
+def test_nothing_is_lost_on_the_way_to_json_and_back(state: EngineState) -> None:
+    assert msgspec.json.decode(msgspec.json.encode(state), type=EngineState) == state
 
 
 @given(states())
-def test_what_a_newer_program_adds_is_passed_over(state: State) -> None:
+def test_what_a_newer_program_adds_is_passed_over(state: EngineState) -> None:
     plain = msgspec.to_builtins(state)
     plain["invented"] = {"later": [1, 2]}
     for each in (*plain["proofs"], *plain["probations"], *plain["listed"], *plain["lines"]):
         each["invented"] = "later"
-    assert msgspec.convert(plain, State) == state
+    assert msgspec.convert(plain, EngineState) == state
 
 
 @given(st.lists(some_proof(), max_size=6), st.floats(0, 4e9))
 def test_proofs_are_found_for_exactly_this_build_card_driver_and_system(proofs: list[Proof], now: float) -> None:
     card = Device(name="CUDA0", description="Test Card", total=0, free=0, pci="0000:01:00.0", driver="550")
     seat = Seat(build="b", backend="cuda12", digest="d1", place=0, devices=(card,))
-    state = after(State(look=LOOK), *proofs)
+    state = after(EngineState(look=LOOK), *proofs)
     found = state.proofs_of(seat, now)
     mine = [one for one in proofs if one.key == key_of(seat, card, SYSTEM)]
     assert list(found) == [one for one in mine[-1:] if one.ok or abs(now - one.at) < FAILED_HOLDS]
@@ -190,7 +198,7 @@ def test_proofs_are_found_for_exactly_this_build_card_driver_and_system(proofs: 
 
 
 def test_the_memory_does_not_grow_for_ever() -> None:
-    state = State()
+    state = EngineState()
     for number in range(MAX_PROOFS + 50):
         key = ProofKey(digest=f"d{number}", device="c", driver="", system=SYSTEM)
         state = after(state, Proof(key=key, build="b", device="c", fault=None))
@@ -198,6 +206,6 @@ def test_the_memory_does_not_grow_for_ever() -> None:
     assert state.proofs[-1].key.digest == f"d{MAX_PROOFS + 49}"
     for week in range(50):
         at, seat = week * 2 * FORGOTTEN, f"s{week}"
-        died = Failed(build="b", seat=seat, digest="d", model="m", why="it died", at=at, others=True)
+        died = SeatFailed(build="b", seat=seat, digest="d", model="m", why="it died", at=at, others=True)
         state = after(state, died)
     assert [one.seat for one in state.probations] == ["s49"]

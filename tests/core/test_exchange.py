@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from appliance.core import exchange as exchanges
-from appliance.core.exchange import Exchange, RelayOptions, Stale, State, Trail
+from appliance.core.exchange import Exchange, ExchangeState, RelayOptions, Stale, Trail
 from appliance.core.parts import Headers
 from appliance.core.runs.slash import family_of
 from appliance.errors import UpstreamFailed
@@ -177,9 +177,9 @@ class Exchanges(RuleBasedStateMachine):
         state, nothing = self.exchange.state, len(self.rest) == self.whole
         self.client.full = False
         self.exchange.on_engine_ended(broken=broken)
-        if state is State.HEAD and self.reused and nothing:
+        if state is ExchangeState.HEAD and self.reused and nothing:
             assert isinstance(self.engine.ends[0], Stale)
-        elif not (self.until_close and state is State.BODY and not broken):
+        elif not (self.until_close and state is ExchangeState.BODY and not broken):
             assert isinstance(self.engine.ends[0], UpstreamFailed)
 
     @rule()
@@ -209,7 +209,7 @@ class Exchanges(RuleBasedStateMachine):
         if not hasattr(self, "engine") or not self.engine.ends:
             return
         (failure,) = self.engine.ends
-        assert self.exchange.state is State.OVER
+        assert self.exchange.state is ExchangeState.OVER
         if failure is None:
             assert self.client.finished
             assert self.garbled or bytes(self.client.got) == self.content

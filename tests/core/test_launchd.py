@@ -8,7 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.launchd import ACCOUNT, DAEMON, FREE_IDS, HOME, Job, agent, free_id, is_disabled, plist, read_job
+from appliance.core.launchd import (
+    ACCOUNT,
+    DAEMON,
+    FREE_IDS,
+    HOME,
+    LaunchdJob,
+    agent,
+    free_id,
+    is_disabled,
+    plist,
+    read_job,
+)
 
 WORD = st.text(st.characters(min_codepoint=32, exclude_characters="\x7f", exclude_categories=["Cs", "Cn"]), min_size=1)
 PROGRAM = "/Applications/Llama Appliance.app/Contents/Resources/arm64/llama-appliance"
@@ -69,7 +80,7 @@ def test_what_no_plist_can_hold_is_refused(word: str) -> None:
 
 
 def test_a_job_is_read_from_the_outermost_level_alone() -> None:
-    assert read_job(PRINTED) == Job(16090, 3, "Killed: 9")
+    assert read_job(PRINTED) == LaunchdJob(16090, 3, "Killed: 9")
     stopped = PRINTED.replace("\tpid = 16090\n", "")
     assert read_job(stopped).pid is None
     codes = {"0": "", "(never exited)": "", "78: EX_CONFIG": "exit 78: EX_CONFIG", "1": "exit 1"}

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.core.engines.events import RolledBack, StepDone, UpdateBegun, reduce
-from appliance.core.engines.state import TRIAL, Line, State
+from appliance.core.engines.state import TRIAL, BuildLine, EngineState
 from appliance.core.payload import Payload, PayloadFile
 from appliance.core.programs import (
-    Run,
+    TrialRun,
     chosen,
     failure_of,
     matching,
@@ -38,8 +38,8 @@ def payload(*, version: str = "0.3.0", platform: str = "linux-x64", files: tuple
     )
 
 
-def switched(at: float) -> State:
-    state, _ = reduce(State(), UpdateBegun(build=NEW, old=OLD, at=at))
+def switched(at: float) -> EngineState:
+    state, _ = reduce(EngineState(), UpdateBegun(build=NEW, old=OLD, at=at))
     while state.journal is not None:
         state, _ = reduce(state, StepDone(at))
     return state
@@ -60,7 +60,7 @@ def switched(at: float) -> State:
     ],
 )
 def test_a_payload_that_cannot_follow_is_refused_in_words(new: Payload, why: str) -> None:
-    told = refusal(new, platform="linux-x64", own="0.2.0", program=NEW, state=State(), force=False)
+    told = refusal(new, platform="linux-x64", own="0.2.0", program=NEW, state=EngineState(), force=False)
     assert why in told
     assert bool(why) == bool(told)
 
@@ -91,13 +91,13 @@ def test_a_start_leads_to_the_newest_version_that_is_here() -> None:
     assert chosen(state, (OLD, NEW)) == NEW
     assert chosen(state, (OLD,)) == OLD
     assert chosen(state, ()) is None
-    assert chosen(State(), (OLD,)) is None
+    assert chosen(EngineState(), (OLD,)) is None
 
 
 @given(st.integers(-10, int(2 * TRIAL)), st.booleans())
 def test_only_a_crash_within_the_first_hour_leads_back(after: int, same_boot: bool) -> None:
     state = switched(1000.0)
-    run = Run(program=NEW, pid=1, boot="b", at=1000.0 + after, until=0.0)
+    run = TrialRun(program=NEW, pid=1, boot="b", at=1000.0 + after, until=0.0)
     event = failure_of(run, "b" if same_boot else "another")
     if event is not None:
         state, _ = reduce(state, event)
@@ -109,7 +109,7 @@ def test_only_a_crash_within_the_first_hour_leads_back(after: int, same_boot: bo
 
 
 def test_the_first_version_of_all_has_no_trial() -> None:
-    alone = State().with_line(Line(name="programs", current=OLD, switched_at=5.0))
+    alone = EngineState().with_line(BuildLine(name="programs", current=OLD, switched_at=5.0))
     assert trial_end(alone, OLD, 6.0) is None
 
 

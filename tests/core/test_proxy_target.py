@@ -8,21 +8,21 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from appliance.core.proxy_target import LOOPBACK, BadTarget, Reach, Target, is_public, parse_target, redirected
+from appliance.core.proxy_target import LOOPBACK, BadTarget, ProxyTarget, Reach, is_public, parse_target, redirected
 
 
 @pytest.mark.parametrize(
     ("url", "target"),
     [
-        ("http://a.example", Target("http", "a.example", 80, "/")),
-        ("https://A.Example:8443/x/y?q=1&r=a%20b", Target("https", "a.example", 8443, "/x/y?q=1&r=a%20b")),
-        ("http://[2001:db8::1]:81/", Target("http", "2001:db8::1", 81, "/")),
-        ("http://a.example/a b?c d#e", Target("http", "a.example", 80, "/a%20b?c%20d")),
-        ("http://b\u00fccher.example/", Target("http", "xn--bcher-kva.example", 80, "/")),
-        ("http://a.example?x", Target("http", "a.example", 80, "/?x")),
+        ("http://a.example", ProxyTarget("http", "a.example", 80, "/")),
+        ("https://A.Example:8443/x/y?q=1&r=a%20b", ProxyTarget("https", "a.example", 8443, "/x/y?q=1&r=a%20b")),
+        ("http://[2001:db8::1]:81/", ProxyTarget("http", "2001:db8::1", 81, "/")),
+        ("http://a.example/a b?c d#e", ProxyTarget("http", "a.example", 80, "/a%20b?c%20d")),
+        ("http://b\u00fccher.example/", ProxyTarget("http", "xn--bcher-kva.example", 80, "/")),
+        ("http://a.example?x", ProxyTarget("http", "a.example", 80, "/?x")),
     ],
 )
-def test_addresses_are_read_as_browsers_read_them(url: str, target: Target):
+def test_addresses_are_read_as_browsers_read_them(url: str, target: ProxyTarget):
     assert parse_target(url) == target
 
 

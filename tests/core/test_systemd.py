@@ -10,7 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.systemd import KEY_FILE, OPTIONS_FILE, Watch, exec_line, message, system_unit, user_unit, watch_of
+from appliance.core.systemd import (
+    KEY_FILE,
+    OPTIONS_FILE,
+    SystemdWatch,
+    exec_line,
+    message,
+    system_unit,
+    user_unit,
+    watch_of,
+)
 
 ARGUMENT = st.text(st.characters(min_codepoint=32, exclude_characters="\x7f", exclude_categories=["Cs"]), min_size=1)
 
@@ -75,19 +84,19 @@ def test_systemd_accepts_the_unit(unit: Callable[[list[str]], str], tmp_path: Pa
 @pytest.mark.parametrize(
     ("environ", "found"),
     [
-        ({}, Watch()),
-        ({"WATCHDOG_USEC": "1000000"}, Watch()),
-        ({"NOTIFY_SOCKET": "relative"}, Watch()),
-        ({"NOTIFY_SOCKET": "@"}, Watch()),
-        ({"NOTIFY_SOCKET": "/run/n"}, Watch("/run/n")),
-        ({"NOTIFY_SOCKET": "@n", "WATCHDOG_USEC": "3000000"}, Watch("@n", 1.5)),
-        ({"NOTIFY_SOCKET": "/n", "WATCHDOG_USEC": "3000000", "WATCHDOG_PID": "7"}, Watch("/n", 1.5)),
-        ({"NOTIFY_SOCKET": "/n", "WATCHDOG_USEC": "3000000", "WATCHDOG_PID": "8"}, Watch("/n")),
-        ({"NOTIFY_SOCKET": "/n", "WATCHDOG_USEC": "0"}, Watch("/n")),
-        ({"NOTIFY_SOCKET": "/n", "WATCHDOG_USEC": "nonsense"}, Watch("/n")),
+        ({}, SystemdWatch()),
+        ({"WATCHDOG_USEC": "1000000"}, SystemdWatch()),
+        ({"NOTIFY_SOCKET": "relative"}, SystemdWatch()),
+        ({"NOTIFY_SOCKET": "@"}, SystemdWatch()),
+        ({"NOTIFY_SOCKET": "/run/n"}, SystemdWatch("/run/n")),
+        ({"NOTIFY_SOCKET": "@n", "WATCHDOG_USEC": "3000000"}, SystemdWatch("@n", 1.5)),
+        ({"NOTIFY_SOCKET": "/n", "WATCHDOG_USEC": "3000000", "WATCHDOG_PID": "7"}, SystemdWatch("/n", 1.5)),
+        ({"NOTIFY_SOCKET": "/n", "WATCHDOG_USEC": "3000000", "WATCHDOG_PID": "8"}, SystemdWatch("/n")),
+        ({"NOTIFY_SOCKET": "/n", "WATCHDOG_USEC": "0"}, SystemdWatch("/n")),
+        ({"NOTIFY_SOCKET": "/n", "WATCHDOG_USEC": "nonsense"}, SystemdWatch("/n")),
     ],
 )
-def test_what_systemd_asks_is_read(environ: dict[str, str], found: Watch) -> None:
+def test_what_systemd_asks_is_read(environ: dict[str, str], found: SystemdWatch) -> None:
     assert watch_of(environ, 7) == found
 
 

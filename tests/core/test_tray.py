@@ -16,7 +16,7 @@ from appliance.core.tray import (
     PROPERTIES,
     SIDE,
     Condition,
-    Facts,
+    TrayState,
     answer,
     autostart,
     icon,
@@ -25,7 +25,7 @@ from appliance.core.tray import (
 )
 
 CONDITIONS: tuple[Condition, ...] = get_args(Condition)
-facts = st.builds(Facts, condition=st.sampled_from(CONDITIONS), url=st.text(max_size=20), login=st.booleans())
+facts = st.builds(TrayState, condition=st.sampled_from(CONDITIONS), url=st.text(max_size=20), login=st.booleans())
 
 
 def encodes(signature: str, values: tuple[object, ...]) -> None:
@@ -44,7 +44,9 @@ def encodes(signature: str, values: tuple[object, ...]) -> None:
         max_size=4,
     ),
 )
-def test_every_answer_to_any_call_can_be_sent(facts: Facts, interface: str, member: str, args: list[object]) -> None:
+def test_every_answer_to_any_call_can_be_sent(
+    facts: TrayState, interface: str, member: str, args: list[object]
+) -> None:
     found = answer(interface, member, args, facts, 3)
     if found.reply is not None:
         encodes(*found.reply)
@@ -53,7 +55,7 @@ def test_every_answer_to_any_call_can_be_sent(facts: Facts, interface: str, memb
 
 @pytest.mark.parametrize("condition", CONDITIONS)
 def test_each_condition_has_its_lines_its_properties_and_its_picture(condition: Condition) -> None:
-    shown = Facts(condition=condition, url="http://127.0.0.1:8080")
+    shown = TrayState(condition=condition, url="http://127.0.0.1:8080")
     for interface in (ITEM, MENU):
         encodes("a{sv}", (properties(interface, shown),))
     encodes("u(ia{sv}av)", answer(MENU, "GetLayout", (0, -1, []), shown, 1).reply[1])  # type: ignore[index]
@@ -66,7 +68,7 @@ def test_each_condition_has_its_lines_its_properties_and_its_picture(condition: 
 
 
 def test_only_a_click_on_a_line_that_is_enabled_asks_for_something() -> None:
-    stopped = Facts(condition="stopped")
+    stopped = TrayState(condition="stopped")
     lines = {item.label: item.id for item in menu(stopped)}
     for label, event, action in (("Start", "clicked", "start"), ("Start", "hovered", None), ("Stop", "clicked", None)):
         assert answer(MENU, "Event", (lines[label], event, ("i", 0), 0), stopped, 1).action == action

@@ -15,7 +15,7 @@ from appliance.core.windows_service import (
     STOP_PENDING,
     STOPPED,
     Life,
-    Report,
+    ServiceReport,
     answer,
     hidden_from_service,
     home_rights,
@@ -33,7 +33,7 @@ ORDER = [START_PENDING, RUNNING, STOP_PENDING, STOPPED]
 @given(st.lists(STEPS), st.booleans())
 def test_states_only_go_forward_and_a_pending_one_shows_progress(steps: list[str], asked: bool) -> None:
     life = Life()
-    reports: list[Report] = [life.begun()]
+    reports: list[ServiceReport] = [life.begun()]
     for step in steps:
         if step in ("ended", "failed"):
             report = life.ended(0 if step == "ended" else 7, asked=asked)

@@ -15,7 +15,7 @@ from msgspec import structs
 from program import Server, http, run_command
 
 from appliance.core.engines.builds import MANIFEST
-from appliance.core.engines.trials import KNOWN, Known
+from appliance.core.engines.trials import KNOWN, KnownCompletion
 from appliance.engines.found import read_build
 
 PROOFS_TIME = 400.0
@@ -81,7 +81,7 @@ def copy_without(build: Path, to: Path, name: str, left_out: Collection[str]) ->
     return folder
 
 
-def assert_knows(server: Server, answers: Sequence[Known] = KNOWN) -> None:
+def assert_knows(server: Server, answers: Sequence[KnownCompletion] = KNOWN) -> None:
     """Fail unless the model says, token for token, these answers that the starter is known to give."""
     for known in answers:
         body = {"model": "starter", "prompt": known.prompt, "n_predict": len(known.tokens), "temperature": 0}

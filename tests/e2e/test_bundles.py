@@ -21,9 +21,9 @@ from program import COMMAND, Server, fresh_environment, http
 
 from appliance.bundles.container import Bundle
 from appliance.catalog.catalog import Catalog
-from appliance.catalog.sources import STARTER, Sources
-from appliance.core.bundles.manifest import Manifest
-from appliance.engines.found import Places, list_engines
+from appliance.catalog.sources import STARTER, ModelFolders
+from appliance.core.bundles.manifest import BundleManifest
+from appliance.engines.found import EngineFolders, list_engines
 from appliance.store.partial_file import claim
 
 if sys.platform == "win32":
@@ -72,10 +72,12 @@ class Machine:
 
     def works(self) -> set[str]:
         """Names of the builds and models that are here; each must be whole."""
-        places = Places(named=None, beside=None, installed=self.data / "engines", cache=self.home, search_path="")
+        places = EngineFolders(
+            named=None, beside=None, installed=self.data / "engines", cache=self.home, search_path=""
+        )
         engines = [engine for engine in list_engines(places) if engine.folder is not None]
         assert [engine.damage for engine in engines] == [""] * len(engines)
-        models = Catalog(Sources(models_dir=self.models, cache=self.hub, starter=None)).scan().models
+        models = Catalog(ModelFolders(models_dir=self.models, cache=self.hub, starter=None)).scan().models
         assert [model.error for model in models] == [None] * len(models)
         return {engine.id for engine in engines} | {model.id for model in models}
 
@@ -387,4 +389,4 @@ def test_one_import_at_a_time(sender: Machine, receiver: Machine, whole: Path) -
 def test_a_manifest_is_readable(whole: Path) -> None:
     """The first member of the tar file, for people and other programs."""
     done = subprocess.run(["tar", "-xOf", str(whole), "bundle.json"], capture_output=True, check=True)
-    assert msgspec.json.decode(done.stdout, type=Manifest).target == HERE
+    assert msgspec.json.decode(done.stdout, type=BundleManifest).target == HERE

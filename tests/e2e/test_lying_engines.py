@@ -23,7 +23,7 @@ from program import Server, http, run_command
 
 from appliance.core.engines.choice import Ranked
 from appliance.engines import owner, proving
-from appliance.engines.found import Places, list_engines
+from appliance.engines.found import EngineFolders, list_engines
 from appliance.engines.owner import open_engines
 from appliance.store.engine_state import StateFile
 
@@ -54,7 +54,9 @@ class World:
         """Look, ask and prove as the program does in the background; what is learnt is in the book."""
 
         async def work() -> list[Ranked]:
-            nowhere = Places(named=None, beside=None, installed=self.root, cache=self.root / "none", search_path="")
+            nowhere = EngineFolders(
+                named=None, beside=None, installed=self.root, cache=self.root / "none", search_path=""
+            )
             find = partial(list_engines, nowhere)
             async with open_engines(
                 lambda: [e for e in find() if e.folder], StateFile(self.root), starter=self.starter

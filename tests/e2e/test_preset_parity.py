@@ -19,7 +19,7 @@ from slow import one_of
 
 from appliance.catalog.catalog import Catalog
 from appliance.catalog.presets import open_presets
-from appliance.catalog.sources import Sources
+from appliance.catalog.sources import ModelFolders
 from appliance.core.llama import flags
 from appliance.core.llama.preset_file import chosen
 from appliance.engines.found import ENGINE_VARIABLE
@@ -133,7 +133,7 @@ def ours(disk: Disk) -> Listing | None:
         presets, _ = open_presets(disk.file, command=chosen(flags.split(ARGV)))
     except UsageError:
         return None
-    catalog = Catalog(Sources(models_dir=disk.models, cache=disk.cache, starter=None, presets=presets))
+    catalog = Catalog(ModelFolders(models_dir=disk.models, cache=disk.cache, starter=None, presets=presets))
     return {
         model.id: (list(model.aliases), list(model.tags), model.source, model.preset)
         for model in catalog.scan().models

@@ -19,9 +19,9 @@ from waiting import until
 
 from appliance.core.engines.builds import MANIFEST
 from appliance.core.engines.choice import Ranked
-from appliance.core.engines.events import Chosen, StepDone, UpdateBegun
+from appliance.core.engines.events import EngineChosen, StepDone, UpdateBegun
 from appliance.engines.background import keeping_up
-from appliance.engines.found import EXECUTABLE, Engine, Finder, Places, list_engines, read_build
+from appliance.engines.found import EXECUTABLE, Engine, EngineFolders, Finder, list_engines, read_build
 from appliance.engines.owner import Engines, open_engines, usual_port
 from appliance.platform.machine import Suspends
 from appliance.store.engine_state import FILE, StateFile
@@ -39,7 +39,7 @@ class World:
         self.cpu = make_build(root, "cpu", "b2")
 
     def find(self) -> list[Engine]:
-        places = Places(named=None, beside=None, installed=self.root, cache=self.root / "none", search_path="")
+        places = EngineFolders(named=None, beside=None, installed=self.root, cache=self.root / "none", search_path="")
         return [engine for engine in list_engines(places) if engine.folder is not None]
 
     @asynccontextmanager
@@ -280,20 +280,20 @@ async def test_a_damaged_build_that_is_installed_again_is_used_again(world: Worl
 
 async def test_whether_a_change_has_reached_the_disk_is_known(world: World, caplog: pytest.LogCaptureFixture) -> None:
     async with world.open() as engines:
-        engines.tell(Chosen(word="cpu"))
+        engines.tell(EngineChosen(word="cpu"))
         assert not engines.is_saved
         await engines.sync()
         assert engines.is_saved
         blocked = world.root / f".{FILE}.new"
         blocked.mkdir()  # where a folder is, no file can be written
         for word in ("cuda", "cuda12"):
-            engines.tell(Chosen(word=word))
+            engines.tell(EngineChosen(word=word))
             await engines.sync()
             assert not engines.is_saved
             assert engines.state.use == word
         assert [record.message.count("cannot be used") for record in caplog.records] == [1]
         blocked.rmdir()
-        engines.tell(Chosen(word="x", model="m"))
+        engines.tell(EngineChosen(word="x", model="m"))
         await engines.sync()
         assert engines.is_saved
     state = StateFile(world.root).read()
@@ -317,7 +317,7 @@ async def test_an_updated_build_that_fails_gives_way_also_when_the_disk_takes_no
         assert engines.state.role(new) == "withdrawn"
         assert file.read() == file_before
         blocked.rmdir()
-        StateFile(world.root).tell([Chosen(word="cuda12")])  # by another program
+        StateFile(world.root).tell([EngineChosen(word="cuda12")])  # by another program
         engines.failed(engine, "a", "killed by SIGABRT")
         await engines.sync()
     assert (file.read().role(new), file.read().role(old), file.read().use) == ("withdrawn", "current", "cuda12")
@@ -325,10 +325,10 @@ async def test_an_updated_build_that_fails_gives_way_also_when_the_disk_takes_no
 
 async def test_what_somebody_asked_for_goes_first_and_pinned_it_goes_alone(world: World) -> None:
     async with world.proven() as engines:
-        engines.tell(Chosen(word="cpu"))
+        engines.tell(EngineChosen(word="cpu"))
         assert chosen(engines) == CPU
         assert chosen(engines, word="cuda12") == GPU
-        engines.tell(Chosen(word="cuda", pinned=True))
+        engines.tell(EngineChosen(word="cuda", pinned=True))
         assert {one.seat.backend for one in engines.ranked()} == {"cuda12"}
 
 
@@ -337,7 +337,7 @@ async def test_what_another_program_chooses_is_followed(world: World) -> None:
         pass
     async with world.keeping_up() as engines, world.open() as other:
         assert chosen(engines) == GPU
-        other.tell(Chosen(word="cpu"))
+        other.tell(EngineChosen(word="cpu"))
         await until(lambda: chosen(engines) == CPU)
 
 

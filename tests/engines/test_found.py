@@ -21,7 +21,7 @@ from appliance.engines.found import (
     ENGINE_VARIABLE,
     EXECUTABLE,
     FOLDER_VARIABLE,
-    Places,
+    EngineFolders,
     check_build,
     find_engine,
     here,
@@ -65,9 +65,9 @@ def build(root: Path, name: str, backend: str = "cpu", platform: str | None = No
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> Places:
+def places(tmp_path: Path) -> EngineFolders:
     """A machine without any engine of its own but, where it is installed, the embedded one."""
-    return Places(
+    return EngineFolders(
         named=None,
         beside=tmp_path / "beside",
         installed=tmp_path / "installed",
@@ -76,7 +76,7 @@ def places(tmp_path: Path) -> Places:
     )
 
 
-def test_shipped_comes_before_installed_before_built_before_the_path(places: Places, tmp_path: Path) -> None:
+def test_shipped_comes_before_installed_before_built_before_the_path(places: EngineFolders, tmp_path: Path) -> None:
     on_path = program(tmp_path / "bin" / EXECUTABLE)
     assert find_engine(None, places).command == (str(on_path),)
     cached = build(places.cache, "b9")
@@ -92,14 +92,14 @@ def test_shipped_comes_before_installed_before_built_before_the_path(places: Pla
     assert found[3].command == (str(on_path),)
 
 
-def test_a_folder_of_the_path_that_cannot_be_looked_into_is_passed_over(places: Places, tmp_path: Path) -> None:
+def test_a_folder_of_the_path_that_cannot_be_looked_into_is_passed_over(places: EngineFolders, tmp_path: Path) -> None:
     """As root's folders are for others; here a name that is too long, which root may not look for either."""
     on_path = program(tmp_path / "bin" / EXECUTABLE)
     places = structs.replace(places, search_path=f"/{'x' * 300}{os.pathsep}{tmp_path / 'bin'}")
     assert find_engine(None, places).command == (str(on_path),)
 
 
-def test_the_newest_build_wins_by_number_and_of_one_release_the_processors(places: Places) -> None:
+def test_the_newest_build_wins_by_number_and_of_one_release_the_processors(places: EngineFolders) -> None:
     for version in ("b9999", "b11434", "b10441"):
         build(places.cache, version)
     build(places.cache, "b11434", "vulkan")
@@ -114,7 +114,7 @@ def test_the_newest_build_wins_by_number_and_of_one_release_the_processors(place
     ]
 
 
-def test_what_is_being_made_and_what_is_for_other_machines_is_not_found(places: Places) -> None:
+def test_what_is_being_made_and_what_is_for_other_machines_is_not_found(places: EngineFolders) -> None:
     good = build(places.cache, "b1")
     build(places.cache, "b3", platform="beos-vax")
     build(places.cache, "b2").rename(places.cache / ".staging")
@@ -125,7 +125,7 @@ def test_what_is_being_made_and_what_is_for_other_machines_is_not_found(places: 
         find_engine(str(places.cache / "beos-vax-cpu" / "b3"), places)
 
 
-def test_an_engine_says_what_it_is_called_and_changes_its_digest_with_its_files(places: Places) -> None:
+def test_an_engine_says_what_it_is_called_and_changes_its_digest_with_its_files(places: EngineFolders) -> None:
     folder = build(places.cache, "b7")
     engine = find_engine(None, places)
     assert (engine.id, engine.folder, engine.rpc) == (f"{here()}-cpu/b7", str(folder), "7.0.0")
@@ -136,7 +136,9 @@ def test_an_engine_says_what_it_is_called_and_changes_its_digest_with_its_files(
     assert find_engine(None, places).digest != engine.digest
 
 
-def test_a_program_that_is_no_build_changes_its_digest_when_it_is_replaced(places: Places, tmp_path: Path) -> None:
+def test_a_program_that_is_no_build_changes_its_digest_when_it_is_replaced(
+    places: EngineFolders, tmp_path: Path
+) -> None:
     path = program(tmp_path / "bin" / EXECUTABLE)
     before = find_engine(None, places)
     assert (before.id, before.folder) == (str(path), None)
@@ -144,7 +146,7 @@ def test_a_program_that_is_no_build_changes_its_digest_when_it_is_replaced(place
     assert find_engine(None, places).digest != before.digest
 
 
-def test_a_build_that_lists_no_files_is_still_read(places: Places) -> None:
+def test_a_build_that_lists_no_files_is_still_read(places: EngineFolders) -> None:
     folder = places.cache / "old" / "b5"
     path = program(folder / EXECUTABLE)
     (folder / MANIFEST).write_text('{"name": "old", "backend": "cpu", "version": "b5", "sha256": "0"}')
@@ -154,7 +156,7 @@ def test_a_build_that_lists_no_files_is_still_read(places: Places) -> None:
     assert find_engine(None, places).digest != engine.digest
 
 
-def test_one_build_in_two_places_is_named_once_unless_the_first_is_damaged(places: Places) -> None:
+def test_one_build_in_two_places_is_named_once_unless_the_first_is_damaged(places: EngineFolders) -> None:
     assert places.installed is not None
     first = build(places.installed, "b1")
     second = places.cache / first.parent.name / "b1"
@@ -170,7 +172,7 @@ def test_one_build_in_two_places_is_named_once_unless_the_first_is_damaged(place
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"name": 1, "backend": "cpu"}', '{"backend": "cpu"}', "\xff"])
-def test_a_broken_build_is_passed_over_and_explained_when_named(places: Places, text: str) -> None:
+def test_a_broken_build_is_passed_over_and_explained_when_named(places: EngineFolders, text: str) -> None:
     good = build(places.cache, "b1")
     broken = build(places.cache, "b2")
     (broken / MANIFEST).write_bytes(text.encode("latin-1"))
@@ -180,7 +182,7 @@ def test_a_broken_build_is_passed_over_and_explained_when_named(places: Places, 
 
 
 @pytest.mark.parametrize("name", [EXECUTABLE, "libggml-cpu-x64.so"])
-def test_a_missing_file_is_named_and_the_build_never_started(places: Places, name: str) -> None:
+def test_a_missing_file_is_named_and_the_build_never_started(places: EngineFolders, name: str) -> None:
     good = build(places.cache, "b1")
     folder = build(places.cache, "b2")
     (folder / name).unlink()
@@ -194,7 +196,7 @@ def test_a_missing_file_is_named_and_the_build_never_started(places: Places, nam
         find_engine(None, structs.replace(places, named=str(folder)))
 
 
-def test_a_changed_file_is_found_by_its_size_or_its_time(places: Places) -> None:
+def test_a_changed_file_is_found_by_its_size_or_its_time(places: EngineFolders) -> None:
     folder = build(places.cache, "b2")
     library = folder / "libggml-cpu-x64.so"
     whole = library.read_bytes()
@@ -209,7 +211,7 @@ def test_a_changed_file_is_found_by_its_size_or_its_time(places: Places) -> None
     assert check_build(folder) == "", "a copy is newer, and whole"
 
 
-def test_a_careful_look_reads_what_size_and_time_vouch_for(places: Places) -> None:
+def test_a_careful_look_reads_what_size_and_time_vouch_for(places: EngineFolders) -> None:
     folder = build(places.cache, "b2")
     library = folder / "libggml-cpu-x64.so"
     state = library.stat()
@@ -219,7 +221,7 @@ def test_a_careful_look_reads_what_size_and_time_vouch_for(places: Places) -> No
     assert check_build(folder, read_all=True) == "libggml-cpu-x64.so is changed"
 
 
-def test_a_list_that_points_elsewhere_is_damage(places: Places) -> None:
+def test_a_list_that_points_elsewhere_is_damage(places: EngineFolders) -> None:
     folder = build(places.cache, "b2")
     facts = json.loads((folder / MANIFEST).read_bytes())
     for path in ("/etc/hostname", "../b2/llama-server", "C:x", ""):
@@ -227,7 +229,7 @@ def test_a_list_that_points_elsewhere_is_damage(places: Places) -> None:
         assert check_build(folder).endswith("is changed")
 
 
-def test_many_files_are_told_in_one_line(places: Places) -> None:
+def test_many_files_are_told_in_one_line(places: EngineFolders) -> None:
     folder = build(places.cache, "b2", files=[{"path": f"{n}.so", "size": 1, "sha256": ""} for n in range(9)])
     assert check_build(folder) == "0.so, 1.so, 2.so and 6 more are missing"
     (folder / MANIFEST).unlink()
@@ -235,7 +237,7 @@ def test_many_files_are_told_in_one_line(places: Places) -> None:
 
 
 @needs_links
-def test_nothing_but_damaged_builds_says_what_is_damaged(places: Places, tmp_path: Path) -> None:
+def test_nothing_but_damaged_builds_says_what_is_damaged(places: EngineFolders, tmp_path: Path) -> None:
     """In an environment that has all packages but the embedded engine's."""
     packages = tmp_path / "packages"
     packages.mkdir()
@@ -256,7 +258,7 @@ def test_nothing_but_damaged_builds_says_what_is_damaged(places: Places, tmp_pat
     assert f"{EXECUTABLE} is missing" in done.stderr
 
 
-def test_a_folder_without_its_program_and_without_a_list_is_passed_over(places: Places) -> None:
+def test_a_folder_without_its_program_and_without_a_list_is_passed_over(places: EngineFolders) -> None:
     folder = build(places.cache, "b2", files=[])
     (folder / EXECUTABLE).unlink()
     assert all(engine.folder is None for engine in list_engines(places))
@@ -264,7 +266,7 @@ def test_a_folder_without_its_program_and_without_a_list_is_passed_over(places: 
         find_engine(str(folder), places)
 
 
-def test_a_backend_or_a_build_can_be_named(places: Places) -> None:
+def test_a_backend_or_a_build_can_be_named(places: EngineFolders) -> None:
     build(places.cache, "b1", "vulkan")
     build(places.cache, "b2", "vulkan")
     build(places.cache, "b1", "cuda13")
@@ -278,7 +280,9 @@ def test_a_backend_or_a_build_can_be_named(places: Places) -> None:
             find_engine(word, places)
 
 
-def test_what_the_user_names_beats_everything_and_the_option_beats_the_variable(places: Places, tmp_path: Path) -> None:
+def test_what_the_user_names_beats_everything_and_the_option_beats_the_variable(
+    places: EngineFolders, tmp_path: Path
+) -> None:
     build(places.cache, "b9")
     mine, other = program(tmp_path / "mine" / "my-server"), program(tmp_path / "other-server")
     named = structs.replace(places, named=str(other))
@@ -290,14 +294,14 @@ def test_what_the_user_names_beats_everything_and_the_option_beats_the_variable(
 
 
 def test_a_relative_path_is_good_from_any_folder(
-    places: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    places: EngineFolders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program(tmp_path / "server")
     monkeypatch.chdir(tmp_path)
     assert find_engine("./server", places).command == (str(tmp_path / "server"),)
 
 
-def test_a_named_thing_that_cannot_be_used_is_not_replaced_by_another(places: Places, tmp_path: Path) -> None:
+def test_a_named_thing_that_cannot_be_used_is_not_replaced_by_another(places: EngineFolders, tmp_path: Path) -> None:
     build(places.cache, "b9")
     (tmp_path / "nothing").mkdir()
     with pytest.raises(UsageError, match=f"no such file or folder; .* here are {here()}-cpu/b9"):
@@ -307,7 +311,7 @@ def test_a_named_thing_that_cannot_be_used_is_not_replaced_by_another(places: Pl
 
 
 @posix_only
-def test_a_file_that_is_not_executable_is_refused(places: Places, tmp_path: Path) -> None:
+def test_a_file_that_is_not_executable_is_refused(places: EngineFolders, tmp_path: Path) -> None:
     text = tmp_path / "notes.txt"
     text.write_text("not a program")
     with pytest.raises(UsageError, match="not executable"):
@@ -315,13 +319,13 @@ def test_a_file_that_is_not_executable_is_refused(places: Places, tmp_path: Path
 
 
 def test_the_folder_of_installed_builds_can_be_moved(tmp_path: Path) -> None:
-    assert Places.of_this_machine({FOLDER_VARIABLE: str(tmp_path)}).installed == tmp_path
-    usual = Places.of_this_machine({}).installed
+    assert EngineFolders.of_this_machine({FOLDER_VARIABLE: str(tmp_path)}).installed == tmp_path
+    usual = EngineFolders.of_this_machine({}).installed
     assert usual is not None
     assert usual.name == "engines"
 
 
-def test_the_embedded_engine_is_last_and_can_be_named(places: Places) -> None:
+def test_the_embedded_engine_is_last_and_can_be_named(places: EngineFolders) -> None:
     if embedded.available():
         engine = list_engines(places)[-1]
         assert (engine.name, engine.id) == ("embedded", "embedded")
@@ -342,7 +346,9 @@ def test_a_program_in_the_folder_that_one_happens_to_be_in_is_not_found(
     program(tmp_path / EXECUTABLE)
     program(tmp_path / "bin" / EXECUTABLE)
     monkeypatch.chdir(tmp_path)
-    places = Places(named=None, beside=None, cache=tmp_path / "no", search_path=f"{entry}:{tmp_path / 'nothing'}")
+    places = EngineFolders(
+        named=None, beside=None, cache=tmp_path / "no", search_path=f"{entry}:{tmp_path / 'nothing'}"
+    )
     assert [engine.source for engine in list_engines(places) if engine.source == "PATH"] == []
     own = program(tmp_path / "own" / EXECUTABLE)
     places = structs.replace(places, search_path=f"{entry}:{own.parent}")
@@ -353,7 +359,7 @@ def test_a_program_in_the_folder_that_one_happens_to_be_in_is_not_found(
 def test_a_program_that_anybody_may_have_put_into_path_is_not_found(tmp_path: Path) -> None:
     theirs = program(tmp_path / "theirs" / EXECUTABLE)
     own = program(tmp_path / "own" / EXECUTABLE)
-    places = Places(named=None, beside=None, cache=tmp_path / "no", search_path=f"{theirs.parent}:{own.parent}")
+    places = EngineFolders(named=None, beside=None, cache=tmp_path / "no", search_path=f"{theirs.parent}:{own.parent}")
     for anybodys in (theirs, theirs.parent):
         before = anybodys.stat().st_mode
         anybodys.chmod(0o777)
@@ -365,7 +371,7 @@ def test_a_program_that_anybody_may_have_put_into_path_is_not_found(tmp_path: Pa
 
 @pytest.mark.skipif(sys.platform == "win32" or os.geteuid() != 0, reason="gives files to another user")
 def test_root_finds_no_engine_that_another_user_could_have_put_there(
-    places: Places, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    places: EngineFolders, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its HOME may be a user's, as with a `sudo` that keeps it. What root names itself is used."""
     assert places.installed is not None

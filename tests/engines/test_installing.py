@@ -19,15 +19,23 @@ import trio
 from engine_folders import HERE, make_build
 
 from appliance.cli.engines.sources import sources_of
-from appliance.core.engines.builds import BACKENDS, Archive, Build, Entry, Wants, find_entry, parse_asked
+from appliance.core.engines.builds import BACKENDS, Archive, AvailableBuild, Build, Wants, find_entry, parse_asked
 from appliance.engines import installing
-from appliance.engines.found import EXECUTABLE, Engine, Places, check_build, list_engines
-from appliance.engines.installing import CannotInstall, Sources, described, install, manifest_file, read_manifest, stage
+from appliance.engines.found import EXECUTABLE, Engine, EngineFolders, check_build, list_engines
+from appliance.engines.installing import (
+    BuildSources,
+    CannotInstall,
+    described,
+    install,
+    manifest_file,
+    read_manifest,
+    stage,
+)
 from appliance.engines.shelf import Shelf
 from appliance.errors import UsageError
 
 WINDOWS = sys.platform == "win32"
-ENTRY = Entry(platform=HERE, backend="cpu", build="b200", needs=Wants(libraries=("libgomp.so.1",)))
+ENTRY = AvailableBuild(platform=HERE, backend="cpu", build="b200", needs=Wants(libraries=("libgomp.so.1",)))
 
 
 async def no_fetch(archive: Archive, path: Path) -> None:
@@ -66,8 +74,8 @@ def upstream_archive(path: Path, *, extra: dict[str, bytes] | None = None) -> Pa
     return path
 
 
-def places(root: Path) -> Places:
-    return Places(named=None, beside=None, installed=root, cache=root / "no", search_path="")
+def places(root: Path) -> EngineFolders:
+    return EngineFolders(named=None, beside=None, installed=root, cache=root / "no", search_path="")
 
 
 def builds_found(root: Path) -> list[Engine]:
@@ -77,7 +85,7 @@ def builds_found(root: Path) -> list[Engine]:
 async def test_an_upstream_archive_becomes_a_build_with_sums(tmp_path: Path) -> None:
     shelf = Shelf(tmp_path / "engines")
     archive = upstream_archive(tmp_path / "llama-b200-bin-ubuntu-x64.tar.gz")
-    place = await install(shelf, Sources(entry=ENTRY, files=(archive,)), no_fetch)
+    place = await install(shelf, BuildSources(entry=ENTRY, files=(archive,)), no_fetch)
     assert place == shelf.root / f"{HERE}-cpu" / "b200"
     build = msgspec.json.decode((place / "engine.json").read_bytes(), type=Build)
     assert (build.id, build.version, build.needs.libraries) == (f"{HERE}-cpu/b200", "b200", ("libgomp.so.1",))
@@ -98,9 +106,9 @@ async def test_runtime_libraries_of_a_second_archive_lie_beside_the_server(tmp_p
         for name in ("llama-b200-cuda.tar.gz", "cudart-b200.zip")
     }
     archives = tuple(Archive(name=name, url=f"http://x/{name}", sha256=sums[name], size=1) for name in sums)
-    entry = Entry(platform=HERE, backend="cuda13", build="b200", archives=archives)
+    entry = AvailableBuild(platform=HERE, backend="cuda13", build="b200", archives=archives)
     shelf = Shelf(tmp_path / "engines")
-    place = await install(shelf, Sources(entry=entry), copying(tmp_path))  # type: ignore[arg-type]
+    place = await install(shelf, BuildSources(entry=entry), copying(tmp_path))  # type: ignore[arg-type]
     assert (place / "libcudart.so.13").read_bytes() == b"runtime"
     assert (place / "libcublas.so").read_bytes() == b"its own"
     build = msgspec.json.decode((place / "engine.json").read_bytes(), type=Build)
@@ -112,7 +120,7 @@ async def test_runtime_libraries_of_a_second_archive_lie_beside_the_server(tmp_p
 async def test_a_build_with_its_own_sums_is_held_to_them(tmp_path: Path) -> None:
     folder = make_build(tmp_path / "source", build="b200")
     shelf = Shelf(tmp_path / "engines")
-    sources = Sources(entry=ENTRY, folder=folder)
+    sources = BuildSources(entry=ENTRY, folder=folder)
     await stage(shelf, sources, no_fetch)
     with (folder / EXECUTABLE).open("ab") as file:
         file.write(b"# something else\n")
@@ -128,30 +136,30 @@ async def test_what_is_not_what_it_should_be_is_refused_and_leaves_nothing_in_it
     shelf = Shelf(tmp_path / "engines")
     archive = upstream_archive(tmp_path / "llama-b200.tar.gz")
     with pytest.raises(CannotInstall, match="another sum"):
-        await install(shelf, Sources(entry=ENTRY, files=(archive,), sums={archive.name: "0" * 64}), no_fetch)
+        await install(shelf, BuildSources(entry=ENTRY, files=(archive,), sums={archive.name: "0" * 64}), no_fetch)
     empty = tmp_path / "empty.zip"
     zipfile.ZipFile(empty, "w").close()
     with pytest.raises(CannotInstall, match=f"no {EXECUTABLE}"):
-        await install(shelf, Sources(entry=ENTRY, files=(empty,)), no_fetch)
+        await install(shelf, BuildSources(entry=ENTRY, files=(empty,)), no_fetch)
     other = make_build(tmp_path / "source", backend="vulkan", build="b200")
     with pytest.raises(UsageError, match="says backend vulkan, and cpu was asked for"):
-        await install(shelf, Sources(entry=ENTRY, folder=other), no_fetch)
+        await install(shelf, BuildSources(entry=ENTRY, folder=other), no_fetch)
     assert shelf.placed() == []
 
 
 async def test_a_full_disk_is_told_before_anything_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(installing, "SPARE", 1 << 60)
     with pytest.raises(CannotInstall, match="make room"):
-        await install(Shelf(tmp_path), Sources(entry=read_manifest().entries[0]), no_fetch)
+        await install(Shelf(tmp_path), BuildSources(entry=read_manifest().entries[0]), no_fetch)
 
 
 async def test_a_damaged_build_is_repaired_by_installing_it_again(tmp_path: Path) -> None:
     shelf = Shelf(tmp_path / "engines")
     folder = make_build(tmp_path / "source", build="b200")
-    place = await install(shelf, Sources(entry=ENTRY, folder=folder), no_fetch)
+    place = await install(shelf, BuildSources(entry=ENTRY, folder=folder), no_fetch)
     (place / EXECUTABLE).write_text("quarantined")
     assert builds_found(shelf.root)[0].damage
-    await install(shelf, Sources(entry=ENTRY, folder=folder), no_fetch)
+    await install(shelf, BuildSources(entry=ENTRY, folder=folder), no_fetch)
     assert builds_found(shelf.root)[0].damage == ""
     assert not (shelf.root / ".work").exists()
 
@@ -237,7 +245,7 @@ async def test_a_link_that_stayed_in_its_archive_leads_nowhere_else(tmp_path: Pa
     with pytest.raises(
         CannotInstall, match=r"libggml.so is a link, and" if WINDOWS else r"libggml.so in it is a link that leads out"
     ):
-        await stage(shelf, Sources(entry=ENTRY, files=(archive,)), no_fetch)
+        await stage(shelf, BuildSources(entry=ENTRY, files=(archive,)), no_fetch)
     assert not list((shelf.root / ".work").rglob("*.so")), "what is no good is not left on the disk"
 
 

@@ -14,11 +14,11 @@ import trio
 from engine_runs import PROCESSOR
 from msgspec import Struct
 
-from appliance.core.engines.trials import KNOWN, Known
+from appliance.core.engines.trials import KNOWN, KnownCompletion
 from appliance.engines import embedded
 from appliance.engines.found import EMBEDDED, find_engine
 from appliance.engines.proving import device_args
-from appliance.engines.trial import Trial, open_trial
+from appliance.engines.trial import TrialServer, open_trial
 from appliance.platform.children import open_children
 
 LEAST_MARGIN = 5.0
@@ -47,7 +47,7 @@ class Answer(Struct):
     completion_probabilities: list[Step]
 
 
-async def ask(trial: Trial, known: Known) -> Answer:
+async def ask(trial: TrialServer, known: KnownCompletion) -> Answer:
     question = {
         "prompt": known.prompt, "n_predict": 64, "temperature": 0, "cache_prompt": False, "return_tokens": True,
         "n_probs": 2,

@@ -13,7 +13,7 @@ import pytest
 import trio
 from engine_folders import Lie, Listed, make_build
 
-from appliance.core.engines.listing import Device, Listing
+from appliance.core.engines.listing import Device, DeviceListing
 from appliance.core.parts import MIB
 from appliance.engines import embedded
 from appliance.engines.found import EXECUTABLE, Engine
@@ -41,7 +41,7 @@ def engine(*command: str) -> Engine:
     return Engine(name="x", backend="cpu", version=None, command=command, source="a test")
 
 
-async def ask(one: Engine, seconds: float | None = None) -> Listing:
+async def ask(one: Engine, seconds: float | None = None) -> DeviceListing:
     with trio.fail_after(30):
         async with open_children() as children:
             return await list_devices(one, children, seconds=seconds)

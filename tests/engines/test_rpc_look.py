@@ -11,7 +11,7 @@ import pytest
 import trio
 from waiting import SOON
 
-from appliance.core.engines.workers import Worker
+from appliance.core.engines.workers import RpcWorker
 from appliance.engines.probing import look_at_worker, workers_for
 from appliance.errors import ModelFailedToStart, UsageError
 
@@ -156,7 +156,7 @@ async def test_an_endpoint_that_is_none() -> None:
 
 
 async def test_all_are_looked_at_at_once_and_told_in_their_order() -> None:
-    def fits(workers: Sequence[Worker]) -> bool:
+    def fits(workers: Sequence[RpcWorker]) -> bool:
         return True
 
     async with listening(answering()) as silent, listening(answering(HELLO, COUNT, MEMORY)) as good:
@@ -171,7 +171,7 @@ async def test_all_are_looked_at_at_once_and_told_in_their_order() -> None:
 
 
 async def test_one_that_is_missed_may_come_back() -> None:
-    def all_of_them(workers: Sequence[Worker]) -> bool:
+    def all_of_them(workers: Sequence[RpcWorker]) -> bool:
         return False
 
     with socket.socket() as later:
@@ -196,7 +196,7 @@ async def test_one_that_is_missed_may_come_back() -> None:
 
 
 async def test_nobody_waits_for_one_that_will_not_do() -> None:
-    def all_of_them(workers: Sequence[Worker]) -> bool:
+    def all_of_them(workers: Sequence[RpcWorker]) -> bool:
         return False
 
     began = trio.current_time()

@@ -13,7 +13,7 @@ import pytest
 import trio
 from rpc_builds import LOOPBACK, bare_worker, build_with_rpc, llama_server, process, tokens, write_noise
 
-from appliance.core.engines.workers import Worker, command_on, lost_worker, room_of
+from appliance.core.engines.workers import RpcWorker, command_on, lost_worker, room_of
 from appliance.engines.found import Engine
 from appliance.engines.probing import look_at_worker, workers_for
 from appliance.errors import ModelFailedToStart
@@ -34,7 +34,7 @@ def noise(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_noise(tmp_path_factory.mktemp("models") / "noise.gguf")
 
 
-def fits(workers: Sequence[Worker]) -> bool:
+def fits(workers: Sequence[RpcWorker]) -> bool:
     return True
 
 
@@ -111,7 +111,7 @@ async def test_the_death_of_a_worker_takes_the_engine_and_nobody_else(
         assert lost_worker((tmp_path / "without.log").read_text(errors="replace").splitlines())
         asked: list[tuple[str, ...]] = []
 
-        def noting(workers: Sequence[Worker]) -> bool:
+        def noting(workers: Sequence[RpcWorker]) -> bool:
             asked.append(tuple(worker.endpoint for worker in workers))
             return True
 

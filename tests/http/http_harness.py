@@ -15,9 +15,9 @@ from waiting import PATIENCE
 from appliance.catalog.catalog import Catalog, Snapshot
 from appliance.catalog.configuration import Files
 from appliance.catalog.downloads import DownloadSettings
-from appliance.catalog.sources import Sources
-from appliance.composition import Appliance as Opened
-from appliance.composition import Places
+from appliance.catalog.sources import ModelFolders
+from appliance.composition import AppliancePaths
+from appliance.composition import OpenAppliance as Opened
 from appliance.composition import open_appliance as open_opened
 from appliance.core.config.additions import RunsConfig, StreamsConfig
 from appliance.core.config.load import Loaded
@@ -243,7 +243,9 @@ async def open_appliance(
     read = files.read() if files is not None else Loaded(None, ())
     configured = read.require() if files is not None else None
     cache = downloads.cache if downloads is not None else None
-    sources = Sources(starter=None, cache=cache, models_dir=downloads.models_dir if downloads is not None else None)
+    sources = ModelFolders(
+        starter=None, cache=cache, models_dir=downloads.models_dir if downloads is not None else None
+    )
     catalog = Catalog(sources, configured)
     if downloads is not None:
         catalog.scan()
@@ -265,7 +267,7 @@ async def open_appliance(
     )
     if configured is not None and streams is not None:
         raise ValueError("streams are set in the configuration, where there is one")
-    places = Places(
+    places = AppliancePaths(
         catalog=catalog,
         found=Finder(lambda: [engine], only=True),
         remembered=StateFile(model_file.parent),

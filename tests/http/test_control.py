@@ -14,7 +14,7 @@ from http_harness import CHAT, Answer, OpenServer, chat, model
 from waiting import PATIENCE, SOON, until
 
 from appliance import __version__
-from appliance.catalog.sources import Sources
+from appliance.catalog.sources import ModelFolders
 from appliance.platform.poller import LOOK_EVERY, Poller
 
 BROWSER = [("Accept", "text/html,*/*;q=0.8")]
@@ -273,7 +273,7 @@ async def test_a_model_that_is_put_into_the_folder_is_there(open_server: OpenSer
     folder = tmp_path / "models"
     folder.mkdir()
     async with open_server(models=[]) as server:
-        server.catalog.sources = Sources(models_dir=folder, starter=None)
+        server.catalog.sources = ModelFolders(models_dir=folder, starter=None)
         assert (await server.ask("POST", CHAT, chat("new"))).status == 404
         write_model(folder / "new.gguf")
         await until(lambda: server.ask("POST", CHAT, chat("new")), lambda answer: answer.status == 200)

@@ -15,7 +15,7 @@ from engine_folders import HERE, Lie, Listed, make_build, tell
 from quart_trio import QuartTrio
 
 from appliance.catalog.sources import STARTER
-from appliance.engines.found import Engine, Places, list_engines
+from appliance.engines.found import Engine, EngineFolders, list_engines
 from appliance.engines.owner import open_engines
 from appliance.engines.shelf import Shelf
 from appliance.errors import ApplianceError
@@ -30,7 +30,7 @@ CARD = Listed(name="Vulkan0")
 @asynccontextmanager
 async def routes(root: Path) -> AsyncGenerator[QuartTrio]:
     """The routes alone, with the owner of the engines in this folder."""
-    places = Places(named=None, beside=None, installed=root, cache=root / "no", search_path="")
+    places = EngineFolders(named=None, beside=None, installed=root, cache=root / "no", search_path="")
 
     def found() -> list[Engine]:
         return [engine for engine in list_engines(places) if engine.folder]

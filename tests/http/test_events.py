@@ -176,7 +176,7 @@ async def test_a_message_is_made_once_for_all_readers(open_server: OpenServer):
     async with open_server() as server:
         traffic, owners = server.traffic, server.owners
         view = View(owners.fleet, owners.catalog, owners.peers, traffic.profile)
-        sources = events.Sources(view, traffic.logs, traffic.inflight, traffic.recorder, traffic.lifetime)
+        sources = events.EventSources(view, traffic.logs, traffic.inflight, traffic.recorder, traffic.lifetime)
         feeds = [events.EventFeed(sources) for _ in range(3)]
 
         async def same(kind: str) -> None:

@@ -19,7 +19,7 @@ from msgspec import Raw
 from waiting import until
 
 from appliance.core.bodies.sse import Decoder
-from appliance.core.engines.machine import Look
+from appliance.core.engines.machine import MachineLook
 from appliance.core.tools.specs import ToolContext, ToolOutcome, ToolSpec
 from appliance.engines.found import Engine
 from appliance.errors import UpstreamFailed
@@ -35,7 +35,7 @@ PATHS = [CHAT, "/v1/completions", "/completion", "/v1/messages", "/v1/responses"
 class InOrder:
     """Engines in an order; one that failed goes to the end."""
 
-    look: Look | None = None
+    look: MachineLook | None = None
 
     def __init__(self, *engines: Engine) -> None:
         self.engines = list(engines)

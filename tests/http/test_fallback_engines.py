@@ -15,7 +15,7 @@ from http_harness import CHAT, Answer, Appliance, OpenServer, model
 from msgspec import structs
 
 from appliance.core.bodies.sse import Decoder
-from appliance.core.engines.machine import Look
+from appliance.core.engines.machine import MachineLook
 from appliance.engines.found import EMBEDDED, Engine, find_engine, list_engines
 
 LENGTH = 600
@@ -33,7 +33,7 @@ REQUESTS = {
 class InOrder:
     """Engines in an order; one that failed goes to the end."""
 
-    look: Look | None = None
+    look: MachineLook | None = None
 
     def __init__(self, *engines: Engine) -> None:
         self.engines = [

@@ -11,7 +11,7 @@ from http_harness import CHAT, Appliance, Client, OpenServer, chat
 from waiting import PATIENCE, until
 
 from appliance.errors import RequestCancelled
-from appliance.traffic.inflight import HELD_CHANGES, UPDATE_INTERVAL, Change, InFlight
+from appliance.traffic.inflight import HELD_CHANGES, UPDATE_INTERVAL, InFlight, InFlightChange
 from appliance.traffic.request import Request
 
 ASK = Request(
@@ -34,7 +34,7 @@ def ignore(why: Exception) -> None:
     """Somebody wants a request to end that cannot."""
 
 
-def shapes(changes: list[Change]):
+def shapes(changes: list[InFlightChange]):
     return [msgspec.to_builtins(change) for change in changes]
 
 

@@ -14,7 +14,7 @@ from openai.types.chat import ChatCompletionChunk
 from swap_harness import Configure, configure
 from waiting import PATIENCE
 
-from appliance.fleet.lease import Place
+from appliance.fleet.lease import QueuePlace
 from appliance.http.way.progress import LoadingStream
 from appliance.traffic.request import Headers
 
@@ -148,7 +148,7 @@ async def test_progress_is_told_in_per_cent(autojump_clock: trio.testing.MockClo
     sink = Heard()
     sink.began = trio.current_time()
     progress: list[float | None] = [None]
-    place = Place()
+    place = QueuePlace()
     place.take(lambda: None, lambda: Raw(msgspec.json.encode({"value": progress[0]})), lambda: None)
     stream = LoadingStream(sink, "alpha", place, 5, jokes=False)
     async with trio.open_nursery() as nursery:
@@ -173,12 +173,12 @@ async def test_progress_is_told_in_per_cent(autojump_clock: trio.testing.MockClo
 
 async def test_nothing_is_written_once_it_is_stopped(autojump_clock: trio.testing.MockClock):
     sink = Heard()
-    stream = LoadingStream(sink, "alpha", Place(), 15, jokes=True)
+    stream = LoadingStream(sink, "alpha", QueuePlace(), 15, jokes=True)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(stream.run)
         stream.stop()
     assert (sink.status, sink.said) == (None, [])
-    stream = LoadingStream(sink, "alpha", Place(), 15, jokes=False)
+    stream = LoadingStream(sink, "alpha", QueuePlace(), 15, jokes=False)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(stream.run)
         await trio.sleep(1)

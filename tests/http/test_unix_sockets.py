@@ -194,7 +194,7 @@ async def test_of_many_that_start_at_once_one_listens(folder: Path):
     path = folder / "a.sock"
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(path))
-    found: list[unix_sockets.Listening] = []
+    found: list[unix_sockets.UnixListener] = []
     refused: list[OSError] = []
 
     def start() -> None:

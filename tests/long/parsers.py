@@ -26,15 +26,15 @@ from appliance.core.answers.forms import Begun
 from appliance.core.archives import BadArchive
 from appliance.core.bodies.filters import rewrite_field, rewrite_urlencoded
 from appliance.core.bodies.head import check_json, read_form, read_json, read_multipart
-from appliance.core.bodies.json_text import OBJECT, Edit, apply_edits, parse_path
+from appliance.core.bodies.json_text import OBJECT, JsonEdit, apply_edits, parse_path
 from appliance.core.bodies.sse import Decoder, ErrorInfo, WholeRecords
-from appliance.core.bundles.manifest import FORMAT, Blob, Item, Manifest, digest_of
+from appliance.core.bundles.manifest import FORMAT, Blob, BundleItem, BundleManifest, digest_of
 from appliance.core.config.load import load
 from appliance.core.config.matrix import Matrix, MatrixError, check_matrix
 from appliance.core.config.nodes import SourceFile
 from appliance.core.config.types import MatrixConfig
 from appliance.core.conversation_files import each_arrived, for_page, for_store
-from appliance.core.engines.workers import KNOWN, Questions, RpcError
+from appliance.core.engines.workers import KNOWN, BadWorkerAnswer, Questions
 from appliance.core.mcp.messages import LineCutter, RpcAnswer, outcome, read_message, read_tools
 from appliance.core.mcp.serving import ToolsCall, ToolsListing, read_request
 from appliance.core.models.gguf import read_gguf
@@ -121,9 +121,10 @@ CHAT = json.dumps(
     }
 ).encode()
 EDITS = [
-    Edit(parse_path(path), value) for path, value in (("model", b'"other"'), ("tools.0.a.b.-1", b"[]"), ("x.y", b"1"))
+    JsonEdit(parse_path(path), value)
+    for path, value in (("model", b'"other"'), ("tools.0.a.b.-1", b"[]"), ("x.y", b"1"))
 ]  # type: ignore[arg-type]
-DELETES = [Edit(parse_path(path), None) for path in ("temperature", "messages.0.content", "tools.0.a")]  # type: ignore[arg-type]
+DELETES = [JsonEdit(parse_path(path), None) for path in ("temperature", "messages.0.content", "tools.0.a")]  # type: ignore[arg-type]
 
 
 def _json(body: bytes) -> bool:
@@ -423,9 +424,9 @@ def _bundles() -> list[bytes]:
     content = b"abc" * 200
     sha256 = hashlib.sha256(content).hexdigest()
     file = PayloadFile(path="llama-server", size=len(content), sha256=sha256)
-    item = Item(kind="engine", name="linux-x64-cpu/b100", digest=digest_of([file]), files=(file,))
+    item = BundleItem(kind="engine", name="linux-x64-cpu/b100", digest=digest_of([file]), files=(file,))
     blob = Blob(sha256=sha256, size=len(content), chunks=(sha256,))
-    manifest = Manifest(
+    manifest = BundleManifest(
         format=FORMAT, version="1", target="linux-x64", made="", part=1 << 20, items=(item,), blobs=(blob,)
     )
     found = b""
@@ -496,7 +497,7 @@ def _rpc(data: bytes) -> bool:
             questions.receive(data[:5])
             questions.receive(data[5:end])
             data = data[end:]
-    except RpcError:
+    except BadWorkerAnswer:
         return False
     return questions.done
 

@@ -10,7 +10,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from appliance.core.config.additions import StreamsConfig
 from appliance.errors import Busy, ShuttingDown
-from appliance.streams.generation import End, Generation, Headers, Reader, RingSink
+from appliance.streams.generation import Generation, GenerationEnd, GenerationReader, Headers, RingSink
 from appliance.streams.owner import OVERHEAD, TAKE_OVER_AFTER, Streams, open_streams
 
 EVENTS = ((b"Content-Type", b"text/event-stream; charset=utf-8"),)
@@ -42,7 +42,7 @@ async def read(generation: Generation | None, offset: int = 0) -> bytes:
     return await rest(generation.reader(offset))
 
 
-async def rest(reader: Reader) -> bytes:
+async def rest(reader: GenerationReader) -> bytes:
     got = b""
     while data := await reader.receive():
         got += data
@@ -87,7 +87,7 @@ async def test_it_goes_on_when_its_first_reader_has_left(autojump_clock: MockClo
             await generation.pass_on(answer)
         assert (answer.status, answer.body, answer.ended) == (200, b"1\n\n", False)
         assert await read(streams.find("a"), 3) == b"2\n\n3\n\n"
-        assert generation.end is End.DONE
+        assert generation.end is GenerationEnd.DONE
 
 
 async def test_it_goes_on_when_its_first_reader_has_left_before_its_head(autojump_clock: MockClock):
@@ -224,7 +224,7 @@ async def test_a_stop_ends_it_for_all_without_a_word(autojump_clock: MockClock):
 async def test_a_stop_before_the_head_tells_the_first_reader(autojump_clock: MockClock):
     async with open_streams(StreamsConfig()) as streams, trio.open_nursery() as nursery:
         generation = streams.begin("a", stalls)
-        ends: list[End | None] = []
+        ends: list[GenerationEnd | None] = []
 
         async def be_first() -> None:
             ends.append(await generation.pass_on(Answer()))
@@ -233,7 +233,7 @@ async def test_a_stop_before_the_head_tells_the_first_reader(autojump_clock: Moc
         await wait_all_tasks_blocked()
         streams.stop("a")
         await wait_all_tasks_blocked()
-        assert ends == [End.STOPPED]
+        assert ends == [GenerationEnd.STOPPED]
         assert streams.waiting("a") is None
 
 
@@ -249,7 +249,7 @@ async def test_the_next_one_takes_over_when_it_has_an_answer(autojump_clock: Moc
         assert streams.find("a") is old
         assert not streams.owner_loading("a")
         await new.wait_begun()
-        assert old.end is End.REPLACED
+        assert old.end is GenerationEnd.REPLACED
         assert await read(streams.find("a")) == b"new\n\n"
         assert await read(old) == b"old\n\n"
 
@@ -262,7 +262,7 @@ async def test_the_next_one_takes_over_when_it_takes_long(autojump_clock: MockCl
         await trio.sleep(TAKE_OVER_AFTER / 2)
         assert old.end is None
         await trio.sleep(TAKE_OVER_AFTER)
-        assert old.end is End.REPLACED
+        assert old.end is GenerationEnd.REPLACED
         assert streams.find("a") is None
 
 
@@ -289,11 +289,11 @@ async def test_three_at_once_and_the_last_one_wins(autojump_clock: MockClock):
         await wait_all_tasks_blocked()
         second = streams.begin("a", stalls)
         third = streams.begin("a", stalls)
-        assert second.end is End.REPLACED
+        assert second.end is GenerationEnd.REPLACED
         assert streams.find("a") is first
         fourth = streams.begin("a", says(b"4\n\n"))
         await wait_all_tasks_blocked()
-        assert (first.end, third.end) == (End.REPLACED, End.REPLACED)
+        assert (first.end, third.end) == (GenerationEnd.REPLACED, GenerationEnd.REPLACED)
         assert streams.find("a") is fourth
         assert streams.held == OVERHEAD + 3
 
@@ -324,7 +324,7 @@ async def test_a_broken_record_is_nobodys_whole_answer(autojump_clock: MockClock
 
 
 async def test_the_end_of_the_program_is_told(autojump_clock: MockClock):
-    answer, ends = Answer(), list[End | None]()
+    answer, ends = Answer(), list[GenerationEnd | None]()
     async with trio.open_nursery() as nursery:
         async with open_streams(StreamsConfig()) as streams:
             generation = streams.begin("a", says(b"1\n\n", then=stalls), interrupted=LAST)
@@ -338,7 +338,7 @@ async def test_the_end_of_the_program_is_told(autojump_clock: MockClock):
             await wait_all_tasks_blocked()
         with pytest.raises(ShuttingDown):
             streams.begin("c", stalls)
-    assert sorted(ends, key=str) == sorted([None, End.SHUT_DOWN], key=str)
+    assert sorted(ends, key=str) == sorted([None, GenerationEnd.SHUT_DOWN], key=str)
     assert (answer.body, answer.ended) == (b"1\n\n" + LAST, True)
 
 
@@ -350,7 +350,7 @@ async def test_cancelled_from_outside_it_still_ends(autojump_clock: MockClock):
             await wait_all_tasks_blocked()
             scope.cancel()
             await trio.sleep_forever()
-    assert found[0].end is End.SHUT_DOWN
+    assert found[0].end is GenerationEnd.SHUT_DOWN
     assert await read(found[0]) == b"1\n\n" + LAST
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.core.doctor.facts import Card
+from appliance.core.doctor.facts import BusCard
 from appliance.platform.hardware import checkup, port_owner
 
 
@@ -29,8 +29,8 @@ def test_cards_with_and_without_a_driver(tmp_path: Path) -> None:
     card(tmp_path, "0000:02:00.0", "0x038000", "0x1002")
     card(tmp_path, "0000:03:00.0", "0x020000", "0x8086", "e1000")
     assert checkup({}, tmp_path).cards == (
-        Card(pci="0000:01:00.0", vendor="NVIDIA", driver="nouveau"),
-        Card(pci="0000:02:00.0", vendor="AMD", driver=""),
+        BusCard(pci="0000:01:00.0", vendor="NVIDIA", driver="nouveau"),
+        BusCard(pci="0000:02:00.0", vendor="AMD", driver=""),
     )
 
 

@@ -11,7 +11,7 @@ import pytest
 import trio
 from fake_nvml_library import build
 
-from appliance.core.engines.machine import Look
+from appliance.core.engines.machine import MachineLook
 from appliance.platform.children import inherited_env, open_children
 from appliance.platform.drivers import look
 
@@ -27,7 +27,7 @@ def write(root: Path, files: dict[str, str]) -> None:
         path.write_text(text)
 
 
-async def see(root: Path | str = "/", seconds: float = 20.0, **env: str) -> Look:
+async def see(root: Path | str = "/", seconds: float = 20.0, **env: str) -> MachineLook:
     with trio.fail_after(60):
         async with open_children() as children:
             return await look(children, seconds=seconds, root=str(root), env={**inherited_env(), **env})

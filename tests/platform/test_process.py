@@ -18,8 +18,8 @@ from appliance.platform.children import Child, Children, open_children
 from appliance.platform.process import (
     MAX_LINE,
     Command,
-    Ending,
-    Lines,
+    LineSink,
+    StopSteps,
     before_end,
     into,
     open_process,
@@ -32,9 +32,9 @@ ENV = {"PATH": "/usr/bin:/bin"}
 LONG = 60.0
 
 
-def sh(script: str, *, stdin: bytes | None = b"", ending: Ending | None = None, own_errors: bool = False) -> Command:
+def sh(script: str, *, stdin: bytes | None = b"", ending: StopSteps | None = None, own_errors: bool = False) -> Command:
     argv = ("/bin/sh", "-c", script)
-    return Command(argv=argv, env=ENV, stdin=stdin, ending=ending or Ending(), own_errors=own_errors)
+    return Command(argv=argv, env=ENV, stdin=stdin, ending=ending or StopSteps(), own_errors=own_errors)
 
 
 def lives(pid: int) -> bool:
@@ -89,7 +89,7 @@ async def test_however_the_block_is_left_the_whole_group_is_gone(
     assert trio.current_time() - began < LONG
 
 
-async def end_of(children: Children, script: str, ending: Ending) -> tuple[int | None, float]:
+async def end_of(children: Children, script: str, ending: StopSteps) -> tuple[int | None, float]:
     """Return the status of a process whose block is left at once, and the seconds that leaving took."""
     output = CappedOutput()
     async with open_process(children, sh(script, stdin=None, ending=ending), into(output)) as child:
@@ -101,15 +101,15 @@ async def end_of(children: Children, script: str, ending: Ending) -> tuple[int |
 async def test_it_is_ended_in_its_own_way() -> None:
     async with open_children() as children:
         obeys = "trap 'exit 7' TERM; echo there; while :; do sleep 0.02; done"
-        assert (await end_of(children, obeys, Ending(asked=LONG)))[0] == 7
-        assert (await end_of(children, "echo there; read line; exit 5", Ending(closed=LONG)))[0] == 5
-        assert (await end_of(children, "echo there; sleep 300", Ending()))[0] == -9
+        assert (await end_of(children, obeys, StopSteps(asked=LONG)))[0] == 7
+        assert (await end_of(children, "echo there; read line; exit 5", StopSteps(closed=LONG)))[0] == 5
+        assert (await end_of(children, "echo there; sleep 300", StopSteps()))[0] == -9
 
 
 async def test_each_step_of_an_ending_has_its_time() -> None:
     async with open_children() as children:
         stubborn = "trap '' TERM; echo there; while :; do sleep 0.02; done"
-        status, took = await end_of(children, stubborn, Ending(closed=0.2, asked=0.3))
+        status, took = await end_of(children, stubborn, StopSteps(closed=0.2, asked=0.3))
     assert status == -9
     assert took >= 0.5
 
@@ -120,7 +120,7 @@ async def test_not_even_cancelling_leaves_a_step_out() -> None:
     obeys = "trap 'sleep 0.3; exit 7' TERM; echo there; while :; do sleep 0.02; done"
     async with open_children() as children:
         with trio.CancelScope() as scope:
-            async with open_process(children, sh(obeys, ending=Ending(asked=LONG)), into(output)) as child:
+            async with open_process(children, sh(obeys, ending=StopSteps(asked=LONG)), into(output)) as child:
                 await said(output, "there")
                 ended = child
                 scope.cancel()
@@ -132,7 +132,7 @@ async def test_not_even_cancelling_leaves_a_step_out() -> None:
 async def test_a_process_that_prints_while_it_is_asked_to_end_is_read_meanwhile() -> None:
     floods = "trap 'head -c 1000000 /dev/zero; exit 7' TERM; echo there; while :; do sleep 0.02; done"
     async with open_children() as children:
-        assert (await end_of(children, floods, Ending(asked=LONG)))[0] == 7
+        assert (await end_of(children, floods, StopSteps(asked=LONG)))[0] == 7
 
 
 async def test_a_pipe_that_something_left_behind_holds_is_not_waited_for() -> None:
@@ -191,7 +191,7 @@ def test_lines_are_those_of_the_whole_however_it_is_cut(pieces: list[bytes]) -> 
     found: list[bytes] = []
 
     async def feed() -> None:
-        lines = Lines(found.append)
+        lines = LineSink(found.append)
         for piece in pieces:
             if piece:
                 assert await lines(piece)
@@ -204,7 +204,7 @@ def test_lines_are_those_of_the_whole_however_it_is_cut(pieces: list[bytes]) -> 
 
 async def test_a_line_without_end_is_cut() -> None:
     found: list[bytes] = []
-    lines = Lines(found.append)
+    lines = LineSink(found.append)
     for _ in range(3):
         await lines(b"x" * MAX_LINE)
     await lines(b"y\r\n")

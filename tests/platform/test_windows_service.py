@@ -21,7 +21,7 @@ from appliance.platform.windows_services import SIGNATURES, ServiceRefused, Win3
 from appliance.service.windows import (
     EVENTS,
     ServiceEnded,
-    Session,
+    ServiceSession,
     WindowsService,
     end_programs,
     run_service,
@@ -58,14 +58,14 @@ def test_every_call_has_the_types_of_windows() -> None:
 
 def test_every_structure_has_the_size_of_windows() -> None:
     ours = {
-        "SERVICE_STATUS": windows.Status,
+        "SERVICE_STATUS": windows.ScmStatus,
         "SERVICE_STATUS_PROCESS": windows.ProcessStatus,
-        "QUERY_SERVICE_CONFIGW": windows.Configuration,
-        "SERVICE_TABLE_ENTRYW": windows.Entry,
+        "QUERY_SERVICE_CONFIGW": windows.ServiceConfig,
+        "SERVICE_TABLE_ENTRYW": windows.ServiceTableEntry,
         "SC_ACTION": windows.Action,
-        "SERVICE_FAILURE_ACTIONSW": windows.Failures,
-        "SERVICE_DESCRIPTIONW": windows.Text,
-        "SERVICE_PRESHUTDOWN_INFO": windows.Number,
+        "SERVICE_FAILURE_ACTIONSW": windows.ServiceFailureActions,
+        "SERVICE_DESCRIPTIONW": windows.ServiceText,
+        "SERVICE_PRESHUTDOWN_INFO": windows.ServiceNumber,
         "SECURITY_ATTRIBUTES": windows.Security,
     }
     assert {name: ctypes.sizeof(each) for name, each in ours.items()} == STRUCTURES
@@ -175,7 +175,7 @@ def test_an_exception_is_reported_as_a_failed_service() -> None:
 
     scm = ServiceControl()
     with pytest.raises(RuntimeError):
-        Session(api(scm)).run(fail)
+        ServiceSession(api(scm)).run(fail)
     assert [(each["state"], each["error"], each["own"]) for each in scm.reports] == [(2, 0, 0), (1, 1066, 70)]
 
 

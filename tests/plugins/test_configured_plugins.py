@@ -11,8 +11,8 @@ from plugin_folders import write_plugin
 
 from appliance.core.config.additions import PluginConfig
 from appliance.plugins.folders import bundled_folder
-from appliance.plugins.manifest import Choice
-from appliance.plugins.registry import Listed, Plugins, open_plugins
+from appliance.plugins.manifest import PluginSelection
+from appliance.plugins.registry import ListedPlugin, Plugins, open_plugins
 
 TYPED = """
 from dataclasses import dataclass
@@ -36,15 +36,15 @@ def given(**plugins: object) -> Mapping[str, PluginConfig]:
     return msgspec.convert(plugins, dict[str, PluginConfig])
 
 
-def choice(folder: Path, **plugins: object) -> Choice:
-    return Choice(folders=(folder,), given=given(**plugins))
+def choice(folder: Path, **plugins: object) -> PluginSelection:
+    return PluginSelection(folders=(folder,), given=given(**plugins))
 
 
-def listed(plugins: Plugins) -> dict[str, Listed]:
+def listed(plugins: Plugins) -> dict[str, ListedPlugin]:
     return {each.name: each for each in plugins.listed(values=True)}
 
 
-async def one(folder: Path, **plugins: object) -> Listed:
+async def one(folder: Path, **plugins: object) -> ListedPlugin:
     async with open_plugins(choice(folder, **plugins), folder / "data") as opened:
         with trio.fail_after(20):
             await opened.wait_loaded()
@@ -157,13 +157,13 @@ async def test_only_plugins_whose_values_change_are_loaded_again(tmp_path: Path)
             assert await opened.entry("one").hooks() is not first
             assert await opened.entry("two").hooks() is second
         assert opened.entry("one").plugin.settings == {"a": 2}
-        opened.choice = Choice(off="for this test")
+        opened.choice = PluginSelection(off="for this test")
         await opened.look()
         assert opened.listed() == []
 
 
 async def test_every_plugin_that_ships_says_what_can_be_set():
-    async with open_plugins(Choice(folders=(bundled_folder(),)), Path("unused")) as opened:
+    async with open_plugins(PluginSelection(folders=(bundled_folder(),)), Path("unused")) as opened:
         with trio.fail_after(20):
             await opened.wait_loaded()
             for name in listed(opened):

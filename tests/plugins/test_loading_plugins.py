@@ -15,18 +15,18 @@ from waiting import until
 from appliance.core.runs.slash import Family
 from appliance.errors import PluginFailed
 from appliance.plugins.folders import bundled_folder, plugin_folders, scan
-from appliance.plugins.manifest import BadManifest, Choice, read_manifest
-from appliance.plugins.registry import Listed, Plugins, open_plugins
+from appliance.plugins.manifest import BadManifest, PluginSelection, read_manifest
+from appliance.plugins.registry import ListedPlugin, Plugins, open_plugins
 
 NOTHING = "def on_request(request, context): pass"
 
 
-def listed(plugins: Plugins) -> dict[str, Listed]:
+def listed(plugins: Plugins) -> dict[str, ListedPlugin]:
     return {each.name: each for each in plugins.listed()}
 
 
-async def states(*folders: Path) -> dict[str, Listed]:
-    async with open_plugins(Choice(folders=folders), folders[0] / "data") as plugins:
+async def states(*folders: Path) -> dict[str, ListedPlugin]:
+    async with open_plugins(PluginSelection(folders=folders), folders[0] / "data") as plugins:
         with trio.fail_after(20):
             await plugins.wait_loaded()
         return listed(plugins)
@@ -130,7 +130,7 @@ async def test_later_folders_win_and_say_so(tmp_path: Path):
 
 def test_a_folder_that_is_not_there_is_a_problem_and_no_more(tmp_path: Path):
     write_plugin(tmp_path / "here", "one", NOTHING)
-    seen = scan(Choice(folders=(tmp_path / "nowhere", tmp_path / "here")))
+    seen = scan(PluginSelection(folders=(tmp_path / "nowhere", tmp_path / "here")))
     assert [each.name for each in seen.found] == ["one"]
     assert str(tmp_path / "nowhere") in seen.problems[0]
     assert "no such folder" in seen.problems[0]
@@ -157,7 +157,7 @@ async def test_modules_of_two_plugins_and_two_loads_do_not_mix(tmp_path: Path):
     code = "from .helper import NAME\ndef on_request(request, context): return NAME"
     for name in ("one", "two"):
         write_plugin(tmp_path, name, code, helper=f"NAME = '{name}'")
-    async with open_plugins(Choice(folders=(tmp_path,)), tmp_path / "data") as plugins:
+    async with open_plugins(PluginSelection(folders=(tmp_path,)), tmp_path / "data") as plugins:
         await plugins.wait_loaded()
         first = {name: await plugins.entry(name).hooks() for name in ("one", "two")}
         write_plugin(tmp_path, "one", code, helper="NAME = 'changed'")
@@ -182,7 +182,7 @@ async def test_a_plugin_that_loads_slowly_holds_up_nobody_but_those_who_name_it(
     write_plugin(tmp_path, "slow", "import threading\nthreading.slow_plugin_may_go.wait(60)\n" + NOTHING)
     write_plugin(tmp_path, "quick", NOTHING)
     try:
-        async with open_plugins(Choice(folders=(tmp_path,)), tmp_path / "data") as plugins:
+        async with open_plugins(PluginSelection(folders=(tmp_path,)), tmp_path / "data") as plugins:
             with trio.fail_after(20):
                 await plugins.entry("quick").hooks()
             assert listed(plugins)["slow"].state == "loading"
@@ -200,7 +200,7 @@ async def test_a_plugin_that_never_finishes_loading_is_given_up_after_its_time(t
     threading.stuck_plugin_may_go = go  # type: ignore[attr-defined]
     write_plugin(tmp_path, "stuck", "import threading\nthreading.stuck_plugin_may_go.wait(60)\n", {"timeout": 0.05})
     try:
-        async with open_plugins(Choice(folders=(tmp_path,)), tmp_path / "data") as plugins:
+        async with open_plugins(PluginSelection(folders=(tmp_path,)), tmp_path / "data") as plugins:
             with trio.fail_after(20), pytest.raises(PluginFailed, match="still being loaded"):
                 await plugins.entry("stuck").hooks()
     finally:
@@ -215,7 +215,7 @@ async def test_another_look_finds_what_came_changed_and_went(tmp_path: Path):
     write_plugin(tmp_path, "stays", NOTHING)
     write_plugin(tmp_path, "goes", NOTHING)
     write_plugin(tmp_path, "broken", "import nothing_of_the_kind")
-    async with open_plugins(Choice(folders=(tmp_path,)), tmp_path / "data") as plugins:
+    async with open_plugins(PluginSelection(folders=(tmp_path,)), tmp_path / "data") as plugins:
         await plugins.wait_loaded()
         commands = plugins.commands(Family.CHAT)
         assert commands is not None
@@ -238,7 +238,7 @@ async def test_another_look_finds_what_came_changed_and_went(tmp_path: Path):
 
 async def test_changes_are_followed_where_that_is_wanted(tmp_path: Path):
     write_plugin(tmp_path, "one", NOTHING)
-    async with open_plugins(Choice(folders=(tmp_path,)), tmp_path / "data", watch=True) as plugins:
+    async with open_plugins(PluginSelection(folders=(tmp_path,)), tmp_path / "data", watch=True) as plugins:
         await plugins.wait_loaded()
         write_plugin(tmp_path, "two", NOTHING)
         await until(lambda: "two" in listed(plugins), within=30)

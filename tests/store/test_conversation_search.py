@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from appliance.core.conversations import excerpt, folded, stored, words_of
 from appliance.store.conversations import MAX_HITS, VERSION, ConversationStore
-from appliance.wire import Conversation, Message
+from appliance.wire import Conversation, MessageNode
 
 LETTERS = st.text(st.sampled_from('aAbBä\u0308ßſİΣσς "*()-^\0\n東京ｶﾞ한\u0301😀\2%_'), max_size=40) | st.text(
     max_size=12
@@ -21,8 +21,8 @@ LETTERS = st.text(st.sampled_from('aAbBä\u0308ßſİΣσς "*()-^\0\n東京ｶ�
 numbers = itertools.count()
 
 
-def said(name: str, content: str) -> Message:
-    return Message(id=name, role="user", content=content, created=1, revision=1)
+def said(name: str, content: str) -> MessageNode:
+    return MessageNode(id=name, role="user", content=content, created=1, revision=1)
 
 
 @pytest.fixture(scope="module")

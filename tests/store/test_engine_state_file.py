@@ -17,9 +17,9 @@ from full_disk import REFUSED, full_disk
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.engines.events import Chosen, Place, StepDone, UpdateBegun
+from appliance.core.engines.events import EngineChosen, PlaceBuild, StepDone, UpdateBegun
 from appliance.core.engines.proofs import Proof, ProofKey
-from appliance.core.engines.state import Line, State
+from appliance.core.engines.state import BuildLine, EngineState
 from appliance.errors import Conflict
 from appliance.store.engine_state import FILE, MAX_SIZE, StateFile
 
@@ -61,7 +61,7 @@ def start(code: str, *words: str) -> subprocess.Popen[bytes]:
 
 
 def test_a_change_is_there_for_the_next_program(folder: Path) -> None:
-    assert StateFile(folder).read() == State()
+    assert StateFile(folder).read() == EngineState()
     assert not folder.exists(), "who only reads writes nothing"
     after, effects = StateFile(folder).tell([proof()])
     assert (after.proofs, effects) == ((proof(),), ())
@@ -72,12 +72,12 @@ def test_a_change_is_there_for_the_next_program(folder: Path) -> None:
 def test_the_work_that_an_event_asks_for_is_told_once_its_state_is_on_the_disk(folder: Path) -> None:
     begun = UpdateBegun(build="l-x-cpu/b2", old="l-x-cpu/b1", at=1.0)
     _, effects = StateFile(folder).tell([begun, *[StepDone(1.0)] * 3])
-    assert effects == (Place("l-x-cpu/b2"),)
+    assert effects == (PlaceBuild("l-x-cpu/b2"),)
     journal = StateFile(folder).read().journal
     assert journal is not None
     assert journal.step == "place"
     with pytest.raises(Conflict):
-        StateFile(folder).tell([Chosen(word="cpu"), begun])
+        StateFile(folder).tell([EngineChosen(word="cpu"), begun])
     assert StateFile(folder).read().use is None, "nothing has changed"
 
 
@@ -142,7 +142,7 @@ def test_what_cannot_be_read_is_moved_aside_and_told(
     folder.mkdir()
     (folder / FILE).write_bytes(contents)
     file = StateFile(folder)
-    assert file.read() == State()
+    assert file.read() == EngineState()
     assert (folder / f"{FILE}.unreadable").read_bytes() == contents
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
@@ -186,12 +186,12 @@ def test_what_a_former_version_remembered_is_taken_over_once(folder: Path) -> No
     state = StateFile(folder).read()
     assert (state.proofs, state.signature) == ((proof(),), "abc")
     assert (state.use, state.pinned, state.models) == ("vulkan", True, {"m": "cpu"})
-    assert state.lines == (Line(name="l-x-cpu", current="l-x-cpu/b2", previous=("l-x-cpu/b1",), switched_at=5.0),)
+    assert state.lines == (BuildLine(name="l-x-cpu", current="l-x-cpu/b2", previous=("l-x-cpu/b1",), switched_at=5.0),)
     assert state.withdrawn == {"l-x-cpu/b3": "it crashed"}
     assert state.journal is not None
     assert (state.journal.build, state.journal.step) == ("l-x-cpu/b4", "place")
     assert sorted(each.name for each in folder.iterdir()) == FILES
-    StateFile(folder).tell([Chosen(word=None)])
+    StateFile(folder).tell([EngineChosen(word=None)])
     old_files(folder)  # as a former version would leave them that still runs
     assert StateFile(folder).read().use is None
 

@@ -20,7 +20,7 @@ from waiting import until
 
 from appliance.core.records.accounting import Usage
 from appliance.core.records.activity import Query
-from appliance.core.records.captures import BLOCK, Body, CaptureBuffer, Exchange
+from appliance.core.records.captures import BLOCK, CaptureBuffer, CapturedBody, CapturedExchange
 from appliance.store.activity import open_activity
 from appliance.traffic import record as packing
 from appliance.traffic.metrics import ModelCounts
@@ -266,8 +266,8 @@ async def test_what_somebody_wants_is_written_down_at_once(why: str, tmp_path: P
 async def test_captures_are_not_compressed_under_load():
     packer = Packer(Busy)
     packer.captures = CaptureBuffer(MIB)
-    packer.captures.add(1, Exchange(CHAT, [], b"a word " * 2000))
-    long = Body(MIB)
+    packer.captures.add(1, CapturedExchange(CHAT, [], b"a word " * 2000))
+    long = CapturedBody(MIB)
     packer.open(long)
     long.feed(b"a word " * BLOCK)
     assert [job.size for job in packer.batch(light=False)] == [7 * BLOCK], "but an answer under way is"

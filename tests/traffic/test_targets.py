@@ -12,7 +12,7 @@ import pytest
 from gguf_files import write_model
 
 from appliance.catalog.catalog import Catalog
-from appliance.catalog.sources import Sources
+from appliance.catalog.sources import ModelFolders
 from appliance.core.config.load import SourceFile, load
 from appliance.core.config.types import Config
 from appliance.core.settings import FleetSettings
@@ -47,7 +47,7 @@ class World:
 @asynccontextmanager
 async def world_of(config: Config, folder: Path | None = None) -> AsyncGenerator[World]:
     async with open_fleet(FleetSettings(), None) as fleet, open_peers(config) as peers:
-        catalog, profile = Catalog(Sources(starter=None, models_dir=folder), config), ActiveProfile()
+        catalog, profile = Catalog(ModelFolders(starter=None, models_dir=folder), config), ActiveProfile()
         yield World(catalog, peers, profile, Targets(catalog, fleet, peers, profile))
 
 

@@ -21,10 +21,10 @@ from appliance.cli.engines.sources import (
     sources_of,
     tell_server,
 )
-from appliance.cli.remote import Server, parse_server, server_options
-from appliance.core.engines.builds import Entry
-from appliance.core.engines.choice import Ranked, Wanted
-from appliance.core.engines.events import Chosen, Removed, RolledBack
+from appliance.cli.remote import RunningServer, parse_server, server_options
+from appliance.core.engines.builds import AvailableBuild
+from appliance.core.engines.choice import Ranked, WantedEngine
+from appliance.core.engines.events import BuildRemoved, EngineChosen, RolledBack
 from appliance.core.engines.state import check_removable, lines_to_roll_back
 from appliance.engines.found import check_build, here
 from appliance.engines.installing import CannotInstall, check_sums
@@ -69,7 +69,7 @@ def install(
 
 
 async def _install(
-    server: Server, word: str | None, source: str | None, sha256: str | None, for_platform: str, force: bool
+    server: RunningServer, word: str | None, source: str | None, sha256: str | None, for_platform: str, force: bool
 ) -> int:
     shelf = own_shelf()
     try:
@@ -104,7 +104,7 @@ async def _install(
     return 0 if ok else _does_not_work(entry)
 
 
-def _does_not_work(entry: Entry) -> int:
+def _does_not_work(entry: AvailableBuild) -> int:
     what = f"{entry.id} does not work on this machine and is not used; 'engines remove' removes it"
     return say_error(what, EXIT_OURS)
 
@@ -117,7 +117,7 @@ async def _prove(owner: Engines, build: str) -> bool:
     return any(proof.ok for proof in proofs)
 
 
-async def _is_here(shelf: Shelf, entry: Entry) -> bool:
+async def _is_here(shelf: Shelf, entry: AvailableBuild) -> bool:
     folder = shelf.place_of(entry.id)
     if not folder.is_dir():
         return False
@@ -168,7 +168,7 @@ def pin(word: str, model: str | None, url: str | None, api_key: str | None) -> A
     return partial(_choose, parse_server(url, api_key), word, model, True)
 
 
-async def _choose(server: Server, word: str, model: str | None, pinned: bool) -> int:
+async def _choose(server: RunningServer, word: str, model: str | None, pinned: bool) -> int:
     if pinned and word == AUTO:
         raise UsageError("'auto' cannot be pinned; 'engines use auto' leaves the choice to the program")
     if pinned and model is not None:
@@ -178,7 +178,7 @@ async def _choose(server: Server, word: str, model: str | None, pinned: bool) ->
         if word != AUTO:
             _check_word(owner, word, pinned)
         named = dict.fromkeys(seat.build for seat in owner.seats if word in (seat.id, seat.build))
-        owner.tell(Chosen(word=None if word == AUTO else word, model=model, pinned=pinned, builds=tuple(named)))
+        owner.tell(EngineChosen(word=None if word == AUTO else word, model=model, pinned=pinned, builds=tuple(named)))
         await keep(shelf, owner)
     await tell_server(server)
     whom = f"for {model}: " if model else ""
@@ -189,7 +189,7 @@ async def _choose(server: Server, word: str, model: str | None, pinned: bool) ->
 
 def _check_word(owner: Engines, word: str, pinned: bool) -> None:
     """Raises UsageError for a word that means no engine, and for pinning an engine that does not work."""
-    wanted = Wanted(word=word, only=pinned)
+    wanted = WantedEngine(word=word, only=pinned)
     meant = [one for one in owner.ranked(word=word) if wanted.matches(one.seat)]
     if not meant and any(seat.backend == word for seat in owner.seats):
         raise UsageError(
@@ -222,7 +222,7 @@ def remove(build: str, force: bool, url: str | None, api_key: str | None) -> Asy
     return partial(_remove, parse_server(url, api_key), build, force)
 
 
-async def _remove(server: Server, build: str, force: bool) -> int:
+async def _remove(server: RunningServer, build: str, force: bool) -> int:
     shelf = own_shelf()
     seen = await server_table(server)
     running = [seat.rpartition(":")[0] for seat in seen.running.values()] if seen is not None else []
@@ -237,7 +237,7 @@ async def _remove(server: Server, build: str, force: bool) -> int:
         )
         digests = tuple(engine.digest for engine in owner.engines if engine.id == build)
         await trio.to_thread.run_sync(shelf.remove, (build,))
-        owner.tell(Removed(build, digests))
+        owner.tell(BuildRemoved(build, digests))
         await keep(shelf, owner)
     await tell_server(server)
     click.echo(f"{build}: removed")
@@ -265,7 +265,7 @@ def rollback(backend: str | None, url: str | None, api_key: str | None) -> Async
     return partial(_rollback, parse_server(url, api_key), backend)
 
 
-async def _rollback(server: Server, backend: str | None) -> int:
+async def _rollback(server: RunningServer, backend: str | None) -> int:
     shelf = own_shelf()
     async with alone(shelf), opened(shelf) as owner:
         here = tuple(engine.id for engine in owner.engines if not engine.damage)

@@ -26,18 +26,18 @@ from appliance.cli.engines.sources import (
     tell_server,
 )
 from appliance.cli.engines.update import update
-from appliance.cli.remote import Server, parse_server, server_options
+from appliance.cli.remote import RunningServer, parse_server, server_options
 from appliance.cli.show import human_size, print_json, print_table
 from appliance.core.engines.events import Forgotten
-from appliance.core.engines.machine import Look
+from appliance.core.engines.machine import MachineLook
 from appliance.core.engines.proofs import Proof
 from appliance.core.engines.workers import DEFAULT_PORT, split_endpoint
 from appliance.core.settings import is_loopback
-from appliance.engines.found import ENGINE_HELP, Engine, Places, find_engine, list_engines
+from appliance.engines.found import ENGINE_HELP, Engine, EngineFolders, find_engine, list_engines
 from appliance.engines.shelf import alone
 from appliance.engines.table import BuildRow, SeatRow, Table
 from appliance.errors import UsageError
-from appliance.fleet.rpc_server import Serving, Up, claim_port, keep_serving, server_program
+from appliance.fleet.rpc_server import RpcServing, Up, claim_port, keep_serving, server_program
 from appliance.platform.children import open_children
 from appliance.platform.console import EXIT_OURS, PROGRAM, harmless, say
 from appliance.platform.machine import engine_threads
@@ -52,7 +52,7 @@ NUMBERS = ("PROMPT", "ANSWER")
 class Probed(Struct, frozen=True, kw_only=True):
     """The output of ``engines probe --json``."""
 
-    machine: Look | None
+    machine: MachineLook | None
     engines: Table
 
 
@@ -89,7 +89,7 @@ def ls(url: str | None, api_key: str | None, as_json: bool) -> AsyncCommand:
     return partial(_ls, parse_server(url, api_key), as_json)
 
 
-async def _ls(server: Server, as_json: bool) -> int:
+async def _ls(server: RunningServer, as_json: bool) -> int:
     found = await server_table(server)
     if found is None:
         shelf = own_shelf()
@@ -115,7 +115,7 @@ def probe(url: str | None, api_key: str | None, as_json: bool) -> AsyncCommand:
     return partial(_probe, parse_server(url, api_key), as_json)
 
 
-async def _probe(server: Server, as_json: bool) -> int:
+async def _probe(server: RunningServer, as_json: bool) -> int:
     shelf = own_shelf()
     async with opened(shelf) as owner:
         seen = await owner.probe()
@@ -144,7 +144,7 @@ def prove(names: tuple[str, ...], url: str | None, api_key: str | None, as_json:
     return partial(_prove, parse_server(url, api_key), names, as_json)
 
 
-async def _prove(server: Server, names: tuple[str, ...], as_json: bool) -> int:
+async def _prove(server: RunningServer, names: tuple[str, ...], as_json: bool) -> int:
     shelf = own_shelf()
     async with opened(shelf) as owner:
         seats = seats_named(owner, names) if names else None
@@ -181,7 +181,7 @@ def forget(builds: tuple[str, ...], url: str | None, api_key: str | None) -> Asy
     return partial(_forget, parse_server(url, api_key), builds)
 
 
-async def _forget(server: Server, builds: tuple[str, ...]) -> int:
+async def _forget(server: RunningServer, builds: tuple[str, ...]) -> int:
     shelf = own_shelf()
     async with alone(shelf), opened(shelf) as owner:
         digests: tuple[str, ...] | None = None
@@ -248,7 +248,7 @@ def _speed(speed: float | None) -> str:
     return "-" if speed is None else f"{speed:.0f}" if speed >= 10 else f"{speed:.1f}"
 
 
-def _show_machine(seen: Look) -> None:
+def _show_machine(seen: MachineLook) -> None:
     memory = f"{human_size(seen.memory_available)} of {human_size(seen.memory_total)} free"
     click.echo(f"{seen.platform}, {seen.system} ({seen.environment})")
     click.echo(f"  processor  {seen.cpu} {seen.cpu_level}".rstrip() + f", {seen.cores} cores, {memory}")
@@ -303,7 +303,7 @@ def rpc_worker(
             f"refusing to listen on {host}, which other machines can reach: llama.cpp's RPC has neither keys nor "
             "encryption; use an SSH tunnel to one on 127.0.0.1, or a VPN's address with --allow-unauthenticated"
         )
-    serving = Serving(
+    serving = RpcServing(
         program=server_program(_engine(engine)),
         host=host,
         port=claim_port(host, port),
@@ -314,7 +314,7 @@ def rpc_worker(
     return partial(_serve, serving)
 
 
-async def _serve(serving: Serving) -> int:
+async def _serve(serving: RpcServing) -> int:
     refused: UsageError | None = None
     with stop_signals(lambda: GRACE) as stop, stop.at_once:
         async with open_children() as children, beside() as nursery:
@@ -334,7 +334,7 @@ async def _serve(serving: Serving) -> int:
     return 0
 
 
-def _tell(serving: Serving, up: Up) -> None:
+def _tell(serving: RpcServing, up: Up) -> None:
     worker = up.worker
     sizes = [f"{each.total >> 20} MiB, {each.free >> 20} MiB free" for each in worker.devices]
     devices = "; ".join(up.devices or sizes) or "busy already"
@@ -344,7 +344,7 @@ def _tell(serving: Serving, up: Up) -> None:
 
 def _engine(named: str | None) -> Engine:
     """Return the named engine, or the first that can lend devices; else the first one, for the error to name it."""
-    if named is not None or Places.of_this_machine().named is not None:
+    if named is not None or EngineFolders.of_this_machine().named is not None:
         return find_engine(named)
     able = (each for each in list_engines() if each.rpc is not None and not each.damage)
     return next(able, None) or find_engine(None)

@@ -24,13 +24,13 @@ from appliance.catalog.download_plan import PlannedFile
 from appliance.catalog.download_status import DownloadsOff, GatedRepo, HubFailed, RepoNotFound
 from appliance.catalog.hub import Hub, HubAccess, hub_access
 from appliance.catalog.sources import STARTER
-from appliance.cli.remote import NotRunning, Refused, Server, ServerFailed, ask, ask_raw
+from appliance.cli.remote import NotRunning, RequestRefused, RunningServer, ServerFailed, ask, ask_raw
 from appliance.cli.show import human_size
 from appliance.core.engines.builds import (
     Archive,
-    Asked,
+    AvailableBuild,
     Build,
-    Entry,
+    InstallWish,
     Wants,
     check_entry,
     find_entry,
@@ -42,8 +42,8 @@ from appliance.core.engines.choice import Ranked, Seat
 from appliance.core.engines.proofs import Proof
 from appliance.core.engines.state import line_of
 from appliance.core.models.download import Throttle
-from appliance.engines.found import ENGINE_VARIABLE, EXECUTABLE, Places, installed_folder, list_engines
-from appliance.engines.installing import CannotInstall, Sources, described, read_manifest, versions
+from appliance.engines.found import ENGINE_VARIABLE, EXECUTABLE, EngineFolders, installed_folder, list_engines
+from appliance.engines.installing import BuildSources, CannotInstall, described, read_manifest, versions
 from appliance.engines.owner import Engines, open_engines
 from appliance.engines.shelf import MAKE_ROOM, Shelf
 from appliance.engines.table import Table, table
@@ -67,7 +67,7 @@ async def opened(shelf: Shelf) -> AsyncGenerator[Engines]:
         await trio.to_thread.run_sync(shelf.recover)
     except OSError as cause:
         say(f"note: the remains of an update or an installation cannot be removed: {cause}")
-    find = partial(list_engines, Places.of_this_machine())
+    find = partial(list_engines, EngineFolders.of_this_machine())
     async with plain_nursery(), open_engines(find, shelf.state, starter=STARTER) as engines:
         if engines.look is None:
             await engines.probe()
@@ -87,24 +87,24 @@ async def own_table(engines: Engines) -> Table:
     return table(engines.engines, engines.ranked(), engines.state, versions(), running={}, now=time.time())
 
 
-async def server_table(server: Server) -> Table | None:
+async def server_table(server: RunningServer) -> Table | None:
     """Return a running server's view, or None if no server runs, or another program. A named server must answer."""
     try:
         answer = await ask(server, "GET", "/api/engines", Table)
-    except (NotRunning, Refused, ServerFailed):
+    except (NotRunning, RequestRefused, ServerFailed):
         if server.named:
             raise
         return None
     return structs.replace(answer, server=server.url)
 
 
-async def tell_server(server: Server) -> None:
+async def tell_server(server: RunningServer) -> None:
     """Make a running server look at builds and state again. It is not an error if no server runs."""
     try:
         await ask_raw(server, "POST", "/api/engines/probe", patience=PROBE_TIME)
     except NotRunning:
         return
-    except (Refused, ServerFailed) as cause:
+    except (RequestRefused, ServerFailed) as cause:
         say(f"note: the running server could not be notified: {cause.message}; restart it to use the change")
 
 
@@ -207,7 +207,7 @@ def _told(archive: Archive) -> Callable[[int], None]:
 FROM_HELP = "Install from a folder or an archive on this machine, or from an address (with --sha256)."
 
 
-def sources_of(word: str | None, source: str | None, platform: str, sha256: str | None) -> Sources:
+def sources_of(word: str | None, source: str | None, platform: str, sha256: str | None) -> BuildSources:
     """Find out which build to install. ``word`` may be missing if the source names its build. Raises UsageError."""
     asked = parse_asked(word, platform) if word is not None else None
     if sha256 is not None and (len(sha256) != 64 or sha256.lower().strip("0123456789abcdef")):
@@ -218,9 +218,9 @@ def sources_of(word: str | None, source: str | None, platform: str, sha256: str 
             raise UsageError(f"say which build; for {platform} there is {', '.join(listed) or 'none'}, or --from")
         if sha256 is not None:
             raise UsageError("--sha256 works only with --from; the checksums of listed builds are known")
-        return Sources(entry=find_entry(read_manifest(), asked))
+        return BuildSources(entry=find_entry(read_manifest(), asked))
     if "://" in source:
-        return Sources(entry=_address(asked, source, platform, sha256))
+        return BuildSources(entry=_address(asked, source, platform, sha256))
     path = Path(source).expanduser().absolute()
     if path.is_dir():
         return _folder(asked, path, platform)
@@ -235,10 +235,10 @@ def sources_of(word: str | None, source: str | None, platform: str, sha256: str 
         else {path.name: sha256 or ""}
     )
     entry = _named(asked, described(path), path.name, platform)
-    return Sources(entry=entry, files=(path,), sums=sums)
+    return BuildSources(entry=entry, files=(path,), sums=sums)
 
 
-def _address(asked: Asked | None, url: str, platform: str, sha256: str | None) -> Entry:
+def _address(asked: InstallWish | None, url: str, platform: str, sha256: str | None) -> AvailableBuild:
     parts = urlsplit(url)
     name = parts.path.rpartition("/")[2]
     if parts.scheme not in ("http", "https") or not parts.hostname or not is_archive(Path(name or "x")):
@@ -256,11 +256,11 @@ def _address(asked: Asked | None, url: str, platform: str, sha256: str | None) -
     return structs.replace(_named(asked, None, name, platform), archives=(archive,))
 
 
-def _folder(asked: Asked | None, path: Path, platform: str) -> Sources:
+def _folder(asked: InstallWish | None, path: Path, platform: str) -> BuildSources:
     """An unpacked build, or a folder with the archives of a listed build."""
     build = described(path)
     if build is not None or (path / EXECUTABLE).is_file():
-        return Sources(entry=_named(asked, build, path.name, platform), folder=path)
+        return BuildSources(entry=_named(asked, build, path.name, platform), folder=path)
     if asked is None:
         raise UsageError(f"--from {path}: say which build of this folder, such as 'vulkan'")
     entry = find_entry(read_manifest(), asked)
@@ -269,14 +269,14 @@ def _folder(asked: Asked | None, path: Path, platform: str) -> Sources:
         raise UsageError(
             f"--from {path}: {', '.join(missing)} of {entry.id} is not in it, and it is not a build itself"
         )
-    return Sources(entry=entry, files=files, sums={one.name: one.sha256 for one in entry.archives})
+    return BuildSources(entry=entry, files=files, sums={one.name: one.sha256 for one in entry.archives})
 
 
-def _named(asked: Asked | None, build: Build | None, name: str, platform: str) -> Entry:
+def _named(asked: InstallWish | None, build: Build | None, name: str, platform: str) -> AvailableBuild:
     """Return the entry of an unlisted build: from its own description, the request, and its name."""
     if build is not None and build.backend and build.build:
         place = build.platform or (asked.platform if asked is not None else platform)
-        entry = Entry(platform=place, backend=build.backend, build=build.build, needs=_wants(build))
+        entry = AvailableBuild(platform=place, backend=build.backend, build=build.build, needs=_wants(build))
         other = asked is not None and (asked.backend != entry.backend or asked.build not in (None, entry.build))
         if other:
             raise UsageError(f"{name} is {entry.id}, and you asked for something else")
@@ -294,7 +294,7 @@ def _named(asked: Asked | None, build: Build | None, name: str, platform: str) -
             ),
             None,
         )
-        entry = listed or Entry(platform=asked.platform, backend=asked.backend, build=release)
+        entry = listed or AvailableBuild(platform=asked.platform, backend=asked.backend, build=release)
     check_entry(entry)
     return entry
 
@@ -304,14 +304,14 @@ def _wants(build: Build) -> Wants:
     return Wants(driver=needs.driver, compute=needs.compute, cpu=needs.cpu, libraries=needs.libraries)
 
 
-def _listed(name: str, platform: str) -> Entry | None:
+def _listed(name: str, platform: str) -> AvailableBuild | None:
     """Return the entry that has an archive of this name."""
     entries = read_manifest().entries
     found = [one for one in entries if any(archive.name == name for archive in one.archives)]
     return next((one for one in found if one.platform == platform), found[0] if found else None)
 
 
-def check_needs(entry: Entry, owner: Engines, force: bool) -> None:
+def check_needs(entry: AvailableBuild, owner: Engines, force: bool) -> None:
     """Raises UsageError for a build that cannot run here."""
     if owner.look is None or force:
         return

@@ -32,17 +32,26 @@ from appliance.cli.engines.sources import (
     sources_of,
     tell_server,
 )
-from appliance.cli.options import Choice, source_options
-from appliance.cli.remote import ModelList, NotRunning, Refused, Server, ServerFailed, ask, parse_server, server_options
+from appliance.cli.options import ModelOptions, source_options
+from appliance.cli.remote import (
+    ModelList,
+    NotRunning,
+    RequestRefused,
+    RunningServer,
+    ServerFailed,
+    ask,
+    parse_server,
+    server_options,
+)
 from appliance.cli.show import human_size, print_json
 from appliance.core.config.types import Config
-from appliance.core.engines.builds import Catalogue, Entry, UpdateChannel, parse_asked
+from appliance.core.engines.builds import AvailableBuild, Catalogue, UpdateChannel, parse_asked
 from appliance.core.engines.choice import Ranked, best
 from appliance.core.engines.events import Followed
 from appliance.core.engines.state import Step, line_of
 from appliance.core.records.activity import MAX_LIMIT, Query
 from appliance.engines.found import Engine, here
-from appliance.engines.installing import CannotInstall, Sources, forget_downloads, read_manifest, stage
+from appliance.engines.installing import BuildSources, CannotInstall, forget_downloads, read_manifest, stage
 from appliance.engines.proving import alone_on_machine
 from appliance.engines.shelf import Shelf, alone
 from appliance.engines.updating import Candidate, Steps, canary, devices_of, prove_staged, run_update
@@ -56,7 +65,7 @@ MOST = 3
 """Number of models to try if the first ones cannot be run at all."""
 
 
-class Row(Struct, frozen=True):
+class TriedRow(Struct, frozen=True):
     """A row of the activity log, as far as it is needed here."""
 
     model: str
@@ -66,12 +75,12 @@ class Row(Struct, frozen=True):
 class Rows(Struct, frozen=True):
     """``GET /api/metrics/activity``."""
 
-    data: list[Row]
+    data: list[TriedRow]
 
 
-async def models_to_try(server: Server, config: Config | None, named: str | None) -> list[Candidate]:
+async def models_to_try(server: RunningServer, config: Config | None, named: str | None) -> list[Candidate]:
     """Return models with a file on this machine, best first. ``named`` goes before all; raises ModelNotFound for it."""
-    snapshot = await trio.to_thread.run_sync(Catalog(Choice().sources()).scan)
+    snapshot = await trio.to_thread.run_sync(Catalog(ModelOptions().sources()).scan)
     if named is not None:
         model = snapshot.require(named)
         return [Candidate(model.id, Path(model.path))] if model.path else []
@@ -80,7 +89,7 @@ async def models_to_try(server: Server, config: Config | None, named: str | None
     return [found for name in names if (found := _candidate(snapshot, name)) is not None][:MOST]
 
 
-def most_used(rows: list[Row]) -> list[str]:
+def most_used(rows: list[TriedRow]) -> list[str]:
     """Return models by the number of their answers, most first; on a tie, the most recently used one first."""
     answered = [row.model for row in rows if row.resp_status_code < 400]  # newest first
     return [name for name, _ in Counter(answered).most_common()]
@@ -93,11 +102,11 @@ def _candidate(snapshot: Snapshot, name: str) -> Candidate | None:
     return Candidate(model.id, Path(model.path))
 
 
-async def _rows(server: Server, config: Config | None) -> list[Row]:
+async def _rows(server: RunningServer, config: Config | None) -> list[TriedRow]:
     """Return the newest rows of the running server's log, else of the configuration's file; none without either."""
     try:
         return (await ask(server, "GET", f"/api/metrics/activity?limit={MAX_LIMIT}", Rows)).data
-    except (NotRunning, Refused, ServerFailed):
+    except (NotRunning, RequestRefused, ServerFailed):
         if config is None or config.store is None:
             return []
     path = Path(config.store.path)
@@ -105,13 +114,13 @@ async def _rows(server: Server, config: Config | None) -> list[Row]:
         return []
     async with open_activity(path, MAX_LIMIT) as activity:
         page = await activity.page(Query(limit=MAX_LIMIT))
-    return [msgspec.convert(row, Row, from_attributes=True) for row in page.data]
+    return [msgspec.convert(row, TriedRow, from_attributes=True) for row in page.data]
 
 
-async def _loaded(server: Server) -> list[str]:
+async def _loaded(server: RunningServer) -> list[str]:
     try:
         models = (await ask(server, "GET", "/models", ModelList)).data
-    except (NotRunning, Refused, ServerFailed):
+    except (NotRunning, RequestRefused, ServerFailed):
         return []
     return [entry.id for entry in models if entry.status.value in ("loaded", "sleeping")]
 
@@ -210,7 +219,7 @@ class Updated(Struct, frozen=True, kw_only=True):
     """Why nothing has changed; empty if something has."""
 
 
-async def _update(server: Server, wish: _Wish, config: Config | None) -> int:
+async def _update(server: RunningServer, wish: _Wish, config: Config | None) -> int:
     try:
         done, status = await _updated(server, wish, config)
     except CannotInstall as cause:
@@ -226,7 +235,7 @@ async def _update(server: Server, wish: _Wish, config: Config | None) -> int:
     return status
 
 
-async def _updated(server: Server, wish: _Wish, config: Config | None) -> tuple[Updated, int]:
+async def _updated(server: RunningServer, wish: _Wish, config: Config | None) -> tuple[Updated, int]:
     """Return what has come of it, and the exit status."""
     shelf, catalogue = own_shelf(), read_manifest()
     async with alone(shelf), opened(shelf) as owner:
@@ -290,7 +299,7 @@ def _old(ranked: list[Ranked], backend: str | None) -> Ranked:
     return found
 
 
-def _newer(old: str, wish: _Wish, catalogue: Catalogue, channel: UpdateChannel) -> Sources:
+def _newer(old: str, wish: _Wish, catalogue: Catalogue, channel: UpdateChannel) -> BuildSources:
     """Return the build to switch to. Raises UsageError."""
     line = line_of(old)
     asked = parse_asked(line, here())
@@ -298,13 +307,13 @@ def _newer(old: str, wish: _Wish, catalogue: Catalogue, channel: UpdateChannel) 
         return sources_of(asked.backend, wish.source, asked.platform, wish.sha256)
     entries = [one for one in catalogue.entries if (one.platform, one.backend) == (asked.platform, asked.backend)]
     if newest := catalogue.newest(entries, channel):
-        return Sources(entry=newest)
+        return BuildSources(entry=newest)
     if entries:
         raise UsageError(f"no stable build for {line} is listed; '--channel latest' takes the newest of all")
     raise UsageError(f"no build for {line} is listed; install your own with --from")
 
 
-def _idle(entry: Entry, old: str, withdrawn: str | None, catalogue: Catalogue, *, force: bool) -> str:
+def _idle(entry: AvailableBuild, old: str, withdrawn: str | None, catalogue: Catalogue, *, force: bool) -> str:
     """Return why there is nothing to do; empty: there is."""
     build = old.partition("/")[2]
     if entry.id == old or catalogue.is_same(entry.build, build):
@@ -320,7 +329,7 @@ def _idle(entry: Entry, old: str, withdrawn: str | None, catalogue: Catalogue, *
     return ""
 
 
-async def _agreed(entry: Entry, done: Updated, *, asks: bool) -> bool:
+async def _agreed(entry: AvailableBuild, done: Updated, *, asks: bool) -> bool:
     """Return the user's answer. Raises UsageError if there is nobody to ask, or if the output is for a program."""
     named = f"{entry.id} (llama.cpp {done.release})" if done.release else entry.id
     if not asks or not can_ask():
@@ -336,7 +345,7 @@ def _tell(step: Step) -> None:
 
 def _steps(
     shelf: Shelf,
-    sources: Sources,
+    sources: BuildSources,
     *,
     old: Engine,
     devices: Mapping[str, str],

@@ -22,9 +22,9 @@ from appliance.catalog.catalog import Catalog
 from appliance.catalog.found import cache_directory
 from appliance.catalog.hub import hub_access
 from appliance.catalog.presets import read_ini
-from appliance.catalog.sources import NamedFile, Sources
+from appliance.catalog.sources import ModelFolders, NamedFile
 from appliance.cli.llama_server.front import FRONT, LOG_FILE, http_settings, is_on, value, warn_of_open_door
-from appliance.cli.llama_server.models import REMOTE, Places, cached, fetch, missing, needs_of
+from appliance.cli.llama_server.models import REMOTE, ModelPaths, cached, fetch, missing, needs_of
 from appliance.cli.llama_server.router import preset_of_repository, router_mode
 from appliance.cli.options import tools_of_options
 from appliance.cli.show import print_json, print_table
@@ -34,8 +34,8 @@ from appliance.core.llama import flags as llama_flags
 from appliance.core.llama.explained import usage
 from appliance.core.llama.flags import Option
 from appliance.core.llama.older import modern_variables, modern_words, spelled_out
-from appliance.core.llama.preset_file import DEFAULT, EVERYWHERE, HF_TOKEN, Choice, is_known, parse, read_key
-from appliance.core.llama.presets import Layers, Told, explain
+from appliance.core.llama.preset_file import DEFAULT, EVERYWHERE, HF_TOKEN, EffectiveOption, is_known, parse, read_key
+from appliance.core.llama.presets import Layers, ToldOption, explain
 from appliance.core.models.model import Model
 from appliance.core.models.names import is_speakable
 from appliance.core.settings import DEFAULT_PORT, FleetSettings, HttpSettings, UnixSocket, at_port
@@ -109,7 +109,7 @@ def options_of(file: Path) -> list[Option]:
     return options
 
 
-def _option(choice: Choice) -> Iterator[Option]:
+def _option(choice: EffectiveOption) -> Iterator[Option]:
     """Return nothing for a switch that is off, which the command line cannot express."""
     if choice.words:
         name, *values = choice.words
@@ -258,7 +258,7 @@ def _finished(settings: AppSettings, options: Sequence[Option], environ: Mapping
     return structs.replace(settings, port_of_engine=not is_said)
 
 
-def single_mode(options: Sequence[Option], places: Places) -> AppSettings:
+def single_mode(options: Sequence[Option], places: ModelPaths) -> AppSettings:
     """Return the server of one model, whose files are here. Raises UsageError."""
     rest = flags.partition(options, FRONT)[1]
     fetched, engine_options = flags.partition(rest, REMOTE)
@@ -280,7 +280,7 @@ def single_mode(options: Sequence[Option], places: Places) -> AppSettings:
             fit=False,
         ),
         tools=tools_of_options(options),
-        sources=Sources(files=(NamedFile(model_id, places.model),), models_dir=None, cache=None, starter=None),
+        sources=ModelFolders(files=(NamedFile(model_id, places.model),), models_dir=None, cache=None, starter=None),
         preload=(model_id,),
         echo=True,
         quiet=is_on(options, "--log-disable", unsaid=False),
@@ -295,7 +295,7 @@ async def _run_engine(words: Sequence[str]) -> int:
     return done.returncode
 
 
-def _model_id(fetched: Sequence[Option], alias: Option | None, places: Places) -> str:
+def _model_id(fetched: Sequence[Option], alias: Option | None, places: ModelPaths) -> str:
     """llama-server's own rule: the alphabetically first alias, else the repository as it was written, else the file."""
     names = sorted(name.strip() for name in alias.values[0].split(",")) if alias else []
     named = value(fetched, "--hf-repo", "") or value(fetched, "--docker-repo", "")
@@ -313,7 +313,7 @@ class ShownModel(Struct, frozen=True, kw_only=True):
     fetch: list[str]
     """The downloads that wait for the first request."""
     error: str | None
-    options: list[Told]
+    options: list[ToldOption]
 
 
 def show_presets(file: Path, flags: Sequence[str], *, as_json: bool) -> int:
@@ -353,9 +353,9 @@ def _about(model: ShownModel) -> str:
     return f": {model.path}" if model.path else ""
 
 
-def _who(told: Told) -> str:
+def _who(told: ToldOption) -> str:
     return f"{told.said.layer} ({told.said.origin})"
 
 
-def _instead(told: Told) -> str:
+def _instead(told: ToldOption) -> str:
     return ", ".join(f"{said.value} of {said.layer} ({said.origin})" for said in told.instead_of)

@@ -21,9 +21,9 @@ from appliance.cli.show import human_size
 from appliance.core.llama import flags
 from appliance.core.llama.flags import Option
 from appliance.core.models.download import (
-    Reference,
+    ModelReference,
     Remote,
-    Wanted,
+    WantedModel,
     parse_image,
     parse_location,
     parse_reference,
@@ -36,7 +36,7 @@ REMOTE = ("--hf-repo", "--hf-file", "--hf-token", "--spec-draft-hf", "--model-ur
 """Options that say what to fetch; the model process gets files instead."""
 
 
-class Places(Struct, frozen=True, kw_only=True):
+class ModelPaths(Struct, frozen=True, kw_only=True):
     """The files of the model and of its companions."""
 
     model: str
@@ -44,11 +44,11 @@ class Places(Struct, frozen=True, kw_only=True):
     draft: str | None = None
 
 
-class Needs(Struct, frozen=True, kw_only=True):
+class ModelSources(Struct, frozen=True, kw_only=True):
     """The options' sources other than files; each may be None."""
 
     model: Remote | None = None
-    draft: Wanted | None = None
+    draft: WantedModel | None = None
     mmproj: Remote | None = None
 
     @property
@@ -56,24 +56,24 @@ class Needs(Struct, frozen=True, kw_only=True):
         return tuple(one for one in (self.model, self.draft, self.mmproj) if one is not None)
 
 
-def needs_of(options: Sequence[Option]) -> Needs:
+def needs_of(options: Sequence[Option]) -> ModelSources:
     """Return what the options need. Raises UsageError for names that cannot belong to a repository."""
     repo = flags.last(options, "--hf-repo")
     draft = flags.last(options, "--spec-draft-hf")
     seeing = flags.last(options, "--mmproj-url")
     if repo is None and flags.last(options, "--hf-file") is not None:
         raise UsageError("--hf-file names a file of a repository; say which one with --hf-repo ORG/REPO")
-    return Needs(
+    return ModelSources(
         model=_model(repo, options) if repo is not None else _elsewhere(options),
         draft=_draft(draft, options) if draft is not None else None,
         mmproj=parse_location(seeing.values[0], value(options, "--mmproj", "") or None) if seeing is not None else None,
     )
 
 
-def _model(repo: Option, options: Sequence[Option]) -> Wanted:
+def _model(repo: Option, options: Sequence[Option]) -> WantedModel:
     wants_projector = is_on(options, "--mmproj-auto")
     named = flags.last(options, "--mmproj") or flags.last(options, "--mmproj-url")
-    return Wanted(
+    return WantedModel(
         reference=_reference(repo),
         file=value(options, "--hf-file", ""),
         projector=wants_projector and named is None,
@@ -90,8 +90,8 @@ def _elsewhere(options: Sequence[Option]) -> Remote | None:
     return None
 
 
-def _draft(repo: Option, options: Sequence[Option]) -> Wanted:
-    return Wanted(
+def _draft(repo: Option, options: Sequence[Option]) -> WantedModel:
+    return WantedModel(
         reference=_reference(repo),
         file=value(options, "--spec-draft-model", ""),
         projector=False,
@@ -99,14 +99,14 @@ def _draft(repo: Option, options: Sequence[Option]) -> Wanted:
     )
 
 
-def _reference(option: Option) -> Reference:
+def _reference(option: Option) -> ModelReference:
     try:
         return parse_reference(option.values[0])
     except ApplianceError as error:
         raise UsageError(f"{option.flag}: {error}") from None
 
 
-def cached(needs: Needs, options: Sequence[Option], cache: Path) -> Places | None:
+def cached(needs: ModelSources, options: Sequence[Option], cache: Path) -> ModelPaths | None:
     """Return all needed files, if they are in the cache."""
     found = {wanted: here(cache, wanted) for wanted in needs.all}
     if None in found.values():
@@ -115,14 +115,14 @@ def cached(needs: Needs, options: Sequence[Option], cache: Path) -> Places | Non
         found.get(one) if one is not None else None for one in (needs.model, needs.draft, needs.mmproj)
     )
     seeing = mmproj.files[0] if mmproj is not None else None
-    return Places(
+    return ModelPaths(
         model=model.files[0] if model is not None else str(Path(value(options, "--model", "")).absolute()),
         mmproj=seeing or (model.mmproj if model is not None else None),
         draft=draft.files[0] if draft is not None else None,
     )
 
 
-async def fetch(needs: Needs, hub: HubAccess, cache: Path) -> int | None:
+async def fetch(needs: ModelSources, hub: HubAccess, cache: Path) -> int | None:
     """Bring all files into the cache, or the presets that a repository holds instead of a model.
 
     Returns the exit status if the user has stopped it. Raises the hub's refusal, or DownloadFailed.
@@ -132,7 +132,7 @@ async def fetch(needs: Needs, hub: HubAccess, cache: Path) -> int | None:
         for wanted in needs.all:
             if here(cache, wanted) is None:
                 outcome = await _fetch(downloads, wanted)
-            if outcome is not None or (isinstance(wanted, Wanted) and preset_file(cache, wanted.reference.repo)):
+            if outcome is not None or (isinstance(wanted, WantedModel) and preset_file(cache, wanted.reference.repo)):
                 break
     if isinstance(outcome, ApplianceError):
         raise outcome
@@ -159,7 +159,7 @@ async def _fetch(downloads: Downloads, wanted: Remote) -> int | ApplianceError |
     return begun[0].error
 
 
-def missing(needs: Needs, cache: Path) -> UsageError:
+def missing(needs: ModelSources, cache: Path) -> UsageError:
     """Name the downloads that ``--offline`` forbids."""
     absent = [str(wanted) for wanted in needs.all if here(cache, wanted) is None]
     return UsageError(

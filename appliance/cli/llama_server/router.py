@@ -14,7 +14,7 @@ from msgspec import structs
 
 from appliance.catalog.found import cache_directory, preset_file
 from appliance.catalog.presets import PresetSource, open_presets
-from appliance.catalog.sources import Sources
+from appliance.catalog.sources import ModelFolders
 from appliance.cli.llama_server.front import LOG_FILE, http_settings, is_on, number, value
 from appliance.cli.options import tools_of_options
 from appliance.core.llama import flags
@@ -52,7 +52,7 @@ def router_mode(from_argv: Sequence[Option], from_environ: Sequence[Option], env
         ),
         fleet=FleetSettings(models_max=models_max, metrics=False, fit=False, start_delay=slowed),
         tools=tools_of_options(options),
-        sources=Sources(
+        sources=ModelFolders(
             models_dir=_models_dir(value(options, "--models-dir", "")),
             cache=cache,
             starter=None,

@@ -12,7 +12,7 @@ import re
 import msgspec
 from msgspec import Struct
 
-from appliance.core.bodies.json_text import JSON, OBJECT, Edit, JsonObject, Path, Step, apply_edits
+from appliance.core.bodies.json_text import JSON, OBJECT, JsonEdit, JsonObject, Path, PathStep, apply_edits
 from appliance.core.bodies.sse import Decoder, RecordTooLong
 from appliance.core.parts import decoded
 from appliance.core.runs.slash import Family
@@ -261,7 +261,7 @@ _COUNTS = ("n", "n_cmpl", "best_of")
 _PROBABILITIES = ("logprobs", "top_logprobs", "n_probs")
 _FORCED = ("continue_final_message", "add_generation_prompt", "generation_prompt")
 _THOUGHT_MARKS = ("<think", "[THINK]", "<|channel|>", "<seed:think>", "<|START_THINKING|>")
-_APPENDED = Step(b"-1", -1)
+_APPENDED = PathStep(b"-1", -1)
 
 
 def continued_body(body: bytes, partial: Partial) -> bytes | Refusal:
@@ -316,7 +316,7 @@ def _obstacle(asked: JsonObject, partial: Partial) -> str:
     return ""
 
 
-def _prefill(asked: JsonObject, partial: Partial) -> list[Edit] | Refusal:
+def _prefill(asked: JsonObject, partial: Partial) -> list[JsonEdit] | Refusal:
     text, reasoning = partial.text, partial.reasoning
     match partial.family:
         case Family.COMPLETION:
@@ -344,9 +344,9 @@ def _prefill(asked: JsonObject, partial: Partial) -> list[Edit] | Refusal:
             return _appended("input", asked, items, asks=True)
 
 
-def _appended(name: str, asked: JsonObject, added: list[JsonObject], *, asks: bool) -> list[Edit] | Refusal:
+def _appended(name: str, asked: JsonObject, added: list[JsonObject], *, asks: bool) -> list[JsonEdit] | Refusal:
     """``asks``: the route knows the members that ask to continue the last message (Anthropic's always does so)."""
-    edits: list[Edit] = []
+    edits: list[JsonEdit] = []
     given = asked.get(name)
     if isinstance(given, str):
         edits.append(_edit([{"role": "user", "content": given}], name))
@@ -356,13 +356,13 @@ def _appended(name: str, asked: JsonObject, added: list[JsonObject], *, asks: bo
         last = object_of(given[-1])
         if last.get("role") == "assistant" or last.get("type") in ("reasoning", "function_call"):
             return Refusal("the request itself continues a text of the assistant")
-    edits += [Edit(Path((Step(name.encode()), _APPENDED)), msgspec.json.encode(one)) for one in added]
+    edits += [JsonEdit(Path((PathStep(name.encode()), _APPENDED)), msgspec.json.encode(one)) for one in added]
     if asks:
         edits += [_edit(True, "continue_final_message"), _edit(False, "add_generation_prompt")]
     return edits
 
 
-def _longer_prompt(prompt: JSON, text: str) -> list[Edit] | Refusal:
+def _longer_prompt(prompt: JSON, text: str) -> list[JsonEdit] | Refusal:
     """llama-server takes a text, tokens, texts and tokens mixed, a text with media, and a list of all of these."""
     if isinstance(prompt, str):
         return [_edit(prompt + text, "prompt")]
@@ -371,9 +371,9 @@ def _longer_prompt(prompt: JSON, text: str) -> list[Edit] | Refusal:
     if isinstance(prompt, list) and len(prompt) == 1 and isinstance(only := prompt[0], str):
         return [_edit([only + text], "prompt")]
     if isinstance(prompt, list) and any(isinstance(part, int) for part in prompt):
-        return [Edit(Path((Step(b"prompt"), _APPENDED)), msgspec.json.encode(text))]
+        return [JsonEdit(Path((PathStep(b"prompt"), _APPENDED)), msgspec.json.encode(text))]
     return Refusal("its prompt is not a single text")
 
 
-def _edit(value: object, *names: str) -> Edit:
-    return Edit(Path(tuple(Step(name.encode()) for name in names)), msgspec.json.encode(value))
+def _edit(value: object, *names: str) -> JsonEdit:
+    return JsonEdit(Path(tuple(PathStep(name.encode()) for name in names)), msgspec.json.encode(value))

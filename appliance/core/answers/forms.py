@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from appliance.core.bodies.json_text import JSON, OBJECT, JsonObject
-from appliance.core.bodies.sse import Decoder, ErrorInfo, Event, RecordTooLong, encode
+from appliance.core.bodies.sse import Decoder, ErrorInfo, RecordTooLong, SseEvent, encode
 from appliance.core.parts import decoded
 from appliance.core.runs.slash import Family
 
@@ -216,7 +216,7 @@ class Begun:
             _NUMBER: self._records if number is None else number + 1,
             "response": {"output": [], **self._response, "status": "failed", "error": told},
         }
-        return encode(Event(msgspec.json.encode(event).decode(), "response.failed"))
+        return encode(SseEvent(msgspec.json.encode(event).decode(), "response.failed"))
 
 
 def _read(records: bytes) -> list[JsonObject]:

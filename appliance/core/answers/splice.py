@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from appliance.core.answers.continuation import DONE, Partial, object_of, objects_of
 from appliance.core.bodies.json_text import JSON, OBJECT, JsonObject
-from appliance.core.bodies.sse import Decoder, Event, RecordTooLong, encode
+from appliance.core.bodies.sse import Decoder, RecordTooLong, SseEvent, encode
 from appliance.core.parts import decoded
 from appliance.core.runs.slash import Family
 
@@ -85,7 +85,7 @@ class Splicer:
             return b""
         return b"".join(self._spliced(event) for event in events)
 
-    def _spliced(self, event: Event) -> bytes:
+    def _spliced(self, event: SseEvent) -> bytes:
         if self._done:
             return b""  # a stream ends once
         if event.data.strip() == DONE:
@@ -312,4 +312,4 @@ def _index(record: JsonObject) -> int:
 
 
 def _event(record: JsonObject, *, named: bool = False) -> bytes:
-    return encode(Event(msgspec.json.encode(record).decode(), str(record.get("type")) if named else None))
+    return encode(SseEvent(msgspec.json.encode(record).decode(), str(record.get("type")) if named else None))

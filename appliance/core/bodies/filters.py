@@ -19,7 +19,7 @@ from urllib.parse import quote_plus, unquote_plus
 import msgspec
 from msgspec import Struct
 
-from appliance.core.bodies.json_text import Edit, Path, Step, apply_edits, parse_path
+from appliance.core.bodies.json_text import JsonEdit, Path, PathStep, apply_edits, parse_path
 from appliance.core.config.additions import Json
 from appliance.core.config.types import Filters, PeerFilters
 
@@ -112,7 +112,7 @@ def _disposition(head: bytes) -> dict[str, str] | None:
 
 
 PROTECTED = b"model"
-_MODEL = Path((Step(PROTECTED),))
+_MODEL = Path((PathStep(PROTECTED),))
 
 
 class Edits(Struct, frozen=True, kw_only=True):
@@ -123,8 +123,8 @@ class Edits(Struct, frozen=True, kw_only=True):
     """
 
     rename: str | None = None
-    always: tuple[Edit, ...] = ()
-    by_name: dict[str, tuple[Edit, ...]]
+    always: tuple[JsonEdit, ...] = ()
+    by_name: dict[str, tuple[JsonEdit, ...]]
     """All edits by requested name, those of ``always`` first."""
 
     def sent_model(self, model: str | None = None) -> str | None:
@@ -140,7 +140,7 @@ class Edits(Struct, frozen=True, kw_only=True):
         edits = self.by_name.get(requested, self.always)
         name = self.sent_model(model)
         if name is not None:
-            edits = (Edit(_MODEL, _json(name)), *edits)
+            edits = (JsonEdit(_MODEL, _json(name)), *edits)
         return apply_edits(body, edits) if edits else body
 
 
@@ -166,14 +166,14 @@ def is_protected(path: str) -> bool:
     return parsed is not None and parsed.steps[0].name == PROTECTED
 
 
-def _strips(strip_params: str) -> tuple[Edit, ...]:
+def _strips(strip_params: str) -> tuple[JsonEdit, ...]:
     parsed = [parse_path(path) for path in stripped_paths(strip_params)]
-    return tuple(Edit(path) for path in parsed if path is not None)
+    return tuple(JsonEdit(path) for path in parsed if path is not None)
 
 
-def _sets(params: Mapping[str, Json]) -> tuple[Edit, ...]:
+def _sets(params: Mapping[str, Json]) -> tuple[JsonEdit, ...]:
     parsed = [(parse_path(path), params[path]) for path in sorted(params) if not is_protected(path)]
-    return tuple(Edit(path, _json(value)) for path, value in parsed if path is not None)
+    return tuple(JsonEdit(path, _json(value)) for path, value in parsed if path is not None)
 
 
 def _json(value: Json) -> bytes:

@@ -154,7 +154,7 @@ class BodyError(ValueError):
     """The bytes are not the body that the head announced; the text says why."""
 
 
-class Body(Protocol):
+class BodyReader(Protocol):
     """One body. ``complete`` turns true with its last byte."""
 
     complete: bool
@@ -290,7 +290,7 @@ class Chunked:
             self._in_trailers = self._left == 0
 
 
-def body_of(method: str, status: int, headers: Iterable[tuple[bytes, bytes]]) -> Body:
+def body_of(method: str, status: int, headers: Iterable[tuple[bytes, bytes]]) -> BodyReader:
     """Return the framing of this response's body (RFC 9112 section 6.3). Raises BodyError if it is ambiguous."""
     if method == "HEAD" or status in (204, 304):
         return Sized(0)

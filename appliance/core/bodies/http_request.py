@@ -46,7 +46,7 @@ class RequestError(ValueError):
         self.status = status
 
 
-class Head(Struct, frozen=True):
+class HttpHead(Struct, frozen=True):
     """A request but for its body. Names keep their case; values have no white space around them."""
 
     method: str
@@ -76,7 +76,7 @@ class _Fields:
         self.headers.append((name, value))
 
 
-def read_request(head: bytes) -> Head:
+def read_request(head: bytes) -> HttpHead:
     """``head`` is everything up to and with the empty line; the caller has bounded its size. Raises RequestError."""
     line = _HEAD.fullmatch(head) or _PADDED.fullmatch(head)
     if line is None:
@@ -98,7 +98,7 @@ def read_request(head: bytes) -> Head:
     return _understand(method, target, minor, headers)
 
 
-def _understand(method: bytes, target: bytes, minor: bytes, headers: list[tuple[bytes, bytes]]) -> Head:
+def _understand(method: bytes, target: bytes, minor: bytes, headers: list[tuple[bytes, bytes]]) -> HttpHead:
     """Return the head with the framing that its fields declare. Raises RequestError on a contradiction."""
     if len(headers) > MAX_FIELDS:
         raise RequestError(431, f"the request has more than {MAX_FIELDS} headers")
@@ -132,7 +132,7 @@ def _understand(method: bytes, target: bytes, minor: bytes, headers: list[tuple[
             upgrade = found.get(b"upgrade", b"").lower()
     if newer and (expect := found.get(b"expect")) is not None:
         expects = b"100-continue" in _options(expect)
-    return Head(
+    return HttpHead(
         method.decode(), target, "1.1" if newer else "1.0", headers, _length(found, newer), keep_alive, upgrade, expects
     )
 
@@ -197,7 +197,7 @@ _KEY = re.compile(rb"[A-Za-z0-9+/]{22}==")
 _PROTOCOL = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
-class Offer(Struct, frozen=True):
+class UpgradeOffer(Struct, frozen=True):
     """``subprotocols`` are those that the client speaks, in the order of its preference."""
 
     key: bytes
@@ -212,7 +212,7 @@ class Offer(Struct, frozen=True):
         return b"\r\n".join(lines) + b"\r\n\r\n"
 
 
-def read_offer(head: Head) -> Offer:
+def read_offer(head: HttpHead) -> UpgradeOffer:
     """``head`` asks for an upgrade to a websocket. Raises BadRequest where the rest of the handshake is wrong."""
     versions, keys = fields(head.headers, b"sec-websocket-version"), fields(head.headers, b"sec-websocket-key")
     names = fields(head.headers, b"sec-websocket-protocol")
@@ -225,4 +225,4 @@ def read_offer(head: Head) -> Offer:
     subprotocols = [part.strip(" \t") for value in names for part in value.decode("latin-1").split(",")]
     if not all(_PROTOCOL.fullmatch(name) for name in subprotocols):
         raise BadRequest("the Sec-WebSocket-Protocol header is not a list of names")
-    return Offer(keys[0], tuple(subprotocols))
+    return UpgradeOffer(keys[0], tuple(subprotocols))

@@ -31,7 +31,7 @@ QUERY = "*?#|@"
 _UNENCODABLE = re.compile("[\ud800-\udfff]")
 
 
-class Step(Struct, frozen=True):
+class PathStep(Struct, frozen=True):
     """One part of a path."""
 
     name: bytes
@@ -41,7 +41,7 @@ class Step(Struct, frozen=True):
 
 
 class Path(Struct, frozen=True):
-    steps: tuple[Step, ...]
+    steps: tuple[PathStep, ...]
     literal: bool = True
     """True without query characters; a path with them reaches existing values but creates none."""
 
@@ -75,13 +75,13 @@ def parse_path(path: str) -> Path | None:
     parts = _split(path)
     if len(parts) > MAX_DEPTH or _UNENCODABLE.search(path):
         return None
-    steps: list[Step] = []
+    steps: list[PathStep] = []
     literal = True
     for part in parts:
         index = None if part.key_only else -1 if part.name == "-1" else _number(part.name)
         if not part.name or (index is not None and index > MAX_INDEX):
             return None
-        steps.append(Step(part.name.encode(), index))
+        steps.append(PathStep(part.name.encode(), index))
         literal = literal and part.literal
     return Path(tuple(steps), literal)
 
@@ -124,7 +124,7 @@ _ARRAY = msgspec.json.Decoder(list[Raw])
 _SCANNER = json.JSONDecoder(strict=False, parse_int=str, parse_float=str)
 
 
-class Edit(Struct, frozen=True):
+class JsonEdit(Struct, frozen=True):
     """One edit. ``value`` is JSON text; None deletes."""
 
     path: Path
@@ -156,7 +156,7 @@ class _Container(Struct):
     tail: bytes
 
 
-def apply_edits(text: bytes, edits: Iterable[Edit]) -> bytes:
+def apply_edits(text: bytes, edits: Iterable[JsonEdit]) -> bytes:
     """Apply edits one after the other, reading the text once. Never raises; damaged JSON comes back as it is.
 
     Text that is neither an object nor an array (empty, a number, prose) is replaced by a new object when something is
@@ -194,7 +194,7 @@ def _set(item: _Item, path: Path, value: bytes) -> None:
     item.value = value
 
 
-def _append(container: _Container, step: Step, value: bytes) -> None:
+def _append(container: _Container, step: PathStep, value: bytes) -> None:
     items = container.items
     if not container.array:
         items.append(_Item(b"," if items else b"", step.name, msgspec.json.encode(step.name.decode()) + b":", value))
@@ -204,7 +204,7 @@ def _append(container: _Container, step: Step, value: bytes) -> None:
         items.append(_Item(b"," if items else b"", None, b"", value))
 
 
-def _delete(item: _Item, steps: tuple[Step, ...]) -> None:
+def _delete(item: _Item, steps: tuple[PathStep, ...]) -> None:
     for step in steps[:-1]:
         container = _opened(item)
         at = None if container is None else _find(container, step)
@@ -222,7 +222,7 @@ def _delete(item: _Item, steps: tuple[Step, ...]) -> None:
     del container.items[at]
 
 
-def _find(container: _Container, step: Step) -> int | None:
+def _find(container: _Container, step: PathStep) -> int | None:
     """Return where the step leads: the first of equal keys; -1 is the last element of a non-empty array."""
     if container.array:
         index = step.index
@@ -233,7 +233,7 @@ def _find(container: _Container, step: Step) -> int | None:
     return None
 
 
-def _built(steps: tuple[Step, ...], value: bytes) -> bytes:
+def _built(steps: tuple[PathStep, ...], value: bytes) -> bytes:
     """Create the containers that hold the value at a path that did not exist."""
     for step in reversed(steps):
         if step.index is None:

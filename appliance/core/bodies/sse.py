@@ -48,7 +48,7 @@ class RecordTooLong(ValueError):
     """A record that grew past the limit without ending."""
 
 
-class Event(Struct, frozen=True):
+class SseEvent(Struct, frozen=True):
     """One dispatched event. ``name`` is None where the record had no ``event:`` line."""
 
     data: str
@@ -56,7 +56,7 @@ class Event(Struct, frozen=True):
     id: str | None = None
 
 
-def encode(event: Event) -> bytes:
+def encode(event: SseEvent) -> bytes:
     """Encode one record. A data line ends at any of the three line ends, so each becomes its own ``data:`` line."""
     lines = [f"event: {event.name}"] if event.name is not None else []
     if event.id is not None:
@@ -69,14 +69,14 @@ def error_record(dialect: Dialect, error: ErrorInfo) -> bytes:
     """Return the record that ends a broken stream; the route's official client makes an exception of it."""
     match dialect:
         case Dialect.OPENAI:
-            return encode(Event(_json({"error": error})))
+            return encode(SseEvent(_json({"error": error})))
         case Dialect.ANTHROPIC:
-            return encode(Event(_json({"type": "error", "error": error}), "error"))
+            return encode(SseEvent(_json({"type": "error", "error": error}), "error"))
         case Dialect.OLLAMA:
             return f"{_json({'error': error.message})}\n".encode()
         case Dialect.RESPONSES:
             flat = {"type": "error", "code": error.reason, "message": error.message, "param": error.param}
-            return encode(Event(_json({**flat, "sequence_number": 0, "error": error}), "error"))
+            return encode(SseEvent(_json({**flat, "sequence_number": 0, "error": error}), "error"))
 
 
 def _json(value: object) -> str:
@@ -102,7 +102,7 @@ class Decoder:
         self._name: str | None = None
         self._id: str | None = None
 
-    def feed(self, chunk: bytes) -> list[Event]:
+    def feed(self, chunk: bytes) -> list[SseEvent]:
         """Return the events that these bytes complete. Raises RecordTooLong; the decoder is unusable after that."""
         text = self._text.decode(chunk)
         if not text:
@@ -115,7 +115,7 @@ class Decoder:
             text = text.removeprefix("\n")
         self._after_cr = text.endswith("\r")
         *ended, rest = _LINE_END.split(text)
-        events: list[Event] = []
+        events: list[SseEvent] = []
         for part in ended:
             self._line.append(part)
             line = "".join(self._line)
@@ -142,11 +142,11 @@ class Decoder:
         elif field == "id" and "\0" not in value:
             self._id = value
 
-    def _dispatch(self) -> list[Event]:
+    def _dispatch(self) -> list[SseEvent]:
         data, name, self._data, self._name, self._held = self._data, self._name, [], None, 0
-        events = [Event("\n".join(data), name or None, self._id)] if data else []
+        events = [SseEvent("\n".join(data), name or None, self._id)] if data else []
         if self._error:
-            events.append(Event("\n".join(self._error), "error", self._id))
+            events.append(SseEvent("\n".join(self._error), "error", self._id))
             self._error = []
         return events
 

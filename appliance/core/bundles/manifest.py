@@ -42,7 +42,7 @@ _RESERVED = re.compile(r"(?:con|prn|aux|nul|conin\$|conout\$|com\d|lpt\d)(?: *\.
 """Names that are devices on Windows."""
 
 
-class Item(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class BundleItem(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One thing that comes into its place as a whole. Paths are relative to that place, with ``/``."""
 
     kind: Kind
@@ -72,7 +72,7 @@ class Blob(Struct, frozen=True, kw_only=True):
     chunks: tuple[str, ...]
 
 
-class Manifest(Struct, frozen=True, kw_only=True):
+class BundleManifest(Struct, frozen=True, kw_only=True):
     """Unknown keys are ignored; a field that an older program must not ignore gets a new `FORMAT`."""
 
     format: int
@@ -84,11 +84,11 @@ class Manifest(Struct, frozen=True, kw_only=True):
     """UTC."""
     part: int = 0
     """Bytes of each file but the last, where it is in several; 0: it is one file."""
-    items: tuple[Item, ...]
+    items: tuple[BundleItem, ...]
     blobs: tuple[Blob, ...]
 
 
-class Known(Struct, frozen=True, kw_only=True):
+class PresentItem(Struct, frozen=True, kw_only=True):
     """One thing that is on a machine."""
 
     kind: Kind
@@ -102,7 +102,7 @@ class Inventory(Struct, frozen=True, kw_only=True):
     format: int
     version: str
     target: str
-    items: tuple[Known, ...]
+    items: tuple[PresentItem, ...]
 
 
 class _Head(Struct, frozen=True):
@@ -110,7 +110,7 @@ class _Head(Struct, frozen=True):
     version: str = "?"
 
 
-def read_manifest(text: bytes) -> Manifest:
+def read_manifest(text: bytes) -> BundleManifest:
     """Decode and check it: no path in it leads out of its place. Raises UsageError."""
     head = _decoded(text, _Head, "the manifest")
     if head.format != FORMAT:
@@ -118,7 +118,7 @@ def read_manifest(text: bytes) -> Manifest:
             f"the bundle has format {head.format}, made by version {head.version[:40]!r}, and this program reads "
             f"format {FORMAT}: install that version or a newer one here first, or export the bundle with this version"
         )
-    manifest = _decoded(text, Manifest, "the manifest")
+    manifest = _decoded(text, BundleManifest, "the manifest")
     if bad := next(_mistakes(manifest), None):
         raise UsageError(f"the bundle cannot be used: {bad}; export it again")
     return manifest
@@ -141,7 +141,7 @@ def _decoded(text: bytes, kind: type[S], what: str) -> S:
         raise UsageError(f"{what} is damaged, or something else: {cause}") from None
 
 
-def _mistakes(manifest: Manifest) -> Iterator[str]:
+def _mistakes(manifest: BundleManifest) -> Iterator[str]:
     sizes = {blob.sha256: blob.size for blob in manifest.blobs}
     if manifest.part and manifest.part < SMALLEST_PART:
         yield f"parts of {manifest.part} bytes cannot be"
@@ -161,7 +161,7 @@ def _mistakes(manifest: Manifest) -> Iterator[str]:
                 yield f"{item.kind} {item.name[:100]!r}: the content of {file.path[:100]!r} is not in it"
 
 
-def _bad_name(item: Item, target: str) -> str:
+def _bad_name(item: BundleItem, target: str) -> str:
     """Why it cannot have this name, which becomes one of a folder; empty: it can."""
     if not is_speakable(item.name) or not item.digest.isalnum():
         return "its name or digest cannot be one"
@@ -240,7 +240,7 @@ def model_digest(files: Iterable[PayloadFile]) -> str:
     return hashlib.sha256("\n".join(sums).encode()).hexdigest()
 
 
-def without_known(items: Iterable[Item], inventory: Inventory | None) -> list[Item]:
+def without_known(items: Iterable[BundleItem], inventory: Inventory | None) -> list[BundleItem]:
     """Mark what the other machine has as left out."""
     known = {(one.kind, one.digest) for one in inventory.items} if inventory is not None else set[tuple[str, str]]()
     return [structs.replace(item, left_out=True) if (item.kind, item.digest) in known else item for item in items]

@@ -8,7 +8,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from appliance.core.bundles.manifest import SIGNATURE_SIZE, Item, Manifest
+from appliance.core.bundles.manifest import SIGNATURE_SIZE, BundleItem, BundleManifest
 from appliance.core.parts import MIB
 from appliance.errors import UsageError
 
@@ -24,7 +24,7 @@ Trust = Literal["signed", "unchecked", "unsigned"]
 class Standing(Struct, frozen=True, kw_only=True):
     """The state of an item of a bundle on this machine."""
 
-    item: Item
+    item: BundleItem
     state: Literal["here", "missing", "other"]
     """``other``: its place is taken by something with other contents."""
     left: int = 0
@@ -50,7 +50,7 @@ def refuse_untrusted(trust: Trust, *, named: bool, unsigned_is_fine: bool) -> No
     )
 
 
-def refuse_foreign(manifest: Manifest, target: str) -> None:
+def refuse_foreign(manifest: BundleManifest, target: str) -> None:
     """Raise UsageError for a bundle of another kind of machine."""
     if manifest.target != target:
         raise UsageError(

@@ -44,8 +44,8 @@ _MERGE = f"{_CORE}merge"
 def parse(text: str, file: str) -> tuple[Node | None, list[Problem]]:
     """The root mapping, or None for a file without content (empty, comments, ``null``) or without a usable root.
 
-    The node has everything that can be read in spite of errors, so that later steps can find more of them. ``file`` is only
-    a name for the places.
+    The node has everything that can be read in spite of errors, so that later steps can find more of them. ``file`` is
+    only a name for the places.
     """
     text = text.removeprefix("\ufeff")
     builder = _Builder(LineIndex(file, text), events(text))

@@ -16,8 +16,8 @@ from urllib.parse import quote
 
 from msgspec import Struct, structs
 
-from appliance.core.doctor.facts import DoctorFacts, Finding, ModelFact, Running
-from appliance.core.engines.machine import Look
+from appliance.core.doctor.facts import DoctorFacts, Finding, ModelFact, ServedModel
+from appliance.core.engines.machine import MachineLook
 from appliance.core.llama.flags import FLAGS, Flag, Kind, lookup, option_at
 from appliance.errors import UsageError
 
@@ -153,7 +153,7 @@ MACHINE = "platform system environment cpu cpu_level cpu_features cores memory_t
 GPU = "vendor name driver driver_version total free compute gfx integrated"
 SYSTEM = "swap_used swap_total open_files cores memory"
 MODEL = "source size architecture quantisation parameters context_length fit"
-"""The allow-list: the fields of `Look`, `Gpu`, `Checkup` and `ModelFact` that are taken over."""
+"""The allow-list: the fields of `MachineLook`, `Gpu`, `Checkup` and `ModelFact` that are taken over."""
 
 Facts = dict[str, object]
 
@@ -209,7 +209,7 @@ def _kept(fact: Struct, fields: str) -> Facts:
     return kept
 
 
-def _machine(seen: Look) -> Facts:
+def _machine(seen: MachineLook) -> Facts:
     """Loaders by their names, problems by their number."""
     return _kept(seen, MACHINE) | {
         "gpus": [_kept(gpu, GPU) for gpu in seen.gpus],
@@ -224,7 +224,7 @@ def _models(facts: DoctorFacts) -> Iterator[Facts]:
     served = {one.id: one for one in facts.server.running} if facts.server is not None else {}
     for number, model in enumerate(numbered(facts), 1):
         fact = next((one for one in facts.models if one.id == model), ModelFact(id=model, source=""))
-        running = served.get(model, Running(id=model, state=""))
+        running = served.get(model, ServedModel(id=model, state=""))
         yield (
             {"number": number, "usable": not fact.error}
             | _kept(fact, MODEL)

@@ -33,7 +33,7 @@ from appliance.core.doctor.engines import (
     surroundings,
     untried,
 )
-from appliance.core.doctor.facts import SEVERITIES, DoctorFacts, Finding, Running, one_line, some, tidied
+from appliance.core.doctor.facts import SEVERITIES, DoctorFacts, Finding, ServedModel, one_line, some, tidied
 from appliance.core.engines.choice import best
 from appliance.core.engines.listing import CPU
 from appliance.core.parts import GIB
@@ -194,7 +194,7 @@ def partly_on_card(facts: DoctorFacts) -> Iterator[Finding]:
             )
 
 
-def _on_processor(facts: DoctorFacts, model: Running) -> bool:
+def _on_processor(facts: DoctorFacts, model: ServedModel) -> bool:
     if model.seat:
         return model.seat.rpartition(":")[2] == CPU
     devices = _devices(model.command)

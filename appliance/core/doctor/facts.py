@@ -12,10 +12,10 @@ from typing import Literal
 from msgspec import Struct, structs
 
 from appliance.core.config.nodes import Problem
-from appliance.core.engines.builds import Needs
+from appliance.core.engines.builds import BuildNeeds
 from appliance.core.engines.choice import Ranked
-from appliance.core.engines.machine import NOTHING, Look
-from appliance.core.engines.state import State
+from appliance.core.engines.machine import NOTHING, MachineLook
+from appliance.core.engines.state import EngineState
 
 Severity = Literal["error", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
@@ -83,7 +83,7 @@ class Installed(Struct, frozen=True, kw_only=True):
     """Its place, in words."""
     digest: str = ""
     damage: str = ""
-    needs: Needs = Needs()
+    needs: BuildNeeds = BuildNeeds()
 
 
 class Disk(Struct, frozen=True, kw_only=True):
@@ -95,7 +95,7 @@ class Disk(Struct, frozen=True, kw_only=True):
     total: int
 
 
-class Card(Struct, frozen=True, kw_only=True):
+class BusCard(Struct, frozen=True, kw_only=True):
     """A graphics card on the bus, with or without a driver."""
 
     pci: str
@@ -115,7 +115,7 @@ class DeviceFile(Struct, frozen=True, kw_only=True):
 
 
 class Checkup(Struct, frozen=True, kw_only=True):
-    """Facts about the system beyond `Look`."""
+    """Facts about the system beyond `MachineLook`."""
 
     disks: tuple[Disk, ...] = ()
     swap_used: int = 0
@@ -125,7 +125,7 @@ class Checkup(Struct, frozen=True, kw_only=True):
     cores: int = 0
     """Cores of the machine, whatever a container allows; 0: unknown."""
     memory: int = 0
-    cards: tuple[Card, ...] = ()
+    cards: tuple[BusCard, ...] = ()
     device_files: tuple[DeviceFile, ...] = ()
 
 
@@ -146,7 +146,7 @@ class ModelFact(Struct, frozen=True, kw_only=True):
     """Number of tokens that it was trained for; 0: unknown."""
 
 
-class Running(Struct, frozen=True, kw_only=True):
+class ServedModel(Struct, frozen=True, kw_only=True):
     """One model of the running server."""
 
     id: str
@@ -170,7 +170,7 @@ class ServerFact(Struct, frozen=True, kw_only=True):
     version: str = ""
     engine: str = ""
     """The id of its seat for an unknown model; empty: somebody named its engine."""
-    running: tuple[Running, ...] = ()
+    running: tuple[ServedModel, ...] = ()
 
 
 class PortOwner(Struct, frozen=True, kw_only=True):
@@ -194,10 +194,10 @@ class DoctorFacts(Struct, frozen=True, kw_only=True):
 
     version: str
     now: float
-    look: Look | None = None
+    look: MachineLook | None = None
     ranked: tuple[Ranked, ...] = ()
     """Seats for an unknown model, best first; for ``model`` if one was named."""
-    state: State = State()
+    state: EngineState = EngineState()
     engines: tuple[Installed, ...] = ()
     checkup: Checkup = Checkup()
     models: tuple[ModelFact, ...] = ()

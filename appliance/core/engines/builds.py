@@ -12,7 +12,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from appliance.core.engines.machine import Look
+from appliance.core.engines.machine import MachineLook
 from appliance.errors import UsageError
 
 MANIFEST = "engine.json"
@@ -25,7 +25,7 @@ PLATFORMS = tuple(f"{system}-{machine}" for system in SYSTEMS.values() for machi
 VENDORS = {"cuda12": "nvidia", "cuda13": "nvidia", "rocm": "amd"}
 """Backends that run only on one vendor's cards."""
 LOADERS = {"vulkan": "vulkan", "cuda12": "cuda", "cuda13": "cuda", "rocm": "rocm"}
-"""The word in `Look.loaders` for each backend."""
+"""The word in `MachineLook.loaders` for each backend."""
 
 _RELEASE = re.compile(r"(?:^|[^a-z0-9])(b[0-9]{2,9}|v[0-9]{1,6}(?:\.[0-9]{1,6}){2})(?:[^a-z0-9]|$)")
 _NUMBER = re.compile(r"b([0-9]{1,18})(?![0-9])")
@@ -52,7 +52,7 @@ class FileSum(Struct, frozen=True, kw_only=True):
     executable: bool = False
 
 
-class Needs(Struct, frozen=True, kw_only=True):
+class BuildNeeds(Struct, frozen=True, kw_only=True):
     """The requirements of a build. Empty: no requirement is known."""
 
     driver: str = ""
@@ -75,7 +75,7 @@ class Build(Struct, frozen=True, kw_only=True):
     build: str = ""
     """llama.cpp's own name of the release, ``b11434``; with another word behind it if it was built in another way."""
     version: str | None = None
-    needs: Needs = Needs()
+    needs: BuildNeeds = BuildNeeds()
     files: tuple[FileSum, ...] = ()
     """Every file of the build except ``engine.json``."""
     rpc: str | None = None
@@ -105,7 +105,7 @@ class Archive(Struct, frozen=True, kw_only=True):
     size: int = 0
 
 
-class Wants(Needs, frozen=True, kw_only=True):
+class Wants(BuildNeeds, frozen=True, kw_only=True):
     """The requirements of a listed build, beyond those in its ``engine.json``."""
 
     targets: tuple[str, ...] = ()
@@ -116,7 +116,7 @@ class Wants(Needs, frozen=True, kw_only=True):
     """Least version of macOS."""
 
 
-class Entry(Struct, frozen=True, kw_only=True):
+class AvailableBuild(Struct, frozen=True, kw_only=True):
     """One available build. ``archives`` are unpacked into one folder: the build, then its runtime libraries."""
 
     platform: str
@@ -150,7 +150,7 @@ class Release(Struct, frozen=True, kw_only=True):
 class Catalogue(Struct, frozen=True, kw_only=True):
     """The list of builds that can be fetched, and what it knows of llama.cpp's versions."""
 
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[AvailableBuild, ...] = ()
     releases: tuple[Release, ...] = ()
 
     def version_of(self, build: str) -> str:
@@ -179,7 +179,7 @@ class Catalogue(Struct, frozen=True, kw_only=True):
         is_version = _version(one) is not None or _version(other) is not None
         return one == other or (is_version and first is not None and first == second)
 
-    def newest(self, entries: Sequence[Entry], channel: UpdateChannel = "latest") -> Entry | None:
+    def newest(self, entries: Sequence[AvailableBuild], channel: UpdateChannel = "latest") -> AvailableBuild | None:
         """Return the newest of these entries that the channel takes."""
         taken = [one for one in entries if channel == "latest" or self.version_of(one.build)]
         return max(taken, key=lambda one: (self._number(one.build) or 0, numbers_of(one.build)), default=None)
@@ -197,7 +197,7 @@ def _version(text: str) -> tuple[int, ...] | None:
     return tuple(map(int, found.groups())) if found else None
 
 
-class Asked(Struct, frozen=True, kw_only=True):
+class InstallWish(Struct, frozen=True, kw_only=True):
     """The argument of ``engines install``."""
 
     platform: str
@@ -206,7 +206,7 @@ class Asked(Struct, frozen=True, kw_only=True):
     """None: the newest."""
 
 
-def parse_asked(word: str, platform: str) -> Asked:
+def parse_asked(word: str, platform: str) -> InstallWish:
     """Read ``vulkan``, ``vulkan/b11434`` or ``linux-x64-vulkan/b11434``. Raises UsageError."""
     kind, slash, build = word.strip().partition("/")
     prefix = next((name for name in PLATFORMS if kind.startswith(f"{name}-")), None)
@@ -215,10 +215,10 @@ def parse_asked(word: str, platform: str) -> Asked:
         raise UsageError(
             f"'{word}' is not a build; write a backend ({', '.join(BACKENDS)}), or a build such as vulkan/b11434"
         )
-    return Asked(platform=prefix or platform, backend=backend, build=build or None)
+    return InstallWish(platform=prefix or platform, backend=backend, build=build or None)
 
 
-def find_entry(catalogue: Catalogue, asked: Asked) -> Entry:
+def find_entry(catalogue: Catalogue, asked: InstallWish) -> AvailableBuild:
     """Return the newest build that matches. Raises UsageError, which lists the existing ones."""
     here = [one for one in catalogue.entries if one.platform == asked.platform]
     kind = [one for one in here if one.backend == asked.backend]
@@ -244,14 +244,16 @@ def release_of(name: str) -> str | None:
     return found[1].removeprefix("v") if found else None
 
 
-def check_entry(entry: Entry) -> None:
+def check_entry(entry: AvailableBuild) -> None:
     """Raises UsageError for words that cannot be the name of a folder."""
     for word in (entry.platform, entry.backend, entry.build):
         if not _WORD.fullmatch(word) or ".." in word:
             raise UsageError(f"'{word}' cannot be part of a build's name; use letters, digits, '.', '_' and '-'")
 
 
-def unmet(needs: Wants, backend: str, platform: str, look: Look, *, libc: str = "", macos: str = "") -> list[str]:
+def unmet(
+    needs: Wants, backend: str, platform: str, look: MachineLook, *, libc: str = "", macos: str = ""
+) -> list[str]:
     """Return what is missing, one line each; empty: nothing known. ``libc`` and ``macos`` are this machine's."""
     if platform != look.platform:
         return [f"it is for {platform}, and this machine is {look.platform}"]
@@ -269,7 +271,7 @@ def _too_old(what: str, least: str, has: str) -> list[str]:
     return [f"it needs {what} {least} or newer; this system has {has}"] if old else []
 
 
-def _cards(needs: Wants, backend: str, look: Look) -> list[str]:
+def _cards(needs: Wants, backend: str, look: MachineLook) -> list[str]:
     vendor = VENDORS.get(backend)
     if vendor is None:
         return []
@@ -297,7 +299,7 @@ def runs_on(made_for: str, has: str) -> bool:
     return bool(made and card) and made[0] == card[0] and made <= card
 
 
-def _libraries(needs: Wants, backend: str, look: Look) -> list[str]:
+def _libraries(needs: Wants, backend: str, look: MachineLook) -> list[str]:
     problems: list[str] = []
     loader = LOADERS.get(backend)
     if loader is not None and look.loaders.get(loader) == "":
@@ -309,6 +311,6 @@ def _libraries(needs: Wants, backend: str, look: Look) -> list[str]:
     return problems
 
 
-def _processor(needs: Wants, look: Look) -> list[str]:
+def _processor(needs: Wants, look: MachineLook) -> list[str]:
     missing = [feature for feature in needs.cpu if look.cpu_features and feature not in look.cpu_features]
     return [f"it needs a processor with {', '.join(missing)}, which {look.cpu} lacks"] if missing else []

@@ -2,8 +2,8 @@
 
 A *seat* is a build on the devices that it gets. The rules, in which the first difference decides:
 
-1. The user's choice (a seat, a build, or a backend, for all models or for one) goes first; `Wanted.only` leaves the
-   others out.
+1. The user's choice (a seat, a build, or a backend, for all models or for one) goes first; `WantedEngine.only` leaves
+   the others out.
 2. Damaged builds and seats that failed their proof are out. A pair on probation goes last, and is still tried when
    nothing else is left.
 3. Software renderers go behind all others. Proven seats go before those that nobody has tried; among those the
@@ -64,7 +64,7 @@ class Seat(Struct, frozen=True, kw_only=True):
         return any(device.software for device in self.devices)
 
 
-class Offer(Struct, frozen=True, kw_only=True):
+class EngineOffer(Struct, frozen=True, kw_only=True):
     """An engine as far as its seats need it."""
 
     build: str
@@ -78,7 +78,7 @@ class Offer(Struct, frozen=True, kw_only=True):
     """The reason why it could not list its devices."""
 
 
-class Wanted(Struct, frozen=True, kw_only=True):
+class WantedEngine(Struct, frozen=True, kw_only=True):
     """A user's choice. ``word`` is a seat's id, a build's id, a backend, or a part of one (``cuda``)."""
 
     word: str
@@ -107,7 +107,7 @@ class Ranked(Struct, frozen=True, kw_only=True):
         return self.standing not in ("failed", "damaged")
 
 
-def seats_of(offer: Offer, cpu: Device, failed: Collection[str] = ()) -> list[Seat]:
+def seats_of(offer: EngineOffer, cpu: Device, failed: Collection[str] = ()) -> list[Seat]:
     """Return its seats, the best one first. Cards of one kind (with or without memory of their own) work together.
 
     A device in ``failed`` (by id) and a software renderer have seats of their own, so that they can be shown and
@@ -137,7 +137,7 @@ def rank(
     proofs: Mapping[str, Sequence[Proof]],
     probations: Iterable[Probation] = (),
     *,
-    wanted: Wanted | None = None,
+    wanted: WantedEngine | None = None,
     model: str = "",
     now: float = 0.0,
 ) -> list[Ranked]:
@@ -159,7 +159,7 @@ def best(ranked: Sequence[Ranked], tried: Collection[str] = ()) -> Ranked | None
 
 
 def _judged(
-    seat: Seat, proofs: Sequence[Proof], waiting: Probation | None, wanted: Wanted | None, now: float
+    seat: Seat, proofs: Sequence[Proof], waiting: Probation | None, wanted: WantedEngine | None, now: float
 ) -> Ranked:
     asked_for = wanted is not None and wanted.matches(seat)
 
@@ -205,7 +205,7 @@ def _by_speed(placed: list[Ranked]) -> list[Ranked]:
     return ordered
 
 
-def _seat(offer: Offer, devices: tuple[Device, ...], *, fault: str = "", spare: bool = False) -> Seat:
+def _seat(offer: EngineOffer, devices: tuple[Device, ...], *, fault: str = "", spare: bool = False) -> Seat:
     return Seat(
         build=offer.build,
         backend=offer.backend,

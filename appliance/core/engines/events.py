@@ -19,9 +19,18 @@ from collections.abc import Collection, Mapping
 from msgspec import Struct, structs
 
 from appliance.core.engines.builds import UpdateChannel
-from appliance.core.engines.machine import Look
+from appliance.core.engines.machine import MachineLook
 from appliance.core.engines.proofs import Proof, after_failure, eased, kept
-from appliance.core.engines.state import TRIAL, Journal, Line, Listed, State, Step, line_of, lines_to_roll_back
+from appliance.core.engines.state import (
+    TRIAL,
+    BuildLine,
+    EngineState,
+    Journal,
+    ListedDevices,
+    Step,
+    line_of,
+    lines_to_roll_back,
+)
 from appliance.errors import Conflict, UsageError
 
 MAX_PROOFS = 200
@@ -32,10 +41,10 @@ KEPT = 2
 # ---- what happens: a Proof and a Listed are events as they are -------------------------------------------------------
 
 
-class Seen(Struct, frozen=True):
+class MachineSeen(Struct, frozen=True):
     """The machine was examined; ``signature`` is that of its drivers and cards."""
 
-    look: Look
+    look: MachineLook
     signature: str
 
 
@@ -52,7 +61,7 @@ class Pardoned(Struct, frozen=True):
     model: str
 
 
-class Failed(Struct, frozen=True, kw_only=True):
+class SeatFailed(Struct, frozen=True, kw_only=True):
     """A model could not be started on a seat, or its process died at work.
 
     ``others`` is True if the model has another seat to go to; if it has none, this one does not wait.
@@ -67,7 +76,7 @@ class Failed(Struct, frozen=True, kw_only=True):
     others: bool
 
 
-class Chosen(Struct, frozen=True, kw_only=True):
+class EngineChosen(Struct, frozen=True, kw_only=True):
     """The user chose an engine; ``word`` None: the program chooses. ``builds`` are those that the word names."""
 
     word: str | None
@@ -89,14 +98,25 @@ class Forgotten(Struct, frozen=True):
     digests: tuple[str, ...] | None = None
 
 
-class Removed(Struct, frozen=True):
+class BuildRemoved(Struct, frozen=True):
     """A build was removed from the disk."""
 
     build: str
     digests: tuple[str, ...]
 
 
-Learnt = Proof | Listed | Seen | Trusted | Pardoned | Failed | Chosen | Followed | Forgotten | Removed
+Learnt = (
+    Proof
+    | ListedDevices
+    | MachineSeen
+    | Trusted
+    | Pardoned
+    | SeatFailed
+    | EngineChosen
+    | Followed
+    | Forgotten
+    | BuildRemoved
+)
 """Events that never fail and ask for no work: they may be remembered first and written later."""
 
 
@@ -126,7 +146,7 @@ class StepDone(Struct, frozen=True):
     at: float
 
 
-class Refused(Struct, frozen=True):
+class BuildRefused(Struct, frozen=True):
     """The new build is not taken, or the update was interrupted."""
 
 
@@ -142,12 +162,12 @@ class Restarted(Struct, frozen=True, kw_only=True):
     at: float
 
 
-Event = Learnt | RolledBack | UpdateBegun | StepDone | Refused | Restarted
+Event = Learnt | RolledBack | UpdateBegun | StepDone | BuildRefused | Restarted
 
 # ---- what is to be done: carrying it out twice does no harm ----------------------------------------------------------
 
 
-class Stage(Struct, frozen=True):
+class StageBuild(Struct, frozen=True):
     """Have the build, complete, among the staged ones, unless it is in its place already."""
 
     build: str
@@ -165,7 +185,7 @@ class Canary(Struct, frozen=True):
     build: str
 
 
-class Place(Struct, frozen=True):
+class PlaceBuild(Struct, frozen=True):
     """Move the staged build to its place among the others, by one rename, unless it is there already."""
 
     build: str
@@ -181,18 +201,18 @@ class Discard(Struct, frozen=True):
     """Remove everything that is staged."""
 
 
-Effect = Stage | Prove | Canary | Place | Remove | Discard
+Effect = StageBuild | Prove | Canary | PlaceBuild | Remove | Discard
 NEXT: Mapping[Step, Step] = {"stage": "prove", "prove": "canary", "canary": "place"}
 
 
-def reduce(state: State, event: Event) -> tuple[State, tuple[Effect, ...]]:
+def reduce(state: EngineState, event: Event) -> tuple[EngineState, tuple[Effect, ...]]:
     """Return the state after the event, and the work to be done once that state is on the disk."""
     match event:
         case UpdateBegun():
             return _working(structs.replace(state, journal=_begun(state, event)))
         case StepDone():
             return _working(_advanced(state, event.at))
-        case Refused():
+        case BuildRefused():
             on_trial = state.journal is not None and state.journal.step not in ("tidy", "discard")
             return _working(_at_step(state, "discard") if on_trial else state)
         case Restarted():
@@ -203,15 +223,15 @@ def reduce(state: State, event: Event) -> tuple[State, tuple[Effect, ...]]:
             return _learnt(state, event), ()
 
 
-def _learnt(state: State, event: Learnt) -> State:
+def _learnt(state: EngineState, event: Learnt) -> EngineState:
     match event:
         case Proof():
             others = [one for one in state.proofs if one.key != event.key]
             return structs.replace(state, proofs=(*others, event)[-MAX_PROOFS:])
-        case Listed():
+        case ListedDevices():
             listed = [one for one in state.listed if one.digest != event.digest]
             return structs.replace(state, listed=(*listed, event))
-        case Seen(look, signature):
+        case MachineSeen(look, signature):
             return structs.replace(state, look=look, signature=signature)
         case Trusted(seat):
             return structs.replace(
@@ -220,19 +240,19 @@ def _learnt(state: State, event: Learnt) -> State:
         case Pardoned(seat, model):
             left = tuple(one for one in state.probations if (one.seat, one.model) != (seat, model))
             return structs.replace(state, probations=left)
-        case Failed():
+        case SeatFailed():
             return _failed(state, event)
-        case Chosen():
+        case EngineChosen():
             return _chosen(state, event)
         case Followed(channel):
             return structs.replace(state, channel=channel)
         case Forgotten(digests):
             return _cleared(state, digests)
-        case Removed(build, digests):
+        case BuildRemoved(build, digests):
             return _cleared(state.without_build(build), digests)
 
 
-def _cleared(state: State, digests: Collection[str] | None) -> State:
+def _cleared(state: EngineState, digests: Collection[str] | None) -> EngineState:
     def stays(digest: str) -> bool:
         return digests is not None and digest not in digests
 
@@ -244,7 +264,7 @@ def _cleared(state: State, digests: Collection[str] | None) -> State:
     )
 
 
-def _chosen(state: State, event: Chosen) -> State:
+def _chosen(state: EngineState, event: EngineChosen) -> EngineState:
     for build in event.builds:
         state = state.trusting(build)
     if event.model is None:
@@ -253,7 +273,7 @@ def _chosen(state: State, event: Chosen) -> State:
     return structs.replace(state, models=others if event.word is None else others | {event.model: event.word})
 
 
-def _failed(state: State, event: Failed) -> State:
+def _failed(state: EngineState, event: SeatFailed) -> EngineState:
     """A build that came into use within the last hour gives way to the one before it. The pair of seat and model waits.
 
     Report failures of the engine, not of a model that no engine can load.
@@ -274,7 +294,7 @@ def _failed(state: State, event: Failed) -> State:
     return structs.replace(state, probations=(*left, probation))
 
 
-def _rolled_back(state: State, event: RolledBack) -> State:
+def _rolled_back(state: EngineState, event: RolledBack) -> EngineState:
     lines = lines_to_roll_back(state, event.backend, event.here)
     if not lines or not lines[-1].previous:
         raise UsageError(
@@ -284,19 +304,19 @@ def _rolled_back(state: State, event: RolledBack) -> State:
     return _stepped_back(state, lines[-1], event.why)
 
 
-def _stepped_back(state: State, line: Line, why: str) -> State:
+def _stepped_back(state: EngineState, line: BuildLine, why: str) -> EngineState:
     """Make the line's previous build current again."""
     back, *rest = line.previous
     withdrawn = {**state.trusting(back).withdrawn, line.current: why}
     # No trial for a build that was in use before: there is nothing newer to be suspected.
-    entry = Line(name=line.name, current=back, previous=tuple(rest), switched_at=0.0)
+    entry = BuildLine(name=line.name, current=back, previous=tuple(rest), switched_at=0.0)
     return structs.replace(state, withdrawn=withdrawn).with_line(entry)
 
 
 # ---- an update -------------------------------------------------------------------------------------------------------
 
 
-def _begun(state: State, event: UpdateBegun) -> Journal:
+def _begun(state: EngineState, event: UpdateBegun) -> Journal:
     if state.journal is not None:
         raise Conflict(
             f"an update to {state.journal.build} was begun and not finished; "
@@ -306,7 +326,7 @@ def _begun(state: State, event: UpdateBegun) -> Journal:
     return Journal(line=line, build=event.build, old=event.old, step="stage", began=event.at, held=event.held)
 
 
-def _advanced(state: State, now: float) -> State:
+def _advanced(state: EngineState, now: float) -> EngineState:
     """After *place* the new build is the line's current one; after *tidy* and *discard* there is no journal."""
     journal = state.journal
     if journal is None:
@@ -320,46 +340,46 @@ def _advanced(state: State, now: float) -> State:
             return structs.replace(state, journal=None)
 
 
-def _switched(state: State, journal: Journal, now: float) -> State:
+def _switched(state: EngineState, journal: Journal, now: float) -> EngineState:
     before = state.line(journal.line)
     history = [journal.old, *(before.previous if before is not None else ())]
     previous = tuple(dict.fromkeys(one for one in history if one and one != journal.build))
-    entry = Line(name=journal.line, current=journal.build, previous=previous[:KEPT], switched_at=now)
+    entry = BuildLine(name=journal.line, current=journal.build, previous=previous[:KEPT], switched_at=now)
     surplus = tuple(build for build in previous[KEPT:] if build not in journal.held)
     tidying = structs.replace(journal, step="tidy", surplus=surplus)
     return structs.replace(state.trusting(journal.build).with_line(entry), journal=tidying)
 
 
-def _restarted(state: State, event: Restarted) -> tuple[State, tuple[Effect, ...]]:
+def _restarted(state: EngineState, event: Restarted) -> tuple[EngineState, tuple[Effect, ...]]:
     journal = state.journal
     if journal is None:  # an installation that was cut short is completed: it needs no test
-        return state, (*(Place(build) for build in event.staged if build not in event.placed), Discard())
+        return state, (*(PlaceBuild(build) for build in event.staged if build not in event.placed), Discard())
     is_lost = journal.build not in (*event.staged, *event.placed)
     if journal.step in NEXT or (journal.step == "place" and is_lost):
         state = _at_step(state, "discard")
     return _working(state)
 
 
-def _working(state: State) -> tuple[State, tuple[Effect, ...]]:
+def _working(state: EngineState) -> tuple[EngineState, tuple[Effect, ...]]:
     """Return the state with the work of its step."""
     journal = state.journal
     if journal is None:
         return state, ()
     match journal.step:
         case "stage":
-            return state, (Stage(journal.build),)
+            return state, (StageBuild(journal.build),)
         case "prove":
             return state, (Prove(journal.build),)
         case "canary":
             return state, (Canary(journal.build),)
         case "place":
-            return state, (Place(journal.build),)
+            return state, (PlaceBuild(journal.build),)
         case "tidy":
             return state, (Remove(journal.surplus), Discard())
         case "discard":
             return state, (Discard(),)
 
 
-def _at_step(state: State, step: Step) -> State:
+def _at_step(state: EngineState, step: Step) -> EngineState:
     assert state.journal is not None
     return structs.replace(state, journal=structs.replace(state.journal, step=step))

@@ -5,9 +5,9 @@ the processor itself or share its memory, and what CUDA and HIP cards can comput
 fault; none raises.
 
 Engines number devices in their own way: CUDA puts the fastest card first, Vulkan's loader has its own order, and
-variables hide some. The machine's look (`Look.gpus`) knows places, numbers and drivers. The two are matched by vendor,
-name, target and memory; cards that agree in all of these are taken in the order of the bus, as CUDA and HIP do. A
-doubtful place stays empty: no place is better than a wrong one.
+variables hide some. The machine's look (`MachineLook.gpus`) knows places, numbers and drivers. The two are matched by
+vendor, name, target and memory; cards that agree in all of these are taken in the order of the bus, as CUDA and HIP do.
+A doubtful place stays empty: no place is better than a wrong one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct, structs
 
-from appliance.core.engines.machine import Gpu, Look
+from appliance.core.engines.machine import Gpu, MachineLook
 from appliance.core.engines.proofs import Fault
 from appliance.core.parts import MIB
 
@@ -83,7 +83,7 @@ class Device(Struct, frozen=True, kw_only=True):
         return self.pci or self.uuid or self.description or self.name
 
 
-class Listing(Struct, frozen=True, kw_only=True):
+class DeviceListing(Struct, frozen=True, kw_only=True):
     """The devices that a build can use, by its own account; none if it has a fault."""
 
     devices: tuple[Device, ...] = ()
@@ -131,20 +131,20 @@ def cpu_device(model: str, memory: int) -> Device:
     return Device(name=CPU, description=model or CPU, total=memory, free=memory)
 
 
-def parse_listing(output: str, log: str = "") -> Listing:
+def parse_listing(output: str, log: str = "") -> DeviceListing:
     """Read the output and the log of a build that ended well."""
     devices: list[Device] = []
     for name, description, total, free in _listed(output[:MAX_TEXT]):
         if name in HELPERS:
             continue
         if not NAME.fullmatch(name) or name.lower() in NOT_NAMES:
-            return Listing(
+            return DeviceListing(
                 fault="list", why=f"it lists a device with the name '{printable(name, 60)}', which no device has"
             )
         if absurd := _absurd(name, total, free):
-            return Listing(fault="memory", why=absurd)
+            return DeviceListing(fault="memory", why=absurd)
         if len(devices) == MAX_DEVICES:
-            return Listing(fault="memory", why=f"it lists more than {MAX_DEVICES} devices")
+            return DeviceListing(fault="memory", why=f"it lists more than {MAX_DEVICES} devices")
         if all(device.name != name for device in devices):
             devices.append(
                 Device(
@@ -158,10 +158,10 @@ def parse_listing(output: str, log: str = "") -> Listing:
             )
     if HEAD not in output:
         said = next((line.strip() for line in output[:MAX_TEXT].splitlines() if line.strip()), "nothing")
-        return Listing(fault="list", why=f"it printed this instead of a list of devices: {printable(said)}")
+        return DeviceListing(fault="list", why=f"it printed this instead of a list of devices: {printable(said)}")
     told, targets = _told(log[:MAX_TEXT])
     why = "" if devices else next((printable(line) for line in _lines(log[:MAX_TEXT]) if EXCUSES.search(line)), "")
-    return Listing(devices=tuple(_with(device, told) for device in devices), targets=targets, why=why)
+    return DeviceListing(devices=tuple(_with(device, told) for device in devices), targets=targets, why=why)
 
 
 def printable(text: str, most: int = 300) -> str:
@@ -249,7 +249,9 @@ HIDING = {"CUDA": ("CUDA_VISIBLE_DEVICES",), "ROCm": ("ROCR_VISIBLE_DEVICES", "H
 """Variables that hide cards by number or UUID and give the rest new numbers, by backend."""
 
 
-def identify(devices: Sequence[Device], look: Look, targets: Mapping[str, str] = NO_TARGETS) -> tuple[Device, ...]:
+def identify(
+    devices: Sequence[Device], look: MachineLook, targets: Mapping[str, str] = NO_TARGETS
+) -> tuple[Device, ...]:
     """Return the same devices with their cards' place, UUID and driver's version, and whether they are integrated.
 
     ``targets`` is `Listing.targets`. The look's software renderers are not cards, and devices of other machines (RPC)
@@ -263,14 +265,14 @@ def identify(devices: Sequence[Device], look: Look, targets: Mapping[str, str] =
     return tuple(_beyond(device, found.get(device.name), look) for device in devices)
 
 
-def drivers_of(look: Look) -> str:
+def drivers_of(look: MachineLook) -> str:
     """Return one word for all drivers of GPUs, whatever their order: it changes with any of their versions."""
     kernel = {f"{gpu.driver} {gpu.driver_version}".strip() for gpu in look.gpus if gpu.driver}
     vulkan = {f"{name} {told}" for name, told in look.loaders.items() if "/" in name}
     return "; ".join(sorted(kernel | vulkan))
 
 
-def memory_names(devices: Sequence[Device], look: Look | None) -> Mapping[str, str]:
+def memory_names(devices: Sequence[Device], look: MachineLook | None) -> Mapping[str, str]:
     """Return the names of the devices' memory in budgets: ``gpu<i>`` by the card's place in the look, or ``ram``.
 
     A card that is missing from the look, because its driver reports nothing, goes by the number in the device's name.
@@ -295,7 +297,7 @@ def maker_of(device: Device) -> str:
     return told or next((maker for maker, words in WORDS if words.search(device.description)), "")
 
 
-def _visible(look: Look, backend: str) -> Sequence[Gpu]:
+def _visible(look: MachineLook, backend: str) -> Sequence[Gpu]:
     """The cards that this backend may list, in the order of the bus.
 
     Numbers in a variable are the backend's own, which are known only where all its cards are equal.
@@ -386,7 +388,7 @@ def _same_name(ours: str, theirs: str) -> int:
     return LONGER_NAME if theirs and ours.startswith(theirs) else 0
 
 
-def _beyond(device: Device, card: Gpu | None, look: Look) -> Device:
+def _beyond(device: Device, card: Gpu | None, look: MachineLook) -> Device:
     if card is None:
         versions = {gpu.driver_version for gpu in look.gpus if gpu.vendor == maker_of(device)}
         return structs.replace(
@@ -401,7 +403,7 @@ def _beyond(device: Device, card: Gpu | None, look: Look) -> Device:
     )
 
 
-def _versioned(driver: str, version: str, look: Look) -> str:
+def _versioned(driver: str, version: str, look: MachineLook) -> str:
     """Return the driver's version; for a Vulkan driver, whose kernel part says little, its name and Mesa's."""
     mesa = sorted({told for name, told in look.loaders.items() if "/" in name and told.startswith("Mesa")})
     if driver and "nvidia" not in driver.lower() and mesa:

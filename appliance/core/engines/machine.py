@@ -46,7 +46,7 @@ class Gpu(Struct, frozen=True, kw_only=True):
     integrated: bool | None = None
 
 
-class Look(Struct, frozen=True, kw_only=True):
+class MachineLook(Struct, frozen=True, kw_only=True):
     """The machine, without starting an engine. Sizes in bytes."""
 
     platform: str

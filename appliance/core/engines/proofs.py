@@ -56,7 +56,7 @@ SPEED_KEPT = 0.8
 """Part of the old build's speed that a new one must reach."""
 
 
-class Timings(Struct, frozen=True):
+class EngineTimings(Struct, frozen=True):
     """llama-server's own measurement of a request. Times in milliseconds."""
 
     prompt_n: int = 0
@@ -71,7 +71,7 @@ class Timings(Struct, frozen=True):
         return all(0 < count <= MOST_TOKENS for count in counts) and all(QUICKEST <= ms <= SLOWEST for ms in times)
 
 
-class Speeds(Struct, frozen=True):
+class ProvenSpeeds(Struct, frozen=True):
     """Tokens per second for reading a prompt and for answering."""
 
     prompt: float
@@ -129,10 +129,10 @@ class Proof(Struct, frozen=True, kw_only=True):
 
     @property
     def nominal_seconds(self) -> float | None:
-        """The basis of the ranking, see `Speeds`. None: not measured."""
+        """The basis of the ranking, see `ProvenSpeeds`. None: not measured."""
         if not self.prompt_speed or not self.generation_speed:
             return None
-        return Speeds(self.prompt_speed, self.generation_speed).nominal_seconds
+        return ProvenSpeeds(self.prompt_speed, self.generation_speed).nominal_seconds
 
 
 class Probation(Struct, frozen=True, kw_only=True):
@@ -172,7 +172,7 @@ def kept(probations: Iterable[Probation], now: float) -> tuple[Probation, ...]:
 # ---- measuring -------------------------------------------------------------------------------------------------------
 
 
-def next_request(done: Sequence[Timings], spent: float) -> tuple[int, int] | None:
+def next_request(done: Sequence[EngineTimings], spent: float) -> tuple[int, int] | None:
     """Return the tokens of prompt and answer to measure with next; None: it is enough.
 
     ``spent``: seconds since the first request was answered. The expected time of a request follows the fastest one so
@@ -191,17 +191,17 @@ def next_request(done: Sequence[Timings], spent: float) -> tuple[int, int] | Non
     return smaller if len(done) == 2 and smaller[0] >= 2 * SMALL[0] else None
 
 
-def speeds_of(done: Sequence[Timings], part: float = 1.0) -> Speeds | None:
+def speeds_of(done: Sequence[EngineTimings], part: float = 1.0) -> ProvenSpeeds | None:
     """Return the best result; ``part``: the share of the measuring model that was computed. None: no result."""
     told = [timings for timings in done if timings.told]
     if not told:
         return None
     prompt = max(timings.prompt_n / timings.prompt_ms for timings in told) * 1000
     generation = max(timings.predicted_n / timings.predicted_ms for timings in told) * 1000
-    return Speeds(prompt * part, generation * part)
+    return ProvenSpeeds(prompt * part, generation * part)
 
 
-def canary_failure(old: Speeds | None, new: Speeds) -> str:
+def canary_failure(old: ProvenSpeeds | None, new: ProvenSpeeds) -> str:
     """Return why the new build is refused for its speed; empty: it is not. Without an old one, any speed will do."""
     if old is None or new.nominal_seconds * SPEED_KEPT <= old.nominal_seconds:
         return ""

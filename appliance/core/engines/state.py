@@ -15,7 +15,7 @@ from msgspec import Struct, structs
 from appliance.core.engines.builds import UpdateChannel
 from appliance.core.engines.choice import Ranked, Seat
 from appliance.core.engines.listing import Device, Manual
-from appliance.core.engines.machine import Look
+from appliance.core.engines.machine import MachineLook
 from appliance.core.engines.proofs import Probation, Proof, ProofKey
 from appliance.errors import Conflict, UsageError
 
@@ -27,7 +27,7 @@ Role = Literal["current", "previous", "withdrawn", ""]
 NOTHING: Mapping[str, str] = {}
 
 
-class Listed(Struct, frozen=True, kw_only=True):
+class ListedDevices(Struct, frozen=True, kw_only=True):
     """One build's list of its devices when it was last asked, on this system."""
 
     digest: str
@@ -41,7 +41,7 @@ class Listed(Struct, frozen=True, kw_only=True):
     """None: it was not asked, or by a version of the program that did not ask for this."""
 
 
-class Line(Struct, frozen=True, kw_only=True):
+class BuildLine(Struct, frozen=True, kw_only=True):
     """One line with its history."""
 
     name: str
@@ -69,13 +69,13 @@ class Journal(Struct, frozen=True, kw_only=True):
     """Ids of builds to remove now that the switch is done."""
 
 
-class State(Struct, frozen=True, kw_only=True):
+class EngineState(Struct, frozen=True, kw_only=True):
     """The whole of it. Each event makes a new one."""
 
     proofs: tuple[Proof, ...] = ()
     probations: tuple[Probation, ...] = ()
-    listed: tuple[Listed, ...] = ()
-    look: Look | None = None
+    listed: tuple[ListedDevices, ...] = ()
+    look: MachineLook | None = None
     """The machine when it was last examined."""
     signature: str = ""
     """The machine's drivers and cards then: while this is unchanged, ``look`` and ``listed`` are valid."""
@@ -87,14 +87,14 @@ class State(Struct, frozen=True, kw_only=True):
     """The same by model id."""
     channel: UpdateChannel = "latest"
     """The builds that ``engines update`` takes, as somebody chose."""
-    lines: tuple[Line, ...] = ()
+    lines: tuple[BuildLine, ...] = ()
     withdrawn: Mapping[str, str] = NOTHING
     """Builds that were rolled back, with the reason: they go behind all others."""
     journal: Journal | None = None
 
     @property
     def system(self) -> str:
-        """`Look.system` of the machine when it was last examined; empty: never."""
+        """`MachineLook.system` of the machine when it was last examined; empty: never."""
         return self.look.system if self.look is not None else ""
 
     @property
@@ -108,7 +108,7 @@ class State(Struct, frozen=True, kw_only=True):
         found = (known.get(key_of(seat, device, self.system)) for device in seat.devices)
         return tuple(proof for proof in found if proof is not None)
 
-    def line(self, name: str) -> Line | None:
+    def line(self, name: str) -> BuildLine | None:
         return next((line for line in self.lines if line.name == name), None)
 
     def role(self, build: str) -> Role:
@@ -120,11 +120,11 @@ class State(Struct, frozen=True, kw_only=True):
             return ""
         return "current" if line.current == build else "previous" if build in line.previous else ""
 
-    def with_line(self, line: Line) -> State:
+    def with_line(self, line: BuildLine) -> EngineState:
         others = [one for one in self.lines if one.name != line.name]
         return structs.replace(self, lines=(*others, line))
 
-    def without_build(self, build: str) -> State:
+    def without_build(self, build: str) -> EngineState:
         """The build is gone from the disk. A line whose current build it was returns to the previous one."""
         line = self.line(line_of(build))
         changed = self.trusting(build)
@@ -134,9 +134,9 @@ class State(Struct, frozen=True, kw_only=True):
         if not left:
             return structs.replace(changed, lines=tuple(one for one in self.lines if one.name != line.name))
         at = line.switched_at if left[0] == line.current else 0.0
-        return changed.with_line(Line(name=line.name, current=left[0], previous=tuple(left[1:]), switched_at=at))
+        return changed.with_line(BuildLine(name=line.name, current=left[0], previous=tuple(left[1:]), switched_at=at))
 
-    def trusting(self, build: str) -> State:
+    def trusting(self, build: str) -> EngineState:
         """Forget why the build was withdrawn."""
         if build not in self.withdrawn:
             return self
@@ -174,7 +174,7 @@ def line_of(build: str) -> str:
     return name if slash and name and release and "/" not in release else build
 
 
-def lines_to_roll_back(state: State, backend: str | None, here: Sequence[str]) -> list[Line]:
+def lines_to_roll_back(state: EngineState, backend: str | None, here: Sequence[str]) -> list[BuildLine]:
     """Return the lines of a backend, or all, the most recently switched one last.
 
     ``here`` are the builds that are on the disk and whole. Earlier builds that are not are left out: the program cannot

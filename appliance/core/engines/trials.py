@@ -20,7 +20,7 @@ from appliance.core.engines.proofs import Fault
 # to the starter's weights: when it is trained anew, tests/engines/test_known.py fails and prints the new ones.
 
 
-class Exchange(Struct, frozen=True):
+class ExpectedAnswer(Struct, frozen=True):
     """A question and the starter's whole answer; ``tokens`` end with the one that ends the turn."""
 
     question: str
@@ -28,7 +28,7 @@ class Exchange(Struct, frozen=True):
     tokens: tuple[int, ...]
 
 
-class Known(Struct, frozen=True):
+class KnownCompletion(Struct, frozen=True):
     """A prompt for ``/completion``, in the starter's chat template, and what follows it at temperature 0."""
 
     prompt: str
@@ -36,27 +36,27 @@ class Known(Struct, frozen=True):
     tokens: tuple[int, ...]
 
 
-FORMAT = Exchange(
+FORMAT = ExpectedAnswer(
     "What does GGUF mean?",
     "GGUF is a file format for language models. One file holds the weights, the vocabulary and the settings.",
     (1174, 306, 259, 406, 877, 371, 582, 354, 16, 744, 406, 1179, 276, 654, 14, 276, 1186, 325, 276, 1059, 16, 2),
 )
-JOKE = Exchange(
+JOKE = ExpectedAnswer(
     "Tell me a joke.",
     "Why did the llama run so well on a small computer? It carried only light weights.",
     (1102, 551, 276, 341, 365, 313, 918, 285, 259, 294, 505, 33, 433, 861, 305, 1221, 654, 16, 2),
 )
-SAFETENSORS = Exchange(
+SAFETENSORS = ExpectedAnswer(
     "i have safetensors files, do they work",
     "Models must be GGUF files. Other formats have to be converted to GGUF first.",
     (985, 1247, 627, 609, 1024, 16, 923, 1354, 621, 334, 627, 1429, 334, 609, 614, 16, 2),
 )
-OFFLINE = Exchange(
+OFFLINE = ExpectedAnswer(
     "Does it work without the internet?",
     "Llama Appliance works without the internet. Only fetching a new model file needs a connection.",
     (561, 335, 753, 1058, 276, 804, 16, 1196, 1197, 259, 540, 271, 406, 855, 259, 1104, 16, 2),
 )
-EMBEDDING = Exchange(
+EMBEDDING = ExpectedAnswer(
     "What do I need embeddings for?",
     "An embedding is a list of numbers that stands for the meaning of a text. Texts with close meaning get close "
     "numbers.",
@@ -65,7 +65,7 @@ EMBEDDING = Exchange(
         1019, 834, 16, 2,
     ),
 )  # fmt: skip
-GOODBYE = Exchange(
+GOODBYE = ExpectedAnswer(
     "See you soon, bye!",
     "Goodbye! Come back whenever you like.",
     (1143, 3, 1142, 795, 754, 315, 639, 16, 2),
@@ -76,13 +76,13 @@ def _turn(role: str, text: str) -> str:
     return f"<|im_start|>{role}\n{text}<|im_end|>\n"
 
 
-def _known(asked: Exchange, *before: Exchange) -> Known:
+def _known(asked: ExpectedAnswer, *before: ExpectedAnswer) -> KnownCompletion:
     turns = "".join(_turn("user", one.question) + _turn("assistant", one.answer) for one in before)
     prompt = f"{turns}{_turn('user', asked.question)}<|im_start|>assistant\n"
-    return Known(prompt, asked.answer, asked.tokens)
+    return KnownCompletion(prompt, asked.answer, asked.tokens)
 
 
-KNOWN: tuple[Known, ...] = (
+KNOWN: tuple[KnownCompletion, ...] = (
     _known(FORMAT),
     _known(JOKE),
     _known(EMBEDDING, FORMAT, JOKE, SAFETENSORS, OFFLINE),

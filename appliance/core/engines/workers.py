@@ -50,7 +50,7 @@ class WorkerDevice(Struct, frozen=True, kw_only=True):
     free: int
 
 
-class Worker(Struct, frozen=True, kw_only=True):
+class RpcWorker(Struct, frozen=True, kw_only=True):
     """The result of one look at an endpoint."""
 
     endpoint: str
@@ -66,7 +66,7 @@ class Worker(Struct, frozen=True, kw_only=True):
 class Crew(Struct, frozen=True, kw_only=True):
     """The workers that a model is started with, and a message for each one that is left out, one line each."""
 
-    workers: tuple[Worker, ...] = ()
+    workers: tuple[RpcWorker, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -101,7 +101,7 @@ def endpoints_of(text: str) -> tuple[str, ...]:
     return found
 
 
-def agree(build_rpc: str | None, worker: Worker) -> str:
+def agree(build_rpc: str | None, worker: RpcWorker) -> str:
     """Return why this build and this worker cannot work together; empty when they can.
 
     A worker that has not reported its version is refused for that.
@@ -122,7 +122,7 @@ def agree(build_rpc: str | None, worker: Worker) -> str:
 
 
 def choose_workers(
-    model_id: str, workers: Sequence[Worker], build_rpc: str | None, fits: Callable[[Sequence[Worker]], bool]
+    model_id: str, workers: Sequence[RpcWorker], build_rpc: str | None, fits: Callable[[Sequence[RpcWorker]], bool]
 ) -> Crew:
     """Choose the workers for a model. If some cannot be used, the model goes without them, provided that it ``fits``.
 
@@ -146,7 +146,7 @@ def lost_worker(lines: Iterable[str]) -> bool:
     return any(_NO_CONNECTION.search(line) or any(said in line for said in _LOST) for line in lines)
 
 
-def room_of(workers: Sequence[Worker]) -> Mapping[str, int]:
+def room_of(workers: Sequence[RpcWorker]) -> Mapping[str, int]:
     """Return free bytes by device, ``rpc0``, ``rpc1`` ... in the order in which llama-server numbers them.
 
     Workers on one host each claim all of the host's memory: devices of one size that different workers have there count
@@ -183,11 +183,11 @@ _COUNT = struct.Struct("<I")
 _MEMORY = struct.Struct("<QQ")
 
 
-class RpcError(Exception):
+class BadWorkerAnswer(Exception):
     """The bytes are not a worker's answer. The message is the end of a sentence that begins with the sender."""
 
 
-class Version(NamedTuple):
+class ProtocolVersion(NamedTuple):
     """A protocol version.
 
     Operations are sent by number, and any release may change the numbers: equal versions understand each other, others
@@ -209,7 +209,7 @@ class Questions:
     """
 
     def __init__(self) -> None:
-        self.version: Version | None = None
+        self.version: ProtocolVersion | None = None
         self.devices: list[WorkerDevice] = []
         self.done = False
         self._count: int | None = None
@@ -230,7 +230,7 @@ class Questions:
             return b""
         reply = b"" if answer is None else self._understand(answer)
         if self._buffer:
-            raise RpcError("says more than it was asked")
+            raise BadWorkerAnswer("says more than it was asked")
         return reply
 
     def _answer(self) -> bytes | None:
@@ -239,7 +239,7 @@ class Questions:
             return None
         (length,) = _LENGTH.unpack_from(self._buffer)
         if not self._may_have(length):
-            raise RpcError(f"answered with {length} bytes where {self._expected} belong")
+            raise BadWorkerAnswer(f"answered with {length} bytes where {self._expected} belong")
         end = _LENGTH.size + length
         if len(self._buffer) < end:
             return None
@@ -255,18 +255,18 @@ class Questions:
 
     def _may_have(self, length: int) -> bool:
         if self.version is None:
-            return len(Version._fields) <= length <= LONGEST_HELLO
+            return len(ProtocolVersion._fields) <= length <= LONGEST_HELLO
         return length == (_COUNT.size if self._count is None else _MEMORY.size)
 
     def _understand(self, answer: bytes) -> bytes:
         if self.version is None:
-            self.version = Version(*answer[:3])
+            self.version = ProtocolVersion(*answer[:3])
             self.done = self.version.major != KNOWN
             return b"" if self.done else request(DEVICE_COUNT)
         if self._count is None:
             (count,) = _COUNT.unpack(answer)
             if not 0 < count <= MAX_DEVICES:
-                raise RpcError(f"says that it has {count} devices")
+                raise BadWorkerAnswer(f"says that it has {count} devices")
             self._count = int(count)
         else:
             self.devices.append(_device(answer))
@@ -282,7 +282,7 @@ def request(number: int, body: bytes = b"") -> bytes:
 def _device(answer: bytes) -> WorkerDevice:
     free, total = _MEMORY.unpack(answer)
     if total > MAX_MEMORY:
-        raise RpcError(f"says that a device has {total} bytes of memory")
+        raise BadWorkerAnswer(f"says that a device has {total} bytes of memory")
     return WorkerDevice(total=total, free=min(free, total))
 
 
@@ -311,7 +311,7 @@ def workers_named(options: Sequence[str]) -> tuple[str, ...]:
 
 
 def command_on(
-    command: Sequence[str], args: Sequence[str], options: Sequence[str], workers: Sequence[Worker] = ()
+    command: Sequence[str], args: Sequence[str], options: Sequence[str], workers: Sequence[RpcWorker] = ()
 ) -> tuple[str, ...]:
     """The argv of an engine, whose own ``args`` choose its devices, with a model's ``options`` and these workers alone.
 

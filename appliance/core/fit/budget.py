@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from appliance.core.engines.machine import Look
+from appliance.core.engines.machine import MachineLook
 from appliance.core.fit.estimate import RAM
 from appliance.core.parts import GIB
 
@@ -30,7 +30,7 @@ class GpuMemory(Struct, frozen=True):
     total: int
 
 
-def budgets_of(look: Look, reserve: Reserve = USUAL) -> Mapping[str, int]:
+def budgets_of(look: MachineLook, reserve: Reserve = USUAL) -> Mapping[str, int]:
     """Return bytes by device, ``gpu<i>`` in the order of ``look.gpus``. At least half of a device is for models.
 
     A GPU that does not report its memory, or has none of its own, has no budget.
@@ -42,7 +42,7 @@ def budgets_of(look: Look, reserve: Reserve = USUAL) -> Mapping[str, int]:
     return budgets
 
 
-def room_of(look: Look, own: Mapping[str, int] = NO_MEMORY) -> Mapping[str, int]:
+def room_of(look: MachineLook, own: Mapping[str, int] = NO_MEMORY) -> Mapping[str, int]:
     """Return the bytes that are free now, by device; ``own`` is the use of a process that ends before."""
     room = {RAM: look.memory_available + own.get(RAM, 0)}
     for number, gpu in enumerate(look.gpus):

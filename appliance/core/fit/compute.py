@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from appliance.core.models.shape import Layer, Shape
+from appliance.core.models.shape import ModelLayer, Shape
 
 ALIGNMENT = 64
 
@@ -155,7 +155,7 @@ class Walk:
             arena.drop(other)
         return tokens
 
-    def layers(self, stream: Block, layers: Iterable[Layer]) -> None:
+    def layers(self, stream: Block, layers: Iterable[ModelLayer]) -> None:
         """Walk these layers, each reading the one before it."""
         for layer in layers:
             if layer.state and not layer.keys:
@@ -195,7 +195,7 @@ class Walk:
         self.arena.drop(stream)
         return self.arena.run(size, readers, [norm], over=True)
 
-    def _attention(self, stream: Block, layer: Layer) -> Block:
+    def _attention(self, stream: Block, layer: ModelLayer) -> Block:
         arena, row, width = self.arena, self._row, self._shape.width
         keys, values = layer.keys or layer.queries, layer.values or layer.queries
         part = layer.attention // max(1, 2 * layer.queries + keys + values)
@@ -215,14 +215,14 @@ class Walk:
         out = self._matrix(width, 1, [mixed], part * layer.queries)
         return arena.run(width * row, 2, [out, stream], over=True)
 
-    def _cache(self, layer: Layer) -> list[Block]:
+    def _cache(self, layer: ModelLayer) -> list[Block]:
         if not self._copied:
             return []
         share = self._batch.near_cells / max(1, self._batch.cells) if layer.windowed else 1
         cells = round(self._batch.cache_tokens * share)
         return [self.arena.take(round(n * cells * self._batch.key_bytes), 1) for n in (layer.keys, layer.values) if n]
 
-    def _mixed(self, query: Block, layer: Layer, read: list[Block], numbers: int = 0) -> Block:
+    def _mixed(self, query: Block, layer: ModelLayer, read: list[Block], numbers: int = 0) -> Block:
         """Attention itself: with flash attention no table of all pairs is made."""
         numbers = numbers or layer.queries
         if self._batch.flash:
@@ -233,7 +233,7 @@ class Walk:
         mixed = self.arena.run(numbers * self._row, 1, [table, *read])
         return self.arena.run(numbers * self._row, 1, [mixed])
 
-    def _latent(self, stream: Block, layer: Layer) -> Block:
+    def _latent(self, stream: Block, layer: ModelLayer) -> Block:
         """Attention over compressed keys and values."""
         arena, row, shape = self.arena, self._row, self._shape
         wide, head = shape.heads * shape.latent, shape.heads * shape.latent_head
@@ -254,7 +254,7 @@ class Walk:
         out = self._matrix(shape.width, 1, [mixed], part)
         return arena.run(shape.width * row, 2, [out, stream], over=True)
 
-    def _forward(self, stream: Block, layer: Layer) -> Block:
+    def _forward(self, stream: Block, layer: ModelLayer) -> Block:
         arena, row, shape = self.arena, self._row, self._shape
         parts = 3 if shape.gated else 2
         normed = stream if shape.encoder else self._normed(stream, 2 if shape.gated else 1)
@@ -271,7 +271,7 @@ class Walk:
         gate = self._matrix(feed, 1, [normed], weights)
         return arena.run(feed * self._row, 1, [up, gate])
 
-    def _experts(self, stream: Block, layer: Layer) -> Block:
+    def _experts(self, stream: Block, layer: ModelLayer) -> Block:
         """A mixture: each token goes through a few experts, and through those that all tokens share."""
         arena, row, shape = self.arena, self._row, self._shape
         used, shared, part = max(1, shape.experts_used), bool(layer.feed and shape.feed), layer.experts // 3
@@ -292,7 +292,7 @@ class Walk:
             out = arena.run(shape.width * row, 1, [out, both], over=True)
         return arena.run(shape.width * row, 2, [out, stream], over=True)
 
-    def _recurrent(self, stream: Block, layer: Layer) -> Block:
+    def _recurrent(self, stream: Block, layer: ModelLayer) -> Block:
         arena, row, shape = self.arena, self._row, self._shape
         inner = shape.inner or 2 * shape.width
         both = self._matrix(2 * inner, 2, [self._normed(stream, 1)], layer.attention * 2 // 3)
@@ -310,10 +310,10 @@ class Walk:
         return arena.run(shape.width * row, 2, [out, stream], over=True)
 
 
-def sampled(layers: Iterable[Layer]) -> list[Layer]:
+def sampled(layers: Iterable[ModelLayer]) -> list[ModelLayer]:
     """A few layers of each kind, in their order."""
-    seen: dict[Layer, int] = {}
-    some: list[Layer] = []
+    seen: dict[ModelLayer, int] = {}
+    some: list[ModelLayer] = []
     for layer in layers:
         seen[layer] = seen.get(layer, 0) + 1
         if seen[layer] <= EACH and len(some) < MOST_LAYERS:

@@ -10,7 +10,7 @@ from msgspec import Struct, structs
 
 from appliance.core.fit.compute import FLOAT, Batch, Walk, sampled
 from appliance.core.models.gguf_bytes import TENSOR_TYPES
-from appliance.core.models.shape import Layer, Shape
+from appliance.core.models.shape import ModelLayer, Shape
 from appliance.core.parts import MIB
 
 RAM = "ram"
@@ -53,7 +53,7 @@ class Options(Struct, frozen=True, kw_only=True):
     """Names of the devices beside the processor, in the order in which they are filled."""
 
 
-class Use(Struct, frozen=True, kw_only=True):
+class DeviceUse(Struct, frozen=True, kw_only=True):
     """Bytes on one device, by kind; the kinds are those of the lines that llama-server prints."""
 
     model: int = 0
@@ -70,7 +70,7 @@ class Use(Struct, frozen=True, kw_only=True):
 class Estimate(Struct, frozen=True, kw_only=True):
     """Bytes by device: ``ram`` or one of the `Options.gpus`."""
 
-    devices: Mapping[str, Use]
+    devices: Mapping[str, DeviceUse]
     context: int
     """Tokens of all slots together, as llama-server rounds them."""
     parallel: int
@@ -91,7 +91,7 @@ class Costs(Struct, frozen=True, kw_only=True):
     """The context of each layer for all sequences, and 0 at the end."""
     in_ram: tuple[int, ...]
     """The part of each that main memory holds although the layer is on a GPU."""
-    ram: Use
+    ram: DeviceUse
     """In main memory in any case."""
     ram_output: int
     """The output's weights in main memory."""
@@ -99,7 +99,7 @@ class Costs(Struct, frozen=True, kw_only=True):
     """On each GPU that has a layer."""
     copied_compute: int
     """On the first GPU, instead, while some layers are in main memory."""
-    extra: Use
+    extra: DeviceUse
     """Projector and draft model, on the first GPU if there is one."""
     context: int
     slots: int
@@ -113,7 +113,7 @@ def estimate(shape: Shape, options: Options) -> Estimate:
 
 def placed(costs: Costs, places: Sequence[str], gpus: Sequence[str]) -> Estimate:
     """Return the estimate for layers, and at the end the output, on these devices."""
-    uses: dict[str, Use] = {RAM: costs.ram, **dict.fromkeys(gpus, Use())}
+    uses: dict[str, DeviceUse] = {RAM: costs.ram, **dict.fromkeys(gpus, DeviceUse())}
     for number, place in enumerate(places):
         have, last = uses[place], number == len(places) - 1
         in_ram = costs.in_ram[number]
@@ -148,7 +148,7 @@ def costs_of(shape: Shape, options: Options) -> Costs:
         weights=(*weights, output + (shape.input if shape.tied and not shape.encoder else 0)),
         kept=(*((0,) * len(kept) if options.cache_in_ram else kept), 0),
         in_ram=(*(layer.experts if n < options.experts_in_ram else 0 for n, layer in enumerate(shape.layers)), 0),
-        ram=Use(
+        ram=DeviceUse(
             model=max(0, shape.input - (shape.tail if repack else 0)),
             cache=sum(kept) if options.cache_in_ram else 0,
             compute=_walked(shape, batch, own=True, compute=not options.gpus),
@@ -163,8 +163,8 @@ def costs_of(shape: Shape, options: Options) -> Costs:
     )
 
 
-def _more(use: Use, model: int = 0, cache: int = 0, compute: int = 0, output: int = 0) -> Use:
-    return Use(
+def _more(use: DeviceUse, model: int = 0, cache: int = 0, compute: int = 0, output: int = 0) -> DeviceUse:
+    return DeviceUse(
         model=use.model + model,
         cache=use.cache + cache,
         compute=use.compute + compute,
@@ -172,9 +172,9 @@ def _more(use: Use, model: int = 0, cache: int = 0, compute: int = 0, output: in
     )
 
 
-def _extra(options: Options, context: int) -> Use:
+def _extra(options: Options, context: int) -> DeviceUse:
     """A draft model has as much context as its main model, and lies completely where the most room is."""
-    use = Use(model=options.projector)
+    use = DeviceUse(model=options.projector)
     if options.draft is None:
         return use
     asked = Options(context=context, parallel=options.parallel, unified=options.unified, batch=options.batch,
@@ -237,7 +237,7 @@ def _batch(shape: Shape, options: Options, each: int, slots: int, unified: bool)
     )
 
 
-def _kept(layer: Layer, options: Options, batch: Batch, slots: int, each: int, unified: bool) -> int:
+def _kept(layer: ModelLayer, options: Options, batch: Batch, slots: int, each: int, unified: bool) -> int:
     """Return the bytes of one layer's context for all sequences."""
     cells = (batch.near_cells if layer.windowed else each) * (1 if unified else slots)
     sizes = layer.keys * BYTES.get(options.keys_type, 2.0) + layer.values * BYTES.get(options.values_type, 2.0)

@@ -6,8 +6,8 @@ better than a rule from outside. So the layers are left to it, with the reserve 
 here. It does not do five things, which are done here: without a GPU it counts the memory that a machine *has*, not the
 memory that other models leave free; it never lowers the number of slots; it has no reserve in main memory; every
 process may keep 8 GiB of prompts there, however many processes there are (`_prompt_cache`); and slots that share one
-context may use it up, which ends the answers of all of them (`_apart`). A user's setting is always kept: `Asked` holds
-those of the model's own engine flags that concern its memory.
+context may use it up, which ends the answers of all of them (`_apart`). A user's setting is always kept: `FitOptions`
+holds those of the model's own engine flags that concern its memory.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from appliance.core.fit.estimate import (
     AUTO_PARALLEL,
     RAM,
     Costs,
+    DeviceUse,
     Estimate,
     Options,
-    Use,
     costs_of,
     placed,
     places_of,
@@ -42,7 +42,7 @@ MOST_CACHED = 8 * GIB
 """The cache of prompts that llama-server has unless somebody sets another (``--cache-ram``); here also the largest."""
 
 
-class Asked(Struct, frozen=True, kw_only=True):
+class FitOptions(Struct, frozen=True, kw_only=True):
     """The options of one start, and which of them the user has set: those are not chosen again."""
 
     options: Options = Options()
@@ -71,7 +71,7 @@ def asked_of(
     projector: int = 0,
     draft: Shape | None = None,
     manual: Manual | None = None,
-) -> Asked:
+) -> FitOptions:
     """Read the flags of a model's start, as llama-server would: later ones win, flags before the environment.
 
     ``manual`` is what the build says of itself. An option that is not known to be there is not chosen; but `CACHE`,
@@ -80,7 +80,7 @@ def asked_of(
     try:
         said = merge(split(args), from_env(environ))
     except UsageError:
-        return Asked(options=Options(gpus=tuple(gpus), projector=projector, draft=draft), understood=False)
+        return FitOptions(options=Options(gpus=tuple(gpus), projector=projector, draft=draft), understood=False)
     words = _Words(said)
     layers, cached = words.whole("--n-gpu-layers"), words.whole(CACHE)
     parallel, context, each = words.whole("--parallel") or 0, words.whole("--ctx-size"), words.whole(PER_SLOT) or 0
@@ -107,7 +107,7 @@ def asked_of(
         draft=draft,
         gpus=() if words.text("--device") == "none" else tuple(gpus),
     )
-    return Asked(
+    return FitOptions(
         options=options,
         context=context is not None,
         gpu_layers=words.text("--n-gpu-layers") not in ("", "auto"),
@@ -163,7 +163,7 @@ CACHE_STEP = 64 * MIB
 """Caches of prompts have sizes that are multiples of it; below one step there is no cache."""
 
 
-class Plan(Struct, frozen=True, kw_only=True):
+class FitPlan(Struct, frozen=True, kw_only=True):
     """The plan. ``flags`` are added to the user's own; sizes in bytes."""
 
     verdict: Verdict
@@ -197,7 +197,7 @@ class Fit(Struct, frozen=True, kw_only=True):
     parallel: int
     gpu_layers: int
     layers: int
-    memory: Mapping[str, Use]
+    memory: Mapping[str, DeviceUse]
     room: Mapping[str, int]
     reserve: int
     prompt_cache: int
@@ -212,7 +212,9 @@ class _Try(Struct, frozen=True):
     places: tuple[str, ...] | None
 
 
-def plan(shape: Shape, room: Mapping[str, int], asked: Asked, *, reserve: int = RESERVE, spoken_for: int = 0) -> Plan:
+def plan(
+    shape: Shape, room: Mapping[str, int], asked: FitOptions, *, reserve: int = RESERVE, spoken_for: int = 0
+) -> FitPlan:
     """Choose a plan. Pure.
 
     ``room`` is the free memory by device, ``ram`` among them; the GPUs are filled in its order. More room never makes
@@ -230,7 +232,7 @@ def plan(shape: Shape, room: Mapping[str, int], asked: Asked, *, reserve: int = 
         least = tries[-1]
         found = placed(least.costs, places_of(len(shape.layers), least.options), least.options.gpus)
         cached, why = asked.prompt_cache or 0, _too_large(found, left)
-        return Plan(
+        return FitPlan(
             verdict="no",
             why=why,
             flags=_cache_flags(cached, asked),
@@ -242,7 +244,7 @@ def plan(shape: Shape, room: Mapping[str, int], asked: Asked, *, reserve: int = 
         )
     found = placed(chosen.costs, chosen.places, chosen.options.gpus)
     cached = _prompt_cache(found, left, asked, spoken_for)
-    return Plan(
+    return FitPlan(
         verdict="fits" if chosen is whole else "partly",
         why=_why(found, shape, asked, left, gpus),
         flags=(*_flags(chosen, shape, asked, gpus, reserve), *_cache_flags(cached, asked)),
@@ -284,7 +286,7 @@ def foretold(size: int, room: Mapping[str, int], *, reserve: int = RESERVE) -> F
     )
 
 
-def fit_of(plan: Plan) -> Fit:
+def fit_of(plan: FitPlan) -> Fit:
     """Return the plan for people and programs; unused devices are left out."""
     found = plan.estimate
     return Fit(
@@ -303,7 +305,7 @@ def fit_of(plan: Plan) -> Fit:
     )
 
 
-def _choices(shape: Shape, options: Options, asked: Asked) -> Iterator[Options]:
+def _choices(shape: Shape, options: Options, asked: FitOptions) -> Iterator[Options]:
     """Return ways to start it, best first: less context before fewer slots."""
     if asked.apart:
         yield from _apart(shape, options, asked)
@@ -324,7 +326,7 @@ def _choices(shape: Shape, options: Options, asked: Asked) -> Iterator[Options]:
 # with an error (llama.cpp #23652): one long conversation ends the others. PER_SLOT limits each slot; the limits
 # together are the context here, so that it is never full before a slot is. The price is a conversation's length: there
 # is another slot only where each can have SHARE tokens, and a small trained context grows up to two shares.
-def _apart(shape: Shape, options: Options, asked: Asked) -> Iterator[Options]:
+def _apart(shape: Shape, options: Options, asked: FitOptions) -> Iterator[Options]:
     """Return ways to start it with slots that cannot use up each other's context, best first."""
     share = min(shape.trained, SHARE)
     if asked.context:
@@ -347,13 +349,13 @@ def _halved(most: int, least: int) -> Iterator[int]:
         yield least
 
 
-def _each(one: _Try, asked: Asked) -> int:
+def _each(one: _Try, asked: FitOptions) -> int:
     slots, unified = slots_of(one.options)
     each = one.costs.context // slots if asked.apart or not unified else one.costs.context
     return min(each, asked.slot_context or each)
 
 
-def _tried(shape: Shape, options: Options, left: Mapping[str, int], asked: Asked) -> _Try:
+def _tried(shape: Shape, options: Options, left: Mapping[str, int], asked: FitOptions) -> _Try:
     costs, count = costs_of(shape, options), len(shape.layers) + 1
     places: tuple[str, ...] | None = (RAM,) * count
     if options.gpus:
@@ -414,7 +416,7 @@ def _on_gpus(one: _Try) -> int:
     return sum(place != RAM for place in one.places or ())
 
 
-def _flags(chosen: _Try, shape: Shape, asked: Asked, gpus: Sequence[str], reserve: int) -> tuple[str, ...]:
+def _flags(chosen: _Try, shape: Shape, asked: FitOptions, gpus: Sequence[str], reserve: int) -> tuple[str, ...]:
     flags: list[str] = []
     options = chosen.options
     on_gpus = bool(options.gpus) and asked.fit
@@ -438,7 +440,7 @@ def _flags(chosen: _Try, shape: Shape, asked: Asked, gpus: Sequence[str], reserv
 # drops the oldest when all of them are larger than --cache-ram. The memory is taken as prompts come, so that neither
 # the estimate nor what is free shows it: ``spoken_for`` is what other processes may still take. Half of the
 # rest leaves the same to the next model, and so on; together they never take more than there is.
-def _prompt_cache(found: Estimate, left: Mapping[str, int], asked: Asked, spoken_for: int) -> int:
+def _prompt_cache(found: Estimate, left: Mapping[str, int], asked: FitOptions, spoken_for: int) -> int:
     if asked.prompt_cache is not None:
         return asked.prompt_cache
     if asked.options.embedding or not asked.caches:
@@ -449,12 +451,12 @@ def _prompt_cache(found: Estimate, left: Mapping[str, int], asked: Asked, spoken
     return min(MOST_CACHED, spare // 2 // CACHE_STEP * CACHE_STEP)
 
 
-def _cache_flags(cached: int, asked: Asked) -> tuple[str, ...]:
+def _cache_flags(cached: int, asked: FitOptions) -> tuple[str, ...]:
     is_ours = asked.prompt_cache is None and asked.understood and asked.caches and not asked.options.embedding
     return (CACHE, str(cached // MIB)) if is_ours and cached < MOST_CACHED else ()
 
 
-def _why(found: Estimate, shape: Shape, asked: Asked, left: Mapping[str, int], gpus: Sequence[str]) -> str:
+def _why(found: Estimate, shape: Shape, asked: FitOptions, left: Mapping[str, int], gpus: Sequence[str]) -> str:
     words = [", ".join(_of(device, use.total, left) for device, use in found.devices.items() if use.total)]
     if not asked.context and 0 < found.context < shape.trained:
         words.append(f"context {found.context} of {shape.trained} tokens, so that it fits")
@@ -478,7 +480,7 @@ def _why(found: Estimate, shape: Shape, asked: Asked, left: Mapping[str, int], g
 def _too_large(found: Estimate, left: Mapping[str, int]) -> str:
     over = [(device, use) for device, use in found.devices.items() if use.total > left.get(device, use.total)]
     said = " and ".join(_of(device, use.total, left) for device, use in over)
-    greatest = max((use for _, use in over), key=lambda use: use.total, default=Use())
+    greatest = max((use for _, use in over), key=lambda use: use.total, default=DeviceUse())
     fix = "a smaller quantisation" if greatest.model >= greatest.total // 2 else "less context"
     return f"it takes {said or 'more than there is'}; give it {fix}, or free memory"
 

@@ -92,7 +92,7 @@ RECOMMENDED = (
 """The smallest first."""
 
 
-class Card(Struct, frozen=True, kw_only=True):
+class Recommendation(Struct, frozen=True, kw_only=True):
     """A model that suits this machine, for one of three wishes."""
 
     wish: Literal["fast", "balanced", "best"]
@@ -100,12 +100,12 @@ class Card(Struct, frozen=True, kw_only=True):
     fit: Foretold
 
 
-def cards(room: Mapping[str, int], known: Sequence[Recommended] = RECOMMENDED) -> list[Card]:
+def cards(room: Mapping[str, int], known: Sequence[Recommended] = RECOMMENDED) -> list[Recommendation]:
     """Choose up to three for this free memory; of those that do not fit, only the smallest, if none does."""
     judged = [(model, foretold(model.size, room)) for model in known]
     fitting = [pair for pair in judged if pair[1].verdict != "no"]
     if not fitting:
-        return [Card(wish="fast", model=model, fit=fit) for model, fit in judged[:1]]
+        return [Recommendation(wish="fast", model=model, fit=fit) for model, fit in judged[:1]]
     best = len(fitting) - 1
     fast = max(0, min(1, best - 2))
     chosen: dict[int, Literal["fast", "balanced", "best"]] = {fast: "fast"}
@@ -113,4 +113,4 @@ def cards(room: Mapping[str, int], known: Sequence[Recommended] = RECOMMENDED) -
         chosen[(fast + best) // 2] = "balanced"
     if best > fast:
         chosen[best] = "best"
-    return [Card(wish=wish, model=fitting[at][0], fit=fitting[at][1]) for at, wish in chosen.items()]
+    return [Recommendation(wish=wish, model=fitting[at][0], fit=fitting[at][1]) for at, wish in chosen.items()]

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from appliance.core.bodies.json_text import Edit, apply_edits, parse_path
+from appliance.core.bodies.json_text import JsonEdit, apply_edits, parse_path
 from appliance.core.llama import flags
 from appliance.core.parts import UNREADABLE, decoded
 from appliance.errors import BadRequest
@@ -124,10 +124,10 @@ def _placed(given: Raw, images: dict[int, str], marker: str, placed: set[int]) -
     return msgspec.json.encode([one if value is None else Raw(value) for one, value in zip(each, values, strict=True)])
 
 
-def _edit(name: str, value: bytes | None) -> Edit:
+def _edit(name: str, value: bytes | None) -> JsonEdit:
     path = parse_path(name)
     assert path is not None
-    return Edit(path, value)
+    return JsonEdit(path, value)
 
 
 # ---- n_predict: 0 ----------------------------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ class Setting(Struct, frozen=True, kw_only=True):
     at: Position
 
 
-class Section(Struct, frozen=True, kw_only=True):
+class PresetSection(Struct, frozen=True, kw_only=True):
     """One section, or (named `DEFAULT`) the settings before the first."""
 
     name: str
@@ -51,30 +51,30 @@ class Section(Struct, frozen=True, kw_only=True):
     at: Position
 
 
-def parse(text: str, file: str) -> tuple[list[Section], list[Problem]]:
+def parse(text: str, file: str) -> tuple[list[PresetSection], list[Problem]]:
     """The sections in the order of the file, each name once, and all problems and oddities of the lines."""
     problems: list[Problem] = []
-    opened: list[tuple[Section, list[Setting]]] = []
+    opened: list[tuple[PresetSection, list[Setting]]] = []
     for line in _lines(text.removeprefix("\ufeff"), file):
         match line:
             case Problem():
                 problems.append(line)
-            case Section():
+            case PresetSection():
                 opened.append((line, []))
             case Setting():
                 if not opened:
-                    opened.append((Section(name=DEFAULT, at=line.at), []))
+                    opened.append((PresetSection(name=DEFAULT, at=line.at), []))
                 opened[-1][1].append(line)
-    sections: dict[str, Section] = {}
+    sections: dict[str, PresetSection] = {}
     for header, settings in opened:
         if earlier := sections.pop(header.name, None):
             message = f"this [{header.name}] discards the one in line {earlier.at.line}, as in llama-server; join them"
             problems.append(Problem(message=message, at=header.at, level="warning"))
-        sections[header.name] = Section(name=header.name, settings=tuple(settings), at=header.at)
+        sections[header.name] = PresetSection(name=header.name, settings=tuple(settings), at=header.at)
     return list(sections.values()), sorted(problems, key=lambda problem: problem.at.line if problem.at else 0)
 
 
-def _lines(text: str, file: str) -> Iterator[Section | Setting | Problem]:
+def _lines(text: str, file: str) -> Iterator[PresetSection | Setting | Problem]:
     for number, line in enumerate(_ENDS.split(text), start=1):
         at = Position(file, number, 1)
         bare = line.strip(" \t")
@@ -92,7 +92,7 @@ def _lines(text: str, file: str) -> Iterator[Section | Setting | Problem]:
             yield from _setting(bare, at)
 
 
-def _header(line: str, at: Position) -> Section | Problem:
+def _header(line: str, at: Position) -> PresetSection | Problem:
     match = _HEADER.fullmatch(line)
     if match is None:
         wrong = "there is text behind the section's ']'; remove it" if "]" in line else "the section's ']' is missing"
@@ -100,7 +100,7 @@ def _header(line: str, at: Position) -> Section | Problem:
     name = match[1].strip(" \t")
     if not name:
         return Problem(message="the section has no name; write the model's name, or [*] for all models", at=at)
-    return Section(name=name, at=at)
+    return PresetSection(name=name, at=at)
 
 
 def _setting(line: str, at: Position) -> Iterator[Setting | Problem]:
@@ -147,7 +147,7 @@ _INTEGER = re.compile(r"[+-]?[0-9]+")
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
-class Choice(Struct, frozen=True, kw_only=True):
+class EffectiveOption(Struct, frozen=True, kw_only=True):
     """One option as it counts for a model. ``name`` is llama-server's own spelling, or one of `PRESET_ONLY`."""
 
     name: str
@@ -160,8 +160,8 @@ class Choice(Struct, frozen=True, kw_only=True):
     """Its source: a place in a file, a variable, a flag of the command line."""
 
 
-Choices = Mapping[str, Choice]
-"""By `Choice.name`."""
+Choices = Mapping[str, EffectiveOption]
+"""By `EffectiveOption.name`."""
 NONE: Choices = MappingProxyType({})
 
 
@@ -173,7 +173,7 @@ def _flag_of(name: str) -> Flag:
 
 
 def canonical(names: Iterable[str]) -> frozenset[str]:
-    """Return the names that `Choice` uses for these spellings."""
+    """Return the names that `EffectiveOption` uses for these spellings."""
     return frozenset(_flag_of(name).name for name in names)
 
 
@@ -215,12 +215,14 @@ def from_words(words: Iterable[str], origin: str) -> Choices:
     return {o.canonical: choice_of(_flag_of(o.canonical), o.values, on=o.on, origin=origin) for o in options}
 
 
-def choice_of(flag: Flag, values: tuple[str, ...], *, on: bool = True, text: str | None = None, origin: str) -> Choice:
+def choice_of(
+    flag: Flag, values: tuple[str, ...], *, on: bool = True, text: str | None = None, origin: str
+) -> EffectiveOption:
     """``text`` is the original spelling, if known."""
     spoken = " ".join(values) if flag.arity else str(int(on))
     name = flag.name if on else flag.negatives[-1] if flag.negatives else None
     words = () if name is None else (name, *values)
-    return Choice(name=flag.name, words=words, text=spoken if text is None else text, on=on, origin=origin)
+    return EffectiveOption(name=flag.name, words=words, text=spoken if text is None else text, on=on, origin=origin)
 
 
 def is_known(key: str) -> bool:
@@ -228,7 +230,7 @@ def is_known(key: str) -> bool:
     return key in _KEYS
 
 
-def read_key(key: str, value: str, origin: str) -> Choice | str:
+def read_key(key: str, value: str, origin: str) -> EffectiveOption | str:
     """Return the option that ``key = value`` chooses, or its mistake."""
     if key in PRESET_ONLY:
         return _for_the_router(key, value, origin)
@@ -250,19 +252,19 @@ def read_key(key: str, value: str, origin: str) -> Choice | str:
     return choice_of(flag, (value,), text=value, origin=origin)
 
 
-def _for_the_router(key: str, value: str, origin: str) -> Choice | str:
+def _for_the_router(key: str, value: str, origin: str) -> EffectiveOption | str:
     if key == STOP_TIMEOUT:
         if not (value.isascii() and value.isdecimal()):
             return f"{key} is a whole number of seconds, not {value!r}; write {key} = 10"
-        return Choice(name=key, text=value, origin=origin)
+        return EffectiveOption(name=key, text=value, origin=origin)
     if key == ENGINE:
         wrong = f"{key} has no value; write {key} = auto, or a backend such as vulkan"
-        return Choice(name=key, text=value, origin=origin) if value else wrong
+        return EffectiveOption(name=key, text=value, origin=origin) if value else wrong
     on = _boolean(value)
-    return _not_boolean(key, value) if on is None else Choice(name=key, text=value, on=on, origin=origin)
+    return _not_boolean(key, value) if on is None else EffectiveOption(name=key, text=value, on=on, origin=origin)
 
 
-def _switch(flag: Flag, positive: bool, key: str, value: str, origin: str) -> Choice | str:
+def _switch(flag: Flag, positive: bool, key: str, value: str, origin: str) -> EffectiveOption | str:
     """Treat ``no-x = true`` as ``x = false``."""
     said = _boolean(value)
     if said is None:
@@ -300,7 +302,7 @@ def wrong_value(flag: Flag, key: str, value: str) -> str | None:
     return None
 
 
-def _former(key: str, value: str, origin: str) -> Choice | str | None:
+def _former(key: str, value: str, origin: str) -> EffectiveOption | str | None:
     """Return the new name for a key of earlier releases: ``mlock = true`` is ``load-mode = mlock``."""
     word = next((word for word in (f"--{key}", f"-{key}") if flags.lookup(word) is not None), None)
     if word is None or "_" in key:
@@ -311,7 +313,7 @@ def _former(key: str, value: str, origin: str) -> Choice | str | None:
     option = flags.split((word,))[0]
     mode = option.values[0] if said else _OPPOSITE.get(option.values[0])
     if mode is None:
-        return Choice(name=option.canonical, text=value, on=False, origin=origin)
+        return EffectiveOption(name=option.canonical, text=value, on=False, origin=origin)
     return choice_of(_flag_of(option.canonical), (mode,), text=mode, origin=origin)
 
 

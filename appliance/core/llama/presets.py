@@ -24,9 +24,9 @@ from appliance.core.llama.preset_file import (
     NONE,
     NOT_FROM_STRANGERS,
     STOP_TIMEOUT,
-    Choice,
     Choices,
-    Section,
+    EffectiveOption,
+    PresetSection,
     Setting,
     canonical,
     parse,
@@ -64,7 +64,7 @@ class Layers(Struct, frozen=True, kw_only=True):
 
 def _stacked(*layers: Choices) -> Choices:
     """Later layers win."""
-    result: dict[str, Choice] = {}
+    result: dict[str, EffectiveOption] = {}
     for layer in layers:
         if not WHERE_FROM.isdisjoint(layer):
             result = {name: choice for name, choice in result.items() if name not in WHERE_FROM}
@@ -112,9 +112,9 @@ def canonical_name(name: str) -> str:
     return f"{repo}:{(found[1] if found else tag).upper()}"
 
 
-def _understand(section: Section, problems: list[Problem], strange: bool) -> Choices:
+def _understand(section: PresetSection, problems: list[Problem], strange: bool) -> Choices:
     """llama-server sorts keys by their letters: of two spellings of an option the later one in the alphabet counts."""
-    choices: dict[str, Choice] = {}
+    choices: dict[str, EffectiveOption] = {}
     said_by: dict[str, Setting] = {}
     last = {setting.key: setting for setting in section.settings}
     for setting in sorted(last.values(), key=lambda setting: setting.key):
@@ -139,7 +139,7 @@ def _understand(section: Section, problems: list[Problem], strange: bool) -> Cho
     return choices
 
 
-def _repeated(section: Section, last: Mapping[str, Setting]) -> list[Problem]:
+def _repeated(section: PresetSection, last: Mapping[str, Setting]) -> list[Problem]:
     return [
         Problem(
             message=f"{setting.key} is repeated in line {last[setting.key].at.line}, which counts; remove one",
@@ -176,7 +176,7 @@ IMAGE = "--docker-repo"
 ALIAS = "--alias"
 TAGS = "--tags"
 NO_FLAGS = frozenset((MODEL, PROJECTOR, DRAFT, REPO, REPO_FILE, DRAFT_REPO, URL, PROJECTOR_URL, IMAGE, ALIAS, TAGS))
-"""Choices with a field of their own in `Definition`. (The names are llama-server's own, see `Choice.name`.)"""
+"""Choices with a field of their own in `Definition`. (The names are llama-server's own, see `EffectiveOption.name`.)"""
 
 
 class Definition(Struct, frozen=True, kw_only=True):
@@ -239,13 +239,13 @@ def define(model_id: str, choices: Choices) -> Definition:
     )
 
 
-def _place(choice: Choice) -> str:
+def _place(choice: EffectiveOption) -> str:
     """llama-server's order: by the first spelling, its router's own keys last."""
     flag = flags.lookup(choice.name)
     return flag.spellings[0] if flag is not None else choice.name
 
 
-def _ini(model_id: str, choices: Iterable[Choice]) -> str:
+def _ini(model_id: str, choices: Iterable[EffectiveOption]) -> str:
     lines = [f"{choice.name.lstrip('-')} = {choice.text}" for choice in choices if choice.name not in (ALIAS, TAGS)]
     return "".join(f"{line}\n" for line in (f"[{model_id}]", *lines, ""))
 
@@ -265,7 +265,7 @@ FILES = "files"
 EVERY_MODEL = "[*]"
 
 
-class Said(Struct, frozen=True, kw_only=True):
+class SourcedValue(Struct, frozen=True, kw_only=True):
     """A value and its source. ``layer``: ``command line``, ``section``, `FILES`, `EVERY_MODEL` or ``environment``."""
 
     value: str
@@ -274,29 +274,34 @@ class Said(Struct, frozen=True, kw_only=True):
     """A place in a file, a variable, a flag; for `FILES` the place where the model was found."""
 
 
-class Told(Struct, frozen=True, kw_only=True):
+class ToldOption(Struct, frozen=True, kw_only=True):
     """One option of a model with its effective value, and the values of weaker layers, strongest first."""
 
     option: str
-    said: Said
-    instead_of: tuple[Said, ...] = ()
+    said: SourcedValue
+    instead_of: tuple[SourcedValue, ...] = ()
 
 
-def explain(layers: Layers, section: str, origins: Iterable[tuple[str, str]], values: Mapping[str, str]) -> list[Told]:
+def explain(
+    layers: Layers, section: str, origins: Iterable[tuple[str, str]], values: Mapping[str, str]
+) -> list[ToldOption]:
     """``section`` is the name of the model's section; ``origins`` and ``values`` are what counts for it."""
-    told: list[Told] = []
+    told: list[ToldOption] = []
     for option, origin in origins:
         layered = list(_said(layers, section, option))
         at = next((number for number, said in enumerate(layered) if said.origin == origin), None)
         if at is None:
-            counts, weaker = Said(value=values.get(option, ""), layer=FILES, origin=origin), _behind_files(layered)
+            counts, weaker = (
+                SourcedValue(value=values.get(option, ""), layer=FILES, origin=origin),
+                _behind_files(layered),
+            )
         else:
             counts, weaker = layered[at], layered[at + 1 :]
-        told.append(Told(option=option.lstrip("-"), said=counts, instead_of=tuple(weaker)))
+        told.append(ToldOption(option=option.lstrip("-"), said=counts, instead_of=tuple(weaker)))
     return told
 
 
-def _said(layers: Layers, section: str, option: str) -> Iterator[Said]:
+def _said(layers: Layers, section: str, option: str) -> Iterator[SourcedValue]:
     """Return the choices of all layers except the files, strongest first."""
     for name, layer in (
         ("command line", layers.command),
@@ -304,10 +309,10 @@ def _said(layers: Layers, section: str, option: str) -> Iterator[Said]:
         (EVERY_MODEL, layers.presets.everywhere),
         ("environment", layers.environment),
     ):
-        choice: Choice | None = layer.get(option)
+        choice: EffectiveOption | None = layer.get(option)
         if choice is not None:
-            yield Said(value=choice.text, layer=name, origin=choice.origin)
+            yield SourcedValue(value=choice.text, layer=name, origin=choice.origin)
 
 
-def _behind_files(layered: Iterable[Said]) -> list[Said]:
+def _behind_files(layered: Iterable[SourcedValue]) -> list[SourcedValue]:
     return [said for said in layered if said.layer in (EVERY_MODEL, "environment")]

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from appliance.core.bodies.json_text import JSON, OBJECT, Edit, apply_edits, parse_path
+from appliance.core.bodies.json_text import JSON, OBJECT, JsonEdit, apply_edits, parse_path
 from appliance.core.config.scalars import BadRegex, check_pattern
 from appliance.core.parts import decoded
 from appliance.core.tools.schema_check import schema_problem
@@ -57,20 +57,22 @@ def kept(body: bytes) -> bytes:
         return body  # the engine says what is wrong with it
     form = found.response_format or _Format()
     schemas = (found.json_schema, form.schema, form.json_schema.schema if form.json_schema is not UNSET else UNSET)
-    edits: list[Edit] = []
+    edits: list[JsonEdit] = []
     for place, schema in zip(_PLACES, schemas, strict=True):
         if schema is not UNSET and bytes(schema) != b"null":
             edits += _lenient(place, schema)
     return apply_edits(body, edits) if edits else body
 
 
-def _lenient(place: str, schema: Raw) -> list[Edit]:
+def _lenient(place: str, schema: Raw) -> list[JsonEdit]:
     if bytes(schema) == b"true":  # anything at all, which an empty schema says as well
         schema = Raw(b"{}")
     if problem := _problem(schema):
         raise BadRequest(f"'{place}' cannot be kept to: {problem}", param=place)
     paths = parse_path(place), parse_path(f"{place}.x-guidance")
-    return [Edit(path, value) for path, value in zip(paths, (bytes(schema), _OPTIONS), strict=True) if path is not None]
+    return [
+        JsonEdit(path, value) for path, value in zip(paths, (bytes(schema), _OPTIONS), strict=True) if path is not None
+    ]
 
 
 def _problem(schema: Raw) -> str | None:

@@ -46,7 +46,7 @@ _OID = re.compile(r"[0-9a-f]{64}|[0-9a-f]{40}")
 _RANGE = re.compile(r"bytes ([0-9]{1,15})-([0-9]{1,15})/([0-9]{1,15}|\*)")
 
 
-class Reference(Struct, frozen=True):
+class ModelReference(Struct, frozen=True):
     """A user's request. ``tag`` is in capitals; None leaves the choice to `choose`."""
 
     repo: str
@@ -72,7 +72,7 @@ class RemoteFile(Struct, frozen=True):
         return self.path.rpartition("/")[0]
 
 
-class Choice(Struct, frozen=True):
+class ModelFiles(Struct, frozen=True):
     """The files of one model: its shards in order, and its projector."""
 
     tag: str
@@ -95,7 +95,7 @@ class _Candidate(Struct, frozen=True):
     first: RemoteFile
 
 
-def parse_reference(text: str) -> Reference:
+def parse_reference(text: str) -> ModelReference:
     """Read ``org/repo``, ``org/repo:TAG``, or the address of a repository's page. Raises BadRequest."""
     rest = text.strip()
     host = rest.removeprefix("https://").partition("/")[0]
@@ -113,14 +113,14 @@ def parse_reference(text: str) -> Reference:
         )
     if colon and not _TAG.fullmatch(tag):
         raise BadRequest(f"{tag!r} is not a quantisation tag such as Q4_K_M", param="model")
-    return Reference(repo, tag.upper() if tag and tag.upper() != ANY_TAG else None)
+    return ModelReference(repo, tag.upper() if tag and tag.upper() != ANY_TAG else None)
 
 
 def is_oid(text: str) -> bool:
     return _OID.fullmatch(text) is not None
 
 
-def choose(reference: Reference, files: Iterable[RemoteFile]) -> Choice:
+def choose(reference: ModelReference, files: Iterable[RemoteFile]) -> ModelFiles:
     """Choose the model among a repository's files. Raises NotFound, which lists the tags."""
     known = {file.path: file for file in sorted(files, key=lambda file: file.path)}
     candidates = [(tag, found) for found in _candidates(known.values()) if (tag := tag_of(found.stem)) is not None]
@@ -135,18 +135,18 @@ def choose(reference: Reference, files: Iterable[RemoteFile]) -> Choice:
         more = ", ..." if len(tags) > SHOWN_TAGS else ""
         raise NotFound(f"{reference.repo} has no {reference.tag}; it has {', '.join(tags[:SHOWN_TAGS])}{more}")
     tag, found = wanted
-    return Choice(tag, _shards(reference.repo, found, known), nearest_projector(found.first.folder, known))
+    return ModelFiles(tag, _shards(reference.repo, found, known), nearest_projector(found.first.folder, known))
 
 
-def all_choices(repo: str, files: Iterable[RemoteFile]) -> list[Choice]:
+def all_choices(repo: str, files: Iterable[RemoteFile]) -> list[ModelFiles]:
     """Return what can be chosen of a repository, one for each quantisation, the smallest first. Raises NotFound."""
     known = list(files)
-    first = choose(Reference(repo), known)
+    first = choose(ModelReference(repo), known)
     tags = dict.fromkeys(tag_of(found.stem) for found in _candidates(sorted(known, key=lambda file: file.path)))
     found = {first.tag: first}
     for tag in tags:
         if tag is not None and tag not in found:
-            found[tag] = choose(Reference(repo, tag), known)
+            found[tag] = choose(ModelReference(repo, tag), known)
     return sorted(found.values(), key=lambda choice: choice.size)
 
 
@@ -274,10 +274,10 @@ best first."""
 SHOWN_FILES = 20
 
 
-class Wanted(Struct, frozen=True, kw_only=True):
+class WantedModel(Struct, frozen=True, kw_only=True):
     """A model, or a small one that guesses ahead for another, by its repository."""
 
-    reference: Reference
+    reference: ModelReference
     file: str = ""
     """Its path in the repository, instead of the choice by tag."""
     projector: bool = True
@@ -293,7 +293,7 @@ class Wanted(Struct, frozen=True, kw_only=True):
         return f"{self.reference.repo}/{self.file}" if self.file else str(self.reference)
 
 
-def read_reference(name: str) -> Reference | None:
+def read_reference(name: str) -> ModelReference | None:
     """Return what a model's name means on the hub; None for a name that means nothing there."""
     try:
         return parse_reference(name)
@@ -301,14 +301,14 @@ def read_reference(name: str) -> Reference | None:
         return None
 
 
-def wanted_by_name(name: str, config: Config) -> Wanted | None:
+def wanted_by_name(name: str, config: Config) -> WantedModel | None:
     """Return the download that a request for this name begins, if the configuration lets it begin one."""
     if config.auto_download not in ("allow", "ask") or (reference := read_reference(name)) is None:
         return None
     owner = reference.repo.partition("/")[0].casefold()
     if config.auto_download_from and owner not in {allowed.casefold() for allowed in config.auto_download_from}:
         return None
-    return Wanted(reference=reference, most=int(config.auto_download_max))
+    return WantedModel(reference=reference, most=int(config.auto_download_max))
 
 
 def how_to_get(name: str, config: Config) -> str:
@@ -329,20 +329,20 @@ def sidecars_of(spec_type: str) -> tuple[str, ...]:
     return tuple(mark for kind, mark in SIDECARS.items() if kind in kinds or not spec_type)
 
 
-def pick(wanted: Wanted, files: Iterable[RemoteFile]) -> Choice:
+def pick(wanted: WantedModel, files: Iterable[RemoteFile]) -> ModelFiles:
     """Return the chosen files of the repository. Raises NotFound, which lists the existing ones."""
     known = {file.path: file for file in sorted(files, key=lambda file: file.path)}
     if wanted.presets and PRESET_FILE in known:
-        return Choice("", (known[PRESET_FILE],))
+        return ModelFiles("", (known[PRESET_FILE],))
     if wanted.file:
         return _named(wanted, known)
     if sidecar := _sidecar(wanted, list(known.values())):
-        return Choice(tag_of(stem_of(sidecar.name) or "") or "", (sidecar,))
+        return ModelFiles(tag_of(stem_of(sidecar.name) or "") or "", (sidecar,))
     choice = choose(wanted.reference, known.values())
     return choice if wanted.projector else structs.replace(choice, projector=None)
 
 
-def _named(wanted: Wanted, known: dict[str, RemoteFile]) -> Choice:
+def _named(wanted: WantedModel, known: dict[str, RemoteFile]) -> ModelFiles:
     found = known.get(wanted.file)
     if found is None:
         models = [path for path in known if stem_of(path.rpartition("/")[2]) is not None]
@@ -352,19 +352,19 @@ def _named(wanted: Wanted, known: dict[str, RemoteFile]) -> Choice:
     stem = stem_of(found.name) or ""
     tag = tag_of(stem) or ""
     if (shard := shard_of(stem)) is None:
-        return Choice(tag, (found,), _projector_for(wanted, known, found))
+        return ModelFiles(tag, (found,), _projector_for(wanted, known, found))
     before = f"{found.folder}/" if found.folder else ""
     paths = [before + shard.name(number) for number in range(1, shard.total + 1)]
     if missing := [path for path in paths if path not in known]:
         raise NotFound(f"{wanted.reference.repo} lacks {missing[0]}, a part of the model; its owner has to upload it")
-    return Choice(tag, tuple(known[path] for path in paths), _projector_for(wanted, known, found))
+    return ModelFiles(tag, tuple(known[path] for path in paths), _projector_for(wanted, known, found))
 
 
-def _projector_for(wanted: Wanted, known: dict[str, RemoteFile], model: RemoteFile) -> RemoteFile | None:
+def _projector_for(wanted: WantedModel, known: dict[str, RemoteFile], model: RemoteFile) -> RemoteFile | None:
     return nearest_projector(model.folder, known) if wanted.projector else None
 
 
-def _sidecar(wanted: Wanted, files: Sequence[RemoteFile]) -> RemoteFile | None:
+def _sidecar(wanted: WantedModel, files: Sequence[RemoteFile]) -> RemoteFile | None:
     """Choose the first existing kind; of several files of a kind the one with the wanted tag, else the first."""
     for mark in wanted.sidecars:
         found = [file for file in files if mark in file.name and stem_of(file.name) is not None]
@@ -384,7 +384,7 @@ _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 _RESOLVE = re.compile(r"/([^/]+/[^/]+)/(?:resolve|blob)/main/(.+)")
 
 
-class Image(Struct, frozen=True, kw_only=True):
+class RegistryImage(Struct, frozen=True, kw_only=True):
     """A model in a registry of container images; ``host`` may have a port."""
 
     host: str = DOCKER_HUB
@@ -434,18 +434,18 @@ class Location(Struct, frozen=True, kw_only=True):
         return tuple(f"{folder}/{shard.name(number)}{behind}" for number in range(1, shard.total + 1))
 
 
-Remote = Wanted | Image | Location
+Remote = WantedModel | RegistryImage | Location
 """Anything that can be downloaded."""
 
 
-def parse_image(text: str) -> Image:
+def parse_image(text: str) -> RegistryImage:
     """Read ``[HOST[:PORT]/][NAMESPACE/]NAME[:TAG]``. Raises UsageError."""
     first, slash, rest = text.partition("/")
     has_host = bool(slash) and (first == "localhost" or "." in first or ":" in first)
     host = (DOCKER_HUB if first in DOCKER_NAMES else first) if has_host else DOCKER_HUB
     repo, _, tag = (rest if has_host else text).partition(":")
     repo = repo if "/" in repo or has_host else f"{NAMESPACE}/{repo}"
-    image = Image(host=host, repo=repo, tag=tag or "latest")
+    image = RegistryImage(host=host, repo=repo, tag=tag or "latest")
     if not _REPO.fullmatch(repo) or not _IMAGE_TAG.fullmatch(image.tag):
         raise UsageError(
             f"{text!r} does not name a model in a registry; write NAME, or NAME:TAG, as in ai/smollm2:latest"
@@ -453,7 +453,7 @@ def parse_image(text: str) -> Image:
     return image
 
 
-def parse_location(url: str, path: str | None) -> Location | Wanted:
+def parse_location(url: str, path: str | None) -> Location | WantedModel:
     """Read an address; one on the hub is a file there, whose hash is known. Raises UsageError."""
     parts = urlsplit(url)
     if parts.username is not None:
@@ -469,7 +469,7 @@ def parse_location(url: str, path: str | None) -> Location | Wanted:
             reference = parse_reference(on_hub[1])
         except ApplianceError:
             return Location(url=url)
-        return Wanted(reference=Reference(reference.repo), file=on_hub[2])
+        return WantedModel(reference=ModelReference(reference.repo), file=on_hub[2])
     return Location(url=url, path=path)
 
 

@@ -138,7 +138,7 @@ class Named(Struct, frozen=True):
     tag: str | None = None
 
 
-class Names:
+class ModelNames:
     """Finds the id that a client means. Immutable; an exact name always wins over every guess."""
 
     def __init__(self, models: Iterable[Named]) -> None:

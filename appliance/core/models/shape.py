@@ -84,7 +84,7 @@ MOST = 1 << 31
 """llama.cpp holds these numbers in 32 bits."""
 
 
-class Layer(Struct, frozen=True, kw_only=True):
+class ModelLayer(Struct, frozen=True, kw_only=True):
     """One layer: its weights in bytes, and how many numbers it keeps."""
 
     attention: int = 0
@@ -112,7 +112,7 @@ class Shape(Struct, frozen=True, kw_only=True):
     """A model. Sizes in bytes, widths in numbers per token."""
 
     architecture: str
-    layers: tuple[Layer, ...]
+    layers: tuple[ModelLayer, ...]
     input: int = 0
     """The table that tokens are looked up in; it stays in main memory."""
     output: int = 0
@@ -234,7 +234,7 @@ class _Keys:
 # Not every layer has a cache of its own. The last ones of some models read the cache of an earlier layer (``cached`` is
 # the first of these). Layers behind ``trunk`` guess further tokens ahead (next-n prediction) and keep nothing. With
 # latent attention the values are computed from the compressed keys, so they take no room.
-def _layers(keys: _Keys, count: int, width: int) -> tuple[Layer, ...]:
+def _layers(keys: _Keys, count: int, width: int) -> tuple[ModelLayer, ...]:
     heads = keys.of_layers("attention.head_count", count) or (0,) * count
     kv_heads = keys.of_layers("attention.head_count_kv", count) or heads
     most_heads = max(heads)
@@ -250,12 +250,12 @@ def _layers(keys: _Keys, count: int, width: int) -> tuple[Layer, ...]:
     cached = count - max(keys.number("attention.shared_kv_layers"), _windows(keys).shared(count))
     trunk = count - keys.number("nextn_predict_layers")
     state = _state(keys, width, most_heads)
-    layers: list[Layer] = []
+    layers: list[ModelLayer] = []
     for number in range(count):
         head = near if windowed[number] else full
         keeps = number in attending and number < min(cached, trunk)
         layers.append(
-            Layer(
+            ModelLayer(
                 keys=kv_heads[number] * head[0] if keeps else 0,
                 values=kv_heads[number] * head[1] if keeps and not latent else 0,
                 windowed=windowed[number],

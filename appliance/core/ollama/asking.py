@@ -32,7 +32,7 @@ LEVELS = ("low", "medium", "high", "max")
 MAX_TOP_LOGPROBS = 20
 
 
-class Refused(Exception):
+class OllamaRefusal(Exception):
     """The request cannot be answered: its status, and the text that Ollama's clients know."""
 
     def __init__(self, status: int, text: str) -> None:
@@ -78,11 +78,11 @@ def is_cloud(name: str) -> bool:
 def read_body(body: bytes) -> JsonObject:
     """Return the members of a request by their names in lower case, as Ollama reads them. Raises Refused."""
     if not body or body.isspace():
-        raise Refused(400, "missing request body")
+        raise OllamaRefusal(400, "missing request body")
     try:
         members = OBJECT.decode(body)
     except UNREADABLE as error:
-        raise Refused(400, f"the request body is not a JSON object: {error}") from None
+        raise OllamaRefusal(400, f"the request body is not a JSON object: {error}") from None
     return {name.lower(): value for name, value in members.items()}
 
 
@@ -92,7 +92,7 @@ def text_of(members: JsonObject, name: str) -> str:
     if value is None:
         return ""
     if not isinstance(value, str):
-        raise Refused(400, f"'{name}' must be a string, not {_kind(value)}")
+        raise OllamaRefusal(400, f"'{name}' must be a string, not {_kind(value)}")
     return value
 
 
@@ -102,7 +102,7 @@ def flag_of(members: JsonObject, name: str, *, otherwise: bool) -> bool:
     if value is None:
         return otherwise
     if not isinstance(value, bool):
-        raise Refused(400, f"'{name}' must be true or false, not {_kind(value)}")
+        raise OllamaRefusal(400, f"'{name}' must be true or false, not {_kind(value)}")
     return value
 
 
@@ -112,7 +112,7 @@ def object_of(members: JsonObject, name: str) -> JsonObject:
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise Refused(400, f"'{name}' must be an object, not {_kind(value)}")
+        raise OllamaRefusal(400, f"'{name}' must be an object, not {_kind(value)}")
     return value
 
 
@@ -149,12 +149,12 @@ def keep_alive_of(value: JSON) -> float | None:
         case None:
             return None
         case bool() | list() | dict():
-            raise Refused(
+            raise OllamaRefusal(
                 400, f"'keep_alive' must be a number of seconds or a duration such as \"5m\", not {_kind(value)}"
             )
         case str():
             if not _DURATION.fullmatch(value):
-                raise Refused(
+                raise OllamaRefusal(
                     400, f'time: invalid duration "{value}"; write it with a unit, as in "5m", or as a number'
                 )
             seconds = sum(float(number) * _SECONDS[unit] for number, unit in _PIECE.findall(value))
@@ -235,7 +235,7 @@ def _checked(name: str, kind: str, value: JSON) -> JSON:
         case "array", list() if all(isinstance(one, str) for one in value):
             return value
         case _:
-            raise Refused(500, f'option "{name}" must be of type {kind}')
+            raise OllamaRefusal(500, f'option "{name}" must be of type {kind}')
 
 
 # ---- requests --------------------------------------------------------------------------------------------------------
@@ -272,11 +272,11 @@ def read_asked(body: bytes) -> OllamaRequest:
     members = read_body(body)
     top = members.get("top_logprobs")
     if top is not None and not (isinstance(top, int) and not isinstance(top, bool) and 0 <= top <= MAX_TOP_LOGPROBS):
-        raise Refused(400, f"top_logprobs must be between 0 and {MAX_TOP_LOGPROBS}")
+        raise OllamaRefusal(400, f"top_logprobs must be between 0 and {MAX_TOP_LOGPROBS}")
     if flag_of(members, "_debug_render_only", otherwise=False):
-        raise Refused(501, "_debug_render_only is not supported; POST /apply-template shows the rendered prompt")
+        raise OllamaRefusal(501, "_debug_render_only is not supported; POST /apply-template shows the rendered prompt")
     if text_of(members, "template"):
-        raise Refused(501, "templates of Go are not supported; the model's own chat template is used")
+        raise OllamaRefusal(501, "templates of Go are not supported; the model's own chat template is used")
     logprobs: JsonObject = {}
     if flag_of(members, "logprobs", otherwise=False):
         logprobs = {"logprobs": True, "top_logprobs": top or 0}
@@ -296,7 +296,7 @@ def _think(value: JSON) -> bool | str | None:
     if value is None or isinstance(value, bool) or (isinstance(value, str) and value in LEVELS):
         return value
     shown = msgspec.json.encode(value).decode()
-    raise Refused(400, f'invalid think value: {shown} (must be "high", "medium", "low", "max", true, or false)')
+    raise OllamaRefusal(400, f'invalid think value: {shown} (must be "high", "medium", "low", "max", true, or false)')
 
 
 def _format(value: JSON) -> JsonObject | None:
@@ -309,7 +309,7 @@ def _format(value: JSON) -> JsonObject | None:
             return {"type": "json_schema", "json_schema": {"name": "schema", "schema": value}}
         case _:
             shown = msgspec.json.encode(value).decode()
-            raise Refused(500, f'invalid format: {shown}; expected "json" or a valid JSON Schema object')
+            raise OllamaRefusal(500, f'invalid format: {shown}; expected "json" or a valid JSON Schema object')
 
 
 def has_prompt(asked: OllamaRequest, *, chat: bool) -> bool:
@@ -323,7 +323,7 @@ def chat_body(asked: OllamaRequest, model: str, preset: DerivedPreset, *, thinks
     """Return the body for ``/v1/chat/completions``. ``thinks``: the model can. Raises Refused."""
     given = asked.members.get("messages")
     if not isinstance(given, list):
-        raise Refused(400, f"'messages' must be an array, not {_kind(given)}")
+        raise OllamaRefusal(400, f"'messages' must be an array, not {_kind(given)}")
     messages = [_object(message, "a message") for message in given]
     return _chat(asked, model, preset, messages, thinks=thinks)
 
@@ -331,7 +331,7 @@ def chat_body(asked: OllamaRequest, model: str, preset: DerivedPreset, *, thinks
 def prompt_body(asked: OllamaRequest, model: str, preset: DerivedPreset, *, thinks: bool) -> bytes:
     """Return the same for the prompt of ``/api/generate``, which is one message of the user. Raises Refused."""
     if asked.members.get("context"):
-        raise Refused(501, "'context' is not supported; send the conversation as messages to /api/chat")
+        raise OllamaRefusal(501, "'context' is not supported; send the conversation as messages to /api/chat")
     message: JsonObject = {"role": "user", "content": text_of(asked.members, "prompt")}
     if images := asked.members.get("images"):
         message["images"] = images
@@ -344,9 +344,9 @@ def raw_body(asked: OllamaRequest, model: str, preset: DerivedPreset) -> bytes:
     """Return the body for ``/v1/completions``: the prompt as it is. Raises Refused."""
     for name in ("template", "system", "context"):
         if asked.members.get(name):
-            raise Refused(400, "raw mode does not support template, system, or context")
+            raise OllamaRefusal(400, "raw mode does not support template, system, or context")
     if asked.members.get("images"):
-        raise Refused(501, "images in raw mode are not supported; leave out raw, or use /api/chat")
+        raise OllamaRefusal(501, "images in raw mode are not supported; leave out raw, or use /api/chat")
     sent: JsonObject = {"model": model, "prompt": text_of(asked.members, "prompt")}
     sent |= _common(asked, preset)
     if "top_logprobs" in sent:  # here one number says both
@@ -434,7 +434,7 @@ def _content(message: JsonObject) -> JSON:
     if not images:
         return text
     if not isinstance(images, list):
-        raise Refused(400, f"'images' must be an array, not {_kind(images)}")
+        raise OllamaRefusal(400, f"'images' must be an array, not {_kind(images)}")
     parts: list[JSON] = list(text) if isinstance(text, list) else [{"type": "text", "text": text}] if text else []
     return [*parts, *map(_medium, images)]
 
@@ -446,14 +446,14 @@ _PICTURES = {b"\x89PNG": "png", b"\xff\xd8": "jpeg", b"GIF8": "gif", b"RIFF": "w
 def _medium(given: JSON) -> JsonObject:
     """Return a part of a message for a picture or a sound; its content says which of them it is."""
     if not isinstance(given, str):
-        raise Refused(400, f"'images' must hold strings of base64, not {_kind(given)}")
+        raise OllamaRefusal(400, f"'images' must hold strings of base64, not {_kind(given)}")
     data = given.partition(",")[2] if given.startswith("data:") else given
     try:
         head = base64.b64decode(data[:64], validate=True)
         if len(data) % 4:
             raise binascii.Error
     except (binascii.Error, ValueError):
-        raise Refused(
+        raise OllamaRefusal(
             400, "illegal base64 data in images; send the bytes of the file in base64, with its padding"
         ) from None
     if head[:4] != b"RIFF" or head[8:12] == b"WAVE":
@@ -467,7 +467,7 @@ def _medium(given: JSON) -> JsonObject:
 def _calls(given: JSON, place: int) -> list[tuple[JsonObject, str, JSON]]:
     """Return each call in OpenAI's form, with its id and its tool's name."""
     if not isinstance(given, list):
-        raise Refused(400, f"'tool_calls' must be an array, not {_kind(given)}")
+        raise OllamaRefusal(400, f"'tool_calls' must be an array, not {_kind(given)}")
     made: list[tuple[JsonObject, str, JSON]] = []
     for number, one in enumerate(given):
         call = _object(one, "a call of a tool")
@@ -483,5 +483,5 @@ def _calls(given: JSON, place: int) -> list[tuple[JsonObject, str, JSON]]:
 
 def _object(value: JSON, what: str) -> JsonObject:
     if not isinstance(value, dict):
-        raise Refused(400, f"{what} must be an object, not {_kind(value)}")
+        raise OllamaRefusal(400, f"{what} must be an object, not {_kind(value)}")
     return value

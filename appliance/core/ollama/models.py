@@ -13,14 +13,14 @@ import msgspec
 from msgspec import Struct
 
 from appliance.core.bodies.json_text import JSON, JsonObject
-from appliance.core.models.download import Remote, Wanted, parse_image, parse_reference
+from appliance.core.models.download import Remote, WantedModel, parse_image, parse_reference
 from appliance.core.models.gguf import GgufInfo
 from appliance.core.models.model import Model
 from appliance.core.ollama.asking import (
     HUBS,
     PLAIN,
     DerivedPreset,
-    Refused,
+    OllamaRefusal,
     is_expressible,
     model_of,
     object_of,
@@ -292,7 +292,7 @@ def read_copy(members: JsonObject) -> tuple[str, str]:
     """Return source and destination. Raises Refused."""
     for name in ("source", "destination"):
         if not is_expressible(given := text_of(members, name)):
-            raise Refused(400, f'{name} "{given}" is invalid')
+            raise OllamaRefusal(400, f'{name} "{given}" is invalid')
     return text_of(members, "source"), text_of(members, "destination")
 
 
@@ -300,22 +300,22 @@ def read_create(members: JsonObject, now: float) -> Derived:
     """Raises Refused."""
     name, base = model_of(members), text_of(members, "from")
     if not is_expressible(name):
-        raise Refused(400, "invalid model name")
+        raise OllamaRefusal(400, "invalid model name")
     for member in _NOT_HERE:
         if members.get(member):
-            raise Refused(
+            raise OllamaRefusal(
                 501, f"'{member}' is not supported here; derive models with from, system, parameters, messages"
             )
     if members.get("files"):
-        raise Refused(
+        raise OllamaRefusal(
             501, "models from uploaded files are not supported here; put the GGUF file into the models folder"
         )
     if not base:
-        raise Refused(400, "neither 'from' or 'files' was specified")
+        raise OllamaRefusal(400, "neither 'from' or 'files' was specified")
     parameters, messages = object_of(members, "parameters"), members.get("messages")
     sampling_of(parameters)
     if not isinstance(messages, list | None) or not all(isinstance(one, dict) for one in messages or ()):
-        raise Refused(400, "'messages' must be an array of objects")
+        raise OllamaRefusal(400, "'messages' must be an array of objects")
     said = tuple(one for one in messages or () if isinstance(one, dict))
     preset = DerivedPreset(system=text_of(members, "system"), parameters=parameters, messages=said)
     return Derived(name=name, base=base, preset=preset, made_at=now)
@@ -342,12 +342,12 @@ def pull_name(name: str) -> Remote | None:
     lowered = name.lower()
     for hub in HUBS:
         if lowered.startswith(hub):
-            return Wanted(reference=parse_reference(name[len(hub) :]))
+            return WantedModel(reference=parse_reference(name[len(hub) :]))
     if lowered.startswith("docker.io/"):
         return parse_image(name)
     host, slash, rest = name.partition("/")
     if slash and "/" not in rest and "." not in host and host != "library":
-        return Wanted(reference=parse_reference(name))
+        return WantedModel(reference=parse_reference(name))
     return None
 
 

@@ -88,14 +88,14 @@ class _Holder(Struct):
     usage: _UsageObject | None = None
 
 
-class Report(_Holder):
+class CostReport(_Holder):
     """The cost of an answer as one JSON object reports it; streams have it within ``response`` and ``message``."""
 
     timings: _Timings | None = None
     metrics: _Metrics | None = None
 
 
-class _Record(Report):
+class _Record(CostReport):
     response: _Holder | None = None
     message: _Holder | None = None
 
@@ -111,14 +111,14 @@ class _RawRecord(_RawHolder):
     message: Raw = Raw(b"null")
 
 
-_REPORT = msgspec.json.Decoder(Report)
+_REPORT = msgspec.json.Decoder(CostReport)
 _RECORD = msgspec.json.Decoder(_Record)
 _INFILL = msgspec.json.Decoder(list[Raw])
 _MEMBERS = msgspec.json.Decoder(dict[str, Raw])
 _HINTS = {kind: {each.name: each.type for each in structs.fields(kind)} for kind in (_UsageObject, _Timings, _Metrics)}
 
 
-def read_report(text: bytes | Raw) -> Report | None:
+def read_report(text: bytes | Raw) -> CostReport | None:
     """Read a JSON object; a member of an unexpected type is skipped. None: it is not an object."""
     if (report := decoded(_REPORT, text)) is not None:
         return report
@@ -126,14 +126,14 @@ def read_report(text: bytes | Raw) -> Report | None:
     return None if raw is None else _piecemeal(raw)
 
 
-def read_last_report(text: bytes) -> Report | None:
+def read_last_report(text: bytes) -> CostReport | None:
     """The same of the last element of the array that the text is."""
     elements = decoded(_INFILL, text)
     return read_report(elements[-1]) if elements else None
 
 
-def _piecemeal(raw: _RawRecord) -> Report:
-    return Report(
+def _piecemeal(raw: _RawRecord) -> CostReport:
+    return CostReport(
         usage=_leniently(_UsageObject, raw.usage),
         timings=_leniently(_Timings, raw.timings),
         metrics=_leniently(_Metrics, raw.metrics),
@@ -165,7 +165,7 @@ class Ledger:
         self._timings = _NO_TIMINGS
         self._metrics = _NO_METRICS
 
-    def add(self, report: Report) -> None:
+    def add(self, report: CostReport) -> None:
         """A later positive number of usage replaces an earlier one: streams report in parts, and repeat themselves
         with 0. Timings and metrics are replaced as a whole."""
         self._use(report)
@@ -410,7 +410,7 @@ class _BodyReader:
                     break
 
 
-def _value(text: bytes, at: int) -> Report | None:
+def _value(text: bytes, at: int) -> CostReport | None:
     """Return the report in the member at ``at``, an object with few others inside; None if it cannot be read."""
     end = at
     for _ in range(_TRIES):

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from appliance.core.parts import read_time, read_whole, shown
 from appliance.errors import BadRequest
-from appliance.wire import Histogram, Page
+from appliance.wire import ActivityPage, Histogram
 
 DEFAULT_LIMIT = 25
 MAX_LIMIT = 999
@@ -136,7 +136,7 @@ def prompt_cache_told(prompt: int, cached: int, *, loaded: bool, moved: bool, bo
     return f"{told}: {why}"
 
 
-def with_captures(page: Page, has: Callable[[int], bool]) -> Page:
+def with_captures(page: ActivityPage, has: Callable[[int], bool]) -> ActivityPage:
     """Return the page with the current ``has_capture``: captures come and go while rows stay."""
     rows = tuple(msgspec.structs.replace(row, has_capture=has(row.id)) for row in page.data)
     return msgspec.structs.replace(page, data=rows)
@@ -146,7 +146,7 @@ def pages(total: int, limit: int) -> int:
     return -(-total // limit)
 
 
-class Speeds(Protocol):
+class SpeedSeries(Protocol):
     """A sorted series of positive speeds, wherever it is stored; it is never read as a whole."""
 
     @property
@@ -161,7 +161,7 @@ class Speeds(Protocol):
         ...
 
 
-def histogram(speeds: Speeds) -> Histogram | None:
+def histogram(speeds: SpeedSeries) -> Histogram | None:
     """Compute bins by Sturges' rule, and percentiles by linear interpolation between ranks; None without values."""
     count = speeds.count
     if count == 0:

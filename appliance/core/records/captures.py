@@ -86,7 +86,7 @@ class Packing(NamedTuple):
     put: Callable[[bytes], None]
 
 
-class Body:
+class CapturedBody:
     """One long answer's body: its pieces as they come. One that outgrows ``limit`` is given up.
 
     A long one may be compressed while it still comes: its `packing` takes what has come so far. After `close` it never
@@ -158,13 +158,13 @@ class _Told(Struct, array_like=True):
 _TOLD = msgspec.msgpack.Decoder(_Told)
 
 
-_Raw = tuple[str, Headers, bytes | None, Headers | None, Body | bytes | None]
-"""An exchange as it passed: the arguments of `Exchange`."""
+_Raw = tuple[str, Headers, bytes | None, Headers | None, CapturedBody | bytes | None]
+"""An exchange as it passed: the arguments of `CapturedExchange`."""
 
 
 def _told(raw: _Raw) -> _Told:
     path, request_headers, request_body, response_headers, answer = raw
-    if isinstance(answer, Body):
+    if isinstance(answer, CapturedBody):
         answer = None if answer.given_up else b"".join(answer.pieces)
     return _Told(
         path=path,
@@ -175,7 +175,7 @@ def _told(raw: _Raw) -> _Told:
     )
 
 
-class Exchange:
+class CapturedExchange:
     """The capture of one request; a part that is None is left out.
 
     ``response_body`` is in this content ``coding``; one that came in several pieces is closed with it.
@@ -189,7 +189,7 @@ class Exchange:
         request_headers: Headers,
         request_body: bytes | None = None,
         response_headers: Headers | None = None,
-        response_body: Body | bytes | None = None,
+        response_body: CapturedBody | bytes | None = None,
         coding: str | None = None,
     ) -> None:
         self.raw: _Raw | None = (path, request_headers, request_body, response_headers, response_body)
@@ -202,7 +202,7 @@ class Exchange:
             held += len(request_body)
         if response_headers is not None:
             held += _held(response_headers)
-        if isinstance(response_body, Body):
+        if isinstance(response_body, CapturedBody):
             response_body.close()
             held += response_body.held
             self._blocks = response_body.blocks
@@ -252,10 +252,10 @@ class CaptureBuffer:
         self.limit = limit
         """Bytes; 0 keeps nothing."""
         self.used = 0
-        self._kept: OrderedDict[int, Exchange] = OrderedDict()
-        self._raw: dict[int, Exchange] = {}  # those that are not compressed
+        self._kept: OrderedDict[int, CapturedExchange] = OrderedDict()
+        self._raw: dict[int, CapturedExchange] = {}  # those that are not compressed
 
-    def add(self, id: int, exchange: Exchange) -> bool:
+    def add(self, id: int, exchange: CapturedExchange) -> bool:
         """Keep it, at the expense of the oldest; False, and nothing has changed, when it alone is too large."""
         if exchange.held > self.limit:
             return False
@@ -290,7 +290,7 @@ class CaptureBuffer:
             found.append(exchange.packing(partial(self._pack, id, exchange)))
         return found
 
-    def _pack(self, id: int, exchange: Exchange, packed: bytes) -> None:
+    def _pack(self, id: int, exchange: CapturedExchange, packed: bytes) -> None:
         if self._raw.get(id) is exchange:  # it is not gone meanwhile
             del self._raw[id]
             self.used -= exchange.held

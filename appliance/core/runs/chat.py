@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from appliance.core.bodies.sse import Decoder, Event, RecordTooLong, encode
+from appliance.core.bodies.sse import Decoder, RecordTooLong, SseEvent, encode
 from appliance.core.openai import (
     NULL,
     ChatChoice,
@@ -27,8 +27,8 @@ from appliance.core.openai import (
 )
 from appliance.core.parts import UNREADABLE
 from appliance.core.runs.messages import (
-    Call,
     CallDelta,
+    ModelCall,
     Outcome,
     ReasoningDelta,
     RunEvent,
@@ -91,7 +91,7 @@ class ChatEvents:
         self._end(events, TurnEnded(finish_reason=self._answer.finish_reason or ""))
         return events
 
-    def _hear(self, event: Event, events: list[RunEvent]) -> None:
+    def _hear(self, event: SseEvent, events: list[RunEvent]) -> None:
         if self.ended:
             return
         if event.data.strip() == DONE:
@@ -201,13 +201,13 @@ def _call(index: int, piece: ToolCall) -> CallDelta:
     return CallDelta(index=index, id=piece.id or "", name=function.name or "", arguments=function.argument_text)
 
 
-_LAST_RECORD = encode(Event("[DONE]"))
+_LAST_RECORD = encode(SseEvent("[DONE]"))
 
 
 class ToolActivity(Struct, frozen=True, kw_only=True):
     """A report about tools while an answer streams: exactly one of the two is set."""
 
-    tool_call: Call | UnsetType = UNSET
+    tool_call: ModelCall | UnsetType = UNSET
     tool_result: Trace | UnsetType = UNSET
 
 
@@ -265,7 +265,7 @@ class ChatAnswer:
 
     def _record(self, body: dict[str, object]) -> bytes:
         whole = self._head | {"object": "chat.completion.chunk"} | body
-        return encode(Event(msgspec.json.encode(whole).decode()))
+        return encode(SseEvent(msgspec.json.encode(whole).decode()))
 
 
 def _finish_reason(outcome: Outcome) -> str:
@@ -274,7 +274,7 @@ def _finish_reason(outcome: Outcome) -> str:
     return "length" if outcome.finish_reason == "max_tokens" else "stop"
 
 
-def _calls(calls: Sequence[Call]) -> list[ToolCall]:
+def _calls(calls: Sequence[ModelCall]) -> list[ToolCall]:
     return [tool_call(call.id, call.name, call.arguments, index) for index, call in enumerate(calls)]
 
 

@@ -28,7 +28,7 @@ class InwardReply(Protocol):
         ...
 
 
-class Watch(Protocol):
+class ProgressWatch(Protocol):
     """Gets reports about the progress of a request."""
 
     def granted(self, model: str | None) -> None:
@@ -72,5 +72,5 @@ class Asker(Protocol):
     """
 
     def ask(
-        self, path: str, body: bytes, *, origin: str = "program", watch: Watch | None = None
+        self, path: str, body: bytes, *, origin: str = "program", watch: ProgressWatch | None = None
     ) -> AbstractAsyncContextManager[InwardReply]: ...

@@ -68,7 +68,7 @@ class Task(Struct, frozen=True, kw_only=True):
     """
 
 
-class Call(Struct, frozen=True, kw_only=True):
+class ModelCall(Struct, frozen=True, kw_only=True):
     """One tool call of the model. ``arguments`` is JSON text, checked to be an object that fits the schema."""
 
     id: str
@@ -154,14 +154,14 @@ class Generate(Struct, frozen=True, kw_only=True):
 class RunTools(Struct, frozen=True, kw_only=True):
     """Execute these; in order, or at once if ``parallel``. A ToolFinished is due for each."""
 
-    calls: tuple[Call, ...]
+    calls: tuple[ModelCall, ...]
     parallel: bool
 
 
 class AskClient(Struct, frozen=True, kw_only=True):
     """The caller executes these. A ToolFinished is due for each."""
 
-    calls: tuple[Call, ...]
+    calls: tuple[ModelCall, ...]
 
 
 class StopGenerating(Struct, frozen=True):
@@ -225,5 +225,5 @@ class Outcome(Struct, frozen=True, kw_only=True):
     detail: str | None = None
     tool_iterations_used: int = 0
     tool_iterations_left: int = 0
-    pending_tool_calls: tuple[Call, ...] = ()
+    pending_tool_calls: tuple[ModelCall, ...] = ()
     """The calls that the caller has to execute."""

@@ -16,7 +16,7 @@ from functools import lru_cache
 import msgspec
 from msgspec import Raw, Struct
 
-from appliance.core.bodies.json_text import Edit, Path, Step, apply_edits
+from appliance.core.bodies.json_text import JsonEdit, Path, PathStep, apply_edits
 from appliance.core.parts import UNREADABLE
 from appliance.errors import BadRequest
 
@@ -69,7 +69,7 @@ class SlashWords(Struct, frozen=True):
     text: str
 
 
-class Plan(Struct, frozen=True):
+class SlashPlan(Struct, frozen=True):
     """The work for a request: ``body`` is the same bytes without the commands."""
 
     commands: tuple[str, ...]
@@ -86,7 +86,7 @@ class Commands:
         if self._needles:
             self._needles += (_ESCAPED_SLASH,)
 
-    def plan(self, body: bytes) -> Plan | None:
+    def plan(self, body: bytes) -> SlashPlan | None:
         """Return None when there is nothing to do, mostly after one search per name. Raises BadRequest for too many."""
         if not any(needle in body for needle in self._needles):
             return None
@@ -94,7 +94,7 @@ class Commands:
         words = split(found.text, self.names) if found is not None else None
         if found is None or words is None:
             return None
-        return Plan(words.commands, apply_edits(body, (Edit(found.path, msgspec.json.encode(words.text)),)))
+        return SlashPlan(words.commands, apply_edits(body, (JsonEdit(found.path, msgspec.json.encode(words.text)),)))
 
 
 def split(text: str, known: Collection[str]) -> SlashWords | None:
@@ -192,4 +192,4 @@ def _of_content(place: tuple[str | int, ...], content: Raw) -> _UserText | None:
 
 
 def _path(*steps: str | int) -> Path:
-    return Path(tuple(Step(str(s).encode(), s if isinstance(s, int) else None) for s in steps))
+    return Path(tuple(PathStep(str(s).encode(), s if isinstance(s, int) else None) for s in steps))

@@ -21,13 +21,13 @@ from msgspec import Struct
 
 from appliance.core.runs.bios import tells_format
 from appliance.core.runs.messages import (
-    Call,
     CallDelta,
     CancelAsked,
     FailReason,
     Finish,
     FinishReason,
     Generate,
+    ModelCall,
     Outcome,
     ReasoningDelta,
     RunCommand,
@@ -68,7 +68,7 @@ class _RunEnd(Struct, frozen=True, kw_only=True):
     finish_reason: FinishReason
     fail_reason: FailReason | None = None
     detail: str | None = None
-    pending: tuple[Call, ...] = ()
+    pending: tuple[ModelCall, ...] = ()
 
 
 class Loop:
@@ -227,7 +227,7 @@ class Loop:
             elif one.runner != "exit":
                 self._note(one.call, error="not executed: another call of the same turn cannot be used")
 
-    def _use(self, calls: Sequence[Call], turn: ModelTurn, now: float) -> list[RunCommand]:
+    def _use(self, calls: Sequence[ModelCall], turn: ModelTurn, now: float) -> list[RunCommand]:
         """Have the calls executed, unless they end the run."""
         theirs = [call for call in calls if self._judge.runner(call) == "client"]
         if theirs and self._task.hands_over:
@@ -271,7 +271,7 @@ class Loop:
         self._round = None
         return [self._generate(now)]
 
-    def _note(self, call: Call, *, error: str, seconds: float = 0.0) -> None:
+    def _note(self, call: ModelCall, *, error: str, seconds: float = 0.0) -> None:
         arguments = as_json(call.arguments)
         self._traces.append(Trace(id=call.id, name=call.name, arguments=arguments, error=error, seconds=seconds))
 

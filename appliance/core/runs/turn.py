@@ -24,7 +24,7 @@ from msgspec import Raw, Struct
 from appliance.core.openai import ChatMessage, FunctionDefinition, ToolDefinition, tool_call
 from appliance.core.parts import UNREADABLE
 from appliance.core.runs.bios import MARK, BiosContext, bios_of
-from appliance.core.runs.messages import AskClient, Call, CallDelta, RunCommand, RunTools, Task, Tool, TurnUsage
+from appliance.core.runs.messages import AskClient, CallDelta, ModelCall, RunCommand, RunTools, Task, Tool, TurnUsage
 from appliance.core.tools.schema_check import ArgumentCheck
 
 _OPENING = re.compile(r"^ {0,3}```tool_call(?![\w-])", re.MULTILINE)
@@ -156,7 +156,7 @@ class RunPrompt:
             body |= {"tools": self._tools, "parallel_tool_calls": task.parallel_tool_calls}
         return msgspec.json.encode(body)
 
-    def answered(self, text: str, reasoning: str, calls: Sequence[Call], results: Mapping[str, str]) -> None:
+    def answered(self, text: str, reasoning: str, calls: Sequence[ModelCall], results: Mapping[str, str]) -> None:
         """Add the turn that made ``calls``, and their results: each call is answered."""
         made = [tool_call(call.id, call.name, call.arguments) for call in calls]
         assistant = ChatMessage(role="assistant", content=text, reasoning_content=reasoning or None, tool_calls=made)
@@ -301,7 +301,7 @@ class ModelTurn:
 class Judged(Struct, frozen=True, kw_only=True):
     """A call with its tool, or with its mistake. Its arguments are checked only if it has none."""
 
-    call: Call
+    call: ModelCall
     tool: Tool | None
     problem: str | None = None
 
@@ -322,12 +322,12 @@ class Judge:
     def judge(self, written: Iterable[WrittenCall]) -> list[Judged]:
         return [self._one(call) for call in written]
 
-    def runner(self, call: Call) -> str:
+    def runner(self, call: ModelCall) -> str:
         return self._tools[call.name].runner
 
     def _one(self, written: WrittenCall) -> Judged:
         arguments = written.arguments if written.arguments.strip() else "{}"
-        call = Call(id=self._unique(written.id), name=written.name, arguments=arguments, raw=written.raw)
+        call = ModelCall(id=self._unique(written.id), name=written.name, arguments=arguments, raw=written.raw)
         tool = self._tools.get(written.name)
         if tool is None:
             offered = ", ".join(self._tools) or "none"
@@ -354,25 +354,25 @@ class Judge:
 class Round:
     """Calls on their way to their answers, all at once or in order; neighbours with the same runner begin together."""
 
-    def __init__(self, calls: Sequence[Call], judge: Judge, *, parallel: bool) -> None:
+    def __init__(self, calls: Sequence[ModelCall], judge: Judge, *, parallel: bool) -> None:
         self.calls = tuple(calls)
         self.results: dict[str, str] = {}
         self._judge = judge
         self._parallel = parallel
         self._waves = [list(calls)] if parallel else [list(wave) for _, wave in groupby(calls, judge.runner)]
-        self._waiting: dict[str, Call] = {}
+        self._waiting: dict[str, ModelCall] = {}
 
     @property
     def done(self) -> bool:
         return not self._waves and not self._waiting
 
     @property
-    def pending(self) -> tuple[Call, ...]:
+    def pending(self) -> tuple[ModelCall, ...]:
         """Return the calls that the caller has to execute now."""
         return tuple(call for call in self._waiting.values() if self._judge.runner(call) == "client")
 
     @property
-    def unanswered(self) -> list[Call]:
+    def unanswered(self) -> list[ModelCall]:
         return [*self._waiting.values(), *(call for wave in self._waves for call in wave)]
 
     def waits_for(self, call_id: str) -> bool:
@@ -389,7 +389,7 @@ class Round:
         commands: list[RunCommand] = [RunTools(calls=ours, parallel=self._parallel)] if ours else []
         return [*commands, AskClient(calls=theirs)] if theirs else commands
 
-    def take(self, call_id: str) -> Call:
+    def take(self, call_id: str) -> ModelCall:
         """Note that a call is answered, successfully or not."""
         return self._waiting.pop(call_id)
 

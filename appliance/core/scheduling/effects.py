@@ -30,7 +30,7 @@ class Terms(Struct, frozen=True, kw_only=True):
 DEFAULT_TERMS = Terms()
 
 
-class State(Enum):
+class ProcessState(Enum):
     """The states of one model process."""
 
     STARTING = "loading"
@@ -39,7 +39,7 @@ class State(Enum):
     STOPPING = "stopping"
 
 
-GOING = (State.DRAINING, State.STOPPING)
+GOING = (ProcessState.DRAINING, ProcessState.STOPPING)
 Why = Literal["evicted", "idle", "unloaded"]
 
 

@@ -18,7 +18,7 @@ from appliance.core.config.types import DEFAULT_GROUP, Config, Group
 NO_MEMORY: Mapping[str, int] = {}
 
 
-class Limits(Struct, frozen=True, kw_only=True):
+class FleetLimits(Struct, frozen=True, kw_only=True):
     """The limits of all loaded models together. ``capacity`` 0 means any number of processes."""
 
     capacity: int = 0
@@ -48,7 +48,7 @@ class Occupant(Struct, frozen=True, kw_only=True):
         return self.held, self.cost, self.last_used
 
 
-def fits(limits: Limits, memory: Iterable[Mapping[str, int]]) -> bool:
+def fits(limits: FleetLimits, memory: Iterable[Mapping[str, int]]) -> bool:
     """True if models with these needs may be loaded together."""
     taken = list(memory)
     if limits.capacity and len(taken) > limits.capacity:
@@ -56,7 +56,7 @@ def fits(limits: Limits, memory: Iterable[Mapping[str, int]]) -> bool:
     return all(sum(one.get(device, 0) for one in taken) <= most for device, most in limits.memory.items())
 
 
-def make_room(limits: Limits, needed: Mapping[str, int], staying: Sequence[Occupant]) -> list[str] | None:
+def make_room(limits: FleetLimits, needed: Mapping[str, int], staying: Sequence[Occupant]) -> list[str] | None:
     """Return which others must go so that one more model fits beside ``staying``; None if not even all of them suffice.
 
     It takes models in `order` until the model fits, and then spares those that were not needed after all.
@@ -80,7 +80,7 @@ def make_room(limits: Limits, needed: Mapping[str, int], staying: Sequence[Occup
     return [occupant.model for occupant in going]
 
 
-def make_fit(limits: Limits, loaded: Iterable[Occupant]) -> list[str]:
+def make_fit(limits: FleetLimits, loaded: Iterable[Occupant]) -> list[str]:
     """Return who goes so that what is loaded fits the memory again: the fewest, or all that take something where it is
     short if nothing makes it fit. What is held or fixed stays.
     """
@@ -97,7 +97,7 @@ def make_fit(limits: Limits, loaded: Iterable[Occupant]) -> list[str]:
     return [o.model for o in staying if not o.fixed and any(o.memory.get(d, 0) for d in short)]
 
 
-def too_large(limits: Limits, needed: Mapping[str, int]) -> str:
+def too_large(limits: FleetLimits, needed: Mapping[str, int]) -> str:
     """Say which limits one model exceeds, and what helps."""
     over = [d for d, most in limits.memory.items() if needed.get(d, 0) > most]
     said = " and ".join(f"{needed[d] >> 20} MiB of {d} (limit {limits.memory[d] >> 20} MiB)" for d in over)

@@ -14,7 +14,7 @@ from urllib.parse import quote, unquote
 from msgspec import Struct
 
 from appliance.core.config.types import Config, Selector
-from appliance.core.models.names import Named, Names
+from appliance.core.models.names import ModelNames, Named
 
 # ---- what a name means -----------------------------------------------------------------------------------------------
 
@@ -67,7 +67,7 @@ class Router:
                 self._bare.setdefault(model, []).append((peer_id, model))
         pins = [name for profile in config.profiles.values() for name in profile.pins]
         self._most_segments = _most_segments([*self._local, *self._full, *self._bare, *pins])
-        self._names: Names | None = None
+        self._names: ModelNames | None = None
 
     def resolve(self, name: str) -> Local | Remote | Virtual | None:
         """Look up selectors, then model ids, aliases, full names of peers' models (``peer/model``), and bare ones.
@@ -120,7 +120,7 @@ class Router:
             known = [Named(id, tuple(model.aliases)) for id, model in self._config.models.items()]
             known += [Named(id) for id in self._config.selectors]
             known += [Named(full, (model,)) for full, (_, model) in self._full.items()]
-            self._names = Names(known)
+            self._names = ModelNames(known)
         return self._names.near(name)
 
     def _pins(self, profile: str | None) -> Mapping[str, str | None]:
@@ -163,14 +163,14 @@ class TargetState(Struct, frozen=True):
     remote: bool = False
 
 
-class Choice(Struct, frozen=True):
+class RouteChoice(Struct, frozen=True):
     target: str
     """One of the selector's targets, as the file spells it."""
     turn: int
     """The counter for the selector's next choice."""
 
 
-def choose(selector: Selector, states: Callable[[str], TargetState], turn: int = 0) -> Choice | None:
+def choose(selector: Selector, states: Callable[[str], TargetState], turn: int = 0) -> RouteChoice | None:
     """Return the target of one request; None when none can take it now (a 503).
 
     ``turn`` counts, from 0, choices among equals. pin: the first. warm: the first that is ready, else the first that
@@ -180,17 +180,17 @@ def choose(selector: Selector, states: Callable[[str], TargetState], turn: int =
         return None
     match selector.strategy:
         case "pin":
-            return Choice(selector.targets[0], turn)
+            return RouteChoice(selector.targets[0], turn)
         case "warm":
             # Reversed, because a later entry replaces an earlier one: of several targets in one state the first in the
             # file wins.
             by_state = {states(target).state: target for target in reversed(selector.targets)}
-            return Choice(by_state.get("ready") or by_state.get("starting") or selector.targets[0], turn)
+            return RouteChoice(by_state.get("ready") or by_state.get("starting") or selector.targets[0], turn)
         case "spillover":
             return _spill(selector, states, turn)
 
 
-def _spill(selector: Selector, states: Callable[[str], TargetState], turn: int) -> Choice | None:
+def _spill(selector: Selector, states: Callable[[str], TargetState], turn: int) -> RouteChoice | None:
     """Return one of the least used active targets while it has less than ``spillover`` requests; then start one more.
 
     A target is active if it runs, starts, or has requests of this selector. A local target that stops is skipped.
@@ -204,8 +204,8 @@ def _spill(selector: Selector, states: Callable[[str], TargetState], turn: int) 
         # A cold target is started only when every active one is full. An even spread over all targets would load them
         # all, and keep them loaded, for a few requests that one could serve.
         equals = [target for target, reserved in active if reserved == least]
-        return Choice(equals[turn % len(equals)], turn + 1)
-    return Choice(cold[0], turn) if cold else None
+        return RouteChoice(equals[turn % len(equals)], turn + 1)
+    return RouteChoice(cold[0], turn) if cold else None
 
 
 def _is_active(state: TargetState) -> bool:

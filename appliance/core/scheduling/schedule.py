@@ -2,8 +2,8 @@
 
 Theory. A model is *absent*, STARTING, READY, DRAINING (asked to go, still leased) or STOPPING. A process exists in
 every state but absent. The processes that stay must satisfy all policies at once: the `Policy` (matrix or groups), the
-number of processes, and the memory of each device (`Limits`). A caller holds a *ticket*; a ticket is queued (no process
-of its model can take it yet), waiting (its model is starting), leased, or ended. Rules:
+number of processes, and the memory of each device (`FleetLimits`). A caller holds a *ticket*; a ticket is queued (no
+process of its model can take it yet), waiting (its model is starting), leased, or ended. Rules:
 
 1. A ticket for a READY model is granted at once, unless the model yields (rule 5); for a STARTING one it waits for that
    start; otherwise it queues. A model has at most ``terms.limit`` tickets, the queue at most ``limits.queue``.
@@ -40,14 +40,23 @@ from appliance.core.scheduling.effects import (
     Drain,
     Effect,
     Grant,
+    ProcessState,
     Refuse,
     Start,
-    State,
     Stop,
     Terms,
 )
-from appliance.core.scheduling.policy import NO_MEMORY, Limits, Occupant, Policy, fits, make_fit, make_room, too_large
-from appliance.core.scheduling.waiting import Entry
+from appliance.core.scheduling.policy import (
+    NO_MEMORY,
+    FleetLimits,
+    Occupant,
+    Policy,
+    fits,
+    make_fit,
+    make_room,
+    too_large,
+)
+from appliance.core.scheduling.waiting import QueueEntry
 from appliance.errors import ApplianceError, Busy, ModelFailedToStart, ModelUnloaded, ShuttingDown, TooManyRequests
 
 LOOK_AHEAD = 8
@@ -61,7 +70,7 @@ class _Process:
 
     def __init__(self, terms: Terms, waiting: list[int]) -> None:
         self.terms = terms
-        self.state = State.STARTING
+        self.state = ProcessState.STARTING
         self.waiting = waiting
         self.leases: set[int] = set()
         self.ready_at = math.inf
@@ -76,17 +85,17 @@ class _Process:
 
     def held(self, now: float) -> bool:
         """It cannot be stopped at this moment."""
-        return self.state is State.STARTING or bool(self.leases) or now < self.ready_at + self.terms.min_loaded
+        return self.state is ProcessState.STARTING or bool(self.leases) or now < self.ready_at + self.terms.min_loaded
 
 
 class Schedule:
     """The state of the fleet and the rules above."""
 
-    def __init__(self, limits: Limits, policy: Policy) -> None:
+    def __init__(self, limits: FleetLimits, policy: Policy) -> None:
         self.limits = limits
         self._policy = policy
         self._processes: dict[str, _Process] = {}
-        self._queue: dict[str, Entry] = {}
+        self._queue: dict[str, QueueEntry] = {}
         self._holders: dict[int, str] = {}  # every ticket that has not ended -> its model
         self._measured: dict[str, Mapping[str, int]] = {}
         self._yielding: frozenset[str] = frozenset()
@@ -96,7 +105,7 @@ class Schedule:
 
     # ---- what is -----------------------------------------------------------------------------------------------------
 
-    def state(self, model: str) -> State | None:
+    def state(self, model: str) -> ProcessState | None:
         """The state of the model's process, None when it has none."""
         process = self._processes.get(model)
         return process.state if process else None
@@ -132,10 +141,10 @@ class Schedule:
             return [model]
         if entry is None or ticket not in entry.tickets:
             return []
-        loading = [other for other, process in self._processes.items() if process.state is State.STARTING]
+        loading = [other for other, process in self._processes.items() if process.state is ProcessState.STARTING]
         rank = entry.rank(now)
         ahead = [other.model for other in self._queue.values() if other.rank(now) < rank and other.model not in loading]
-        is_ready = process is not None and process.state is State.READY
+        is_ready = process is not None and process.state is ProcessState.READY
         return [*loading, *ahead, *([] if is_ready else [model])]
 
     def memory(self, model: str) -> Mapping[str, int]:
@@ -173,7 +182,7 @@ class Schedule:
                 earliest = at
         for process in self._processes.values():
             terms = process.terms
-            if process.state is not State.READY:
+            if process.state is not ProcessState.READY:
                 continue
             if not process.leases:
                 earliest = min(earliest, process.idle_at())  # `tick` stops what is overdue, so it is not asked again
@@ -193,7 +202,7 @@ class Schedule:
         if ticket in self._holders:
             raise RuntimeError(f"ticket {ticket} is in use")
         process = self._processes.get(model)
-        if process is None or process.state is not State.READY or self._closed or model in self._yielding:
+        if process is None or process.state is not ProcessState.READY or self._closed or model in self._yielding:
             return False
         limit = process.terms.limit
         if limit and len(process.leases) + self.waiting(model) >= limit:
@@ -211,13 +220,13 @@ class Schedule:
             return [Refuse(ticket, refusal)]
         self._holders[ticket] = model
         process = self._processes.get(model)
-        if process is not None and process.state is State.STARTING:
+        if process is not None and process.state is ProcessState.STARTING:
             process.waiting.append(ticket)
             return []
         entry = self._queue.get(model)
         if entry is None:
             self._entries += 1
-            entry = self._queue[model] = Entry(model, terms, self._entries)
+            entry = self._queue[model] = QueueEntry(model, terms, self._entries)
         entry.tickets[ticket] = now
         return self._serve_queue(now)
 
@@ -232,8 +241,8 @@ class Schedule:
             self._used(process, now)
             # The queue is not served here. A draining process was going before, so no plan changes, and its memory is
             # free only at `exited`.
-            if process.state is State.DRAINING and not process.leases:
-                process.state = State.STOPPING
+            if process.state is ProcessState.DRAINING and not process.leases:
+                process.state = ProcessState.STOPPING
                 return [Stop(model)]
         elif process is not None and ticket in process.waiting:
             process.waiting.remove(ticket)  # the start goes on: the next request will want it
@@ -246,11 +255,11 @@ class Schedule:
     def ready(self, model: str, now: float = 0.0) -> list[Effect]:
         """The process started for the model can serve."""
         process = self._processes.get(model)
-        if process is None or process.state is State.READY:
+        if process is None or process.state is ProcessState.READY:
             raise RuntimeError(f"{model} is not starting")
-        if process.state is not State.STARTING:
+        if process.state is not ProcessState.STARTING:
             return []  # asked to stop while it was loading
-        process.state = State.READY
+        process.state = ProcessState.READY
         process.ready_at = now
         self._used(process, now)
         waiting, process.waiting = process.waiting, []
@@ -285,9 +294,9 @@ class Schedule:
         effects += self._refuse(process.waiting, ModelUnloaded(model))
         process.waiting = []
         if process.leases:
-            process.state = State.DRAINING
+            process.state = ProcessState.DRAINING
             return [*effects, Drain(model)]
-        process.state = State.STOPPING
+        process.state = ProcessState.STOPPING
         return [*effects, Stop(model)]
 
     def retune(self, model: str, terms: Terms, now: float = 0.0) -> list[Effect]:
@@ -321,21 +330,21 @@ class Schedule:
         # they wait for another load than before.
         if process.waiting:
             self._entries += 1
-            entry = self._queue.setdefault(model, Entry(model, terms, self._entries))
+            entry = self._queue.setdefault(model, QueueEntry(model, terms, self._entries))
             entry.tickets |= dict.fromkeys(process.waiting, now)
             process.waiting = []
-        process.state = State.DRAINING if process.leases else State.STOPPING
+        process.state = ProcessState.DRAINING if process.leases else ProcessState.STOPPING
         return [*([] if process.leases else [Stop(model)]), *self._serve_queue(now)]
 
     def expire(self, model: str) -> list[Effect]:
         """The leases of a draining model have had their time: stop it under them."""
         process = self._processes.get(model)
-        if process is None or process.state is not State.DRAINING:
+        if process is None or process.state is not ProcessState.DRAINING:
             return []
-        process.state = State.STOPPING
+        process.state = ProcessState.STOPPING
         return [Stop(model)]
 
-    def adopt(self, limits: Limits, policy: Policy, now: float = 0.0) -> list[Effect]:
+    def adopt(self, limits: FleetLimits, policy: Policy, now: float = 0.0) -> list[Effect]:
         """Other limits and another policy from now on; running models stay until a request needs their place."""
         self.limits, self._policy = limits, policy
         return self._serve_queue(now)
@@ -344,15 +353,15 @@ class Schedule:
         """Others have taken memory, and the limits are below what is loaded: idle models stop (rule 10)."""
         going = make_fit(self.limits, self._occupants(now))
         for model in going:
-            self._processes[model].state = State.STOPPING
+            self._processes[model].state = ProcessState.STOPPING
         return [*(Stop(model, "evicted") for model in going), *self._serve_queue(now)]
 
     def tick(self, now: float) -> list[Effect]:
         """Time has passed."""
         effects: list[Effect] = []
         for model, process in self._processes.items():
-            if process.state is State.READY and not process.leases and now >= process.idle_at():
-                process.state = State.STOPPING
+            if process.state is ProcessState.READY and not process.leases and now >= process.idle_at():
+                process.state = ProcessState.STOPPING
                 effects.append(Stop(model, "idle"))
         return [*effects, *self._serve_queue(now)]
 
@@ -373,7 +382,7 @@ class Schedule:
         if self._closed:
             return ShuttingDown()
         process = self._processes.get(model)
-        limit = process.terms.limit if process is not None and process.state is State.READY else terms.limit
+        limit = process.terms.limit if process is not None and process.state is ProcessState.READY else terms.limit
         if limit and self.leases(model) + self.waiting(model) >= limit:
             return TooManyRequests(model, limit)
         queues = process is None or process.state in GOING or model in self._yielding
@@ -391,12 +400,12 @@ class Schedule:
         # later one has to respect them (rule 4). ``yielding`` is built anew each time, so a model yields only as long
         # as an overdue entry needs its place. Once that is served, refused or given up, the next pass ends this.
         yielding: set[str] = set()
-        ahead: list[Entry] = []
+        ahead: list[QueueEntry] = []
         for entry in sorted(self._queue.values(), key=lambda entry: entry.rank(now)):
             if len(ahead) >= LOOK_AHEAD:
                 break
             process = self._processes.get(entry.model)
-            if process is not None and process.state is State.READY:
+            if process is not None and process.state is ProcessState.READY:
                 # A READY model is in the queue because it yields, or did. The set holds the needs of better ranks
                 # alone, and that is right: an entry behind this one has no claim before it.
                 if entry.model not in yielding:
@@ -410,7 +419,7 @@ class Schedule:
         self._yielding = frozenset(yielding)
         return effects
 
-    def _serve_entry(self, entry: Entry, ahead: list[Entry], yielding: set[str], now: float) -> list[Effect]:
+    def _serve_entry(self, entry: QueueEntry, ahead: list[QueueEntry], yielding: set[str], now: float) -> list[Effect]:
         """Start the entry's model, or move on towards it; a start or a refusal takes it out of the queue."""
         going = self._plan(entry, ahead, now)
         if isinstance(going, ApplianceError):
@@ -431,7 +440,7 @@ class Schedule:
         # loaded models while the entry still waits for a leased one, perhaps for minutes. Memory is free only when a
         # process is gone, so the start may follow with a later `exited`: the entry stays in the queue until then.
         for process in there.values():
-            process.state = State.STOPPING
+            process.state = ProcessState.STOPPING
         effects: list[Effect] = [Stop(model, "evicted") for model in there]
         if self._may_start(entry, going):
             del self._queue[entry.model]
@@ -439,14 +448,14 @@ class Schedule:
             effects.append(Start(entry.model))
         return effects
 
-    def _may_start(self, entry: Entry, going: list[str]) -> bool:
+    def _may_start(self, entry: QueueEntry, going: list[str]) -> bool:
         """True if everything that must go for it is gone, its own last process included."""
         if entry.model in self._processes or any(model in self._processes for model in going):
             return False
         taken = [self._memory(model, process.terms) for model, process in self._processes.items()]
         return fits(self.limits, [self._memory(entry.model, entry.terms), *taken])
 
-    def _plan(self, entry: Entry, ahead: list[Entry], now: float) -> list[str] | ApplianceError | None:
+    def _plan(self, entry: QueueEntry, ahead: list[QueueEntry], now: float) -> list[str] | ApplianceError | None:
         """Return the models that must go for this entry; None if it waits for those ahead; an error if it could wait
         for ever.
         """
@@ -472,7 +481,7 @@ class Schedule:
             return self._beside_pinned(entry.model, pinned)
         return None
 
-    def _stands_in_the_way(self, entry: Entry, going: list[str], ahead: list[Entry]) -> bool:
+    def _stands_in_the_way(self, entry: QueueEntry, going: list[str], ahead: list[QueueEntry]) -> bool:
         """Rule 4: it would evict somebody ahead, or somebody ahead would evict it."""
         if any(other.model in going for other in ahead):
             return True

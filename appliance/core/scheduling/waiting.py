@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from appliance.core.scheduling.effects import Terms
 
 
-class Entry:
+class QueueEntry:
     """The queued tickets of one model."""
 
     def __init__(self, model: str, terms: Terms, number: int) -> None:

@@ -77,7 +77,7 @@ MAX_REGEX = 4000
 """Longest pattern, in characters."""
 
 
-class BadRegex(ValueError):
+class BadToolPattern(ValueError):
     """A pattern is invalid, or cannot be used where the search runs."""
 
 
@@ -88,7 +88,7 @@ def python_pattern(pattern: str, *, literal: bool, ignore_case: bool) -> re.Patt
     try:
         return re.compile(text, re.IGNORECASE if ignore_case else 0)
     except (re.error, OverflowError, RecursionError) as error:
-        raise BadRegex(f"invalid regex: {error}") from None
+        raise BadToolPattern(f"invalid regex: {error}") from None
 
 
 def posix_pattern(pattern: str) -> str:
@@ -99,7 +99,7 @@ def posix_pattern(pattern: str) -> str:
 
 def _check_length(pattern: str) -> None:
     if len(pattern) > MAX_REGEX:
-        raise BadRegex(f"invalid regex: it has {len(pattern)} characters; the most is {MAX_REGEX}")
+        raise BadToolPattern(f"invalid regex: it has {len(pattern)} characters; the most is {MAX_REGEX}")
 
 
 _CODE = r"x[0-9A-Fa-f]{2}|u[0-9A-Fa-f]{4}|c[A-Za-z]"
@@ -168,10 +168,12 @@ def _in_python(token: str) -> str:
         if named := _NAMED.fullmatch(token):
             return f"(?P<{named[1]}>"
         if token not in _GROUPS:
-            raise BadRegex(f"invalid regex: there is no group {token!r}; groups are (, (?:, (?=, (?!, (?<= and (?<!")
+            raise BadToolPattern(
+                f"invalid regex: there is no group {token!r}; groups are (, (?:, (?=, (?!, (?<= and (?<!"
+            )
         return token
     if token == "[":
-        raise BadRegex("invalid regex: a '[' has no ']'; write \\[ for the character")
+        raise BadToolPattern("invalid regex: a '[' has no ']'; write \\[ for the character")
     if token == "$":
         return r"\Z"
     return rf"\{token}" if token in "{[\\" else token
@@ -195,7 +197,7 @@ def _class_in_python(token: str) -> str:
     for name, escape, char in _MEMBER.findall(inside):
         if name:
             if name not in _NAMES:
-                raise BadRegex(f"invalid regex: there is no class [:{name}:]; there are {', '.join(_NAMES)}")
+                raise BadToolPattern(f"invalid regex: there is no class [:{name}:]; there are {', '.join(_NAMES)}")
             parts.append(_NAMES[name])
         elif escape in _CLASSES:
             parts.append(_CLASSES[escape])
@@ -219,7 +221,9 @@ def _in_posix(token: str) -> str:
     if token == "(?:" or _NAMED.fullmatch(token):
         return "("
     if token.startswith("(?"):
-        raise BadRegex(f"{token!r} cannot be searched for in a tool runtime, where grep -E searches; leave it out")
+        raise BadToolPattern(
+            f"{token!r} cannot be searched for in a tool runtime, where grep -E searches; leave it out"
+        )
     if len(token) > 1 and token.endswith("?"):
         return token[:-1]  # whether a line matches is the same for the shortest match
     return rf"\{token}" if token in "{[\\" else token
@@ -234,7 +238,7 @@ def _escape_in_posix(escape: str) -> str:
     if char is None:
         return f"\\{escape}"  # \b, \B and references: not POSIX's, and known to every grep
     if char in "\n\0":
-        raise BadRegex("a line feed or zero byte cannot be searched for in a tool runtime; lines are searched")
+        raise BadToolPattern("a line feed or zero byte cannot be searched for in a tool runtime; lines are searched")
     return rf"\{char}" if char in r"\.[]{}()*+?^$|" else char
 
 
@@ -244,7 +248,9 @@ def _class_in_posix(token: str) -> str:
     negated = token.startswith("[^")
     inside = token[2 if negated else 1 : -1]
     if not inside:
-        raise BadRegex(f"{token!r} cannot be searched for in a tool runtime, where grep -E searches; leave it out")
+        raise BadToolPattern(
+            f"{token!r} cannot be searched for in a tool runtime, where grep -E searches; leave it out"
+        )
     named: list[str] = []
     chars: list[str] = []
     special: list[str] = []
@@ -257,11 +263,13 @@ def _class_in_posix(token: str) -> str:
         elif escape in _POSIX:
             named.append(_POSIX[escape])
         elif escape in ("D", "W", "S"):
-            raise BadRegex(f"'\\{escape}' in a class cannot be searched for in a tool runtime; use it outside")
+            raise BadToolPattern(f"'\\{escape}' in a class cannot be searched for in a tool runtime; use it outside")
         elif escape or plain in "^]":
             char = "\b" if escape == "b" else _char(escape) or escape if escape else plain
             if char in "]^-" and _in_range(members, at):
-                raise BadRegex(f"{token!r} cannot be searched for in a tool runtime: a range has {char!r} at its end")
+                raise BadToolPattern(
+                    f"{token!r} cannot be searched for in a tool runtime: a range has {char!r} at its end"
+                )
             (special if char in "]^-" else chars).append(char)
         else:
             chars.append(plain)

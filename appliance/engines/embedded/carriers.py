@@ -22,7 +22,7 @@ ON_OFF: dict[str, bool] = {
 }
 
 
-class Target:
+class ParameterTarget:
     """The parameters being filled, addressed by dotted path, and the library they belong to."""
 
     def __init__(self, native: ModuleType) -> None:
@@ -74,7 +74,7 @@ class Target:
         self.set("default_template_kwargs", {**before, name: text})
 
 
-Carrier = Callable[[Target, Option], None]
+Carrier = Callable[[ParameterTarget, Option], None]
 
 
 def bad(option: Option, why: str) -> UsageError:
@@ -126,7 +126,7 @@ def as_json(option: Option, text: str) -> object:
 
 
 def integer(*paths: str, least: int = -_INT32, scale: int = 1, mark: str = "") -> Carrier:
-    def carry(target: Target, option: Option) -> None:
+    def carry(target: ParameterTarget, option: Option) -> None:
         value = as_integer(option, least) * scale
         for path in paths:
             target.set(path, value)
@@ -139,7 +139,7 @@ def integer(*paths: str, least: int = -_INT32, scale: int = 1, mark: str = "") -
 def number(path: str, *, mark: str = "", least: float = -math.inf) -> Carrier:
     """A value below ``least`` counts as ``least``."""
 
-    def carry(target: Target, option: Option) -> None:
+    def carry(target: ParameterTarget, option: Option) -> None:
         target.set(path, max(least, as_number(option)))
         if mark:
             target.mark_sampling(mark)
@@ -148,7 +148,7 @@ def number(path: str, *, mark: str = "", least: float = -math.inf) -> Carrier:
 
 
 def text(*paths: str) -> Carrier:
-    def carry(target: Target, option: Option) -> None:
+    def carry(target: ParameterTarget, option: Option) -> None:
         for path in paths:
             target.set(path, option.values[0])
 
@@ -167,7 +167,7 @@ def switch(path: str) -> Carrier:
 def unset(*paths: str) -> Carrier:
     """The same for parameters that are named after their absence."""
 
-    def carry(target: Target, option: Option) -> None:
+    def carry(target: ParameterTarget, option: Option) -> None:
         for path in paths:
             target.set(path, not option.on)
 
@@ -177,7 +177,7 @@ def unset(*paths: str) -> Carrier:
 def names(path: str) -> Carrier:
     """A set of names, added to."""
 
-    def carry(target: Target, option: Option) -> None:
+    def carry(target: ParameterTarget, option: Option) -> None:
         before = cast("set[str]", target.get(path))  # as documented by its property
         target.set(path, {*before, *as_list(option)})
 
@@ -187,7 +187,7 @@ def names(path: str) -> Carrier:
 def choice(path: str, enum: str, members: Mapping[str, str]) -> Carrier:
     """One word out of ``members``, each with the name of the enumeration's member it stands for."""
 
-    def carry(target: Target, option: Option) -> None:
+    def carry(target: ParameterTarget, option: Option) -> None:
         member = members.get(option.values[0])
         if member is None:
             raise bad(option, f"is none of {', '.join(members)}")
@@ -197,7 +197,7 @@ def choice(path: str, enum: str, members: Mapping[str, str]) -> Carrier:
 
 
 def on_off(path: str) -> Carrier:
-    def carry(target: Target, option: Option) -> None:
+    def carry(target: ParameterTarget, option: Option) -> None:
         value = ON_OFF.get(option.values[0])
         if value is None:
             raise bad(option, "is neither on nor off")
@@ -209,7 +209,7 @@ def on_off(path: str) -> Carrier:
 def directory(path: str) -> Carrier:
     """An existing directory; the library wants it to end in a separator."""
 
-    def carry(target: Target, option: Option) -> None:
+    def carry(target: ParameterTarget, option: Option) -> None:
         from pathlib import Path  # five milliseconds, which options without a directory do without
 
         if not Path(option.values[0]).is_dir():
@@ -219,5 +219,5 @@ def directory(path: str) -> Carrier:
     return carry
 
 
-def nothing(target: Target, option: Option) -> None:
+def nothing(target: ParameterTarget, option: Option) -> None:
     """For an option that llama.cpp itself accepts without effect, or whose effect is what the engine does anyway."""

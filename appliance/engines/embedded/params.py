@@ -13,7 +13,7 @@ from appliance.core.llama.flags import Option, split
 from appliance.engines.embedded import special as s
 from appliance.engines.embedded.carriers import (
     Carrier,
-    Target,
+    ParameterTarget,
     choice,
     directory,
     integer,
@@ -322,12 +322,12 @@ REFUSED: dict[str, str] = {
 _HARMLESS = {"--log-jsonl": False, "--agent": False}
 
 
-def fill(native: ModuleType, options: Iterable[Option]) -> Target:
+def fill(native: ModuleType, options: Iterable[Option]) -> ParameterTarget:
     """The wheel's parameters for these options, applied in order over llama-server's own defaults.
 
     Raises UsageError for an option that cannot be honoured, a value that cannot be used, and a missing model.
     """
-    target = Target(native)
+    target = ParameterTarget(native)
     target.set("port", DEFAULT_PORT)
     target.set("n_parallel", -1)
     target.template_kwarg("preserve_reasoning", True)
@@ -355,7 +355,7 @@ def refuses(words: Sequence[str]) -> bool:
     return any(REFUSED.get(name) == _NOT_EXPOSED for name in given)
 
 
-def _carry(target: Target, option: Option) -> None:
+def _carry(target: ParameterTarget, option: Option) -> None:
     carrier = CARRIED.get(option.canonical)
     if carrier is not None:
         carrier(target, option)

@@ -16,7 +16,7 @@ from appliance.core.llama.flags import Option
 from appliance.engines.embedded.carriers import (
     ON_OFF,
     Carrier,
-    Target,
+    ParameterTarget,
     as_file,
     as_integer,
     as_json,
@@ -43,7 +43,7 @@ _ESCAPE = re.compile(r"""\\(x[0-9a-fA-F]{2}|[nrt'"\\])""")
 _ESCAPED = {"n": "\n", "r": "\r", "t": "\t"}
 
 
-def context_size(target: Target, option: Option) -> None:
+def context_size(target: ParameterTarget, option: Option) -> None:
     """An explicit 0 asks for the model's whole context, and forbids --fit to take less."""
     size = as_integer(option, 0)
     target.set("n_ctx", size)
@@ -51,18 +51,18 @@ def context_size(target: Target, option: Option) -> None:
         target.set("fit_params_min_ctx", -1)
 
 
-def rope_scale(target: Target, option: Option) -> None:
+def rope_scale(target: ParameterTarget, option: Option) -> None:
     factor = as_number(option)
     if factor <= 0:
         raise bad(option, "is not above 0")
     target.set("rope_freq_scale", 1 / factor)
 
 
-def lora(target: Target, option: Option) -> None:
+def lora(target: ParameterTarget, option: Option) -> None:
     _add_loras(target, [(path, 1.0) for path in as_list(option)])
 
 
-def lora_scaled(target: Target, option: Option) -> None:
+def lora_scaled(target: ParameterTarget, option: Option) -> None:
     pairs: list[tuple[str, float]] = []
     for item in as_list(option):
         path, colon, scale = item.rpartition(":")
@@ -72,11 +72,11 @@ def lora_scaled(target: Target, option: Option) -> None:
     _add_loras(target, pairs)
 
 
-def _add_loras(target: Target, pairs: list[tuple[str, float]]) -> None:
+def _add_loras(target: ParameterTarget, pairs: list[tuple[str, float]]) -> None:
     target.extend("lora_adapters", [target.native.CommonAdapterLoraInfo(path, scale) for path, scale in pairs])
 
 
-def seed(target: Target, option: Option) -> None:
+def seed(target: ParameterTarget, option: Option) -> None:
     """-1 is the largest unsigned number, which asks for a random seed."""
     try:
         target.set("sampling.seed", int(option.values[0]) & 0xFFFFFFFF)
@@ -84,48 +84,48 @@ def seed(target: Target, option: Option) -> None:
         raise bad(option, "is not an integer") from None
 
 
-def samplers(target: Target, option: Option) -> None:
+def samplers(target: ParameterTarget, option: Option) -> None:
     _set_samplers(target, option, [name for name in option.values[0].split(";") if name])
     target.mark_sampling("SAMPLERS")
 
 
-def sampler_letters(target: Target, option: Option) -> None:
+def sampler_letters(target: ParameterTarget, option: Option) -> None:
     unknown = set(option.values[0]) - _SAMPLER_LETTERS.keys()
     if unknown:
         raise bad(option, f"holds letters that name no sampler: {''.join(sorted(unknown))}")
     _set_samplers(target, option, [_SAMPLER_LETTERS[letter] for letter in option.values[0]])
 
 
-def _set_samplers(target: Target, option: Option, names: list[str]) -> None:
+def _set_samplers(target: ParameterTarget, option: Option, names: list[str]) -> None:
     target.set("sampling.samplers", ";".join(names))
     if target.text_at("sampling.samplers").count(";") + 1 != max(1, len(names)):
         raise bad(option, "names an unknown sampler")
 
 
-def dry_base(target: Target, option: Option) -> None:
+def dry_base(target: ParameterTarget, option: Option) -> None:
     """A base below 1 would undo the penalty; llama.cpp keeps its default then."""
     base = as_number(option)
     if base >= 1:
         target.set("sampling.dry_base", base)
 
 
-def grammar(target: Target, option: Option) -> None:
+def grammar(target: ParameterTarget, option: Option) -> None:
     _set_grammar(target, "USER", option.values[0])
 
 
-def grammar_file(target: Target, option: Option) -> None:
+def grammar_file(target: ParameterTarget, option: Option) -> None:
     _set_grammar(target, "USER", as_file(option))
 
 
-def json_schema(target: Target, option: Option) -> None:
+def json_schema(target: ParameterTarget, option: Option) -> None:
     _set_schema(target, option, option.values[0])
 
 
-def json_schema_file(target: Target, option: Option) -> None:
+def json_schema_file(target: ParameterTarget, option: Option) -> None:
     _set_schema(target, option, as_file(option))
 
 
-def _set_schema(target: Target, option: Option, schema: str) -> None:
+def _set_schema(target: ParameterTarget, option: Option, schema: str) -> None:
     found = as_json(option, schema)
     if isinstance(found, dict):  # llguidance gives up a schema with a keyword that it does not know, unless told so
         schema = json.dumps({**found, "x-guidance": {"lenient": True, "coerce_one_of": True}})
@@ -136,12 +136,12 @@ def _set_schema(target: Target, option: Option, schema: str) -> None:
     _set_grammar(target, "OUTPUT_FORMAT", rules)
 
 
-def _set_grammar(target: Target, kind: str, rules: str) -> None:
+def _set_grammar(target: ParameterTarget, kind: str, rules: str) -> None:
     kind_of = target.member("common_grammar_type", kind)
     target.set("sampling.grammar", target.native.CommonGrammar(kind_of, rules))
 
 
-def speculative_types(target: Target, option: Option) -> None:
+def speculative_types(target: ParameterTarget, option: Option) -> None:
     kinds = target.native.common_speculative_type.__members__
     for word in as_list(option):
         name = f"COMMON_SPECULATIVE_TYPE_{word.upper().replace('-', '_')}"
@@ -150,29 +150,29 @@ def speculative_types(target: Target, option: Option) -> None:
         _add_speculative(target, kinds[name])
 
 
-def speculative_default(target: Target, option: Option) -> None:
+def speculative_default(target: ParameterTarget, option: Option) -> None:
     _add_speculative(target, target.member("common_speculative_type", "NGRAM_MOD"))
 
 
-def _add_speculative(target: Target, kind: object) -> None:
+def _add_speculative(target: ParameterTarget, kind: object) -> None:
     target.extend("speculative.types", [kind])
 
 
-def synthetic_rates(target: Target, option: Option) -> None:
+def synthetic_rates(target: ParameterTarget, option: Option) -> None:
     target.set("speculative.synth_rates", [as_number(option, word) for word in as_list(option)])
 
 
-def speculative_sampling(target: Target, option: Option) -> None:
+def speculative_sampling(target: ParameterTarget, option: Option) -> None:
     if option.values[0] not in ("greedy", "probabilistic"):
         raise bad(option, "is neither greedy nor probabilistic")
     target.set("speculative.draft.probabilistic", option.values[0] == "probabilistic")
 
 
-def reverse_prompt(target: Target, option: Option) -> None:
+def reverse_prompt(target: ParameterTarget, option: Option) -> None:
     target.extend("antiprompt", [option.values[0]])
 
 
-def unescape(target: Target) -> None:
+def unescape(target: ParameterTarget) -> None:
     """Once all options are in: --escape, on by default, holds for every reverse prompt whatever the order."""
     if target.get("escape"):
         prompts = [_ESCAPE.sub(_unescaped, str(prompt)) for prompt in target.items_at("antiprompt")]
@@ -184,7 +184,7 @@ def _unescaped(found: re.Match[str]) -> str:
     return chr(int(what[1:], 16)) if what.startswith("x") else _ESCAPED.get(what, what)
 
 
-def keep_output_formats(target: Target) -> None:
+def keep_output_formats(target: ParameterTarget) -> None:
     """Once all options are in: the wheel's server follows every ``response_format`` in a chat only with Jinja.
 
     With ``--no-jinja`` llguidance takes its place, which gives up with some vocabularies without a word. Jinja then
@@ -202,55 +202,55 @@ def keep_output_formats(target: Target) -> None:
         target.set("use_jinja", True)
 
 
-def rerank(target: Target, option: Option) -> None:
+def rerank(target: ParameterTarget, option: Option) -> None:
     target.set("embedding", True)
     target.set("pooling_type", target.member("llama_pooling_type", "RANK"))
 
 
-def parallel(target: Target, option: Option) -> None:
+def parallel(target: ParameterTarget, option: Option) -> None:
     slots = as_integer(option)
     if slots == 0:
         raise bad(option, "is not a number of slots; -1 chooses")
     target.set("n_parallel", slots)
 
 
-def port(target: Target, option: Option) -> None:
+def port(target: ParameterTarget, option: Option) -> None:
     number = as_integer(option, 0)
     if number > 65535:
         raise bad(option, "is not a port")
     target.set("port", number)
 
 
-def hosts(target: Target, option: Option) -> None:
+def hosts(target: ParameterTarget, option: Option) -> None:
     target.set("hostnames", as_list(option))
 
 
-def api_keys(target: Target, option: Option) -> None:
+def api_keys(target: ParameterTarget, option: Option) -> None:
     target.extend("api_keys", as_list(option))
 
 
-def api_key_file(target: Target, option: Option) -> None:
+def api_key_file(target: ParameterTarget, option: Option) -> None:
     keys = [line.strip() for line in as_file(option).splitlines()]
     target.extend("api_keys", [key for key in keys if key and not key.startswith("#")])
 
 
-def cors_origins(target: Target, option: Option) -> None:
+def cors_origins(target: ParameterTarget, option: Option) -> None:
     target.set("cors_origins", option.values[0])
     target.set("cors_origins_explicit", True)
 
 
-def ui_config(target: Target, option: Option) -> None:
+def ui_config(target: ParameterTarget, option: Option) -> None:
     as_json(option, option.values[0])
     target.set("ui_config_json", option.values[0])
 
 
-def ui_config_file(target: Target, option: Option) -> None:
+def ui_config_file(target: ParameterTarget, option: Option) -> None:
     config = as_file(option)
     as_json(option, config)
     target.set("ui_config_json", config)
 
 
-def template_kwargs(target: Target, option: Option) -> None:
+def template_kwargs(target: ParameterTarget, option: Option) -> None:
     found = as_json(option, option.values[0])
     if not isinstance(found, dict):
         raise bad(option, "is not a JSON object")
@@ -258,7 +258,7 @@ def template_kwargs(target: Target, option: Option) -> None:
         target.template_kwarg(name, value)
 
 
-def reasoning(target: Target, option: Option) -> None:
+def reasoning(target: ParameterTarget, option: Option) -> None:
     if option.values[0] in ("auto", "-1"):
         target.set("enable_reasoning", -1)
         return
@@ -269,28 +269,28 @@ def reasoning(target: Target, option: Option) -> None:
     target.template_kwarg("enable_thinking", thinking)
 
 
-def reasoning_effort(target: Target, option: Option) -> None:
+def reasoning_effort(target: ParameterTarget, option: Option) -> None:
     if option.values[0] != "default":
         target.template_kwarg("reasoning_effort", option.values[0])
 
 
-def reasoning_preserve(target: Target, option: Option) -> None:
+def reasoning_preserve(target: ParameterTarget, option: Option) -> None:
     target.set("preserve_reasoning_specified", True)
     target.template_kwarg("preserve_reasoning", option.on)
 
 
-def sleep_idle(target: Target, option: Option) -> None:
+def sleep_idle(target: ParameterTarget, option: Option) -> None:
     seconds = as_integer(option, -1)
     if seconds == 0:
         raise bad(option, "is not a number of seconds; -1 never sleeps")
     target.set("sleep_idle_seconds", seconds)
 
 
-def verbose(target: Target, option: Option) -> None:
+def verbose(target: ParameterTarget, option: Option) -> None:
     target.set("verbosity", 2**31 - 1)
 
 
-def log_nothing(target: Target, option: Option) -> None:
+def log_nothing(target: ParameterTarget, option: Option) -> None:
     """Below the level of every message."""
     target.set("verbosity", -1)
 
@@ -312,7 +312,7 @@ _DENSE = r"\.ffn_(up|down|gate)\."
 def threads(path: str) -> Carrier:
     """Zero or less means every processor, as in llama.cpp."""
 
-    def carry(target: Target, option: Option) -> None:
+    def carry(target: ParameterTarget, option: Option) -> None:
         count = as_integer(option)
         target.set(path, count if count > 0 else os.cpu_count() or 1)
 
@@ -322,7 +322,7 @@ def threads(path: str) -> Carrier:
 def cpu_mask(path: str) -> Carrier:
     """A hexadecimal mask, its lowest bit the first processor."""
 
-    def carry(target: Target, option: Option) -> None:
+    def carry(target: ParameterTarget, option: Option) -> None:
         try:
             bits = int(option.values[0], 16)
         except ValueError:
@@ -335,7 +335,7 @@ def cpu_mask(path: str) -> Carrier:
 def cpu_range(path: str) -> Carrier:
     """``lo-hi``, either end of which may be left out."""
 
-    def carry(target: Target, option: Option) -> None:
+    def carry(target: ParameterTarget, option: Option) -> None:
         found = re.fullmatch(r"(\d*)-(\d*)", option.values[0])
         if found is None:
             raise bad(option, "is not a range such as 0-3")
@@ -345,13 +345,13 @@ def cpu_range(path: str) -> Carrier:
     return carry
 
 
-def _mask_width(target: Target) -> int:
+def _mask_width(target: ParameterTarget) -> int:
     width = target.native.GGML_MAX_N_THREADS
     assert isinstance(width, int)
     return width
 
 
-def _add_cpus(target: Target, path: str, option: Option, cpus: list[int]) -> None:
+def _add_cpus(target: ParameterTarget, path: str, option: Option, cpus: list[int]) -> None:
     width = _mask_width(target)
     if not cpus or cpus[-1] >= width:
         raise bad(option, f"names no processor below {width}")
@@ -362,7 +362,7 @@ def _add_cpus(target: Target, path: str, option: Option, cpus: list[int]) -> Non
 
 
 def priority(path: str) -> Carrier:
-    def carry(target: Target, option: Option) -> None:
+    def carry(target: ParameterTarget, option: Option) -> None:
         level = as_integer(option)
         if not -1 <= level <= 3:
             raise bad(option, "is none of -1, 0, 1, 2, 3")
@@ -372,7 +372,7 @@ def priority(path: str) -> Carrier:
 
 
 def gpu_layers(path: str) -> Carrier:
-    def carry(target: Target, option: Option) -> None:
+    def carry(target: ParameterTarget, option: Option) -> None:
         words = {"auto": -1, "all": -2}
         value = words.get(option.values[0])
         target.set(path, as_integer(option, 0) if value is None else value)
@@ -380,7 +380,7 @@ def gpu_layers(path: str) -> Carrier:
     return carry
 
 
-def tensor_split(target: Target, option: Option) -> None:
+def tensor_split(target: ParameterTarget, option: Option) -> None:
     shares = [as_number(option, word) for word in re.split(r"[,/]+", option.values[0]) if word]
     slots = target.items_at("tensor_split")
     if len(shares) > len(slots):
@@ -388,7 +388,7 @@ def tensor_split(target: Target, option: Option) -> None:
     target.set("tensor_split", [*shares, *[0.0] * (len(slots) - len(shares))])
 
 
-def fit_target(target: Target, option: Option) -> None:
+def fit_target(target: ParameterTarget, option: Option) -> None:
     """Free MiB to leave per device; a single value is for all of them."""
     margins = [int(as_number(option, word)) * _MIB for word in as_list(option)]
     slots = target.items_at("fit_params_target")
@@ -399,7 +399,7 @@ def fit_target(target: Target, option: Option) -> None:
 
 
 def tensor_overrides(path: str) -> Carrier:
-    def carry(target: Target, option: Option) -> None:
+    def carry(target: ParameterTarget, option: Option) -> None:
         _add_overrides(target, path, option, option.values[0])
 
     return carry
@@ -410,7 +410,7 @@ def experts_on_cpu(path: str) -> Carrier:
 
 
 def layers_on_cpu(path: str, *, dense: bool = False) -> Carrier:
-    def carry(target: Target, option: Option) -> None:
+    def carry(target: ParameterTarget, option: Option) -> None:
         tensors = _DENSE if dense else _EXPERTS
         layers = [rf"blk\.{at}{tensors}=CPU" for at in range(as_integer(option, 0))]
         if layers:
@@ -419,7 +419,7 @@ def layers_on_cpu(path: str, *, dense: bool = False) -> Carrier:
     return carry
 
 
-def _add_overrides(target: Target, path: str, option: Option, overrides: str) -> None:
+def _add_overrides(target: ParameterTarget, path: str, option: Option, overrides: str) -> None:
     before = target.text_at(path)
     try:
         target.set(path, f"{before},{overrides}" if before else overrides)
@@ -433,7 +433,7 @@ def accelerators(native: ModuleType) -> list[dict[str, object]]:
     return [device for device in found if device["type"] != native.ggml_backend_dev_type.GGML_BACKEND_DEVICE_TYPE_CPU]
 
 
-def no_device(target: Target, option: Option) -> None:
+def no_device(target: ParameterTarget, option: Option) -> None:
     """The wheel offers no choice of devices; without any to choose from, ``none`` is what happens anyway."""
     if option.values[0] != "none" or accelerators(target.native):
         raise bad(option, "cannot be honoured: the embedded engine does not take a list of devices")
@@ -441,20 +441,20 @@ def no_device(target: Target, option: Option) -> None:
     target.set("mmproj_use_gpu", False)
 
 
-def draft_device(target: Target, option: Option) -> None:
+def draft_device(target: ParameterTarget, option: Option) -> None:
     try:
         target.set("speculative.draft.devices", option.values[0])
     except ValueError as cause:
         raise UsageError(f"{option.flag}: {cause}") from None
 
 
-def mmproj_device(target: Target, option: Option) -> None:
+def mmproj_device(target: ParameterTarget, option: Option) -> None:
     target.set("mmproj_device", option.values[0])
     if option.values[0] == "none":
         target.set("mmproj_use_gpu", False)
 
 
-def mmproj_offload(target: Target, option: Option) -> None:
+def mmproj_offload(target: ParameterTarget, option: Option) -> None:
     target.set("mmproj_use_gpu", option.on)
     if not option.on:
         target.set("mmproj_device", "none")

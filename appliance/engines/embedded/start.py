@@ -26,7 +26,7 @@ from typing import NoReturn
 from appliance.core.llama.flags import FLAGS, Kind, from_env, last, merge, split
 from appliance.engines.embedded import WHEEL
 from appliance.engines.embedded import version as wheel_version
-from appliance.engines.embedded.carriers import Target
+from appliance.engines.embedded.carriers import ParameterTarget
 from appliance.engines.embedded.params import REFUSED, fill
 from appliance.engines.embedded.special import accelerators
 from appliance.errors import EngineNotFound, UsageError
@@ -95,14 +95,14 @@ def _number(native: ModuleType, packages: str) -> None:
         return
     from _ctypes import _SimpleCData, dlopen, dlsym  # pyright: ignore[reportPrivateUsage]  as said above
 
-    class Number(_SimpleCData):  # pyright: ignore[reportMissingTypeArgument]  it takes none when it runs
+    class NumberCell(_SimpleCData):  # pyright: ignore[reportMissingTypeArgument]  it takes none when it runs
         _type_ = "i"
 
     try:
         place = dlsym(dlopen(native.__file__ or "", os.RTLD_LAZY), "LLAMA_BUILD_NUMBER")
     except OSError:
         return
-    Number.from_address(place).value = int(number)
+    NumberCell.from_address(place).value = int(number)
 
 
 _MIB = 1024 * 1024
@@ -152,7 +152,7 @@ _EXIT = b"cmd_router_to_child:exit"
 _STOPPING = ("SIGINT", "SIGTERM", "SIGBREAK")  # the last one is Windows' way to ask a process group to end
 
 
-def serve(native: ModuleType, target: Target) -> int:
+def serve(native: ModuleType, target: ParameterTarget) -> int:
     """Load the model and serve it. The process ends from in here, with status 1 if it cannot be served."""
     commands = _take_stdin() if "LLAMA_SERVER_ROUTER_PORT" in os.environ else None
     signal.signal(signal.SIGINT, signal.SIG_DFL)

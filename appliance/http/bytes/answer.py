@@ -7,7 +7,7 @@ from http import HTTPStatus
 from typing import Protocol
 from wsgiref.handlers import format_date_time
 
-from appliance.core.bodies.http_request import Head, RequestError
+from appliance.core.bodies.http_request import HttpHead, RequestError
 from appliance.core.bodies.sse import ErrorInfo
 from appliance.core.parts import EVENTS
 from appliance.errors import Busy
@@ -41,7 +41,7 @@ class HttpSink:
     If the head states a length, it leaves together with the first bytes of the body.
     """
 
-    def __init__(self, connection: Writes, head: Head, body: Body, own_headers: Headers) -> None:
+    def __init__(self, connection: Writes, head: HttpHead, body: Body, own_headers: Headers) -> None:
         self.status: int | None = None
         self.event_stream = False
         self.ended = False

@@ -37,7 +37,7 @@ class Bodies:
         self._held += size
 
 
-class Source(Protocol):
+class BodySource(Protocol):
     """The source of a body: a connection, which knows how the body is framed."""
 
     async def read_body(self, body: Body) -> bytes:
@@ -54,7 +54,7 @@ class Body:
     The bytes that it holds count against the budget of ``bodies`` until `release`.
     """
 
-    def __init__(self, bodies: Bodies, length: int | None, source: Source) -> None:
+    def __init__(self, bodies: Bodies, length: int | None, source: BodySource) -> None:
         self.complete = length == 0
         """The client has nothing more to send."""
         self.length = length

@@ -29,7 +29,7 @@ from typing import Protocol
 import trio
 
 from appliance.core.bodies.http_message import BodyError, Chunked
-from appliance.core.bodies.http_request import Head, RequestError, read_request
+from appliance.core.bodies.http_request import HttpHead, RequestError, read_request
 from appliance.core.bodies.pace import Pace
 from appliance.core.settings import HttpSettings
 from appliance.errors import BadRequest, BodyTooSlow, Busy
@@ -78,7 +78,7 @@ class Answers(Protocol):
         """
         ...
 
-    async def answer(self, connection: Connection, head: Head) -> bool:
+    async def answer(self, connection: Connection, head: HttpHead) -> bool:
         """True: the answer is whole, and the connection good for another request."""
         ...
 

@@ -21,7 +21,7 @@ BACKLOG = 4096
 class Listener:
     """One listening socket, which never blocks. ``bound`` is where it listens; a port 0 has become a real one."""
 
-    def __init__(self, sock: socket.socket, bound: Listen, file: unix_sockets.Listening | None = None) -> None:
+    def __init__(self, sock: socket.socket, bound: Listen, file: unix_sockets.UnixListener | None = None) -> None:
         self.socket = sock
         self.bound = bound
         self._file = file

@@ -15,12 +15,12 @@ from appliance.core.bodies import sse
 from appliance.core.bodies.json_text import OBJECT
 from appliance.core.parts import decoded, field, without
 from appliance.core.runs.inward import Asker
-from appliance.core.runs.slash import Plan
+from appliance.core.runs.slash import SlashPlan
 from appliance.errors import ApplianceError, BadRequest, UpstreamFailed
 from appliance.http.errors import JSON_TYPE
-from appliance.http.way.handover import Reply, answered
+from appliance.http.way.handover import HandoverReply, answered
 from appliance.http.way.progress import Pings, sending
-from appliance.http.way.visit import AskModel, Job
+from appliance.http.way.visit import AskModel, ModelRequest
 from appliance.plugins import Event, Response
 from appliance.plugins.registry import Plugins
 from appliance.traffic.record import aside
@@ -36,7 +36,7 @@ class PluginChains:
         self._chains = Chains(plugins, asker, models)
         self._pings = pings
 
-    def plan(self, job: Job) -> Plan | None:
+    def plan(self, job: ModelRequest) -> SlashPlan | None:
         """None for the requests that name no plugin: nearly all, and the program's own. Raises BadRequest."""
         return None if job.request.inward else self._chains.plan(job.route.name, job.body)
 
@@ -47,7 +47,7 @@ class PluginChains:
         except BadRequest:
             return True
 
-    async def run(self, plan: Plan, job: Job, model: str, ask: AskModel) -> None:
+    async def run(self, plan: SlashPlan, job: ModelRequest, model: str, ask: AskModel) -> None:
         """Do ``ask`` with what the plugins make of the request. Raises what ``ask`` does, and PluginFailed."""
         job.record.metadata["plugins"] = " ".join(plan.commands)
         async with self._chains.open(job.route.name, plan.commands, model) as chain:
@@ -71,7 +71,7 @@ class PluginChains:
 class _Turn:
     """One answer that plugins look at."""
 
-    def __init__(self, chain: Chain, job: Job, model: str, ping_after: float, ask: AskModel) -> None:
+    def __init__(self, chain: Chain, job: ModelRequest, model: str, ping_after: float, ask: AskModel) -> None:
         self._chain = chain
         self._model = model
         self._ping_after = ping_after
@@ -79,7 +79,7 @@ class _Turn:
         self._sink = job.sink
         self._job = job
 
-    async def whole(self, job: Job) -> None:
+    async def whole(self, job: ModelRequest) -> None:
         answers: list[Response] = []
 
         async def take(answer: Answer) -> None:
@@ -96,7 +96,7 @@ class _Turn:
         kept = without(reply.headers, _OF_THE_BODY)
         await send_whole(self._sink, answers[0].status, (*kept, JSON_TYPE), msgspec.json.encode(answers[0].body))
 
-    async def stream(self, job: Job) -> None:
+    async def stream(self, job: ModelRequest) -> None:
         """Hooks and client each in their own task, so that a client gets a sign of life when the hooks are silent."""
         chain = self._chain
         async with sending(self._sink, self._ping_after) as sender:
@@ -116,7 +116,7 @@ class _Turn:
                 if error is not None:
                     await sender.send(chain.encode(error))
 
-    async def _respond(self, reply: Reply, take: Callable[[Answer], Awaitable[None]]) -> Event | None:
+    async def _respond(self, reply: HandoverReply, take: Callable[[Answer], Awaitable[None]]) -> Event | None:
         """Give ``take`` the answer as the plugins make it; the result is the error that the engine's ended with.
 
         Hooks are given the end of an answer only when its lease is given back, so that they may ask other models.
@@ -142,14 +142,14 @@ class _Turn:
 class _EngineEvents:
     """The events of an engine's answer. One that breaks off ends all that is done with it: ``scope`` is cancelled."""
 
-    def __init__(self, reply: Reply, model: str) -> None:
+    def __init__(self, reply: HandoverReply, model: str) -> None:
         self.scope = trio.CancelScope()
         self.failure: ApplianceError | None = None
         self.error: Event | None = None
         self._reply = reply
         self._model = model
         self._decoder = sse.Decoder()
-        self._held: deque[sse.Event] = deque()
+        self._held: deque[sse.SseEvent] = deque()
 
     def __aiter__(self) -> _EngineEvents:
         return self
@@ -180,7 +180,7 @@ class _EngineEvents:
         await trio.sleep_forever()
 
 
-async def _pass(reply: Reply, sink: Sink) -> None:
+async def _pass(reply: HandoverReply, sink: Sink) -> None:
     sink.start(reply.status, reply.headers)
     while chunk := await reply.receive():
         await sink.write(chunk)

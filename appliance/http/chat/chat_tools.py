@@ -23,16 +23,16 @@ from msgspec import Meta, Raw, Struct, structs
 
 from appliance.agents.record import MAX_PARALLEL, use_tool
 from appliance.core.bodies.head import EXTENSION
-from appliance.core.bodies.json_text import Edit, Path, Step, apply_edits
+from appliance.core.bodies.json_text import JsonEdit, Path, PathStep, apply_edits
 from appliance.core.openai import ToolDefinition
 from appliance.core.parts import UNREADABLE
 from appliance.core.runs.chat import ChatAnswer, ChatEvents, ToolActivity, refusal
 from appliance.core.runs.messages import (
     MAX_ITERATIONS,
     AskClient,
-    Call,
     Finish,
     Generate,
+    ModelCall,
     Outcome,
     RunCommand,
     RunEvent,
@@ -49,19 +49,19 @@ from appliance.core.runs.slash import Family, family_of
 from appliance.core.runs.toolloop import Loop
 from appliance.errors import BadRequest, Forbidden, ToolLoopFailed
 from appliance.http.errors import JSON_TYPE
-from appliance.http.way.handover import Reply, answered
+from appliance.http.way.handover import HandoverReply, answered
 from appliance.http.way.progress import sending
-from appliance.http.way.visit import AskModel, Job, Use
+from appliance.http.way.visit import AskModel, ModelRequest, Use
 from appliance.tools.box import Toolbox
 from appliance.traffic.request import send_whole
 
 _NEEDLE = f'"{EXTENSION}"'.encode()
-_PATH = Path((Step(EXTENSION.encode()),))
+_PATH = Path((PathStep(EXTENSION.encode()),))
 _OWNED = frozenset((EXTENSION, "model", "messages", "tools", "stream", "stream_options", "parallel_tool_calls", "n"))
 """Members of the request that the loop says itself, for each of its turns."""
 
 
-class Wanted(Struct, forbid_unknown_fields=True):
+class WantedTools(Struct, forbid_unknown_fields=True):
     """The member."""
 
     tools: list[str] = []
@@ -91,7 +91,7 @@ class ToolChat(Struct, frozen=True, kw_only=True):
 
 
 _members = msgspec.json.Decoder(dict[str, Raw]).decode
-_wanted = msgspec.json.Decoder(Wanted | None).decode
+_wanted = msgspec.json.Decoder(WantedTools | None).decode
 _chat = msgspec.json.Decoder(_Chat).decode
 
 
@@ -108,7 +108,7 @@ def read_tool_chat(body: bytes, route: str, toolbox: Toolbox, *, honoured: bool)
         return body, None  # the engine says what is wrong with it
     if EXTENSION not in members:
         return body, None
-    plain = apply_edits(body, (Edit(_PATH),))
+    plain = apply_edits(body, (JsonEdit(_PATH),))
     if EXTENSION in _members(plain):
         raise BadRequest(f"'{EXTENSION}' is there twice; say it once", param=EXTENSION)
     if not honoured:
@@ -127,7 +127,7 @@ def read_tool_chat(body: bytes, route: str, toolbox: Toolbox, *, honoured: bool)
     return plain, _read_chat(plain, members, wanted, toolbox)
 
 
-def _read_chat(body: bytes, members: dict[str, Raw], wanted: Wanted, toolbox: Toolbox) -> ToolChat:
+def _read_chat(body: bytes, members: dict[str, Raw], wanted: WantedTools, toolbox: Toolbox) -> ToolChat:
     try:
         chat = _chat(body)
     except msgspec.ValidationError as error:
@@ -151,7 +151,7 @@ def _read_chat(body: bytes, members: dict[str, Raw], wanted: Wanted, toolbox: To
     return ToolChat(task=task, stream=bool(chat.stream), include_usage=include_usage)
 
 
-def _ours(wanted: Wanted, toolbox: Toolbox) -> list[Tool]:
+def _ours(wanted: WantedTools, toolbox: Toolbox) -> list[Tool]:
     """Return the server's tools. Arguments are any object: the tool itself reports a mistake to the model."""
     return [
         Tool(
@@ -192,7 +192,7 @@ class ToolChats:
         self._timeout = timeout
         self._ping_after = ping_after
 
-    def read(self, job: Job) -> tuple[Job, Use | None]:
+    def read(self, job: ModelRequest) -> tuple[ModelRequest, Use | None]:
         """The request without its member of ours, and what answers it where it wants tools.
 
         Raises BadRequest and Forbidden. ``Use`` does its ``ask`` once for each turn, and raises what that does, and
@@ -202,7 +202,7 @@ class ToolChats:
         job = job if body is job.body else structs.replace(job, body=body)
         return job, None if chat is None else partial(self._run, chat)
 
-    async def _run(self, chat: ToolChat, job: Job, ask: AskModel) -> None:
+    async def _run(self, chat: ToolChat, job: ModelRequest, ask: AskModel) -> None:
         turns = _Turns(self._toolbox, self._timeout(), ask, job, chat)
         if chat.stream:
             await _stream(turns, job, self._ping_after)
@@ -213,7 +213,7 @@ class ToolChats:
 class _Turns:
     """One request: its loop, and what carries it out."""
 
-    def __init__(self, toolbox: Toolbox, timeout: float, ask: AskModel, job: Job, chat: ToolChat) -> None:
+    def __init__(self, toolbox: Toolbox, timeout: float, ask: AskModel, job: ModelRequest, chat: ToolChat) -> None:
         self.answer = ChatAnswer(f"chatcmpl-{secrets.token_hex(16)}", int(time.time()), chat.task.model)
         self.include_usage = chat.include_usage
         self.text: list[str] = []
@@ -227,7 +227,7 @@ class _Turns:
         self._over = False
         self._new_turn = False  # nothing has been said in it yet
 
-    async def run(self, give: Give, refuse: Callable[[Reply], Awaitable[None]]) -> Outcome | None:
+    async def run(self, give: Give, refuse: Callable[[HandoverReply], Awaitable[None]]) -> Outcome | None:
         """``give`` gets the records of a stream. None: the engine would not take the first turn, and `refuse` has it.
 
         Raises what the asking raises, and ToolLoopFailed.
@@ -252,7 +252,7 @@ class _Turns:
             raise ToolLoopFailed(self._model, end.detail or end.state)
         return end
 
-    async def _listen(self, reply: Reply, give: Give) -> None:
+    async def _listen(self, reply: HandoverReply, give: Give) -> None:
         """One turn, to the end of its answer: its lease is given back then, before any tool is used."""
         self._new_turn = True
         events = ChatEvents()
@@ -294,10 +294,10 @@ class _Turns:
         self.text.append(text)
         return text
 
-    async def _use(self, calls: tuple[Call, ...], give: Give, *, parallel: bool) -> None:
+    async def _use(self, calls: tuple[ModelCall, ...], give: Give, *, parallel: bool) -> None:
         places = trio.CapacityLimiter(MAX_PARALLEL)
 
-        async def use(call: Call) -> None:
+        async def use(call: ModelCall) -> None:
             async with places:
                 if self._over:
                     return
@@ -321,11 +321,11 @@ class _Turns:
                 await use(call)
 
 
-async def _whole(turns: _Turns, job: Job) -> None:
+async def _whole(turns: _Turns, job: ModelRequest) -> None:
     async def give(_: bytes) -> None:
         await trio.lowlevel.checkpoint()
 
-    async def refuse(reply: Reply) -> None:
+    async def refuse(reply: HandoverReply) -> None:
         job.sink.start(reply.status, reply.headers)
         await job.sink.write(await reply.read(MAX_ANSWER))
         await job.sink.end()
@@ -335,12 +335,12 @@ async def _whole(turns: _Turns, job: Job) -> None:
         await send_whole(job.sink, 200, (JSON_TYPE,), turns.answer.whole(end, "".join(turns.text)))
 
 
-async def _stream(turns: _Turns, job: Job, ping_after: float) -> None:
+async def _stream(turns: _Turns, job: ModelRequest, ping_after: float) -> None:
     """Run the model and the client each in a task, so that the client gets a sign of life when tools take long."""
 
     async with sending(job.sink, ping_after) as sender:
 
-        async def refuse(reply: Reply) -> None:
+        async def refuse(reply: HandoverReply) -> None:
             await sender.refuse(reply, MAX_ANSWER, job.route.dialect)
 
         end = await turns.run(sender.send, refuse)

@@ -41,7 +41,7 @@ from appliance.http import errors
 from appliance.http.control.answers import json_answer, read_as, read_body
 from appliance.http.control.conversation_routes import ConversationRoutes, add_conversation_routes
 from appliance.http.control.edge_routes import MAX_CONTROL_BODY
-from appliance.http.control.events import Sources
+from appliance.http.control.events import EventSources
 from appliance.http.control.hub_routes import HubRoutes, add_hub_routes
 from appliance.http.control.listing import View
 from appliance.http.control.model_routes import ModelRoutes, add_model_routes, under_way
@@ -236,7 +236,7 @@ def _engine_routes(owners: Owners) -> EngineRoutes:
 
 
 def _swap_api(traffic: Traffic, owners: Owners, view: View) -> SwapApi:
-    sources = Sources(view, traffic.logs, traffic.inflight, traffic.recorder, traffic.lifetime)
+    sources = EventSources(view, traffic.logs, traffic.inflight, traffic.recorder, traffic.lifetime)
     records = Records(traffic.recorder, owners.samples, detect)
     return SwapApi(sources, records, owners.reloads.reload if owners.reloads.anything else None)
 

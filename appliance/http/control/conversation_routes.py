@@ -10,7 +10,7 @@ from quart import Response, request
 from quart_trio import QuartTrio
 
 from appliance.conversations import Conversations
-from appliance.core.bodies.sse import Event, encode
+from appliance.core.bodies.sse import SseEvent, encode
 from appliance.core.conversations import UNKNOWN_TYPE, shown_type
 from appliance.core.parts import read_whole, shown
 from appliance.errors import BadRequest, NotFound
@@ -20,7 +20,7 @@ from appliance.http.owners import Owners
 from appliance.http.way.outgoing import CONVERSATION
 from appliance.traffic.inflight import InFlight, Wait
 from appliance.traffic.traffic import Lifetime
-from appliance.wire import Fields, Hash, Hit, Id, Message, Preset
+from appliance.wire import Fields, Hash, Hit, Id, MessageNode, StoredPreset
 
 
 class _Changed(ModelEvent, frozen=True, omit_defaults=True):
@@ -54,7 +54,7 @@ class PageFeed(ModelFeed):
         if (waits := self._inflight.waits(CONVERSATION)) != self._waits:
             self._waits = waits
             told.append(ModelEvent("", "answers_waiting", waits))
-        return records + b"".join(encode(Event(msgspec.json.encode(each).decode())) for each in told)
+        return records + b"".join(encode(SseEvent(msgspec.json.encode(each).decode())) for each in told)
 
 
 MAX_TYPE = 127
@@ -142,7 +142,7 @@ class ConversationRoutes:
 
     async def write(self, conversation: str, message: str) -> Response:
         """Write a message; ``revision`` is the newest that the writer has seen, see `Written.branched`."""
-        sent = await read_as(Message)
+        sent = await read_as(MessageNode)
         if sent.id != message:
             raise BadRequest("the message's id is not that of the path", param="id")
         return json_answer(await self._conversations.write(conversation, sent))
@@ -182,7 +182,7 @@ class ConversationRoutes:
 
     async def preset(self) -> Response:
         """Keep settings under a name for every browser; null deletes them."""
-        sent = await read_as(Preset)
+        sent = await read_as(StoredPreset)
         if not bytes(sent.settings).startswith(b"{") and bytes(sent.settings) != b"null":
             raise BadRequest("'settings' is a JSON object, or null to delete the preset", param="settings")
         await self._conversations.set_preset(sent)

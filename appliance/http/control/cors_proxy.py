@@ -19,8 +19,8 @@ from appliance.core.parts import Headers, field, fields, without
 from appliance.core.proxy_target import (
     REDIRECTS,
     BadTarget,
+    ProxyTarget,
     Reach,
-    Target,
     names_this_machine,
     parse_target,
     redirected,
@@ -79,7 +79,7 @@ class _Asked(Struct, frozen=True):
     """One request to another server."""
 
     method: str
-    target: Target
+    target: ProxyTarget
     headers: Headers
     body: bytes
     led: bool = False
@@ -166,7 +166,7 @@ class CorsProxy:
                 raise TargetFailed(target.host, _cause(error)) from None
         raise TargetFailed(target.host, _cause(refused) if refused is not None else "its name has no address")
 
-    async def _addresses(self, target: Target, *, led: bool) -> Sequence[str]:
+    async def _addresses(self, target: ProxyTarget, *, led: bool) -> Sequence[str]:
         """Every address that the name means now, if all of them may be reached. Raises Forbidden and TargetFailed."""
         found: list[str] = []
         with trio.move_on_after(RESOLVE_TIME):
@@ -192,7 +192,7 @@ def forwarded(headers: Headers) -> Headers:
     return without(found, _NEVER_SENT)
 
 
-def _target(url: str | None) -> Target:
+def _target(url: str | None) -> ProxyTarget:
     if not url:
         raise BadRequest("the request names no address; add ?url=https://...", param="url")
     try:
@@ -235,7 +235,7 @@ def _location(response: HttpAnswer) -> str | None:
     return location.decode("latin-1") if location is not None else None
 
 
-async def _relay(response: HttpAnswer, sink: Sink, target: Target, patience: trio.CancelScope) -> None:
+async def _relay(response: HttpAnswer, sink: Sink, target: ProxyTarget, patience: trio.CancelScope) -> None:
     """Pass the answer on as it comes. If it breaks off, so does the client's connection: it must not look whole."""
     headers = without(response.headers, _NEVER_PASSED_ON, (b"access-control-",))
     sink.start(response.status, [*headers, *_HARMLESS])

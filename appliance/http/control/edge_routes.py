@@ -31,7 +31,7 @@ from appliance.upstream.client import Address, HttpCall
 from appliance.wire import ListedModels
 
 if TYPE_CHECKING:
-    from appliance.http.control.page import Page
+    from appliance.http.control.page import PageRoutes
 
 MAX_CONTROL_BODY = 1 << 20
 """Bytes of a request to the program's own routes, but for a few that say otherwise."""
@@ -66,7 +66,7 @@ class EdgeRoutes:
         self._fleet = owners.fleet
         self._catalog = owners.catalog
         self._view = View(owners.fleet, owners.catalog, owners.peers, traffic.profile)
-        self._page: Page | None = None
+        self._page: PageRoutes | None = None
 
     def answers(self, request: Request) -> bool:
         return request.method in ("GET", "HEAD") and self._find(request.path) is not None
@@ -162,9 +162,9 @@ class EdgeRoutes:
         if not self._settings.page:
             raise RouteNotFound(visit.request.method, visit.request.path)
         if self._page is None:
-            from appliance.http.control.page import Page  # with a template and a table of HTML's names
+            from appliance.http.control.page import PageRoutes  # with a template and a table of HTML's names
 
-            self._page = Page(self._settings.api_prefix, self._status_page)
+            self._page = PageRoutes(self._settings.api_prefix, self._status_page)
         await self._page.answer(visit)
 
     def _status_page(self, request: Request) -> str:
@@ -190,7 +190,7 @@ class EdgeRoutes:
         "/v1/models": _models,
         "/wol-health": _wake_on_lan_health,
     }
-    """By path; beside them are `ONE_MODEL` and those of `Page`."""
+    """By path; beside them are `ONE_MODEL` and those of `PageRoutes`."""
 
 
 async def _send_json(visit: Visit, value: object) -> None:

@@ -23,7 +23,7 @@ from appliance.core.bodies.sse import PING
 from appliance.errors import ModelNotFound
 from appliance.http.control.answers import TEXT, Pieces, endless_answer, see, text_answer
 from appliance.http.control.listing import View
-from appliance.traffic.inflight import Change, InFlight
+from appliance.traffic.inflight import InFlight, InFlightChange
 from appliance.traffic.program_log import LogFeeds, LogReader
 from appliance.traffic.record import Recorder
 from appliance.traffic.traffic import Lifetime
@@ -46,7 +46,7 @@ HELD_ROWS = 1024
 """Activity rows that a slow reader may still receive; a page asks for the whole list anyway."""
 
 
-class Sources:
+class EventSources:
     """The source of the messages; one for all feeds of a server."""
 
     def __init__(self, view: View, logs: LogFeeds, inflight: InFlight, recorder: Recorder, lifetime: Lifetime) -> None:
@@ -56,9 +56,9 @@ class Sources:
         self.recorder = recorder
         self.lifetime = lifetime
         self._states: bytes | None = None
-        self._changes: tuple[list[Change], bytes] = [], b""
+        self._changes: tuple[list[InFlightChange], bytes] = [], b""
 
-    def changes(self, changes: list[Change]) -> bytes:
+    def changes(self, changes: list[InFlightChange]) -> bytes:
         """The messages of changes of requests; readers that look at about the same time have the same list."""
         if changes is not self._changes[0]:
             self._changes = changes, b"".join(_message("inflight", msgspec.json.encode(each)) for each in changes)
@@ -82,7 +82,7 @@ class EventFeed(ResponseBody):
     them and sends what is new.
     """
 
-    def __init__(self, sources: Sources) -> None:
+    def __init__(self, sources: EventSources) -> None:
         self._sources = sources
         self._messages: list[bytes] = []
         self._bell = trio.Event()
@@ -237,7 +237,7 @@ def _text(lines: list[str]) -> str:
 class FeedRoutes:
     """Every method is one route."""
 
-    def __init__(self, sources: Sources) -> None:
+    def __init__(self, sources: EventSources) -> None:
         self._sources = sources
 
     async def logs(self) -> Response:

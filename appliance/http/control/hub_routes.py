@@ -11,7 +11,7 @@ from quart_trio import QuartTrio
 
 from appliance.catalog.hub import ENDPOINT
 from appliance.core.fit.plan import Foretold, foretold
-from appliance.core.fit.recommended import Card, cards
+from appliance.core.fit.recommended import Recommendation, cards
 from appliance.errors import BadRequest
 from appliance.http.control.answers import json_answer
 from appliance.http.owners import Owners
@@ -47,7 +47,7 @@ class _Recommended(Struct):
     online: bool
     hub: str
     folder: str | None
-    data: list[Card]
+    data: list[Recommendation]
 
 
 class HubRoutes:

@@ -30,7 +30,7 @@ from appliance.traffic.targets import ActiveProfile
 from appliance.wire import ListedModel, ListedModels, ListedStatus, ModelStatus
 
 
-class Running(Struct, frozen=True, kw_only=True):
+class RunningEntry(Struct, frozen=True, kw_only=True):
     """One entry of ``GET /running``; ``state`` is llama-swap's word."""
 
     model: str
@@ -76,7 +76,7 @@ class View:
         remote = {f"{peer.id}/{model.id}" for peer in self.peers.snapshot() for model in peer.models if model.loaded}
         return self._listing[1].entries(base, profile=self.profile.name, now=now, remote=remote)
 
-    def running(self) -> list[Running]:
+    def running(self) -> list[RunningEntry]:
         """Every process that is not stopped, by id."""
         models = self.config.models
         statuses = [status for status in self.fleet.status() if swap_state(status.state) != "stopped"]
@@ -102,10 +102,10 @@ class View:
         }
 
 
-def _running(status: ChildStatus, model: ModelConfig) -> Running:
+def _running(status: ChildStatus, model: ModelConfig) -> RunningEntry:
     own = not model.cmd
     address = f"http://127.0.0.1:{status.port}" if status.port else ""
-    return Running(
+    return RunningEntry(
         model=status.model,
         state=swap_state(status.state),
         cmd=shlex.join(status.argv) if own else model.cmd,

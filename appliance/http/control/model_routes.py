@@ -19,7 +19,7 @@ from appliance.catalog.catalog import Catalog
 from appliance.catalog.download_status import DownloadEvent, DownloadStatus, events_between, is_for
 from appliance.catalog.downloads import Download, Downloads
 from appliance.core.bodies.head import read_json
-from appliance.core.bodies.sse import PING, Event, encode
+from appliance.core.bodies.sse import PING, SseEvent, encode
 from appliance.core.models.download import parse_reference
 from appliance.core.models.model import Model
 from appliance.core.parts import decoded
@@ -52,7 +52,7 @@ class ModelEvent(Struct, frozen=True, omit_defaults=True):
     data: object = None
 
 
-class Seen(Struct, frozen=True):
+class SeenProcess(Struct, frozen=True):
     """The state of a model's process as a listener knows it. ``started_at`` tells processes apart; None: no process."""
 
     state: str = "unloaded"
@@ -61,24 +61,24 @@ class Seen(Struct, frozen=True):
     error: str | None = None
 
 
-def seen_of(statuses: Iterable[ChildStatus]) -> dict[str, Seen]:
+def seen_of(statuses: Iterable[ChildStatus]) -> dict[str, SeenProcess]:
     return {status.model: _seen(status) for status in statuses}
 
 
-def _seen(status: ChildStatus) -> Seen:
+def _seen(status: ChildStatus) -> SeenProcess:
     """A model is loaded once it says with what: listeners get that once, with all of it."""
     state = "loading" if status.state == "loaded" and status.says_more else status.state
     progress = status.progress if state == "loading" else None
-    return Seen(state, progress, status.started_at, status.error)
+    return SeenProcess(state, progress, status.started_at, status.error)
 
 
-def changes(before: Mapping[str, Seen], now: Iterable[ChildStatus]) -> list[ModelEvent]:
+def changes(before: Mapping[str, SeenProcess], now: Iterable[ChildStatus]) -> list[ModelEvent]:
     """Return the changes since ``before`` that listeners have to get, by model."""
-    told = ((status, before.get(status.model, Seen())) for status in now)
+    told = ((status, before.get(status.model, SeenProcess())) for status in now)
     return [event for status, known in told for event in _changes(known, status)]
 
 
-def _changes(known: Seen, status: ChildStatus) -> Iterator[ModelEvent]:
+def _changes(known: SeenProcess, status: ChildStatus) -> Iterator[ModelEvent]:
     seen, name = _seen(status), status.model
     another = seen.started_at != known.started_at
     never_seen = known.started_at is None and seen.started_at is None and seen.error not in (None, known.error)
@@ -206,7 +206,7 @@ class ModelFeed(Pieces):
 
     def _record(self, event: ModelEvent | DownloadEvent) -> bytes:
         told = as_in_readme(event) if self._readme else event
-        return encode(Event(msgspec.json.encode(told).decode()))
+        return encode(SseEvent(msgspec.json.encode(told).decode()))
 
 
 def as_in_readme(event: ModelEvent | DownloadEvent) -> ModelEvent | DownloadEvent:

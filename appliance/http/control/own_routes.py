@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import trio
 
-from appliance.core.bodies.http_request import Head
+from appliance.core.bodies.http_request import HttpHead
 from appliance.core.parts import UNREADABLE
 from appliance.core.runs.inward import Asker
 from appliance.core.settings import HttpSettings, Listen
@@ -129,13 +129,13 @@ def _instances(body: bytes) -> list[Raw]:
     return instances
 
 
-class McpServer(Protocol):
+class McpRoute(Protocol):
     """The program as an MCP server."""
 
     async def answer(self, visit: Visit) -> None: ...
 
 
-class OllamaRoutes(Protocol):
+class ModellessOllama(Protocol):
     """The routes of Ollama's API that are for no model's process."""
 
     def answers(self, request: Request) -> bool: ...
@@ -157,8 +157,8 @@ class OwnRoutes:
         bodies: Bodies,
         owners: Owners,
         inward: Asker,
-        ollama: OllamaRoutes,
-        mcp: Callable[[], McpServer],
+        ollama: ModellessOllama,
+        mcp: Callable[[], McpRoute],
     ) -> None:
         self._settings = settings
         self._guard = guard
@@ -176,7 +176,7 @@ class OwnRoutes:
         self._quart: QuartBehind | None = None
         self._making_quart = trio.Lock()
 
-    async def answer(self, visit: Visit, own: HttpSink, connection: Connection, head: Head) -> None:
+    async def answer(self, visit: Visit, own: HttpSink, connection: Connection, head: HttpHead) -> None:
         """Raises ApplianceError and ClientLeft."""
         request = visit.request
         if request.path == CORS_PROXY:

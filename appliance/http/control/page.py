@@ -245,7 +245,7 @@ STATUS_HEADERS: Headers = (
 )
 
 
-class Page:
+class PageRoutes:
     """Answers the page's routes. ``status`` renders the page for browsers without script.
 
     That one is also at ``/`` in a checkout whose page was never built.

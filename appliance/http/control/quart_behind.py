@@ -19,7 +19,7 @@ from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.trio.worker_context import WorkerContext
 from quart_trio import QuartTrio
 
-from appliance.core.bodies.http_request import Head
+from appliance.core.bodies.http_request import HttpHead
 from appliance.core.parts import field, without
 from appliance.http.bytes.answer import HttpSink
 from appliance.http.bytes.connection import Connection
@@ -53,7 +53,7 @@ class QuartBehind:
     def has_route(self, request: Request) -> bool:
         return bool(self._app.url_map.bind("").test(request.path, request.method))
 
-    async def answer(self, visit: Visit, own: HttpSink, connection: Connection, head: Head) -> None:
+    async def answer(self, visit: Visit, own: HttpSink, connection: Connection, head: HttpHead) -> None:
         """Raises what reading the body raises."""
         request = visit.request
         follows = request.path.startswith(FOLLOWED) or request.path == STREAM
@@ -142,7 +142,7 @@ def _limit(path: str) -> int:
     return MAX_RUN if path.startswith(LARGE) else MAX_CONTROL_BODY
 
 
-def _written(request: Request, head: Head, body: bytes) -> bytes:
+def _written(request: Request, head: HttpHead, body: bytes) -> bytes:
     """The request as one that needs no more reading."""
     lines = [f"{request.method} {request.target} HTTP/{head.http_version}".encode()]
     lines += [b"%b: %b" % header for header in without(head.headers, _OF_THE_FRAME)]

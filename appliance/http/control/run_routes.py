@@ -23,7 +23,7 @@ from appliance.errors import BadRequest, NotFound, NotReady
 from appliance.http import errors
 from appliance.http.control.answers import endless_answer, json_answer, read_as, read_body
 from appliance.http.control.stream_routes import CONTENT_TYPE, StreamBody, read_offset
-from appliance.plugins.registry import Listed, Plugins
+from appliance.plugins.registry import ListedPlugin, Plugins
 from appliance.tools.box import OfferingServer, Toolbox
 from appliance.traffic.request import CONVERSATIONS
 from appliance.traffic.targets import Targets
@@ -238,7 +238,7 @@ class AgentList(Struct, frozen=True, kw_only=True):
     or why there are no plugins at all, and how there would be some.
     """
 
-    agents: list[Listed]
+    agents: list[ListedPlugin]
     folders: tuple[str, ...]
     problems: tuple[str, ...]
     off: str | None

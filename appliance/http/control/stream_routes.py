@@ -18,7 +18,7 @@ from appliance.errors import BadRequest
 from appliance.http.control.answers import Pieces, endless_answer, json_answer, read_as
 from appliance.http.way.resumable import find_stream
 from appliance.http.way.routes import LOOKUP, STREAM
-from appliance.streams.generation import Reader
+from appliance.streams.generation import GenerationReader
 from appliance.streams.owner import Streams
 from appliance.traffic.traffic import Feeds
 
@@ -75,7 +75,7 @@ class StreamRoutes:
 class StreamBody(Pieces):
     """One reader's bytes until the generation has ended or the client leaves."""
 
-    def __init__(self, reader: Reader, *, numbered: bool) -> None:
+    def __init__(self, reader: GenerationReader, *, numbered: bool) -> None:
         self._reader = reader
         self._numbers = Numbered(reader.offset) if numbered else None
 

@@ -19,7 +19,7 @@ from appliance.core.parts import read_time, read_whole
 from appliance.core.records.activity import parse_models, parse_query
 from appliance.errors import BadRequest, Busy, NotFound, UsageError
 from appliance.http.control.answers import json_answer, read_as, text_answer
-from appliance.http.control.events import FeedRoutes, Sources
+from appliance.http.control.events import EventSources, FeedRoutes
 from appliance.http.way.routes import RELOAD
 from appliance.platform.samples import Samples
 from appliance.traffic.record import Recorder
@@ -85,7 +85,7 @@ class _ProfileChoice(Struct):
 class SwapApi:
     """Answers to llama-swap's routes; every method is one. ``reload`` is None where there is nothing to read again."""
 
-    def __init__(self, sources: Sources, records: Records, reload: Reload | None) -> None:
+    def __init__(self, sources: EventSources, records: Records, reload: Reload | None) -> None:
         self.feeds = FeedRoutes(sources)
         self.records = RecordRoutes(records)
         self._view = sources.view

@@ -26,7 +26,7 @@ DISABLED = errors.disabled("--tools or --mcp-servers-config")
 EMPTY = Raw(b"{}")
 
 
-class Use(Struct, frozen=True, kw_only=True):
+class ToolUseBody(Struct, frozen=True, kw_only=True):
     """Body of ``POST /tools``."""
 
     tool: str
@@ -34,7 +34,7 @@ class Use(Struct, frozen=True, kw_only=True):
     stream: bool = False
 
 
-_USE = msgspec.json.Decoder(Use)
+_USE = msgspec.json.Decoder(ToolUseBody)
 
 
 class ToolRoutes:
@@ -92,7 +92,7 @@ class ToolRoutes:
             content = {"code": info.code, "message": info.message, "type": info.type}
             await _send(sink, info.code, {"error": content} if info.code == 404 else content, close=True)
 
-    async def _stream(self, use: Use, context: ToolContext, sink: Sink) -> None:
+    async def _stream(self, use: ToolUseBody, context: ToolContext, sink: Sink) -> None:
         """The answer begins once the tool has: an earlier refusal has a status of its own."""
         async with self._tools.stream(use.tool, bytes(use.params), context) as pieces:
             sink.start(200, [(b"Content-Type", EVENTS), (b"Cache-Control", b"no-cache")])
@@ -114,7 +114,7 @@ def _header(request: Request, name: bytes) -> str | None:
     return text.encode("latin-1").decode("utf-8", "replace") if text else None
 
 
-def _read(body: bytes) -> Use:
+def _read(body: bytes) -> ToolUseBody:
     """Raises BadRequest."""
     try:
         use = _USE.decode(body)
@@ -126,7 +126,7 @@ def _read(body: bytes) -> Use:
         raise BadRequest(f"the request body is not valid JSON: {error}") from None
     if not bytes(use.params).lstrip().startswith((b"{", b"null")):
         raise BadRequest("'params' is not an object", param="params")
-    return use if bytes(use.params).lstrip().startswith(b"{") else Use(tool=use.tool, stream=use.stream)
+    return use if bytes(use.params).lstrip().startswith(b"{") else ToolUseBody(tool=use.tool, stream=use.stream)
 
 
 def _entry(spec: ToolSpec) -> dict[str, object]:

@@ -16,7 +16,7 @@ import trio
 from msgspec import Raw, Struct
 
 from appliance import __version__
-from appliance.core.bodies.sse import PING, ErrorInfo, Event, encode
+from appliance.core.bodies.sse import PING, ErrorInfo, SseEvent, encode
 from appliance.core.mcp.messages import INVALID_PARAMS, McpError, notification, refusal, result
 from appliance.core.mcp.serving import Accepted, Immediate, ToolsCall, ToolsListing, cached, read_request, stamped
 from appliance.core.runs.inward import Asker
@@ -81,7 +81,7 @@ class Offered(Struct, frozen=True):
         }
 
 
-class Offer:
+class ServerTools:
     """Raises BadRequest for a word in ``words`` that means none of the program's tools (see `Toolbox.select`)."""
 
     def __init__(self, owners: Owners, traffic: Traffic, inward: Asker, words: Sequence[str]) -> None:
@@ -179,7 +179,7 @@ class McpServer:
     def __init__(self, settings: HttpSettings, guard: Guard, traffic: Traffic, owners: Owners, inward: Asker) -> None:
         self._settings = settings
         self._guard = guard
-        self._offer = Offer(owners, traffic, inward, settings.mcp_server_tools) if settings.mcp_server else None
+        self._offer = ServerTools(owners, traffic, inward, settings.mcp_server_tools) if settings.mcp_server else None
         self._under_way = 0
 
     async def answer(self, visit: Visit) -> None:
@@ -197,7 +197,7 @@ class McpServer:
             body = await visit.read_body()
             await self._answer(self._offer, body, request, sink, events="events" in accepted)
 
-    async def _answer(self, offer: Offer, body: bytes, request: Request, sink: Sink, *, events: bool) -> None:
+    async def _answer(self, offer: ServerTools, body: bytes, request: Request, sink: Sink, *, events: bool) -> None:
         match read_request(body, request.headers, SERVER):
             case Accepted():
                 await send_whole(sink, 202, ())
@@ -211,7 +211,7 @@ class McpServer:
             case ToolsCall() as call:
                 await self._call(offer, call, sink, events=events)
 
-    async def _call(self, offer: Offer, call: ToolsCall, sink: Sink, *, events: bool) -> None:
+    async def _call(self, offer: ServerTools, call: ToolsCall, sink: Sink, *, events: bool) -> None:
         tool = offer.find(call.name)
         if tool is None:
             error = McpError(code=INVALID_PARAMS, message=f"Unknown tool: {call.name[:200]}")
@@ -278,7 +278,7 @@ def _accepted(request: Request) -> set[str]:
 
 
 def _event(message: bytes) -> bytes:
-    return encode(Event(message.decode(), "message"))
+    return encode(SseEvent(message.decode(), "message"))
 
 
 async def _send(sink: Sink, status: int, message: bytes) -> None:

@@ -15,7 +15,7 @@ from msgspec import Meta, Raw, Struct
 from appliance.agents.owner import Agents
 from appliance.agents.record import result_of
 from appliance.agents.run import AgentRun, RequestedRun
-from appliance.core.bodies.sse import Decoder, Event, RecordTooLong
+from appliance.core.bodies.sse import Decoder, RecordTooLong, SseEvent
 from appliance.core.openai import NULL, ChatChoice, error_text
 from appliance.core.parts import UNREADABLE
 from appliance.core.runs.inward import Asker, InwardReply
@@ -337,7 +337,7 @@ async def _follow_run(run: AgentRun, tell: Tell | None) -> None:
             return
 
 
-def _words_of_event(event: Event) -> str:
+def _words_of_event(event: SseEvent) -> str:
     match event.name:
         case "output":
             return msgspec.json.decode(event.data, type=_Output).text

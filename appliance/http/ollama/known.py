@@ -34,7 +34,7 @@ class _Ready(Struct, frozen=True):
     meta: _Meta = _Meta()
 
 
-class Known:
+class KnownModels:
     """Answers from memory, but for headers and properties that nobody has asked for before."""
 
     def __init__(self, catalog: Catalog, fleet: Fleet, targets: Targets) -> None:

@@ -13,15 +13,15 @@ from msgspec import Struct, structs
 
 from appliance.core.ollama import asking, shortening
 from appliance.core.ollama.answering import Translator, error_body, idle_line
-from appliance.core.ollama.asking import OllamaRequest, Refused
+from appliance.core.ollama.asking import OllamaRefusal, OllamaRequest
 from appliance.core.ollama.models import COMPLETION, EMBEDDING, INSERT, THINKING, TOOLS, ModelFacts
 from appliance.core.parts import decoded
 from appliance.core.runs.inward import Asker
 from appliance.fleet.owner import Fleet
-from appliance.http.ollama.known import Known
+from appliance.http.ollama.known import KnownModels
 from appliance.http.way.ollama_sink import JSON_TYPE, speak
 from appliance.http.way.routes import own_path
-from appliance.http.way.visit import Job, Visit
+from appliance.http.way.visit import ModelRequest, Visit
 from appliance.traffic.request import Headers, send_whole
 
 T = TypeVar("T")
@@ -41,7 +41,7 @@ class Rendered(Struct):
     prompt: str
 
 
-class Tokens(Struct):
+class TokenizeAnswer(Struct):
     """The answer of ``/tokenize``."""
 
     tokens: list[int]
@@ -76,22 +76,22 @@ class Stopwatch:
         pass
 
 
-async def refuse(visit: Visit, refused: Refused) -> None:
+async def refuse(visit: Visit, refused: OllamaRefusal) -> None:
     """Answer with the text that Ollama's clients know."""
     headers: Headers = (JSON_TYPE,) if visit.body.complete else (JSON_TYPE, (b"Connection", b"close"))
     await send_whole(visit.sink, refused.status, headers, error_body(refused.text))
 
 
-class Reading:
+class OllamaReader:
     """Reads requests of one server."""
 
-    def __init__(self, fleet: Fleet, known: Known, inward: Asker) -> None:
+    def __init__(self, fleet: Fleet, known: KnownModels, inward: Asker) -> None:
         self._fleet = fleet
         self._known = known
         self._inward = inward
         self._told = set[tuple[object, ...]]()
 
-    async def read(self, visit: Visit) -> Job | None:
+    async def read(self, visit: Visit) -> ModelRequest | None:
         """Return what the model is to be asked; None if the request has its answer. Raises as `Pipeline.answer`."""
         watch = Stopwatch()
         visit.record.watch = watch
@@ -109,10 +109,10 @@ class Reading:
             self._tell_context(asked, facts)
             if path == CHATS and asking.flag_of(asked.members, "truncate", otherwise=True):
                 sent = await self._cut(sent, asked.name, facts)
-        except Refused as refused:
+        except OllamaRefusal as refused:
             await refuse(visit, refused)
             return None
-        return Job(
+        return ModelRequest(
             request=visit.request,
             route=own_path(path),
             name=asked.name,
@@ -127,12 +127,12 @@ class Reading:
 
     async def _facts(self, asked: OllamaRequest, *, chat: bool) -> ModelFacts:
         if not asked.name and chat:
-            raise Refused(400, "model is required")
+            raise OllamaRefusal(400, "model is required")
         facts = await self._known.find(asked.name) if asked.name and not asking.is_cloud(asked.name) else None
         if facts is None and asked.name and not asking.is_expressible(asked.name):
-            raise Refused(400, "invalid model name")
+            raise OllamaRefusal(400, "invalid model name")
         if facts is None:
-            raise Refused(404, f"model '{asked.name}' not found")
+            raise OllamaRefusal(404, f"model '{asked.name}' not found")
         return facts
 
     def _without_tools(self, asked: OllamaRequest, facts: ModelFacts) -> OllamaRequest:
@@ -187,7 +187,7 @@ class Reading:
         if rendered is None:
             return None
         content = msgspec.json.encode({"model": name, "content": rendered.prompt})
-        found = await self._ask("/tokenize", content, Tokens)
+        found = await self._ask("/tokenize", content, TokenizeAnswer)
         return len(found.tokens) + shortening.IMAGE_TOKENS * shortening.pictures(body) if found is not None else None
 
     async def _ask(self, path: str, body: bytes, kind: type[T]) -> T | None:
@@ -229,14 +229,14 @@ def _translated(asked: OllamaRequest, facts: ModelFacts, *, chat: bool) -> tuple
     raw = not chat and asking.flag_of(asked.members, "raw", otherwise=False)
     thinks = THINKING in facts.abilities
     if facts.sure and COMPLETION not in facts.abilities:
-        raise Refused(400, f'"{asked.name}" does not support {what}')
+        raise OllamaRefusal(400, f'"{asked.name}" does not support {what}')
     if asked.think and facts.lacks(THINKING):
-        raise Refused(400, f'"{asked.name}" does not support thinking')
+        raise OllamaRefusal(400, f'"{asked.name}" does not support thinking')
     if chat:
         return CHATS, asking.chat_body(asked, asked.name, facts.preset, thinks=thinks)
     if asked.members.get("suffix"):
         if facts.lacks(INSERT):
-            raise Refused(400, f'"{asked.name}" does not support insert')
+            raise OllamaRefusal(400, f'"{asked.name}" does not support insert')
         return "/infill", asking.infill_body(asked, asked.name, facts.preset)
     if raw:
         return "/v1/completions", asking.raw_body(asked, asked.name, facts.preset)

@@ -16,12 +16,12 @@ from appliance.catalog.downloads import Download
 from appliance.core.bodies.json_text import JSON, JsonObject
 from appliance.core.ollama import asking, models
 from appliance.core.ollama.answering import NDJSON, error_line, normalised, translated_error, vectors_of
-from appliance.core.ollama.asking import Refused
+from appliance.core.ollama.asking import OllamaRefusal
 from appliance.core.ollama.models import Derived, ModelFacts
 from appliance.core.runs.inward import Asker
 from appliance.errors import ApplianceError
 from appliance.http import errors
-from appliance.http.ollama.known import Known
+from appliance.http.ollama.known import KnownModels
 from appliance.http.ollama.reading import CHAT, Stopwatch, embeds, refuse
 from appliance.http.owners import Owners
 from appliance.http.way.ollama_sink import BLOBS, JSON_TYPE, USER_KEYS, is_ollamas
@@ -45,7 +45,7 @@ Answer = Callable[[Visit, JsonObject], Awaitable[None]]
 class OllamaRoutes:
     """Answers the routes. `open` reads what clients have derived."""
 
-    def __init__(self, owners: Owners, targets: Targets, known: Known, inward: Asker) -> None:
+    def __init__(self, owners: Owners, targets: Targets, known: KnownModels, inward: Asker) -> None:
         self._owners = owners
         self._targets = targets
         self._known = known
@@ -84,7 +84,7 @@ class OllamaRoutes:
                 await found(visit, asking.read_body(await visit.read_body()))
             else:
                 raise _not_here(request.method, request.path, self._routes)
-        except Refused as refused:
+        except OllamaRefusal as refused:
             await refuse(visit, refused)
 
     # ---- lists -------------------------------------------------------------------------------------------------------
@@ -109,7 +109,7 @@ class OllamaRoutes:
     async def _show(self, visit: Visit, members: JsonObject) -> None:
         name = asking.model_of(members)
         if not name:
-            raise Refused(400, "model is required")
+            raise OllamaRefusal(400, "model is required")
         facts = await self._require(name, f"model '{asking.shown_name(name)}' not found")
         copilot = (visit.request.header(b"user-agent") or "").startswith(COPILOT)
         await _send(visit, models.shown(facts, basename=name if copilot else ""))
@@ -117,7 +117,7 @@ class OllamaRoutes:
     async def _require(self, name: str, otherwise: str) -> ModelFacts:
         facts = await self._known.find(name) if name and not asking.is_cloud(name) else None
         if facts is None:
-            raise Refused(404, otherwise)
+            raise OllamaRefusal(404, otherwise)
         return facts
 
     # ---- embeddings --------------------------------------------------------------------------------------------------
@@ -127,7 +127,7 @@ class OllamaRoutes:
         texts = _texts(members.get("input"))
         dimensions = members.get("dimensions")
         if dimensions is not None and not (isinstance(dimensions, int) and dimensions > 0):
-            raise Refused(400, "'dimensions' must be a number above 0")
+            raise OllamaRefusal(400, "'dimensions' must be a number above 0")
         truncates = asking.flag_of(members, "truncate", otherwise=True)
         vectors, tokens = await self._vectors(name, members, texts, watch, truncates=truncates)
         told: JsonObject = {
@@ -152,7 +152,7 @@ class OllamaRoutes:
         keep_alive = asking.keep_alive_of(members.get("keep_alive"))
         facts = await self._require(name, f'model "{name}" not found, try pulling it first')
         if not embeds(facts):
-            raise Refused(400, f'"{name}" does not support embeddings')
+            raise OllamaRefusal(400, f'"{name}" does not support embeddings')
         found: tuple[list[list[float]], int] = ([], 0)
         if texts:
             found = await self._ask_vectors(name, texts, watch, truncates=truncates)
@@ -173,14 +173,14 @@ class OllamaRoutes:
                 content = await reply.read(MAX_VECTORS)
             if reply.status == 200:
                 if (found := vectors_of(content)) is None:
-                    raise Refused(502, "the model's answer cannot be read")
+                    raise OllamaRefusal(502, "the model's answer cannot be read")
                 return found
             status, told = translated_error(reply.status, content, name)
             text = str(msgspec.json.decode(told, type=dict[str, str])["error"])
             if not any(mark in text for mark in _TOO_LONG):
-                raise Refused(400 if status < 500 or status == 501 else status, text)
+                raise OllamaRefusal(400 if status < 500 or status == 501 else status, text)
             if not truncates or longest < 2:
-                raise Refused(400, "the input length exceeds the context length")
+                raise OllamaRefusal(400, "the input length exceeds the context length")
             longest //= 2
             texts = [text[:longest] for text in texts]
 
@@ -207,7 +207,9 @@ class OllamaRoutes:
     async def _derive(self, derived: Derived) -> None:
         """Keep it, below its own name: a name that a model on disk or of the configuration has stays that model's."""
         if self._known.derived(derived.name) is None and await self._known.find(derived.name) is not None:
-            raise Refused(400, f"the name '{derived.name}' is taken by a model that was not made here; choose another")
+            raise OllamaRefusal(
+                400, f"the name '{derived.name}' is taken by a model that was not made here; choose another"
+            )
         below = self._known.derived(derived.base)
         if below is not None:
             derived = structs.replace(derived, base=below.base, preset=models.over(derived, below.preset))
@@ -222,20 +224,22 @@ class OllamaRoutes:
             try:
                 await trio.to_thread.run_sync(self._files.write, derived)
             except OSError as error:
-                raise Refused(500, f"the list of derived models cannot be written: {error.strerror or error}") from None
+                raise OllamaRefusal(
+                    500, f"the list of derived models cannot be written: {error.strerror or error}"
+                ) from None
             self._targets.derived = derived
 
     async def _delete(self, visit: Visit, members: JsonObject) -> None:
         name = asking.model_of(members)
         if not asking.is_expressible(name) and await self._known.find(name) is None:
-            raise Refused(400, f'name "{name}" is invalid')
+            raise OllamaRefusal(400, f'name "{name}" is invalid')
         if (derived := self._known.derived(name)) is not None:
             left = {key: other for key, other in self._targets.derived.items() if other is not derived}
             await self._change(left)
         else:
             facts = await self._require(name, f"model '{name}' not found")
             if facts.model is None:
-                raise Refused(403, f"model '{name}' is not on this machine")
+                raise OllamaRefusal(403, f"model '{name}' is not on this machine")
             await self._owners.remove_model(facts.model.id)
         await _send(visit, None)
 
@@ -244,17 +248,17 @@ class OllamaRoutes:
     async def _pull(self, visit: Visit, members: JsonObject) -> None:
         name = asking.model_of(members)
         if not name:
-            raise Refused(400, "model is required")
+            raise OllamaRefusal(400, "model is required")
         streams = asking.flag_of(members, "stream", otherwise=True)
         if streams:
             _begin_lines(visit)
             await visit.sink.write(_line(status="pulling manifest"))
         try:
             await self._fetch(visit, name, streams=streams)
-        except (ApplianceError, Refused) as error:
+        except (ApplianceError, OllamaRefusal) as error:
             status, text = _told(error)
             if not streams:
-                raise Refused(status, text) from None
+                raise OllamaRefusal(status, text) from None
             await visit.sink.write(error_line(f"pull model manifest: {text}"))
             await visit.sink.end()
             return
@@ -270,7 +274,7 @@ class OllamaRoutes:
         wanted = models.pull_name(name)
         if wanted is None:
             if await self._known.find(name) is None:
-                raise Refused(
+                raise OllamaRefusal(
                     404,
                     f"file does not exist: '{name}' is not on Hugging Face; name a model as hf.co/ORG/REPO:QUANT",
                 )
@@ -295,7 +299,7 @@ class OllamaRoutes:
         if download.error is not None:
             raise download.error.with_traceback(None)
         if download.state == "cancelled":
-            raise Refused(500, "the download was cancelled")
+            raise OllamaRefusal(500, "the download was cancelled")
         if streams:
             await _tell(visit, told, download)
 
@@ -312,8 +316,8 @@ async def _tell(visit: Visit, told: dict[str, FileProgress], download: Download)
             await visit.sink.write(_line(**shown, **({"completed": progress.done} if progress.done else {})))
 
 
-def _told(error: ApplianceError | Refused) -> tuple[int, str]:
-    if isinstance(error, Refused):
+def _told(error: ApplianceError | OllamaRefusal) -> tuple[int, str]:
+    if isinstance(error, OllamaRefusal):
         return error.status, error.text
     info = errors.describe(error)
     return info.code, info.message
@@ -333,7 +337,7 @@ def _texts(given: JSON) -> list[str]:
         case list() if all(isinstance(one, str) for one in given):
             return [one for one in given if isinstance(one, str)]
         case _:
-            raise Refused(400, "invalid input type")
+            raise OllamaRefusal(400, "invalid input type")
 
 
 def _line(**members: JSON) -> bytes:
@@ -355,15 +359,15 @@ async def _send_lines(visit: Visit, lines: bytes) -> None:
     await visit.sink.end()
 
 
-def _not_here(method: str, path: str, routes: Mapping[tuple[str, str], Answer]) -> Refused:
+def _not_here(method: str, path: str, routes: Mapping[tuple[str, str], Answer]) -> OllamaRefusal:
     if path == "/api/push":
-        return Refused(501, "models cannot be published from here")
+        return OllamaRefusal(501, "models cannot be published from here")
     if path.startswith(BLOBS):
-        return Refused(501, "uploads are not supported here; put the GGUF file into the models folder")
+        return OllamaRefusal(501, "uploads are not supported here; put the GGUF file into the models folder")
     if path in ("/api/me", "/api/signout") or path.startswith(USER_KEYS):
-        return Refused(401, "unauthorized")
+        return OllamaRefusal(401, "unauthorized")
     if path.startswith("/api/experimental/"):
-        return Refused(403, f"ollama cloud is disabled: {path.rpartition('/')[2]}")
+        return OllamaRefusal(403, f"ollama cloud is disabled: {path.rpartition('/')[2]}")
     allowed = sorted({other for other, there in routes if there == path})
     allowed = allowed or (["POST"] if path in (CHAT, "/api/generate") else ["GET"])
-    return Refused(405, f"{method} is not allowed for {path}; use {' or '.join(allowed)}")
+    return OllamaRefusal(405, f"{method} is not allowed for {path}; use {' or '.join(allowed)}")

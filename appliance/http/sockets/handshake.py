@@ -11,7 +11,7 @@ import trio
 from wsproto.frame_protocol import FrameProtocol
 from wsproto.utilities import LocalProtocolError
 
-from appliance.core.bodies.http_request import VERSION, Head, Offer, read_offer
+from appliance.core.bodies.http_request import VERSION, HttpHead, UpgradeOffer, read_offer
 from appliance.core.bodies.pace import Pace
 from appliance.errors import ApplianceError, BadRequest, RequestCancelled, ShuttingDown
 from appliance.http import errors
@@ -40,7 +40,7 @@ _GOODBYE = 0x88
 log = logging.getLogger(__name__)
 
 
-def websocket_visit(request: Request, connection: Connection, head: Head, bodies: Bodies) -> Visit:
+def websocket_visit(request: Request, connection: Connection, head: HttpHead, bodies: Bodies) -> Visit:
     """The visit of a client that asks for a websocket. Its sink is for a refusal, which ends the connection."""
     body = Body(bodies, head.length, connection)
     sink = HttpSink(connection, head, body, (VERSION,))
@@ -51,7 +51,7 @@ def websocket_visit(request: Request, connection: Connection, head: Head, bodies
 class Handshake:
     """The opening request of one client. It is answered once, with `accept` or `refuse`."""
 
-    def __init__(self, visit: Visit, connection: Connection, offer: Offer, nursery: trio.Nursery) -> None:
+    def __init__(self, visit: Visit, connection: Connection, offer: UpgradeOffer, nursery: trio.Nursery) -> None:
         self.subprotocols = offer.subprotocols
         """The subprotocols that the client offers."""
         self.websocket: Websocket | None = None
@@ -119,7 +119,7 @@ class Handshake:
 
 
 async def answer_handshake(
-    visit: Visit, connection: Connection, head: Head, work: Callable[[Handshake], Awaitable[None]]
+    visit: Visit, connection: Connection, head: HttpHead, work: Callable[[Handshake], Awaitable[None]]
 ) -> None:
     """Have ``work`` answer a client that asks for a websocket, and keep what it accepts until ``work`` returns.
 

@@ -20,7 +20,7 @@ import msgspec
 import trio
 from msgspec import Struct
 
-from appliance.core.bodies.http_request import Head
+from appliance.core.bodies.http_request import HttpHead
 from appliance.core.models.model import Model
 from appliance.core.parts import UNREADABLE, without
 from appliance.errors import ApplianceError, BadRequest, Conflict, ModelNotLoaded, RouteNotFound, ShuttingDown
@@ -244,7 +244,7 @@ def _passed_on(found: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]
     return [(name.lower(), value) for name, value in without(found, OF_THE_SERVER, (CORS,))]
 
 
-class Sockets:
+class WebSockets:
     """Answers websocket handshakes."""
 
     def __init__(self, guard: Guard, traffic: Traffic, bodies: Bodies, owners: Owners, pipeline: Pipeline) -> None:
@@ -254,7 +254,7 @@ class Sockets:
         self._owners = owners
         self._pipeline = pipeline
 
-    async def answer(self, request: Request, connection: Connection, head: Head) -> None:
+    async def answer(self, request: Request, connection: Connection, head: HttpHead) -> None:
         """The same checks as for any request come first; a refusal is the answer to the handshake."""
         visit = websocket_visit(request, connection, head, self._bodies)
         self._traffic.lifetime.requests.begin(visit.cancel, request)

@@ -27,14 +27,14 @@ from appliance.core.runs.slash import family_of
 from appliance.core.settings import HttpSettings
 from appliance.engines.found import EMBEDDED
 from appliance.errors import BadRequest, ModelLoading, ModelNotLoaded, UpstreamFailed
-from appliance.fleet.lease import Lease, Place
+from appliance.fleet.lease import Lease, QueuePlace
 from appliance.fleet.owner import Fleet
 from appliance.fleet.status import Broken
 from appliance.http.way.guard import Guard
 from appliance.http.way.older import METRICS, Silent, media_marker, send_metrics
 from appliance.http.way.outgoing import edited, reached, renamed, sent_headers
 from appliance.http.way.progress import LoadingStream, Ping, Pings, queue_headers, told_meanwhile
-from appliance.http.way.visit import Job
+from appliance.http.way.visit import ModelRequest
 from appliance.traffic.record import aside
 from appliance.traffic.request import Request
 from appliance.traffic.targets import Target, Targets
@@ -48,7 +48,7 @@ FALLBACK = b"x-appliance-fallback"
 _REPLAYED = b"X-Appliance-Fallback"
 
 
-class Wish(Enum):
+class FallbackWish(Enum):
     """The fallbacks that a client permits. The values are the header's."""
 
     NONE = "none"
@@ -56,15 +56,15 @@ class Wish(Enum):
     CONTINUE = "continue"
 
 
-def wish_of(request: Request) -> Wish:
-    """Return the wish in the header, `Wish.CONTINUE` without it. Raises BadRequest."""
+def wish_of(request: Request) -> FallbackWish:
+    """Return the wish in the header, `FallbackWish.CONTINUE` without it. Raises BadRequest."""
     value = request.header(FALLBACK)
     if value is None:
-        return Wish.CONTINUE
+        return FallbackWish.CONTINUE
     try:
-        return Wish(value.strip().lower())
+        return FallbackWish(value.strip().lower())
     except ValueError:
-        known = ", ".join(wish.value for wish in Wish)
+        known = ", ".join(wish.value for wish in FallbackWish)
         raise BadRequest(f"the X-Appliance-Fallback header is {value!r}; it may be one of: {known}") from None
 
 
@@ -81,7 +81,7 @@ class Seats(Protocol):
 class Course:
     """The course of one request through model processes. ``body`` is the body for the next process."""
 
-    def __init__(self, seats: Seats, model: Model, job: Job, body: bytes) -> None:
+    def __init__(self, seats: Seats, model: Model, job: ModelRequest, body: bytes) -> None:
         self.body = body
         self.falls = 0
         self._seats = seats
@@ -105,14 +105,14 @@ class Course:
         self._lease, self._address, self.model = lease, address, lease.model
         if self._on_disk:
             self._seat = self._seats.seat_of(self.model.id)
-            watched = self._job.streams and self._wish is not Wish.NONE and self.trail is None
+            watched = self._job.streams and self._wish is not FallbackWish.NONE and self.trail is None
             if watched and self._seats.has_fallback(self.model.id):
                 self.trail = Trail(family_of(self._job.route.name) if self._continues else None, trio.current_time)
 
     @property
     def _continues(self) -> bool:
         """Only what goes to a client as it is: plugins, tools and agents read an answer themselves."""
-        return self._wish is Wish.CONTINUE and self._job.told and not self._job.request.inward
+        return self._wish is FallbackWish.CONTINUE and self._job.told and not self._job.request.inward
 
     async def fall(self, error: UpstreamFailed) -> bool:
         """The connection broke. True: the request is to be asked again, with ``body``; False: the answer is whole.
@@ -128,7 +128,9 @@ class Course:
             raise broken.error
         ended, following = broken.ended, broken.following
         error = UpstreamFailed(self.model.id, f"{error.why}; {ended}") if ended is not None else error
-        may = self._on_disk and self._wish is not Wish.NONE and self._job.route.metered and self.falls < MAX_FALLS
+        may = (
+            self._on_disk and self._wish is not FallbackWish.NONE and self._job.route.metered and self.falls < MAX_FALLS
+        )
         # A request that reached an engine is sent again only where its process has died and another seat is left. An
         # engine that lives may still work on it, and an answer that has ended needs nothing more.
         if following is None or not may or self._job.sink.ended:
@@ -173,7 +175,7 @@ class Course:
     def _partial(self) -> Partial | Refusal:
         if self.trail is not None and self.trail.reads:
             return self.trail.partial()
-        if self._wish is not Wish.CONTINUE:
+        if self._wish is not FallbackWish.CONTINUE:
             return Refusal(f"its X-Appliance-Fallback is '{self._wish.value}'")
         return Refusal("this kind of answer is not")
 
@@ -209,7 +211,7 @@ class Ask:
         self._pool = pool
         self.pings = pings
 
-    def course(self, job: Job, model: Model, body: bytes | None = None) -> Course:
+    def course(self, job: ModelRequest, model: Model, body: bytes | None = None) -> Course:
         return Course(self._fleet, model, job, job.body if body is None else body)
 
     def plain_head(
@@ -227,7 +229,7 @@ class Ask:
 
     async def ask(
         self,
-        job: Job,
+        job: ModelRequest,
         target: Target,
         model: Model,
         course: Course | None = None,
@@ -254,9 +256,9 @@ class Ask:
             except UpstreamFailed as error:
                 failure = error
 
-    async def _attempt(self, job: Job, sent: _Sent, course: Course) -> None:
+    async def _attempt(self, job: ModelRequest, sent: _Sent, course: Course) -> None:
         """Ask one process. Raises as `ask`."""
-        place = Place()
+        place = QueuePlace()
         lease = self._fleet.lease(course.model, place)
         lease.asks = sent.path, job.body
         if job.record.entry is not None:
@@ -296,7 +298,7 @@ class Ask:
             if ping is not None:
                 ping.stop()
 
-    async def _body(self, job: Job, sent: _Sent, course: Course, there: Address) -> bytes:
+    async def _body(self, job: ModelRequest, sent: _Sent, course: Course, there: Address) -> bytes:
         """The body as this engine reads it."""
         body = course.body
         if job.edits and has_schema(job.route.name, body) and self._fleet.engine_of(course.model.id) == EMBEDDED:
@@ -305,7 +307,7 @@ class Ask:
             body = with_images(job.route.name, body, await media_marker(there, self._pool))
         return body
 
-    async def ask_running(self, model: Model, job: Job) -> None:
+    async def ask_running(self, model: Model, job: ModelRequest) -> None:
         """Ask a model as it runs now. Never loads one, never counts as a use of it.
 
         Raises ModelNotLoaded, or ModelLoading where there is only one, and UpstreamFailed.
@@ -324,7 +326,7 @@ class Ask:
         outgoing = Outgoing(there, request.method, job.path, headers, job.body, self._pool)
         await relay(outgoing, RelayOptions(label=there.label, method=request.method), job.sink)
 
-    def _loading_stream(self, job: Job, model: Model, place: Place) -> LoadingStream | None:
+    def _loading_stream(self, job: ModelRequest, model: Model, place: QueuePlace) -> LoadingStream | None:
         """Return the teller of the load's progress to a stream's client, where the configuration wants one."""
         config = self._targets.config
         own = model.config or config

@@ -9,7 +9,7 @@ from appliance.core.exchange import Exchange, RelayOptions
 from appliance.core.parts import fields, without
 from appliance.errors import PeerFailed, UpstreamFailed
 from appliance.http.way.outgoing import CONVERSATION, edited, renamed
-from appliance.http.way.visit import Job
+from appliance.http.way.visit import ModelRequest
 from appliance.peers.owner import Peers
 from appliance.traffic.request import Sink
 from appliance.traffic.targets import Target, Targets
@@ -32,7 +32,7 @@ class AskPeers:
         self._peers = peers
         self._pool = pool
 
-    async def ask(self, job: Job, target: Target) -> None:
+    async def ask(self, job: ModelRequest, target: Target) -> None:
         """Ask the peers that have the model, and pass on the answer. Raises PeerFailed and Busy."""
 
         def body_for(peer_id: str, model: str) -> bytes:
@@ -60,7 +60,7 @@ class AskPeers:
         )
 
 
-class _Hooks:
+class _PeerHooks:
     def __init__(self, answering: Callable[[], None]) -> None:
         self._answering = answering
 
@@ -100,7 +100,9 @@ async def answer_from_peers(
 
         address = peers.address(peer_id)
         outgoing = Outgoing(address, method, target, passed, body_for(peer_id, model), pool, progress)
-        await relay(outgoing, RelayOptions(label=address.label, method=method, dialect=dialect), sink, _Hooks(begins))
+        await relay(
+            outgoing, RelayOptions(label=address.label, method=method, dialect=dialect), sink, _PeerHooks(begins)
+        )
 
     await first_reached(peers, candidates, ask)
 

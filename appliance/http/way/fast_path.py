@@ -21,7 +21,7 @@ from msgspec import structs
 
 from appliance.core.bodies import head as heads
 from appliance.core.bodies.head import RequestHead
-from appliance.core.bodies.http_request import Head, RequestError
+from appliance.core.bodies.http_request import HttpHead, RequestError
 from appliance.core.bodies.http_request import read_request as read_head
 from appliance.core.bodies.sse import Dialect
 from appliance.core.exchange import Exchange, RelayOptions, Stale
@@ -53,8 +53,8 @@ from appliance.http.way.pipeline import KEEP_ALIVE, Pipeline
 from appliance.http.way.progress import Ping
 from appliance.http.way.resumable import MAX_ID, Lasting, StreamEnded, tell_end
 from appliance.http.way.routes import Route, is_passed
-from appliance.http.way.visit import Job, Visit
-from appliance.streams.generation import End, FirstReader, RingSink, nothing
+from appliance.http.way.visit import ModelRequest, Visit
+from appliance.streams.generation import FirstReader, GenerationEnd, RingSink, nothing
 from appliance.traffic.record import Record, aside
 from appliance.traffic.request import Headers, Request, Sink, read_request
 from appliance.traffic.targets import Target
@@ -93,7 +93,7 @@ class _KnownHead:
         "varying",
     )
 
-    def __init__(self, head: Head, request: Request, route: Route, cors: Headers) -> None:
+    def __init__(self, head: HttpHead, request: Request, route: Route, cors: Headers) -> None:
         self.head = head
         self.request = request
         self.route = route
@@ -154,7 +154,7 @@ class _Taken(NamedTuple):
         pool.give(address, self.wire)
 
 
-class Ending(Protocol):
+class RequestEnder(Protocol):
     """Ends requests of the fast path; the gateway."""
 
     def over(self, route: Route | None, sink: Sink, record: Record, body: Body, own: HttpSink, *, left: bool) -> None:
@@ -171,7 +171,7 @@ class Ending(Protocol):
 
 
 class FastPath:
-    """Begins requests of one server that need no task; the gateway asks it first, and ends them as `Ending`."""
+    """Begins requests of one server that need no task; the gateway asks it first, and ends them as `RequestEnder`."""
 
     def __init__(
         self,
@@ -184,7 +184,7 @@ class FastPath:
         pipeline: Pipeline,
         ask: Ask,
         lasting: Lasting,
-        ending: Ending,
+        ending: RequestEnder,
     ) -> None:
         self.ask = ask
         self.lasting = lasting
@@ -401,9 +401,9 @@ class FastRequest:
         self._wire.push(b"%b%b%b%b" % (sent[0], self._digits, sent[1], self.record.body))
         self._wire.listen(exchange.on_engine_bytes, self._engine_ended)
 
-    def job(self) -> Job:
+    def job(self) -> ModelRequest:
         request, route = self.record.request, self._known.route
-        return Job(
+        return ModelRequest(
             request=request,
             route=route,
             name=self.found.target.requested,
@@ -530,7 +530,7 @@ class KeptRequest(FastRequest):
         self._end_client(left=True)
         self._generation.unfollow()
 
-    def _client_done(self, end: End | None) -> None:
+    def _client_done(self, end: GenerationEnd | None) -> None:
         """The client has its answer, or there will be none."""
         if end is None:
             self._end_client(left=False)

@@ -10,14 +10,14 @@ from typing import Protocol
 import trio
 from msgspec import structs
 
-from appliance.core.bodies.http_request import Head
+from appliance.core.bodies.http_request import HttpHead
 from appliance.core.settings import HttpSettings
 from appliance.errors import Unauthorized
 from appliance.http.bytes.answer import HttpSink
 from appliance.http.bytes.body import Bodies, Body, ClientLeft
 from appliance.http.bytes.connection import Connection
 from appliance.http.way.explaining import explain, followed
-from appliance.http.way.fast_path import Ending, FastPath, FastRequest
+from appliance.http.way.fast_path import FastPath, FastRequest, RequestEnder
 from appliance.http.way.guard import Guard
 from appliance.http.way.ollama_sink import speaking_ollama
 from appliance.http.way.pipeline import Pipeline
@@ -34,10 +34,10 @@ HEALTH = "/health"
 WEBSOCKET = b"websocket"
 
 
-class OwnRoutes(Protocol):
+class ModellessRoutes(Protocol):
     """Answers the requests that are for no model."""
 
-    async def answer(self, visit: Visit, own: HttpSink, connection: Connection, head: Head) -> None:
+    async def answer(self, visit: Visit, own: HttpSink, connection: Connection, head: HttpHead) -> None:
         """Raises ApplianceError and ClientLeft."""
         ...
 
@@ -49,7 +49,7 @@ class OwnRoutes(Protocol):
 class Sockets(Protocol):
     """Answers websockets."""
 
-    async def answer(self, request: Request, connection: Connection, head: Head) -> None: ...
+    async def answer(self, request: Request, connection: Connection, head: HttpHead) -> None: ...
 
 
 class Gateway:
@@ -62,9 +62,9 @@ class Gateway:
         traffic: Traffic,
         bodies: Bodies,
         pipeline: Pipeline,
-        own_routes: OwnRoutes,
+        own_routes: ModellessRoutes,
         sockets: Callable[[], Sockets],
-        fast_path: Callable[[Ending], FastPath],
+        fast_path: Callable[[RequestEnder], FastPath],
     ) -> None:
         """``sockets`` makes what answers websockets, when the first one comes."""
         self._settings = settings
@@ -82,7 +82,7 @@ class Gateway:
         """See `Answers`."""
         return self._fast_path.begin(connection, data)
 
-    async def answer(self, connection: Connection, head: Head) -> bool:
+    async def answer(self, connection: Connection, head: HttpHead) -> bool:
         """See `Answers`."""
         connection.stranger = True
         request = read_request(head, self._settings.api_prefix, connection.peer)
@@ -116,7 +116,7 @@ class Gateway:
         return own.stays and own.ended
 
     async def go_on(self, request: FastRequest, failure: Exception) -> bool:
-        """See `fast_path.Ending`."""
+        """See `fast_path.RequestEnder`."""
         record, own = request.record, request.own
         visit = Visit(record.request, request.route, request.sink, record, request.body, request.connection)
         async with _Answering(self, visit, own):
@@ -124,7 +124,7 @@ class Gateway:
         return own.stays and own.ended
 
     async def tell(self, request: FastRequest, raise_why: Callable[[], None]) -> bool:
-        """See `fast_path.Ending`."""
+        """See `fast_path.RequestEnder`."""
         record, own = request.record, request.own
         visit = Visit(record.request, request.route, own, record, request.body, request.connection)
         async with _Answering(self, visit, own):
@@ -198,7 +198,7 @@ class Gateway:
             raise Unauthorized
         return True
 
-    async def _join(self, request: Request, connection: Connection, head: Head) -> None:
+    async def _join(self, request: Request, connection: Connection, head: HttpHead) -> None:
         """A websocket, for which more is imported than for all requests together."""
         self._sockets = self._sockets or self._make_sockets()
         await self._sockets.answer(request, connection, head)

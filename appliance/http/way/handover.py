@@ -15,15 +15,15 @@ from msgspec import structs
 
 from appliance.core.bodies.head import read_query
 from appliance.core.parts import is_event_stream
-from appliance.core.runs.inward import UNWATCHED, Watch
+from appliance.core.runs.inward import UNWATCHED, ProgressWatch
 from appliance.errors import ApplianceError, UpstreamFailed
-from appliance.http.way.visit import AskModel, Job
+from appliance.http.way.visit import AskModel, ModelRequest
 from appliance.traffic.record import Record
 from appliance.traffic.request import Headers, Request
 from appliance.trio_parts import beside
 
 
-class Reply:
+class HandoverReply:
     """An answer whose head has arrived; a slow reader slows the engine's connection, and nothing else."""
 
     def __init__(self, handover: Handover, record: Record) -> None:
@@ -115,7 +115,7 @@ class Handover:
 
 
 @asynccontextmanager
-async def handed_over(record: Record, answer: Callable[[Handover], Awaitable[None]]) -> AsyncGenerator[Reply]:
+async def handed_over(record: Record, answer: Callable[[Handover], Awaitable[None]]) -> AsyncGenerator[HandoverReply]:
     """Yield the reply that ``answer`` writes, from its head on; it runs on in a task, and closes the handover at its
     end.
 
@@ -126,11 +126,11 @@ async def handed_over(record: Record, answer: Callable[[Handover], Awaitable[Non
         await handover.begun.wait()
         if handover.failure is not None:
             raise handover.failure.with_traceback(None)
-        yield Reply(handover, record)
+        yield HandoverReply(handover, record)
 
 
 @asynccontextmanager
-async def answered(ask: AskModel, job: Job) -> AsyncGenerator[Reply]:
+async def answered(ask: AskModel, job: ModelRequest) -> AsyncGenerator[HandoverReply]:
     """The model's answer from its head on; its end comes when ``ask`` has returned. Raises what ``ask`` raises."""
 
     async def work(handover: Handover) -> None:
@@ -165,8 +165,8 @@ class Inward:
 
     @asynccontextmanager
     async def ask(
-        self, path: str, body: bytes, *, origin: str = "program", watch: Watch | None = None
-    ) -> AsyncGenerator[Reply]:
+        self, path: str, body: bytes, *, origin: str = "program", watch: ProgressWatch | None = None
+    ) -> AsyncGenerator[HandoverReply]:
         """POST the JSON ``body``. Raises what the pipeline raises before the answer's head; later, `Reply` does.
 
         Raises RouteNotFound for a path that belongs to no model. Leaving the block cancels the request; when the end

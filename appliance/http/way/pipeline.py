@@ -14,8 +14,8 @@ from appliance.core.bodies.head import RequestHead
 from appliance.core.bodies.sse import Dialect
 from appliance.core.config.scalars import is_found
 from appliance.core.models.model import Model
-from appliance.core.ollama.asking import Refused, keep_alive_in
-from appliance.core.runs.slash import Plan
+from appliance.core.ollama.asking import OllamaRefusal, keep_alive_in
+from appliance.core.runs.slash import SlashPlan
 from appliance.core.settings import HttpSettings
 from appliance.errors import ApplianceError, BadRequest, Conflict, DownloadNeeded, Forbidden, RouteNotFound
 from appliance.fleet.owner import Fleet
@@ -41,7 +41,7 @@ from appliance.http.way.routes import (
     passed_route,
     single_route,
 )
-from appliance.http.way.visit import AskModel, Job, Use, Visit
+from appliance.http.way.visit import AskModel, ModelRequest, Use, Visit
 from appliance.traffic.record import CLIENT_LEFT, Record, RecordingSink
 from appliance.traffic.request import Request, Sink, send_whole
 from appliance.traffic.targets import Target
@@ -53,7 +53,7 @@ DOWNLOAD = b"x-appliance-download"
 """``allow`` agrees to the download of the model that a request names, where the configuration asks."""
 
 
-class Question(Struct, frozen=True):
+class ModelQuestion(Struct, frozen=True):
     """About a model as it runs now; it loads none, and counts as no use of it."""
 
     model: Model
@@ -78,16 +78,16 @@ class WithTools(Struct, frozen=True):
 class WithPlugins(Struct, frozen=True):
     """A request that names plugins."""
 
-    plan: Plan
+    plan: SlashPlan
 
 
-Way = Question | Plain | AtPeers | WithTools | WithPlugins
+Way = ModelQuestion | Plain | AtPeers | WithTools | WithPlugins
 
 
 class Plugging(Protocol):
     """Takes requests through the plugins that they name."""
 
-    def plan(self, job: Job) -> Plan | None:
+    def plan(self, job: ModelRequest) -> SlashPlan | None:
         """None for the requests that name no plugin. Raises BadRequest."""
         ...
 
@@ -95,7 +95,7 @@ class Plugging(Protocol):
         """Return whether there is a `plan`, or a mistake."""
         ...
 
-    async def run(self, plan: Plan, job: Job, model: str, ask: AskModel) -> None:
+    async def run(self, plan: SlashPlan, job: ModelRequest, model: str, ask: AskModel) -> None:
         """Do ``ask`` with what the plugins make of the request."""
         ...
 
@@ -103,13 +103,13 @@ class Plugging(Protocol):
 class Tooling(Protocol):
     """Finds the chats whose tools are used here."""
 
-    def read(self, job: Job) -> tuple[Job, Use | None]: ...
+    def read(self, job: ModelRequest) -> tuple[ModelRequest, Use | None]: ...
 
 
 class OllamaReading(Protocol):
     """Reads requests of Ollama's API."""
 
-    async def read(self, visit: Visit) -> Job | None:
+    async def read(self, visit: Visit) -> ModelRequest | None:
         """None: it has its answer already."""
         ...
 
@@ -184,14 +184,14 @@ class Pipeline:
         """Return whether a chat is for plugins first, or has a mistake in what it says of them."""
         return self._plugins.named(route.name, body)
 
-    async def _read(self, visit: Visit) -> Job:
+    async def _read(self, visit: Visit) -> ModelRequest:
         """The request with its body, and what the body says of it. Raises BadRequest, and as `Visit.read_body`."""
         request, record, route = visit.request, visit.record, visit.route
         assert route is not None
         record.body = body = await visit.read_body()
         form, head = self._read_head(request, body)
         record.model = name = self._name(head)
-        return Job(
+        return ModelRequest(
             request=request,
             route=route,
             name=name,
@@ -205,7 +205,7 @@ class Pipeline:
             keep_alive=_keep_alive(request),
         )
 
-    async def _serve(self, visit: Visit, job: Job) -> None:
+    async def _serve(self, visit: Visit, job: ModelRequest) -> None:
         """Take the request to its target, and the answer to ``job.sink``. Raises as `answer`."""
         if job.translator is not None:
             speak(job.sink, job.translator, job.name)
@@ -216,7 +216,7 @@ class Pipeline:
             if job.keep_alive is not None and target.model is not None:
                 self._fleet.keep(target.model, job.keep_alive)
 
-    async def _take(self, visit: Visit, job: Job, target: Target) -> None:
+    async def _take(self, visit: Visit, job: ModelRequest, target: Target) -> None:
         wish_of(job.request)  # a mistake is an error whether a model here or a peer answers
         if target.asks and (job.request.header(DOWNLOAD) or "").strip().lower() != "allow":
             raise DownloadNeeded(target.label)
@@ -230,7 +230,7 @@ class Pipeline:
                 "windows of applications may ask models, without tools and commands of this server; start it with "
                 "--api-key KEY or --cors-origins ORIGIN"
             )
-        if isinstance(way, Question):
+        if isinstance(way, ModelQuestion):
             await self._models.ask_running(way.model, job)
             return
         with self._inflight.begin(job.request, target.label, record.metadata, cancel=visit.cancel) as record.entry:
@@ -245,13 +245,13 @@ class Pipeline:
                     name = target.model.id if target.model is not None else target.requested
                     await self._plugins.run(plan, job, name, partial(self._ask_with_tools, target))
 
-    def _decide(self, job: Job, target: Target) -> tuple[Job, Way]:
+    def _decide(self, job: ModelRequest, target: Target) -> tuple[ModelRequest, Way]:
         """Which way a request takes, and the request without what only decided that. Raises BadRequest, Forbidden."""
         model = target.model
         # The order matters. A question to a running model never loads one, so it is decided first. Plugins come before
         # tools, because a plugin may change the body, and the tools belong to the request that it leaves.
         if model is not None and not (job.route.loads and self.may_load(model, job.request)):
-            return job, Question(model)
+            return job, ModelQuestion(model)
         if job.edits and job.format == JSON and job.request.method == "POST":
             if (plan := self._plugins.plan(job)) is not None:
                 if plan.commands:
@@ -262,13 +262,13 @@ class Pipeline:
                 return job, WithTools(use)
         return job, AtPeers() if model is None else Plain(model)
 
-    async def _ask(self, target: Target, job: Job) -> None:
+    async def _ask(self, target: Target, job: ModelRequest) -> None:
         if target.model is None:
             await self._peers.ask(job, target)
         else:
             await self._models.ask(job, target, target.model)
 
-    async def _ask_with_tools(self, target: Target, job: Job) -> None:
+    async def _ask_with_tools(self, target: Target, job: ModelRequest) -> None:
         """Answer with this server's tools where the request, as plugins left it, uses them."""
         job, use = self._tools.read(job)
         if use is None:
@@ -287,7 +287,7 @@ class Pipeline:
             await self._move(request, visit.sink)
             return
         record.body = body
-        job = Job(
+        job = ModelRequest(
             request=request,
             route=route,
             name=target.requested,
@@ -398,7 +398,7 @@ def _keep_alive(request: Request) -> float | None:
     value = request.header(KEEP_ALIVE)
     try:
         return keep_alive_in(value) if value is not None else None
-    except Refused as refused:
+    except OllamaRefusal as refused:
         raise BadRequest(f"the X-Keep-Alive header cannot be read: {refused.text}") from None
 
 

@@ -24,12 +24,12 @@ import trio
 from msgspec import Struct
 
 from appliance.core.answers.loading_text import JOKES, LoadingText
-from appliance.core.bodies.sse import PING, Dialect, Event, encode
+from appliance.core.bodies.sse import PING, Dialect, SseEvent, encode
 from appliance.core.exchange import error_in
 from appliance.core.parts import decoded
 from appliance.errors import ApplianceError
-from appliance.fleet.lease import Place
-from appliance.http.way.handover import Reply
+from appliance.fleet.lease import QueuePlace
+from appliance.http.way.handover import HandoverReply
 from appliance.traffic.record import aside
 from appliance.traffic.request import Headers, Sink
 from appliance.trio_parts import beside
@@ -45,7 +45,7 @@ TICK = 0.75
 """Seconds between two looks at how the load goes."""
 
 
-def queue_headers(place: Place) -> Headers:
+def queue_headers(place: QueuePlace) -> Headers:
     """The headers about the wait of a request: the place to which it came, and its time, past or expected."""
     if place.came_to is None:
         return ()
@@ -57,7 +57,7 @@ def queue_headers(place: Place) -> Headers:
     return told
 
 
-def waiting_comment(place: Place) -> bytes:
+def waiting_comment(place: QueuePlace) -> bytes:
     """A comment with the place in the queue, and the seconds until loads are over, where these are known."""
     position, expected = place.position(), place.expected()
     known = f"; queue_position={position}" if position is not None else ""
@@ -68,7 +68,7 @@ def waiting_comment(place: Place) -> bytes:
 class Ping:
     """One stream that is waited for; made by `Pings.begin`."""
 
-    def __init__(self, sink: Sink, waiting: dict[Ping, None], due: float, place: Place | None) -> None:
+    def __init__(self, sink: Sink, waiting: dict[Ping, None], due: float, place: QueuePlace | None) -> None:
         self.due = due
         self._sink = sink
         self._waiting = waiting
@@ -94,7 +94,7 @@ class Pings:
         self._waiting: dict[Ping, None] = {}
         self._some = trio.Event()
 
-    def begin(self, sink: Sink, place: Place | None = None) -> Ping:
+    def begin(self, sink: Sink, place: QueuePlace | None = None) -> Ping:
         """Write comments into this answer until `Ping.stop`; meanwhile nothing else may write into it.
 
         They tell of its ``place`` in the queue, where there is one.
@@ -175,7 +175,7 @@ class LoadingStream:
     the request up: it waits for its model, and talks to it, whether or not the client reads.
     """
 
-    def __init__(self, sink: Sink, model: str, place: Place, ping_after: float, *, jokes: bool) -> None:
+    def __init__(self, sink: Sink, model: str, place: QueuePlace, ping_after: float, *, jokes: bool) -> None:
         self._sink = sink
         self._model = model
         self._place = place
@@ -239,7 +239,7 @@ class LoadingStream:
             "model": self._model,
             "choices": [{"index": 0, "delta": {"reasoning_content": text}, "finish_reason": None}],
         }
-        await self._sink.write(encode(Event(msgspec.json.encode(chunk).decode())))
+        await self._sink.write(encode(SseEvent(msgspec.json.encode(chunk).decode())))
 
 
 class _Progress(Struct):
@@ -248,7 +248,7 @@ class _Progress(Struct):
     value: float | None = None
 
 
-def _told(place: Place) -> tuple[int | None, float | None, float | None, float | None]:
+def _told(place: QueuePlace) -> tuple[int | None, float | None, float | None, float | None]:
     raw = place.progress()
     progress = decoded(_Progress, raw) if raw is not None else None
     return place.position(), progress.value if progress is not None else None, place.fetched(), place.expected()
@@ -268,7 +268,7 @@ class Sender:
     async def send(self, record: bytes) -> None:
         await self._given.send(record)
 
-    async def refuse(self, reply: Reply, limit: int, dialect: Dialect) -> None:
+    async def refuse(self, reply: HandoverReply, limit: int, dialect: Dialect) -> None:
         """Pass on an answer without a stream: as it is, or as a record where a stream has begun already."""
         content = await reply.read(limit)
         if self._sink.status is not None:

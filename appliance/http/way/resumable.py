@@ -15,8 +15,8 @@ from appliance.http.way.explaining import explain, followed
 from appliance.http.way.ollama_sink import speaking_ollama
 from appliance.http.way.outgoing import CONVERSATION
 from appliance.http.way.routes import Route
-from appliance.http.way.visit import Job, Visit
-from appliance.streams.generation import End, Generation, RingSink
+from appliance.http.way.visit import ModelRequest, Visit
+from appliance.streams.generation import Generation, GenerationEnd, RingSink
 from appliance.streams.owner import Streams
 from appliance.traffic.record import CLIENT_LEFT, Record, RecordingSink
 from appliance.traffic.request import Request, Sink
@@ -68,21 +68,21 @@ async def be_first_reader(generation: Generation, sink: Sink) -> None:
     tell_end(generation, await generation.pass_on(sink))
 
 
-def tell_end(generation: Generation, end: End | None) -> None:
+def tell_end(generation: Generation, end: GenerationEnd | None) -> None:
     """Raises what has ended a generation before it had an answer."""
     match end:
-        case None | End.DONE | End.BROKEN | End.GIVEN_UP:
+        case None | GenerationEnd.DONE | GenerationEnd.BROKEN | GenerationEnd.GIVEN_UP:
             return
-        case End.STOPPED:
+        case GenerationEnd.STOPPED:
             when = "while the model was loading" if generation.loading() else "before its first token"
             raise RequestCancelled(f"request cancelled by a stop {when}")
-        case End.REPLACED:
+        case GenerationEnd.REPLACED:
             raise RequestCancelled("request cancelled by another one with the same X-Conversation-Id")
-        case End.SHUT_DOWN:
+        case GenerationEnd.SHUT_DOWN:
             raise ShuttingDown
 
 
-Serve = Callable[[Visit, Job], Awaitable[None]]
+Serve = Callable[[Visit, ModelRequest], Awaitable[None]]
 
 
 class StreamEnded(Exception):
@@ -112,7 +112,7 @@ class Lasting:
         """The sink of the work: it records what goes into the ring."""
         return self._traffic.recorder.watch(record, followed(speaking_ollama(request, ring), route))
 
-    async def serve(self, conversation: str, visit: Visit, job: Job, serve: Serve) -> None:
+    async def serve(self, conversation: str, visit: Visit, job: ModelRequest, serve: Serve) -> None:
         """Do ``serve`` in a task that lasts, and pass its answer on to the client for as long as that is there.
 
         Raises RequestCancelled, ShuttingDown and Busy.

@@ -1,5 +1,5 @@
 """One request while it is answered (`Visit`), with the one scope in which that happens, and what it asks of a model
-(`Job`).
+(`ModelRequest`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from appliance.traffic.record import Record
 from appliance.traffic.request import Request, Sink
 
 
-class Client(Protocol):
+class ClientConnection(Protocol):
     """The connection that a request came on, as far as its answer knows it."""
 
     left: bool
@@ -41,7 +41,7 @@ class Visit:
         sink: Sink,
         record: Record,
         body: Body,
-        client: Client | None = None,
+        client: ClientConnection | None = None,
     ) -> None:
         self.request = request
         self.route = route
@@ -89,7 +89,7 @@ class Visit:
         self.cancel(ClientLeft())
 
 
-class Job(Struct, frozen=True, kw_only=True):
+class ModelRequest(Struct, frozen=True, kw_only=True):
     """``name`` is the model's as the request has it; ``path`` is the path and query that its server gets."""
 
     request: Request
@@ -113,8 +113,8 @@ class Job(Struct, frozen=True, kw_only=True):
     """Turns the answer into Ollama's, on its way out of ``sink``."""
 
 
-AskModel = Callable[[Job], Awaitable[None]]
+AskModel = Callable[[ModelRequest], Awaitable[None]]
 """Has the model answer a request; returns when the answer is over and the model's lease given back."""
 
-Use = Callable[[Job, AskModel], Awaitable[None]]
+Use = Callable[[ModelRequest, AskModel], Awaitable[None]]
 """Answers a request between several turns of its model; returns when the answer is over."""

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from appliance.core.answers.forms import Begun, Torn, events_of, whole_of
 from appliance.core.bodies.json_text import JSON, JsonObject
-from appliance.core.bodies.sse import Decoder, ErrorInfo, Event, encode
+from appliance.core.bodies.sse import Decoder, ErrorInfo, SseEvent, encode
 from appliance.core.runs.slash import Family
 
 DIALECTS = {
@@ -174,7 +174,7 @@ def test_a_response_that_fails_ends_with_the_next_number_and_its_own_id(
 ):
     events, _ = generation(fake.Responses, [piece for piece in pieces if piece.isprintable()] or ["x"])
     told = [{**event, "sequence_number": at + 7} if numbered else event for at, event in enumerate(events[:after])]
-    records = [encode(Event(json.dumps(event), str(event["type"]))) for event in told]
+    records = [encode(SseEvent(json.dumps(event), str(event["type"]))) for event in told]
     begun = Begun()
     for at in range(0, len(records), cut):
         begun.feed(b": ping\n\n")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from appliance.core.answers.continuation import MAX_TEXT, Partial, Refusal, SoFar, continued_body, is_over
 from appliance.core.answers.splice import Seam, Splicer
-from appliance.core.bodies.sse import PING, Decoder, Event, encode
+from appliance.core.bodies.sse import PING, Decoder, SseEvent, encode
 from appliance.core.runs.slash import Family
 
 SEAM = Seam(origin="old:", on="new:", why="killed by signal 9", milliseconds=20.0)
@@ -45,7 +45,7 @@ VALUES = [
 
 
 def record(data: object, name: str | None = None) -> bytes:
-    return encode(Event(json.dumps(data), name))
+    return encode(SseEvent(json.dumps(data), name))
 
 
 def named(data: dict[str, object]) -> bytes:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.bodies.http_message import Body, BodyError, Chunked, Sized, UntilClose, body_of
+from appliance.core.bodies.http_message import BodyError, BodyReader, Chunked, Sized, UntilClose, body_of
 
 CONTENT = st.binary(max_size=60)
 HEADS = {
@@ -23,7 +23,7 @@ def cut(data: bytes, at: list[int]) -> list[bytes]:
     return [data[a:b] for a, b in pairwise(edges)]
 
 
-def decode(body: Body, pieces: list[bytes]) -> bytes:
+def decode(body: BodyReader, pieces: list[bytes]) -> bytes:
     content = b"".join([body.feed(piece) for piece in pieces])
     body.end()
     return content

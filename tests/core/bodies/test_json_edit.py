@@ -11,7 +11,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from one_edit import delete_path, set_path
 
-from appliance.core.bodies.json_text import MAX_DEPTH, MAX_INDEX, Edit, apply_edits, check_path, parse_path
+from appliance.core.bodies.json_text import MAX_DEPTH, MAX_INDEX, JsonEdit, apply_edits, check_path, parse_path
 
 LETTERS = 'ab.:\\*?#|@"é-10 \n😀'
 KEYS = st.sampled_from(["a", "b", "a.b", "0", "1", "-1", "model", "temperature", ":1", "é"]) | st.text(
@@ -229,12 +229,12 @@ def test_edits_together_are_edits_one_after_the_other(
     text: tuple[bytes, object], wanted: list[tuple[list[Part], bytes | None]]
 ):
     raw, _ = text
-    edits: list[Edit] = []
+    edits: list[JsonEdit] = []
     one_by_one = raw
     for parts, value in wanted:
         path = parse_path(dotted(parts))
         assert path is not None
-        edits.append(Edit(path, value))
+        edits.append(JsonEdit(path, value))
         one_by_one = apply_edits(one_by_one, edits[-1:])
     assert apply_edits(raw, edits) == one_by_one
     assert apply_edits(raw, ()) == raw

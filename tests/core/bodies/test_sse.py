@@ -14,14 +14,14 @@ from appliance.core.bodies.sse import (
     Decoder,
     Dialect,
     ErrorInfo,
-    Event,
     RecordTooLong,
+    SseEvent,
     WholeRecords,
     encode,
     error_record,
 )
 
-EVENTS = st.lists(st.builds(Event, st.text(st.characters(codec="utf-8"))))
+EVENTS = st.lists(st.builds(SseEvent, st.text(st.characters(codec="utf-8"))))
 CUTS = st.lists(st.integers(0, 400), max_size=20)
 
 
@@ -30,19 +30,19 @@ def cut(whole: bytes, at: list[int]) -> list[bytes]:
     return [whole[a:b] for a, b in pairwise(places)]
 
 
-def decode(chunks: list[bytes]) -> list[Event]:
+def decode(chunks: list[bytes]) -> list[SseEvent]:
     decoder = Decoder()
     return [event for chunk in chunks for event in decoder.feed(chunk)]
 
 
-def unified(event: Event) -> Event:
+def unified(event: SseEvent) -> SseEvent:
     """As a reader sees it: all three line ends are one."""
-    return Event(event.data.replace("\r\n", "\n").replace("\r", "\n"), event.name or None, event.id)
+    return SseEvent(event.data.replace("\r\n", "\n").replace("\r", "\n"), event.name or None, event.id)
 
 
 @given(EVENTS, st.sampled_from(["delta", "error", None]), CUTS)
-def test_decoding_undoes_encoding_however_the_bytes_are_cut(events: list[Event], name: str | None, at: list[int]):
-    sent = [Event(event.data, name, "7") for event in events]
+def test_decoding_undoes_encoding_however_the_bytes_are_cut(events: list[SseEvent], name: str | None, at: list[int]):
+    sent = [SseEvent(event.data, name, "7") for event in events]
     whole = PING.join(encode(event) for event in sent)
     assert decode(cut(whole, at)) == [unified(event) for event in sent]
 
@@ -61,18 +61,18 @@ def test_records_of_every_line_end_decode_the_same_however_they_are_cut(parts: l
 @pytest.mark.parametrize(
     ("stream", "events"),
     [
-        (b"data: YHOO\ndata: +2\ndata: 10\n\n", [Event("YHOO\n+2\n10")]),
+        (b"data: YHOO\ndata: +2\ndata: 10\n\n", [SseEvent("YHOO\n+2\n10")]),
         (b": test stream\n\ndata: first event\nid: 1\n\ndata:second event\nid\n\ndata:  third", [
-            Event("first event", None, "1"), Event("second event", None, ""),
+            SseEvent("first event", None, "1"), SseEvent("second event", None, ""),
         ]),
-        (b"data\n\ndata\ndata\n\ndata:", [Event(""), Event("\n")]),
-        (b"data:test\n\ndata: test\n\n", [Event("test"), Event("test")]),
-        (b"\xef\xbb\xbfdata: x\r\rdata: y\r\n\r\n", [Event("x"), Event("y")]),
-        (b"event: e\n\ndata: x\n\n", [Event("x")]),
-        (b"data: \xff\n\n", [Event("\ufffd")]),
+        (b"data\n\ndata\ndata\n\ndata:", [SseEvent(""), SseEvent("\n")]),
+        (b"data:test\n\ndata: test\n\n", [SseEvent("test"), SseEvent("test")]),
+        (b"\xef\xbb\xbfdata: x\r\rdata: y\r\n\r\n", [SseEvent("x"), SseEvent("y")]),
+        (b"event: e\n\ndata: x\n\n", [SseEvent("x")]),
+        (b"data: \xff\n\n", [SseEvent("\ufffd")]),
     ],
 )  # fmt: skip
-def test_examples_of_the_standard(stream: bytes, events: list[Event]):
+def test_examples_of_the_standard(stream: bytes, events: list[SseEvent]):
     assert decode([stream]) == events
     assert decode([bytes([byte]) for byte in stream]) == events
 
@@ -80,12 +80,12 @@ def test_examples_of_the_standard(stream: bytes, events: list[Event]):
 @pytest.mark.parametrize(
     ("stream", "events"),
     [
-        (b'error: {"code":500}\n\ndata: x\n\n', [Event('{"code":500}', "error"), Event("x")]),
-        (b"error: a\nerror: b\n\n", [Event("a\nb", "error")]),
-        (b"event: delta\ndata: x\nerror: y\n\n", [Event("x", "delta"), Event("y", "error")]),
+        (b'error: {"code":500}\n\ndata: x\n\n', [SseEvent('{"code":500}', "error"), SseEvent("x")]),
+        (b"error: a\nerror: b\n\n", [SseEvent("a\nb", "error")]),
+        (b"event: delta\ndata: x\nerror: y\n\n", [SseEvent("x", "delta"), SseEvent("y", "error")]),
     ],
 )
-def test_an_error_field_is_an_event_of_its_own(stream: bytes, events: list[Event]):
+def test_an_error_field_is_an_event_of_its_own(stream: bytes, events: list[SseEvent]):
     assert decode([stream]) == events
     assert decode([bytes([byte]) for byte in stream]) == events
 

@@ -17,10 +17,10 @@ from appliance.core.bundles.manifest import (
     CHUNK,
     FORMAT,
     Blob,
+    BundleItem,
+    BundleManifest,
     Inventory,
-    Item,
-    Known,
-    Manifest,
+    PresentItem,
     is_plain,
     read_inventory,
     read_manifest,
@@ -33,8 +33,8 @@ from appliance.errors import UsageError
 SUM, OTHER = "a" * 64, "b" * 64
 PARTS = st.sampled_from(["a", "b", "..", ".", "", "con", "x.gguf", "c:", "d\\e", "f\0", "g ", "h."])
 FILE = PayloadFile(path="m.gguf", size=3, sha256=SUM)
-MODEL = Item(kind="model", name="m", digest=SUM, files=(FILE,))
-MANIFEST = Manifest(
+MODEL = BundleItem(kind="model", name="m", digest=SUM, files=(FILE,))
+MANIFEST = BundleManifest(
     format=FORMAT,
     version="0.2.0",
     target="linux-x64",
@@ -44,11 +44,11 @@ MANIFEST = Manifest(
 )
 
 
-def read(manifest: Manifest) -> Manifest:
+def read(manifest: BundleManifest) -> BundleManifest:
     return read_manifest(msgspec.json.encode(manifest))
 
 
-def of(*items: Item) -> Manifest:
+def of(*items: BundleItem) -> BundleManifest:
     return structs.replace(MANIFEST, items=items)
 
 
@@ -56,8 +56,8 @@ def file(path: str, link: str = "") -> PayloadFile:
     return PayloadFile(path=path, link=link) if link else structs.replace(FILE, path=path)
 
 
-def engine(*files: PayloadFile, name: str = "linux-x64-cpu/b100") -> Item:
-    return Item(kind="engine", name=name, digest="0123", files=files)
+def engine(*files: PayloadFile, name: str = "linux-x64-cpu/b100") -> BundleItem:
+    return BundleItem(kind="engine", name=name, digest="0123", files=files)
 
 
 def test_what_is_written_is_read() -> None:
@@ -119,7 +119,7 @@ def test_links_to_files_of_the_same_folder_are_taken() -> None:
         structs.replace(MODEL, kind="program", name="../0.2.0-0123456789ab"),
     ],
 )
-def test_names_that_could_be_other_folders_are_refused(item: Item) -> None:
+def test_names_that_could_be_other_folders_are_refused(item: BundleItem) -> None:
     with pytest.raises(UsageError, match="export it again"):
         read(of(item))
 
@@ -198,7 +198,10 @@ def test_what_is_in_the_way_and_what_was_left_out_is_said() -> None:
 
 
 def test_what_the_other_machine_has_is_left_out_by_its_contents() -> None:
-    known = (Known(kind="model", name="another name", digest=SUM), Known(kind="engine", name="m", digest=SUM))
+    known = (
+        PresentItem(kind="model", name="another name", digest=SUM),
+        PresentItem(kind="engine", name="m", digest=SUM),
+    )
     there = Inventory(format=FORMAT, version="0.2.0", target="linux-x64", items=known)
     other = structs.replace(MODEL, digest=OTHER)
     assert [item.left_out for item in without_known([MODEL, other], there)] == [True, False]

@@ -9,7 +9,7 @@ from msgspec import structs
 
 from appliance.core.config.nodes import Position, Problem
 from appliance.core.doctor.facts import (
-    Card,
+    BusCard,
     Checkup,
     ConfigFact,
     DeviceFile,
@@ -18,15 +18,15 @@ from appliance.core.doctor.facts import (
     Installed,
     ModelFact,
     PortOwner,
-    Running,
+    ServedModel,
     ServerFact,
 )
-from appliance.core.engines.builds import Needs
+from appliance.core.engines.builds import BuildNeeds
 from appliance.core.engines.choice import Ranked, Seat, Standing
 from appliance.core.engines.listing import Device, cpu_device
-from appliance.core.engines.machine import Gpu, Look
+from appliance.core.engines.machine import Gpu, MachineLook
 from appliance.core.engines.proofs import Fault, Probation, Proof, ProofKey
-from appliance.core.engines.state import Listed, State
+from appliance.core.engines.state import EngineState, ListedDevices
 
 GIB = 1 << 30
 NOW = 1_800_000_000.0
@@ -42,7 +42,7 @@ CARD = Gpu(
     compute="8.9",
     integrated=False,
 )
-LOOK = Look(
+LOOK = MachineLook(
     platform="linux-x64",
     system="Linux 6.1.0",
     environment="native",
@@ -61,7 +61,7 @@ CUDA_BUILD = Installed(
     backend="cuda13",
     source="installed",
     digest="c1",
-    needs=Needs(driver="580.0", compute=("8.0", "8.6")),
+    needs=BuildNeeds(driver="580.0", compute=("8.0", "8.6")),
 )
 VULKAN_BUILD = Installed(id="linux-x64-vulkan/b11434", backend="vulkan", source="installed", digest="c2")
 CUDA = Device(name="CUDA0", description="Test Card 9000", total=8 * GIB, free=8 * GIB, pci=PCI, driver="580.65")
@@ -90,14 +90,14 @@ ANSWERS = ServerFact(
     answer="answers",
     version="1.0",
     engine=ON_CARD.seat.id,
-    running=(Running(id="qwen", state="loaded", seat=ON_CARD.seat.id, layers=(33, 33)),),
+    running=(ServedModel(id="qwen", state="loaded", seat=ON_CARD.seat.id, layers=(33, 33)),),
 )
 WELL = DoctorFacts(
     version="1.0",
     now=NOW,
     look=LOOK,
     ranked=(ON_CARD, ON_CPU),
-    state=State(look=LOOK),
+    state=EngineState(look=LOOK),
     engines=(CUDA_BUILD, CPU_BUILD),
     checkup=Checkup(
         disks=(Disk(what="models", path="/data", free=100 * GIB, total=500 * GIB),),
@@ -105,7 +105,7 @@ WELL = DoctorFacts(
         open_files=65536,
         cores=8,
         memory=32 * GIB,
-        cards=(Card(pci=PCI, vendor="NVIDIA", driver="nvidia"),),
+        cards=(BusCard(pci=PCI, vendor="NVIDIA", driver="nvidia"),),
         device_files=(DeviceFile(path="/dev/nvidia0", usable=True),),
     ),
     models=(ModelFact(id="qwen", source="models_dir", path="/data/qwen.gguf", size=4 * GIB),),
@@ -190,13 +190,15 @@ CASES: Sequence[tuple[str, str, DoctorFacts, str]] = (
     (
         "nouveau",
         "warning",
-        structs.replace(with_look(gpus=()), checkup=Checkup(cards=(Card(pci=PCI, vendor="NVIDIA", driver="nouveau"),))),
+        structs.replace(
+            with_look(gpus=()), checkup=Checkup(cards=(BusCard(pci=PCI, vendor="NVIDIA", driver="nouveau"),))
+        ),
         "nouveau",
     ),
     (
         "card-without-driver",
         "warning",
-        structs.replace(with_look(gpus=()), checkup=Checkup(cards=(Card(pci=PCI, vendor="AMD"),))),
+        structs.replace(with_look(gpus=()), checkup=Checkup(cards=(BusCard(pci=PCI, vendor="AMD"),))),
         PCI,
     ),
     (
@@ -210,7 +212,7 @@ CASES: Sequence[tuple[str, str, DoctorFacts, str]] = (
         "warning",
         with_(
             engines=(VULKAN_BUILD, CUDA_BUILD),
-            state=State(look=LOOK, listed=(Listed(digest="c2", system="", drivers=""),)),
+            state=EngineState(look=LOOK, listed=(ListedDevices(digest="c2", system="", drivers=""),)),
         ),
         "lists no device",
     ),
@@ -248,19 +250,26 @@ CASES: Sequence[tuple[str, str, DoctorFacts, str]] = (
         with_(ranked=(ON_CPU, ranked(VULKAN_BUILD, CUDA, standing="failed", why="x", fault="it hung for 30 s"))),
         "it hung for 30 s",
     ),
-    ("failed-proof", "warning", with_(state=State(look=LOOK, proofs=(proof(),))), "xyzzy"),
-    ("probation", "warning", with_(state=State(look=LOOK, probations=(probation(),))), "tried again in 5 min"),
+    ("failed-proof", "warning", with_(state=EngineState(look=LOOK, proofs=(proof(),))), "xyzzy"),
+    ("probation", "warning", with_(state=EngineState(look=LOOK, probations=(probation(),))), "tried again in 5 min"),
     (
         "untried",
         "note",
         with_(ranked=(ON_CARD, ranked(CPU_BUILD, standing="untried", why="not tried here yet"))),
         "engines prove",
     ),
-    ("bad-pin", "error", with_(state=State(look=LOOK, use="linux-x64-vulkan/b1", pinned=True)), "engines use auto"),
+    (
+        "bad-pin",
+        "error",
+        with_(state=EngineState(look=LOOK, use="linux-x64-vulkan/b1", pinned=True)),
+        "engines use auto",
+    ),
     (
         "bad-pin",
         "warning",
-        with_(state=State(look=LOOK, use="vulkan"), ranked=(ON_CARD, ranked(VULKAN_BUILD, LAVAPIPE, wanted=True))),
+        with_(
+            state=EngineState(look=LOOK, use="vulkan"), ranked=(ON_CARD, ranked(VULKAN_BUILD, LAVAPIPE, wanted=True))
+        ),
         "Vulkan0",
     ),
     ("named-engine", "note", with_(named_engine="/opt/llama-server"), "/opt/llama-server"),
@@ -269,20 +278,22 @@ CASES: Sequence[tuple[str, str, DoctorFacts, str]] = (
     (
         "other-engine",
         "note",
-        with_server(running=(Running(id="qwen", state="loaded", seat=ON_CPU.seat.id),)),
+        with_server(running=(ServedModel(id="qwen", state="loaded", seat=ON_CPU.seat.id),)),
         "unload qwen",
     ),
     (
         "model-on-processor",
         "warning",
-        with_server(running=(Running(id="qwen", state="loaded", seat=ON_CPU.seat.id),)),
+        with_server(running=(ServedModel(id="qwen", state="loaded", seat=ON_CPU.seat.id),)),
         "now the better choice",
     ),
     (
         "model-on-processor",
         "warning",
         structs.replace(
-            with_server(running=(Running(id="qwen", state="loaded", command=("llama-server", "--device", "none")),)),
+            with_server(
+                running=(ServedModel(id="qwen", state="loaded", command=("llama-server", "--device", "none")),)
+            ),
             ranked=(ON_CPU, ranked(CUDA_BUILD, CUDA, standing="failed", why="it said 'xyzzy'")),
         ),
         "xyzzy",
@@ -290,16 +301,21 @@ CASES: Sequence[tuple[str, str, DoctorFacts, str]] = (
     (
         "layers-on-processor",
         "note",
-        with_server(running=(Running(id="qwen", state="loaded", layers=(20, 33)),)),
+        with_server(running=(ServedModel(id="qwen", state="loaded", layers=(20, 33)),)),
         "20 of 33 layers",
     ),
     (
         "model-failed",
         "error",
-        with_server(running=(Running(id="qwen", state="unloaded", error="exit status 1\n  out of memory"),)),
+        with_server(running=(ServedModel(id="qwen", state="unloaded", error="exit status 1\n  out of memory"),)),
         "out of memory",
     ),
-    ("clock-set-back", "warning", with_(state=State(look=LOOK, proofs=(proof(None, NOW + 86400),))), "24.0 h ahead"),
+    (
+        "clock-set-back",
+        "warning",
+        with_(state=EngineState(look=LOOK, proofs=(proof(None, NOW + 86400),))),
+        "24.0 h ahead",
+    ),
     ("no-avx2", "note", with_look(cpu_features=("avx",), cpu_level="x86-64-v2"), "x86-64-v2"),
     ("few-cores", "note", with_look(cores=2), "leave 2"),
     ("memory-limit", "note", with_look(memory_total=8 * GIB), "8.0 GiB"),

@@ -21,7 +21,7 @@ from appliance.core.config.nodes import Position
 from appliance.core.doctor.diagnose import TOPICS, diagnose, headlines
 from appliance.core.doctor.facts import DoctorFacts, Finding, is_wrong
 from appliance.core.engines.builds import numbers_of
-from appliance.core.engines.state import State
+from appliance.core.engines.state import EngineState
 
 
 def said(finding: Finding) -> str:
@@ -67,7 +67,7 @@ def test_every_topic_is_covered() -> None:
 
 
 def test_what_is_over_is_not_told() -> None:
-    book = State(
+    book = EngineState(
         look=LOOK, proofs=(proof(at=NOW - 90000), proof(build=VULKAN_BUILD)), probations=(probation(until=NOW - 1),)
     )
     assert diagnose(with_(state=book)) == []

@@ -33,14 +33,14 @@ from appliance.core.doctor.facts import (
     Installed,
     ModelFact,
     PortOwner,
-    Running,
+    ServedModel,
     ServerFact,
 )
 from appliance.core.engines.choice import Ranked, Seat
 from appliance.core.engines.listing import Device
-from appliance.core.engines.machine import Gpu, Look
+from appliance.core.engines.machine import Gpu, MachineLook
 from appliance.core.engines.proofs import Probation
-from appliance.core.engines.state import Listed, State
+from appliance.core.engines.state import EngineState, ListedDevices
 
 VERSIONS = Versions(program="1.0", server="1.0", python="3.11", platform="Linux", frozen=False)
 SECRETS = st.text("abcdefghijkmnop0123456789-._~+/=:!@$%*() äß", min_size=10, max_size=30).map(
@@ -57,7 +57,7 @@ def facts_with(text: str) -> DoctorFacts:
     return DoctorFacts(
         version="1.0",
         now=0.0,
-        look=Look(
+        look=MachineLook(
             platform="linux-x64",
             system="Linux 6.1",
             environment="native",
@@ -68,8 +68,8 @@ def facts_with(text: str) -> DoctorFacts:
             problems=(text,),
         ),
         ranked=(Ranked(seat=seat, standing="failed", why=text),),
-        state=State(
-            listed=(Listed(digest="0", system=text, drivers=text, devices=(device,), why=text),),
+        state=EngineState(
+            listed=(ListedDevices(digest="0", system=text, drivers=text, devices=(device,), why=text),),
             probations=(Probation(seat=text, digest="0", model=text, failures=1, why=text, since=0, until=1),),
             models={text: text},
         ),
@@ -89,10 +89,10 @@ def facts_with(text: str) -> DoctorFacts:
             why=text,
             engine=f"{text}:{text}",
             running=(
-                Running(
+                ServedModel(
                     id=text, state="loaded", error=text, command=("srv", "--api-key", text, "-c", "512"), seat=text
                 ),
-                Running(
+                ServedModel(
                     id=f"other {text}", state="unloaded", command=(text, f"--{text}", "--model", text, "-fa", text)
                 ),
             ),
@@ -149,7 +149,9 @@ def test_builds_and_devices_are_named() -> None:
 
 
 def test_models_have_numbers_that_logs_share() -> None:
-    server = ServerFact(url="", answer="answers", running=(Running(id="b", state=""), Running(id="c", state="")))
+    server = ServerFact(
+        url="", answer="answers", running=(ServedModel(id="b", state=""), ServedModel(id="c", state=""))
+    )
     facts = DoctorFacts(version="1", now=0, models=(ModelFact(id="a", source=""), ModelFact(id="b", source="")))
     facts = msgspec.structs.replace(facts, server=server)
     assert numbered(facts) == ["a", "b", "c"]

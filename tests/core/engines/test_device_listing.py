@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.engines.listing import MAX_DEVICES, Listing, Manual, parse_listing, parse_manual
+from appliance.core.engines.listing import MAX_DEVICES, DeviceListing, Manual, parse_listing, parse_manual
 from appliance.core.llama.flags import FLAGS
 from appliance.core.parts import MIB
 
@@ -57,7 +57,7 @@ RPC = """Available devices:
 """
 
 
-def told(listing: Listing) -> list[tuple[str, str, int, int]]:
+def told(listing: DeviceListing) -> list[tuple[str, str, int, int]]:
     assert listing.fault is None
     return [(one.name, one.description, one.total // MIB, one.free // MIB) for one in listing.devices]
 
@@ -127,7 +127,7 @@ def test_what_a_device_is_called_moves_no_cursor() -> None:
 
 
 def test_no_devices_are_no_fault_and_the_log_may_say_why() -> None:
-    assert parse_listing("Available devices:\n  (none)\n") == Listing()
+    assert parse_listing("Available devices:\n  (none)\n") == DeviceListing()
     log = "x\nggml_cuda_init: failed to initialize CUDA: CUDA driver version is insufficient for CUDA runtime version\n"
     listing = parse_listing("Available devices:\n  (none)\n", log)
     assert listing.fault is None

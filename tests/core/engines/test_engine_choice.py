@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from appliance.core.engines.choice import Ranked, Seat, Wanted, best, rank
+from appliance.core.engines.choice import Ranked, Seat, WantedEngine, best, rank
 from appliance.core.engines.listing import CPU, Device
 from appliance.core.engines.proofs import Fault, Probation, Proof, ProofKey
 
@@ -56,7 +56,7 @@ def order(ranked: Sequence[Ranked]) -> list[str]:
     return [one.seat.id for one in ranked]
 
 
-Situation = tuple[list[Seat], dict[str, Sequence[Proof]], list[Probation], Wanted | None]
+Situation = tuple[list[Seat], dict[str, Sequence[Proof]], list[Probation], WantedEngine | None]
 WORDS = ("cuda", "cuda12", "cpu", "vulkan", "linux-x64-cuda12/b1", "nobody")
 
 
@@ -84,7 +84,7 @@ def situations(draw: st.DrawFn) -> Situation:
             waiting.append(
                 Probation(seat=one.id, digest=one.digest, model="m", failures=1, why="x", since=NOW, until=until)
             )
-    wanted = Wanted(word=draw(st.sampled_from(WORDS)), only=draw(st.booleans())) if draw(st.booleans()) else None
+    wanted = WantedEngine(word=draw(st.sampled_from(WORDS)), only=draw(st.booleans())) if draw(st.booleans()) else None
     return chosen, known, waiting, wanted
 
 
@@ -200,15 +200,15 @@ def test_two_cards_are_proven_when_both_are_and_as_fast_as_the_slower() -> None:
 
 def test_a_backend_is_asked_for_by_its_name_and_not_by_what_its_processor_seat_is() -> None:
     on_gpu, its_cpu, on_cpu = seat(CARD), seat(PROCESSOR, backend="cuda12"), seat(PROCESSOR)
-    assert [Wanted(word="cuda").matches(one) for one in (on_gpu, its_cpu, on_cpu)] == [True, False, False]
-    assert [Wanted(word=its_cpu.build).matches(one) for one in (on_gpu, its_cpu, on_cpu)] == [True, True, False]
-    assert [Wanted(word="cpu").matches(one) for one in (on_gpu, its_cpu, on_cpu)] == [False, False, True]
+    assert [WantedEngine(word="cuda").matches(one) for one in (on_gpu, its_cpu, on_cpu)] == [True, False, False]
+    assert [WantedEngine(word=its_cpu.build).matches(one) for one in (on_gpu, its_cpu, on_cpu)] == [True, True, False]
+    assert [WantedEngine(word="cpu").matches(one) for one in (on_gpu, its_cpu, on_cpu)] == [False, False, True]
 
 
 def test_what_somebody_pinned_leaves_nothing_else() -> None:
     on_cpu, on_gpu = seat(PROCESSOR), seat(CARD)
-    assert order(rank([on_cpu, on_gpu], {}, wanted=Wanted(word="cuda", only=True))) == [on_gpu.id]
-    assert best(rank([on_cpu], {}, wanted=Wanted(word="cuda", only=True))) is None
+    assert order(rank([on_cpu, on_gpu], {}, wanted=WantedEngine(word="cuda", only=True))) == [on_gpu.id]
+    assert best(rank([on_cpu], {}, wanted=WantedEngine(word="cuda", only=True))) is None
 
 
 def test_a_card_that_nobody_has_tried_does_not_go_before_its_own_build_on_the_processor() -> None:

@@ -12,14 +12,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from msgspec import structs
 
 from appliance.core.engines.choice import Ranked, Seat, best, rank
-from appliance.core.engines.events import Failed, Forgotten, Learnt, reduce
+from appliance.core.engines.events import Forgotten, Learnt, SeatFailed, reduce
 from appliance.core.engines.listing import CPU, Device
-from appliance.core.engines.machine import Look
+from appliance.core.engines.machine import MachineLook
 from appliance.core.engines.proofs import BACK_OFF, FAILED_HOLDS, Fault, Proof, kept
-from appliance.core.engines.state import State, key_of
+from appliance.core.engines.state import EngineState, key_of
 
 SYSTEM = "Test 1"
-LOOK = Look(platform="linux-x64", system=SYSTEM, environment="native", cpu="Test CPU")
+LOOK = MachineLook(platform="linux-x64", system=SYSTEM, environment="native", cpu="Test CPU")
 MOST_RUNS = 600
 """A hundred steps each, which takes a minute."""
 LONGEST = max(BACK_OFF)
@@ -46,7 +46,7 @@ numbers = st.integers(0, len(SEATS) - 1)
 class Engines(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.state = State(look=LOOK)
+        self.state = EngineState(look=LOOK)
         self.now = 1e9
 
     def tell(self, event: Learnt) -> None:
@@ -86,7 +86,7 @@ class Engines(RuleBasedStateMachine):
             return
         one = found.seat
         self.tell(
-            Failed(
+            SeatFailed(
                 build=one.build, seat=one.id, digest=one.digest, model=model, why="it died", at=self.now, others=True
             )
         )

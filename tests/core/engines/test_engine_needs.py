@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from appliance.core.engines.builds import (
-    Asked,
+    AvailableBuild,
     Catalogue,
-    Entry,
+    InstallWish,
     Release,
     Wants,
     check_entry,
@@ -22,27 +22,27 @@ from appliance.core.engines.builds import (
     release_of,
     unmet,
 )
-from appliance.core.engines.machine import Gpu, Look
+from appliance.core.engines.machine import Gpu, MachineLook
 from appliance.errors import UsageError
 
-LOOK = Look(platform="linux-x64", system="Linux 6.1", environment="native", cpu="A processor")
+LOOK = MachineLook(platform="linux-x64", system="Linux 6.1", environment="native", cpu="A processor")
 CARD = Gpu(vendor="NVIDIA", name="GTX", driver="nvidia", driver_version="550.54.14", compute="8.6")
 
 
-def entry(backend: str, build: str, platform: str = "linux-x64") -> Entry:
-    return Entry(platform=platform, backend=backend, build=build)
+def entry(backend: str, build: str, platform: str = "linux-x64") -> AvailableBuild:
+    return AvailableBuild(platform=platform, backend=backend, build=build)
 
 
 @pytest.mark.parametrize(
     ("word", "asked"),
     [
-        ("vulkan", Asked(platform="linux-x64", backend="vulkan")),
-        ("vulkan/b11434", Asked(platform="linux-x64", backend="vulkan", build="b11434")),
-        ("windows-x64-cuda12/b1", Asked(platform="windows-x64", backend="cuda12", build="b1")),
-        ("macos-arm64-metal", Asked(platform="macos-arm64", backend="metal")),
+        ("vulkan", InstallWish(platform="linux-x64", backend="vulkan")),
+        ("vulkan/b11434", InstallWish(platform="linux-x64", backend="vulkan", build="b11434")),
+        ("windows-x64-cuda12/b1", InstallWish(platform="windows-x64", backend="cuda12", build="b1")),
+        ("macos-arm64-metal", InstallWish(platform="macos-arm64", backend="metal")),
     ],
 )
-def test_what_a_word_asks_for(word: str, asked: Asked) -> None:
+def test_what_a_word_asks_for(word: str, asked: InstallWish) -> None:
     assert parse_asked(word, "linux-x64") == asked
 
 
@@ -162,7 +162,7 @@ def test_no_build_can_have_a_name_that_leads_elsewhere(build: str) -> None:
         (Wants(libc="2.35"), "cpu", LOOK, None),
     ],
 )
-def test_what_is_missing_is_told(needs: Wants, backend: str, look: Look, said: str | None) -> None:
+def test_what_is_missing_is_told(needs: Wants, backend: str, look: MachineLook, said: str | None) -> None:
     found = unmet(needs, backend, "linux-x64", look, libc="2.36")
     assert len(found) == (said is not None)
     assert said is None or said in found[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.engines.choice import Offer, device_flags, seats_of
+from appliance.core.engines.choice import EngineOffer, device_flags, seats_of
 from appliance.core.engines.listing import Device, cpu_device
 
 PROCESSOR = cpu_device("Test CPU", 1 << 34)
@@ -18,14 +18,16 @@ def card(name: str, *, pci: str | None = None, software: bool = False, integrate
     )  # fmt: skip
 
 
-def offer(*devices: Device, backend: str = "cuda12", asked: bool = True, fault: str = "", damage: str = "") -> Offer:
-    return Offer(
+def offer(
+    *devices: Device, backend: str = "cuda12", asked: bool = True, fault: str = "", damage: str = ""
+) -> EngineOffer:
+    return EngineOffer(
         build=f"linux-x64-{backend}/b1", backend=backend, digest="d", place=2, damage=damage, fault=fault,
         devices=devices if asked else None,
     )  # fmt: skip
 
 
-def ids(offered: Offer, *failed: str) -> list[str]:
+def ids(offered: EngineOffer, *failed: str) -> list[str]:
     return [seat.id.partition(":")[2] for seat in seats_of(offered, PROCESSOR, failed)]
 
 

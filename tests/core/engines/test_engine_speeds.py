@@ -6,20 +6,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from appliance.core.engines.proofs import BUDGET, ROUNDS, SMALL, WARM_UP, WHOLE, Timings, next_request, speeds_of
+from appliance.core.engines.proofs import BUDGET, ROUNDS, SMALL, WARM_UP, WHOLE, EngineTimings, next_request, speeds_of
 
-Measured = tuple[list[Timings], float]
+Measured = tuple[list[EngineTimings], float]
 speeds = st.floats(0.05, 1e6)
 
 
-def timings(size: tuple[int, int], prompt_speed: float, token_speed: float) -> Timings:
-    return Timings(size[0], size[0] / prompt_speed * 1000, size[1], size[1] / token_speed * 1000)
+def timings(size: tuple[int, int], prompt_speed: float, token_speed: float) -> EngineTimings:
+    return EngineTimings(size[0], size[0] / prompt_speed * 1000, size[1], size[1] / token_speed * 1000)
 
 
 def measure(prompt_speed: float, token_speed: float, kernels: dict[int, float] | None = None) -> Measured:
     """As a machine of these speeds answers; the first prompt of a size takes so many seconds longer."""
     slow = dict(kernels or {})
-    done: list[Timings] = []
+    done: list[EngineTimings] = []
     spent = 0.0
     while (size := next_request(done, spent)) is not None:
         extra = slow.pop(size[0], 0.0) * 1000
@@ -74,14 +74,14 @@ def test_a_part_of_the_measuring_model_is_that_much_slower_as_a_whole() -> None:
 
 def test_an_engine_that_tells_no_times_has_no_speed() -> None:
     assert speeds_of([]) is None
-    assert speeds_of([Timings(), Timings(10, 0.0, 5, 0.0)]) is None
-    assert next_request([Timings(), Timings()], 0.0) is None
+    assert speeds_of([EngineTimings(), EngineTimings(10, 0.0, 5, 0.0)]) is None
+    assert next_request([EngineTimings(), EngineTimings()], 0.0) is None
 
 
 @given(
     st.lists(
         st.builds(
-            Timings,
+            EngineTimings,
             st.integers() | st.just(10**400),
             st.floats(allow_nan=False) | st.just(1e-320),
             st.integers() | st.just(10**400),
@@ -91,7 +91,7 @@ def test_an_engine_that_tells_no_times_has_no_speed() -> None:
     ),
     st.floats(0, 1e6),
 )
-def test_no_figures_that_an_engine_may_tell_make_it_raise_or_endless(done: list[Timings], spent: float) -> None:
+def test_no_figures_that_an_engine_may_tell_make_it_raise_or_endless(done: list[EngineTimings], spent: float) -> None:
     size = next_request(done, spent)
     assert size is None or (0 < size[0] <= WHOLE[0] and 0 < size[1] <= WHOLE[1])
     found = speeds_of(done)

@@ -10,27 +10,27 @@ from msgspec import Struct
 from appliance.core.engines.choice import Ranked, Seat, Standing
 from appliance.core.engines.events import (
     KEPT,
+    BuildRefused,
+    BuildRemoved,
     Canary,
-    Chosen,
     Discard,
     Effect,
+    EngineChosen,
     Event,
-    Failed,
-    Place,
+    PlaceBuild,
     Prove,
-    Refused,
     Remove,
-    Removed,
     Restarted,
     RolledBack,
-    Stage,
+    SeatFailed,
+    StageBuild,
     StepDone,
     UpdateBegun,
     reduce,
 )
 from appliance.core.engines.listing import Device, cpu_device
-from appliance.core.engines.proofs import Speeds, canary_failure
-from appliance.core.engines.state import TRIAL, Line, State, check_removable, line_of, lines_to_roll_back
+from appliance.core.engines.proofs import ProvenSpeeds, canary_failure
+from appliance.core.engines.state import TRIAL, BuildLine, EngineState, check_removable, line_of, lines_to_roll_back
 from appliance.errors import Conflict, UsageError
 
 LINE = "linux-x64-cpu"
@@ -56,7 +56,7 @@ class Disk(Struct):
 
     placed: set[str]
     staged: set[str]
-    state: State
+    state: EngineState
     life: int
 
     def pay(self) -> None:
@@ -76,12 +76,12 @@ class Disk(Struct):
     def carry_out(self, effect: Effect, *, good: bool = True) -> bool:
         """Whether the update goes on."""
         match effect:
-            case Stage(name):
+            case StageBuild(name):
                 self.pay()
                 self.staged.add(name)
             case Prove() | Canary():
                 return good
-            case Place(name):
+            case PlaceBuild(name):
                 if name not in self.placed:
                     self.pay()
                     self.staged.remove(name)
@@ -119,7 +119,7 @@ def update(disk: Disk, new: str, *, fails_at: type[Effect] | None, now: float) -
     while effects:
         for effect in effects:
             if not disk.carry_out(effect, good=type(effect) is not fails_at):
-                disk.settle(Refused())
+                disk.settle(BuildRefused())
                 return
         effects = disk.tell(StepDone(now))
 
@@ -128,19 +128,19 @@ def restart(disk: Disk) -> None:
     disk.settle(Restarted(staged=tuple(disk.staged), placed=tuple(disk.placed), at=1.0))
 
 
-def after(state: State, *events: Event) -> State:
+def after(state: EngineState, *events: Event) -> EngineState:
     for event in events:
         state, _ = reduce(state, event)
     return state
 
 
-def updated(state: State, new: str, old: str, at: float, held: tuple[str, ...] = ()) -> State:
+def updated(state: EngineState, new: str, old: str, at: float, held: tuple[str, ...] = ()) -> EngineState:
     """Right after the switch."""
     return after(state, UpdateBegun(build=new, old=old, at=at, held=held), *[StepDone(at)] * 4)
 
 
-def failed(build: str, at: float) -> Failed:
-    return Failed(build=build, seat=build, digest=build, model="m", why="it crashed", at=at, others=False)
+def failed(build: str, at: float) -> SeatFailed:
+    return SeatFailed(build=build, seat=build, digest=build, model="m", why="it crashed", at=at, others=False)
 
 
 @given(
@@ -150,7 +150,7 @@ def failed(build: str, at: float) -> Failed:
 def test_after_any_kills_a_start_finds_the_build_in_use_and_nothing_left_over(
     updates: list[tuple[type[Effect] | None, int]], deaths: list[int]
 ) -> None:
-    disk = Disk({build(0)}, set(), State(lines=(Line(name=LINE, current=build(0)),)), 0)
+    disk = Disk({build(0)}, set(), EngineState(lines=(BuildLine(name=LINE, current=build(0)),)), 0)
     for number, (fails_at, life) in enumerate(updates, 1):
         disk.life = life
         before = disk.state.line(LINE)
@@ -180,48 +180,48 @@ def test_after_any_kills_a_start_finds_the_build_in_use_and_nothing_left_over(
 
 
 def test_an_update_asks_for_its_steps_in_their_order() -> None:
-    state, effects = reduce(State(), UpdateBegun(build=build(2), old=build(1), at=1.0))
+    state, effects = reduce(EngineState(), UpdateBegun(build=build(2), old=build(1), at=1.0))
     asked: list[Effect] = []
     while effects:
         asked += effects
         state, effects = reduce(state, StepDone(2.0))
     new = build(2)
-    assert asked == [Stage(new), Prove(new), Canary(new), Place(new), Remove(()), Discard()]
-    assert state == State(lines=(Line(name=LINE, current=new, previous=(build(1),), switched_at=2.0),))
+    assert asked == [StageBuild(new), Prove(new), Canary(new), PlaceBuild(new), Remove(()), Discard()]
+    assert state == EngineState(lines=(BuildLine(name=LINE, current=new, previous=(build(1),), switched_at=2.0),))
 
 
 def test_recovery_again_does_nothing_more() -> None:
-    placing = after(State(), UpdateBegun(build=build(2), old=build(1), at=1.0), *[StepDone(1.0)] * 3)
+    placing = after(EngineState(), UpdateBegun(build=build(2), old=build(1), at=1.0), *[StepDone(1.0)] * 3)
     state, effects = reduce(placing, Restarted(staged=(build(2),), placed=(build(1),), at=2.0))
-    assert (state, effects) == (placing, (Place(build(2)),))
+    assert (state, effects) == (placing, (PlaceBuild(build(2)),))
     state, effects = reduce(state, StepDone(2.0))
     assert effects == (Remove(()), Discard())
     state = after(state, StepDone(2.0))
     assert state.journal is None
-    assert state.line(LINE) == Line(name=LINE, current=build(2), previous=(build(1),), switched_at=2.0)
+    assert state.line(LINE) == BuildLine(name=LINE, current=build(2), previous=(build(1),), switched_at=2.0)
     again = Restarted(staged=(), placed=(build(1), build(2)), at=3.0)
     assert reduce(state, again) == (state, (Discard(),))
 
 
 def test_an_update_whose_build_got_lost_before_its_place_is_given_up() -> None:
-    placing = after(State(), UpdateBegun(build=build(2), old=build(1), at=1.0), *[StepDone(1.0)] * 3)
+    placing = after(EngineState(), UpdateBegun(build=build(2), old=build(1), at=1.0), *[StepDone(1.0)] * 3)
     state, effects = reduce(placing, Restarted(staged=(), placed=(build(1),), at=2.0))
     assert effects == (Discard(),)
-    assert after(state, StepDone(2.0)) == State()
+    assert after(state, StepDone(2.0)) == EngineState()
 
 
 def test_an_interruption_after_the_switch_does_not_undo_it() -> None:
-    tidying = updated(State(), build(2), build(1), 1.0)
-    assert reduce(tidying, Refused()) == (tidying, (Remove(()), Discard()))
+    tidying = updated(EngineState(), build(2), build(1), 1.0)
+    assert reduce(tidying, BuildRefused()) == (tidying, (Remove(()), Discard()))
 
 
 def test_an_installation_that_was_cut_short_in_place_of_a_damaged_build_is_brought_to_its_end() -> None:
     told = Restarted(staged=(build(1), build(2)), placed=(build(2),), at=1.0)
-    assert reduce(State(), told) == (State(), (Place(build(1)), Discard()))
+    assert reduce(EngineState(), told) == (EngineState(), (PlaceBuild(build(1)), Discard()))
 
 
 def test_what_was_asked_for_by_name_outlives_updates() -> None:
-    state = State(lines=(Line(name=LINE, current=build(3), previous=(build(2), build(1))),))
+    state = EngineState(lines=(BuildLine(name=LINE, current=build(3), previous=(build(2), build(1))),))
     for held, gone in (((), (build(1),)), ((build(1),), ())):
         journal = updated(state, build(4), build(3), 1.0, held).journal
         assert journal is not None
@@ -229,28 +229,28 @@ def test_what_was_asked_for_by_name_outlives_updates() -> None:
 
 
 def test_two_updates_do_not_begin_at_once() -> None:
-    begun = after(State(), UpdateBegun(build=build(2), old=build(1), at=1.0))
+    begun = after(EngineState(), UpdateBegun(build=build(2), old=build(1), at=1.0))
     with pytest.raises(Conflict, match="b2"):
         reduce(begun, UpdateBegun(build=build(3), old=build(1), at=1.0))
 
 
 def test_a_failure_within_the_first_hour_brings_the_old_build_back_and_later_ones_do_not() -> None:
-    state = updated(State(), build(2), build(1), 1000.0)
+    state = updated(EngineState(), build(2), build(1), 1000.0)
     assert after(state, failed(build(2), 1000.0 + TRIAL)) == state
     assert after(state, failed(build(1), 1001.0)) == state
     assert after(state, failed("embedded", 1001.0)) == state
     back = after(state, failed(build(2), 1060.0))
-    assert back.line(LINE) == Line(name=LINE, current=build(1))
+    assert back.line(LINE) == BuildLine(name=LINE, current=build(1))
     assert back.role(build(2)) == "withdrawn"
     assert "60 s after the switch: it crashed" in back.withdrawn[build(2)]
     assert after(back, failed(build(1), 1061.0)) == back  # there is nothing older
-    assert after(back, Chosen(word=build(2), builds=(build(2),))).role(build(2)) == ""
+    assert after(back, EngineChosen(word=build(2), builds=(build(2),))).role(build(2)) == ""
 
 
 def test_going_back_step_by_step_ends_with_an_error() -> None:
     here = (build(1), build(2), build(3))
     back = RolledBack(backend="cpu", here=here, why="no")
-    state = updated(after(updated(State(), build(2), build(1), 1.0), StepDone(1.0)), build(3), build(2), 2.0)
+    state = updated(after(updated(EngineState(), build(2), build(1), 1.0), StepDone(1.0)), build(3), build(2), 2.0)
     state = after(state, StepDone(2.0), back)
     assert state.role(build(2)) == "current"
     state = after(state, back)
@@ -265,49 +265,51 @@ def test_going_back_step_by_step_ends_with_an_error() -> None:
 
 
 def test_a_build_that_is_returned_to_is_trusted_again() -> None:
-    line = Line(name=LINE, current=build(2), previous=(build(1),))
-    state = State(lines=(line,), withdrawn={build(1): "it crashed", build(5): "it hung"})
+    line = BuildLine(name=LINE, current=build(2), previous=(build(1),))
+    state = EngineState(lines=(line,), withdrawn={build(1): "it crashed", build(5): "it hung"})
     back = after(state, RolledBack(backend=None, here=(build(1), build(2)), why="no"))
     assert back.role(build(1)) == "current"
     assert back.withdrawn == {build(2): "no", build(5): "it hung"}
 
 
 def test_there_is_no_way_back_to_a_build_that_is_gone_and_the_latest_update_goes_back_first() -> None:
-    line = Line(name=LINE, current=build(3), previous=(build(2), build(1)), switched_at=1.0)
-    other = Line(name="linux-x64-vulkan", current="linux-x64-vulkan/b2", switched_at=2.0)
-    state, here = State(lines=(other, line)), (build(1), build(3))
-    left = Line(name=LINE, current=build(3), previous=(build(1),), switched_at=1.0)
+    line = BuildLine(name=LINE, current=build(3), previous=(build(2), build(1)), switched_at=1.0)
+    other = BuildLine(name="linux-x64-vulkan", current="linux-x64-vulkan/b2", switched_at=2.0)
+    state, here = EngineState(lines=(other, line)), (build(1), build(3))
+    left = BuildLine(name=LINE, current=build(3), previous=(build(1),), switched_at=1.0)
     assert lines_to_roll_back(state, None, here) == [left, other]
     assert lines_to_roll_back(state, "cpu", here) == [left]
     back = after(state, RolledBack(backend="cpu", here=here, why="no"))
-    assert back.line(LINE) == Line(name=LINE, current=build(1))
+    assert back.line(LINE) == BuildLine(name=LINE, current=build(1))
 
 
 def test_a_removed_build_leaves_the_history() -> None:
-    state = after(updated(State(), build(2), build(1), 5.0), StepDone(5.0))
-    assert after(state, Removed(build(1), ())).line(LINE) == Line(name=LINE, current=build(2), switched_at=5.0)
-    assert after(state, Removed(build(2), ())).line(LINE) == Line(name=LINE, current=build(1))
-    assert after(state, Removed(build(2), ()), Removed(build(1), ())).line(LINE) is None
+    state = after(updated(EngineState(), build(2), build(1), 5.0), StepDone(5.0))
+    assert after(state, BuildRemoved(build(1), ())).line(LINE) == BuildLine(
+        name=LINE, current=build(2), switched_at=5.0
+    )
+    assert after(state, BuildRemoved(build(2), ())).line(LINE) == BuildLine(name=LINE, current=build(1))
+    assert after(state, BuildRemoved(build(2), ()), BuildRemoved(build(1), ())).line(LINE) is None
 
 
 def test_the_current_build_goes_first_in_its_line_and_leaves_other_lines_alone() -> None:
     order = [ranked(build(1)), ranked("other/b9"), ranked(build(2)), ranked(build(3)), ranked("embedded")]
-    assert State().arrange(order) == order
-    state = State(lines=(Line(name=LINE, current=build(3), previous=(build(2),)),))
+    assert EngineState().arrange(order) == order
+    state = EngineState(lines=(BuildLine(name=LINE, current=build(3), previous=(build(2),)),))
     names = [one.seat.build for one in state.arrange(order)]
     assert names == [build(3), "other/b9", build(2), build(1), "embedded"]
 
 
 def test_a_current_build_that_is_not_proven_does_not_go_before_one_that_is() -> None:
     order = [ranked(build(1)), ranked(build(2), "probation")]
-    state = State(lines=(Line(name=LINE, current=build(2), previous=(build(1),)),))
+    state = EngineState(lines=(BuildLine(name=LINE, current=build(2), previous=(build(1),)),))
     assert state.arrange(order) == order
 
 
 def test_a_withdrawn_build_goes_behind_everything_that_can_be_used_unless_it_is_asked_for() -> None:
     failed = ranked(build(4), "failed")
     order = [ranked(build(2)), ranked(build(1)), ranked("embedded"), failed]
-    state = State(withdrawn={build(2): "it crashed"})
+    state = EngineState(withdrawn={build(2): "it crashed"})
     assert [one.seat.build for one in state.arrange(order)] == [build(1), "embedded", build(2), build(4)]
     asked = [ranked(build(2), wanted=True), *order[1:]]
     assert state.arrange(asked) == asked
@@ -330,7 +332,9 @@ def test_arranging_loses_and_invents_no_seat_and_puts_nothing_unusable_first(
     seats: list[tuple[str, Standing, Device, bool]], current: str, withdrawn: set[str]
 ) -> None:
     order = sorted((ranked(*seat) for seat in seats), key=lambda one: not one.usable)
-    state = State(lines=(Line(name=LINE, current=current),), withdrawn=dict.fromkeys(withdrawn - {current}, "no"))
+    state = EngineState(
+        lines=(BuildLine(name=LINE, current=current),), withdrawn=dict.fromkeys(withdrawn - {current}, "no")
+    )
     found = state.arrange(order)
     assert sorted(one.seat.id for one in found) == sorted(one.seat.id for one in order)
     assert [one.usable for one in found] == sorted((one.usable for one in found), reverse=True)
@@ -342,8 +346,8 @@ def test_arranging_loses_and_invents_no_seat_and_puts_nothing_unusable_first(
     [(1000, 100, True), (800, 81, True), (1000, 70, False), (600, 100, True), (100, 100, False), (5000, 70, True)],
 )
 def test_a_build_that_is_a_fifth_slower_is_not_taken(prompt: float, generation: float, taken: bool) -> None:
-    old = Speeds(prompt=1000, generation=100)
-    new = Speeds(prompt=prompt, generation=generation)
+    old = ProvenSpeeds(prompt=1000, generation=100)
+    new = ProvenSpeeds(prompt=prompt, generation=generation)
     why = canary_failure(old, new)
     assert (why == "") is taken
     assert taken or "% of the speed" in why

@@ -14,9 +14,9 @@ from appliance.core.engines.workers import (
     LONGEST_HELLO,
     MAX_DEVICES,
     MAX_MEMORY,
+    BadWorkerAnswer,
+    ProtocolVersion,
     Questions,
-    RpcError,
-    Version,
     WorkerDevice,
     request,
 )
@@ -48,7 +48,7 @@ def test_the_bytes_are_those_of_the_real_server() -> None:
     assert questions.receive(bytes.fromhex("1000000000000000" + size + size)) == b""
     assert questions.done
     assert (questions.version, questions.devices) == (
-        Version(7, 0, 0),
+        ProtocolVersion(7, 0, 0),
         [WorkerDevice(total=24105 << 20, free=24105 << 20)],
     )
 
@@ -77,7 +77,7 @@ def test_in_whatever_pieces_the_answers_come(data: st.DataObject, sizes: list[tu
 @given(st.lists(st.binary(max_size=200), max_size=20))
 def test_garbage_ends_in_its_own_error_and_nothing_is_hoarded(pieces: list[bytes]) -> None:
     questions = Questions()
-    with suppress(RpcError):
+    with suppress(BadWorkerAnswer):
         for piece in pieces:
             questions.receive(piece)
         assert questions.done or sum(map(len, pieces)) <= 8 + LONGEST_HELLO + 12 + 24 * MAX_DEVICES
@@ -105,7 +105,7 @@ def test_another_version_is_told_and_asked_for_no_more(major: int, rest: bytes) 
     ],
 )
 def test_what_is_no_greeting(said: bytes, why: str) -> None:
-    with pytest.raises(RpcError, match=why):
+    with pytest.raises(BadWorkerAnswer, match=why):
         Questions().receive(said)
 
 
@@ -120,7 +120,7 @@ def test_what_is_no_greeting(said: bytes, why: str) -> None:
 def test_what_is_no_number_of_devices(said: bytes, why: str) -> None:
     questions = Questions()
     questions.receive(hello())
-    with pytest.raises(RpcError, match=why):
+    with pytest.raises(BadWorkerAnswer, match=why):
         questions.receive(said)
 
 
@@ -136,5 +136,5 @@ def test_what_is_no_memory(said: bytes, why: str) -> None:
     questions = Questions()
     questions.receive(hello())
     questions.receive(answer(struct.pack("<I", 1)))
-    with pytest.raises(RpcError, match=why):
+    with pytest.raises(BadWorkerAnswer, match=why):
         questions.receive(said)

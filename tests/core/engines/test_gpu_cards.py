@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from appliance.core.engines.listing import Device, drivers_of, identify, parse_listing
-from appliance.core.engines.machine import Gpu, Look
+from appliance.core.engines.machine import Gpu, MachineLook
 from appliance.core.parts import MIB
 
 
-def look(*gpus: Gpu, **more: dict[str, str]) -> Look:
-    seen = Look(platform="linux-x64", system="Linux 6.1", environment="native", cpu="AMD Ryzen", gpus=gpus)
+def look(*gpus: Gpu, **more: dict[str, str]) -> MachineLook:
+    seen = MachineLook(platform="linux-x64", system="Linux 6.1", environment="native", cpu="AMD Ryzen", gpus=gpus)
     return structs.replace(seen, **more)
 
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from appliance.core.engines.workers import (
     Crew,
+    RpcWorker,
     State,
-    Worker,
     WorkerDevice,
     agree,
     choose_workers,
@@ -26,21 +26,21 @@ from appliance.errors import ModelFailedToStart, UsageError
 GIB = 1 << 30
 
 
-def worker(endpoint: str = "far:50052", *devices: tuple[int, int], version: str = "7.0.0") -> Worker:
+def worker(endpoint: str = "far:50052", *devices: tuple[int, int], version: str = "7.0.0") -> RpcWorker:
     """One that is ready; of each device total and free memory in GiB."""
     sizes = tuple(WorkerDevice(total=total * GIB, free=free * GIB) for total, free in devices or ((24, 20),))
-    return Worker(endpoint=endpoint, state="ready", version=version, devices=sizes)
+    return RpcWorker(endpoint=endpoint, state="ready", version=version, devices=sizes)
 
 
-def gone(endpoint: str, state: State = "unreachable") -> Worker:
-    return Worker(endpoint=endpoint, state=state, why=f"worker {endpoint} is away")
+def gone(endpoint: str, state: State = "unreachable") -> RpcWorker:
+    return RpcWorker(endpoint=endpoint, state=state, why=f"worker {endpoint} is away")
 
 
-def always(workers: Sequence[Worker]) -> bool:
+def always(workers: Sequence[RpcWorker]) -> bool:
     return True
 
 
-def never(workers: Sequence[Worker]) -> bool:
+def never(workers: Sequence[RpcWorker]) -> bool:
     return False
 
 
@@ -118,7 +118,7 @@ def test_a_model_that_fits_goes_without_those_that_are_away() -> None:
     here, away = worker("here:1"), gone("away:1")
     asked: list[tuple[str, ...]] = []
 
-    def fits(workers: Sequence[Worker]) -> bool:
+    def fits(workers: Sequence[RpcWorker]) -> bool:
         asked.append(tuple(each.endpoint for each in workers))
         return True
 
@@ -172,7 +172,7 @@ SIZES = st.tuples(st.sampled_from([8, 24]), st.integers(0, 8))
 @given(st.lists(st.tuples(st.sampled_from(["a", "b"]), st.lists(SIZES, max_size=3)), max_size=5))
 def test_no_machine_is_counted_for_more_than_it_has(told: list[tuple[str, list[tuple[int, int]]]]) -> None:
     crew = [
-        Worker(endpoint=f"{host}:{n + 1}", state="ready", devices=worker("x:1", *sizes).devices if sizes else ())
+        RpcWorker(endpoint=f"{host}:{n + 1}", state="ready", devices=worker("x:1", *sizes).devices if sizes else ())
         for n, (host, sizes) in enumerate(told)
     ]
     room = room_of(crew)

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from appliance.core.engines.workers import Worker, WorkerDevice, command_on, stands_for_engine, workers_named
+from appliance.core.engines.workers import RpcWorker, WorkerDevice, command_on, stands_for_engine, workers_named
 from appliance.errors import UsageError
 
 EMBEDDED = ("/venv/python", "-m", "appliance.engines.embedded")
 DEVICE = WorkerDevice(total=8, free=8)
 
 
-def worker(endpoint: str, devices: int = 1) -> Worker:
-    return Worker(endpoint=endpoint, state="ready", version="7.0.0", devices=(DEVICE,) * devices)
+def worker(endpoint: str, devices: int = 1) -> RpcWorker:
+    return RpcWorker(endpoint=endpoint, state="ready", version="7.0.0", devices=(DEVICE,) * devices)
 
 
 A, B, PAIR = worker("a:1"), worker("b:2"), worker("p:3", 2)
 
 
-def words(args: str, options: str, *workers: Worker, command: tuple[str, ...] = ("/e/llama-server",)) -> str:
+def words(args: str, options: str, *workers: RpcWorker, command: tuple[str, ...] = ("/e/llama-server",)) -> str:
     argv = command_on(command, args.split(), options.split(), workers)
     assert argv[: len(command)] == command
     return " ".join(argv[len(command) :])

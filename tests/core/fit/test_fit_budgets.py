@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.engines.machine import Gpu, Look
+from appliance.core.engines.machine import Gpu, MachineLook
 from appliance.core.fit.budget import GpuMemory, Reserve, budgets_of, room_of, squeezed
 
 GIB = 1 << 30
@@ -16,8 +16,8 @@ def gpu(total: int | None, free: int | None = None, *, integrated: bool | None =
     return Gpu(vendor="nvidia", name="card", driver="nvidia", total=total, free=free, integrated=integrated)
 
 
-def look(*gpus: Gpu, memory: int = 32 * GIB) -> Look:
-    return Look(
+def look(*gpus: Gpu, memory: int = 32 * GIB) -> MachineLook:
+    return MachineLook(
         platform="linux-x64",
         system="Linux",
         environment="native",

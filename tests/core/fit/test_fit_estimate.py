@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from appliance.core.fit.compute import Arena
-from appliance.core.fit.estimate import RAM, Estimate, Options, Use, estimate
+from appliance.core.fit.estimate import RAM, DeviceUse, Estimate, Options, estimate
 from appliance.core.models.gguf import GgufInfo, merge_shards, read_gguf
 from appliance.core.models.shape import Shape
 
@@ -29,7 +29,7 @@ def shape_of(model: Hollow) -> Shape:
     return shape
 
 
-def taken(model: Hollow, **options: object) -> Use:
+def taken(model: Hollow, **options: object) -> DeviceUse:
     """What it takes in main memory with a context of 4096 tokens, unless another one is said."""
     return estimate(shape_of(model), structs.replace(Options(context=4096), **options)).devices[RAM]
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from appliance.core.engines.listing import Manual
 from appliance.core.fit.estimate import AUTO_PARALLEL, RAM, estimate
-from appliance.core.fit.plan import CACHE, LEAST_CONTEXT, PER_SLOT, SHARE, Asked, Plan, asked_of, plan
+from appliance.core.fit.plan import CACHE, LEAST_CONTEXT, PER_SLOT, SHARE, FitOptions, FitPlan, asked_of, plan
 from appliance.core.models.gguf import read_gguf
 from appliance.core.models.shape import Shape
 
@@ -32,7 +32,7 @@ NEW = Manual(options=f"{CACHE} {PER_SLOT} --kv-unified")
 SHAPES = [LLAMA, *map(shape_of, (gemma("gemma3"), experts(), latent(), mamba(), bert(), dense(weights="Q4_K")))]
 
 
-def planned(room: Mapping[str, int], *flags: str, shape: Shape = LLAMA, reserve: int = 0) -> Plan:
+def planned(room: Mapping[str, int], *flags: str, shape: Shape = LLAMA, reserve: int = 0) -> FitPlan:
     """Without a cache of prompts; `cached` has one."""
     gpus = [device for device in room if device != RAM]
     return plan(shape, room, asked_of([*flags, "--cache-ram", "0"], gpus=gpus), reserve=reserve)
@@ -45,7 +45,7 @@ def cached(
     reserve: int = 0,
     spoken_for: int = 0,
     manual: Manual | None = None,
-) -> Plan:
+) -> FitPlan:
     gpus = [device for device in room if device != RAM]
     return plan(shape, room, asked_of(flags, gpus=gpus, manual=manual), reserve=reserve, spoken_for=spoken_for)
 
@@ -134,7 +134,7 @@ def test_flags_are_read_as_the_server_reads_them(flags: str, said: tuple[int, in
 
 
 def test_flags_of_another_engine_are_no_mistake_here():
-    assert asked_of(["--from-the-future", "1"]) == Asked(understood=False)
+    assert asked_of(["--from-the-future", "1"]) == FitOptions(understood=False)
     assert planned({RAM: 8 * GIB}, "--from-the-future").verdict == "fits"
 
 

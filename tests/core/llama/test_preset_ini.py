@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.core.config.nodes import Problem
-from appliance.core.llama.preset_file import Section, parse
+from appliance.core.llama.preset_file import PresetSection, parse
 
 Shape = dict[str, list[tuple[str, str]]]
 
 
-def shape(sections: list[Section]) -> Shape:
+def shape(sections: list[PresetSection]) -> Shape:
     return {section.name: [(setting.key, setting.value) for setting in section.settings] for section in sections}
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from appliance.core.models.download import (
     Continue,
-    Reference,
+    ModelReference,
     RemoteFile,
     StartOver,
     Throttle,
@@ -28,7 +28,7 @@ def files(*paths: str) -> list[RemoteFile]:
 
 
 def chosen(tag: str | None, *paths: str) -> tuple[str, list[str]]:
-    choice = choose(Reference("o/r", tag), files(*paths))
+    choice = choose(ModelReference("o/r", tag), files(*paths))
     return choice.tag, [file.path for file in choice.files]
 
 
@@ -45,7 +45,7 @@ def chosen(tag: str | None, *paths: str) -> tuple[str, list[str]]:
     ],
 )
 def test_references(text: str, repo: str, tag: str | None) -> None:
-    assert parse_reference(text) == Reference(repo, tag)
+    assert parse_reference(text) == ModelReference(repo, tag)
 
 
 @pytest.mark.parametrize(

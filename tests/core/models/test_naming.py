@@ -12,8 +12,8 @@ from appliance.core.models.gguf import GgufInfo
 from appliance.core.models.model import Model, engine_flags
 from appliance.core.models.names import (
     QUANTISATIONS,
+    ModelNames,
     Named,
-    Names,
     Shard,
     is_commit,
     is_companion,
@@ -171,7 +171,7 @@ def test_the_preferred_quantisation():
 
 # ---- lookup ----------------------------------------------------------------------------------------------------------
 
-NAMES = Names(
+NAMES = ModelNames(
     [
         Named("Qwen3-8B", ("big", "starter")),
         Named("qwen3-8b-Q8_0"),
@@ -208,7 +208,7 @@ def test_lookup(name, found):
 def test_a_repository_without_a_tag_means_its_best_file():
     tags = ["BF16", "Q8_0", "Q4_K_M"]
     for count, expected in ((1, "BF16"), (2, "Q8_0"), (3, "Q4_K_M")):
-        names = Names(Named(f"a/b:{tag}", (), "a/b", tag) for tag in tags[:count])
+        names = ModelNames(Named(f"a/b:{tag}", (), "a/b", tag) for tag in tags[:count])
         assert names.find("A/b") == f"a/b:{expected}"
 
 
@@ -225,7 +225,7 @@ names = st.text("abAB-:/", min_size=1, max_size=4)
 
 @given(ids=st.dictionaries(names, st.lists(names, max_size=2)), asked=names)
 def test_an_exact_name_always_wins(ids, asked):
-    index = Names(Named(model_id, tuple(aliases)) for model_id, aliases in ids.items())
+    index = ModelNames(Named(model_id, tuple(aliases)) for model_id, aliases in ids.items())
     found = index.find(asked)
     if asked in ids:
         assert found == asked

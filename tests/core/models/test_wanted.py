@@ -6,11 +6,11 @@ import pytest
 
 from appliance.core.models.download import (
     SIDECARS,
-    Image,
     Location,
-    Reference,
+    ModelReference,
+    RegistryImage,
     RemoteFile,
-    Wanted,
+    WantedModel,
     parse_image,
     parse_location,
     parse_reference,
@@ -33,7 +33,7 @@ FILES = (
 
 def picked(name: str, *more: str, **wanted: object) -> list[str]:
     files = [RemoteFile(path, "") for path in (*FILES, *more)]
-    choice = pick(Wanted(reference=parse_reference(name), **wanted), files)  # type: ignore[arg-type]
+    choice = pick(WantedModel(reference=parse_reference(name), **wanted), files)  # type: ignore[arg-type]
     return [file.path for file in choice.files]
 
 
@@ -78,19 +78,19 @@ def test_companions_in_place_of_a_model() -> None:
 @pytest.mark.parametrize(
     ("text", "image", "endpoint", "folder"),
     [
-        ("smollm2", Image(repo="ai/smollm2"), "https://registry-1.docker.io", "docker--ai--smollm2"),
-        ("ai/smollm2:135M-Q4_0", Image(repo="ai/smollm2", tag="135M-Q4_0"), None, "docker--ai--smollm2"),
-        ("docker.io/me/x:1", Image(repo="me/x", tag="1"), None, "docker--me--x"),
+        ("smollm2", RegistryImage(repo="ai/smollm2"), "https://registry-1.docker.io", "docker--ai--smollm2"),
+        ("ai/smollm2:135M-Q4_0", RegistryImage(repo="ai/smollm2", tag="135M-Q4_0"), None, "docker--ai--smollm2"),
+        ("docker.io/me/x:1", RegistryImage(repo="me/x", tag="1"), None, "docker--me--x"),
         (
             "ghcr.io/a/b/c:1",
-            Image(host="ghcr.io", repo="a/b/c", tag="1"),
+            RegistryImage(host="ghcr.io", repo="a/b/c", tag="1"),
             "https://ghcr.io",
             "docker--ghcr.io--a--b--c",
         ),
-        ("localhost:5000/a/b", Image(host="localhost:5000", repo="a/b"), "http://localhost:5000", None),
+        ("localhost:5000/a/b", RegistryImage(host="localhost:5000", repo="a/b"), "http://localhost:5000", None),
     ],
 )
-def test_images(text: str, image: Image, endpoint: str | None, folder: str | None) -> None:
+def test_images(text: str, image: RegistryImage, endpoint: str | None, folder: str | None) -> None:
     found = parse_image(text)
     assert found == image
     assert found.endpoint == (endpoint or found.endpoint)
@@ -115,7 +115,7 @@ def test_addresses() -> None:
     assert found.name == "m-00001-of-00002.gguf"
     assert found.parts() == (url, url.replace("00001-of", "00002-of"))
     on_hub = "https://huggingface.co/o/r/resolve/main/deep/m.gguf?download=true"
-    assert parse_location(on_hub, None) == Wanted(reference=Reference("o/r"), file="deep/m.gguf")
+    assert parse_location(on_hub, None) == WantedModel(reference=ModelReference("o/r"), file="deep/m.gguf")
     assert parse_location(on_hub, "mine.gguf") == Location(url=on_hub, path="mine.gguf")
     assert parse_location("https://huggingface.co/o/r/resolve/0123/m.gguf", None) == Location(
         url="https://huggingface.co/o/r/resolve/0123/m.gguf"

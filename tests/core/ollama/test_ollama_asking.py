@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.core.ollama import asking
-from appliance.core.ollama.asking import PLAIN, DerivedPreset, Refused
+from appliance.core.ollama.asking import PLAIN, DerivedPreset, OllamaRefusal
 
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(20)).decode()
 WAV = base64.b64encode(b"RIFF\0\0\0\0WAVEfmt ").decode()
@@ -47,7 +47,7 @@ def prompt(body=asking.prompt_body, preset: DerivedPreset = PLAIN, **members: ob
 
 
 def refused(**members: object) -> tuple[int, str]:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(OllamaRefusal) as caught:
         chat(**members)
     return caught.value.status, caught.value.text
 
@@ -123,7 +123,7 @@ def test_how_long_a_model_is_kept(given: object, seconds: float | None):
 
 @pytest.mark.parametrize("given", ["-1", "5", "", "5 m", "m", "1d", "five", True, [], {}, "1e3s", "٣s"])
 def test_durations_that_are_refused(given: object):
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(OllamaRefusal) as caught:
         asking.keep_alive_of(given)
     assert caught.value.status == 400
 
@@ -134,7 +134,7 @@ def test_a_header_may_hold_a_number_or_a_duration():
     assert asking.keep_alive_in("5m") == 300
     assert asking.keep_alive_in(" ") is None
     for wrong in ("nan", "inf", "1e400", "soon"):
-        with pytest.raises(Refused):
+        with pytest.raises(OllamaRefusal):
             asking.keep_alive_in(wrong)
 
 
@@ -282,14 +282,14 @@ def test_prompts():
     ],
 )
 def test_what_a_prompt_may_not_have(body: object, members: dict, status: int):
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(OllamaRefusal) as caught:
         prompt(body, **members)
     assert caught.value.status == status
 
 
 @pytest.mark.parametrize("body", [b"", b" \n", b"[]", b"{", b'"x"', b"\xff", b"[" * 5000])
 def test_bodies_that_are_none(body: bytes):
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(OllamaRefusal) as caught:
         asking.read_asked(body)
     assert caught.value.status == 400
 
@@ -306,7 +306,7 @@ def test_any_request_is_translated_or_refused_with_a_text(members: dict):
     refusal, bodies = None, []
     try:
         bodies = translations(members)
-    except Refused as caught:
+    except OllamaRefusal as caught:
         refusal = caught
     assert refusal is None or (refusal.status in (400, 500, 501) and refusal.text and "\n" not in refusal.text)
     assert all(json.loads(body)["model"] == "m" for body in bodies)

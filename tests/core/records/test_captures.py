@@ -18,9 +18,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from appliance.core.records.captures import (
     BLOCK,
     MAX_RATIO,
-    Body,
     CaptureBuffer,
-    Exchange,
+    CapturedBody,
+    CapturedExchange,
     Packing,
     captured_headers,
     captured_parts,
@@ -34,16 +34,18 @@ def noise(size: int, seed: int = 0) -> bytes:
     return random.Random(seed).randbytes(size)
 
 
-def passed(*pieces: bytes, limit: int = BIG) -> Body:
-    body = Body(limit)
+def passed(*pieces: bytes, limit: int = BIG) -> CapturedBody:
+    body = CapturedBody(limit)
     for piece in pieces:
         body.feed(piece)
     return body
 
 
-def exchange(body: bytes | None = b"{}", answer: Body | bytes | None = None, coding: str | None = None) -> Exchange:
+def exchange(
+    body: bytes | None = b"{}", answer: CapturedBody | bytes | None = None, coding: str | None = None
+) -> CapturedExchange:
     answered = None if answer is None else [(b"x", b"y")]
-    return Exchange("/v1/completions", [(b"accept", b"*/*")], body, answered, answer, coding)
+    return CapturedExchange("/v1/completions", [(b"accept", b"*/*")], body, answered, answer, coding)
 
 
 def read(buffer: CaptureBuffer, id: int) -> Capture | None:
@@ -128,7 +130,7 @@ def test_a_body_survives_however_it_comes_and_is_compressed_and_is_shown_decoded
     chunks: list[bytes], encoded: bool, compressed_at: set[int]
 ):
     whole = b"".join(chunks)
-    body = Body(BIG)
+    body = CapturedBody(BIG)
     for number, chunk in enumerate([gzip.compress(whole)] if encoded else chunks):
         body.feed(chunk)
         if number in compressed_at:
@@ -162,7 +164,7 @@ def test_what_is_compressed_meanwhile_takes_nothing_that_comes_meanwhile():
 
 def test_a_body_beyond_the_budget_is_given_up_early_and_never_held():
     limit = 1 << 18
-    body = Body(limit)
+    body = CapturedBody(limit)
     tracemalloc.start()
     try:
         for seed in range(64):
@@ -177,7 +179,7 @@ def test_a_body_beyond_the_budget_is_given_up_early_and_never_held():
 
 def test_a_body_that_packs_well_is_still_bounded():
     limit = 1 << 18
-    body = Body(limit)
+    body = CapturedBody(limit)
     for _ in range(MAX_RATIO * limit // BLOCK):
         body.feed(bytes(BLOCK))
         packing = body.packing()

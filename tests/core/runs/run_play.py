@@ -12,11 +12,11 @@ from msgspec import Raw, Struct
 
 from appliance.core.runs.messages import (
     AskClient,
-    Call,
     CallDelta,
     CancelAsked,
     Finish,
     Generate,
+    ModelCall,
     ReasoningDelta,
     RunCommand,
     RunEvent,
@@ -181,5 +181,5 @@ def show(command: RunCommand) -> str:
     assert_never(command)
 
 
-def called(call: Call) -> str:
+def called(call: ModelCall) -> str:
     return f"{call.id}:{call.name}"

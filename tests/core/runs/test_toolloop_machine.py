@@ -11,11 +11,11 @@ from run_play import MESSAGES, NOW, TOOLS
 
 from appliance.core.runs.messages import (
     AskClient,
-    Call,
     CallDelta,
     CancelAsked,
     Finish,
     Generate,
+    ModelCall,
     ReasoningDelta,
     RunCommand,
     RunEvent,
@@ -141,7 +141,7 @@ class World(RuleBasedStateMachine):
         self.said = self.thought = self.shown = self.shown_thought = ""
         self.written = 0  # structured calls of the turn at hand
         self.calls = 0  # structured calls of the whole run
-        self.due: dict[str, Call] = {}
+        self.due: dict[str, ModelCall] = {}
         self.asked: set[str] = set()
         self.executed: set[str] = set()
         self.finished = 0

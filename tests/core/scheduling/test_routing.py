@@ -7,7 +7,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from appliance.core.config.types import Config, ModelConfig, Peer, Profile, Selector, SelectorSettings
-from appliance.core.scheduling.routing import UNPINNED, Choice, Local, Remote, Router, TargetState, Virtual, choose
+from appliance.core.scheduling.routing import UNPINNED, Local, Remote, RouteChoice, Router, TargetState, Virtual, choose
 
 CONFIG = Config(
     models={
@@ -222,7 +222,7 @@ def busy(state: TargetState, reserved: int) -> TargetState:
     return TargetState(state.state, reserved, state.remote)
 
 
-def choice(strategy: str, states: list[TargetState], turn: int = 0, spillover: int = 1) -> Choice | None:
+def choice(strategy: str, states: list[TargetState], turn: int = 0, spillover: int = 1) -> RouteChoice | None:
     names = "abcdef"[: len(states)]
     selector = Selector(
         strategy=strategy,  # type: ignore[arg-type]
@@ -264,8 +264,8 @@ def test_choices(strategy: str, states: list[TargetState], target: str | None) -
 
 
 def test_spillover_waits_until_the_threshold() -> None:
-    assert choice("spillover", [busy(READY, 2), COLD], spillover=3) == Choice("a", 1)
-    assert choice("spillover", [busy(READY, 3), COLD], spillover=3) == Choice("b", 0)
+    assert choice("spillover", [busy(READY, 2), COLD], spillover=3) == RouteChoice("a", 1)
+    assert choice("spillover", [busy(READY, 3), COLD], spillover=3) == RouteChoice("b", 0)
 
 
 def test_equals_take_turns() -> None:
@@ -305,7 +305,7 @@ def test_laws_of_spillover(states: list[TargetState], turn: int, threshold: int)
         assert taken.reserved < threshold or len(used) == len(usable), "nothing is piled up while something is cold"
     else:
         assert all(s.reserved >= threshold for s in used.values()), "nothing is begun while something is free"
-        assert found == Choice(next(name for name in usable if name not in used), turn)
+        assert found == RouteChoice(next(name for name in usable if name not in used), turn)
 
 
 @given(st.lists(STATE, min_size=1, max_size=6))

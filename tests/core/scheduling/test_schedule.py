@@ -13,10 +13,10 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 
 from appliance.core.config.matrix import Matrix
 from appliance.core.config.types import Group, MatrixConfig
-from appliance.core.scheduling.effects import Drain, Effect, Grant, Refuse, Start, State, Stop, Terms
-from appliance.core.scheduling.policy import FreePolicy, GroupPolicy, Limits, MatrixPolicy, Policy
+from appliance.core.scheduling.effects import Drain, Effect, Grant, ProcessState, Refuse, Start, Stop, Terms
+from appliance.core.scheduling.policy import FleetLimits, FreePolicy, GroupPolicy, MatrixPolicy, Policy
 from appliance.core.scheduling.schedule import Schedule
-from appliance.core.scheduling.waiting import Entry
+from appliance.core.scheduling.waiting import QueueEntry
 from appliance.errors import Busy, ModelFailedToStart, ModelUnloaded, ShuttingDown, TooManyRequests
 
 MODELS = ["a", "b", "c", "d", "e"]
@@ -32,10 +32,10 @@ POLICIES: list[Policy] = [
     ),
 ]
 LIMITS = [
-    Limits(capacity=2),
-    Limits(),
-    Limits(memory={"ram": 4 * GIB}),
-    Limits(capacity=3, memory={"ram": 5 * GIB, "gpu0": 2 * GIB}, queue=6),
+    FleetLimits(capacity=2),
+    FleetLimits(),
+    FleetLimits(memory={"ram": 4 * GIB}),
+    FleetLimits(capacity=3, memory={"ram": 5 * GIB, "gpu0": 2 * GIB}, queue=6),
 ]
 TERMS = {
     "a": Terms(memory={"ram": GIB}, priority=1),
@@ -52,7 +52,7 @@ class Fleet(RuleBasedStateMachine):
     tickets = Bundle("tickets")
 
     @initialize(policy=st.sampled_from(POLICIES), limits=st.sampled_from(LIMITS))
-    def begin(self, policy: Policy, limits: Limits) -> None:
+    def begin(self, policy: Policy, limits: FleetLimits) -> None:
         self.policy = policy
         self.limits = limits
         self.schedule = Schedule(limits, policy)
@@ -195,7 +195,7 @@ class Fleet(RuleBasedStateMachine):
 
     @rule(model=st.sampled_from(MODELS))
     def expire(self, model: str) -> None:
-        if self.schedule.state(model) is State.DRAINING:
+        if self.schedule.state(model) is ProcessState.DRAINING:
             self.expired.add(model)
         self.perform(self.schedule.expire(model))
 
@@ -257,14 +257,14 @@ def inside(thing: object) -> object:
     """Everything that a schedule remembers, as values that can be compared."""
     if isinstance(thing, dict):
         return [(key, inside(value)) for key, value in cast("dict[object, object]", thing).items()]
-    return inside(vars(thing)) if type(thing).__module__ in {Schedule.__module__, Entry.__module__} else thing
+    return inside(vars(thing)) if type(thing).__module__ in {Schedule.__module__, QueueEntry.__module__} else thing
 
 
 TestFleet = Fleet.TestCase
 
 
 def schedule_of(capacity: int, policy: Policy | None = None, **limits: int) -> Schedule:
-    return Schedule(Limits(capacity=capacity, **limits), policy or FreePolicy())
+    return Schedule(FleetLimits(capacity=capacity, **limits), policy or FreePolicy())
 
 
 def started(schedule: Schedule, *models: str) -> None:
@@ -480,21 +480,21 @@ def test_the_default_group_swaps_one_for_another() -> None:
 
 
 def test_memory_evicts_as_few_as_needed() -> None:
-    schedule = Schedule(Limits(memory={"ram": 10}), FreePolicy())
+    schedule = Schedule(FleetLimits(memory={"ram": 10}), FreePolicy())
     for model, size in (("small", 2), ("large", 7)):
         ready(schedule, model, terms=Terms(memory={"ram": size}))
     assert schedule.request(1, "new", Terms(memory={"ram": 6})) == [Stop("large", "evicted")]
 
 
 def test_what_a_model_really_took_counts_from_then_on() -> None:
-    schedule = Schedule(Limits(memory={"ram": 10}), FreePolicy())
+    schedule = Schedule(FleetLimits(memory={"ram": 10}), FreePolicy())
     ready(schedule, "a", terms=Terms(memory={"ram": 9}))
     schedule.measured("a", {"ram": 3})
     assert schedule.request(1, "b", Terms(memory={"ram": 7})) == [Start("b")]
 
 
 def test_a_model_that_can_never_fit_is_refused_at_once() -> None:
-    schedule = Schedule(Limits(memory={"gpu0": GIB}), FreePolicy())
+    schedule = Schedule(FleetLimits(memory={"gpu0": GIB}), FreePolicy())
     (effect,) = schedule.request(1, "a", Terms(memory={"gpu0": 2 * GIB}))
     assert isinstance(effect, Refuse)
     assert isinstance(effect.error, ModelFailedToStart)
@@ -579,7 +579,7 @@ def test_after_close_a_ready_model_is_not_lent_any_more() -> None:
 
 
 def test_a_full_queue_refuses() -> None:
-    schedule = Schedule(Limits(capacity=1, queue=2), FreePolicy())
+    schedule = Schedule(FleetLimits(capacity=1, queue=2), FreePolicy())
     ready(schedule, "a")
     schedule.request(1, "a")
     refused: list[Sequence[Effect]] = [schedule.request(n, f"m{n}") for n in (2, 3, 4)]

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Struct
 
-from appliance.core.scheduling.effects import Start, State, Stop, Terms
-from appliance.core.scheduling.policy import FreePolicy, Limits, fits
+from appliance.core.scheduling.effects import ProcessState, Start, Stop, Terms
+from appliance.core.scheduling.policy import FleetLimits, FreePolicy, fits
 from appliance.core.scheduling.schedule import Schedule
 from appliance.errors import ModelUnloaded
 
@@ -29,9 +29,9 @@ def name_of(number: int) -> str:
     return f"m{number}"
 
 
-def loaded(models: list[One], limits: Limits | None = None) -> Schedule:
+def loaded(models: list[One], limits: FleetLimits | None = None) -> Schedule:
     """All of them ready at time 0, those in use with a lease, then the limits."""
-    schedule = Schedule(Limits(), FreePolicy())
+    schedule = Schedule(FleetLimits(), FreePolicy())
     for number, one in enumerate(models):
         memory = {"ram": one.ram, "gpu0": one.gpu}
         terms = Terms(memory=memory, pinned=one.pinned, min_loaded=one.min_loaded)
@@ -43,7 +43,7 @@ def loaded(models: list[One], limits: Limits | None = None) -> Schedule:
         if not models[number].leased:
             schedule.request(1000 + number, name_of(number))
             schedule.release(1000 + number)
-    schedule.adopt(limits or Limits(), FreePolicy())
+    schedule.adopt(limits or FleetLimits(), FreePolicy())
     return schedule
 
 
@@ -52,43 +52,43 @@ def stopped(schedule: Schedule, now: float = 10.0) -> list[str]:
 
 
 def test_nothing_goes_while_all_fits():
-    assert stopped(loaded([One(ram=1, gpu=5), One(ram=1, gpu=5)], Limits(memory={"gpu0": 10}))) == []
+    assert stopped(loaded([One(ram=1, gpu=5), One(ram=1, gpu=5)], FleetLimits(memory={"gpu0": 10}))) == []
 
 
 def test_the_number_of_processes_is_no_matter_of_memory():
-    assert stopped(loaded([One(ram=1, gpu=1)] * 3, Limits(capacity=1, memory={"gpu0": 3}))) == []
+    assert stopped(loaded([One(ram=1, gpu=1)] * 3, FleetLimits(capacity=1, memory={"gpu0": 3}))) == []
 
 
 def test_the_long_unused_goes_first_and_no_more_than_need_be():
     models = [One(ram=1, gpu=4, used=2), One(ram=1, gpu=4, used=1), One(ram=1, gpu=4, used=3)]
-    assert stopped(loaded(models, Limits(memory={"gpu0": 8}))) == ["m1"]
+    assert stopped(loaded(models, FleetLimits(memory={"gpu0": 8}))) == ["m1"]
 
 
 def test_what_takes_nothing_there_stays():
     models = [One(ram=9, gpu=0, used=1), One(ram=1, gpu=4, used=2)]
-    assert stopped(loaded(models, Limits(memory={"gpu0": 3}))) == ["m1"]
+    assert stopped(loaded(models, FleetLimits(memory={"gpu0": 3}))) == ["m1"]
 
 
 def test_models_in_use_and_pinned_ones_stay_and_the_idle_ones_beside_them_go():
     models = [One(ram=1, gpu=4, leased=True), One(ram=1, gpu=4, pinned=True), One(ram=1, gpu=1), One(ram=1, gpu=0)]
-    assert stopped(loaded(models, Limits(memory={"gpu0": 5}))) == ["m2"]
+    assert stopped(loaded(models, FleetLimits(memory={"gpu0": 5}))) == ["m2"]
 
 
 def test_a_model_that_was_loaded_just_now_goes_later():
-    schedule = loaded([One(ram=1, gpu=4, min_loaded=60)], Limits(memory={"gpu0": 3}))
+    schedule = loaded([One(ram=1, gpu=4, min_loaded=60)], FleetLimits(memory={"gpu0": 3}))
     assert stopped(schedule, 10) == []
     assert stopped(schedule, 61) == ["m0"]
 
 
 def test_a_model_in_use_goes_once_it_is_idle():
-    schedule = loaded([One(ram=1, gpu=4, leased=True)], Limits(memory={"gpu0": 3}))
+    schedule = loaded([One(ram=1, gpu=4, leased=True)], FleetLimits(memory={"gpu0": 3}))
     assert stopped(schedule) == []
     schedule.release(0, 11)
     assert stopped(schedule) == ["m0"]
 
 
 def test_who_waits_is_served_when_it_is_gone():
-    schedule = loaded([One(ram=1, gpu=4), One(ram=1, gpu=4, leased=True)], Limits(memory={"gpu0": 6}))
+    schedule = loaded([One(ram=1, gpu=4), One(ram=1, gpu=4, leased=True)], FleetLimits(memory={"gpu0": 6}))
     assert stopped(schedule) == ["m0"]
     assert schedule.request(7, "new", Terms(memory={"gpu0": 2}), 10.0) == []
     assert Start("new") in schedule.exited("m0", ModelUnloaded("m0"), 11.0)
@@ -107,23 +107,23 @@ MODELS = st.lists(
     max_size=7,
 )
 LIMITS = st.builds(
-    Limits,
+    FleetLimits,
     memory=st.dictionaries(st.sampled_from(["ram", "gpu0"]), st.integers(0, 12)),
     capacity=st.integers(0, 3),
 )
 
 
 @given(MODELS, LIMITS)
-def test_a_squeeze_stops_idle_models_alone_and_stops_enough_but_not_more(models: list[One], limits: Limits):
+def test_a_squeeze_stops_idle_models_alone_and_stops_enough_but_not_more(models: list[One], limits: FleetLimits):
     schedule = loaded(models, limits)
     gone = set(stopped(schedule))
-    memory = Limits(memory=limits.memory)
+    memory = FleetLimits(memory=limits.memory)
     taken = {name_of(n): {"ram": one.ram, "gpu0": one.gpu} for n, one in enumerate(models)}
     may_go = {name_of(n) for n, one in enumerate(models) if not (one.pinned or one.leased or one.min_loaded)}
     staying = [name for name in taken if name not in gone]
     assert gone <= may_go
     for name in taken:
-        assert schedule.state(name) is (State.STOPPING if name in gone else State.READY)
+        assert schedule.state(name) is (ProcessState.STOPPING if name in gone else ProcessState.READY)
     if fits(memory, [taken[name] for name in taken if name not in may_go]):
         assert fits(memory, [taken[name] for name in staying])
         for name in gone:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.core.tools.patterns import MAX_REGEX as MAX_PATTERN
-from appliance.core.tools.patterns import BadRegex, posix_pattern, python_pattern
+from appliance.core.tools.patterns import BadToolPattern, posix_pattern, python_pattern
 
 CASES = [
     (r"\d+", "v42", True),
@@ -63,18 +63,18 @@ def test_lookbehind_and_names_are_python_s_too() -> None:
 
 @pytest.mark.parametrize("pattern", ["(", "[a", "a)", "*a", "(?P<n>a)", "(?i)a", r"\8", "[z-a]", "[[:nope:]]", "a**"])
 def test_what_is_no_pattern_is_refused(pattern: str) -> None:
-    with pytest.raises(BadRegex, match="invalid regex"):
+    with pytest.raises(BadToolPattern, match="invalid regex"):
         python_pattern(pattern, literal=False, ignore_case=False)
 
 
 @pytest.mark.parametrize("pattern", ["a(?=b)", "(?<!a)b", r"[\W]", "[^]"])
 def test_what_grep_cannot_do_is_named(pattern: str) -> None:
-    with pytest.raises(BadRegex, match="runtime"):
+    with pytest.raises(BadToolPattern, match="runtime"):
         posix_pattern(pattern)
 
 
 def test_a_pattern_has_an_end() -> None:
-    with pytest.raises(BadRegex, match="the most is"):
+    with pytest.raises(BadToolPattern, match="the most is"):
         python_pattern("a" * (MAX_PATTERN + 1), literal=True, ignore_case=False)
 
 
@@ -88,5 +88,5 @@ def test_any_text_is_a_pattern_or_is_refused(pattern: str) -> None:
     for read in (lambda: python_pattern(pattern, literal=False, ignore_case=True), lambda: posix_pattern(pattern)):
         try:
             read()
-        except BadRegex:
+        except BadToolPattern:
             pass
