@@ -246,8 +246,8 @@ def test_nothing_but_damaged_builds_says_what_is_damaged(places: EngineFolders, 
             (packages / entry.name).symlink_to(entry)
     folder = build(places.cache, "b2")
     (folder / EXECUTABLE).unlink()
-    code = "import sys; from pathlib import Path; from appliance.engines.found import Places, find_engine; "
-    code += "find_engine(None, Places(named=None, beside=None, cache=Path(sys.argv[1]), search_path=''))"
+    code = "import sys; from pathlib import Path; from appliance.engines.found import EngineFolders, find_engine; "
+    code += "find_engine(None, EngineFolders(named=None, beside=None, cache=Path(sys.argv[1]), search_path=''))"
     done = subprocess.run(
         [sys.executable, "-S", "-c", code, places.cache],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(packages)])},

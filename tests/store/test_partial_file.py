@@ -226,8 +226,8 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
     with pytest.raises(FileTaken):
         claim(tmp_path / ".locks" / "a.lock")
     script = (
-        "import sys; from pathlib import Path; from appliance.store.partial_file import claim, Taken\n"
-        "try: claim(Path(sys.argv[1]))\nexcept Taken: print('taken')"
+        "import sys; from pathlib import Path; from appliance.store.partial_file import claim, FileTaken\n"
+        "try: claim(Path(sys.argv[1]))\nexcept FileTaken: print('taken')"
     )
     command = [sys.executable, "-c", script, str(tmp_path / ".locks" / "a.lock")]
     assert subprocess.run(command, capture_output=True, text=True, timeout=30).stdout == "taken\n"
