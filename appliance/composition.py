@@ -25,9 +25,9 @@ from appliance.core.config.types import Config
 from appliance.core.fit.budget import GpuMemory
 from appliance.core.machine import Sample
 from appliance.core.offline import refuse_outside
-from appliance.core.parts import MIB
 from appliance.core.runs.inward import Asker
 from appliance.core.settings import HttpSettings, refuse_open_door
+from appliance.core.sizes import MIB
 from appliance.engines.background import keeping_up
 from appliance.engines.found import Finder
 from appliance.engines.owner import Chooser, open_engines

@@ -26,7 +26,7 @@ import trio
 from msgspec import Struct, structs
 
 from appliance.core.conversations import AnswerText, copied, path_to, stored
-from appliance.core.parts import decoded
+from appliance.core.lenient_json import decoded
 from appliance.errors import ApplianceError, BadRequest, Busy, Forbidden, NotFound, StoreFailed
 from appliance.store.conversations import ConversationStore, failure
 from appliance.streams.generation import Generation, GenerationEnd

@@ -1,4 +1,4 @@
-"""The composition root: its nested ``async with`` is the architecture, and the order in which everything stops."""
+"""One run of the server: the nested ``async with`` is the order in which everything starts and stops."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ import trio
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from appliance.core.answers.ring import Ring
-from appliance.core.parts import EVENTS
+from appliance.core.headers import EVENTS
 from appliance.streams.generation import Generation, GenerationEnd, GenerationHead
 
 GOAL = 500.0

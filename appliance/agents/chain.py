@@ -17,8 +17,8 @@ import msgspec
 from appliance.core.answers.forms import Torn, events_of, whole_of
 from appliance.core.bodies import sse
 from appliance.core.bodies.json_text import JSON, OBJECT, JsonObject
+from appliance.core.lenient_json import UNREADABLE, decoded
 from appliance.core.openai import ChatCompletion, Embeddings, error_text
-from appliance.core.parts import UNREADABLE, decoded
 from appliance.core.runs.inward import Asker, InwardReply
 from appliance.core.runs.slash import Family, SlashPlan, family_of
 from appliance.errors import ApplianceError, PluginFailed

@@ -15,7 +15,7 @@ from msgspec import structs
 
 from appliance.agents.record import ModelRuns, PastRun, RunRecord, WorkerState, WorkerStatus
 from appliance.core.config.additions import RunsConfig
-from appliance.core.parts import decoded
+from appliance.core.lenient_json import decoded
 from appliance.core.runs.inward import Asker
 from appliance.errors import BadRequest, Conflict, NotFound, ShuttingDown, WorkerFailed
 from appliance.fleet.owner import Fleet

@@ -24,7 +24,7 @@ from msgspec import UNSET, Raw, Struct
 from appliance.core.answers.ring import Ring
 from appliance.core.bodies.sse import PING, SseEvent, encode
 from appliance.core.config.additions import RunsConfig
-from appliance.core.parts import EVENTS
+from appliance.core.headers import EVENTS
 from appliance.core.runs.messages import (
     CancelAsked,
     FailReason,

@@ -21,9 +21,9 @@ from appliance.catalog.download_plan import DownloadPlan, PlannedFile, plan_down
 from appliance.catalog.download_status import HubFailed
 from appliance.catalog.found import Cached, UnsafeName, current_snapshot, in_cache, join_inside, list_folder
 from appliance.catalog.hub import Hub, HubAccess, HubAnswer
+from appliance.core.lenient_json import UNREADABLE, decoded
 from appliance.core.models.download import Location, RegistryImage, Remote, WantedModel, shown_url
 from appliance.core.models.names import is_projector, stem_of
-from appliance.core.parts import UNREADABLE, decoded
 from appliance.errors import ApplianceError, NotFound
 from appliance.wire import ImageLayer, ImageManifest, RegistryToken
 

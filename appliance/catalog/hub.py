@@ -32,9 +32,9 @@ from appliance.catalog.download_status import (
     TokenRefused,
 )
 from appliance.core.config.types import Timeouts
+from appliance.core.lenient_json import decoded
 from appliance.core.models.download import RemoteFile, is_oid, is_passing, retry_after
 from appliance.core.models.names import is_commit
-from appliance.core.parts import decoded
 from appliance.errors import ApplianceError, UpstreamFailed, UsageError
 from appliance.upstream.address import Address, address_of
 from appliance.upstream.client import HttpAnswer, HttpCall

@@ -36,6 +36,7 @@ from appliance.catalog.found import (
     why,
 )
 from appliance.catalog.presets import PresetSource
+from appliance.core.lenient_json import decoded
 from appliance.core.models.names import (
     is_companion,
     is_projector,
@@ -45,7 +46,6 @@ from appliance.core.models.names import (
     stem_of,
     tag_of,
 )
-from appliance.core.parts import decoded
 from appliance.errors import UsageError
 
 HOME_POINTER = ".lmstudio-home-pointer"

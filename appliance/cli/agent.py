@@ -20,7 +20,7 @@ from appliance.cli.remote import NotRunning, RunningServer, ask, ask_raw, parse_
 from appliance.core.bodies.sse import Decoder, SseEvent
 from appliance.core.config.decode import plain
 from appliance.core.config.yaml import parse
-from appliance.core.parts import UNREADABLE
+from appliance.core.lenient_json import UNREADABLE
 from appliance.errors import UpstreamFailed, UsageError
 from appliance.platform.console import EXIT_INTERRUPTED, EXIT_OURS, harmless, say
 from appliance.settings import AsyncCommand

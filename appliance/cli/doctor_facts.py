@@ -29,8 +29,8 @@ from appliance.core.engines.builds import BuildNeeds
 from appliance.core.engines.machine import MachineLook
 from appliance.core.fit.estimate import OFFLOADED, RAM
 from appliance.core.fit.plan import FitPlan
+from appliance.core.lenient_json import UNREADABLE
 from appliance.core.models.model import Model
-from appliance.core.parts import UNREADABLE
 from appliance.core.settings import FleetSettings, is_loopback
 from appliance.engines.found import ENGINE_VARIABLE, Engine, EngineFolders, find_engine, list_engines, read_build
 from appliance.engines.owner import open_engines

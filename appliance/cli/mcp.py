@@ -17,6 +17,8 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from appliance.cli.remote import ErrorAnswer, key_advice, server_options
 from appliance.core.bodies.sse import Decoder, RecordTooLong
 from appliance.core.config.types import Timeouts
+from appliance.core.headers import Headers
+from appliance.core.lenient_json import UNREADABLE, decoded
 from appliance.core.mcp.messages import (
     INTERNAL_ERROR,
     INVALID_REQUEST,
@@ -29,7 +31,6 @@ from appliance.core.mcp.messages import (
     refusal,
 )
 from appliance.core.mcp.serving import META_VERSION, encoded_header
-from appliance.core.parts import UNREADABLE, Headers, decoded
 from appliance.core.settings import DEFAULT_URL, KEY_VARIABLE, URL_VARIABLE
 from appliance.errors import ApplianceError, UpstreamFailed
 from appliance.platform.console import EXIT_OURS, PROGRAM, say

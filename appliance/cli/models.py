@@ -30,8 +30,8 @@ from appliance.core.fit.budget import room_of
 from appliance.core.fit.estimate import RAM
 from appliance.core.fit.plan import Fit, FitPlan, fit_of
 from appliance.core.models.model import Model
+from appliance.core.near_names import did_you_mean
 from appliance.core.settings import FleetSettings
-from appliance.core.words import did_you_mean
 from appliance.engines.found import finder, installed_folder
 from appliance.engines.owner import manual_of, open_engines
 from appliance.errors import Conflict, EngineNotFound, ModelNotFound, UsageError

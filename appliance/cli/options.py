@@ -20,10 +20,10 @@ from msgspec import Struct, structs
 
 from appliance.catalog.sources import STARTER, ModelFolders, resolve_sources
 from appliance.core.config.types import Config
+from appliance.core.lenient_json import UNREADABLE
 from appliance.core.llama import flags
 from appliance.core.llama.flags import Option
 from appliance.core.mcp.config import McpServers, parse_mcp_servers, read_mcp_servers
-from appliance.core.parts import UNREADABLE
 from appliance.core.proxy_target import Reach
 from appliance.core.settings import KEY_VARIABLE, HttpSettings, Listen, ToolSettings, UnixSocket, is_loopback
 from appliance.core.tools.specs import ALL, NAMES, chosen_tools

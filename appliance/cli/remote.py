@@ -16,8 +16,8 @@ import trio
 from msgspec import Struct
 
 from appliance.core.bodies.sse import Decoder, RecordTooLong
+from appliance.core.lenient_json import UNREADABLE, decoded
 from appliance.core.openai import NULL, ChatChoice, ChatCompletion, error_text
-from appliance.core.parts import UNREADABLE, decoded
 from appliance.core.settings import DEFAULT_URL, KEY_VARIABLE, URL_VARIABLE
 from appliance.core.systemd import KEY_FILE
 from appliance.errors import UpstreamFailed, UsageError

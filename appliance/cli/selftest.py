@@ -27,9 +27,9 @@ from appliance.cli.remote import (
     whole_answer,
 )
 from appliance.cli.show import print_json
+from appliance.core.lenient_json import UNREADABLE
 from appliance.core.models.model import Model
 from appliance.core.openai import ChatCompletion
-from appliance.core.parts import UNREADABLE
 from appliance.core.settings import FleetSettings
 from appliance.engines.found import ENGINE_HELP, Engine, find_engine, finder, installed_folder
 from appliance.engines.owner import open_engines

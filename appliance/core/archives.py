@@ -20,7 +20,7 @@ from typing import IO, Literal, cast
 
 from msgspec import Struct
 
-from appliance.core.parts import shown
+from appliance.core.parameters import shown
 
 MAX_HEADS = 4 << 20
 """Bytes in which an archive may tell of all its members. Python makes up to 25 times as many of them."""

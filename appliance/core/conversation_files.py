@@ -22,7 +22,8 @@ from appliance.core.archives import BadArchive, open_members
 from appliance.core.bodies.head import check_json
 from appliance.core.conversation_formats import PLACE, Saved, SavedFile, SavedLine, SavedMessage, read_json, read_lines
 from appliance.core.conversations import StoredMessage, stored
-from appliance.core.parts import UNREADABLE, shown
+from appliance.core.lenient_json import UNREADABLE
+from appliance.core.parameters import shown
 from appliance.errors import BadRequest, shortened
 from appliance.wire import Attachment, Carton, Conversation, File, MessageNode, Role, Whole
 

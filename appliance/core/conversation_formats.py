@@ -12,7 +12,7 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from appliance.core.parts import UNREADABLE, decoded
+from appliance.core.lenient_json import UNREADABLE, decoded
 from appliance.errors import BadRequest
 
 PLACE = "root"

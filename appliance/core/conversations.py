@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 import msgspec
 from msgspec import Raw, Struct, structs
 
+from appliance.core.lenient_json import decoded
 from appliance.core.openai import tool_call
-from appliance.core.parts import decoded
 from appliance.core.runs.chat import ChatEvents
 from appliance.core.runs.messages import CallDelta, ReasoningDelta, TextDelta, TurnFailed
 from appliance.errors import BadRequest

@@ -52,7 +52,8 @@ from appliance.core.bodies.http_message import (
     read_response,
 )
 from appliance.core.bodies.sse import Dialect, ErrorInfo, SseEvent, WholeRecords, encode, error_record
-from appliance.core.parts import EVENTS, UNREADABLE, Headers, without
+from appliance.core.headers import EVENTS, Headers, without
+from appliance.core.lenient_json import UNREADABLE
 from appliance.core.runs.slash import Family
 from appliance.errors import UpstreamFailed
 

@@ -13,7 +13,7 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from appliance.core.parts import decoded
+from appliance.core.lenient_json import decoded
 
 NULL = Raw(b"null")
 NO_PARAMETERS = Raw(b'{"type":"object","properties":{}}')

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from appliance.core.config.additions import HangsConfig
 from appliance.core.mcp.config import McpServers
-from appliance.core.parts import MIB
+from appliance.core.sizes import MIB
 from appliance.errors import OpenDoor
 
 DEFAULT_HOST = "127.0.0.1"

@@ -21,7 +21,7 @@ import trio
 from msgspec import Struct
 
 from appliance.core import tray
-from appliance.core.parts import decoded
+from appliance.core.lenient_json import decoded
 from appliance.core.settings import DEFAULT_HOST, DEFAULT_PORT
 from appliance.core.systemd import NAME as ACCOUNT
 from appliance.core.tray import Action, TrayState

@@ -20,7 +20,7 @@ from msgspec import Struct
 from appliance.core.engines import trials
 from appliance.core.engines.listing import CPU, Device, printable
 from appliance.core.engines.proofs import EngineTimings, Proof, ProofKey, ProvenSpeeds, next_request, speeds_of
-from appliance.core.parts import decoded
+from appliance.core.lenient_json import decoded
 from appliance.engines.found import Engine
 from appliance.engines.trial import TrialFailed, TrialServer, open_trial
 from appliance.platform.children import Children

@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 
 from appliance.core.archives import BadArchive, Member, open_members
-from appliance.core.parts import shown
+from appliance.core.parameters import shown
 
 MAX_FILES = 5000
 """llama.cpp's archives have about fifty; CUDA's libraries add ten."""

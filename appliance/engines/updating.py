@@ -17,7 +17,7 @@ from appliance.core.engines.choice import Ranked, best
 from appliance.core.engines.events import BuildRefused, Canary, Effect, Event, Prove, StageBuild, StepDone, UpdateBegun
 from appliance.core.engines.proofs import EngineTimings, Proof, ProvenSpeeds, canary_failure, speeds_of
 from appliance.core.engines.state import Step
-from appliance.core.parts import UNREADABLE
+from appliance.core.lenient_json import UNREADABLE
 from appliance.engines.found import Engine, find_engine
 from appliance.engines.owner import open_engines
 from appliance.engines.shelf import Shelf

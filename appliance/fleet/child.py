@@ -11,7 +11,7 @@ import trio
 from msgspec import Struct
 
 from appliance.core.fit.estimate import Buffers
-from appliance.core.parts import UNREADABLE
+from appliance.core.lenient_json import UNREADABLE
 from appliance.errors import Busy, UpstreamFailed
 from appliance.fleet.launch import Launch
 from appliance.platform.children import Child, Children, describe_status

@@ -7,7 +7,7 @@ import math
 import msgspec
 
 from appliance.core.bodies.sse import Dialect, ErrorInfo
-from appliance.core.parts import Headers
+from appliance.core.headers import Headers
 from appliance.errors import (
     ApplianceError,
     BadRequest,

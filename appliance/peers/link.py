@@ -15,7 +15,7 @@ import msgspec
 import trio
 from msgspec import Struct
 
-from appliance.core.parts import UNREADABLE
+from appliance.core.lenient_json import UNREADABLE
 from appliance.trio_parts import every
 
 MAX_MODELS = 10_000

@@ -11,7 +11,8 @@ import trio
 from msgspec import Struct
 
 from appliance.core.config.types import Config, Peer
-from appliance.core.parts import UNREADABLE, field
+from appliance.core.headers import field
+from appliance.core.lenient_json import UNREADABLE
 from appliance.errors import Busy, PeerFailed, UpstreamFailed
 from appliance.peers.link import LINK_PATH, LocalState, ModelState, WaitChanged, exchange_states, read_listing
 from appliance.trio_parts import Changed, beside, persist

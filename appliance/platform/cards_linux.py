@@ -17,7 +17,7 @@ from msgspec import Struct, structs
 
 from appliance.core.engines.machine import Gpu, normal_pci
 from appliance.core.machine import Accelerator, AcceleratorMemory, Driver, GpuSample
-from appliance.core.parts import MIB
+from appliance.core.sizes import MIB
 
 ROOT = Path("/")
 NVIDIA, AMD, INTEL = "0x10de", "0x1002", "0x8086"

@@ -24,8 +24,8 @@ from msgspec import structs
 from appliance.core.engines.builds import platform_of
 from appliance.core.engines.listing import printable
 from appliance.core.engines.machine import MachineLook
+from appliance.core.lenient_json import UNREADABLE, decoded
 from appliance.core.machine import Accelerator, GpuSample
-from appliance.core.parts import UNREADABLE, decoded
 from appliance.platform.children import Child, Children, describe_status, inherited_env, open_children
 from appliance.platform.driver_process import (
     ACCELERATORS,

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from appliance.core.parts import UNREADABLE
+from appliance.core.lenient_json import UNREADABLE
 
 ROOT = Path("/")
 SYSTEM = (

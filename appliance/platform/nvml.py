@@ -14,7 +14,7 @@ from typing import ParamSpec, Protocol, TypeVar, cast
 
 from appliance.core.engines.machine import Gpu, normal_pci
 from appliance.core.machine import Accelerator, AcceleratorMemory, Driver, GpuSample
-from appliance.core.parts import MIB
+from appliance.core.sizes import MIB
 
 LIBRARY = "nvml.dll" if sys.platform == "win32" else "libnvidia-ml.so.1"
 MEMORY_TEMPERATURE = 82

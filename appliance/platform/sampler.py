@@ -12,7 +12,7 @@ import psutil
 from msgspec import structs
 
 from appliance.core.machine import GpuSample, NetworkCounters, Sample, SystemSample
-from appliance.core.parts import MIB
+from appliance.core.sizes import MIB
 from appliance.platform import cards_linux
 
 MAX_INTERFACES = 32

@@ -15,8 +15,8 @@ from msgspec import UNSET, Meta, Struct, UnsetType, field, structs
 from appliance.core.bodies.json_text import JSON, JsonObject
 from appliance.core.config.additions import PluginConfig
 from appliance.core.config.nodes import Problem
+from appliance.core.near_names import meant_or_all
 from appliance.core.runs.slash import FAMILIES, Family, family_of
-from appliance.core.words import meant_or_all
 
 LARGEST = 1 << 20
 """Largest config.json, in bytes."""

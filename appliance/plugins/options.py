@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from appliance.core.words import meant_or_all
+from appliance.core.near_names import meant_or_all
 from appliance.plugins import JSON, Refused
 
 if TYPE_CHECKING:

@@ -206,7 +206,7 @@ def _noted(root: Path, run: TrialRun) -> Path:
 
 def _ended_runs(root: Path) -> Iterator[TrialRun]:
     """Return the runs that nobody has forgotten and whose process is gone, each once."""
-    from appliance.core.parts import decoded
+    from appliance.core.lenient_json import decoded
     from appliance.core.programs import TrialRun
 
     for file in list((root / RUNS).glob("[0-9]*")):
@@ -240,7 +240,7 @@ async def forget_after_trial() -> None:
     if run_file is not None:
         import trio
 
-        from appliance.core.parts import decoded
+        from appliance.core.lenient_json import decoded
         from appliance.core.programs import TrialRun
 
         run = decoded(TrialRun, await trio.to_thread.run_sync(run_file.read_bytes))

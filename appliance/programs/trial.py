@@ -24,8 +24,8 @@ from msgspec import Struct, structs
 from appliance.catalog.sources import default_models_dir
 from appliance.core.config.additions import StreamsConfig
 from appliance.core.config.types import Config
+from appliance.core.lenient_json import decoded
 from appliance.core.openai import ChatCompletion
-from appliance.core.parts import decoded
 from appliance.core.programs import NAME, SERVES, model_to_ask, words_for_trial
 from appliance.core.settings import KEY_VARIABLE, Embedding
 from appliance.engines.found import FOLDER_VARIABLE, installed_folder

@@ -10,9 +10,9 @@ import msgspec
 from msgspec import Raw, Struct
 
 from appliance.core.bodies.json_text import OBJECT
+from appliance.core.lenient_json import UNREADABLE
 from appliance.core.ollama.asking import DerivedPreset
 from appliance.core.ollama.models import Derived
-from appliance.core.parts import UNREADABLE
 from appliance.store.model_files import replace, write_whole
 
 VERSION = 1

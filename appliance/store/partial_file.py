@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from appliance.core.parts import UNREADABLE
+from appliance.core.lenient_json import UNREADABLE
 from appliance.store.model_files import replace, sync_folder, unlink
 from appliance.wire import PartialChunk, PartialHead, PartialLine, PartialSource
 

@@ -36,7 +36,7 @@ import msgspec
 import trio
 from msgspec import Struct
 
-from appliance.core.parts import decoded
+from appliance.core.lenient_json import decoded
 from appliance.trio_parts import WriteBehind
 
 if TYPE_CHECKING:

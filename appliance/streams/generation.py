@@ -12,7 +12,7 @@ from msgspec import Struct
 from trio.lowlevel import ParkingLot
 
 from appliance.core.answers.ring import Gap, Ring
-from appliance.core.parts import EVENTS, Headers, field
+from appliance.core.headers import EVENTS, Headers, field
 
 LINES = b"application/x-ndjson"
 """The streams of Ollama's API."""

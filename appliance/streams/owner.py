@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from appliance.core.answers.ring import Ring
 from appliance.core.config.additions import StreamsConfig
-from appliance.core.parts import EVENTS
+from appliance.core.headers import EVENTS
 from appliance.errors import Busy, ShuttingDown, UsageError
 from appliance.store.stream_files import RETRY, About, StoredStream, StreamFiles, check_folder, open_stream_files
 from appliance.streams.generation import LINES, Generation, GenerationEnd, GenerationHead, RingSink, never, nothing

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import trio
 
-from appliance.core.parts import decoded
+from appliance.core.lenient_json import decoded
 from appliance.core.tools.texts import CappedOutput
 from appliance.errors import BadRequest, Busy
 from appliance.platform.children import inherited_env, open_children

@@ -8,10 +8,10 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from typing import Protocol, runtime_checkable
 
 from appliance.core.mcp.offers import Offers
+from appliance.core.near_names import meant_or_all
 from appliance.core.settings import ToolSettings
 from appliance.core.tools.places import BadToolTarget, ContainerImage, RunningContainer, Ssh, parse_target
 from appliance.core.tools.specs import ToolContext, ToolOutcome, ToolSpec
-from appliance.core.words import meant_or_all
 from appliance.errors import BadRequest, NotFound, UsageError
 from appliance.platform.children import Children, open_children
 

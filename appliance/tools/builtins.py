@@ -17,8 +17,8 @@ from pathlib import Path
 import msgspec
 import trio
 
-from appliance.core.parts import MIB
 from appliance.core.settings import ToolSettings
+from appliance.core.sizes import MIB
 from appliance.core.tools.places import BadToolTarget, ContainerImage, RunningContainer, Ssh, running_target
 from appliance.core.tools.search import KINDS, entry_text, footer
 from appliance.core.tools.specs import (

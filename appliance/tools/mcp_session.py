@@ -25,6 +25,8 @@ from trio.abc import SendStream
 
 from appliance.core.bodies.sse import Decoder, RecordTooLong
 from appliance.core.config.types import Timeouts
+from appliance.core.headers import Headers, field
+from appliance.core.lenient_json import decoded
 from appliance.core.mcp.config import HttpServer, StdioServer
 from appliance.core.mcp.messages import (
     MAX_LINE,
@@ -37,7 +39,6 @@ from appliance.core.mcp.messages import (
     reply,
     request,
 )
-from appliance.core.parts import Headers, decoded, field
 from appliance.errors import ApplianceError, UpstreamFailed
 from appliance.platform.children import Children, describe_status, inherited_env
 from appliance.platform.process import Command, StopSteps, end, open_process

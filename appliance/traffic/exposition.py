@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 from appliance import __version__
 from appliance.core.machine import GpuSample, Sample, SystemSample
-from appliance.core.parts import MIB
+from appliance.core.sizes import MIB
 from appliance.fleet.owner import ChildStatus
 from appliance.platform.machine import resident_bytes
 from appliance.traffic.metrics import BUCKETS, Durations, Metrics, ModelCounts

@@ -13,7 +13,7 @@ from msgspec import Struct, structs
 
 from appliance.core.bodies.head import read_query
 from appliance.core.bodies.http_request import HttpHead
-from appliance.core.parts import Headers
+from appliance.core.headers import Headers
 from appliance.core.records.log_lines import client_address
 
 WORKER, MANIFEST, PAGE_VERSION = "/sw.js", "/manifest.webmanifest", "/_app/version.json"

@@ -12,9 +12,9 @@ import trio
 
 from appliance.catalog.catalog import Catalog
 from appliance.core.config.types import Config
-from appliance.core.parts import MIB
 from appliance.core.records.captures import CaptureBuffer
 from appliance.core.records.log_lines import LineStyle
+from appliance.core.sizes import MIB
 from appliance.errors import Busy, ShuttingDown, Unauthorized
 from appliance.fleet.owner import Fleet
 from appliance.peers.owner import Peers

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from appliance.core import exchange as exchanges
 from appliance.core.exchange import Exchange, ExchangeState, RelayOptions, Stale, Trail
-from appliance.core.parts import Headers
+from appliance.core.headers import Headers
 from appliance.core.runs.slash import family_of
 from appliance.errors import UpstreamFailed
 

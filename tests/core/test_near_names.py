@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from appliance.core.words import LONGEST, meant_or_all, near
+from appliance.core.near_names import LONGEST, meant_or_all, near
 
 
 def test_one_that_looks_like_it():

@@ -14,7 +14,7 @@ import trio
 from engine_folders import Lie, Listed, make_build
 
 from appliance.core.engines.listing import Device, DeviceListing
-from appliance.core.parts import MIB
+from appliance.core.sizes import MIB
 from appliance.engines import embedded
 from appliance.engines.found import EXECUTABLE, Engine
 from appliance.engines.probing import list_devices

@@ -35,11 +35,11 @@ from appliance.core.config.nodes import SourceFile
 from appliance.core.config.types import MatrixConfig
 from appliance.core.conversation_files import each_arrived, for_page, for_store
 from appliance.core.engines.workers import KNOWN, BadWorkerAnswer, Questions
+from appliance.core.lenient_json import decoded
 from appliance.core.mcp.messages import LineCutter, RpcAnswer, outcome, read_message, read_tools
 from appliance.core.mcp.serving import ToolsCall, ToolsListing, read_request
 from appliance.core.models.gguf import read_gguf
 from appliance.core.models.gguf_bytes import GgufError
-from appliance.core.parts import decoded
 from appliance.core.payload import PayloadFile
 from appliance.core.records.accounting import TokenCounter
 from appliance.core.runs.slash import Family

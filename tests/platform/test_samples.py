@@ -13,7 +13,7 @@ import trio
 from waiting import PATIENCE, until
 
 from appliance.core.machine import GpuSample, Sample, SystemSample
-from appliance.core.parts import MIB
+from appliance.core.sizes import MIB
 from appliance.platform.drivers import Gpus
 from appliance.platform.machine import resident_bytes
 from appliance.platform.sampler import MAX_INTERFACES, new_sampler

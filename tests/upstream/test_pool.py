@@ -11,7 +11,7 @@ from upstream_harness import listening, read_request
 from waiting import PATIENCE, until
 
 from appliance.core.exchange import RelayOptions
-from appliance.core.parts import Headers
+from appliance.core.headers import Headers
 from appliance.errors import UpstreamFailed
 from appliance.upstream import pool as pool_module
 from appliance.upstream.client import Address, HttpCall, Outgoing, relay

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from appliance.core.bodies.json_text import JSON, OBJECT, JsonEdit, JsonObject, Path, PathStep, apply_edits
 from appliance.core.bodies.sse import Decoder, RecordTooLong
-from appliance.core.parts import decoded
+from appliance.core.lenient_json import decoded
 from appliance.core.runs.slash import Family
 
 MAX_TEXT = 1 << 20

@@ -13,7 +13,7 @@ import msgspec
 
 from appliance.core.bodies.json_text import JSON, OBJECT, JsonObject
 from appliance.core.bodies.sse import Decoder, ErrorInfo, RecordTooLong, SseEvent, encode
-from appliance.core.parts import decoded
+from appliance.core.lenient_json import decoded
 from appliance.core.runs.slash import Family
 
 _FACTS = frozenset(

@@ -14,7 +14,7 @@ from msgspec import Struct
 from appliance.core.answers.continuation import DONE, Partial, object_of, objects_of
 from appliance.core.bodies.json_text import JSON, OBJECT, JsonObject
 from appliance.core.bodies.sse import Decoder, RecordTooLong, SseEvent, encode
-from appliance.core.parts import decoded
+from appliance.core.lenient_json import decoded
 from appliance.core.runs.slash import Family
 
 _SURE = 16

@@ -19,7 +19,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from appliance.core.parts import Headers
+from appliance.core.headers import Headers
 
 HOP_BY_HOP = frozenset(
     (

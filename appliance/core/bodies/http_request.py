@@ -14,7 +14,7 @@ import re
 from httptools import HttpParserError, HttpParserInvalidMethodError, HttpParserUpgrade, HttpRequestParser
 from msgspec import Struct
 
-from appliance.core.parts import fields
+from appliance.core.headers import fields
 from appliance.errors import BadRequest
 
 MAX_FIELDS = 128

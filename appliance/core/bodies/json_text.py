@@ -10,7 +10,7 @@ from typing import cast
 import msgspec
 from msgspec import Raw, Struct
 
-from appliance.core.parts import decoded
+from appliance.core.lenient_json import decoded
 
 JSON = None | bool | int | float | str | list["JSON"] | dict[str, "JSON"]
 JsonObject = dict[str, JSON]

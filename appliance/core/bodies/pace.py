@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from appliance.core.parts import KIB
+from appliance.core.sizes import KIB
 
 LEAST_RATE = KIB
 """Bytes a second; a client that sends or takes one now and then would hold the rest for ever."""

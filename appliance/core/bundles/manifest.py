@@ -18,9 +18,10 @@ import msgspec
 from msgspec import Struct, structs
 
 from appliance.core.engines.builds import parse_asked
+from appliance.core.lenient_json import UNREADABLE
 from appliance.core.models.names import folder_of, is_commit, is_speakable, repo_of
-from appliance.core.parts import MIB, UNREADABLE
 from appliance.core.payload import PayloadFile
+from appliance.core.sizes import MIB
 from appliance.errors import UsageError
 
 FORMAT = 1

@@ -9,7 +9,7 @@ from typing import Literal
 from msgspec import Struct
 
 from appliance.core.bundles.manifest import SIGNATURE_SIZE, BundleItem, BundleManifest
-from appliance.core.parts import MIB
+from appliance.core.sizes import MIB
 from appliance.errors import UsageError
 
 SPARE = 64 * MIB

@@ -35,7 +35,7 @@ from appliance.core.config.nodes import (
 )
 from appliance.core.config.scalars import typed
 from appliance.core.config.types import Config
-from appliance.core.words import did_you_mean, fold, near
+from appliance.core.near_names import did_you_mean, fold, near
 
 ANY = "<id>"
 """Stands in a pattern for a key that the user chooses: ``models.<id>.ttl``."""

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
+from appliance.core.command_words import strip_comments
 from appliance.core.config.decode import schema_root
 from appliance.core.config.nodes import (
     NO_PORTS,
@@ -30,7 +31,7 @@ from appliance.core.config.nodes import (
 )
 from appliance.core.config.scalars import text_of
 from appliance.core.config.types import Config, Scalars
-from appliance.core.words import near, strip_comments
+from appliance.core.near_names import near
 
 MAX_TEXT = 1 << 20
 """Characters of one value with its macros expanded: thirty macros that double each other would make a billion."""

@@ -22,7 +22,7 @@ from appliance.core.config.matrix_expression import (
 )
 from appliance.core.config.matrix_solver import MatrixQuery, SetNode, bits_of
 from appliance.core.config.types import MatrixConfig
-from appliance.core.words import did_you_mean
+from appliance.core.near_names import did_you_mean
 
 DEFAULT_COST = 1
 HINTS = 20

@@ -14,7 +14,7 @@ from msgspec import structs
 from appliance.core.config.nodes import ProblemReport
 from appliance.core.config.scalars import why_no_base_url
 from appliance.core.config.types import Config, ModelConfig, Profile, Selector
-from appliance.core.words import did_you_mean
+from appliance.core.near_names import did_you_mean
 
 
 class NameTable:

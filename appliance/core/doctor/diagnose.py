@@ -36,7 +36,7 @@ from appliance.core.doctor.engines import (
 from appliance.core.doctor.facts import SEVERITIES, DoctorFacts, Finding, ServedModel, one_line, some, tidied
 from appliance.core.engines.choice import best
 from appliance.core.engines.listing import CPU
-from appliance.core.parts import GIB
+from appliance.core.sizes import GIB
 
 SERVE = "llama-appliance serve"
 

@@ -19,7 +19,7 @@ from msgspec import Struct, structs
 
 from appliance.core.engines.machine import Gpu, MachineLook
 from appliance.core.engines.proofs import Fault
-from appliance.core.parts import MIB
+from appliance.core.sizes import MIB
 
 CPU = "CPU"
 """The name of the device that every build has: the machine's processors and main memory."""

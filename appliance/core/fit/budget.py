@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from appliance.core.engines.machine import MachineLook
 from appliance.core.fit.estimate import RAM
-from appliance.core.parts import GIB
+from appliance.core.sizes import GIB
 
 NO_MEMORY: Mapping[str, int] = {}
 

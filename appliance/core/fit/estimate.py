@@ -11,7 +11,7 @@ from msgspec import Struct, structs
 from appliance.core.fit.compute import FLOAT, Batch, Walk, sampled
 from appliance.core.models.gguf_bytes import TENSOR_TYPES
 from appliance.core.models.shape import ModelLayer, Shape
-from appliance.core.parts import MIB
+from appliance.core.sizes import MIB
 
 RAM = "ram"
 CELLS = 256

@@ -32,7 +32,7 @@ from appliance.core.fit.estimate import (
 )
 from appliance.core.llama.flags import Option, from_env, last, merge, split
 from appliance.core.models.shape import Shape
-from appliance.core.parts import GIB, MIB
+from appliance.core.sizes import GIB, MIB
 from appliance.errors import UsageError
 
 NOTHING: Mapping[str, str] = {}

@@ -13,8 +13,8 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from appliance.core.bodies.json_text import JsonEdit, apply_edits, parse_path
+from appliance.core.lenient_json import UNREADABLE, decoded
 from appliance.core.llama import flags
-from appliance.core.parts import UNREADABLE, decoded
 from appliance.errors import BadRequest
 
 COMPLETIONS = frozenset({"/completion", "/completions"})

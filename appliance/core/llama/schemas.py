@@ -15,7 +15,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from appliance.core.bodies.json_text import JSON, OBJECT, JsonEdit, apply_edits, parse_path
 from appliance.core.config.scalars import BadRegex, check_pattern
-from appliance.core.parts import decoded
+from appliance.core.lenient_json import decoded
 from appliance.core.tools.schema_check import schema_problem
 from appliance.errors import BadRequest
 

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
+from appliance.core.lenient_json import UNREADABLE, decoded
 from appliance.core.openai import NO_PARAMETERS
-from appliance.core.parts import UNREADABLE, decoded
 from appliance.core.tools.specs import ToolOutcome, ToolSpec
 
 MAX_LINE = 8 << 20

@@ -7,8 +7,8 @@ from typing import TypeVar
 
 from msgspec import Raw, Struct
 
+from appliance.core.lenient_json import decoded
 from appliance.core.mcp.messages import RpcAnswer
-from appliance.core.parts import decoded
 
 MAX_OFFERS = 500
 """Prompts, and resources, of one server."""

@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
+from appliance.core.lenient_json import UNREADABLE, decoded
 from appliance.core.mcp.messages import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR, Id, McpError
-from appliance.core.parts import UNREADABLE, decoded
 
 HANDSHAKE_VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 MODERN_VERSIONS = ("2026-07-28",)

@@ -18,7 +18,7 @@ from math import prod
 
 from msgspec import Struct
 
-from appliance.core.parts import KIB, MIB
+from appliance.core.sizes import KIB, MIB
 
 TENSOR_TYPES: dict[int, tuple[str, int, int]] = {
     # number: (name, values in a block, bytes of a block)

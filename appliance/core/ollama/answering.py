@@ -16,8 +16,8 @@ from msgspec import Raw, Struct
 
 from appliance.core.bodies.json_text import OBJECT, JsonObject
 from appliance.core.bodies.sse import Decoder, RecordTooLong
+from appliance.core.lenient_json import UNREADABLE, decoded
 from appliance.core.openai import NULL, ChatChoice, ChatUsage, Embeddings, ToolCall, error_text
-from appliance.core.parts import UNREADABLE, decoded
 
 NDJSON = b"application/x-ndjson"
 DONE = ("[DONE]", b"[DONE]")

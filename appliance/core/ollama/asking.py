@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from appliance.core.bodies.json_text import JSON, OBJECT, JsonObject
-from appliance.core.parts import UNREADABLE
+from appliance.core.lenient_json import UNREADABLE
 
 LATEST = ":latest"
 HUBS = ("hf.co/", "huggingface.co/", "www.huggingface.co/")

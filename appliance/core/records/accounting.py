@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Meta, Raw, Struct, structs
 
 from appliance.core.bodies.http_message import ContentDecoder
-from appliance.core.parts import decoded
+from appliance.core.lenient_json import decoded
 from appliance.wire import Tokens
 
 _MAX = 1 << 40

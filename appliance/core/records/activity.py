@@ -14,7 +14,7 @@ from typing import Literal, Protocol, TypeVar, get_args
 import msgspec
 from msgspec import Struct
 
-from appliance.core.parts import read_time, read_whole, shown
+from appliance.core.parameters import read_time, read_whole, shown
 from appliance.errors import BadRequest
 from appliance.wire import ActivityPage, Histogram
 

@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Struct
 
 from appliance.core.bodies.http_message import ContentDecoder
-from appliance.core.parts import Headers
+from appliance.core.headers import Headers
 from appliance.wire import Capture
 
 REDACTED = "[REDACTED]"

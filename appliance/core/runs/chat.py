@@ -15,6 +15,7 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from appliance.core.bodies.sse import Decoder, RecordTooLong, SseEvent, encode
+from appliance.core.lenient_json import UNREADABLE
 from appliance.core.openai import (
     NULL,
     ChatChoice,
@@ -25,7 +26,6 @@ from appliance.core.openai import (
     error_text,
     tool_call,
 )
-from appliance.core.parts import UNREADABLE
 from appliance.core.runs.messages import (
     CallDelta,
     ModelCall,

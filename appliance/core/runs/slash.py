@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from appliance.core.bodies.json_text import JsonEdit, Path, PathStep, apply_edits
-from appliance.core.parts import UNREADABLE
+from appliance.core.lenient_json import UNREADABLE
 from appliance.errors import BadRequest
 
 MAX_COMMANDS = 16

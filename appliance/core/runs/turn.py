@@ -21,8 +21,8 @@ from itertools import groupby
 import msgspec
 from msgspec import Raw, Struct
 
+from appliance.core.lenient_json import UNREADABLE
 from appliance.core.openai import ChatMessage, FunctionDefinition, ToolDefinition, tool_call
-from appliance.core.parts import UNREADABLE
 from appliance.core.runs.bios import MARK, BiosContext, bios_of
 from appliance.core.runs.messages import AskClient, CallDelta, ModelCall, RunCommand, RunTools, Task, Tool, TurnUsage
 from appliance.core.tools.schema_check import ArgumentCheck

@@ -9,7 +9,7 @@ from wsgiref.handlers import format_date_time
 
 from appliance.core.bodies.http_request import HttpHead, RequestError
 from appliance.core.bodies.sse import ErrorInfo
-from appliance.core.parts import EVENTS
+from appliance.core.headers import EVENTS
 from appliance.errors import Busy
 from appliance.http import errors
 from appliance.http.bytes.body import Body

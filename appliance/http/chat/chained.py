@@ -13,7 +13,8 @@ from msgspec import structs
 from appliance.agents.chain import MAX_ANSWER, Answer, Chain, Chains, error_of, read_event
 from appliance.core.bodies import sse
 from appliance.core.bodies.json_text import OBJECT
-from appliance.core.parts import decoded, field, without
+from appliance.core.headers import field, without
+from appliance.core.lenient_json import decoded
 from appliance.core.runs.inward import Asker
 from appliance.core.runs.slash import SlashPlan
 from appliance.errors import ApplianceError, BadRequest, UpstreamFailed

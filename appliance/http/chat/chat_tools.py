@@ -24,8 +24,8 @@ from msgspec import Meta, Raw, Struct, structs
 from appliance.agents.record import MAX_PARALLEL, use_tool
 from appliance.core.bodies.head import EXTENSION
 from appliance.core.bodies.json_text import JsonEdit, Path, PathStep, apply_edits
+from appliance.core.lenient_json import UNREADABLE
 from appliance.core.openai import ToolDefinition
-from appliance.core.parts import UNREADABLE
 from appliance.core.runs.chat import ChatAnswer, ChatEvents, ToolActivity, refusal
 from appliance.core.runs.messages import (
     MAX_ITERATIONS,

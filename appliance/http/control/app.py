@@ -22,7 +22,7 @@ from werkzeug.exceptions import HTTPException
 from appliance.catalog.catalog import Catalog
 from appliance.core.engines.choice import Seat
 from appliance.core.fit.plan import fit_of
-from appliance.core.parts import UNREADABLE
+from appliance.core.lenient_json import UNREADABLE
 from appliance.core.settings import HttpSettings
 from appliance.engines.owner import Engines
 from appliance.engines.table import Table, table

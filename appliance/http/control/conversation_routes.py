@@ -12,7 +12,7 @@ from quart_trio import QuartTrio
 from appliance.conversations import Conversations
 from appliance.core.bodies.sse import SseEvent, encode
 from appliance.core.conversations import UNKNOWN_TYPE, shown_type
-from appliance.core.parts import read_whole, shown
+from appliance.core.parameters import read_whole, shown
 from appliance.errors import BadRequest, NotFound
 from appliance.http.control.answers import endless_answer, json_answer, parse_as, read_as, read_body
 from appliance.http.control.model_routes import CONTENT_TYPE, ModelEvent, ModelFeed

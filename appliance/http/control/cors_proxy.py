@@ -15,7 +15,7 @@ import trio
 from msgspec import Struct
 
 from appliance.core.bodies.http_message import HOP_BY_HOP
-from appliance.core.parts import Headers, field, fields, without
+from appliance.core.headers import Headers, field, fields, without
 from appliance.core.proxy_target import (
     REDIRECTS,
     BadTarget,

@@ -12,7 +12,7 @@ import msgspec
 import trio
 from msgspec import Raw
 
-from appliance.core.parts import UNREADABLE
+from appliance.core.lenient_json import UNREADABLE
 from appliance.core.settings import HttpSettings, Listen
 from appliance.errors import ModelLoading, ModelNotFound, RouteNotFound, UpstreamFailed
 from appliance.fleet.status import state_of

@@ -18,10 +18,10 @@ from appliance import __version__
 from appliance.catalog.catalog import Catalog
 from appliance.catalog.download_status import DownloadStatus, is_for
 from appliance.core.config.types import Config, ModelConfig
+from appliance.core.lenient_json import decoded
 from appliance.core.models.gguf import GgufInfo
 from appliance.core.models.model import Model
 from appliance.core.models.swap_listing import RUNNING, ModelLister, Object, model_status, swap_state, with_found
-from appliance.core.parts import decoded
 from appliance.core.settings import HttpSettings
 from appliance.fleet.owner import Fleet
 from appliance.fleet.status import ChildStatus, state_of

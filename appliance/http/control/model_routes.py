@@ -20,9 +20,9 @@ from appliance.catalog.download_status import DownloadEvent, DownloadStatus, eve
 from appliance.catalog.downloads import Download, Downloads
 from appliance.core.bodies.head import read_json
 from appliance.core.bodies.sse import PING, SseEvent, encode
+from appliance.core.lenient_json import decoded
 from appliance.core.models.download import parse_reference
 from appliance.core.models.model import Model
-from appliance.core.parts import decoded
 from appliance.errors import BadRequest, Conflict
 from appliance.fleet.owner import Fleet
 from appliance.fleet.status import ChildStatus

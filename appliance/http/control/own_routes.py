@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 import trio
 
 from appliance.core.bodies.http_request import HttpHead
-from appliance.core.parts import UNREADABLE
+from appliance.core.lenient_json import UNREADABLE
 from appliance.core.runs.inward import Asker
 from appliance.core.settings import HttpSettings, Listen
 from appliance.errors import RouteNotFound

@@ -20,7 +20,7 @@ from hypercorn.trio.worker_context import WorkerContext
 from quart_trio import QuartTrio
 
 from appliance.core.bodies.http_request import HttpHead
-from appliance.core.parts import field, without
+from appliance.core.headers import field, without
 from appliance.http.bytes.answer import HttpSink
 from appliance.http.bytes.connection import Connection
 from appliance.http.bytes.tls import TlsSocket

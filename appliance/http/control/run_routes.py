@@ -41,11 +41,11 @@ from msgspec import Meta, Raw
 from appliance.agents.record import RunTimeouts
 from appliance.core.bodies.head import check_json
 from appliance.core.config.additions import RunsConfig
+from appliance.core.near_names import meant_or_all
 from appliance.core.openai import FunctionDefinition, ToolDefinition
 from appliance.core.runs.bios import BIOS_FACTS, unknown_fact
 from appliance.core.runs.messages import MAX_ITERATIONS, Task, Tool
 from appliance.core.tools.schema_check import schema_problem
-from appliance.core.words import meant_or_all
 
 OWNED = ("messages", "tools", "stream", "model", "parallel_tool_calls")
 """Members that ``params`` must not hold: the run sets them itself."""

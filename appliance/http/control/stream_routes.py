@@ -13,7 +13,7 @@ from quart import Response, request
 from quart_trio import QuartTrio
 
 from appliance.core.answers.ring import Numbered
-from appliance.core.parts import EVENTS
+from appliance.core.headers import EVENTS
 from appliance.errors import BadRequest
 from appliance.http.control.answers import Pieces, endless_answer, json_answer, read_as
 from appliance.http.way.resumable import find_stream

@@ -15,7 +15,7 @@ from quart_trio import QuartTrio
 
 from appliance.catalog.configuration import Reloaded
 from appliance.core.machine import Hardware
-from appliance.core.parts import read_time, read_whole
+from appliance.core.parameters import read_time, read_whole
 from appliance.core.records.activity import parse_models, parse_query
 from appliance.errors import BadRequest, Busy, NotFound, UsageError
 from appliance.http.control.answers import json_answer, read_as, text_answer

@@ -9,8 +9,8 @@ from __future__ import annotations
 import msgspec
 from msgspec import Raw, Struct
 
+from appliance.core.headers import EVENTS
 from appliance.core.openai import FunctionDefinition, ToolDefinition
-from appliance.core.parts import EVENTS
 from appliance.core.tools.specs import ToolContext, ToolOutcome, ToolSpec
 from appliance.errors import ApplianceError, BadRequest, Busy, RouteNotFound, ShuttingDown
 from appliance.http import errors

@@ -16,8 +16,8 @@ from appliance.agents.owner import Agents
 from appliance.agents.record import result_of
 from appliance.agents.run import AgentRun, RequestedRun
 from appliance.core.bodies.sse import Decoder, RecordTooLong, SseEvent
+from appliance.core.lenient_json import UNREADABLE
 from appliance.core.openai import NULL, ChatChoice, error_text
-from appliance.core.parts import UNREADABLE
 from appliance.core.runs.inward import Asker, InwardReply
 from appliance.errors import BadRequest, UpstreamFailed
 from appliance.http.control.run_routes import read_run

@@ -10,11 +10,11 @@ import trio
 from msgspec import Struct
 
 from appliance.catalog.catalog import Catalog, Headers
+from appliance.core.lenient_json import decoded
 from appliance.core.models.gguf import GgufInfo
 from appliance.core.models.model import Model
 from appliance.core.ollama.asking import PLAIN, meanings
 from appliance.core.ollama.models import Derived, EngineProps, LoadedModel, ModelFacts, tags
-from appliance.core.parts import decoded
 from appliance.errors import ModelNotFound, UpstreamFailed
 from appliance.fleet.owner import Fleet
 from appliance.traffic.targets import Targets, refresh

@@ -11,11 +11,11 @@ import msgspec
 import trio
 from msgspec import Struct, structs
 
+from appliance.core.lenient_json import decoded
 from appliance.core.ollama import asking, shortening
 from appliance.core.ollama.answering import Translator, error_body, idle_line
 from appliance.core.ollama.asking import OllamaRefusal, OllamaRequest
 from appliance.core.ollama.models import COMPLETION, EMBEDDING, INSERT, THINKING, TOOLS, ModelFacts
-from appliance.core.parts import decoded
 from appliance.core.runs.inward import Asker
 from appliance.fleet.owner import Fleet
 from appliance.http.ollama.known import KnownModels

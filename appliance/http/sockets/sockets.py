@@ -21,8 +21,9 @@ import trio
 from msgspec import Struct
 
 from appliance.core.bodies.http_request import HttpHead
+from appliance.core.headers import without
+from appliance.core.lenient_json import UNREADABLE
 from appliance.core.models.model import Model
-from appliance.core.parts import UNREADABLE, without
 from appliance.errors import ApplianceError, BadRequest, Conflict, ModelNotLoaded, RouteNotFound, ShuttingDown
 from appliance.http.bytes.body import Bodies
 from appliance.http.bytes.connection import Connection

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from appliance.core.bodies.sse import Dialect
 from appliance.core.exchange import Exchange, RelayOptions
-from appliance.core.parts import fields, without
+from appliance.core.headers import fields, without
 from appliance.errors import PeerFailed, UpstreamFailed
 from appliance.http.way.outgoing import CONVERSATION, edited, renamed
 from appliance.http.way.visit import ModelRequest

@@ -14,7 +14,7 @@ import trio
 from msgspec import structs
 
 from appliance.core.bodies.head import read_query
-from appliance.core.parts import is_event_stream
+from appliance.core.headers import is_event_stream
 from appliance.core.runs.inward import UNWATCHED, ProgressWatch
 from appliance.errors import ApplianceError, UpstreamFailed
 from appliance.http.way.visit import AskModel, ModelRequest

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from appliance.core.headers import is_event_stream, without
+from appliance.core.lenient_json import decoded
 from appliance.core.llama.older_bodies import IMAGES, NEW_FORM, cache_lines, lacks_cache, silenced, silenced_records
-from appliance.core.parts import decoded, is_event_stream, without
 from appliance.errors import BadRequest, UpstreamFailed
 from appliance.fleet.status import ChildStatus
 from appliance.traffic.request import Headers, Passing, Sink, push_whole, send_whole

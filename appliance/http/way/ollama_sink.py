@@ -5,8 +5,8 @@ Everything above this sink knows OpenAI's words alone: fallback, pings, error re
 
 from __future__ import annotations
 
+from appliance.core.headers import is_event_stream
 from appliance.core.ollama.answering import NDJSON, Translator, translated_error
-from appliance.core.parts import is_event_stream
 from appliance.errors import UpstreamFailed
 from appliance.traffic.record import RecordingSink
 from appliance.traffic.request import Headers, Passing, Request, Sink, push_whole

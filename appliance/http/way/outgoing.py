@@ -7,8 +7,8 @@ from msgspec import Struct, structs
 from appliance.core.bodies import head as heads
 from appliance.core.bodies.filters import Edits, rewrite_field, rewrite_urlencoded
 from appliance.core.bodies.head import RequestHead
+from appliance.core.headers import without
 from appliance.core.models.model import Model
-from appliance.core.parts import without
 from appliance.traffic.request import Request
 from appliance.upstream.address import OWN_TO_THIS_HOP, Address
 

@@ -26,7 +26,7 @@ from msgspec import Struct
 from appliance.core.answers.loading_text import JOKES, LoadingText
 from appliance.core.bodies.sse import PING, Dialect, SseEvent, encode
 from appliance.core.exchange import error_in
-from appliance.core.parts import decoded
+from appliance.core.lenient_json import decoded
 from appliance.errors import ApplianceError
 from appliance.fleet.lease import QueuePlace
 from appliance.http.way.handover import HandoverReply

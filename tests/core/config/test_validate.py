@@ -10,7 +10,7 @@ from appliance.core.config.scalars import parse_duration, parse_size, why_no_bas
 from appliance.core.config.types import Config, ModelConfig
 from appliance.core.config.validate import normalise
 from appliance.core.config.yaml import parse
-from appliance.core.words import near
+from appliance.core.near_names import near
 
 MODELS = """
 models:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from appliance.core.engines.listing import MAX_DEVICES, DeviceListing, Manual, parse_listing, parse_manual
 from appliance.core.llama.flags import FLAGS
-from appliance.core.parts import MIB
+from appliance.core.sizes import MIB
 
 CUDA_LOG = """ggml_cuda_init: found 2 CUDA devices (Total VRAM: 35936 MiB):
   Device 0: NVIDIA GeForce RTX 3080 Ti, compute capability 8.6, VMM: yes, VRAM: 11909 MiB

@@ -11,7 +11,7 @@ from msgspec import structs
 
 from appliance.core.engines.listing import Device, drivers_of, identify, parse_listing
 from appliance.core.engines.machine import Gpu, MachineLook
-from appliance.core.parts import MIB
+from appliance.core.sizes import MIB
 
 
 def look(*gpus: Gpu, **more: dict[str, str]) -> MachineLook:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from appliance.core.words import split_command, strip_comments
+from appliance.core.command_words import split_command, strip_comments
 
 SPECIAL = st.text(alphabet=" \t\n\\'\"$`#ab", max_size=24)
 ANY_WORD = st.text(alphabet=st.characters(exclude_characters="\n", exclude_categories=["Cs"]), max_size=12)
