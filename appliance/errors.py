@@ -8,6 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+MAX_SHOWN = 200
+"""Characters of a name that somebody has sent: a message does not repeat many megabytes."""
+WHERE_MODELS_ARE = "; 'llama-appliance ls' and GET /v1/models list the models"
+
 
 class ApplianceError(Exception):
     """Root of all errors that the program raises on purpose."""
@@ -41,10 +45,6 @@ class _OfModel(Exception):
         """The log's last lines as the end of a message; empty if there are none."""
         lines = "".join(f"\n  {line}" for line in self.log_tail)
         return f"; its last log lines:{lines}" if lines else ""
-
-
-MAX_SHOWN = 200
-"""Characters of a name that somebody has sent: a message does not repeat many megabytes."""
 
 
 def shortened(name: str) -> str:
@@ -85,9 +85,6 @@ class BodyTooSlow(_Told, CallerError):
 
     def __init__(self, seconds: float) -> None:
         super().__init__(f"the request body made no progress worth the name for {seconds:g} s; send it again, faster")
-
-
-WHERE_MODELS_ARE = "; 'llama-appliance ls' and GET /v1/models list the models"
 
 
 class ModelNotFound(_Told, CallerError):

@@ -15,6 +15,8 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
+EMPTY = Raw(b"{}")
+
 
 class ListedStatus(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """``status`` of a model in a list. A name without a process of its own has nothing but a ``value``."""
@@ -162,7 +164,6 @@ Id = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9_.:-
 Hash = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 Role = Literal["system", "user", "assistant", "tool"]
 State = Literal["done", "answering", "stopped", "failed", "interrupted"]
-EMPTY = Raw(b"{}")
 
 
 class Attachment(Struct, frozen=True, kw_only=True):

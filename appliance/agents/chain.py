@@ -32,6 +32,7 @@ MAX_ANSWER = 64 << 20
 CHAT = "/v1/chat/completions"
 EMBEDDINGS = "/v1/embeddings"
 _T = TypeVar("_T")
+log = logging.getLogger(__name__)
 
 
 class ChainClient:
@@ -162,8 +163,6 @@ def _decoded(content: bytes, shape: type[_T]) -> _T:
     except UNREADABLE as error:
         raise AskFailed(f"the answer has not the form that was expected: {error}") from None
 
-
-log = logging.getLogger(__name__)
 
 Answer = Response | AsyncIterator[Event]
 

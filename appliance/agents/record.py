@@ -55,6 +55,10 @@ from appliance.streams.generation import Generation, GenerationEnd, GenerationHe
 from appliance.tools.box import Toolbox
 from appliance.upstream.connect import ConnectFailed
 
+MAX_PARALLEL = 16
+"""Number of tools of one turn at once, each of which may be a process; the model decides how many it calls."""
+log = logging.getLogger(__name__)
+
 
 class RunTimeouts(Struct, frozen=True, kw_only=True):
     """In seconds."""
@@ -228,12 +232,6 @@ class ModelRuns:
         self.failure = None
         self._faults = 0
         self._restarts.clear()
-
-
-MAX_PARALLEL = 16
-"""Number of tools of one turn at once, each of which may be a process; the model decides how many it calls."""
-
-log = logging.getLogger(__name__)
 
 
 async def use_tool(toolbox: Toolbox, call: ModelCall, timeout: float) -> ToolFinished:

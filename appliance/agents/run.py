@@ -53,6 +53,13 @@ from appliance.errors import ApplianceError, ModelFailedToStart
 from appliance.fleet.owner import Fleet
 from appliance.tools.box import Toolbox
 
+CHAT = "/v1/chat/completions"
+MAX_WHOLE = 64 << 20
+"""Largest answer that is not a stream, in bytes."""
+MAX_REFUSAL = 1 << 16
+LAST_BYTES = 1.0
+"""Seconds to read past the end of an answer, so that it is logged as a complete one."""
+
 
 class RequestedRun(Struct, frozen=True, kw_only=True):
     """A requested run. ``worker`` is the model whose slots it takes: the id behind the name in the task."""
@@ -199,13 +206,6 @@ class AgentRun:
         self.feed.end()
         self.answered.unpark_all()
 
-
-CHAT = "/v1/chat/completions"
-MAX_WHOLE = 64 << 20
-"""Largest answer that is not a stream, in bytes."""
-MAX_REFUSAL = 1 << 16
-LAST_BYTES = 1.0
-"""Seconds to read past the end of an answer, so that it is logged as a complete one."""
 
 Hear = Callable[[RunEvent], bool]
 """Gets each event; False: nothing more is wanted."""

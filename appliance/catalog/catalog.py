@@ -33,6 +33,26 @@ from appliance.core.models.names import ModelNames, Named, is_speakable
 from appliance.core.scheduling.routing import Router
 from appliance.errors import InvalidModelFile, ModelNotFound
 
+STARTER_ID = "starter"
+STARTER_ARGS = (
+    "--n-predict", "512",
+    "--temp", "0",
+    "--dry-multiplier", "0.8",
+    "--dry-allowed-length", "6",
+    "--frequency-penalty", "0.1",
+    "--repeat-last-n", "256",
+)  # fmt: skip
+"""The starter model was trained for short answers and says the same thing every time.
+
+The penalties touch only text that repeats itself at length: with them 300 of 300 strange inputs
+(``starter-model/stress.py``) ended by themselves, without them 299.
+"""
+NOT_SERVABLE = {
+    "projector": "it is a projector for images or sound, not a model; put it into a folder beside its model",
+    "adapter": "it is a LoRA adapter, not a model; give it to its model's engine with --lora",
+    "imatrix": "it is an importance matrix for quantising, not a model",
+}
+
 
 class Header(Struct, frozen=True, kw_only=True):
     """The facts about one file. Either ``info`` or ``error`` is set."""
@@ -81,28 +101,6 @@ def _read(file: FileIO, size: int, modified_ns: int) -> Header:
     except GgufError as error:
         return Header(size=size, modified_ns=modified_ns, error=str(error))
     return Header(size=size, modified_ns=modified_ns, info=info)
-
-
-STARTER_ID = "starter"
-STARTER_ARGS = (
-    "--n-predict", "512",
-    "--temp", "0",
-    "--dry-multiplier", "0.8",
-    "--dry-allowed-length", "6",
-    "--frequency-penalty", "0.1",
-    "--repeat-last-n", "256",
-)  # fmt: skip
-"""The starter model was trained for short answers and says the same thing every time.
-
-The penalties touch only text that repeats itself at length: with them 300 of 300 strange inputs
-(``starter-model/stress.py``) ended by themselves, without them 299.
-"""
-
-NOT_SERVABLE = {
-    "projector": "it is a projector for images or sound, not a model; put it into a folder beside its model",
-    "adapter": "it is a LoRA adapter, not a model; give it to its model's engine with --lora",
-    "imatrix": "it is an importance matrix for quantising, not a model",
-}
 
 
 class Snapshot:

@@ -27,6 +27,7 @@ from appliance.trio_parts import persist, watch
 ENDINGS = (".yml", ".yaml")
 LARGEST = 16 << 20
 """Bytes of one file; a configuration of a thousand models is about one MiB."""
+log = logging.getLogger(__name__)
 
 
 def read_sources(config: Path | None, config_dir: Path | None) -> list[SourceFile]:
@@ -161,8 +162,6 @@ FIXED: tuple[tuple[str, Callable[[Config], object]], ...] = (
     ("mcp_servers", lambda config: config.mcp_servers),
 )
 """The settings of the program's start. Without models, those on this machine's disk are served instead."""
-
-log = logging.getLogger(__name__)
 
 
 class Reloaded(Struct, frozen=True, kw_only=True):

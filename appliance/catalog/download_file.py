@@ -38,6 +38,7 @@ CLOSE_TIME = 10.0
 ANEW = "the server breaks off, and begins the file anew each time instead of continuing it"
 
 Report = Callable[[int], None]
+MAX_DEPTH = 5
 
 
 class Transfer(Struct, frozen=True, kw_only=True):
@@ -174,9 +175,6 @@ async def _write(partial: PartialFile, block: bytearray) -> None:
         except trio.Cancelled:
             block += data  # Trio waits for a thread that has begun, so this one has not
             raise
-
-
-MAX_DEPTH = 5
 
 
 class RemovedModel(Struct, frozen=True, kw_only=True):

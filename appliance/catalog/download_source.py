@@ -28,6 +28,14 @@ from appliance.errors import ApplianceError, NotFound
 from appliance.wire import ImageLayer, ImageManifest, RegistryToken
 
 _SHA256 = re.compile(r'(?:W/)?"?([0-9a-f]{64})"?')
+ACCEPTED = b"application/vnd.docker.distribution.manifest.v2+json,application/vnd.oci.image.manifest.v1+json"
+PROJECTOR = "mmproj"
+"""In the type of a layer: it is a projector; ``gguf`` is a model."""
+GRANT_LIFE = 120.0
+"""Seconds after which to request another token; Docker's are valid for five minutes."""
+_CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
+_TOKEN = re.compile(r"[\x21-\x7e]{1,65536}")
+_DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 
 
 async def plan_location(hub: Hub, location: Location, cache: Path) -> DownloadPlan:
@@ -72,16 +80,6 @@ async def _headers(hub: Hub, url: str) -> tuple[int, str]:
             f"{host} does not report the size of {shown}; download it yourself, and name the file with --model"
         )
     return int(size), found[1] if found else ""
-
-
-ACCEPTED = b"application/vnd.docker.distribution.manifest.v2+json,application/vnd.oci.image.manifest.v1+json"
-PROJECTOR = "mmproj"
-"""In the type of a layer: it is a projector; ``gguf`` is a model."""
-GRANT_LIFE = 120.0
-"""Seconds after which to request another token; Docker's are valid for five minutes."""
-_CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
-_TOKEN = re.compile(r"[\x21-\x7e]{1,65536}")
-_DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 
 
 class Registry(Hub):

@@ -11,6 +11,7 @@ from appliance.core.models.download import Location, Remote, WantedModel
 from appliance.errors import Conflict, Forbidden, ModelError, NotFound, PeerFailed
 
 LOG_IN = "set HF_TOKEN to a token with access, or log in with 'hf auth login'"
+ENDED: tuple[State, ...] = ("finished", "failed", "cancelled")
 
 
 class HubFailed(PeerFailed):
@@ -141,7 +142,6 @@ class DownloadFailed(ModelError):
 
 
 State = Literal["queued", "downloading", "paused", "finished", "failed", "cancelled"]
-ENDED: tuple[State, ...] = ("finished", "failed", "cancelled")
 
 
 class FileProgress(Struct, frozen=True):

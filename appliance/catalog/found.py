@@ -55,6 +55,10 @@ MAX_ENTRIES = 100_000
 
 FORBIDDEN = frozenset("/\\:\0")
 """Separators of every system, and the drive and stream mark of Windows."""
+MAX_DEPTH = 4
+"""Folders below a snapshot; repositories use one (``Q4_K_M/``, ``MTP/``)."""
+MAX_FOLDERS = 1000
+"""Number of folders of one snapshot that are read."""
 
 
 class UnsafeName(ValueError):
@@ -122,13 +126,6 @@ def why(error: OSError) -> str:
     if isinstance(error, FileNotFoundError):
         return "it does not exist, or is a link to a file that does not"
     return error.strerror or str(error)
-
-
-MAX_DEPTH = 4
-"""Folders below a snapshot; repositories use one (``Q4_K_M/``, ``MTP/``)."""
-
-MAX_FOLDERS = 1000
-"""Number of folders of one snapshot that are read."""
 
 
 class Cached(Struct, frozen=True, kw_only=True):

@@ -41,6 +41,9 @@ from appliance.core.models.download import (
 from appliance.core.models.names import QUANTISATIONS, prefer
 from appliance.errors import BadRequest, InvalidConfig, UsageError
 
+LARGEST = 4 << 20
+"""Largest preset file in bytes; a thousand models take about 100 KB."""
+
 
 def placed(model: FoundModel, definition: Definition, cache: Path | None) -> FoundModel:
     """Return the model with its files, or with the downloads into ``cache`` for its first request."""
@@ -161,10 +164,6 @@ def _path(text: str) -> str | None:
 def _absolute(path: str) -> str:
     """llama-server takes paths from its working folder; the home folder's sign is this program's addition."""
     return str((Path(path).expanduser() if path.startswith("~/") else Path(path)).absolute())
-
-
-LARGEST = 4 << 20
-"""Largest preset file in bytes; a thousand models take about 100 KB."""
 
 
 class PresetSource(Struct, frozen=True, kw_only=True):

@@ -53,6 +53,20 @@ HOME_POINTER = ".lmstudio-home-pointer"
 HOMES = ((".lmstudio",), (".cache", "lm-studio"))
 """Its folder below the user's, today and before 2025."""
 MAX_SETTINGS = 1 << 20
+DEFAULT_REGISTRY = "registry.ollama.ai"
+DEFAULT_NAMESPACE = "library"
+DEFAULT_TAG = "latest"
+"""Parts of a name that are the default and may be left out."""
+SERVICE_HOME = Path("/usr/share/ollama")
+"""Home of the user that Ollama's installer for Linux makes."""
+MAX_MANIFESTS = 5000
+MAX_TEXT = 1 << 20
+"""Largest manifest or parameters file in bytes; they have a few hundred."""
+LAYER = "application/vnd.ollama.image."
+_DIGEST = re.compile(r"sha256[:-](?P<hex>[0-9a-f]{64})")
+T = TypeVar("T")
+STARTER = Path(__file__).parent / "starter" / "llama-appliance-starter-Q8_0.gguf"
+"""The small model that ships with the program; also found when the program is frozen."""
 
 
 class _Settings(Struct, rename="camel"):
@@ -113,21 +127,6 @@ def _text(path: Path) -> str:
         return read_start(path, MAX_SETTINGS).decode("utf-8", "replace")
     except (OSError, ValueError):  # ValueError: a NUL in a path that a file named
         return ""
-
-
-DEFAULT_REGISTRY = "registry.ollama.ai"
-DEFAULT_NAMESPACE = "library"
-DEFAULT_TAG = "latest"
-"""Parts of a name that are the default and may be left out."""
-SERVICE_HOME = Path("/usr/share/ollama")
-"""Home of the user that Ollama's installer for Linux makes."""
-MAX_MANIFESTS = 5000
-MAX_TEXT = 1 << 20
-"""Largest manifest or parameters file in bytes; they have a few hundred."""
-LAYER = "application/vnd.ollama.image."
-_DIGEST = re.compile(r"sha256[:-](?P<hex>[0-9a-f]{64})")
-
-T = TypeVar("T")
 
 
 class ManifestLayer(Struct, rename="camel"):
@@ -304,10 +303,6 @@ def _named_by_all(tags: list[FoundModel]) -> FoundModel:
     first, *others = sorted(tags, key=lambda found: (found.id.endswith(default), len(found.id), found.id))
     short = [found.id.removesuffix(default) for found in tags if found.id.endswith(default)]
     return msgspec.structs.replace(first, aliases=(*(found.id for found in others), *short))
-
-
-STARTER = Path(__file__).parent / "starter" / "llama-appliance-starter-Q8_0.gguf"
-"""The small model that ships with the program; also found when the program is frozen."""
 
 
 class NamedFile(Struct, frozen=True):

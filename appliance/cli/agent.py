@@ -34,6 +34,13 @@ MAX_TASK = 16 << 20
 TASK_FILES = (".json", ".yaml", ".yml")
 
 Task = dict[str, object]
+RUNS = "/api/runs"
+SHOWN = 200
+"""Number of characters shown of a tool's arguments or result."""
+ATTEMPTS = 5
+"""Number of attempts in a row to read the events again from where they broke off."""
+PAUSE = 0.5
+ENDED = ("completed", "failed", "canceled")
 
 
 def read_task(file: str) -> Task:
@@ -93,15 +100,6 @@ def refuse_functions(task: Task) -> None:
                 "'tools' defines a function, which the terminal cannot execute; name a tool of the server, "
                 "or move it to 'exit_tools'"
             )
-
-
-RUNS = "/api/runs"
-SHOWN = 200
-"""Number of characters shown of a tool's arguments or result."""
-ATTEMPTS = 5
-"""Number of attempts in a row to read the events again from where they broke off."""
-PAUSE = 0.5
-ENDED = ("completed", "failed", "canceled")
 
 
 class _BegunRun(Struct):

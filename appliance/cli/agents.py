@@ -90,6 +90,8 @@ def test_a_whole_answer():
 def test_a_streamed_answer():
     assert take_turn(HERE, question("Hello", stream=True), streamed("Good ", "day")).text == "GOOD DAY"
 '''
+COLUMNS = ("COMMAND", "STATE", "DESCRIPTION", "END POINTS", "FOLDER")
+VALUES = ("COMMAND", "KEY", "VALUE", "FROM")
 
 
 def write_agent(folder: Path, name: str) -> Path:
@@ -112,10 +114,6 @@ def write_agent(folder: Path, name: str) -> Path:
     module = name.replace("-", "_").replace(".", "_")
     (home / f"test_{module}.py").write_text(TEST, encoding="utf-8")
     return home
-
-
-COLUMNS = ("COMMAND", "STATE", "DESCRIPTION", "END POINTS", "FOLDER")
-VALUES = ("COMMAND", "KEY", "VALUE", "FROM")
 
 
 class AgentListing(Struct, frozen=True, kw_only=True):

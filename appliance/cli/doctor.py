@@ -39,6 +39,16 @@ from appliance.settings import AsyncCommand
 ALL_WELL = "Nothing is wrong."
 MARKS = {"error": "ERROR  ", "warning": "WARNING", "note": "note   "}
 COLOURS = {"error": "red", "warning": "yellow", "note": "cyan"}
+MODEL_LOGS = 32
+"""Number of models whose log is included; running or failed ones come first."""
+WITHOUT_LOGS = (
+    "The bundle has no text that you, a model or an engine wrote: no prompts, paths, keys or names of models.\n"
+    "Logs are not included; add them with --logs if you are asked for them."
+)
+WITH_LOGS = (
+    "Logs can hold prompts, answers, paths and names: read them before you send them. Only the keys and tokens\n"
+    "that this program knows are removed. Without --logs the bundle has no such texts."
+)
 
 
 class Examined(Struct, frozen=True, kw_only=True):
@@ -123,18 +133,6 @@ def page(facts: DoctorFacts, findings: list[Finding], *, colours: bool = True) -
     if not is_wrong(findings):
         lines += ["", ALL_WELL]
     return "\n".join(lines)
-
-
-MODEL_LOGS = 32
-"""Number of models whose log is included; running or failed ones come first."""
-WITHOUT_LOGS = (
-    "The bundle has no text that you, a model or an engine wrote: no prompts, paths, keys or names of models.\n"
-    "Logs are not included; add them with --logs if you are asked for them."
-)
-WITH_LOGS = (
-    "Logs can hold prompts, answers, paths and names: read them before you send them. Only the keys and tokens\n"
-    "that this program knows are removed. Without --logs the bundle has no such texts."
-)
 
 
 class Packed(Struct, frozen=True):

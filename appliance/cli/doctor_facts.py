@@ -43,6 +43,7 @@ PATIENCE = 10.0
 """Seconds for each answer; short, because a person waits for the page."""
 ASKED_MODELS = 16
 """Number of loaded models whose log is read."""
+T = TypeVar("T")
 
 
 class VersionAnswer(Struct, frozen=True):
@@ -131,9 +132,6 @@ async def log_of(server: RunningServer, source: str) -> str:
         return (await ask_raw(server, "GET", path, patience=PATIENCE)).decode("utf-8", "replace")
     except click.ClickException:
         return ""
-
-
-T = TypeVar("T")
 
 
 class DoctorOptions(Struct, frozen=True, kw_only=True):

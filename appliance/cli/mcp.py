@@ -43,6 +43,8 @@ MAX_AT_ONCE = 64
 CANCELLED = "notifications/cancelled"
 STDIN, STDOUT = 0, 1
 BLOCK = 1 << 16
+CONNECT_TIME = 10
+NAME = "llama-appliance"
 
 
 class _Meta(Struct):
@@ -230,10 +232,6 @@ def _understood(line: bytes) -> _Said | None:
 def _agreed(result: Raw) -> bytes:
     begun = decoded(_Begun, result)
     return begun.protocolVersion.encode() if begun is not None and begun.protocolVersion.isascii() else b""
-
-
-CONNECT_TIME = 10
-NAME = "llama-appliance"
 
 
 @click.command()

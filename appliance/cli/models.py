@@ -43,6 +43,9 @@ from appliance.platform.machine import free_memory
 from appliance.settings import AsyncCommand
 from appliance.store.engine_state import StateFile
 
+COLUMNS = ("ID", "ARCHITECTURE", "PARAMETERS", "QUANT", "SIZE", "CONTEXT", "FIT", "SOURCE", "STATE")
+NUMBERS = ("PARAMETERS", "SIZE", "CONTEXT")
+
 
 async def machine_room() -> tuple[Mapping[str, int], Manual | None]:
     """Return the bytes that are free now, in main memory within the container's limit, and on the GPUs to be used; and
@@ -153,10 +156,6 @@ async def _refuse_running(server: RunningServer, model: Model) -> None:
         raise Conflict(
             f"'{model.id}' is running on the server at {server.url}; 'llama-appliance unload {model.id}' unloads it"
         )
-
-
-COLUMNS = ("ID", "ARCHITECTURE", "PARAMETERS", "QUANT", "SIZE", "CONTEXT", "FIT", "SOURCE", "STATE")
-NUMBERS = ("PARAMETERS", "SIZE", "CONTEXT")
 
 
 class ModelRow(Struct, frozen=True, kw_only=True):

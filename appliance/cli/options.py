@@ -31,6 +31,15 @@ from appliance.errors import UsageError
 from appliance.platform.console import say
 
 T = TypeVar("T")
+MAX_FILE = 1 << 20
+"""Largest number of characters in a file that an option names."""
+UNIX = "unix:"
+MAX_SECONDS = 1_000_000
+SIZE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+TOOL_FLAGS = (
+    "--tools", "--tools-runtime", "--tools-root", "--agent", "--mcp-servers-config", "--mcp-servers-json",
+)  # fmt: skip
+"""llama-server's options, and ``--tools-root``. No model process gets them."""
 
 
 def gathered(
@@ -134,13 +143,6 @@ def existing(folders: Sequence[Path]) -> tuple[Path, ...]:
         if not folder.is_dir():
             raise UsageError(f"there is no folder {folder}; --plugins takes a folder that contains plugins")
     return tuple(folder.absolute() for folder in folders)
-
-
-MAX_FILE = 1 << 20
-"""Largest number of characters in a file that an option names."""
-UNIX = "unix:"
-MAX_SECONDS = 1_000_000
-SIZE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
 class ListenAddress(click.ParamType[Listen]):
@@ -346,12 +348,6 @@ def with_mcp_server(
             "--mcp-server without a key works only on this machine: add --api-key KEY, or listen on 127.0.0.1 only"
         )
     return structs.replace(http, mcp_server=True, mcp_server_tools=tools, mcp_server_open=not has_key)
-
-
-TOOL_FLAGS = (
-    "--tools", "--tools-runtime", "--tools-root", "--agent", "--mcp-servers-config", "--mcp-servers-json",
-)  # fmt: skip
-"""llama-server's options, and ``--tools-root``. No model process gets them."""
 
 
 class ToolOptions(Struct, frozen=True, kw_only=True):

@@ -36,6 +36,8 @@ DRAW_EVERY = 0.1
 LINE_EVERY = 2.0
 STEP = 10
 """Percent between two lines when the output is not a terminal."""
+JSON_EVERY = 0.5
+"""Seconds between two lines of progress."""
 
 
 class Stopped(Exception):
@@ -127,10 +129,6 @@ def say_plan(status: DownloadStatus) -> None:
 
 def _files(count: int) -> str:
     return "1 file" if count == 1 else f"{count} files"
-
-
-JSON_EVERY = 0.5
-"""Seconds between two lines of progress."""
 
 
 @click.command()

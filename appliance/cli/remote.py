@@ -31,6 +31,8 @@ NOT_RUNNING = ("unloaded", "downloaded")
 
 JSON_HEADERS = ((b"Content-Type", b"application/json"),)
 T = TypeVar("T")
+CHAT_PATH = "/v1/chat/completions"
+DONE = "[DONE]"
 
 
 class ServerModelStatus(Struct, frozen=True, kw_only=True):
@@ -182,9 +184,6 @@ def key_advice() -> str:
     kept = f"; root finds that of this machine's service in {KEY_FILE}" if os.access(KEY_FILE, os.F_OK) else ""
     return f"; give the server's key with --api-key or {KEY_VARIABLE}{kept}"
 
-
-CHAT_PATH = "/v1/chat/completions"
-DONE = "[DONE]"
 
 Ask = Callable[[bytes], AbstractAsyncContextManager[HttpAnswer]]
 """Sends a chat request and returns its successful response; otherwise raises ApplianceError or ClickException."""

@@ -69,6 +69,17 @@ HOME = {
     "TMP": "tmp",
 }
 """Variables that say where this program, and engines and drivers in its children, write; to their folders in --home."""
+OWNED = (
+    "--model", "--alias", "--host", "--port", "--api-key", "--api-key-file", "--ssl-key-file", "--ssl-cert-file",
+    "--api-prefix", "--path", "--models-dir", "--models-preset", "--models-max", "--models-autoload", "--cors-origins",
+    "--cors-methods", "--cors-headers", "--cors-credentials", "--tools", "--agent", "--mcp-servers-config",
+    "--mcp-servers-json", "--ui-mcp-proxy", "--reuse-port",
+)  # fmt: skip
+"""llama-server options that this program decides for its children, or that belong to a front; never passed through."""
+ENDS_AT_ONCE = ("--help", "--version", "--cache-list", "--completion-bash", "--list-devices")
+OTHER_MODELS = ("--model-url", "--docker-repo", "--hf-repo", "--hf-file")
+HTTP = HttpSettings()
+FLEET = FleetSettings()
 
 
 class EmbedOptions(Struct, frozen=True, kw_only=True):
@@ -164,20 +175,6 @@ embed_options = gathered(
         "in this new folder, where ready.json gets the address.",
     ),
 )
-
-
-OWNED = (
-    "--model", "--alias", "--host", "--port", "--api-key", "--api-key-file", "--ssl-key-file", "--ssl-cert-file",
-    "--api-prefix", "--path", "--models-dir", "--models-preset", "--models-max", "--models-autoload", "--cors-origins",
-    "--cors-methods", "--cors-headers", "--cors-credentials", "--tools", "--agent", "--mcp-servers-config",
-    "--mcp-servers-json", "--ui-mcp-proxy", "--reuse-port",
-)  # fmt: skip
-"""llama-server options that this program decides for its children, or that belong to a front; never passed through."""
-ENDS_AT_ONCE = ("--help", "--version", "--cache-list", "--completion-bash", "--list-devices")
-OTHER_MODELS = ("--model-url", "--docker-repo", "--hf-repo", "--hf-file")
-
-HTTP = HttpSettings()
-FLEET = FleetSettings()
 
 
 class WithEngineFlags(click.Command):

@@ -10,6 +10,17 @@ from datetime import datetime
 
 from msgspec import Struct
 
+ARCHITECTURES = {
+    "x86_64": "x86_64",
+    "amd64": "x86_64",
+    "aarch64": "arm64",
+    "arm64": "arm64",
+    "armv7l": "armv7",
+    "ppc64le": "ppc64le",
+    "riscv64": "riscv64",
+    "s390x": "s390x",
+}
+
 
 class NetworkCounters(Struct, frozen=True, kw_only=True, gc=False):
     """Bytes since the interface came up."""
@@ -171,18 +182,6 @@ class CpuNames(Struct, frozen=True):
     vendor: str | None
     model: str | None
     sockets: int | None
-
-
-ARCHITECTURES = {
-    "x86_64": "x86_64",
-    "amd64": "x86_64",
-    "aarch64": "arm64",
-    "arm64": "arm64",
-    "armv7l": "armv7",
-    "ppc64le": "ppc64le",
-    "riscv64": "riscv64",
-    "s390x": "s390x",
-}
 
 
 def architecture_of(machine: str) -> Architecture:

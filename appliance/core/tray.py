@@ -34,6 +34,13 @@ COLOURS: Mapping[Condition, int] = {
 Variant = tuple[str, object]
 Reply = tuple[str, tuple[object, ...]]
 """Signature and values of an answer."""
+SIDE = 32
+GROUND, LLAMA, CLEAR = 0xFF1F3A4D, 0xFFF4EFE6, 0
+OUTLINE = (
+    (44, 106), (44, 74), (40, 58), (40, 34), (44, 22), (48, 33), (56, 33), (60, 22), (64, 34), (64, 38), (82, 50),
+    (68, 59), (62, 59), (72, 67), (76, 67), (90, 81), (90, 106), (80, 106), (80, 88), (58, 88), (58, 106),
+)  # fmt: skip
+"""The animal of installer/llama-appliance.svg, in its 128 units, with straight lines."""
 
 
 class TrayState(Struct, frozen=True, kw_only=True):
@@ -183,14 +190,6 @@ def properties(interface: str, facts: TrayState) -> dict[str, Variant]:
 
 
 # ---- the picture -----------------------------------------------------------------------------------------------------
-
-SIDE = 32
-GROUND, LLAMA, CLEAR = 0xFF1F3A4D, 0xFFF4EFE6, 0
-OUTLINE = (
-    (44, 106), (44, 74), (40, 58), (40, 34), (44, 22), (48, 33), (56, 33), (60, 22), (64, 34), (64, 38), (82, 50),
-    (68, 59), (62, 59), (72, 67), (76, 67), (90, 81), (90, 106), (80, 106), (80, 88), (58, 88), (58, 106),
-)  # fmt: skip
-"""The animal of installer/llama-appliance.svg, in its 128 units, with straight lines."""
 
 
 @lru_cache

@@ -47,6 +47,16 @@ RESTARTS = (2_000, 10_000, 60_000)
 """Milliseconds until Windows starts a service that failed again: the first, the second, and every later time."""
 FORGIVEN = 86_400
 """Seconds without a failure after which the next one is the first again."""
+_ADVICE = {
+    2: "the program's file is not there; install the service again",
+    5: "needs an administrator: start the console with 'Run as administrator'",
+    1053: "the program did not connect to the service manager in time",
+    1060: f"the service is not installed; '{NAME} service install' installs it",
+    1063: f"only the service manager starts this; use '{NAME} service start'",
+    1069: "its account may not log on as a service",
+    1072: "it is marked for deletion: close the Services window and try again",
+}
+"""Errors of the SCM that the user can do something about."""
 
 
 class ServiceReport(Struct, frozen=True, kw_only=True):
@@ -142,18 +152,6 @@ def hidden_from_service(program: str, profile: str) -> str | None:
     users = PureWindowsPath(profile).parent
     inside = profile and users != PureWindowsPath(users.anchor) and PureWindowsPath(program).is_relative_to(users)
     return str(users) if inside else None
-
-
-_ADVICE = {
-    2: "the program's file is not there; install the service again",
-    5: "needs an administrator: start the console with 'Run as administrator'",
-    1053: "the program did not connect to the service manager in time",
-    1060: f"the service is not installed; '{NAME} service install' installs it",
-    1063: f"only the service manager starts this; use '{NAME} service start'",
-    1069: "its account may not log on as a service",
-    1072: "it is marked for deletion: close the Services window and try again",
-}
-"""Errors of the SCM that the user can do something about."""
 
 
 def advice(code: int) -> str:

@@ -41,6 +41,21 @@ SHOWN = 3
 """Files that one line names."""
 
 log = logging.getLogger(__name__)
+APP_NAME = "llama-appliance"
+ENGINE_VARIABLE = "LLAMA_APPLIANCE_ENGINE"
+FOLDER_VARIABLE = "LLAMA_APPLIANCE_ENGINES_DIR"
+EMBEDDED = "embedded"
+LARGEST_SCRIPT = 1 << 20
+"""Bytes of a command that Python's package managers write; a build of llama-server has more."""
+EXECUTABLE = "llama-server.exe" if sys.platform == "win32" else "llama-server"
+ENGINE_HELP = (
+    f"llama-server program, folder with {MANIFEST}, build such as 'linux-x64-vulkan/b11434', backend such as 'vulkan', "
+    f"or '{EMBEDDED}' (or {ENGINE_VARIABLE})."
+)
+"""The values of ``--engine``, for the help of every verb that has it."""
+BACKENDS = re.compile(r"cpu|vulkan|cuda\d*|rocm|metal|sycl")
+BUILD_ID = re.compile(r"[a-z0-9]+-[a-z0-9]+-[a-z0-9]+/[\w.-]+")
+NO_GPUS: Mapping[str, str] = {}
 
 
 def read_build(folder: Path) -> Build:
@@ -121,26 +136,6 @@ def _names(files: list[str]) -> str:
     more = f" and {len(files) - SHOWN} more" if len(files) > SHOWN else ""
     shown = [name if name.isprintable() else repr(name) for name in files[:SHOWN]]
     return f"{', '.join(shown)}{more} {'is' if len(files) == 1 else 'are'}"
-
-
-APP_NAME = "llama-appliance"
-ENGINE_VARIABLE = "LLAMA_APPLIANCE_ENGINE"
-FOLDER_VARIABLE = "LLAMA_APPLIANCE_ENGINES_DIR"
-EMBEDDED = "embedded"
-LARGEST_SCRIPT = 1 << 20
-"""Bytes of a command that Python's package managers write; a build of llama-server has more."""
-EXECUTABLE = "llama-server.exe" if sys.platform == "win32" else "llama-server"
-ENGINE_HELP = (
-    f"llama-server program, folder with {MANIFEST}, build such as 'linux-x64-vulkan/b11434', backend such as 'vulkan', "
-    f"or '{EMBEDDED}' (or {ENGINE_VARIABLE})."
-)
-"""The values of ``--engine``, for the help of every verb that has it."""
-
-BACKENDS = re.compile(r"cpu|vulkan|cuda\d*|rocm|metal|sycl")
-BUILD_ID = re.compile(r"[a-z0-9]+-[a-z0-9]+-[a-z0-9]+/[\w.-]+")
-
-
-NO_GPUS: Mapping[str, str] = {}
 
 
 class Engine(Struct, frozen=True, kw_only=True):

@@ -35,6 +35,12 @@ from appliance.platform.machine import here
 from appliance.store.engine_state import StateFile
 from appliance.trio_parts import WriteBehind, beside, persist
 
+RANKED_FOR = 1.0
+"""Seconds for which an order is taken as it was: time ends probations and what failed proofs say, and nothing else."""
+LAST_WRITE = 2.0
+"""Seconds for what is not in the file yet when the program ends."""
+log = logging.getLogger(__name__)
+
 
 class Chooser(Protocol):
     """Answers at once, without a look at the disk."""
@@ -98,14 +104,6 @@ class OneEngine:
 
     async def check(self, engine: Engine) -> str:
         return engine.damage
-
-
-RANKED_FOR = 1.0
-"""Seconds for which an order is taken as it was: time ends probations and what failed proofs say, and nothing else."""
-LAST_WRITE = 2.0
-"""Seconds for what is not in the file yet when the program ends."""
-
-log = logging.getLogger(__name__)
 
 
 class Engines:

@@ -44,6 +44,16 @@ SIGNALLED = 128
 """A shell between us and the program says so much more than the signal's number."""
 LOST_DLLS = (0xC0000135, 0xC0000139, 0xC0000142)
 LOST_LIBRARY = ("error while loading shared libraries", "Library not loaded", "symbol lookup error")
+LOOK_TIME = 2.0
+"""Seconds that one look may take, the connection included."""
+_LINGER = "hh" if sys.platform == "win32" else "ii"
+RESET, ORDERLY = struct.pack(_LINGER, 1, 0), struct.pack(_LINGER, 0, 0)
+"""Values of SO_LINGER: closing sends a reset, or an ordinary end."""
+READ = 4096
+PATIENCE = 3.0
+"""Seconds in which a worker that is missed may come back: one that died is started again after half a second."""
+AGAIN = 0.25
+"""Seconds until it is looked for once more."""
 
 
 async def list_devices(engine: Engine, children: Children, *, seconds: float | None = None) -> DeviceListing:
@@ -104,18 +114,6 @@ def _wrong(ran: Ran, log: str, limit: float) -> tuple[Fault, str] | None:
     how = describe_status(status)
     crashed = status < 0 or status & 0xFFFFFFFF >= 0x80000000
     return ("crash" if crashed else "list"), f"{how} when asked for its devices" + (f": {last}" if last else "")
-
-
-LOOK_TIME = 2.0
-"""Seconds that one look may take, the connection included."""
-_LINGER = "hh" if sys.platform == "win32" else "ii"
-RESET, ORDERLY = struct.pack(_LINGER, 1, 0), struct.pack(_LINGER, 0, 0)
-"""Values of SO_LINGER: closing sends a reset, or an ordinary end."""
-READ = 4096
-PATIENCE = 3.0
-"""Seconds in which a worker that is missed may come back: one that died is started again after half a second."""
-AGAIN = 0.25
-"""Seconds until it is looked for once more."""
 
 
 async def look_at_worker(endpoint: str, *, seconds: float = LOOK_TIME) -> RpcWorker:

@@ -35,6 +35,10 @@ AT_ONCE = 1e-6
 AFTER = 1.0
 EVERY = 30.0
 """Seconds after readiness until the first look, and between looks: servers grow while they are used."""
+BESIDE_WEIGHTS = 1.1
+"""A file of which nothing else is known takes its size and a tenth more, until it has been measured."""
+EXPECTATIONS = 256
+"""Models whose estimates are kept; one takes about a millisecond, and every request asks."""
 
 
 class Budgets:
@@ -165,12 +169,6 @@ def corrected(
         least = NO_MEMORY if buffers else expected
     known = {d: max(taken.get(d, 0), buffers.get(d, 0), least.get(d, 0)) for d in {**taken, **buffers}}
     return {**(NO_MEMORY if buffers and config is None else expected), **known}
-
-
-BESIDE_WEIGHTS = 1.1
-"""A file of which nothing else is known takes its size and a tenth more, until it has been measured."""
-EXPECTATIONS = 256
-"""Models whose estimates are kept; one takes about a millisecond, and every request asks."""
 
 
 def limits_of(config: Config | None, settings: FleetSettings, look: MachineLook | None = None) -> FleetLimits:

@@ -36,6 +36,15 @@ FOREIGN = (
 )
 
 log = logging.getLogger(__name__)
+STATE_PREFIX = b"cmd_child_to_router:state:"
+EXIT_LINE = b"cmd_router_to_child:exit\n"
+"""llama-server's child protocol: states on standard output, commands on standard input (b11434)."""
+PIPE_GRACE = 1.0
+"""Seconds that a finished process's output may be held open by something it left behind."""
+WORDS_TIME = 0.25
+"""Seconds in which an engine that answers already is to say what it has loaded; it does within a millisecond."""
+KILL_TIME = 1.0
+"""Seconds that the rest of a killed process group is waited for."""
 
 
 async def unanswered(address: Address, path: str, seconds: float) -> str:
@@ -120,18 +129,6 @@ class Readiness:
             self._warned = True
             log.warning("model '%s' is not used: %s", self._address.label, self.last)
         return True
-
-
-STATE_PREFIX = b"cmd_child_to_router:state:"
-EXIT_LINE = b"cmd_router_to_child:exit\n"
-"""llama-server's child protocol: states on standard output, commands on standard input (b11434)."""
-
-PIPE_GRACE = 1.0
-"""Seconds that a finished process's output may be held open by something it left behind."""
-WORDS_TIME = 0.25
-"""Seconds in which an engine that answers already is to say what it has loaded; it does within a millisecond."""
-KILL_TIME = 1.0
-"""Seconds that the rest of a killed process group is waited for."""
 
 
 class ChildState(Struct, frozen=True):

@@ -51,6 +51,19 @@ LAUNCHERS = frozenset(
 )
 """Commands after which a process listens that is not their child."""
 HERE = ("localhost", LOOPBACK, "::1")
+ABORT_TIME = 5.0
+"""Seconds that a configured server gets to end when it is stopped while it starts."""
+ON_CPU = ("--device", "none")
+PATH_SAFE = "/%:@!$&'()*+,;=~-._?"
+NOBODY = Crew()
+WINDOWS = sys.platform == "win32"
+BATCH = "512"
+BATCH_FLAGS = frozenset(("-b", "--batch-size", "-ub", "--ubatch-size"))
+"""llama-server looks between logical batches whether a request was cancelled. At its default of 2048 tokens an
+abandoned prompt held its slot for up to 1.9 s on a busy machine; it computes in steps of 512 anyway."""
+TELLS_BUFFERS = "4"
+VERBOSITY_FLAGS = frozenset(("-lv", "--verbosity", "--log-verbosity", "-v", "--verbose", "--log-verbose"))
+"""llama-server (b11434) says from verbosity 4 on which buffers it has allocated on which device."""
 
 
 def will_listen(config: ModelConfig, address: Address) -> bool:
@@ -100,23 +113,6 @@ def is_taken(address: Address) -> bool:
 def neighbour_at(address: Address, others: Mapping[str, Address]) -> str | None:
     """Which other model has its server there."""
     return next((m for m, other in others.items() if (other.host, other.port) == (address.host, address.port)), None)
-
-
-ABORT_TIME = 5.0
-"""Seconds that a configured server gets to end when it is stopped while it starts."""
-ON_CPU = ("--device", "none")
-PATH_SAFE = "/%:@!$&'()*+,;=~-._?"
-NOBODY = Crew()
-WINDOWS = sys.platform == "win32"
-
-BATCH = "512"
-BATCH_FLAGS = frozenset(("-b", "--batch-size", "-ub", "--ubatch-size"))
-"""llama-server looks between logical batches whether a request was cancelled. At its default of 2048 tokens an
-abandoned prompt held its slot for up to 1.9 s on a busy machine; it computes in steps of 512 anyway."""
-
-TELLS_BUFFERS = "4"
-VERBOSITY_FLAGS = frozenset(("-lv", "--verbosity", "--log-verbosity", "-v", "--verbose", "--log-verbose"))
-"""llama-server (b11434) says from verbosity 4 on which buffers it has allocated on which device."""
 
 
 class Launch(Struct, frozen=True, kw_only=True):

@@ -22,6 +22,10 @@ SHOWN = {
     ProcessState.DRAINING: "stopping",
     ProcessState.STOPPING: "stopping",
 }
+UNFETCHED = 100
+"""Models that could not be fetched and are remembered: their names come from clients."""
+_IN_LLAMA_SERVERS_WORDS = {"queued": "loading", "stopping": "unloaded"}
+"""States that llama-server has no word for: a request is what queues a model, and a stopping one takes no more."""
 
 
 class ChildStatus(Struct, frozen=True, kw_only=True):
@@ -71,10 +75,6 @@ class Observer(Protocol):
     def load_failed(self, model: str) -> None: ...
 
     def died(self, model: str) -> None: ...
-
-
-UNFETCHED = 100
-"""Models that could not be fetched and are remembered: their names come from clients."""
 
 
 class Ends:
@@ -152,10 +152,6 @@ def progress_of(run: ModelRun | None) -> msgspec.Raw | None:
     if process is None or not process.launch.protocol or process.state.state != "loading":
         return None
     return process.state.payload if process.state.payload != NOT_SAID else None
-
-
-_IN_LLAMA_SERVERS_WORDS = {"queued": "loading", "stopping": "unloaded"}
-"""States that llama-server has no word for: a request is what queues a model, and a stopping one takes no more."""
 
 
 def state_of(status: ChildStatus | None) -> str:

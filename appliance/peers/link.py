@@ -21,6 +21,14 @@ from appliance.trio_parts import every
 MAX_MODELS = 10_000
 LOADED_STATES = frozenset(("loaded", "ready", "sleeping"))
 """The states, in llama.cpp's, llama-swap's and our own words, in which a model answers without being loaded first."""
+LINK_PATH = "/api/link"
+PING_EVERY = 20.0
+SILENCE = 50.0
+"""Seconds without a word after which the other side is gone; two pings and some."""
+PAUSE = 0.05
+"""Seconds between two messages about changes, which come in bursts."""
+MAX_MESSAGE = 4 << 20
+PING = '{"type":"ping"}'
 
 
 class ModelState(Struct, frozen=True, kw_only=True):
@@ -65,14 +73,6 @@ def read_listing(content: bytes) -> dict[str, ModelState]:
     return {entry.id: ModelState(id=entry.id, state=entry.status.value) for entry in entries[:MAX_MODELS]}
 
 
-LINK_PATH = "/api/link"
-PING_EVERY = 20.0
-SILENCE = 50.0
-"""Seconds without a word after which the other side is gone; two pings and some."""
-PAUSE = 0.05
-"""Seconds between two messages about changes, which come in bursts."""
-MAX_MESSAGE = 4 << 20
-
 LocalState = Callable[[], Sequence[ModelState]]
 WaitChanged = Callable[[], Awaitable[object]]
 """Returns after the next change; one that happens before its first checkpoint counts."""
@@ -99,7 +99,6 @@ class _Models(Struct, frozen=True):
 
 
 _MESSAGE = msgspec.json.Decoder(_Message)
-PING = '{"type":"ping"}'
 
 
 async def exchange_states(

@@ -31,6 +31,14 @@ NTSTATUS = {
 }
 
 SIGNALS = {"SIGKILL": "out of memory?", "SIGILL": "illegal instruction: this program is not for this processor"}
+SCRUBBED = ("LLAMA_API_KEY", "LLAMA_APP_CMD", "LLAMA_SERVER_ROUTER_PORT", "LLAMA_SERVER_CHILD_MODE")
+OWN_PREFIX = "LLAMA_APPLIANCE_"
+SCRUBBED_PREFIXES = ("LLAMA_ARG_", OWN_PREFIX, "AIP_", "_PYI_")
+"""Settings meant for this program.
+
+A child that read them would move its port or ask for a key nobody has (``AIP_HTTP_PORT`` overrides ``--port``). Names,
+not every ``LLAMA_*``: ``LLAMA_MEDIA_MARKER`` must reach the child.
+"""
 
 
 def describe_status(status: int) -> str:
@@ -49,16 +57,6 @@ def describe_status(status: int) -> str:
     except ValueError:
         name = f"signal {-status}"
     return f"killed by {name}" + (f" ({SIGNALS[name]})" if name in SIGNALS else "")
-
-
-SCRUBBED = ("LLAMA_API_KEY", "LLAMA_APP_CMD", "LLAMA_SERVER_ROUTER_PORT", "LLAMA_SERVER_CHILD_MODE")
-OWN_PREFIX = "LLAMA_APPLIANCE_"
-SCRUBBED_PREFIXES = ("LLAMA_ARG_", OWN_PREFIX, "AIP_", "_PYI_")
-"""Settings meant for this program.
-
-A child that read them would move its port or ask for a key nobody has (``AIP_HTTP_PORT`` overrides ``--port``). Names,
-not every ``LLAMA_*``: ``LLAMA_MEDIA_MARKER`` must reach the child.
-"""
 
 
 def inherited_env() -> dict[str, str]:

@@ -35,6 +35,8 @@ _UNSEEN = dict.fromkeys((*range(0x20), *range(0x7F, 0xA0)), "\ufffd") | {
     ord("\n"): "\n",
     ord("\r"): None,
 }
+_COMMAND = re.compile(rf"(?:(?<=')|(?<=\$ )){PROGRAM} (?=[a-z-])")
+LOADER_PATHS = ("LD_LIBRARY_PATH", "LIBPATH", "DYLD_LIBRARY_PATH")
 
 
 def harmless(text: str) -> str:
@@ -76,7 +78,6 @@ def _line(when: float, level: str, message: str) -> str:
     return msgspec.json.encode({"time": round(when, 3), "level": level, "message": message}).decode()
 
 
-_COMMAND = re.compile(rf"(?:(?<=')|(?<=\$ )){PROGRAM} (?=[a-z-])")
 _called: Callable[[], str] = lambda: PROGRAM  # noqa: E731  until `call_as`
 
 
@@ -194,9 +195,6 @@ def said_at_once(line: bytes) -> bool:
 def is_frozen() -> bool:
     """True if PyInstaller's bootloader has started this program."""
     return bool(getattr(sys, "frozen", False))
-
-
-LOADER_PATHS = ("LD_LIBRARY_PATH", "LIBPATH", "DYLD_LIBRARY_PATH")
 
 
 def without_bootloader(environ: Mapping[str, str]) -> dict[str, str]:

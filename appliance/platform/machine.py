@@ -31,6 +31,17 @@ SLEPT = 5.0
 """Seconds by which the clocks must differ: a smaller difference is a corrected clock."""
 
 Clock = Callable[[], float]
+OWN_FILES = 192
+"""Descriptors for everything but clients with a place: model processes (three each), the stores, the log, tools, peers,
+and clients without a place, which get a 503. A program that may have less than twice as many keeps half, and `LOOKS`:
+37 are open with one model that runs.
+"""
+LOOKS = 24
+"""Descriptors that are open for moments, while processes look at engines."""
+PER_CLIENT = 2
+"""A client, and its connection to a model process."""
+MACOS_FILES = 8192
+"""macOS may allow a process no more than 10,240, although its hard limit says more."""
 
 
 class Suspends:
@@ -59,19 +70,6 @@ def engine_threads() -> int:
     usable = len(os.sched_getaffinity(0)) if sys.platform == "linux" else (os.cpu_count() or 1)
     cores = min(usable, psutil.cpu_count(logical=False) or usable)
     return max(1, cores - 1)
-
-
-OWN_FILES = 192
-"""Descriptors for everything but clients with a place: model processes (three each), the stores, the log, tools, peers,
-and clients without a place, which get a 503. A program that may have less than twice as many keeps half, and `LOOKS`:
-37 are open with one model that runs.
-"""
-LOOKS = 24
-"""Descriptors that are open for moments, while processes look at engines."""
-PER_CLIENT = 2
-"""A client, and its connection to a model process."""
-MACOS_FILES = 8192
-"""macOS may allow a process no more than 10,240, although its hard limit says more."""
 
 
 def files_for(clients: int) -> int:

@@ -13,6 +13,14 @@ from pathlib import Path
 from appliance.core.offline import asks_others, leaves
 
 LOOPBACK = "127.0.0.1"
+_SENDS = ("socket.connect", "socket.sendto", "socket.sendmsg")
+_LOOKS_UP = ("socket.getaddrinfo", "socket.gethostbyname", "socket.gethostbyaddr")
+_SOCK_DIAG, _BY_FAMILY, _DUMP = 4, 20, 0x301
+_LISTEN = 1 << 10
+_HEADER = struct.Struct("=IHHII")
+_REQUEST = struct.Struct("=BBBxI48x")
+_PORT, _USER_INODE = struct.Struct("!4xH"), struct.Struct("=64xII")
+"""Linux, include/uapi/linux/netlink.h and inet_diag.h: the port is in network order, the inode in the machine's."""
 
 
 def free_port() -> int:
@@ -21,10 +29,6 @@ def free_port() -> int:
         sock.bind((LOOPBACK, 0))
         port: int = sock.getsockname()[1]
         return port
-
-
-_SENDS = ("socket.connect", "socket.sendto", "socket.sendmsg")
-_LOOKS_UP = ("socket.getaddrinfo", "socket.gethostbyname", "socket.gethostbyaddr")
 
 
 def stay_on_this_machine() -> None:
@@ -47,14 +51,6 @@ def _refuse_leaving(event: str, args: tuple[object, ...]) -> None:
         host = host.decode("ascii", "replace")
     if isinstance(host, str) and goes(host):
         raise OSError(errno.ENETUNREACH, f"--offline keeps the program from {host}, which may be another machine")
-
-
-_SOCK_DIAG, _BY_FAMILY, _DUMP = 4, 20, 0x301
-_LISTEN = 1 << 10
-_HEADER = struct.Struct("=IHHII")
-_REQUEST = struct.Struct("=BBBxI48x")
-_PORT, _USER_INODE = struct.Struct("!4xH"), struct.Struct("=64xII")
-"""Linux, include/uapi/linux/netlink.h and inet_diag.h: the port is in network order, the inode in the machine's."""
 
 
 def foreign_holder(pid: int, port: int) -> str | None:

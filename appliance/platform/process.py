@@ -31,6 +31,8 @@ T = TypeVar("T")
 
 Sink = Callable[[bytes], Awaitable[bool]]
 """Gets each piece of output, and ``b""`` at its end. False: nothing more is wanted, so the process is ended."""
+MOST = 1 << 20
+"""Bytes of each output that are kept; a program that prints more is ended."""
 
 
 class StopSteps(Struct, frozen=True, kw_only=True):
@@ -213,10 +215,6 @@ def into(kept: CappedOutput, *, flood: bool = True) -> Sink:
         return flood or not kept.truncated
 
     return take
-
-
-MOST = 1 << 20
-"""Bytes of each output that are kept; a program that prints more is ended."""
 
 
 class Ran(Struct, frozen=True, kw_only=True):

@@ -18,6 +18,51 @@ from appliance.errors import ApplianceError
 
 DWORD, WORD, BOOL, LONG = ctypes.c_uint32, ctypes.c_uint16, ctypes.c_int32, ctypes.c_int32
 HANDLE, TEXT, POINTER = ctypes.c_void_p, ctypes.c_wchar_p, ctypes.c_void_p
+SERVICE_MAIN = ctypes.CFUNCTYPE(None, DWORD, POINTER)
+CONTROL_HANDLER = ctypes.CFUNCTYPE(DWORD, DWORD, DWORD, POINTER, POINTER)
+"""64-bit Windows has one calling convention, so these are the same as WINFUNCTYPE."""
+SIGNATURES: Mapping[str, Mapping[str, tuple[object, tuple[object, ...]]]] = {
+    "advapi32": {
+        "OpenSCManagerW": (HANDLE, (TEXT, TEXT, DWORD)),
+        "CreateServiceW": (
+            HANDLE,
+            (HANDLE, TEXT, TEXT, DWORD, DWORD, DWORD, DWORD, TEXT, TEXT, POINTER, TEXT, TEXT, TEXT),
+        ),
+        "OpenServiceW": (HANDLE, (HANDLE, TEXT, DWORD)),
+        "ChangeServiceConfigW": (BOOL, (HANDLE, DWORD, DWORD, DWORD, TEXT, TEXT, POINTER, TEXT, TEXT, TEXT, TEXT)),
+        "ChangeServiceConfig2W": (BOOL, (HANDLE, DWORD, POINTER)),
+        "QueryServiceConfigW": (BOOL, (HANDLE, POINTER, DWORD, POINTER)),
+        "QueryServiceStatusEx": (BOOL, (HANDLE, LONG, POINTER, DWORD, POINTER)),
+        "StartServiceW": (BOOL, (HANDLE, DWORD, POINTER)),
+        "ControlService": (BOOL, (HANDLE, DWORD, POINTER)),
+        "DeleteService": (BOOL, (HANDLE,)),
+        "CloseServiceHandle": (BOOL, (HANDLE,)),
+        "StartServiceCtrlDispatcherW": (BOOL, (POINTER,)),
+        "RegisterServiceCtrlHandlerExW": (HANDLE, (TEXT, CONTROL_HANDLER, POINTER)),
+        "SetServiceStatus": (BOOL, (HANDLE, POINTER)),
+        "RegisterEventSourceW": (HANDLE, (TEXT, TEXT)),
+        "ReportEventW": (
+            BOOL,
+            (HANDLE, ctypes.c_uint16, ctypes.c_uint16, DWORD, POINTER, ctypes.c_uint16, DWORD, POINTER, POINTER),
+        ),
+        "DeregisterEventSource": (BOOL, (HANDLE,)),
+        "RegSetKeyValueW": (LONG, (HANDLE, TEXT, TEXT, DWORD, POINTER, DWORD)),
+        "RegDeleteTreeW": (LONG, (HANDLE, TEXT)),
+        "ConvertStringSecurityDescriptorToSecurityDescriptorW": (BOOL, (TEXT, DWORD, POINTER, POINTER)),
+        "GetNamedSecurityInfoW": (DWORD, (TEXT, LONG, DWORD, POINTER, POINTER, POINTER, POINTER, POINTER)),
+        "ConvertSidToStringSidW": (BOOL, (POINTER, POINTER)),
+    },
+    "kernel32": {
+        "CreateDirectoryW": (BOOL, (TEXT, POINTER)),
+        "LocalFree": (HANDLE, (HANDLE,)),
+        "SetErrorMode": (DWORD, (DWORD,)),
+    },
+}
+"""Every call of Windows that the program makes, by library: what it returns, and what it takes."""
+FILE, OWNER = 1, 1
+"""GetNamedSecurityInfo: the path is a file's, and its owner is asked for."""
+MACHINE_VARIABLES = r"SYSTEM\CurrentControlSet\Control\Session Manager\Environment"
+USER_VARIABLES = "Environment"
 
 
 class ScmStatus(ctypes.Structure):
@@ -79,50 +124,6 @@ class Security(ctypes.Structure):
     _fields_ = [("size", DWORD), ("descriptor", POINTER), ("inherit", BOOL)]
 
 
-SERVICE_MAIN = ctypes.CFUNCTYPE(None, DWORD, POINTER)
-CONTROL_HANDLER = ctypes.CFUNCTYPE(DWORD, DWORD, DWORD, POINTER, POINTER)
-"""64-bit Windows has one calling convention, so these are the same as WINFUNCTYPE."""
-
-SIGNATURES: Mapping[str, Mapping[str, tuple[object, tuple[object, ...]]]] = {
-    "advapi32": {
-        "OpenSCManagerW": (HANDLE, (TEXT, TEXT, DWORD)),
-        "CreateServiceW": (
-            HANDLE,
-            (HANDLE, TEXT, TEXT, DWORD, DWORD, DWORD, DWORD, TEXT, TEXT, POINTER, TEXT, TEXT, TEXT),
-        ),
-        "OpenServiceW": (HANDLE, (HANDLE, TEXT, DWORD)),
-        "ChangeServiceConfigW": (BOOL, (HANDLE, DWORD, DWORD, DWORD, TEXT, TEXT, POINTER, TEXT, TEXT, TEXT, TEXT)),
-        "ChangeServiceConfig2W": (BOOL, (HANDLE, DWORD, POINTER)),
-        "QueryServiceConfigW": (BOOL, (HANDLE, POINTER, DWORD, POINTER)),
-        "QueryServiceStatusEx": (BOOL, (HANDLE, LONG, POINTER, DWORD, POINTER)),
-        "StartServiceW": (BOOL, (HANDLE, DWORD, POINTER)),
-        "ControlService": (BOOL, (HANDLE, DWORD, POINTER)),
-        "DeleteService": (BOOL, (HANDLE,)),
-        "CloseServiceHandle": (BOOL, (HANDLE,)),
-        "StartServiceCtrlDispatcherW": (BOOL, (POINTER,)),
-        "RegisterServiceCtrlHandlerExW": (HANDLE, (TEXT, CONTROL_HANDLER, POINTER)),
-        "SetServiceStatus": (BOOL, (HANDLE, POINTER)),
-        "RegisterEventSourceW": (HANDLE, (TEXT, TEXT)),
-        "ReportEventW": (
-            BOOL,
-            (HANDLE, ctypes.c_uint16, ctypes.c_uint16, DWORD, POINTER, ctypes.c_uint16, DWORD, POINTER, POINTER),
-        ),
-        "DeregisterEventSource": (BOOL, (HANDLE,)),
-        "RegSetKeyValueW": (LONG, (HANDLE, TEXT, TEXT, DWORD, POINTER, DWORD)),
-        "RegDeleteTreeW": (LONG, (HANDLE, TEXT)),
-        "ConvertStringSecurityDescriptorToSecurityDescriptorW": (BOOL, (TEXT, DWORD, POINTER, POINTER)),
-        "GetNamedSecurityInfoW": (DWORD, (TEXT, LONG, DWORD, POINTER, POINTER, POINTER, POINTER, POINTER)),
-        "ConvertSidToStringSidW": (BOOL, (POINTER, POINTER)),
-    },
-    "kernel32": {
-        "CreateDirectoryW": (BOOL, (TEXT, POINTER)),
-        "LocalFree": (HANDLE, (HANDLE,)),
-        "SetErrorMode": (DWORD, (DWORD,)),
-    },
-}
-"""Every call of Windows that the program makes, by library: what it returns, and what it takes."""
-
-
 class Win32(Struct, frozen=True):
     """The calls of `SIGNATURES`, and the error of the last one in this thread."""
 
@@ -164,10 +165,6 @@ class ServiceRefused(ApplianceError):
         return f"Windows refused {self.call} with error {self.code}" + (f": {words}" if words else "")
 
 
-FILE, OWNER = 1, 1
-"""GetNamedSecurityInfo: the path is a file's, and its owner is asked for."""
-
-
 def owner_of(api: Win32, path: str) -> str:
     """Return the security identifier of a file's owner. Raises ServiceRefused."""
     owner, descriptor, text = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
@@ -181,10 +178,6 @@ def owner_of(api: Win32, path: str) -> str:
     finally:
         api.calls["LocalFree"](text)
         api.calls["LocalFree"](descriptor)
-
-
-MACHINE_VARIABLES = r"SYSTEM\CurrentControlSet\Control\Session Manager\Environment"
-USER_VARIABLES = "Environment"
 
 
 def change_path(change: Callable[[str], str], *, user: bool) -> None:

@@ -48,6 +48,11 @@ CONFIGURED_WITHOUT = (
 
 Signature = tuple[tuple[str, int, int], ...]
 Files = dict[str, Signature]
+PREFIX = "appliance_plugin_"
+"""Prefix of the package that a plugin's folder becomes; no two loads share a name, so old and new never mix."""
+HOOKS = ("on_request", "on_response", "on_stream")
+SETTINGS = "Settings"
+"""The dataclass in agent.py that describes the settings, if there is one."""
 
 
 def bundled_folder() -> Path:
@@ -193,13 +198,6 @@ def _facts(folder: Path) -> Iterator[tuple[str, int, int]]:
         except OSError:
             continue
         yield str(path), status.st_mtime_ns, status.st_size
-
-
-PREFIX = "appliance_plugin_"
-"""Prefix of the package that a plugin's folder becomes; no two loads share a name, so old and new never mix."""
-HOOKS = ("on_request", "on_response", "on_stream")
-SETTINGS = "Settings"
-"""The dataclass in agent.py that describes the settings, if there is one."""
 
 
 class BadPlugin(Exception):

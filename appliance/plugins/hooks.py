@@ -25,6 +25,10 @@ from appliance.plugins.folders import PluginHooks
 T = TypeVar("T")
 THREADS = 16
 """Worker threads of all plugins together; a request waits for a free one."""
+FAREWELL = 1.0
+"""Seconds that a stream hook gets to leave its ``finally`` blocks when nobody wants its events any more."""
+LONGEST = 500
+"""Characters of a plugin's exception that its client sees."""
 
 
 class Plugin(Struct, frozen=True, kw_only=True):
@@ -132,10 +136,6 @@ async def _end_with(pending: Pending[object], scope: trio.CancelScope) -> None:
 
 
 Message = TypeVar("Message", Request, Response)
-FAREWELL = 1.0
-"""Seconds that a stream hook gets to leave its ``finally`` blocks when nobody wants its events any more."""
-LONGEST = 500
-"""Characters of a plugin's exception that its client sees."""
 
 
 class PluginStep:

@@ -23,6 +23,7 @@ LARGEST = 1 << 20
 DEFAULT_TIMEOUT = 300.0
 """Seconds for one hook; one that asks a model may have to wait until that is loaded."""
 PROMPTS = ", ".join(f"/v1{path}" for path in FAMILIES)
+T = TypeVar("T")
 
 
 class PluginManifest(Struct, frozen=True, kw_only=True):
@@ -100,7 +101,6 @@ def _lower(text: str) -> str:
 
 Source = Literal["configuration", "config.json", "default"]
 """The sources of a value, the strongest first."""
-T = TypeVar("T")
 
 
 class PluginSelection(Struct, frozen=True, kw_only=True):

@@ -30,6 +30,9 @@ from appliance.trio_parts import beside, every, persist
 
 LOOK_EVERY = 0.5
 """Seconds between two looks for the parent, where the system does not tell of its end."""
+ASKED = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
+STARTED_BY: ContextVar[Manager | None] = ContextVar("STARTED_BY", default=None)
+"""The manager of a process that became a service by a call, and not by its environment."""
 
 
 class Ready(Struct, frozen=True, kw_only=True):
@@ -127,9 +130,6 @@ def _write(file: Path, content: bytes) -> None:
             temporary.unlink()
 
 
-ASKED = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
-
-
 class Manager(Protocol):
     """A service manager, as the program speaks to it."""
 
@@ -155,10 +155,6 @@ class Manager(Protocol):
     def close(self) -> None:
         """The event loop ends. Idempotent."""
         ...
-
-
-STARTED_BY: ContextVar[Manager | None] = ContextVar("STARTED_BY", default=None)
-"""The manager of a process that became a service by a call, and not by its environment."""
 
 
 class NotifySocket:

@@ -52,6 +52,12 @@ MAX_TEXT = 2000
 """Longest text in a row, in characters."""
 
 _Value = int | float | str
+log = logging.getLogger(__name__)
+MAX_WAITING = 10_000
+"""Rows not yet written to a file. More than that wait only while the disk stands still; newer ones are then lost."""
+DEFAULT_KEEP = 1000
+"""Rows kept in memory where the configuration says 0 or less."""
+_T = TypeVar("_T")
 
 
 class ActivityTable:
@@ -248,17 +254,6 @@ def _where(query: Query) -> tuple[str, tuple[_Value, ...]]:
             conditions.append(condition)
             values.append(bound)
     return (" WHERE " + " AND ".join(conditions) if conditions else ""), tuple(values)
-
-
-log = logging.getLogger(__name__)
-
-MAX_WAITING = 10_000
-"""Rows not yet written to a file. More than that wait only while the disk stands still; newer ones are then lost."""
-
-DEFAULT_KEEP = 1000
-"""Rows kept in memory where the configuration says 0 or less."""
-
-_T = TypeVar("_T")
 
 
 class Activity:

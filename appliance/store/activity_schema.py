@@ -83,6 +83,8 @@ log = logging.getLogger(__name__)
 
 BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 """The codes of an error that says that another program is at the file."""
+PARTS = ("", "-wal", "-shm")
+"""The suffixes of the files of a database."""
 
 
 def open_memory() -> sqlite3.Connection:
@@ -180,10 +182,6 @@ def unusable(path: Path, error: sqlite3.Error) -> UsageError:
     else:
         advice = f"name another file, or {set_aside(path)}"
     return UsageError(f"store.path '{path}' cannot be used as an SQLite database: {error}; {advice}")
-
-
-PARTS = ("", "-wal", "-shm")
-"""The suffixes of the files of a database."""
 
 
 def set_aside(path: Path) -> str:

@@ -66,6 +66,7 @@ INSERT INTO words (rowid, content) SELECT row, folded(coalesce(json_extract(body
 """The index of version 1 had whole words."""
 _message = msgspec.json.Decoder(MessageNode).decode
 _conversation = msgspec.json.Decoder(Conversation).decode
+DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 def _has(text: str, words: Sequence[str]) -> bool:
@@ -81,9 +82,6 @@ def _parts(word: str) -> list[str]:
 def _hit(conversation: Conversation, message: str | None, text: str, words: Sequence[str]) -> Hit:
     excerpt = rules.excerpt(text, words)
     return Hit(conversation=conversation.id, message=message, title=conversation.title, excerpt=excerpt)
-
-
-DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 def failure(path: Path, error: sqlite3.Error) -> ApplianceError:

@@ -55,6 +55,11 @@ PROBE_SIZE = 1 << 16
 FORGOTTEN_AFTER = 24 * 3600.0
 """Seconds after which an earlier run's stream is not taken over. Far more than streams are kept: a clock that was wrong
 when a stream ended, or is wrong now, must not lose it."""
+MAX_WAITING = 64 << 20
+"""Bytes not yet written; there are only more when the disk stands still."""
+RETRY = 10.0
+"""Seconds between two looks whether a folder that could not be used can be now."""
+log = logging.getLogger(__name__)
 
 
 class FolderTaken(OSError):
@@ -288,14 +293,6 @@ def _key(path: Path) -> int | None:
     number = path.stem.removeprefix("stream-")
     ours = path.stem.startswith("stream-") and path.suffix in (PART, WHOLE) and number.isdecimal()
     return int(number) if ours else None
-
-
-MAX_WAITING = 64 << 20
-"""Bytes not yet written; there are only more when the disk stands still."""
-RETRY = 10.0
-"""Seconds between two looks whether a folder that could not be used can be now."""
-
-log = logging.getLogger(__name__)
 
 
 class StreamFiles:

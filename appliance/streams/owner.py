@@ -22,6 +22,13 @@ from appliance.store.stream_files import RETRY, About, StoredStream, StreamFiles
 from appliance.streams.generation import LINES, Generation, GenerationEnd, GenerationHead, RingSink, never, nothing
 from appliance.trio_parts import Changed, beside, persist
 
+TAKE_OVER_AFTER = 0.25
+"""Seconds in which a request may still be refused without ending the stream that its id had before."""
+MAX_LIVE = 1000
+"""Number of running generations; each may hold a request's body, and its client need not be there."""
+OVERHEAD = 4096
+"""Bytes counted for a stream in addition to its ring."""
+
 
 class StreamStatus(Struct, frozen=True, kw_only=True):
     """The facts about one stream; times are Unix seconds, 0 for a time that has not come."""
@@ -59,13 +66,6 @@ def _prefixes(conversation: str) -> Iterator[str]:
         yield conversation[:at]
         at = conversation.find("::", at + 1)
 
-
-TAKE_OVER_AFTER = 0.25
-"""Seconds in which a request may still be refused without ending the stream that its id had before."""
-MAX_LIVE = 1000
-"""Number of running generations; each may hold a request's body, and its client need not be there."""
-OVERHEAD = 4096
-"""Bytes counted for a stream in addition to its ring."""
 
 Work = Callable[[RingSink], Awaitable[None]]
 

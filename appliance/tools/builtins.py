@@ -58,6 +58,12 @@ GRACE = 0.5
 """Seconds to wait for the last words of the containers' program."""
 
 log = logging.getLogger(__name__)
+TRUNCATED = "\n[output truncated]"
+MAX_BASE64 = 32 * MIB
+"""llama-server's (b11434)."""
+MAX_EDITED = 32 * MIB
+_EDITING = trio.CapacityLimiter(2)
+"""Looking for many pieces in a large file takes seconds; nobody else should wait for that."""
 
 
 class OwnContainer:
@@ -161,9 +167,6 @@ async def grep_search(place: ToolPlace, asked: GrepSearch) -> ToolOutcome:
     return said(found.text + footer(found.count, found.count, what="matches", full=found.full, cut=found.cut))
 
 
-TRUNCATED = "\n[output truncated]"
-
-
 async def exec_shell_command(children: Children, place: ToolPlace, asked: ExecShellCommand) -> ToolOutcome:
     output = CappedOutput(_limit(asked))
     # It is read on beyond the limit: a command that could not write would wait for ever.
@@ -231,13 +234,6 @@ def tail(ended: CommandEnded) -> str:
 
 def _limit(asked: ExecShellCommand) -> int:
     return min(max(asked.max_output_size, 0), MAX_OUTPUT)
-
-
-MAX_BASE64 = 32 * MIB
-"""llama-server's (b11434)."""
-MAX_EDITED = 32 * MIB
-_EDITING = trio.CapacityLimiter(2)
-"""Looking for many pieces in a large file takes seconds; nobody else should wait for that."""
 
 
 async def read_file(place: ToolPlace, asked: ReadFile, *, as_base64: bool) -> ToolOutcome:

@@ -53,6 +53,8 @@ log = logging.getLogger(__name__)
 
 Tools = list[tuple[ToolSpec, str]]
 """Each tool as it is offered, and its name on the server."""
+WARM_UP_TIME = 10.0
+"""Seconds for one server to start and to list its tools; all do it at once."""
 
 
 class Unavailable(Exception):
@@ -253,10 +255,6 @@ async def _give_up(session: McpSession) -> None:
             await session.tell("notifications/cancelled", {"requestId": session.last, "reason": "it took too long"})
         except SessionLost:
             pass  # the next request finds out
-
-
-WARM_UP_TIME = 10.0
-"""Seconds for one server to start and to list its tools; all do it at once."""
 
 
 class McpTools:

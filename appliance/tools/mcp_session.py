@@ -44,6 +44,29 @@ from appliance.platform.children import Children, describe_status, inherited_env
 from appliance.platform.process import Command, StopSteps, end, open_process
 from appliance.upstream.client import Address, ConnectFailed, HttpAnswer, HttpCall, address_of
 
+ERROR_TAIL = 4096
+"""Bytes kept of its standard error."""
+MAX_NOISE = 512 << 20
+"""Bytes of output in a row without an answer; a server that writes more is given up."""
+LEAVE = StopSteps(closed=0.7, asked=0.5, group=1.0)
+"""A server that is reported as gone has left no grandchildren that were killed and still run."""
+IN_A_HURRY = StopSteps(asked=LEAVE.asked, group=LEAVE.group)
+"""For a server that is working, and may not notice EOF on its standard input."""
+PIPE_GRACE = 0.5
+"""Seconds for the rest in the pipes of a process that has ended."""
+REPLY_TIME = 5.0
+"""Seconds for the server to take the answer to its own question."""
+log = logging.getLogger(__name__)
+VERSION = "2025-11-25"
+"""The newest revision that begins with a handshake; a server may answer with an older one."""
+CONNECT_TIME = 10
+MAX_REFUSAL = 1 << 16
+GIVE_UP_TIME = 1.0
+SESSION = b"mcp-session-id"
+MAX_SESSION_ID = 4096
+NOT_FOUND = 404
+_REVISION = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
 
 class SessionLost(Exception):
     """The server cannot be asked, or not any more. ``unsent``: it never got the whole request."""
@@ -93,22 +116,6 @@ class McpSession(Protocol):
 
 Start = Callable[[], Awaitable[McpSession]]
 """Begins a session in a task of its own. Raises SessionLost."""
-
-
-ERROR_TAIL = 4096
-"""Bytes kept of its standard error."""
-MAX_NOISE = 512 << 20
-"""Bytes of output in a row without an answer; a server that writes more is given up."""
-LEAVE = StopSteps(closed=0.7, asked=0.5, group=1.0)
-"""A server that is reported as gone has left no grandchildren that were killed and still run."""
-IN_A_HURRY = StopSteps(asked=LEAVE.asked, group=LEAVE.group)
-"""For a server that is working, and may not notice EOF on its standard input."""
-PIPE_GRACE = 0.5
-"""Seconds for the rest in the pipes of a process that has ended."""
-REPLY_TIME = 5.0
-"""Seconds for the server to take the answer to its own question."""
-
-log = logging.getLogger(__name__)
 
 
 class StdioSession:
@@ -282,17 +289,6 @@ def _find(server: StdioServer, env: Mapping[str, str]) -> str:
     if found is None:
         raise SessionLost(f"there is no program '{server.command}' that can be executed; is it on the PATH?")
     return str(Path(found).absolute())
-
-
-VERSION = "2025-11-25"
-"""The newest revision that begins with a handshake; a server may answer with an older one."""
-CONNECT_TIME = 10
-MAX_REFUSAL = 1 << 16
-GIVE_UP_TIME = 1.0
-SESSION = b"mcp-session-id"
-MAX_SESSION_ID = 4096
-NOT_FOUND = 404
-_REVISION = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 class McpEndpoint(NamedTuple):

@@ -19,6 +19,18 @@ from appliance.platform.children import Children, inherited_env
 from appliance.platform.process import Command, Sink, StopSteps, into
 from appliance.tools import search_process
 
+PIPE_GRACE = 2.0
+"""Seconds to read the rest from the pipes, once the command has ended with everything that it has started."""
+WITH_INPUT = StopSteps(closed=2.0)
+"""A command that may run on another machine: closing its input is what ends it there."""
+MAX_ERRORS = 4096
+KILLED = -9
+"""The status of a command that hangs in the kernel, which will kill it."""
+KILL_AFTER = 1.0
+"""Seconds beyond its budget that the process gets to report its end."""
+MAX_MESSAGES = 64 << 20
+_FOUND: msgspec.json.Decoder[Found] = msgspec.json.Decoder(Found)
+
 
 class FileProblem(Exception):
     """A file or folder cannot be used as requested; the message is for the model."""
@@ -78,15 +90,6 @@ class ToolPlace(Protocol):
         ...
 
 
-PIPE_GRACE = 2.0
-"""Seconds to read the rest from the pipes, once the command has ended with everything that it has started."""
-WITH_INPUT = StopSteps(closed=2.0)
-"""A command that may run on another machine: closing its input is what ends it there."""
-MAX_ERRORS = 4096
-KILLED = -9
-"""The status of a command that hangs in the kernel, which will kill it."""
-
-
 class CommandEnded(Struct, frozen=True, kw_only=True):
     """The end of a command. ``status`` is in the shell's way: 128 plus the signal's number for a killed one."""
 
@@ -105,13 +108,6 @@ async def run(children: Children, command: Command, take: Sink, *, seconds: floa
     ended = await process.run(children, command, take, errors=into(errors), seconds=seconds, rest=PIPE_GRACE)
     status = KILLED if ended.status is None else ended.status
     return CommandEnded(status=status if status >= 0 else 128 - status, timed_out=ended.timed_out, errors=errors.text())
-
-
-KILL_AFTER = 1.0
-"""Seconds beyond its budget that the process gets to report its end."""
-MAX_MESSAGES = 64 << 20
-
-_FOUND: msgspec.json.Decoder[Found] = msgspec.json.Decoder(Found)
 
 
 class SearchResult(Struct):

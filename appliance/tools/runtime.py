@@ -119,6 +119,15 @@ find_it "$1"
 shift
 exec grep -s -n "$@" < "$f"
 """
+SSH_OPTIONS = (
+    *("-T", "-o", "BatchMode=yes", "-o", "PasswordAuthentication=no", "-o", "KbdInteractiveAuthentication=no"),
+    *("-o", "StrictHostKeyChecking=yes", "-o", "LogLevel=ERROR"),
+)
+"""No user is there to answer questions: keys alone, and only known machines."""
+SCRIPT_TIME = 15.0
+MAX_LISTING = 8 << 20
+NOT_THERE = (126, 127, 255)
+"""Exit statuses of ssh and the container programs when they did not come to run anything."""
 
 
 def listed_names(output: bytes) -> tuple[str, list[tuple[str, Kind]]]:
@@ -133,17 +142,6 @@ def listed_names(output: bytes) -> tuple[str, list[tuple[str, Kind]]]:
         else:
             found.append((name.removeprefix("./"), kind))
     return base.decode("utf-8", "replace"), found
-
-
-SSH_OPTIONS = (
-    *("-T", "-o", "BatchMode=yes", "-o", "PasswordAuthentication=no", "-o", "KbdInteractiveAuthentication=no"),
-    *("-o", "StrictHostKeyChecking=yes", "-o", "LogLevel=ERROR"),
-)
-"""No user is there to answer questions: keys alone, and only known machines."""
-SCRIPT_TIME = 15.0
-MAX_LISTING = 8 << 20
-NOT_THERE = (126, 127, 255)
-"""Exit statuses of ssh and the container programs when they did not come to run anything."""
 
 
 class Runtime:

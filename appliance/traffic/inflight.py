@@ -24,6 +24,7 @@ SHARED = 0.1
 """Seconds for which the words for a change also serve its other readers; only its milliseconds would differ."""
 HELD_CHANGES = 128
 """A reader that is further behind gets a snapshot instead; llama-swap's number."""
+UNSEEN: Seen = 0, None
 
 
 class InFlightRequest(Struct, frozen=True, kw_only=True):
@@ -85,7 +86,6 @@ class _NoAnswer:
 
 Seen = tuple[int, int | None]
 """The bytes of an answer that readers know of, and the place in the queue."""
-UNSEEN: Seen = 0, None
 
 
 class InFlightEntry:

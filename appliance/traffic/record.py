@@ -39,6 +39,21 @@ SHARE = 40
 BUSY = 0.25
 """The share of its time that the loop works when it has no time for anything that can wait. A request each 5 ms takes
 a tenth; one client that asks again and again takes half or more."""
+log = logging.getLogger(__name__)
+CLIENT_LEFT = 499
+"""The status of a request whose client did not wait for the answer; nginx's number for it."""
+LOOK_EVERY = 4096
+"""Bytes of an answer between two looks at them. A look costs 5 us whether one token has passed or sixteen, and what
+it looks at becomes one piece, which saves the 40 bytes that each chunk takes besides its own."""
+PAUSE = 0.05
+"""Seconds between two looks whether the loop has time for what waits to be written down."""
+BATCH = 128
+"""Requests that are written down before others have a turn; each takes some 3 to 8 us."""
+MOST = 2000
+"""Requests that wait at most. Each holds some 1.5 KiB beside its bodies. With twice the rows and more bytes than are
+usually kept, the oldest are mostly such that newer ones push out: of those only the tokens are counted."""
+MOST_BYTES = 8 << 20
+"""Bytes of bodies that wait at most."""
 
 
 class Load:
@@ -107,29 +122,6 @@ class Packer:
 
 def _pack(batch: Sequence[Packing]) -> list[bytes]:
     return [packing.work() for packing in batch]
-
-
-log = logging.getLogger(__name__)
-
-CLIENT_LEFT = 499
-"""The status of a request whose client did not wait for the answer; nginx's number for it."""
-
-LOOK_EVERY = 4096
-"""Bytes of an answer between two looks at them. A look costs 5 us whether one token has passed or sixteen, and what
-it looks at becomes one piece, which saves the 40 bytes that each chunk takes besides its own."""
-
-PAUSE = 0.05
-"""Seconds between two looks whether the loop has time for what waits to be written down."""
-
-BATCH = 128
-"""Requests that are written down before others have a turn; each takes some 3 to 8 us."""
-
-MOST = 2000
-"""Requests that wait at most. Each holds some 1.5 KiB beside its bodies. With twice the rows and more bytes than are
-usually kept, the oldest are mostly such that newer ones push out: of those only the tokens are counted."""
-
-MOST_BYTES = 8 << 20
-"""Bytes of bodies that wait at most."""
 
 
 class Record:

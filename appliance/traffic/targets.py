@@ -30,6 +30,13 @@ from appliance.peers.owner import Peers
 from appliance.trio_parts import Changed
 
 log = logging.getLogger(__name__)
+NEWS = 1.0
+"""Seconds for which a look at the disk stays good enough, however many requests name a model that is not there."""
+NO_EDITS = Edits(by_name={})
+MAX_SEGMENTS = 8
+"""The most parts of a path that may name a model on disk: names have one slash, or as many as folders."""
+MAX_KNOWN = 4096
+"""Names whose meaning is kept; of one model there are as many as ways to write it in capitals."""
 
 
 class ActiveProfile:
@@ -54,10 +61,6 @@ class ActiveProfile:
         await self._changed.wait()
 
 
-NEWS = 1.0
-"""Seconds for which a look at the disk stays good enough, however many requests name a model that is not there."""
-
-
 async def find_model(catalog: Catalog, name: str) -> Model:
     """The model to run. Raises ModelNotFound, or InvalidModelFile with what is wrong with its file."""
     if catalog.snapshot.find(name) is None:
@@ -69,13 +72,6 @@ async def refresh(catalog: Catalog) -> None:
     """See new files in the models folders, in a thread; the way there and back costs more than a short list."""
     if not catalog.is_fresh(NEWS):
         await trio.to_thread.run_sync(catalog.refresh, NEWS, abandon_on_cancel=True)
-
-
-NO_EDITS = Edits(by_name={})
-MAX_SEGMENTS = 8
-"""The most parts of a path that may name a model on disk: names have one slash, or as many as folders."""
-MAX_KNOWN = 4096
-"""Names whose meaning is kept; of one model there are as many as ways to write it in capitals."""
 
 
 class Target(Struct, frozen=True, kw_only=True):

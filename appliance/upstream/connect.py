@@ -25,6 +25,17 @@ from appliance.upstream.address import Address
 
 RECEIVE_SIZE = 1 << 14
 NO_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL)
+AUTHORITIES = (
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+)
+"""The places where systems keep them. The OpenSSL of a frozen program looks where its build machine had them."""
+UNDER_WAY = (0, errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EALREADY)
+"""The results of connect(2) that are not failures (yet)."""
+LOCALHOST = ("127.0.0.1", "::1")
+"""Both, in the order in which engines listen: llama-server binds the first unless told otherwise."""
 
 
 class ConnectFailed(UpstreamFailed):
@@ -155,15 +166,6 @@ def _closed() -> OSError:
     return OSError(errno.EBADF, "the connection was closed on this side")
 
 
-AUTHORITIES = (
-    "/etc/ssl/certs/ca-certificates.crt",
-    "/etc/pki/tls/certs/ca-bundle.crt",
-    "/etc/ssl/ca-bundle.pem",
-    "/etc/ssl/cert.pem",
-)
-"""The places where systems keep them. The OpenSSL of a frozen program looks where its build machine had them."""
-
-
 class TlsWire:
     """TLS over a TCP socket of our own. An end without close_notify is an end: the body says if it is whole."""
 
@@ -236,12 +238,6 @@ def _why_not_secure(address: Address, cause: BaseException | None) -> str:
 
 def _broken(cause: Exception) -> OSError:
     return OSError(errno.ECONNRESET, str(cause) or "the connection broke")
-
-
-UNDER_WAY = (0, errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EALREADY)
-"""The results of connect(2) that are not failures (yet)."""
-LOCALHOST = ("127.0.0.1", "::1")
-"""Both, in the order in which engines listen: llama-server binds the first unless told otherwise."""
 
 
 async def connect(address: Address, poller: Poller | None = None) -> Wire:

@@ -35,6 +35,9 @@ from appliance.errors import UsageError
 from appliance.platform.console import EXIT_OURS, say, say_error
 from appliance.settings import AsyncCommand
 
+AUTO = "auto"
+T = TypeVar("T")
+
 
 @click.command()
 @click.argument("word", metavar="[BACKEND|BUILD]", required=False)
@@ -125,11 +128,6 @@ async def _is_here(shelf: Shelf, entry: AvailableBuild) -> bool:
     if damage:
         say(f"{entry.id} is installed, but {damage}; it is installed again")
     return not damage
-
-
-AUTO = "auto"
-
-T = TypeVar("T")
 
 
 def _model_option(command: Callable[..., T]) -> Callable[..., T]:

@@ -47,6 +47,10 @@ from appliance.trio_parts import beside
 
 COLUMNS = ("", "SEAT", "DEVICE", "STANDING", "PROMPT", "ANSWER", "FROM", "WHY")
 NUMBERS = ("PROMPT", "ANSWER")
+DEFAULT_LISTEN = f"127.0.0.1:{DEFAULT_PORT}"
+GRACE = 3.0
+"""Seconds that the worker's process gets to end."""
+FREE_PORT = ":0"
 
 
 class Probed(Struct, frozen=True, kw_only=True):
@@ -259,12 +263,6 @@ def _show_machine(seen: MachineLook) -> None:
         click.echo(f"  hidden     {name}={value} is set, and may hide devices")
     for problem in seen.problems:
         click.echo(f"  problem    {problem}")
-
-
-DEFAULT_LISTEN = f"127.0.0.1:{DEFAULT_PORT}"
-GRACE = 3.0
-"""Seconds that the worker's process gets to end."""
-FREE_PORT = ":0"
 
 
 @click.command("rpc-worker")

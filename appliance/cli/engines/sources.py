@@ -54,6 +54,9 @@ from appliance.trio_parts import plain_nursery
 
 PROBE_TIME = 300.0
 """Seconds that a running server gets to look at all its builds again."""
+STEP = 10
+"""Percent between two lines of progress."""
+FROM_HELP = "Install from a folder or an archive on this machine, or from an address (with --sha256)."
 
 
 def own_shelf() -> Shelf:
@@ -142,10 +145,6 @@ def note_named_engine(environ: dict[str, str]) -> None:
         say(f"note: {ENGINE_VARIABLE}={named} overrides every choice made here")
 
 
-STEP = 10
-"""Percent between two lines of progress."""
-
-
 async def fetch_archive(archive: Archive, path: Path) -> None:
     """Make sure that the complete, checked archive is at ``path``. Raises CannotInstall, ApplianceError, OSError."""
     parts = urlsplit(archive.url)
@@ -202,9 +201,6 @@ def _told(archive: Archive) -> Callable[[int], None]:
             say(f"  {told} % of {human_size(archive.size)}")
 
     return report
-
-
-FROM_HELP = "Install from a folder or an archive on this machine, or from an address (with --sha256)."
 
 
 def sources_of(word: str | None, source: str | None, platform: str, sha256: str | None) -> BuildSources:

@@ -63,6 +63,13 @@ from appliance.store.activity import open_activity
 
 MOST = 3
 """Number of models to try if the first ones cannot be run at all."""
+SAID = {
+    "stage": "1. fetching and unpacking it",
+    "prove": "2. proving it on this machine's devices",
+    "canary": "3. trying it with your own model, against the build in use",
+    "place": "4. putting it in its place",
+    "tidy": "5. it is in use; removing builds that are not kept",
+}
 
 
 class TriedRow(Struct, frozen=True):
@@ -123,15 +130,6 @@ async def _loaded(server: RunningServer) -> list[str]:
     except (NotRunning, RequestRefused, ServerFailed):
         return []
     return [entry.id for entry in models if entry.status.value in ("loaded", "sleeping")]
-
-
-SAID = {
-    "stage": "1. fetching and unpacking it",
-    "prove": "2. proving it on this machine's devices",
-    "canary": "3. trying it with your own model, against the build in use",
-    "place": "4. putting it in its place",
-    "tidy": "5. it is in use; removing builds that are not kept",
-}
 
 
 @click.command()

@@ -47,6 +47,23 @@ from appliance.settings import AppSettings, AsyncCommand, Later
 
 PREDICTION = "PREDICTION"
 """The only ``AIP_MODE`` there is."""
+BELOW = Path("llama.cpp") / "config.ini"
+OF_THE_SYSTEM = Path("/etc")
+ANSWERED_BY_ENGINE = ("--version", "--cache-list", "--completion-bash", "--list-devices")
+NAMES_A_MODEL = ("--model", "--model-url", "--hf-repo", "--docker-repo")
+"""llama-server itself does not count ``--model-url``, and then has no model to serve."""
+PROXY, NO_PAGE = "--ui-mcp-proxy", "--no-ui"
+"""The front is the proxy and has the page; only the front reaches the model process, which reports both in ``/props``.
+"""
+STOP_TIMEOUT = 1.5
+"""Programs that use llama-server expect it to end about three seconds after SIGTERM, busy or not."""
+HERE = {
+    "cli": "run MODEL", "client": "run MODEL", "completion": "run MODEL PROMPT", "complete": "run MODEL PROMPT",
+    "download": "pull NAME", "get": "pull NAME", "update": "engines update", "bench": "engines prove",
+    "batched-bench": "engines prove", "fit-params": "load MODEL --dry-run", "quantize": "", "perplexity": "",
+    "licenses": "", "credits": "",
+}  # fmt: skip
+"""The other commands of llama.cpp's program ``llama`` (b11434), and what this program has for the same purpose."""
 
 
 def on_vertex(settings: AppSettings, environ: Mapping[str, str]) -> AppSettings:
@@ -75,10 +92,6 @@ def _served(http: HttpSettings, environ: Mapping[str, str]) -> HttpSettings:
 def _route(environ: Mapping[str, str], name: str) -> str | None:
     path = environ.get(name)
     return f"/{path.removeprefix('/')}" if path else None
-
-
-BELOW = Path("llama.cpp") / "config.ini"
-OF_THE_SYSTEM = Path("/etc")
 
 
 def config_files(environ: Mapping[str, str], home: Path) -> list[Path]:
@@ -118,16 +131,6 @@ def _option(choice: EffectiveOption) -> Iterator[Option]:
         )
 
 
-ANSWERED_BY_ENGINE = ("--version", "--cache-list", "--completion-bash", "--list-devices")
-NAMES_A_MODEL = ("--model", "--model-url", "--hf-repo", "--docker-repo")
-"""llama-server itself does not count ``--model-url``, and then has no model to serve."""
-PROXY, NO_PAGE = "--ui-mcp-proxy", "--no-ui"
-"""The front is the proxy and has the page; only the front reaches the model process, which reports both in ``/props``.
-"""
-STOP_TIMEOUT = 1.5
-"""Programs that use llama-server expect it to end about three seconds after SIGTERM, busy or not."""
-
-
 class Verbatim(click.Command):
     """Every word after the verb belongs to llama-server, including ``--help``."""
 
@@ -158,15 +161,6 @@ def llama_server(words: tuple[str, ...]) -> AppSettings | Later | AsyncCommand |
     for note in (*notes, *more_notes):
         say(f"warning: {note}")
     return stand_in(from_argv, environ)
-
-
-HERE = {
-    "cli": "run MODEL", "client": "run MODEL", "completion": "run MODEL PROMPT", "complete": "run MODEL PROMPT",
-    "download": "pull NAME", "get": "pull NAME", "update": "engines update", "bench": "engines prove",
-    "batched-bench": "engines prove", "fit-params": "load MODEL --dry-run", "quantize": "", "perplexity": "",
-    "licenses": "", "credits": "",
-}  # fmt: skip
-"""The other commands of llama.cpp's program ``llama`` (b11434), and what this program has for the same purpose."""
 
 
 @click.command(name="llama", cls=Verbatim, add_help_option=False)

@@ -25,6 +25,16 @@ _PLAIN = re.compile(rb"(?:event: (?P<name>[^\n]*)\n)?data: (?P<data>[^\n]*)")
 _BLOCKS = ("text", "thinking")
 _SEVERAL = "it is one of several answers"
 _CALLS = "a tool call had begun"
+_LAST_RECORD = re.compile(
+    rb"(?m:^)data: ?(?:\[DONE\]|[^\n]*(?:"
+    rb"\"type\": ?\"(?:message_stop|response\.(?:completed|incomplete|failed))\"|\"stop\": ?true)[^\n]*)[\r\n]*\Z"
+)
+_LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "n_predict")
+_COUNTS = ("n", "n_cmpl", "best_of")
+_PROBABILITIES = ("logprobs", "top_logprobs", "n_probs")
+_FORCED = ("continue_final_message", "add_generation_prompt", "generation_prompt")
+_THOUGHT_MARKS = ("<think", "[THINK]", "<|channel|>", "<seed:think>", "<|START_THINKING|>")
+_APPENDED = PathStep(b"-1", -1)
 
 
 class Refusal(Struct, frozen=True):
@@ -222,12 +232,6 @@ class SoFar:
         )
 
 
-_LAST_RECORD = re.compile(
-    rb"(?m:^)data: ?(?:\[DONE\]|[^\n]*(?:"
-    rb"\"type\": ?\"(?:message_stop|response\.(?:completed|incomplete|failed))\"|\"stop\": ?true)[^\n]*)[\r\n]*\Z"
-)
-
-
 def is_over(tail: bytes) -> bool:
     """Return whether a stream that ends with these bytes has told everything. A record cut at its begin is not seen.
 
@@ -254,14 +258,6 @@ def object_of(value: JSON) -> JsonObject:
 
 def objects_of(value: JSON) -> list[JsonObject]:
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
-
-
-_LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "n_predict")
-_COUNTS = ("n", "n_cmpl", "best_of")
-_PROBABILITIES = ("logprobs", "top_logprobs", "n_probs")
-_FORCED = ("continue_final_message", "add_generation_prompt", "generation_prompt")
-_THOUGHT_MARKS = ("<think", "[THINK]", "<|channel|>", "<seed:think>", "<|START_THINKING|>")
-_APPENDED = PathStep(b"-1", -1)
 
 
 def continued_body(body: bytes, partial: Partial) -> bytes | Refusal:

@@ -20,6 +20,12 @@ _FACTS = frozenset(
     ("id", "object", "model", "role", "type", "name", "finish_reason", "system_fingerprint", "stop_type")
 )
 """Texts that are replaced, not continued: the last one counts."""
+_GROWS = {"text_delta": "text", "thinking_delta": "thinking", "signature_delta": "signature"}
+ENDS = ("response.completed", "response.incomplete", "response.failed")
+_NUMBER = "sequence_number"
+_AFTER = ("usage", "timings")
+"""Members that only the last event has."""
+_STATES = {"completed": ENDS[0], "incomplete": ENDS[1], "failed": ENDS[2]}
 
 
 class Torn(ValueError):
@@ -114,8 +120,6 @@ def _extend(before: list[JSON], more: list[JSON]) -> None:
 
 # ---- Anthropic -------------------------------------------------------------------------------------------------------
 
-_GROWS = {"text_delta": "text", "thinking_delta": "thinking", "signature_delta": "signature"}
-
 
 def _message(parts: list[JsonObject]) -> JsonObject:
     message: JsonObject | None = None
@@ -169,9 +173,6 @@ def _text(value: JSON) -> str:
 
 
 # ---- OpenAI Responses ------------------------------------------------------------------------------------------------
-
-ENDS = ("response.completed", "response.incomplete", "response.failed")
-_NUMBER = "sequence_number"
 
 
 def _response(parts: list[JsonObject]) -> JsonObject:
@@ -230,10 +231,6 @@ def _read(records: bytes) -> list[JsonObject]:
 
 Named = tuple[str | None, JsonObject | None]
 """The ``event:`` field and the data; None is OpenAI's ``[DONE]``."""
-
-_AFTER = ("usage", "timings")
-"""Members that only the last event has."""
-_STATES = {"completed": ENDS[0], "incomplete": ENDS[1], "failed": ENDS[2]}
 
 
 def events_of(family: Family, whole: JsonObject) -> Iterator[Named]:

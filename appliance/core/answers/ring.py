@@ -17,6 +17,7 @@ from appliance.core.bodies.sse import MAX_RECORD
 
 BLOCK = 1 << 16
 """Bytes in a block. The ring uses at most two blocks more memory than its limit."""
+_END = re.compile(rb"\r\n\r\n|\n\r\n|\n\n|\r\r")
 
 
 class Gap(Struct, frozen=True):
@@ -85,9 +86,6 @@ class Ring:
     def finalize(self) -> None:
         """Mark the end: nothing is added from now on."""
         self.finished = True
-
-
-_END = re.compile(rb"\r\n\r\n|\n\r\n|\n\n|\r\r")
 
 
 class Numbered:

@@ -28,6 +28,8 @@ _LINE_BREAK = re.compile(_BREAK)
 _BLANK_LINE = re.compile(rb"\r\n\r\n|\r\r|\n\n")
 _CONTINUED = re.compile(_BREAK + rb"[ \t]")
 _REST_OF_DELIMITER = re.compile(rb"(--)[^\S\r\n]*+%b?|[^\S\r\n]*+%b" % (_BREAK, _BREAK))
+PROTECTED = b"model"
+_MODEL = Path((PathStep(PROTECTED),))
 
 
 class _Delimiter(Struct, frozen=True):
@@ -109,10 +111,6 @@ def _disposition(head: bytes) -> dict[str, str] | None:
         if key.strip().lower() == b"content-disposition":
             return parse_options_header(value.strip().decode("utf-8", "replace"))[1]
     return None
-
-
-PROTECTED = b"model"
-_MODEL = Path((PathStep(PROTECTED),))
 
 
 class Edits(Struct, frozen=True, kw_only=True):

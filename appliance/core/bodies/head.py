@@ -19,6 +19,9 @@ MAX_FIELD = 4096
 """Longest form field read as a model name or flag, in bytes."""
 MAX_PARTS = 1000
 MULTIPART_SLICE = 1 << 16
+_AT_BYTE = re.compile(r"\s*\(byte (\d+)\)$")
+_WRONG_TYPE = re.compile(r"Expected `(?P<wanted>[^`]+)`, got `(?P<got>[^`]+)`(?: - at `\$\.?(?P<field>[^`]*)`)?")
+_NAMES = {"str": "a string", "bool": "true or false", "int": "a number", "float": "a number", "null": "null"}
 
 
 class RequestHead(Struct, frozen=True):
@@ -37,8 +40,6 @@ class _Body(Struct):
 
 
 _BODY = msgspec.json.Decoder(_Body)
-_AT_BYTE = re.compile(r"\s*\(byte (\d+)\)$")
-_WRONG_TYPE = re.compile(r"Expected `(?P<wanted>[^`]+)`, got `(?P<got>[^`]+)`(?: - at `\$\.?(?P<field>[^`]*)`)?")
 
 
 def read_query(query: bytes) -> dict[str, str]:
@@ -158,9 +159,6 @@ def _wrong_type(message: str) -> BadRequest:
         return BadRequest(f"the request body must be a JSON object, not {_article(got)}")
     wanted = "str" if "str" in match["wanted"] else match["wanted"].removesuffix(" | null")
     return BadRequest(f"'{field}' must be {_article(wanted)}, not {_article(got)}", param=field)
-
-
-_NAMES = {"str": "a string", "bool": "true or false", "int": "a number", "float": "a number", "null": "null"}
 
 
 def _article(kind: str) -> str:

@@ -43,6 +43,19 @@ MAX_DECODED = 256 << 20
 
 _DECODABLE = ("gzip", "deflate")
 _NOTHING = ("", "identity")
+_STATUS_LINE = re.compile(rb"HTTP/(1\.[01]) ([1-9][0-9][0-9])(?: [^\x00\r\n]*+)?(?=\r\n)")
+_NAME = rb"\r\n([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*+"
+_FIELDS = re.compile(_NAME + rb"((?:[^\x00\r\n]++(?<![ \t]))?)(?=\r\n)")
+_PADDED = re.compile(_NAME + rb"([^\x00\r\n]*+)(?=\r\n)")
+"""The same with white space behind values, which hardly any server sends."""
+MAX_LINE = 4096
+"""Bytes of a chunk's size line with its extensions, or of one trailer."""
+MAX_TRAILERS = 16384
+MAX_SIZE_DIGITS = 15
+_SIZE = re.compile(rb"([0-9A-Fa-f]{1,%d})(?:;[\t -~\x80-\xff]*)?" % MAX_SIZE_DIGITS)
+_TRAILER = re.compile(
+    rb"(?i)(?!(?:transfer-encoding|content-length|host):)[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t -~\x80-\xff]*"
+)
 
 
 class ContentDecoder:
@@ -93,13 +106,6 @@ class ContentDecoder:
         return zlib.MAX_WBITS if first & 0x0F == 8 else -zlib.MAX_WBITS
 
 
-_STATUS_LINE = re.compile(rb"HTTP/(1\.[01]) ([1-9][0-9][0-9])(?: [^\x00\r\n]*+)?(?=\r\n)")
-_NAME = rb"\r\n([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*+"
-_FIELDS = re.compile(_NAME + rb"((?:[^\x00\r\n]++(?<![ \t]))?)(?=\r\n)")
-_PADDED = re.compile(_NAME + rb"([^\x00\r\n]*+)(?=\r\n)")
-"""The same with white space behind values, which hardly any server sends."""
-
-
 class HeadError(ValueError):
     """The bytes are not the head of a message; the text says why."""
 
@@ -137,17 +143,6 @@ def read_response(head: bytes) -> ResponseHead:
         if len(headers) + 2 != breaks:
             raise HeadError("a header line is malformed")
     return ResponseHead(int(line[2]), headers, line[1])
-
-
-MAX_LINE = 4096
-"""Bytes of a chunk's size line with its extensions, or of one trailer."""
-MAX_TRAILERS = 16384
-MAX_SIZE_DIGITS = 15
-
-_SIZE = re.compile(rb"([0-9A-Fa-f]{1,%d})(?:;[\t -~\x80-\xff]*)?" % MAX_SIZE_DIGITS)
-_TRAILER = re.compile(
-    rb"(?i)(?!(?:transfer-encoding|content-length|host):)[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t -~\x80-\xff]*"
-)
 
 
 class BodyError(ValueError):

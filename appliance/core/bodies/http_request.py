@@ -33,6 +33,9 @@ _HOST = re.compile(rb"(?:\[[0-9A-Za-z:.%_~-]+\]|[0-9A-Za-z._~%!$&'()*+;=-]*)(?::
 _VERSION = re.compile(rb"HTTP/[0-9](?:\.[0-9])?")
 _READ_HERE = frozenset((b"host", b"content-length", b"transfer-encoding", b"connection", b"upgrade", b"expect"))
 _ONCE = (b"host", b"content-length")
+VERSION = (b"Sec-WebSocket-Version", b"13")
+_KEY = re.compile(rb"[A-Za-z0-9+/]{22}==")
+_PROTOCOL = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
 class RequestError(ValueError):
@@ -190,11 +193,6 @@ def _fault(head: bytes) -> RequestError:
         if not _NAME.fullmatch(name):
             return RequestError(400, "the name of a header holds a space or another character that is not allowed")
     return RequestError(400, "the value of a header holds a control character")
-
-
-VERSION = (b"Sec-WebSocket-Version", b"13")
-_KEY = re.compile(rb"[A-Za-z0-9+/]{22}==")
-_PROTOCOL = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
 class UpgradeOffer(Struct, frozen=True):

@@ -29,6 +29,15 @@ MAX_INDEX = 1000
 
 QUERY = "*?#|@"
 _UNENCODABLE = re.compile("[\ud800-\udfff]")
+_SPACE = rb"[ \t\r\n]*+"
+_HEAD = re.compile(_SPACE + rb"([\[{])")
+_MEMBER = re.compile(rb'(%b,?%b)("[^"\\]*+(?:\\.[^"\\]*+)*+")(%b:%b)' % ((_SPACE,) * 4), re.DOTALL)
+_ELEMENT = re.compile(rb"(%b,?%b)" % ((_SPACE,) * 2))
+_TAIL = re.compile(rb"%b[\]}]%b" % ((_SPACE,) * 2))
+_OBJECT = msgspec.json.Decoder(dict[str, Raw])
+_ARRAY = msgspec.json.Decoder(list[Raw])
+# Numbers stay text: a long one would cost quadratic time.
+_SCANNER = json.JSONDecoder(strict=False, parse_int=str, parse_float=str)
 
 
 class PathStep(Struct, frozen=True):
@@ -110,18 +119,6 @@ def _number(name: str) -> int | None:
     if not (name.isascii() and name.isdigit()):
         return None
     return int(name) if len(name) < 10 else MAX_INDEX + 1  # as good as any other that is too large
-
-
-_SPACE = rb"[ \t\r\n]*+"
-_HEAD = re.compile(_SPACE + rb"([\[{])")
-_MEMBER = re.compile(rb'(%b,?%b)("[^"\\]*+(?:\\.[^"\\]*+)*+")(%b:%b)' % ((_SPACE,) * 4), re.DOTALL)
-_ELEMENT = re.compile(rb"(%b,?%b)" % ((_SPACE,) * 2))
-_TAIL = re.compile(rb"%b[\]}]%b" % ((_SPACE,) * 2))
-
-_OBJECT = msgspec.json.Decoder(dict[str, Raw])
-_ARRAY = msgspec.json.Decoder(list[Raw])
-# Numbers stay text: a long one would cost quadratic time.
-_SCANNER = json.JSONDecoder(strict=False, parse_int=str, parse_float=str)
 
 
 class JsonEdit(Struct, frozen=True):

@@ -53,6 +53,11 @@ _DEVICE = re.compile(r"[A-Za-z]{1,12}[0-9]{0,3}")
 STATE = re.compile(r"[a-z]{0,20}")
 _PART = re.compile(r"[\w .,:()/@+~#*'-]{1,100}")
 _OF_VARIABLES = {flag.env: flag for flag in FLAGS}
+MACHINE = "platform system environment cpu cpu_level cpu_features cores memory_total memory_available"
+GPU = "vendor name driver driver_version total free compute gfx integrated"
+SYSTEM = "swap_used swap_total open_files cores memory"
+MODEL = "source size architecture quantisation parameters context_length fit"
+"""The allow-list: the fields of `MachineLook`, `Gpu`, `Checkup` and `ModelFact` that are taken over."""
 
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:
@@ -148,12 +153,6 @@ class Versions(Struct, frozen=True, kw_only=True):
     platform: str
     frozen: bool
 
-
-MACHINE = "platform system environment cpu cpu_level cpu_features cores memory_total memory_available"
-GPU = "vendor name driver driver_version total free compute gfx integrated"
-SYSTEM = "swap_used swap_total open_files cores memory"
-MODEL = "source size architecture quantisation parameters context_length fit"
-"""The allow-list: the fields of `MachineLook`, `Gpu`, `Checkup` and `ModelFact` that are taken over."""
 
 Facts = dict[str, object]
 

@@ -39,6 +39,12 @@ from appliance.core.engines.listing import CPU
 from appliance.core.sizes import GIB
 
 SERVE = "llama-appliance serve"
+FULL, TIGHT = 256 << 20, 2 * GIB
+"""Free bytes below which writing will soon fail, and below which no model can be downloaded."""
+SWAPPED = 512 << 20
+FEW_FILES = 1024
+UNIT = (("GiB", GIB), ("MiB", 1 << 20), ("KiB", 1 << 10))
+SHOWN_MODELS = 6
 
 
 def no_models(facts: DoctorFacts) -> Iterator[Finding]:
@@ -231,13 +237,6 @@ def _next(port: int) -> int:
     return port + 1 if port < 65535 else 8081
 
 
-FULL, TIGHT = 256 << 20, 2 * GIB
-"""Free bytes below which writing will soon fail, and below which no model can be downloaded."""
-SWAPPED = 512 << 20
-FEW_FILES = 1024
-UNIT = (("GiB", GIB), ("MiB", 1 << 20), ("KiB", 1 << 10))
-
-
 def examination(facts: DoctorFacts) -> Iterator[Finding]:
     for part, why in facts.trouble.items():
         yield Finding(
@@ -371,9 +370,6 @@ def size(number: int) -> str:
         if number >= large:
             return f"{number / large:.1f} {unit}"
     return f"{number} B"
-
-
-SHOWN_MODELS = 6
 
 
 def headlines(facts: DoctorFacts) -> list[tuple[str, str]]:

@@ -17,6 +17,19 @@ LS = "llama-appliance engines ls"
 AUTO = "llama-appliance engines use auto"
 SET_BACK = 300.0
 """Seconds by which clocks of one machine may differ before it is worth a finding."""
+BACKENDS = {
+    "nvidia": ("cuda13", "cuda12", "vulkan"),
+    "amd": ("rocm", "vulkan"),
+    "intel": ("sycl", "vulkan"),
+    "apple": ("metal",),
+}
+"""The builds that compute on each vendor's cards, the usual one first."""
+CUDA_DRIVERS = (("cuda13", "580.0"), ("cuda12", "525.60"))
+"""The least NVIDIA driver of each generation of CUDA, by NVIDIA's compatibility tables."""
+NONE_AT_ALL = ("", "-1", "none", "void", "nodevfiles")
+"""Values of the variables that hide every card."""
+NOT_CARDS = ("ZES_ENABLE_SYSMAN",)
+INSTALL = "llama-appliance engines install"
 
 
 def no_engine(facts: DoctorFacts) -> Iterator[Finding]:
@@ -224,21 +237,6 @@ def span(seconds: float) -> str:
 
 def _standing(one: Ranked) -> str:
     return one_line(f"{one.seat.id}: {one.standing}, {one.why}" if one.why else f"{one.seat.id}: {one.standing}")
-
-
-BACKENDS = {
-    "nvidia": ("cuda13", "cuda12", "vulkan"),
-    "amd": ("rocm", "vulkan"),
-    "intel": ("sycl", "vulkan"),
-    "apple": ("metal",),
-}
-"""The builds that compute on each vendor's cards, the usual one first."""
-CUDA_DRIVERS = (("cuda13", "580.0"), ("cuda12", "525.60"))
-"""The least NVIDIA driver of each generation of CUDA, by NVIDIA's compatibility tables."""
-NONE_AT_ALL = ("", "-1", "none", "void", "nodevfiles")
-"""Values of the variables that hide every card."""
-NOT_CARDS = ("ZES_ENABLE_SYSMAN",)
-INSTALL = "llama-appliance engines install"
 
 
 def no_build_for_the_card(facts: DoctorFacts) -> Iterator[Finding]:

@@ -39,6 +39,7 @@ KEPT = 2
 """Number of builds before the current one that stay on the disk."""
 
 # ---- what happens: a Proof and a Listed are events as they are -------------------------------------------------------
+NEXT: Mapping[Step, Step] = {"stage": "prove", "prove": "canary", "canary": "place"}
 
 
 class MachineSeen(Struct, frozen=True):
@@ -202,7 +203,6 @@ class Discard(Struct, frozen=True):
 
 
 Effect = StageBuild | Prove | Canary | PlaceBuild | Remove | Discard
-NEXT: Mapping[Step, Step] = {"stage": "prove", "prove": "canary", "canary": "place"}
 
 
 def reduce(state: EngineState, event: Event) -> tuple[EngineState, tuple[Effect, ...]]:

@@ -57,6 +57,28 @@ NOT_NAMES = frozenset(("none", "auto", CPU.lower()))
 METAL = re.compile(r"(Metal|MTL)[0-9]*")
 
 NO_TARGETS: Mapping[str, str] = {}
+OPTION = re.compile(r"-{1,2}[a-zA-Z0-9][\w.-]*(?:, +-{1,2}[a-zA-Z0-9][\w.-]*)*")
+"""The spellings at the beginning of an option's first line, which is not indented; explanations name other options."""
+PORT = re.compile(r"--port\b.*\(default: ([0-9]{1,5})\)")
+MAKERS = {"CUDA": "NVIDIA", "ROCm": "AMD", "HIP": "AMD", "SYCL": "Intel", "Metal": "Apple", "MTL": "Apple"}
+"""Backends that know cards of one maker only."""
+WORDS = (
+    ("NVIDIA", re.compile(r"nvidia|geforce|quadro|tesla", re.IGNORECASE)),
+    ("AMD", re.compile(r"\bamd\b|radeon|\bradv\b|ryzen|instinct", re.IGNORECASE)),
+    ("Intel", re.compile(r"\bintel\b|\barc\b|\biris\b", re.IGNORECASE)),
+    ("Apple", re.compile(r"\bapple\b", re.IGNORECASE)),
+)
+NOISE = re.compile(
+    r"\((?:r|tm|c)\)|\b(?:nvidia|amd|ati|intel|corporation|graphics|gpu)\b|\s+|\([^()]*\)\s*$", re.IGNORECASE
+)
+NUMBERED = re.compile(r"(?:AMD|Intel|NVIDIA) GPU ?([0-9a-f]*)", re.IGNORECASE)
+"""The name of a card whose driver does not report one."""
+ALIKE = 0.88
+"""Two sizes are of one memory if the smaller is at least this part of the larger: drivers keep some back."""
+SAME_NAME, LONGER_NAME, SHORTER_NAME, SAME_TARGET, SAME_MEMORY, ONLY_ONE = 12, 8, 7, 4, 2, 1
+"""Points in favour of a pair; a part of a card (MIG) has a longer name than the card."""
+HIDING = {"CUDA": ("CUDA_VISIBLE_DEVICES",), "ROCm": ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")}
+"""Variables that hide cards by number or UUID and give the rest new numbers, by backend."""
 
 
 class Device(Struct, frozen=True, kw_only=True):
@@ -107,11 +129,6 @@ class Manual(Struct, frozen=True, kw_only=True):
     def names(self, option: str) -> bool:
         """Return whether the build has this long option."""
         return option in self.options.split(" ")
-
-
-OPTION = re.compile(r"-{1,2}[a-zA-Z0-9][\w.-]*(?:, +-{1,2}[a-zA-Z0-9][\w.-]*)*")
-"""The spellings at the beginning of an option's first line, which is not indented; explanations name other options."""
-PORT = re.compile(r"--port\b.*\(default: ([0-9]{1,5})\)")
 
 
 def parse_manual(text: str) -> Manual:
@@ -226,27 +243,6 @@ def _with(device: Device, told: Mapping[str, _Told]) -> Device:
 
 def _lines(text: str) -> Iterator[str]:
     return (line.rstrip("\r") for line in text.split("\n") if len(line) <= MAX_LINE)
-
-
-MAKERS = {"CUDA": "NVIDIA", "ROCm": "AMD", "HIP": "AMD", "SYCL": "Intel", "Metal": "Apple", "MTL": "Apple"}
-"""Backends that know cards of one maker only."""
-WORDS = (
-    ("NVIDIA", re.compile(r"nvidia|geforce|quadro|tesla", re.IGNORECASE)),
-    ("AMD", re.compile(r"\bamd\b|radeon|\bradv\b|ryzen|instinct", re.IGNORECASE)),
-    ("Intel", re.compile(r"\bintel\b|\barc\b|\biris\b", re.IGNORECASE)),
-    ("Apple", re.compile(r"\bapple\b", re.IGNORECASE)),
-)
-NOISE = re.compile(
-    r"\((?:r|tm|c)\)|\b(?:nvidia|amd|ati|intel|corporation|graphics|gpu)\b|\s+|\([^()]*\)\s*$", re.IGNORECASE
-)
-NUMBERED = re.compile(r"(?:AMD|Intel|NVIDIA) GPU ?([0-9a-f]*)", re.IGNORECASE)
-"""The name of a card whose driver does not report one."""
-ALIKE = 0.88
-"""Two sizes are of one memory if the smaller is at least this part of the larger: drivers keep some back."""
-SAME_NAME, LONGER_NAME, SHORTER_NAME, SAME_TARGET, SAME_MEMORY, ONLY_ONE = 12, 8, 7, 4, 2, 1
-"""Points in favour of a pair; a part of a card (MIG) has a longer name than the card."""
-HIDING = {"CUDA": ("CUDA_VISIBLE_DEVICES",), "ROCm": ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")}
-"""Variables that hide cards by number or UUID and give the rest new numbers, by backend."""
 
 
 def identify(

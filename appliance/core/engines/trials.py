@@ -19,6 +19,48 @@ from appliance.core.engines.proofs import Fault
 # questions go through kernels for a few tokens, the long conversations through those for batches. The constants belong
 # to the starter's weights: when it is trained anew, tests/engines/test_known.py fails and prints the new ones.
 
+STAMP = re.compile(r"^\d+\.\d\d\.\d{3}\.\d{3} (?P<level>[EWID]) ")
+"""llama-server's time and level; lines that backends print themselves have none."""
+LOST_LIBRARY = re.compile(
+    r"error while loading shared libraries|library not loaded|symbol lookup error|a DLL it needs", re.IGNORECASE
+)
+NO_MEMORY = re.compile(
+    r"out of memory|OutOfDeviceMemory|OutOfHostMemory|failed to allocate|unable to allocate|failed to fit params",
+    re.IGNORECASE,
+)
+BLAME = re.compile(r"error|fail|cannot|couldn't|abort|assert|invalid|unsupported|not supported|lost", re.IGNORECASE)
+EMPTY_BLAME = re.compile(r"failed to load model|exiting due to|error loading model$", re.IGNORECASE)
+"""Lines that only repeat that it failed."""
+PORT_TAKEN = re.compile(r"couldn't bind|address already in use", re.IGNORECASE)
+USING = re.compile(
+    r"using device (?P<name>\S+) \(.*\) \((?P<pci>[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f])\)", re.IGNORECASE
+)
+BUFFER = re.compile(r": +(?P<place>\S+) +model buffer size = ")
+LONGEST = 300
+"""Longest line that is shown, in characters."""
+VERSION = 1
+"""The version of everything in this file; a file of another version is not used."""
+PREFIX, SUFFIX = "ballast-", ".gguf"
+WIDTH = 2048
+FEED_FORWARD = 5632
+HEADS = 16
+KV_HEADS = 4
+CONTEXT = 4096
+LAYERS = 5
+"""Layers of the whole model, 240 MB. A machine with little memory gets fewer, see `layers_for`."""
+SHARE = 8
+"""The measuring model uses at most this part of the free memory."""
+ALIGNMENT = 32
+F32, Q8_0 = 0, 8
+BLOCK, BLOCK_BYTES = 32, 34
+"""Q8_0: this many weights take this many bytes."""
+U32, FLOAT, STRING, ARRAY, I32 = 4, 6, 8, 9, 5
+LETTERS = 256
+"""Number of tokens that are letters, the first ones."""
+NORMAL, CONTROL = 1, 3
+FORMAT_VERSION = 3
+MAGIC = b"GGUF"
+
 
 class ExpectedAnswer(Struct, frozen=True):
     """A question and the starter's whole answer; ``tokens`` end with the one that ends the turn."""
@@ -91,27 +133,6 @@ KNOWN: tuple[KnownCompletion, ...] = (
 """Two of about 20 tokens, one of about 150 and one of about 200, the shortest first."""
 
 
-STAMP = re.compile(r"^\d+\.\d\d\.\d{3}\.\d{3} (?P<level>[EWID]) ")
-"""llama-server's time and level; lines that backends print themselves have none."""
-LOST_LIBRARY = re.compile(
-    r"error while loading shared libraries|library not loaded|symbol lookup error|a DLL it needs", re.IGNORECASE
-)
-NO_MEMORY = re.compile(
-    r"out of memory|OutOfDeviceMemory|OutOfHostMemory|failed to allocate|unable to allocate|failed to fit params",
-    re.IGNORECASE,
-)
-BLAME = re.compile(r"error|fail|cannot|couldn't|abort|assert|invalid|unsupported|not supported|lost", re.IGNORECASE)
-EMPTY_BLAME = re.compile(r"failed to load model|exiting due to|error loading model$", re.IGNORECASE)
-"""Lines that only repeat that it failed."""
-PORT_TAKEN = re.compile(r"couldn't bind|address already in use", re.IGNORECASE)
-USING = re.compile(
-    r"using device (?P<name>\S+) \(.*\) \((?P<pci>[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f])\)", re.IGNORECASE
-)
-BUFFER = re.compile(r": +(?P<place>\S+) +model buffer size = ")
-LONGEST = 300
-"""Longest line that is shown, in characters."""
-
-
 def explanation(lines: Sequence[str]) -> str:
     """Return the line that explains the end: the last one that blames something, else the last. Empty without lines."""
     told = [line for line in lines if line.strip()]
@@ -159,32 +180,6 @@ def _blames(line: str) -> bool:
     if level is not None and level["level"] in "ID":
         return False
     return (level is not None and level["level"] == "E") or BLAME.search(line) is not None
-
-
-VERSION = 1
-"""The version of everything in this file; a file of another version is not used."""
-PREFIX, SUFFIX = "ballast-", ".gguf"
-
-WIDTH = 2048
-FEED_FORWARD = 5632
-HEADS = 16
-KV_HEADS = 4
-CONTEXT = 4096
-LAYERS = 5
-"""Layers of the whole model, 240 MB. A machine with little memory gets fewer, see `layers_for`."""
-SHARE = 8
-"""The measuring model uses at most this part of the free memory."""
-
-ALIGNMENT = 32
-F32, Q8_0 = 0, 8
-BLOCK, BLOCK_BYTES = 32, 34
-"""Q8_0: this many weights take this many bytes."""
-U32, FLOAT, STRING, ARRAY, I32 = 4, 6, 8, 9, 5
-LETTERS = 256
-"""Number of tokens that are letters, the first ones."""
-NORMAL, CONTROL = 1, 3
-FORMAT_VERSION = 3
-MAGIC = b"GGUF"
 
 
 class Tensor(Struct, frozen=True):

@@ -41,6 +41,30 @@ State = Literal["ready", "busy", "unreachable", "other"]
 """It answers; it accepts connections but serves another client, because it serves one at a time; no connection; the
 other side is not a worker that can be understood.
 """
+KNOWN = 7
+"""The major version of the protocol that this module speaks."""
+HELLO, DEVICE_COUNT, DEVICE_MEMORY = 14, 15, 11
+CAPABILITIES = bytes(24)
+"""The greeting's list of transports faster than TCP: none."""
+LONGEST_HELLO = 64
+"""Longest answer to a greeting, in bytes; it has 28 in 7.0.0, and had 3 in the first versions with a greeting."""
+MAX_DEVICES = 64
+MAX_MEMORY = 1 << 52
+"""Four pebibytes: a device that claims more is not believed."""
+_LENGTH = struct.Struct("<Q")
+_REQUEST = struct.Struct("<BQ")
+_COUNT = struct.Struct("<I")
+_MEMORY = struct.Struct("<QQ")
+NAMES = ("llama-server", "llama-server.exe")
+"""The first word of a ``cmd`` that stands for an engine of the program's own."""
+AUTO = "auto"
+"""The engine that the program itself chooses."""
+RPC = "--rpc"
+DEVICE_FLAGS = ("-dev", "--device")
+CPU_ALONE = "none"
+"""The value of ``--device`` for the processor alone."""
+NO_DEBUGGER = {"GGML_NO_BACKTRACE": "1"}
+"""For a process that may abort, as it does when it loses a worker: ggml then attaches no debugger to it."""
 
 
 class WorkerDevice(Struct, frozen=True, kw_only=True):
@@ -166,23 +190,6 @@ def room_of(workers: Sequence[RpcWorker]) -> Mapping[str, int]:
     return {f"rpc{n}": shares[f"rpc{n}"] for n in range(number)}
 
 
-KNOWN = 7
-"""The major version of the protocol that this module speaks."""
-HELLO, DEVICE_COUNT, DEVICE_MEMORY = 14, 15, 11
-CAPABILITIES = bytes(24)
-"""The greeting's list of transports faster than TCP: none."""
-LONGEST_HELLO = 64
-"""Longest answer to a greeting, in bytes; it has 28 in 7.0.0, and had 3 in the first versions with a greeting."""
-MAX_DEVICES = 64
-MAX_MEMORY = 1 << 52
-"""Four pebibytes: a device that claims more is not believed."""
-
-_LENGTH = struct.Struct("<Q")
-_REQUEST = struct.Struct("<BQ")
-_COUNT = struct.Struct("<I")
-_MEMORY = struct.Struct("<QQ")
-
-
 class BadWorkerAnswer(Exception):
     """The bytes are not a worker's answer. The message is the end of a sentence that begins with the sender."""
 
@@ -284,19 +291,6 @@ def _device(answer: bytes) -> WorkerDevice:
     if total > MAX_MEMORY:
         raise BadWorkerAnswer(f"says that a device has {total} bytes of memory")
     return WorkerDevice(total=total, free=min(free, total))
-
-
-NAMES = ("llama-server", "llama-server.exe")
-"""The first word of a ``cmd`` that stands for an engine of the program's own."""
-AUTO = "auto"
-"""The engine that the program itself chooses."""
-RPC = "--rpc"
-DEVICE_FLAGS = ("-dev", "--device")
-CPU_ALONE = "none"
-"""The value of ``--device`` for the processor alone."""
-
-NO_DEBUGGER = {"GGML_NO_BACKTRACE": "1"}
-"""For a process that may abort, as it does when it loses a worker: ggml then attaches no debugger to it."""
 
 
 def stands_for_engine(argv: Sequence[str]) -> bool:

@@ -17,6 +17,12 @@ from msgspec import Struct
 from appliance.core.models.shape import ModelLayer, Shape
 
 ALIGNMENT = 64
+FLOAT = 4
+FOREVER = 1 << 30
+"""Readers of tensors that are needed to the end."""
+EACH = 2
+"""Layers of each kind that are walked."""
+MOST_LAYERS = 16
 
 
 class Block:
@@ -87,14 +93,6 @@ class Arena:
             self._top = offset
         else:
             self._holes.append((offset, end - offset))
-
-
-FLOAT = 4
-FOREVER = 1 << 30
-"""Readers of tensors that are needed to the end."""
-EACH = 2
-"""Layers of each kind that are walked."""
-MOST_LAYERS = 16
 
 
 class Batch(Struct, frozen=True, kw_only=True):

@@ -20,6 +20,25 @@ AUTO_PARALLEL = 4
 """Slots without ``--parallel``; they then share one context."""
 BYTES = {name.lower(): size / block for name, block, size in TENSOR_TYPES.values()}
 """Bytes of one number, by the types' names for ``--cache-type-k``."""
+BUFFER = re.compile(r"(\S+) +(model|KV|RS|output|compute) buffer size = +([\d.]{1,20}) MiB")
+OFFLOADED = re.compile(r"offloaded (\d{1,5})/(\d{1,5}) layers to GPU")
+"""Layers on GPUs, of how many. A server without a GPU also counts all of them, so look at the buffers."""
+FITTED = "fitting params to free memory took"
+"""Before this line llama-server tries settings out: those buffers do not exist."""
+LOADING = "load_model: loading model '"
+"""A server that wakes up allocates everything anew."""
+LOADED = ": model loaded"
+ON_DEVICE = re.compile(r"([A-Za-z]+)(\d+)?(\[.*\])?$")
+LONGEST = 1000
+"""Characters examined in a line; llama-server's lines are shorter, and a hostile one would take too long."""
+MOST = 1 << 50
+"""More bytes than any machine has: an absurd line is ignored."""
+NO_NAMES: Mapping[str, str] = {}
+CHATTER = re.compile(
+    r"^\t|(?: I |^)(?:slot (?:get_availabl: .* - |launch_slot_: .*sampler|process_sing|prompt_clear|init_sampler|"
+    r"  operator\(\))|srv +(?:update_slots: all slots are idle|server_strea))"
+)
+"""Lines that ``-lv 4`` adds for each request, about twenty; nobody asked for them."""
 
 
 class Options(Struct, frozen=True, kw_only=True):
@@ -254,29 +273,6 @@ def _walked(shape: Shape, batch: Batch, *, own: bool, compute: bool, copied: boo
 
 def _padded(cells: int) -> int:
     return -(-cells // CELLS) * CELLS
-
-
-BUFFER = re.compile(r"(\S+) +(model|KV|RS|output|compute) buffer size = +([\d.]{1,20}) MiB")
-OFFLOADED = re.compile(r"offloaded (\d{1,5})/(\d{1,5}) layers to GPU")
-"""Layers on GPUs, of how many. A server without a GPU also counts all of them, so look at the buffers."""
-FITTED = "fitting params to free memory took"
-"""Before this line llama-server tries settings out: those buffers do not exist."""
-LOADING = "load_model: loading model '"
-"""A server that wakes up allocates everything anew."""
-LOADED = ": model loaded"
-ON_DEVICE = re.compile(r"([A-Za-z]+)(\d+)?(\[.*\])?$")
-LONGEST = 1000
-"""Characters examined in a line; llama-server's lines are shorter, and a hostile one would take too long."""
-MOST = 1 << 50
-"""More bytes than any machine has: an absurd line is ignored."""
-
-NO_NAMES: Mapping[str, str] = {}
-
-CHATTER = re.compile(
-    r"^\t|(?: I |^)(?:slot (?:get_availabl: .* - |launch_slot_: .*sampler|process_sing|prompt_clear|init_sampler|"
-    r"  operator\(\))|srv +(?:update_slots: all slots are idle|server_strea))"
-)
-"""Lines that ``-lv 4`` adds for each request, about twenty; nobody asked for them."""
 
 
 class Buffers:

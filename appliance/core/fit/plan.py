@@ -40,6 +40,16 @@ MOST = 1 << 31
 CACHE, PER_SLOT = "--cache-ram", "--kv-unified-per-slot"
 MOST_CACHED = 8 * GIB
 """The cache of prompts that llama-server has unless somebody sets another (``--cache-ram``); here also the largest."""
+LEAST_CONTEXT = 4096
+"""A smaller context is never chosen, unless the model was trained for less."""
+RESERVE = 1 << 30
+"""Bytes that stay free on each device; llama-server's own ``--fit-target``."""
+RAM_SPEED, GPU_SPEED = 30 * GIB, 300 * GIB
+"""Bytes a second that usual memory gives, of a machine and of its cards."""
+SHARE = 16384
+"""Tokens that a slot can have before there is another one beside it, or all that the model was trained for."""
+CACHE_STEP = 64 * MIB
+"""Caches of prompts have sizes that are multiples of it; below one step there is no cache."""
 
 
 class FitOptions(Struct, frozen=True, kw_only=True):
@@ -150,17 +160,6 @@ class _Words:
 
 
 Verdict = Literal["fits", "partly", "no"]
-
-LEAST_CONTEXT = 4096
-"""A smaller context is never chosen, unless the model was trained for less."""
-RESERVE = 1 << 30
-"""Bytes that stay free on each device; llama-server's own ``--fit-target``."""
-RAM_SPEED, GPU_SPEED = 30 * GIB, 300 * GIB
-"""Bytes a second that usual memory gives, of a machine and of its cards."""
-SHARE = 16384
-"""Tokens that a slot can have before there is another one beside it, or all that the model was trained for."""
-CACHE_STEP = 64 * MIB
-"""Caches of prompts have sizes that are multiples of it; below one step there is no cache."""
 
 
 class FitPlan(Struct, frozen=True, kw_only=True):

@@ -16,23 +16,6 @@ from typing import NamedTuple
 
 from appliance.errors import UsageError
 
-
-class Kind(StrEnum):
-    """The kind of an option's value. Only SWITCH and TOGGLE take none; only PAIR takes two."""
-
-    SWITCH = "switch"
-    TOGGLE = "toggle"  # a switch with a negative spelling
-    INTEGER = "integer"
-    NUMBER = "number"
-    TEXT = "text"
-    PATH = "path"
-    LIST = "list"  # comma-separated
-    CHOICE = "choice"
-    JSON = "json"
-    PAIR = "pair"
-    REMOVED = "removed"  # still recognised by llama.cpp, only to say what replaced it
-
-
 # One option per line: spellings / negative spellings, kind, and the environment name if it has one.
 _TABLE = """
 -h --help --usage                                                  switch
@@ -294,7 +277,6 @@ _TABLE = """
 --vision-gemma-4b-default                                          switch
 --vision-gemma-12b-default                                         switch
 --spec-default                                                     switch"""
-
 REPLACEMENT = {
     "--draft-max": "--spec-draft-n-max or --spec-ngram-mod-n-max",
     "--draft-n-min": "--spec-draft-n-min or --spec-ngram-mod-n-min",
@@ -302,7 +284,6 @@ REPLACEMENT = {
     "--spec-ngram-size-m": "--spec-ngram-simple-size-m or --spec-ngram-map-k-size-m",
     "--spec-ngram-min-hits": "--spec-ngram-simple-min-hits or --spec-ngram-map-k-min-hits",
 }
-
 # Spellings of earlier releases that configurations still carry, and what they are called now.
 _FORMER = {
     "--mmap": ("--load-mode", "mmap"),
@@ -311,9 +292,24 @@ _FORMER = {
     "--direct-io": ("--load-mode", "dio"),
     "-dio": ("--load-mode", "dio"),
 }
-
 TRUE_WORDS = frozenset({"on", "enabled", "true", "1"})
 FALSE_WORDS = frozenset({"off", "disabled", "false", "0"})
+
+
+class Kind(StrEnum):
+    """The kind of an option's value. Only SWITCH and TOGGLE take none; only PAIR takes two."""
+
+    SWITCH = "switch"
+    TOGGLE = "toggle"  # a switch with a negative spelling
+    INTEGER = "integer"
+    NUMBER = "number"
+    TEXT = "text"
+    PATH = "path"
+    LIST = "list"  # comma-separated
+    CHOICE = "choice"
+    JSON = "json"
+    PAIR = "pair"
+    REMOVED = "removed"  # still recognised by llama.cpp, only to say what replaced it
 
 
 class Flag(NamedTuple):

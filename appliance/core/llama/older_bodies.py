@@ -27,6 +27,20 @@ NEW_FORM = (
 )
 _PLACE = re.compile(r"\[img-(\d{1,18})\]")
 _PERHAPS_SILENT = re.compile(rb'"(?:n_predict|max_tokens|max_completion_tokens)"\s*:\s*-?0')
+_OBJECT = msgspec.json.Decoder(dict[str, Raw])
+_ARRAY = msgspec.json.Decoder(list[Raw])
+_SILENT = {
+    "content": b'""',
+    "tokens": b"[]",
+    "tokens_predicted": b"0",
+    "completion_probabilities": b"[]",
+    "has_new_line": b"false",
+    "stop_type": b'"limit"',
+    "stopping_word": b'""',
+}
+_SILENT_TIMES = ("predicted_n", "predicted_ms", "predicted_per_token_ms", "predicted_per_second")
+_DATA, _END = b"data: ", b"\n\n"
+_USAGE = "llamacpp:kv_cache_usage_ratio"
 
 
 class _Image(Struct):
@@ -49,8 +63,6 @@ class _Wanted(Struct):
 
 _IMAGES = msgspec.json.Decoder(_Images)
 _WANTED = msgspec.json.Decoder(_Wanted)
-_OBJECT = msgspec.json.Decoder(dict[str, Raw])
-_ARRAY = msgspec.json.Decoder(list[Raw])
 
 
 def is_older(route: str, body: bytes) -> bool:
@@ -143,18 +155,6 @@ def says_nothing(route: str, body: bytes) -> bool:
     return next((number for number in said if number is not None), None) == 0
 
 
-_SILENT = {
-    "content": b'""',
-    "tokens": b"[]",
-    "tokens_predicted": b"0",
-    "completion_probabilities": b"[]",
-    "has_new_line": b"false",
-    "stop_type": b'"limit"',
-    "stopping_word": b'""',
-}
-_SILENT_TIMES = ("predicted_n", "predicted_ms", "predicted_per_token_ms", "predicted_per_second")
-
-
 def silenced(answer: bytes) -> bytes:
     """A whole answer, or those of several prompts, without the token that the engine has said."""
     try:
@@ -177,7 +177,6 @@ class _Record(Struct):
 
 
 _RECORD = msgspec.json.Decoder(_Record)
-_DATA, _END = b"data: ", b"\n\n"
 
 
 def silenced_records(records: bytes) -> bytes:
@@ -195,8 +194,6 @@ def _silenced_records(records: bytes) -> Iterator[bytes]:
 
 
 # ---- the cache's cells in /metrics -----------------------------------------------------------------------------------
-
-_USAGE = "llamacpp:kv_cache_usage_ratio"
 
 
 class _Slot(Struct):

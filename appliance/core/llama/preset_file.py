@@ -33,6 +33,18 @@ _ENDS = re.compile(r"\r\n|\n|\r")
 _HEADER = re.compile(r"\[([^\]]*)\][ \t]*(?:[;#].*)?")
 _SETTING = re.compile(r"(-*)([A-Za-z_][A-Za-z0-9_.-]*)[ \t]*=[ \t]*(.*)")
 _COMMENT = re.compile(r"[;#]")
+LOAD_ON_STARTUP = "load-on-startup"
+STOP_TIMEOUT = "stop-timeout"
+DEDUP = "dedup-cache-models"
+ENGINE = "engine"
+PRESET_ONLY = (DEDUP, ENGINE, LOAD_ON_STARTUP, STOP_TIMEOUT)
+"""Keys for the router alone; they are not options of llama-server."""
+HF_TOKEN = "HF_TOKEN"
+_OPPOSITE = {"mmap": "none", "none": "mmap"}
+"""The load mode that the former ``mmap = false`` and ``no-mmap = false`` mean."""
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+_NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
+NONE: Choices = MappingProxyType({})
 
 
 class Setting(Struct, frozen=True, kw_only=True):
@@ -133,20 +145,6 @@ def _oddities(dashes: str, key: str, value: str, rest: str) -> Iterator[str]:
         yield f"the quotes are part of the value, as in llama-server; write {bare[1:-1]} without them"
 
 
-LOAD_ON_STARTUP = "load-on-startup"
-STOP_TIMEOUT = "stop-timeout"
-DEDUP = "dedup-cache-models"
-ENGINE = "engine"
-PRESET_ONLY = (DEDUP, ENGINE, LOAD_ON_STARTUP, STOP_TIMEOUT)
-"""Keys for the router alone; they are not options of llama-server."""
-
-HF_TOKEN = "HF_TOKEN"
-_OPPOSITE = {"mmap": "none", "none": "mmap"}
-"""The load mode that the former ``mmap = false`` and ``no-mmap = false`` mean."""
-_INTEGER = re.compile(r"[+-]?[0-9]+")
-_NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
-
-
 class EffectiveOption(Struct, frozen=True, kw_only=True):
     """One option as it counts for a model. ``name`` is llama-server's own spelling, or one of `PRESET_ONLY`."""
 
@@ -162,7 +160,6 @@ class EffectiveOption(Struct, frozen=True, kw_only=True):
 
 Choices = Mapping[str, EffectiveOption]
 """By `EffectiveOption.name`."""
-NONE: Choices = MappingProxyType({})
 
 
 def _flag_of(name: str) -> Flag:

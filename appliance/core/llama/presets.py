@@ -40,6 +40,22 @@ WHERE_FROM = canonical(("--model", "--model-url", "--hf-repo", "--hf-file", "--d
 """A layer with one of these options says where the model is; weaker layers no longer count for that."""
 
 _TAG = re.compile(r"[-.]([A-Za-z0-9_]+)\Z")
+MODEL = "--model"
+PROJECTOR = "--mmproj"
+DRAFT = "--model-draft"
+REPO = "--hf-repo"
+REPO_FILE = "--hf-file"
+DRAFT_REPO = "--hf-repo-draft"
+URL = "--model-url"
+PROJECTOR_URL = "--mmproj-url"
+IMAGE = "--docker-repo"
+ALIAS = "--alias"
+TAGS = "--tags"
+NO_FLAGS = frozenset((MODEL, PROJECTOR, DRAFT, REPO, REPO_FILE, DRAFT_REPO, URL, PROJECTOR_URL, IMAGE, ALIAS, TAGS))
+"""Choices with a field of their own in `Definition`. (The names are llama-server's own, see `EffectiveOption.name`.)"""
+FILES = "files"
+"""Options that the model's own files need."""
+EVERY_MODEL = "[*]"
 
 
 class Presets(Struct, frozen=True, kw_only=True):
@@ -164,21 +180,6 @@ def _clashes(everywhere: Choices, sections: Mapping[str, Choices], places: Mappi
     return problems
 
 
-MODEL = "--model"
-PROJECTOR = "--mmproj"
-DRAFT = "--model-draft"
-REPO = "--hf-repo"
-REPO_FILE = "--hf-file"
-DRAFT_REPO = "--hf-repo-draft"
-URL = "--model-url"
-PROJECTOR_URL = "--mmproj-url"
-IMAGE = "--docker-repo"
-ALIAS = "--alias"
-TAGS = "--tags"
-NO_FLAGS = frozenset((MODEL, PROJECTOR, DRAFT, REPO, REPO_FILE, DRAFT_REPO, URL, PROJECTOR_URL, IMAGE, ALIAS, TAGS))
-"""Choices with a field of their own in `Definition`. (The names are llama-server's own, see `EffectiveOption.name`.)"""
-
-
 class Definition(Struct, frozen=True, kw_only=True):
     """One model as presets, command line and environment define it. Paths are as written, "" for none."""
 
@@ -258,11 +259,6 @@ def _text(choices: Choices, name: str) -> str:
 def _is_on(choices: Choices, name: str, *, unsaid: bool = False) -> bool:
     choice = choices.get(name)
     return choice.on if choice is not None else unsaid
-
-
-FILES = "files"
-"""Options that the model's own files need."""
-EVERY_MODEL = "[*]"
 
 
 class SourcedValue(Struct, frozen=True, kw_only=True):

@@ -26,6 +26,12 @@ INTERNAL_ERROR = -32603
 
 Id = int | float | str
 """JSON-RPC's; 1 and 1.0 are one number."""
+MAX_TOOLS = 1000
+"""For one server."""
+PROTOCOL = "2024-11-05"
+"""The revision to request from servers on standard input and output, as llama-server does."""
+CLIENT_INFO = {"name": "llama.cpp", "version": "1.0"}
+_NO_TEXT = "MCP tool returned an error"
 
 
 class McpError(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -168,15 +174,6 @@ class LineCutter:
             self._held.clear()
         else:
             self._held += part
-
-
-MAX_TOOLS = 1000
-"""For one server."""
-PROTOCOL = "2024-11-05"
-"""The revision to request from servers on standard input and output, as llama-server does."""
-CLIENT_INFO = {"name": "llama.cpp", "version": "1.0"}
-
-_NO_TEXT = "MCP tool returned an error"
 
 
 class _ServerTool(Struct):

@@ -14,6 +14,7 @@ MAX_OFFERS = 500
 """Prompts, and resources, of one server."""
 MAX_TEXT = 4 << 20
 """Characters of one prompt or resource."""
+T = TypeVar("T")
 
 
 class Argument(Struct, frozen=True):
@@ -84,9 +85,6 @@ class _Held(Struct):
 
 class _ResourceContents(Struct):
     contents: list[_Held] = []
-
-
-T = TypeVar("T")
 
 
 def read_prompts(answer: RpcAnswer | None) -> tuple[McpPrompt, ...]:

@@ -41,6 +41,7 @@ INSTRUCTIONS = (
 )
 
 _ENCODED = ("=?base64?", "?=")
+_TOKEN = msgspec.json.Decoder(str | int)
 
 
 class ToolsCall(Struct, frozen=True, kw_only=True):
@@ -93,7 +94,6 @@ class _RequestParams(Struct):
 
 _REQUEST = msgspec.json.Decoder(_ClientRequest)
 _PARAMS = msgspec.json.Decoder(_RequestParams)
-_TOKEN = msgspec.json.Decoder(str | int)
 
 
 def read_request(body: bytes, headers: Sequence[tuple[bytes, bytes]], server: Mapping[str, str]) -> Reading:

@@ -44,6 +44,20 @@ SHOWN_TAGS = 20
 _TAG = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _OID = re.compile(r"[0-9a-f]{64}|[0-9a-f]{40}")
 _RANGE = re.compile(r"bytes ([0-9]{1,15})-([0-9]{1,15})/([0-9]{1,15}|\*)")
+PRESET_FILE = "preset.ini"
+"""A repository with this file on its top level holds presets and not a model."""
+SIDECARS = {"draft-mtp": "mtp-", "draft-dspark": "dspark-", "draft-dflash": "dflash-", "draft-eagle3": "eagle3-"}
+"""Kinds of speculative decoding (``--spec-type``) whose small model is a companion, with the mark in its file's name;
+best first."""
+SHOWN_FILES = 20
+DOCKER_HUB = "registry-1.docker.io"
+DOCKER_NAMES = ("docker.io", "index.docker.io", "hub.docker.com", DOCKER_HUB)
+NAMESPACE = "ai"
+"""The namespace of Docker's own models, for names without one."""
+_REPO = re.compile(r"[a-z0-9]+(?:[._-]+[a-z0-9]+)*(?:/[a-z0-9]+(?:[._-]+[a-z0-9]+)*)+")
+_IMAGE_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
+_LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+_RESOLVE = re.compile(r"/([^/]+/[^/]+)/(?:resolve|blob)/main/(.+)")
 
 
 class ModelReference(Struct, frozen=True):
@@ -266,14 +280,6 @@ class Throttle:
         return self._free_at - now
 
 
-PRESET_FILE = "preset.ini"
-"""A repository with this file on its top level holds presets and not a model."""
-SIDECARS = {"draft-mtp": "mtp-", "draft-dspark": "dspark-", "draft-dflash": "dflash-", "draft-eagle3": "eagle3-"}
-"""Kinds of speculative decoding (``--spec-type``) whose small model is a companion, with the mark in its file's name;
-best first."""
-SHOWN_FILES = 20
-
-
 class WantedModel(Struct, frozen=True, kw_only=True):
     """A model, or a small one that guesses ahead for another, by its repository."""
 
@@ -372,16 +378,6 @@ def _sidecar(wanted: WantedModel, files: Sequence[RemoteFile]) -> RemoteFile | N
         if found:
             return (tagged or found)[0]
     return None
-
-
-DOCKER_HUB = "registry-1.docker.io"
-DOCKER_NAMES = ("docker.io", "index.docker.io", "hub.docker.com", DOCKER_HUB)
-NAMESPACE = "ai"
-"""The namespace of Docker's own models, for names without one."""
-_REPO = re.compile(r"[a-z0-9]+(?:[._-]+[a-z0-9]+)*(?:/[a-z0-9]+(?:[._-]+[a-z0-9]+)*)+")
-_IMAGE_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
-_LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
-_RESOLVE = re.compile(r"/([^/]+/[^/]+)/(?:resolve|blob)/main/(.+)")
 
 
 class RegistryImage(Struct, frozen=True, kw_only=True):

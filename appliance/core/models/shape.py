@@ -29,6 +29,18 @@ HYBRID = {
 """Some layers keep a state and the others a context: one layer in this many has a context; 0: the layers without heads
 of keys and values keep a state.
 """
+SHAPE_KEYS = frozenset({
+    "attention.head_count", "attention.head_count_kv", "attention.key_length", "attention.key_length_mla",
+    "attention.key_length_swa", "attention.kv_lora_rank", "attention.recurrent_layers", "attention.shared_kv_layers",
+    "attention.sliding_window", "attention.sliding_window_pattern", "attention.value_length",
+    "attention.value_length_swa", "block_count", "context_length", "embedding_length", "expert_count",
+    "expert_feed_forward_length", "expert_used_count", "feed_forward_length", "full_attention_interval",
+    "kda.head_dim", "nextn_predict_layers", "shortconv.l_cache", "ssm.conv_kernel", "ssm.group_count",
+    "ssm.inner_size", "ssm.state_size", "token_shift_count", "wkv.head_size",
+})  # fmt: skip
+"""Keys after ``<architecture>.`` that are read for this."""
+MOST = 1 << 31
+"""llama.cpp holds these numbers in 32 bits."""
 
 
 class Windows(Struct, frozen=True, kw_only=True):
@@ -67,21 +79,6 @@ WINDOWS = {
     "smallthinker": Windows(every=4, full_first=True),
     "step35": Windows(every=4),
 }
-
-
-SHAPE_KEYS = frozenset({
-    "attention.head_count", "attention.head_count_kv", "attention.key_length", "attention.key_length_mla",
-    "attention.key_length_swa", "attention.kv_lora_rank", "attention.recurrent_layers", "attention.shared_kv_layers",
-    "attention.sliding_window", "attention.sliding_window_pattern", "attention.value_length",
-    "attention.value_length_swa", "block_count", "context_length", "embedding_length", "expert_count",
-    "expert_feed_forward_length", "expert_used_count", "feed_forward_length", "full_attention_interval",
-    "kda.head_dim", "nextn_predict_layers", "shortconv.l_cache", "ssm.conv_kernel", "ssm.group_count",
-    "ssm.inner_size", "ssm.state_size", "token_shift_count", "wkv.head_size",
-})  # fmt: skip
-"""Keys after ``<architecture>.`` that are read for this."""
-
-MOST = 1 << 31
-"""llama.cpp holds these numbers in 32 bits."""
 
 
 class ModelLayer(Struct, frozen=True, kw_only=True):

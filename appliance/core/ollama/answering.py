@@ -21,6 +21,7 @@ from appliance.core.openai import NULL, ChatChoice, ChatUsage, Embeddings, ToolC
 
 NDJSON = b"application/x-ndjson"
 DONE = ("[DONE]", b"[DONE]")
+_ENCODER = msgspec.json.Encoder()
 
 
 class Clock(Protocol):
@@ -78,7 +79,6 @@ class _Chunk(Struct):
 
 _CHUNK = msgspec.json.Decoder(_Chunk)
 _CHUNKS = msgspec.json.Decoder(list[_Chunk])
-_ENCODER = msgspec.json.Encoder()
 
 
 class OllamaMessage(Struct, omit_defaults=True):

@@ -30,6 +30,37 @@ FOR_EVER = math.inf
 """Seconds of a model that is kept until something else needs its place."""
 LEVELS = ("low", "medium", "high", "max")
 MAX_TOP_LOGPROBS = 20
+_DURATION = re.compile(r"[-+]?(?:(?:\d+\.?\d*|\.\d+)(?:ns|us|µs|μs|ms|s|m|h))+|[-+]?0", re.ASCII)
+_NUMBER = re.compile(r"-?\d{1,15}(?:\.\d*)?", re.ASCII)
+_PIECE = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h)")
+_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_INTEGER, _FLOAT, _TEXTS, _FLAG = "integer", "float32", "array", "boolean"
+_SAMPLING = {
+    "num_predict": ("max_tokens", _INTEGER),
+    "num_keep": ("n_keep", _INTEGER),
+    "seed": ("seed", _INTEGER),
+    "temperature": ("temperature", _FLOAT),
+    "top_k": ("top_k", _INTEGER),
+    "top_p": ("top_p", _FLOAT),
+    "min_p": ("min_p", _FLOAT),
+    "typical_p": ("typical_p", _FLOAT),
+    "repeat_last_n": ("repeat_last_n", _INTEGER),
+    "repeat_penalty": ("repeat_penalty", _FLOAT),
+    "presence_penalty": ("presence_penalty", _FLOAT),
+    "frequency_penalty": ("frequency_penalty", _FLOAT),
+    "mirostat": ("mirostat", _INTEGER),
+    "mirostat_tau": ("mirostat_tau", _FLOAT),
+    "mirostat_eta": ("mirostat_eta", _FLOAT),
+    "stop": ("stop", _TEXTS),
+}
+"""Ollama's name to llama-server's. A negative ``num_predict`` means no limit, which llama-server has anyway."""
+_LOADING = {
+    **dict.fromkeys(("num_ctx", "num_batch", "num_gpu", "main_gpu", "num_thread", "draft_num_predict"), _INTEGER),
+    "use_mmap": _FLAG,
+}
+"""Options of a start. They never restart an engine, so only their types are checked."""
+_AUDIO = {b"RIFF": "wav", b"ID3": "mp3", b"\xff\xfb": "mp3", b"\xff\xf3": "mp3", b"\xff\xf2": "mp3"}
+_PICTURES = {b"\x89PNG": "png", b"\xff\xd8": "jpeg", b"GIF8": "gif", b"RIFF": "webp", b"BM": "bmp"}
 
 
 class OllamaRefusal(Exception):
@@ -137,12 +168,6 @@ def _kind(value: JSON) -> str:
             return "null"
 
 
-_DURATION = re.compile(r"[-+]?(?:(?:\d+\.?\d*|\.\d+)(?:ns|us|µs|μs|ms|s|m|h))+|[-+]?0", re.ASCII)
-_NUMBER = re.compile(r"-?\d{1,15}(?:\.\d*)?", re.ASCII)
-_PIECE = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h)")
-_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
-
-
 def keep_alive_of(value: JSON) -> float | None:
     """Return seconds, infinity for a negative number, None for what leaves the model as it is. Raises Refused."""
     match value:
@@ -172,32 +197,6 @@ def keep_alive_in(header: str) -> float | None:
 
 
 # ---- options ---------------------------------------------------------------------------------------------------------
-
-_INTEGER, _FLOAT, _TEXTS, _FLAG = "integer", "float32", "array", "boolean"
-_SAMPLING = {
-    "num_predict": ("max_tokens", _INTEGER),
-    "num_keep": ("n_keep", _INTEGER),
-    "seed": ("seed", _INTEGER),
-    "temperature": ("temperature", _FLOAT),
-    "top_k": ("top_k", _INTEGER),
-    "top_p": ("top_p", _FLOAT),
-    "min_p": ("min_p", _FLOAT),
-    "typical_p": ("typical_p", _FLOAT),
-    "repeat_last_n": ("repeat_last_n", _INTEGER),
-    "repeat_penalty": ("repeat_penalty", _FLOAT),
-    "presence_penalty": ("presence_penalty", _FLOAT),
-    "frequency_penalty": ("frequency_penalty", _FLOAT),
-    "mirostat": ("mirostat", _INTEGER),
-    "mirostat_tau": ("mirostat_tau", _FLOAT),
-    "mirostat_eta": ("mirostat_eta", _FLOAT),
-    "stop": ("stop", _TEXTS),
-}
-"""Ollama's name to llama-server's. A negative ``num_predict`` means no limit, which llama-server has anyway."""
-_LOADING = {
-    **dict.fromkeys(("num_ctx", "num_batch", "num_gpu", "main_gpu", "num_thread", "draft_num_predict"), _INTEGER),
-    "use_mmap": _FLAG,
-}
-"""Options of a start. They never restart an engine, so only their types are checked."""
 
 
 def sampling_of(options: Mapping[str, JSON]) -> JsonObject:
@@ -437,10 +436,6 @@ def _content(message: JsonObject) -> JSON:
         raise OllamaRefusal(400, f"'images' must be an array, not {_kind(images)}")
     parts: list[JSON] = list(text) if isinstance(text, list) else [{"type": "text", "text": text}] if text else []
     return [*parts, *map(_medium, images)]
-
-
-_AUDIO = {b"RIFF": "wav", b"ID3": "mp3", b"\xff\xfb": "mp3", b"\xff\xf3": "mp3", b"\xff\xf2": "mp3"}
-_PICTURES = {b"\x89PNG": "png", b"\xff\xd8": "jpeg", b"GIF8": "gif", b"RIFF": "webp", b"BM": "bmp"}
 
 
 def _medium(given: JSON) -> JsonObject:

@@ -36,6 +36,7 @@ TOOLS, THINKING, INSERT, VISION, AUDIO = "tools", "thinking", "insert", "vision"
 FOR_EVER = timedelta(microseconds=(1 << 63) // 1000)
 """Time to the end of a model that stays, as Ollama gives it."""
 _GPT_OSS = "gpt-oss"
+_NOT_HERE = ("quantize", "adapters", "draft_files", "renderer", "parser", "template")
 
 
 class TemplateCaps(Struct, frozen=True):
@@ -274,8 +275,6 @@ def _parameter_lines(parameters: Mapping[str, JSON]) -> str:
 
 
 # ---- derived models --------------------------------------------------------------------------------------------------
-
-_NOT_HERE = ("quantize", "adapters", "draft_files", "renderer", "parser", "template")
 
 
 class Derived(Struct, frozen=True, kw_only=True):

@@ -27,6 +27,20 @@ _MAX = 1 << 40
 
 Number = Annotated[int, Meta(ge=0, lt=_MAX)] | Annotated[float, Meta(ge=0, lt=_MAX)]
 """A count or a measurement of an engine. The decoder checks it; -1 stands for none, and for anything else."""
+_INFILL = msgspec.json.Decoder(list[Raw])
+_MEMBERS = msgspec.json.Decoder(dict[str, Raw])
+MAX_LINE = 1 << 20
+"""Bytes of one line of a stream; a longer one is skipped. A record with usage has a few hundred bytes."""
+MAX_HELD = 64 << 10
+"""Bytes held of the beginning of a long JSON body, and as many of its end (and what else came in the same piece)."""
+MAX_ERROR = 64 << 10
+"""Bytes of an error's body that its message is looked for in."""
+MAX_MESSAGE = 500
+"""Characters of an error's message that a row keeps."""
+_NAMES = (b'"usage"', b'"timings"', b'"metrics"')
+_OBJECT = re.compile(rb"\s*+:\s*+\{")
+_TRIES = 8
+"""How many places where a name stands are tried: all but one are inside something else, or there is none at all."""
 
 
 class Usage(Struct, frozen=True, kw_only=True):
@@ -113,8 +127,6 @@ class _RawRecord(_RawHolder):
 
 _REPORT = msgspec.json.Decoder(CostReport)
 _RECORD = msgspec.json.Decoder(_Record)
-_INFILL = msgspec.json.Decoder(list[Raw])
-_MEMBERS = msgspec.json.Decoder(dict[str, Raw])
 _HINTS = {kind: {each.name: each.type for each in structs.fields(kind)} for kind in (_UsageObject, _Timings, _Metrics)}
 
 
@@ -253,25 +265,6 @@ class Ledger:
         """vLLM gives the mean time between two tokens."""
         milliseconds = self._metrics.mean_itl_ms
         return 1000 / milliseconds if milliseconds > 0 else -1.0
-
-
-MAX_LINE = 1 << 20
-"""Bytes of one line of a stream; a longer one is skipped. A record with usage has a few hundred bytes."""
-
-MAX_HELD = 64 << 10
-"""Bytes held of the beginning of a long JSON body, and as many of its end (and what else came in the same piece)."""
-
-MAX_ERROR = 64 << 10
-"""Bytes of an error's body that its message is looked for in."""
-
-MAX_MESSAGE = 500
-"""Characters of an error's message that a row keeps."""
-
-_NAMES = (b'"usage"', b'"timings"', b'"metrics"')
-_OBJECT = re.compile(rb"\s*+:\s*+\{")
-
-_TRIES = 8
-"""How many places where a name stands are tried: all but one are inside something else, or there is none at all."""
 
 
 def _first_mark(text: bytes, end: int) -> int:

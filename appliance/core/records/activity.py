@@ -46,6 +46,7 @@ Order = Literal["asc", "desc"]
 _Word = TypeVar("_Word", bound=str)
 
 _ORDERS: tuple[Order, ...] = get_args(Order)
+_NOT_CACHED = re.compile(rb'"cache_prompt"\s*:\s*false')
 
 
 class Query(Struct, frozen=True, kw_only=True):
@@ -106,9 +107,6 @@ def _word(parameters: Mapping[str, Sequence[str]], name: str, words: Sequence[_W
         if word == text:
             return word
     raise BadRequest(f"{name} must be one of {', '.join(words)}, not {shown(text)}", param=name)
-
-
-_NOT_CACHED = re.compile(rb'"cache_prompt"\s*:\s*false')
 
 
 def prompt_cache_told(prompt: int, cached: int, *, loaded: bool, moved: bool, body: bytes | None) -> str:

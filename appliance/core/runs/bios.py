@@ -16,6 +16,22 @@ MARK = "```tool_call"
 FENCE = "```"
 """The first and the last line of a call in plain text: see `core.runs.turn`."""
 VERSION = 1
+_TOOL_RULES = """\
+- A tool's result comes back to you as a message before you go on. Never invent a result.
+- Several calls in one turn use up one iteration. With 0 iterations left, answer without tools."""
+_EXIT_RULES = """\
+- Exit tools only signal: a call is noted, there is no result, and you do not wait for one."""
+_FALLBACK = f"""\
+Call a tool the way you were trained to. Only if you cannot, end your turn with exactly this:
+{MARK}
+{{"tool": "<name>", "arguments": {{...}}}}
+{FENCE}"""
+CALL_FORMAT = "call_format"
+"""The fact that tells a model how to call tools in plain text; without it nobody looks for such calls."""
+BIOS_FACTS = (
+    "version", "time", "zone", "worker", "iterations_left", "tools", "exit_tools", "tool_rules", CALL_FORMAT,
+)  # fmt: skip
+_FACT = re.compile(r"\$\{([^{}]*)\}")
 
 
 class BiosContext(Struct, frozen=True, kw_only=True):
@@ -29,18 +45,6 @@ class BiosContext(Struct, frozen=True, kw_only=True):
     """Names of the tools whose results return to the model."""
     exit_tools: tuple[str, ...]
     iterations_left: int
-
-
-_TOOL_RULES = """\
-- A tool's result comes back to you as a message before you go on. Never invent a result.
-- Several calls in one turn use up one iteration. With 0 iterations left, answer without tools."""
-_EXIT_RULES = """\
-- Exit tools only signal: a call is noted, there is no result, and you do not wait for one."""
-_FALLBACK = f"""\
-Call a tool the way you were trained to. Only if you cannot, end your turn with exactly this:
-{MARK}
-{{"tool": "<name>", "arguments": {{...}}}}
-{FENCE}"""
 
 
 Bios = Callable[[BiosContext], str]
@@ -78,14 +82,6 @@ def bios_facts(context: BiosContext) -> dict[str, str]:
         "tool_rules": "\n".join(rules),
         "call_format": _FALLBACK if rules else "",
     }
-
-
-CALL_FORMAT = "call_format"
-"""The fact that tells a model how to call tools in plain text; without it nobody looks for such calls."""
-BIOS_FACTS = (
-    "version", "time", "zone", "worker", "iterations_left", "tools", "exit_tools", "tool_rules", CALL_FORMAT,
-)  # fmt: skip
-_FACT = re.compile(r"\$\{([^{}]*)\}")
 
 
 def bios_of(wish: str | bool) -> Bios | None:

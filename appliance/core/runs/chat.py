@@ -47,6 +47,7 @@ SHOWN = 200
 
 
 _chunk = msgspec.json.Decoder(ChatCompletion).decode
+_LAST_RECORD = encode(SseEvent("[DONE]"))
 
 
 class ChatEvents:
@@ -199,9 +200,6 @@ class _TurnAnswer:
 def _call(index: int, piece: ToolCall) -> CallDelta:
     function = piece.function
     return CallDelta(index=index, id=piece.id or "", name=function.name or "", arguments=function.argument_text)
-
-
-_LAST_RECORD = encode(SseEvent("[DONE]"))
 
 
 class ToolActivity(Struct, frozen=True, kw_only=True):

@@ -33,6 +33,9 @@ line.
 """
 _ESCAPED_SLASH = b"\\u002"
 """JSON may also write a slash by its number, 002f or 002F."""
+_VERSION = re.compile(r"/v1?(?=/)")
+_ABSENT = Raw()
+_TEXT_PARTS = ("text", "input_text")
 
 
 class Family(Enum):
@@ -53,7 +56,6 @@ FAMILIES = {
     "/responses": Family.RESPONSES,
 }
 """Paths without their version."""
-_VERSION = re.compile(r"/v1?(?=/)")
 
 
 @lru_cache(maxsize=64)
@@ -127,9 +129,6 @@ class _UserText(Struct, frozen=True):
     text: str
 
 
-_ABSENT = Raw()
-
-
 class _PromptBody(Struct):
     prompt: str
 
@@ -151,9 +150,6 @@ class _InputMessage(Struct):
 class _InputPart(Struct):
     type: str = ""
     text: str | None = None
-
-
-_TEXT_PARTS = ("text", "input_text")
 
 
 def _newest_text(family: Family, body: bytes) -> _UserText | None:

@@ -28,6 +28,46 @@ _GLOB_TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _STARS = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+_RANGE = re.compile("(.)(?:-(.))?", re.DOTALL)
+_NOTHING = r"[^\x00-\x{10ffff}]"
+MAX_REGEX = 4000
+"""Longest pattern, in characters."""
+_CODE = r"x[0-9A-Fa-f]{2}|u[0-9A-Fa-f]{4}|c[A-Za-z]"
+_TOKEN = re.compile(
+    rf"""
+      \[\^?(?:\[:[a-z]+:\]|\\(?:{_CODE}|.)|[^\]\\])*\]   # a class
+    | \\(?:{_CODE}|[1-9][0-9]*|.)                       # an escape
+    | \((?:\?(?:[:=!]|<[=!]|<[A-Za-z_]\w*>|.?))?        # the beginning of a group
+    | (?:[*+?]|\{{[0-9]+(?:,[0-9]*)?\}})\??             # a quantifier
+    | .
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_NAMED = re.compile(r"\(\?<([A-Za-z_]\w*)>")
+_GROUPS = ("(?:", "(?=", "(?!", "(?<=", "(?<!")
+_MEMBER = re.compile(rf"\[:([a-z]+):\]|\\({_CODE}|.)|(.)", re.DOTALL)
+_NOT_DIGITS = r"\x00-\x2f\x3a-\U0010ffff"
+_NOT_WORDS = r"\x00-\x2f\x3a-\x40\x5b-\x5e\x60\x7b-\U0010ffff"
+_CLASSES = {"d": "0-9", "w": "A-Za-z0-9_", "D": _NOT_DIGITS, "W": _NOT_WORDS, "s": r"\s", "S": r"\S"}
+_NAMES = {
+    "alpha": "A-Za-z",
+    "digit": "0-9",
+    "alnum": "A-Za-z0-9",
+    "upper": "A-Z",
+    "lower": "a-z",
+    "space": r"\s",
+    "blank": r" \t",
+    "punct": r"!-/:-@\[-`{-~",
+    "xdigit": "0-9A-Fa-f",
+    "cntrl": r"\x00-\x1f\x7f",
+    "print": r"\x20-\x7e",
+    "graph": r"\x21-\x7e",
+    "w": "A-Za-z0-9_",
+    "d": "0-9",
+    "s": r"\s",
+}
+_CONTROLS = {"n": "\n", "r": "\r", "t": "\t", "v": "\v", "f": "\f", "0": "\0"}
+_POSIX = {"d": "0-9", "w": "[:alnum:]_", "s": "[:space:]"}
 
 
 class Glob:
@@ -64,17 +104,9 @@ def _in_re2(token: re.Match[str]) -> str:
     return f"[{_members(around)}]" if _members(around) else _NOTHING
 
 
-_RANGE = re.compile("(.)(?:-(.))?", re.DOTALL)
-_NOTHING = r"[^\x00-\x{10ffff}]"
-
-
 def _members(ranges: Iterable[tuple[str, str]]) -> str:
     """Write ranges of a set. One that ends before it begins has no members."""
     return "".join(rf"\x{{{ord(first):x}}}-\x{{{ord(last):x}}}" for first, last in ranges if first <= last)
-
-
-MAX_REGEX = 4000
-"""Longest pattern, in characters."""
 
 
 class BadToolPattern(ValueError):
@@ -100,44 +132,6 @@ def posix_pattern(pattern: str) -> str:
 def _check_length(pattern: str) -> None:
     if len(pattern) > MAX_REGEX:
         raise BadToolPattern(f"invalid regex: it has {len(pattern)} characters; the most is {MAX_REGEX}")
-
-
-_CODE = r"x[0-9A-Fa-f]{2}|u[0-9A-Fa-f]{4}|c[A-Za-z]"
-_TOKEN = re.compile(
-    rf"""
-      \[\^?(?:\[:[a-z]+:\]|\\(?:{_CODE}|.)|[^\]\\])*\]   # a class
-    | \\(?:{_CODE}|[1-9][0-9]*|.)                       # an escape
-    | \((?:\?(?:[:=!]|<[=!]|<[A-Za-z_]\w*>|.?))?        # the beginning of a group
-    | (?:[*+?]|\{{[0-9]+(?:,[0-9]*)?\}})\??             # a quantifier
-    | .
-    """,
-    re.VERBOSE | re.DOTALL,
-)
-_NAMED = re.compile(r"\(\?<([A-Za-z_]\w*)>")
-_GROUPS = ("(?:", "(?=", "(?!", "(?<=", "(?<!")
-_MEMBER = re.compile(rf"\[:([a-z]+):\]|\\({_CODE}|.)|(.)", re.DOTALL)
-
-_NOT_DIGITS = r"\x00-\x2f\x3a-\U0010ffff"
-_NOT_WORDS = r"\x00-\x2f\x3a-\x40\x5b-\x5e\x60\x7b-\U0010ffff"
-_CLASSES = {"d": "0-9", "w": "A-Za-z0-9_", "D": _NOT_DIGITS, "W": _NOT_WORDS, "s": r"\s", "S": r"\S"}
-_NAMES = {
-    "alpha": "A-Za-z",
-    "digit": "0-9",
-    "alnum": "A-Za-z0-9",
-    "upper": "A-Z",
-    "lower": "a-z",
-    "space": r"\s",
-    "blank": r" \t",
-    "punct": r"!-/:-@\[-`{-~",
-    "xdigit": "0-9A-Fa-f",
-    "cntrl": r"\x00-\x1f\x7f",
-    "print": r"\x20-\x7e",
-    "graph": r"\x21-\x7e",
-    "w": "A-Za-z0-9_",
-    "d": "0-9",
-    "s": r"\s",
-}
-_CONTROLS = {"n": "\n", "r": "\r", "t": "\t", "v": "\v", "f": "\f", "0": "\0"}
 
 
 def _regex_tokens(pattern: str) -> Iterator[str]:
@@ -209,8 +203,6 @@ def _class_in_python(token: str) -> str:
 
 
 # ---- for grep -E -----------------------------------------------------------------------------------------------------
-
-_POSIX = {"d": "0-9", "w": "[:alnum:]_", "s": "[:space:]"}
 
 
 def _in_posix(token: str) -> str:

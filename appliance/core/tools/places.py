@@ -15,6 +15,12 @@ from msgspec import Struct
 
 MAX_PARTS = 256
 """Names in one path; each costs an open folder while it is walked."""
+ENGINES: tuple[Engine, ...] = ("docker", "podman")
+_CONTAINER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_SSH = re.compile(r"[A-Za-z0-9._@][A-Za-z0-9._@-]*")
+_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*")
+_OUTSIDE = re.compile(r"['\\]")
+_FORMS = "docker:<image>, podman:<image>, docker-container:<id>, podman-container:<id> and ssh:<target>"
 
 
 class BadPath(ValueError):
@@ -67,12 +73,6 @@ def _names(path: str) -> list[str]:
 
 
 Engine = Literal["docker", "podman"]
-ENGINES: tuple[Engine, ...] = ("docker", "podman")
-_CONTAINER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_SSH = re.compile(r"[A-Za-z0-9._@][A-Za-z0-9._@-]*")
-_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*")
-_OUTSIDE = re.compile(r"['\\]")
-_FORMS = "docker:<image>, podman:<image>, docker-container:<id>, podman-container:<id> and ssh:<target>"
 
 
 class RunningContainer(Struct, frozen=True):

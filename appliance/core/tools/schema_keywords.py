@@ -38,6 +38,7 @@ MAX_MISTAKES = 10
 
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 _LEFT_OUT = ("pattern", "patternProperties", "unevaluatedProperties")
+_LATEST = validators.Draft202012Validator
 
 
 class Mistake(Protocol):
@@ -157,9 +158,6 @@ def _dialect(schema: JsonObject) -> _SchemaDialect:
     named = schema.get("$schema")
     found = validators.validator_for({"$schema": named} if isinstance(named, str) else {}, default=_LATEST)
     return cast("_SchemaDialect", found)  # its own protocol leaves VALIDATORS out
-
-
-_LATEST = validators.Draft202012Validator
 
 
 def _of_one_dialect(schema: JsonObject) -> JsonObject:

@@ -26,6 +26,11 @@ MAX_LINE = 1000
 """Longest line that is shown, in characters."""
 MAX_TEXT = 64 * 1024
 """Characters of all matches together."""
+LONGEST = 1 << 20
+"""Bytes of one unfinished line that are kept."""
+_MARK = re.compile("[:-]")
+_BEHIND_NAME = re.compile(r"([:-])([0-9]+)\1(.*)", re.DOTALL)
+_ALONE = re.compile(r"([0-9]+)([:-])(.*)", re.DOTALL)
 
 
 class Search(Struct, frozen=True, kw_only=True):
@@ -106,13 +111,6 @@ def footer(total: int, shown: int, *, what: str, full: bool, cut: bool) -> str:
     if cut:
         lines.append("[results truncated: not everything could be looked at within the time there is]")
     return "\n".join(lines) + "\n"
-
-
-LONGEST = 1 << 20
-"""Bytes of one unfinished line that are kept."""
-_MARK = re.compile("[:-]")
-_BEHIND_NAME = re.compile(r"([:-])([0-9]+)\1(.*)", re.DOTALL)
-_ALONE = re.compile(r"([0-9]+)([:-])(.*)", re.DOTALL)
 
 
 class GrepLines:

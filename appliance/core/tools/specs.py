@@ -16,6 +16,32 @@ from appliance.core.tools.places import BadToolTarget, parse_target
 from appliance.core.tools.texts import MAX_OUTPUT, TextEdit
 from appliance.errors import ApplianceError, BadRequest, UsageError
 
+SHELL = "exec_shell_command"
+MAX_MATCHES = 100
+MAX_SECONDS = 60
+MAX_CONTEXT = 50
+"""Lines before and after a match."""
+_GLOB = "A glob without '/' is matched with the file's name at any depth; one with '/' with its path below 'path'"
+_EDITS: dict[str, object] = {
+    "type": "object",
+    "properties": {
+        "path": {"type": "string", "description": "The file"},
+        "edits": {
+            "type": "array",
+            "description": "The replacements, all made at once",
+            "items": {
+                "type": "object",
+                "properties": {
+                    "old_text": {"type": "string", "description": "The current text; it must occur exactly once"},
+                    "new_text": {"type": "string", "description": "The new text in its place"},
+                },
+                "required": ["old_text", "new_text"],
+            },
+        },
+    },
+}
+ALL = "all"
+
 
 class ToolSpec(Struct, frozen=True, kw_only=True):
     """One tool as it is offered. ``parameters`` is the JSON schema of its arguments, an object."""
@@ -72,12 +98,6 @@ class ToolProblem(ApplianceError):
     def __str__(self) -> str:
         return f"tool '{self.name}': {self.why}"
 
-
-SHELL = "exec_shell_command"
-MAX_MATCHES = 100
-MAX_SECONDS = 60
-MAX_CONTEXT = 50
-"""Lines before and after a match."""
 
 Arguments = TypeVar("Arguments", bound=Struct)
 
@@ -155,26 +175,6 @@ def _parameters(required: tuple[str, ...] = (), **properties: tuple[str, str]) -
 def _raw(schema: dict[str, object], required: tuple[str, ...]) -> Raw:
     return Raw(msgspec.json.encode(schema | ({"required": required} if required else {})))
 
-
-_GLOB = "A glob without '/' is matched with the file's name at any depth; one with '/' with its path below 'path'"
-_EDITS: dict[str, object] = {
-    "type": "object",
-    "properties": {
-        "path": {"type": "string", "description": "The file"},
-        "edits": {
-            "type": "array",
-            "description": "The replacements, all made at once",
-            "items": {
-                "type": "object",
-                "properties": {
-                    "old_text": {"type": "string", "description": "The current text; it must occur exactly once"},
-                    "new_text": {"type": "string", "description": "The new text in its place"},
-                },
-                "required": ["old_text", "new_text"],
-            },
-        },
-    },
-}
 
 SPECS = (
     ToolSpec(
@@ -269,9 +269,6 @@ SPECS = (
 )
 """In llama-server's order."""
 NAMES = tuple(spec.name for spec in SPECS)
-
-
-ALL = "all"
 
 
 def chosen_tools(words: Iterable[str], *, runtime: str, root: str) -> ToolSettings:

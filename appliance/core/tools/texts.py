@@ -16,6 +16,15 @@ from msgspec import Struct
 MAX_OUTPUT = 16 * 1024
 """Bytes that a model gets at once; llama-server's (b11434)."""
 TRUNCATED = "[output truncated]"
+MAX_EDITS = 1000
+"""Limit on edits: each is looked for in all of the text."""
+_ALIKE = {
+    **dict.fromkeys(map(ord, "\u2018\u2019\u201a\u201b"), "'"),
+    **dict.fromkeys(map(ord, "\u201c\u201d\u201e\u201f"), '"'),
+    **dict.fromkeys(map(ord, "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"), "-"),
+    **dict.fromkeys(map(ord, "\u00a0\u202f\u205f\u3000" + "".join(map(chr, range(0x2002, 0x200B)))), " "),
+}
+_ENDS = " \t\r"
 
 
 class LineWindow:
@@ -127,10 +136,6 @@ def whole_characters(data: bytes) -> bytes:
     return data
 
 
-MAX_EDITS = 1000
-"""Limit on edits: each is looked for in all of the text."""
-
-
 class TextEdit(Struct, frozen=True, kw_only=True):
     old_text: str
     new_text: str
@@ -195,15 +200,6 @@ def _only(text: str, old: str, index: int) -> tuple[int, int] | None:
     if text.find(old, at + 1) >= 0:
         raise EditProblem(f"edits[{index}].old_text occurs more than once; it must be unique: add lines around it")
     return at, at + len(old)
-
-
-_ALIKE = {
-    **dict.fromkeys(map(ord, "\u2018\u2019\u201a\u201b"), "'"),
-    **dict.fromkeys(map(ord, "\u201c\u201d\u201e\u201f"), '"'),
-    **dict.fromkeys(map(ord, "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"), "-"),
-    **dict.fromkeys(map(ord, "\u00a0\u202f\u205f\u3000" + "".join(map(chr, range(0x2002, 0x200B)))), " "),
-}
-_ENDS = " \t\r"
 
 
 def _plain_lines(text: str) -> list[str]:

@@ -42,6 +42,118 @@ _CACHE_TYPES = {name: name for name in ("f32", "f16", "bf16", "q8_0", "q4_0", "q
 _LOAD_MODES = {word: word.replace("+", "_") for word in ("auto", "none", "mmap", "mlock", "mmap+mlock")}
 _LOAD_MODES["dio"] = "DIRECT_IO"
 _REASONING = {word: word.replace("-", "_") for word in ("none", "auto", "deepseek", "deepseek-legacy")}
+_SAMPLING: dict[str, Carrier] = {
+    "--samplers": s.samplers,
+    "--sampling-seq": s.sampler_letters,
+    "--seed": s.seed,
+    "--ignore-eos": switch("sampling.ignore_eos"),
+    "--temperature": number("sampling.temp", least=0, mark="TEMP"),
+    "--top-k": integer("sampling.top_k", mark="TOP_K"),
+    "--top-p": number("sampling.top_p", mark="TOP_P"),
+    "--min-p": number("sampling.min_p", mark="MIN_P"),
+    "--xtc-probability": number("sampling.xtc_probability", mark="XTC_PROBABILITY"),
+    "--xtc-threshold": number("sampling.xtc_threshold", mark="XTC_THRESHOLD"),
+    "--typical-p": number("sampling.typ_p"),
+    "--repeat-last-n": integer("sampling.penalty_last_n", least=-1, mark="PENALTY_LAST_N"),
+    "--repeat-penalty": number("sampling.penalty_repeat", mark="PENALTY_REPEAT"),
+    "--presence-penalty": number("sampling.penalty_present"),
+    "--frequency-penalty": number("sampling.penalty_freq"),
+    "--dry-multiplier": number("sampling.dry_multiplier"),
+    "--dry-base": s.dry_base,
+    "--dry-allowed-length": integer("sampling.dry_allowed_length"),
+    "--dry-penalty-last-n": integer("sampling.dry_penalty_last_n", least=-1),
+    "--adaptive-target": number("sampling.adaptive_target"),
+    "--adaptive-decay": number("sampling.adaptive_decay"),
+    "--dynatemp-range": number("sampling.dynatemp_range"),
+    "--dynatemp-exp": number("sampling.dynatemp_exponent"),
+    "--mirostat": integer("sampling.mirostat", least=0, mark="MIROSTAT"),
+    "--mirostat-lr": number("sampling.mirostat_eta", mark="MIROSTAT_ETA"),
+    "--mirostat-ent": number("sampling.mirostat_tau", mark="MIROSTAT_TAU"),
+    "--grammar": s.grammar,
+    "--grammar-file": s.grammar_file,
+    "--json-schema": s.json_schema,
+    "--json-schema-file": s.json_schema_file,
+    "--backend-sampling": switch("sampling.backend_sampling"),
+    "--special": switch("special"),
+    "--escape": switch("escape"),
+    "--reverse-prompt": s.reverse_prompt,
+}
+_CHAT: dict[str, Carrier] = {
+    "--jinja": switch("use_jinja"),
+    "--chat-template": text("chat_template"),
+    "--chat-template-file": text_of_file("chat_template"),
+    "--chat-template-kwargs": s.template_kwargs,
+    "--skip-chat-parsing": switch("force_pure_content_parser"),
+    "--prefill-assistant": switch("prefill_assistant"),
+    "--reasoning": s.reasoning,
+    "--reasoning-format": choice("reasoning_format", "common_reasoning_format", _REASONING),
+    "--reasoning-effort": s.reasoning_effort,
+    "--reasoning-budget": integer("sampling.reasoning_budget_tokens", least=-1),
+    "--reasoning-budget-message": text("sampling.reasoning_budget_message"),
+    "--reasoning-preserve": s.reasoning_preserve,
+}
+_SERVER: dict[str, Carrier] = {
+    "--host": s.hosts,
+    "--port": s.port,
+    "--reuse-port": switch("reuse_port"),
+    "--path": text("public_path"),
+    "--api-prefix": text("api_prefix"),
+    "--api-key": s.api_keys,
+    "--api-key-file": s.api_key_file,
+    "--cors-origins": s.cors_origins,
+    "--cors-methods": text("cors_methods"),
+    "--cors-headers": text("cors_headers"),
+    "--cors-credentials": switch("cors_credentials"),
+    "--webui": switch("ui"),
+    "--webui-config": s.ui_config,
+    "--webui-config-file": s.ui_config_file,
+    "--webui-mcp-proxy": switch("ui_mcp_proxy"),
+    "--timeout": integer("timeout_read", "timeout_write", least=0),
+    "--sse-ping-interval": integer("sse_ping_interval"),
+    "--threads-http": integer("n_threads_http"),
+    "--metrics": switch("endpoint_metrics"),
+    "--props": switch("endpoint_props"),
+    "--slots": switch("endpoint_slots"),
+    "--slot-save-path": directory("slot_save_path"),
+    "--media-path": directory("media_path"),
+    "--sleep-idle-seconds": s.sleep_idle,
+    "--log-prompts-dir": text("path_prompts_log_dir"),
+    "--log-verbose": s.verbose,
+    "--log-verbosity": integer("verbosity"),
+    "--log-disable": s.log_nothing,
+}
+LOOKS = {
+    "--log-colors": (False, "writes its log without colours"),
+    "--log-prefix": (True, "always writes the prefix"),
+    "--log-timestamps": (True, "always writes the timestamps"),
+}
+"""Options for the look of the log: accepted, and ignored."""
+_DOWNLOADS = "it downloads nothing; name a file with --model"
+_ROUTER = "it serves one model; the program itself is the router"
+_FRONT = "tools and MCP servers belong to the program in front of it"
+_NOT_EXPOSED = (
+    "the wheel gives no way to set it; 'llama-appliance engines install' fetches an engine that can, "
+    "and a model with this option is then started there"
+)
+REFUSED: dict[str, str] = {
+    **dict.fromkeys(("--model-url", "--docker-repo", "--hf-repo", "--hf-file", "--mmproj-url"), _DOWNLOADS),
+    **dict.fromkeys(("--hf-repo-draft", "--cache-list", "--embd-gemma-default"), _DOWNLOADS),
+    **dict.fromkeys((f"--fim-qwen-{size}" for size in ("1.5b-default", "3b-default", "7b-default")), _DOWNLOADS),
+    **dict.fromkeys((f"--fim-qwen-{size}" for size in ("7b-spec", "14b-spec", "30b-default")), _DOWNLOADS),
+    **dict.fromkeys(("--gpt-oss-20b-default", "--gpt-oss-120b-default"), _DOWNLOADS),
+    **dict.fromkeys(("--vision-gemma-4b-default", "--vision-gemma-12b-default"), _DOWNLOADS),
+    **dict.fromkeys(("--models-dir", "--models-preset", "--models-max", "--models-autoload"), _ROUTER),
+    **dict.fromkeys(("--tools", "--tools-runtime", "--tools-root", "--allow-unauthenticated"), _FRONT),
+    **dict.fromkeys(("--mcp-servers-config", "--mcp-servers-json", "--agent"), _FRONT),
+    **dict.fromkeys(("--override-kv", "--control-vector", "--control-vector-scaled"), _NOT_EXPOSED),
+    **dict.fromkeys(("--control-vector-layer-range", "--top-n-sigma", "--dry-sequence-breaker"), _NOT_EXPOSED),
+    **dict.fromkeys(("--logit-bias", "--spm-infill", "--log-file", "--log-jsonl"), _NOT_EXPOSED),
+    **dict.fromkeys(("--ssl-key-file", "--ssl-cert-file"), "the wheel's server is built without TLS"),
+    "--rpc": "the wheel is built without the RPC backend",
+    "--completion-bash": "it is not the program that the shell runs",
+}
+# Said one way, these ask for what happens anyway.
+_HARMLESS = {"--log-jsonl": False, "--agent": False}
 
 
 def _same(*words: str) -> dict[str, str]:
@@ -163,42 +275,6 @@ _CONTEXT: dict[str, Carrier] = {
     "--embd-normalize": integer("embd_normalize", least=-1),
 }
 
-_SAMPLING: dict[str, Carrier] = {
-    "--samplers": s.samplers,
-    "--sampling-seq": s.sampler_letters,
-    "--seed": s.seed,
-    "--ignore-eos": switch("sampling.ignore_eos"),
-    "--temperature": number("sampling.temp", least=0, mark="TEMP"),
-    "--top-k": integer("sampling.top_k", mark="TOP_K"),
-    "--top-p": number("sampling.top_p", mark="TOP_P"),
-    "--min-p": number("sampling.min_p", mark="MIN_P"),
-    "--xtc-probability": number("sampling.xtc_probability", mark="XTC_PROBABILITY"),
-    "--xtc-threshold": number("sampling.xtc_threshold", mark="XTC_THRESHOLD"),
-    "--typical-p": number("sampling.typ_p"),
-    "--repeat-last-n": integer("sampling.penalty_last_n", least=-1, mark="PENALTY_LAST_N"),
-    "--repeat-penalty": number("sampling.penalty_repeat", mark="PENALTY_REPEAT"),
-    "--presence-penalty": number("sampling.penalty_present"),
-    "--frequency-penalty": number("sampling.penalty_freq"),
-    "--dry-multiplier": number("sampling.dry_multiplier"),
-    "--dry-base": s.dry_base,
-    "--dry-allowed-length": integer("sampling.dry_allowed_length"),
-    "--dry-penalty-last-n": integer("sampling.dry_penalty_last_n", least=-1),
-    "--adaptive-target": number("sampling.adaptive_target"),
-    "--adaptive-decay": number("sampling.adaptive_decay"),
-    "--dynatemp-range": number("sampling.dynatemp_range"),
-    "--dynatemp-exp": number("sampling.dynatemp_exponent"),
-    "--mirostat": integer("sampling.mirostat", least=0, mark="MIROSTAT"),
-    "--mirostat-lr": number("sampling.mirostat_eta", mark="MIROSTAT_ETA"),
-    "--mirostat-ent": number("sampling.mirostat_tau", mark="MIROSTAT_TAU"),
-    "--grammar": s.grammar,
-    "--grammar-file": s.grammar_file,
-    "--json-schema": s.json_schema,
-    "--json-schema-file": s.json_schema_file,
-    "--backend-sampling": switch("sampling.backend_sampling"),
-    "--special": switch("special"),
-    "--escape": switch("escape"),
-    "--reverse-prompt": s.reverse_prompt,
-}
 
 _SPECULATIVE: dict[str, Carrier] = {
     "--spec-type": s.speculative_types,
@@ -229,51 +305,6 @@ _SPECULATIVE: dict[str, Carrier] = {
     "--lookup-cache-dynamic": text("speculative.ngram_cache.lookup_cache_dynamic"),
 }
 
-_CHAT: dict[str, Carrier] = {
-    "--jinja": switch("use_jinja"),
-    "--chat-template": text("chat_template"),
-    "--chat-template-file": text_of_file("chat_template"),
-    "--chat-template-kwargs": s.template_kwargs,
-    "--skip-chat-parsing": switch("force_pure_content_parser"),
-    "--prefill-assistant": switch("prefill_assistant"),
-    "--reasoning": s.reasoning,
-    "--reasoning-format": choice("reasoning_format", "common_reasoning_format", _REASONING),
-    "--reasoning-effort": s.reasoning_effort,
-    "--reasoning-budget": integer("sampling.reasoning_budget_tokens", least=-1),
-    "--reasoning-budget-message": text("sampling.reasoning_budget_message"),
-    "--reasoning-preserve": s.reasoning_preserve,
-}
-
-_SERVER: dict[str, Carrier] = {
-    "--host": s.hosts,
-    "--port": s.port,
-    "--reuse-port": switch("reuse_port"),
-    "--path": text("public_path"),
-    "--api-prefix": text("api_prefix"),
-    "--api-key": s.api_keys,
-    "--api-key-file": s.api_key_file,
-    "--cors-origins": s.cors_origins,
-    "--cors-methods": text("cors_methods"),
-    "--cors-headers": text("cors_headers"),
-    "--cors-credentials": switch("cors_credentials"),
-    "--webui": switch("ui"),
-    "--webui-config": s.ui_config,
-    "--webui-config-file": s.ui_config_file,
-    "--webui-mcp-proxy": switch("ui_mcp_proxy"),
-    "--timeout": integer("timeout_read", "timeout_write", least=0),
-    "--sse-ping-interval": integer("sse_ping_interval"),
-    "--threads-http": integer("n_threads_http"),
-    "--metrics": switch("endpoint_metrics"),
-    "--props": switch("endpoint_props"),
-    "--slots": switch("endpoint_slots"),
-    "--slot-save-path": directory("slot_save_path"),
-    "--media-path": directory("media_path"),
-    "--sleep-idle-seconds": s.sleep_idle,
-    "--log-prompts-dir": text("path_prompts_log_dir"),
-    "--log-verbose": s.verbose,
-    "--log-verbosity": integer("verbosity"),
-    "--log-disable": s.log_nothing,
-}
 
 CARRIED: dict[str, Carrier] = {
     **_MODEL,
@@ -284,42 +315,6 @@ CARRIED: dict[str, Carrier] = {
     **_CHAT,
     **_SERVER,
 }
-
-LOOKS = {
-    "--log-colors": (False, "writes its log without colours"),
-    "--log-prefix": (True, "always writes the prefix"),
-    "--log-timestamps": (True, "always writes the timestamps"),
-}
-"""Options for the look of the log: accepted, and ignored."""
-
-_DOWNLOADS = "it downloads nothing; name a file with --model"
-_ROUTER = "it serves one model; the program itself is the router"
-_FRONT = "tools and MCP servers belong to the program in front of it"
-_NOT_EXPOSED = (
-    "the wheel gives no way to set it; 'llama-appliance engines install' fetches an engine that can, "
-    "and a model with this option is then started there"
-)
-
-REFUSED: dict[str, str] = {
-    **dict.fromkeys(("--model-url", "--docker-repo", "--hf-repo", "--hf-file", "--mmproj-url"), _DOWNLOADS),
-    **dict.fromkeys(("--hf-repo-draft", "--cache-list", "--embd-gemma-default"), _DOWNLOADS),
-    **dict.fromkeys((f"--fim-qwen-{size}" for size in ("1.5b-default", "3b-default", "7b-default")), _DOWNLOADS),
-    **dict.fromkeys((f"--fim-qwen-{size}" for size in ("7b-spec", "14b-spec", "30b-default")), _DOWNLOADS),
-    **dict.fromkeys(("--gpt-oss-20b-default", "--gpt-oss-120b-default"), _DOWNLOADS),
-    **dict.fromkeys(("--vision-gemma-4b-default", "--vision-gemma-12b-default"), _DOWNLOADS),
-    **dict.fromkeys(("--models-dir", "--models-preset", "--models-max", "--models-autoload"), _ROUTER),
-    **dict.fromkeys(("--tools", "--tools-runtime", "--tools-root", "--allow-unauthenticated"), _FRONT),
-    **dict.fromkeys(("--mcp-servers-config", "--mcp-servers-json", "--agent"), _FRONT),
-    **dict.fromkeys(("--override-kv", "--control-vector", "--control-vector-scaled"), _NOT_EXPOSED),
-    **dict.fromkeys(("--control-vector-layer-range", "--top-n-sigma", "--dry-sequence-breaker"), _NOT_EXPOSED),
-    **dict.fromkeys(("--logit-bias", "--spm-infill", "--log-file", "--log-jsonl"), _NOT_EXPOSED),
-    **dict.fromkeys(("--ssl-key-file", "--ssl-cert-file"), "the wheel's server is built without TLS"),
-    "--rpc": "the wheel is built without the RPC backend",
-    "--completion-bash": "it is not the program that the shell runs",
-}
-
-# Said one way, these ask for what happens anyway.
-_HARMLESS = {"--log-jsonl": False, "--agent": False}
 
 
 def fill(native: ModuleType, options: Iterable[Option]) -> ParameterTarget:

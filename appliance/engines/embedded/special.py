@@ -41,6 +41,9 @@ _SAMPLER_LETTERS = {
 }
 _ESCAPE = re.compile(r"""\\(x[0-9a-fA-F]{2}|[nrt'"\\])""")
 _ESCAPED = {"n": "\n", "r": "\r", "t": "\t"}
+_MIB = 1024 * 1024
+_EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
+_DENSE = r"\.ffn_(up|down|gate)\."
 
 
 def context_size(target: ParameterTarget, option: Option) -> None:
@@ -302,11 +305,6 @@ def look(option: Option, fixed: bool, why: str) -> None:
         raise bad(option, "is none of on, off, auto")
     if wished is not fixed:
         print(f"warning: {option.flag} has no effect: the embedded engine {why}", file=sys.stderr)
-
-
-_MIB = 1024 * 1024
-_EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
-_DENSE = r"\.ffn_(up|down|gate)\."
 
 
 def threads(path: str) -> Carrier:

@@ -34,6 +34,11 @@ from appliance.errors import EngineNotFound, UsageError
 FORMER_PORT, PORT, MOVED_AT = 8080, 9931, 11521
 """The ports on which llama-server listens by default, before and since this build. The wheel itself has none."""
 ANSWERED = ("--help", "--version", "--list-devices")
+_MIB = 1024 * 1024
+LAST_WORDS = 0.5
+"""Seconds for the library's own thread to write the log, which nobody can ask it to finish."""
+_EXIT = b"cmd_router_to_child:exit"
+_STOPPING = ("SIGINT", "SIGTERM", "SIGBREAK")  # the last one is Windows' way to ask a process group to end
 
 
 def main(argv: list[str]) -> int:
@@ -105,9 +110,6 @@ def _number(native: ModuleType, packages: str) -> None:
     NumberCell.from_address(place).value = int(number)
 
 
-_MIB = 1024 * 1024
-
-
 def usage() -> str:
     from appliance.core.llama.explained import explained  # for those who do not wait for a model
 
@@ -144,12 +146,6 @@ def _device(device: dict[str, object]) -> str:
     assert isinstance(total, int)
     assert isinstance(free, int)
     return f"  {device['name']}: {device['description']} ({total // _MIB} MiB, {free // _MIB} MiB free)"
-
-
-LAST_WORDS = 0.5
-"""Seconds for the library's own thread to write the log, which nobody can ask it to finish."""
-_EXIT = b"cmd_router_to_child:exit"
-_STOPPING = ("SIGINT", "SIGTERM", "SIGBREAK")  # the last one is Windows' way to ask a process group to end
 
 
 def serve(native: ModuleType, target: ParameterTarget) -> int:

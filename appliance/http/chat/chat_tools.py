@@ -59,6 +59,8 @@ _NEEDLE = f'"{EXTENSION}"'.encode()
 _PATH = Path((PathStep(EXTENSION.encode()),))
 _OWNED = frozenset((EXTENSION, "model", "messages", "tools", "stream", "stream_options", "parallel_tool_calls", "n"))
 """Members of the request that the loop says itself, for each of its turns."""
+MAX_ANSWER = 64 << 20
+"""Bytes of one turn's answer that is not a stream."""
 
 
 class WantedTools(Struct, forbid_unknown_fields=True):
@@ -177,9 +179,6 @@ def _theirs(chat: _Chat) -> list[Tool]:
         for tool in chat.tools or ()
     ]
 
-
-MAX_ANSWER = 64 << 20
-"""Bytes of one turn's answer that is not a stream."""
 
 Give = Callable[[bytes], Awaitable[None]]
 

@@ -54,6 +54,10 @@ from appliance.platform.hardware import detect
 from appliance.traffic.targets import find_model
 from appliance.traffic.traffic import Traffic
 
+MAX_WAITING = 4
+"""Requests to prove that are under way or wait for their turn; each takes a core for a while."""
+log = logging.getLogger(__name__)
+
 
 class FitRoutes:
     """Every method is one route."""
@@ -81,9 +85,6 @@ class ProveRequest(Struct, frozen=True, forbid_unknown_fields=True):
 
     seats: tuple[str, ...] = ()
 
-
-MAX_WAITING = 4
-"""Requests to prove that are under way or wait for their turn; each takes a core for a while."""
 
 _PROVE = msgspec.json.Decoder(ProveRequest)
 
@@ -155,9 +156,6 @@ def add_engine_routes(app: QuartTrio, routes: EngineRoutes) -> None:
     app.add_url_rule("/api/engines", "engines", routes.show)
     app.add_url_rule("/api/engines/probe", "engines probe", routes.probe, methods=["POST"])
     app.add_url_rule("/api/engines/prove", "engines prove", routes.prove, methods=["POST"])
-
-
-log = logging.getLogger(__name__)
 
 
 class ControlRequest(Struct):

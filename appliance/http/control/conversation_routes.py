@@ -22,6 +22,9 @@ from appliance.traffic.inflight import InFlight, Wait
 from appliance.traffic.traffic import Lifetime
 from appliance.wire import Fields, Hash, Hit, Id, MessageNode, StoredPreset
 
+MAX_TYPE = 127
+T = TypeVar("T")
+
 
 class _Changed(ModelEvent, frozen=True, omit_defaults=True):
     """``conversation_changed``; without a ``conversation`` anything may have changed."""
@@ -55,11 +58,6 @@ class PageFeed(ModelFeed):
             self._waits = waits
             told.append(ModelEvent("", "answers_waiting", waits))
         return records + b"".join(encode(SseEvent(msgspec.json.encode(each).decode())) for each in told)
-
-
-MAX_TYPE = 127
-
-T = TypeVar("T")
 
 
 class _Fork(Struct):

@@ -134,65 +134,7 @@ that.</p>
 </html>
 """
 )
-
-
-def render(
-    base: str, bound: Sequence[Listen], engine: Engine | None, models: ListedModels | None, folder: Path | None
-) -> str:
-    """``base`` is the address the visitor used. Strangers see neither the ``models`` nor their folder."""
-    entries = models.data if models is not None else []
-    loaded = [entry.id for entry in entries if entry.status.value == "loaded"]
-    usable = [entry.id for entry in entries if entry.status.error is None]
-    listening = ", ".join(map(shown, bound))
-    addresses = {
-        "This page": f"{base}/",
-        "OpenAI base URL": f"{base}/v1",
-        "Anthropic base URL": base,
-        "llama.cpp base URL": base,
-        "Listening on": listening,
-    }
-    return _PAGE.substitute(
-        style=STYLE,
-        version=escape(__version__),
-        engine=escape(_engine(engine)),
-        addresses="\n".join(map(_row, addresses.items())),
-        models=_models(entries) if models is not None else _KEY_NEEDED,
-        folder=f" <code>{escape(str(folder))}</code>" if folder else "",
-        base=escape(base),
-        example=escape((loaded or usable or ["MODEL"])[0]),
-    )
-
-
-def _engine(engine: Engine | None) -> str:
-    if engine is None:
-        return "none (models run by the configuration's commands)"
-    return " ".join(part for part in (engine.name, engine.version, f"({engine.backend})") if part)
-
-
 _KEY_NEEDED = '<p class="soft">This server needs an API key; with it, <code>GET /v1/models</code> lists the models.</p>'
-
-
-def _row(item: tuple[str, str]) -> str:
-    return f'<tr><td class="key">{escape(item[0])}</td><td><code>{escape(item[1])}</code></td></tr>'
-
-
-def _models(entries: Sequence[ListedModel]) -> str:
-    if not entries:
-        return '<p class="soft">There is no model yet.</p>'
-    rows = "\n".join(map(_model, entries))
-    return f"<table>\n<tr><th>Model</th><th>State</th><th>Found in</th></tr>\n{rows}\n</table>"
-
-
-def _model(entry: ListedModel) -> str:
-    error = entry.status.error
-    kind = "failed" if error else entry.status.value
-    first_line = escape(error.splitlines()[0]) if error else escape(entry.status.value)
-    return (
-        f'<tr><td><code>{escape(entry.id)}</code></td><td class="state {escape(kind)}">{first_line}</td>'
-        f'<td class="soft">{escape(entry.source.replace("_", " "))}</td></tr>'
-    )
-
-
 DIST = Path(__file__).parents[2] / "web" / "dist"
 BUNDLE_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
@@ -243,6 +185,60 @@ STATUS_HEADERS: Headers = (
     NOSNIFF,
     (b"Referrer-Policy", b"no-referrer"),
 )
+
+
+def render(
+    base: str, bound: Sequence[Listen], engine: Engine | None, models: ListedModels | None, folder: Path | None
+) -> str:
+    """``base`` is the address the visitor used. Strangers see neither the ``models`` nor their folder."""
+    entries = models.data if models is not None else []
+    loaded = [entry.id for entry in entries if entry.status.value == "loaded"]
+    usable = [entry.id for entry in entries if entry.status.error is None]
+    listening = ", ".join(map(shown, bound))
+    addresses = {
+        "This page": f"{base}/",
+        "OpenAI base URL": f"{base}/v1",
+        "Anthropic base URL": base,
+        "llama.cpp base URL": base,
+        "Listening on": listening,
+    }
+    return _PAGE.substitute(
+        style=STYLE,
+        version=escape(__version__),
+        engine=escape(_engine(engine)),
+        addresses="\n".join(map(_row, addresses.items())),
+        models=_models(entries) if models is not None else _KEY_NEEDED,
+        folder=f" <code>{escape(str(folder))}</code>" if folder else "",
+        base=escape(base),
+        example=escape((loaded or usable or ["MODEL"])[0]),
+    )
+
+
+def _engine(engine: Engine | None) -> str:
+    if engine is None:
+        return "none (models run by the configuration's commands)"
+    return " ".join(part for part in (engine.name, engine.version, f"({engine.backend})") if part)
+
+
+def _row(item: tuple[str, str]) -> str:
+    return f'<tr><td class="key">{escape(item[0])}</td><td><code>{escape(item[1])}</code></td></tr>'
+
+
+def _models(entries: Sequence[ListedModel]) -> str:
+    if not entries:
+        return '<p class="soft">There is no model yet.</p>'
+    rows = "\n".join(map(_model, entries))
+    return f"<table>\n<tr><th>Model</th><th>State</th><th>Found in</th></tr>\n{rows}\n</table>"
+
+
+def _model(entry: ListedModel) -> str:
+    error = entry.status.error
+    kind = "failed" if error else entry.status.value
+    first_line = escape(error.splitlines()[0]) if error else escape(entry.status.value)
+    return (
+        f'<tr><td><code>{escape(entry.id)}</code></td><td class="state {escape(kind)}">{first_line}</td>'
+        f'<td class="soft">{escape(entry.source.replace("_", " "))}</td></tr>'
+    )
 
 
 class PageRoutes:

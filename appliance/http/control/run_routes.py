@@ -51,6 +51,12 @@ OWNED = ("messages", "tools", "stream", "model", "parallel_tool_calls")
 """Members that ``params`` must not hold: the run sets them itself."""
 MAX_DEFINITIONS = 1 << 20
 """Bytes of all definitions of one run: each is checked for being a schema."""
+RESULT_KEYS = ("results",)
+RUNS = "/api/runs"
+LARGE = (RUNS, CONVERSATIONS)
+"""Beginnings of the paths whose bodies may have `MAX_RUN` bytes."""
+MAX_RUN = 16 << 20
+"""Bytes of a run's body, and of tool results: a conversation with a few pictures in it."""
 
 
 class _Timeouts(Struct, forbid_unknown_fields=True):
@@ -196,7 +202,6 @@ class _Results(Struct):
     results: list[_Result]
 
 
-RESULT_KEYS = ("results",)
 _decode_results = msgspec.json.Decoder(_Results).decode
 
 
@@ -312,13 +317,6 @@ def add_agent_routes(app: QuartTrio, plugins: Plugins) -> None:
 
     app.add_url_rule("/api/agents", "agents", show)
     app.add_url_rule("/api/agents/reload", "agents reload", reload, methods=["POST"])
-
-
-RUNS = "/api/runs"
-LARGE = (RUNS, CONVERSATIONS)
-"""Beginnings of the paths whose bodies may have `MAX_RUN` bytes."""
-MAX_RUN = 16 << 20
-"""Bytes of a run's body, and of tool results: a conversation with a few pictures in it."""
 
 
 class _Begun(Struct):

@@ -59,6 +59,22 @@ T = TypeVar("T")
 Work = Callable[[bytes, Tell | None], Awaitable[Result]]
 
 _TOLD_OF_A_MODEL = ("id", "aliases", "name", "description", "tags", "architecture", "capabilities")
+MAX_AT_ONCE = 64
+SERVER = {"name": "llama-appliance", "title": "Llama Appliance", "version": __version__}
+NO_METHOD = ErrorInfo(
+    message="POST is the only method here: there are no sessions to end and no streams to open",
+    type="invalid_request_error",
+    code=405,
+    reason="method_not_allowed",
+)
+NOT_ACCEPTABLE = ErrorInfo(
+    message="the answer is application/json or text/event-stream; the Accept header allows neither",
+    type="invalid_request_error",
+    code=406,
+    reason="not_acceptable",
+)
+JSON: Headers = ((b"Content-Type", b"application/json"), (b"Cache-Control", b"no-store"))
+STREAM: Headers = (EVENT_STREAM, *UNBUFFERED)
 
 
 class Offered(Struct, frozen=True):
@@ -153,24 +169,6 @@ def _shown(entry: ListedModel) -> dict[str, object]:
     """Describe a model to somebody who chooses one; without its command line."""
     told = {name: getattr(entry, name) for name in _TOLD_OF_A_MODEL}
     return {**{name: value for name, value in told.items() if value}, "status": entry.status.value}
-
-
-MAX_AT_ONCE = 64
-SERVER = {"name": "llama-appliance", "title": "Llama Appliance", "version": __version__}
-NO_METHOD = ErrorInfo(
-    message="POST is the only method here: there are no sessions to end and no streams to open",
-    type="invalid_request_error",
-    code=405,
-    reason="method_not_allowed",
-)
-NOT_ACCEPTABLE = ErrorInfo(
-    message="the answer is application/json or text/event-stream; the Accept header allows neither",
-    type="invalid_request_error",
-    code=406,
-    reason="not_acceptable",
-)
-JSON: Headers = ((b"Content-Type", b"application/json"), (b"Cache-Control", b"no-store"))
-STREAM: Headers = (EVENT_STREAM, *UNBUFFERED)
 
 
 class McpServer:

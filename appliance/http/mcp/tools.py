@@ -34,6 +34,38 @@ Tell = Callable[[str], Awaitable[None]]
 """Tells the client, in words, what has happened since the last time."""
 Result = dict[str, object]
 """The result of ``tools/call``."""
+_OWNED = ("model", "messages", "stream", "tools", "appliance")
+CHAT_SCHEMA: Mapping[str, object] = {
+    "type": "object",
+    "properties": {
+        "model": {"type": "string", "description": "Name of the model; 'list_models' tells them."},
+        "prompt": {"type": "string", "description": "The question. Either this or 'messages'."},
+        "system": {"type": "string", "description": "Instructions that go before the question."},
+        "messages": {
+            "type": "array",
+            "description": "A whole conversation in OpenAI's form, instead of 'prompt'.",
+            "items": {"type": "object"},
+        },
+        "max_tokens": {"type": "integer", "minimum": 1, "description": "Longest answer."},
+        "temperature": {"type": "number", "minimum": 0},
+        "params": {"type": "object", "description": "Further parameters of /v1/chat/completions, as top_p or seed."},
+    },
+    "additionalProperties": False,
+}
+EMBED_SCHEMA: Mapping[str, object] = {
+    "type": "object",
+    "properties": {
+        "model": {"type": "string", "description": "Name of an embedding model; 'list_models' tells them."},
+        "input": {
+            "description": "The text, or several.",
+            "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
+        },
+    },
+    "required": ["input"],
+    "additionalProperties": False,
+}
+NO_ARGUMENTS: Mapping[str, object] = {"type": "object", "properties": {}, "additionalProperties": False}
+DESCRIPTION = "Lets a language model on this machine work on a task with tools, and waits for what comes of it."
 
 
 class Chat(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -78,38 +110,6 @@ class _Vectors(Struct):
 
 _COMPLETION = msgspec.json.Decoder(_Completion)
 _VECTORS = msgspec.json.Decoder(_Vectors)
-_OWNED = ("model", "messages", "stream", "tools", "appliance")
-
-CHAT_SCHEMA: Mapping[str, object] = {
-    "type": "object",
-    "properties": {
-        "model": {"type": "string", "description": "Name of the model; 'list_models' tells them."},
-        "prompt": {"type": "string", "description": "The question. Either this or 'messages'."},
-        "system": {"type": "string", "description": "Instructions that go before the question."},
-        "messages": {
-            "type": "array",
-            "description": "A whole conversation in OpenAI's form, instead of 'prompt'.",
-            "items": {"type": "object"},
-        },
-        "max_tokens": {"type": "integer", "minimum": 1, "description": "Longest answer."},
-        "temperature": {"type": "number", "minimum": 0},
-        "params": {"type": "object", "description": "Further parameters of /v1/chat/completions, as top_p or seed."},
-    },
-    "additionalProperties": False,
-}
-EMBED_SCHEMA: Mapping[str, object] = {
-    "type": "object",
-    "properties": {
-        "model": {"type": "string", "description": "Name of an embedding model; 'list_models' tells them."},
-        "input": {
-            "description": "The text, or several.",
-            "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
-        },
-    },
-    "required": ["input"],
-    "additionalProperties": False,
-}
-NO_ARGUMENTS: Mapping[str, object] = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
 def text_result(text: str, structured: object = None) -> Result:
@@ -237,9 +237,6 @@ async def _refuse(reply: InwardReply) -> None:
         return
     words = error_text(await reply.read(MAX_REFUSAL))
     raise EngineRefused(words or f"the engine answered with status {reply.status}")
-
-
-DESCRIPTION = "Lets a language model on this machine work on a task with tools, and waits for what comes of it."
 
 
 class RunAgent(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -52,6 +52,10 @@ from appliance.upstream.websocket import BROKEN, NORMAL, Close, Websocket, open_
 MAX_SUBSCRIPTIONS = 64
 MAX_ORDER = 1 << 16
 """Bytes of a client's message, which is one id and an offset."""
+MAX_REFUSAL = 1 << 20
+"""Bytes of a server's answer that there is no websocket."""
+OF_THE_SERVER = (b"server", b"date", b"content-length")
+CORS = b"access-control-"
 
 
 class _Message(Struct):
@@ -187,12 +191,6 @@ async def serve_link(
     websocket = await handshake.accept(most=MAX_MESSAGE)
     why = await exchange_states(websocket, local_state, wait_changed, heard)
     await websocket.close(Close(NORMAL, why))
-
-
-MAX_REFUSAL = 1 << 20
-"""Bytes of a server's answer that there is no websocket."""
-OF_THE_SERVER = (b"server", b"date", b"content-length")
-CORS = b"access-control-"
 
 
 async def relay_websocket(handshake: Handshake, address: Address, target: str, headers: Headers) -> None:

@@ -22,6 +22,8 @@ from appliance.traffic.record import Record
 from appliance.traffic.request import Headers, Request
 from appliance.trio_parts import beside
 
+JSON_TYPE = b"application/json"
+
 
 class HandoverReply:
     """An answer whose head has arrived; a slow reader slows the engine's connection, and nothing else."""
@@ -143,9 +145,6 @@ async def answered(ask: AskModel, job: ModelRequest) -> AsyncGenerator[HandoverR
 
     async with handed_over(job.record, work) as reply:
         yield reply
-
-
-JSON_TYPE = b"application/json"
 
 
 Answer = Callable[[Request, Record, bytes, Handover], Awaitable[None]]

@@ -24,6 +24,7 @@ PATHS = frozenset(
     )
 )  # fmt: skip
 BLOBS, USER_KEYS = "/api/blobs/", "/api/user/keys/"
+_REPLACED = (b"content-type", b"content-length", b"transfer-encoding")
 
 
 def is_ollamas(request: Request) -> bool:
@@ -94,9 +95,6 @@ class OllamaSink(Passing):
             self._head = None
         else:
             self.inner.abort()
-
-
-_REPLACED = (b"content-type", b"content-length", b"transfer-encoding")
 
 
 def _without_type(headers: Headers) -> list[tuple[bytes, bytes]]:

@@ -9,24 +9,6 @@ from msgspec import Struct, structs
 from appliance.core.bodies.sse import Dialect
 from appliance.traffic.request import CONVERSATIONS, PAGE_PREFIX, Request
 
-
-class Route(Struct, frozen=True, kw_only=True):
-    """The treatment of a request for a model's process. ``name`` is its name in metrics."""
-
-    name: str
-    loads: bool = True
-    """False: a question about a running model, which never loads one."""
-    streams: bool = False
-    """``stream: true`` asks for server-sent events here."""
-    dialect: Dialect = Dialect.OPENAI
-    strip: str = ""
-    """The prefix that the path loses on its way to the model's server."""
-    loading_state: bool = False
-    """``sendLoadingState`` applies: an OpenAI chat."""
-    metered: bool = True
-    """It is written into the activity log."""
-
-
 _GENERATE = (
     "/completion",
     "/completions",
@@ -75,15 +57,6 @@ _QUIET = (
     "/lora-adapters",
 )
 """Questions that cost no tokens, and that llama-swap does not write down either."""
-_OWN_PATH = {
-    **{path: Route(name=path, streams=True) for path in _GENERATE},
-    **{path: Route(name=path, metered=path not in _QUIET) for path in (*_ANSWER, *_MEDIA)},
-    **{path: Route(name=path, streams=True, dialect=Dialect.RESPONSES) for path in ("/responses", "/v1/responses")},
-    "/v1/chat/completions": Route(name="/v1/chat/completions", streams=True, loading_state=True),
-    "/v1/messages": Route(name="/v1/messages", streams=True, dialect=Dialect.ANTHROPIC),
-    "/v1/messages/count_tokens": Route(name="/v1/messages/count_tokens", dialect=Dialect.ANTHROPIC),
-    "/audioapi/v1/tasks/run": Route(name="/audioapi/v1/tasks/run", strip="/audioapi"),
-}
 _VERSIONLESS = (
     "/chat/completions",
     "/responses",
@@ -95,26 +68,10 @@ _VERSIONLESS = (
     "/reranking",
 )
 """Asked for below ``/v``, and passed on without it: for servers whose base URL has its version in it."""
-_POST = _OWN_PATH | {
-    f"/v{path}": structs.replace(_OWN_PATH[f"/v1{path}"], name=f"/v{path}", strip="/v", loading_state=False)
-    for path in _VERSIONLESS
-}
-_OLLAMA = {path: Route(name=path, streams=True, dialect=Dialect.OLLAMA) for path in ("/api/chat", "/api/generate")}
-_INFERENCE = frozenset(_OWN_PATH) - {"/props", "/lora-adapters", *_MEDIA, "/audioapi/v1/tasks/run"}
 _MODEL_LISTS = ("/v1/models", "/models")
 _OPEN_LISTS = (*_MODEL_LISTS, "/health", "/v1/health")
-_OF_WINDOWS = (frozenset(_POST) | frozenset(_OLLAMA)) - {"/props", "/lora-adapters"} | {
-    "/api/embed",
-    "/api/embeddings",
-    "/api/show",
-}
 _LISTS_OF_WINDOWS = (*_OPEN_LISTS, "/", "/api/tags", "/api/ps", "/api/version")
 UNLOAD = "/unload"
-POSTED = frozenset(_OWN_PATH)
-"""Paths of a model's process that are asked with POST and a body."""
-_SLOT = Route(name="/slots/:id", metered=False)
-_LISTS = {path: Route(name=path, metered=False) for path in ("/v1/audio/voices", "/sdapi/v1/loras")}
-"""Asked for with GET and ``?model=``; they start the model, as in llama-swap."""
 OTHER = "other"
 """In single-model mode, whatever this program knows nothing of."""
 MCP, TOOLS, CORS_PROXY = "/mcp", "/tools", "/cors-proxy"
@@ -127,6 +84,50 @@ COMFY = "/comfyui/"
 COMFY_MODEL = "comfyui_auto"
 _ASK_MODEL = ("/props", "/slots", "/metrics")
 """The child's with ``?model=``, the program's own without."""
+
+
+class Route(Struct, frozen=True, kw_only=True):
+    """The treatment of a request for a model's process. ``name`` is its name in metrics."""
+
+    name: str
+    loads: bool = True
+    """False: a question about a running model, which never loads one."""
+    streams: bool = False
+    """``stream: true`` asks for server-sent events here."""
+    dialect: Dialect = Dialect.OPENAI
+    strip: str = ""
+    """The prefix that the path loses on its way to the model's server."""
+    loading_state: bool = False
+    """``sendLoadingState`` applies: an OpenAI chat."""
+    metered: bool = True
+    """It is written into the activity log."""
+
+
+_OWN_PATH = {
+    **{path: Route(name=path, streams=True) for path in _GENERATE},
+    **{path: Route(name=path, metered=path not in _QUIET) for path in (*_ANSWER, *_MEDIA)},
+    **{path: Route(name=path, streams=True, dialect=Dialect.RESPONSES) for path in ("/responses", "/v1/responses")},
+    "/v1/chat/completions": Route(name="/v1/chat/completions", streams=True, loading_state=True),
+    "/v1/messages": Route(name="/v1/messages", streams=True, dialect=Dialect.ANTHROPIC),
+    "/v1/messages/count_tokens": Route(name="/v1/messages/count_tokens", dialect=Dialect.ANTHROPIC),
+    "/audioapi/v1/tasks/run": Route(name="/audioapi/v1/tasks/run", strip="/audioapi"),
+}
+_POST = _OWN_PATH | {
+    f"/v{path}": structs.replace(_OWN_PATH[f"/v1{path}"], name=f"/v{path}", strip="/v", loading_state=False)
+    for path in _VERSIONLESS
+}
+_OLLAMA = {path: Route(name=path, streams=True, dialect=Dialect.OLLAMA) for path in ("/api/chat", "/api/generate")}
+_INFERENCE = frozenset(_OWN_PATH) - {"/props", "/lora-adapters", *_MEDIA, "/audioapi/v1/tasks/run"}
+_OF_WINDOWS = (frozenset(_POST) | frozenset(_OLLAMA)) - {"/props", "/lora-adapters"} | {
+    "/api/embed",
+    "/api/embeddings",
+    "/api/show",
+}
+POSTED = frozenset(_OWN_PATH)
+"""Paths of a model's process that are asked with POST and a body."""
+_SLOT = Route(name="/slots/:id", metered=False)
+_LISTS = {path: Route(name=path, metered=False) for path in ("/v1/audio/voices", "/sdapi/v1/loras")}
+"""Asked for with GET and ``?model=``; they start the model, as in llama-swap."""
 _ASK = {path: Route(name=path, loads=False, metered=False) for path in (*_ASK_MODEL, "/lora-adapters")}
 
 
