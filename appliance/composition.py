@@ -26,7 +26,7 @@ from appliance.core.fit.budget import GpuMemory
 from appliance.core.machine import Sample
 from appliance.core.offline import refuse_outside
 from appliance.core.runs.inward import Asker
-from appliance.core.settings import HttpSettings, refuse_open_door
+from appliance.core.settings import refuse_open_door
 from appliance.core.sizes import MIB
 from appliance.engines.background import keeping_up
 from appliance.engines.found import Finder
@@ -44,6 +44,7 @@ from appliance.http.owners import Owners, model_states
 from appliance.http.server import ApplianceServer, open_listening
 from appliance.http.way.ask import Ask
 from appliance.http.way.at_peers import AskPeers
+from appliance.http.way.edge import Edge
 from appliance.http.way.fast_path import FastPath
 from appliance.http.way.gateway import Gateway, Sockets
 from appliance.http.way.guard import Guard
@@ -146,21 +147,19 @@ async def open_appliance(settings: AppSettings, places: AppliancePaths) -> Async
     ):
         tools = places.toolbox or own_tools
         traffic = Traffic(recorder, catalog, fleet, peers, lambda: catalog.snapshot.config)
-        bodies, pings, guard = Bodies(http), Pings(http.ping_after), Guard(http, listening.bound)
-        ask = Ask(http, guard, traffic.targets, fleet, pool, pings)
-        lasting = Lasting(streams, traffic, bodies, fleet)
+        edge = Edge(http, listening.bound, Guard(http, listening.bound), traffic, Bodies(http))
+        pings = Pings(http.ping_after)
+        ask = Ask(edge, fleet, pool, pings)
+        lasting = Lasting(streams, traffic, edge.bodies, fleet)
         inward = Inward()
         known = KnownModels(catalog, fleet, traffic.targets)
         pipeline = Pipeline(
-            http,
-            traffic,
-            bodies,
+            edge,
             catalog,
-            fleet,
             ask,
-            AskPeers(traffic.targets, peers, pool),
             lasting,
             Beside(
+                peers=AskPeers(traffic.targets, peers, pool),
                 plugins=PluginChains(plugins, inward, traffic.targets.names, pings),
                 tools=ToolChats(
                     tools, lambda: (catalog.snapshot.config or places.defaults).runs.tool_timeout, http.ping_after
@@ -174,7 +173,7 @@ async def open_appliance(settings: AppSettings, places: AppliancePaths) -> Async
             def adopt(config: Config) -> Sequence[str]:
                 streams.adopt(config.streams)
                 agents.adopt(config.runs)
-                traffic.lifetime.requests.revoke(guard.adopt((*http.api_keys, *config.api_keys)))
+                traffic.lifetime.requests.revoke(edge.guard.adopt((*http.api_keys, *config.api_keys)))
                 return traffic.adopt(config)
 
             configuration = _configuration(settings, fleet, catalog, peers, adopt)
@@ -204,16 +203,13 @@ async def open_appliance(settings: AppSettings, places: AppliancePaths) -> Async
 
             def gateway() -> Gateway:
                 ollama = OllamaRoutes(owners, traffic.targets, known, inward)
-                mcp = partial(_mcp_server, http, guard, traffic, owners, inward)
+                mcp = partial(_mcp_server, edge, owners, inward)
                 return Gateway(
-                    http,
-                    guard,
-                    traffic,
-                    bodies,
+                    edge,
                     pipeline,
-                    OwnRoutes(http, listening.bound, guard, traffic, bodies, owners, inward, ollama, mcp),
-                    partial(_sockets, guard, traffic, bodies, owners, pipeline),
-                    partial(FastPath, http, guard, traffic, bodies, fleet, pool, pipeline, ask, lasting),
+                    OwnRoutes(edge, owners, inward, ollama, mcp),
+                    partial(_sockets, edge, owners, pipeline),
+                    partial(FastPath, edge, pipeline, ask, lasting),
                 )
 
             async def quiet() -> None:
@@ -232,16 +228,16 @@ def activity_log(config: Config | None) -> tuple[Path | None, int]:
     return Path(config.store.path) if config.store is not None else None, config.metrics_max_in_memory
 
 
-def _sockets(guard: Guard, traffic: Traffic, bodies: Bodies, owners: Owners, pipeline: Pipeline) -> Sockets:
+def _sockets(edge: Edge, owners: Owners, pipeline: Pipeline) -> Sockets:
     from appliance.http.sockets.sockets import WebSockets  # few need them, and they bring a lot
 
-    return WebSockets(guard, traffic, bodies, owners, pipeline)
+    return WebSockets(edge.guard, edge.traffic, edge.bodies, owners, pipeline)
 
 
-def _mcp_server(settings: HttpSettings, guard: Guard, traffic: Traffic, owners: Owners, inward: Asker) -> McpRoute:
+def _mcp_server(edge: Edge, owners: Owners, inward: Asker) -> McpRoute:
     from appliance.http.mcp.server import McpServer  # as above
 
-    return McpServer(settings, guard, traffic, owners, inward)
+    return McpServer(edge.settings, edge.guard, edge.traffic, owners, inward)
 
 
 def _kept(settings: AppSettings, places: AppliancePaths, config: Config) -> tuple[Path | None, int]:

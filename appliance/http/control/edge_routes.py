@@ -5,7 +5,7 @@ Answered without Quart, which takes 17 MB and a third of a second to import: eve
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
@@ -13,20 +13,17 @@ import trio
 from msgspec import Raw
 
 from appliance.core.lenient_json import UNREADABLE
-from appliance.core.settings import HttpSettings, Listen
 from appliance.errors import ModelLoading, ModelNotFound, RouteNotFound, UpstreamFailed
 from appliance.fleet.status import state_of
-from appliance.http.bytes.body import Bodies
 from appliance.http.bytes.listening import shown
 from appliance.http.control.listing import Object, View, health, list_models, router_props
 from appliance.http.errors import JSON_TYPE
 from appliance.http.owners import Owners
-from appliance.http.way.guard import Guard
+from appliance.http.way.edge import Edge
 from appliance.http.way.visit import Visit
 from appliance.traffic.metrics import CONTENT_TYPE
 from appliance.traffic.request import PAGE_PATHS, PAGE_PREFIX, Request, send_whole
 from appliance.traffic.targets import refresh
-from appliance.traffic.traffic import Traffic
 from appliance.upstream.client import Address, HttpCall
 from appliance.wire import ListedModels
 
@@ -48,24 +45,16 @@ ICON = (
 class EdgeRoutes:
     """Answers GET and HEAD of these routes, each with one method. The key and the sender are checked already."""
 
-    def __init__(
-        self,
-        settings: HttpSettings,
-        bound: Sequence[Listen],
-        guard: Guard,
-        traffic: Traffic,
-        bodies: Bodies,
-        owners: Owners,
-    ) -> None:
-        self._settings = settings
-        self._bound = bound
-        self._guard = guard
-        self._traffic = traffic
-        self._bodies = bodies
+    def __init__(self, edge: Edge, owners: Owners) -> None:
+        self._settings = edge.settings
+        self._bound = edge.bound
+        self._guard = edge.guard
+        self._traffic = edge.traffic
+        self._bodies = edge.bodies
         self._owners = owners
         self._fleet = owners.fleet
         self._catalog = owners.catalog
-        self._view = View(owners.fleet, owners.catalog, owners.peers, traffic.profile)
+        self._view = View(owners.fleet, owners.catalog, owners.peers, edge.traffic.profile)
         self._page: PageRoutes | None = None
 
     def answers(self, request: Request) -> bool:

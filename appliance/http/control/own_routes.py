@@ -9,7 +9,7 @@ of llama.cpp b11434 and Google's requirements for custom containers (``AIP_*`` v
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 import trio
@@ -17,10 +17,8 @@ import trio
 from appliance.core.bodies.http_request import HttpHead
 from appliance.core.lenient_json import UNREADABLE
 from appliance.core.runs.inward import Asker
-from appliance.core.settings import HttpSettings, Listen
 from appliance.errors import RouteNotFound
 from appliance.http.bytes.answer import HttpSink
-from appliance.http.bytes.body import Bodies
 from appliance.http.bytes.connection import Connection
 from appliance.http.control.cors_proxy import CorsProxy
 from appliance.http.control.edge_routes import EdgeRoutes
@@ -28,11 +26,10 @@ from appliance.http.control.file_routes import FileRoutes
 from appliance.http.control.static_files import StaticFiles
 from appliance.http.control.tool_routes import ToolRoutes
 from appliance.http.owners import Owners
-from appliance.http.way.guard import Guard
+from appliance.http.way.edge import Edge
 from appliance.http.way.routes import CORS_PROXY, MCP, OTHER, TOOLS, Route
 from appliance.http.way.visit import Visit
 from appliance.traffic.request import PAGE_PATHS, Request
-from appliance.traffic.traffic import Traffic
 
 if TYPE_CHECKING:
     from appliance.http.control.quart_behind import QuartBehind
@@ -149,27 +146,18 @@ class OwnRoutes:
     Raises UsageError for settings that cannot be followed, BadRequest for a tool in them that is missing."""
 
     def __init__(
-        self,
-        settings: HttpSettings,
-        bound: Sequence[Listen],
-        guard: Guard,
-        traffic: Traffic,
-        bodies: Bodies,
-        owners: Owners,
-        inward: Asker,
-        ollama: ModellessOllama,
-        mcp: Callable[[], McpRoute],
+        self, edge: Edge, owners: Owners, inward: Asker, ollama: ModellessOllama, mcp: Callable[[], McpRoute]
     ) -> None:
-        self._settings = settings
-        self._guard = guard
-        self._traffic = traffic
+        self._settings = settings = edge.settings
+        self._guard = edge.guard
+        self._traffic = edge.traffic
         self._owners = owners
         self._ollama = ollama
         self._files = StaticFiles(settings.static) if settings.static is not None else None
-        self._edge = EdgeRoutes(settings, bound, guard, traffic, bodies, owners)
+        self._edge = EdgeRoutes(edge, owners)
         self._cors_proxy = CorsProxy(settings)
-        self._tools = ToolRoutes(owners.tools, traffic.lifetime)
-        self._files_of_page = FileRoutes(owners.conversations, bodies)
+        self._tools = ToolRoutes(owners.tools, edge.traffic.lifetime)
+        self._files_of_page = FileRoutes(owners.conversations, edge.bodies)
         self._predict = Predict(settings.predict, inward)
         self._make_mcp = mcp
         self._mcp = mcp() if settings.mcp_server else None

@@ -24,20 +24,19 @@ from appliance.core.llama.older_bodies import has_images, says_nothing, with_ima
 from appliance.core.llama.schemas import has_schema, kept
 from appliance.core.models.model import Model
 from appliance.core.runs.slash import family_of
-from appliance.core.settings import HttpSettings
 from appliance.engines.found import EMBEDDED
 from appliance.errors import BadRequest, ModelLoading, ModelNotLoaded, UpstreamFailed
 from appliance.fleet.lease import Lease, QueuePlace
 from appliance.fleet.owner import Fleet
 from appliance.fleet.status import Broken
-from appliance.http.way.guard import Guard
+from appliance.http.way.edge import Edge
 from appliance.http.way.older import METRICS, Silent, media_marker, send_metrics
 from appliance.http.way.outgoing import edited, reached, renamed, sent_headers
 from appliance.http.way.progress import LoadingStream, Ping, Pings, queue_headers, told_meanwhile
 from appliance.http.way.visit import ModelRequest
 from appliance.traffic.record import aside
 from appliance.traffic.request import Request
-from appliance.traffic.targets import Target, Targets
+from appliance.traffic.targets import Target
 from appliance.upstream.address import Address
 from appliance.upstream.client import Headers, HttpCall, Outgoing, relay, split_head
 from appliance.upstream.pool import Pool
@@ -201,18 +200,16 @@ class _Sent(Struct, frozen=True):
 class Ask:
     """Asks the processes of one server's models."""
 
-    def __init__(
-        self, settings: HttpSettings, guard: Guard, targets: Targets, fleet: Fleet, pool: Pool, pings: Pings
-    ) -> None:
-        self._settings = settings
-        self._guard = guard
-        self._targets = targets
-        self._fleet = fleet
-        self._pool = pool
+    def __init__(self, edge: Edge, fleet: Fleet, pool: Pool, pings: Pings) -> None:
+        self._settings = edge.settings
+        self._guard = edge.guard
+        self._targets = edge.traffic.targets
+        self.fleet = fleet
+        self.pool = pool
         self.pings = pings
 
     def course(self, job: ModelRequest, model: Model, body: bytes | None = None) -> Course:
-        return Course(self._fleet, model, job, job.body if body is None else body)
+        return Course(self.fleet, model, job, job.body if body is None else body)
 
     def plain_head(
         self, request: Request, path: str, target: Target, model: Model, address: Address
@@ -259,7 +256,7 @@ class Ask:
     async def _attempt(self, job: ModelRequest, sent: _Sent, course: Course) -> None:
         """Ask one process. Raises as `ask`."""
         place = QueuePlace()
-        lease = self._fleet.lease(course.model, place)
+        lease = self.fleet.lease(course.model, place)
         lease.asks = sent.path, job.body
         if job.record.entry is not None:
             job.record.entry.place = place
@@ -290,7 +287,7 @@ class Ask:
                 # which one runs.
                 body = await self._body(job, sent, course, there)
                 outgoing = Outgoing(
-                    there, job.request.method, sent.path, sent.headers, body, self._pool, job.record.watch
+                    there, job.request.method, sent.path, sent.headers, body, self.pool, job.record.watch
                 )
                 sink = Silent(job.sink) if sent.wordless and course.splicer is None else job.sink
                 await relay(outgoing, answer, sink, _Hooks(lease, told, ping))
@@ -301,10 +298,10 @@ class Ask:
     async def _body(self, job: ModelRequest, sent: _Sent, course: Course, there: Address) -> bytes:
         """The body as this engine reads it."""
         body = course.body
-        if job.edits and has_schema(job.route.name, body) and self._fleet.engine_of(course.model.id) == EMBEDDED:
+        if job.edits and has_schema(job.route.name, body) and self.fleet.engine_of(course.model.id) == EMBEDDED:
             body = kept(body)
         if sent.pictures:
-            body = with_images(job.route.name, body, await media_marker(there, self._pool))
+            body = with_images(job.route.name, body, await media_marker(there, self.pool))
         return body
 
     async def ask_running(self, model: Model, job: ModelRequest) -> None:
@@ -312,18 +309,18 @@ class Ask:
 
         Raises ModelNotLoaded, or ModelLoading where there is only one, and UpstreamFailed.
         """
-        address = self._fleet.address(model.id)
+        address = self.fleet.address(model.id)
         if address is None:
             raise ModelLoading if self._settings.single else ModelNotLoaded(model.id)
-        await self._fleet.wait_quiet(model.id)
+        await self.fleet.wait_quiet(model.id)
         request = job.request
         headers = sent_headers(request, model, keys_are_ours=self._guard.asks_for_key)
         there = reached(address, model, request)
         if request.method == "GET" and request.path == METRICS:
-            async with HttpCall(there, "GET", job.path, headers, job.body, pool=self._pool) as found:
-                await send_metrics(found, there, self._pool, job.sink, self._fleet.known(model.id))
+            async with HttpCall(there, "GET", job.path, headers, job.body, pool=self.pool) as found:
+                await send_metrics(found, there, self.pool, job.sink, self.fleet.known(model.id))
             return
-        outgoing = Outgoing(there, request.method, job.path, headers, job.body, self._pool)
+        outgoing = Outgoing(there, request.method, job.path, headers, job.body, self.pool)
         await relay(outgoing, RelayOptions(label=there.label, method=request.method), job.sink)
 
     def _loading_stream(self, job: ModelRequest, model: Model, place: QueuePlace) -> LoadingStream | None:
@@ -331,7 +328,7 @@ class Ask:
         config = self._targets.config
         own = model.config or config
         wanted = own is not None and own.send_loading_state is True and job.route.loading_state
-        if config is None or not wanted or self._fleet.is_ready(model.id):
+        if config is None or not wanted or self.fleet.is_ready(model.id):
             return None
         return LoadingStream(aside(job.sink), model.id, place, self._settings.ping_after, jokes=config.loading_jokes)
 

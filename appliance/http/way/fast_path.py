@@ -28,7 +28,6 @@ from appliance.core.exchange import Exchange, RelayOptions, Stale
 from appliance.core.llama.older_bodies import is_older
 from appliance.core.llama.schemas import has_schema
 from appliance.core.models.model import Model
-from appliance.core.settings import HttpSettings
 from appliance.engines.found import EMBEDDED
 from appliance.errors import (
     ApplianceError,
@@ -41,13 +40,12 @@ from appliance.errors import (
     UpstreamFailed,
 )
 from appliance.fleet.lease import GivenUp, Lease
-from appliance.fleet.owner import Fleet
 from appliance.http.bytes.answer import HttpSink
-from appliance.http.bytes.body import Bodies, Body, ClientLeft
+from appliance.http.bytes.body import Body, ClientLeft
 from appliance.http.bytes.connection import Connection
 from appliance.http.way.ask import FALLBACK, Ask, Course
+from appliance.http.way.edge import Edge
 from appliance.http.way.explaining import followed
-from appliance.http.way.guard import Guard
 from appliance.http.way.outgoing import CONVERSATION
 from appliance.http.way.pipeline import KEEP_ALIVE, Pipeline
 from appliance.http.way.progress import Ping
@@ -58,7 +56,6 @@ from appliance.streams.generation import FirstReader, GenerationEnd, RingSink, n
 from appliance.traffic.record import Record, aside
 from appliance.traffic.request import Headers, Request, Sink, read_request
 from appliance.traffic.targets import Target
-from appliance.traffic.traffic import Traffic
 from appliance.upstream.address import Address
 from appliance.upstream.connect import PlainWire, connect_now, is_here
 from appliance.upstream.pool import Pool
@@ -173,32 +170,20 @@ class RequestEnder(Protocol):
 class FastPath:
     """Begins requests of one server that need no task; the gateway asks it first, and ends them as `RequestEnder`."""
 
-    def __init__(
-        self,
-        settings: HttpSettings,
-        guard: Guard,
-        traffic: Traffic,
-        bodies: Bodies,
-        fleet: Fleet,
-        pool: Pool,
-        pipeline: Pipeline,
-        ask: Ask,
-        lasting: Lasting,
-        ending: RequestEnder,
-    ) -> None:
+    def __init__(self, edge: Edge, pipeline: Pipeline, ask: Ask, lasting: Lasting, ending: RequestEnder) -> None:
         self.ask = ask
         self.lasting = lasting
         self.ending = ending
-        self.pool = pool
-        self.traffic = traffic
-        self._settings = settings
-        self._guard = guard
-        self._bodies = bodies
-        self._fleet = fleet
+        self.pool = ask.pool
+        self.traffic = edge.traffic
+        self._settings = edge.settings
+        self._guard = edge.guard
+        self._bodies = edge.bodies
+        self._fleet = ask.fleet
         self._pipeline = pipeline
-        self._is_open = pool.poller.listens and settings.static is None and not settings.held_for
+        self._is_open = ask.pool.poller.listens and edge.settings.static is None and not edge.settings.held_for
         self._known: dict[tuple[str, bytes, bytes] | tuple[str, bytes, bytes, bytes], _KnownHead] = {}
-        self._rules = guard.adopted
+        self._rules = edge.guard.adopted
 
     def begin(self, connection: Connection, data: bytes) -> bool:
         """See `bytes.connection.Answers`."""

@@ -11,21 +11,19 @@ import trio
 from msgspec import structs
 
 from appliance.core.bodies.http_request import HttpHead
-from appliance.core.settings import HttpSettings
 from appliance.errors import Unauthorized
 from appliance.http.bytes.answer import HttpSink
-from appliance.http.bytes.body import Bodies, Body, ClientLeft
+from appliance.http.bytes.body import Body, ClientLeft
 from appliance.http.bytes.connection import Connection
+from appliance.http.way.edge import Edge
 from appliance.http.way.explaining import explain, followed
 from appliance.http.way.fast_path import FastPath, FastRequest, RequestEnder
-from appliance.http.way.guard import Guard
 from appliance.http.way.ollama_sink import speaking_ollama
 from appliance.http.way.pipeline import Pipeline
 from appliance.http.way.routes import Route
 from appliance.http.way.visit import Visit
 from appliance.traffic.record import CLIENT_LEFT, Record, RecordingSink
 from appliance.traffic.request import Request, Sink, read_request, send_whole
-from appliance.traffic.traffic import Traffic
 
 STRANGERS = 4
 """Requests without a good key that begin while all other tasks have one turn: thousands at once delay nobody else."""
@@ -57,20 +55,17 @@ class Gateway:
 
     def __init__(
         self,
-        settings: HttpSettings,
-        guard: Guard,
-        traffic: Traffic,
-        bodies: Bodies,
+        edge: Edge,
         pipeline: Pipeline,
         own_routes: ModellessRoutes,
         sockets: Callable[[], Sockets],
         fast_path: Callable[[RequestEnder], FastPath],
     ) -> None:
         """``sockets`` makes what answers websockets, when the first one comes."""
-        self._settings = settings
-        self._guard = guard
-        self._traffic = traffic
-        self._bodies = bodies
+        self._settings = edge.settings
+        self._guard = edge.guard
+        self._traffic = edge.traffic
+        self._bodies = edge.bodies
         self._pipeline = pipeline
         self._own_routes = own_routes
         self._fast_path = fast_path(self)

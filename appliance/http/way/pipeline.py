@@ -16,13 +16,12 @@ from appliance.core.config.scalars import is_found
 from appliance.core.models.model import Model
 from appliance.core.ollama.asking import OllamaRefusal, keep_alive_in
 from appliance.core.runs.slash import SlashPlan
-from appliance.core.settings import HttpSettings
 from appliance.errors import ApplianceError, BadRequest, Conflict, DownloadNeeded, Forbidden, RouteNotFound
-from appliance.fleet.owner import Fleet
 from appliance.fleet.status import state_of
-from appliance.http.bytes.body import Bodies, Body
+from appliance.http.bytes.body import Body
 from appliance.http.way.ask import Ask, wish_of
 from appliance.http.way.at_peers import AskPeers
+from appliance.http.way.edge import Edge
 from appliance.http.way.explaining import explain
 from appliance.http.way.handover import Handover, Inward
 from appliance.http.way.ollama_sink import speak
@@ -45,7 +44,6 @@ from appliance.http.way.visit import AskModel, ModelRequest, Use, Visit
 from appliance.traffic.record import CLIENT_LEFT, Record, RecordingSink
 from appliance.traffic.request import Request, Sink, send_whole
 from appliance.traffic.targets import Target
-from appliance.traffic.traffic import Traffic
 
 KEEP_ALIVE = b"x-keep-alive"
 """How long the model is to stay, in the words of Ollama's ``keep_alive``."""
@@ -117,6 +115,7 @@ class OllamaReading(Protocol):
 class Beside(Struct, frozen=True, kw_only=True):
     """The ways beside the plain one. The composition hands them in, so that this room imports none of theirs."""
 
+    peers: AskPeers
     plugins: Plugging
     tools: Tooling
     ollama: OllamaReading
@@ -130,27 +129,16 @@ class Pipeline:
     A request is read once, its way is decided once, from values, and one function takes it there.
     """
 
-    def __init__(
-        self,
-        settings: HttpSettings,
-        traffic: Traffic,
-        bodies: Bodies,
-        catalog: Catalog,
-        fleet: Fleet,
-        ask: Ask,
-        peers: AskPeers,
-        lasting: Lasting,
-        beside: Beside,
-    ) -> None:
-        self._settings = settings
-        self._traffic = traffic
-        self._targets = traffic.targets
-        self._inflight = traffic.inflight
-        self._bodies = bodies
+    def __init__(self, edge: Edge, catalog: Catalog, ask: Ask, lasting: Lasting, beside: Beside) -> None:
+        self._settings = edge.settings
+        self._traffic = edge.traffic
+        self._targets = edge.traffic.targets
+        self._inflight = edge.traffic.inflight
+        self._bodies = edge.bodies
         self._catalog = catalog
-        self._fleet = fleet
+        self._fleet = ask.fleet
         self._models = ask
-        self._peers = peers
+        self._peers = beside.peers
         self._lasting = lasting
         self._plugins, self._tools, self._ollama = beside.plugins, beside.tools, beside.ollama
         beside.inward.answer = self._answer_inward
