@@ -30,7 +30,7 @@ from appliance.wire import ImageLayer, ImageManifest, RegistryToken
 _SHA256 = re.compile(r'(?:W/)?"?([0-9a-f]{64})"?')
 ACCEPTED = b"application/vnd.docker.distribution.manifest.v2+json,application/vnd.oci.image.manifest.v1+json"
 PROJECTOR = "mmproj"
-"""In the type of a layer: it is a projector; ``gguf`` is a model."""
+"""Part of the type of a layer that is a projector; a model's has ``gguf``."""
 GRANT_LIFE = 120.0
 """Seconds after which to request another token; Docker's are valid for five minutes."""
 _CHALLENGE = re.compile(r'(\w+)="([^"]*)"')

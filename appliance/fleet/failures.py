@@ -62,7 +62,7 @@ class Failures:
             return
         run.passed += lease.passed
         run.leases_ended += 1
-        if error is not None and isinstance(error, UpstreamFailed):
+        if isinstance(error, UpstreamFailed):
             run.broken.append((lease, now))
         elif error is None and self.suspects:
             self.suspects.answered(lease.request)

@@ -313,6 +313,7 @@ class Streams:
             await trio.sleep_until(at)
             if self._current.get(entry.generation.conversation) is entry:
                 self._take_over(entry)
+            del entry  # or its bytes would stay in memory until the next one comes
 
     async def expire(self) -> None:
         """Forget streams when their time has come; never returns."""

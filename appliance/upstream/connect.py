@@ -31,11 +31,11 @@ AUTHORITIES = (
     "/etc/ssl/ca-bundle.pem",
     "/etc/ssl/cert.pem",
 )
-"""The places where systems keep them. The OpenSSL of a frozen program looks where its build machine had them."""
+"""Files in which systems keep their authorities. A frozen program's OpenSSL looks where its build machine had them."""
 UNDER_WAY = (0, errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EALREADY)
 """The results of connect(2) that are not failures (yet)."""
 LOCALHOST = ("127.0.0.1", "::1")
-"""Both, in the order in which engines listen: llama-server binds the first unless told otherwise."""
+"""The loopback's addresses, in the order in which engines listen: llama-server binds the first by default."""
 
 
 class ConnectFailed(UpstreamFailed):

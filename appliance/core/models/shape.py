@@ -38,9 +38,9 @@ SHAPE_KEYS = frozenset({
     "kda.head_dim", "nextn_predict_layers", "shortconv.l_cache", "ssm.conv_kernel", "ssm.group_count",
     "ssm.inner_size", "ssm.state_size", "token_shift_count", "wkv.head_size",
 })  # fmt: skip
-"""Keys after ``<architecture>.`` that are read for this."""
+"""Keys after ``<architecture>.`` that are read for a model's shape."""
 MOST = 1 << 31
-"""llama.cpp holds these numbers in 32 bits."""
+"""Every number of a shape is smaller: llama.cpp holds them in 32 bits."""
 
 
 class Windows(Struct, frozen=True, kw_only=True):
