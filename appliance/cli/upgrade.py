@@ -26,9 +26,8 @@ from appliance.engines.updating import Steps, run_update
 from appliance.errors import UsageError
 from appliance.platform.children import open_children
 from appliance.platform.console import EXIT_OURS, PROGRAM, say, say_error
-from appliance.programs import look
 from appliance.programs.shelf import PayloadSource, Programs, damage_of, find, refuse_packaged
-from appliance.programs.start import look_address, own_folder, programs_folder
+from appliance.programs.start import own_folder, programs_folder
 from appliance.programs.trial import ImitatedServer, running, try_version
 from appliance.settings import AsyncCommand
 from appliance.store.model_files import write_whole
@@ -229,51 +228,6 @@ def rollback() -> AsyncCommand:
             event = RolledBack(backend=None, here=there, why="the user returned to the version before")
             state, _ = await trio.to_thread.run_sync(shelf.state.tell, [event])
         say(f"{name_of(chosen(state, there) or '')} is used from the next start on; restart the server if it runs")
-        return 0
-
-    return run
-
-
-@upgrade.command()
-@click.option(
-    "--at", "address", metavar="URL", help="Look here from now on: the address of the folder with a payload's list."
-)
-@click.option("--off", is_flag=True, help="Stop looking.")
-@key_option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def check(address: str | None, off: bool, key: Path | None, as_json: bool) -> AsyncCommand:
-    """Look for a newer version at the address that --at has named. A running server then looks once a day.
-
-    Nothing is asked before an address was named, nothing is downloaded, and only a signed list is believed.
-
-    \b
-    Examples:
-      llama-appliance upgrade check --at https://example.org/llama-appliance --key publisher.pub
-      llama-appliance upgrade check
-    """
-    if off and address is not None:
-        raise UsageError("--at switches looking on, and --off switches it off; give one of them")
-
-    async def run() -> int:
-        shelf = Programs(programs_folder())
-        root = shelf.root
-        if key is not None:
-            await trio.to_thread.run_sync(_trust, shelf, key)
-        if off or address is not None:
-            await trio.to_thread.run_sync(look.switch, root, address)
-        at = await trio.to_thread.run_sync(look_address, root)
-        if at is None:
-            if not off:
-                raise UsageError(
-                    f"looking for newer versions is switched off; '{PROGRAM} upgrade check --at URL --key FILE' "
-                    "switches it on"
-                )
-            return 0
-        found = await look.look(root, at)
-        if as_json:
-            print_json(found)
-        else:
-            say(found.in_words)
         return 0
 
     return run
