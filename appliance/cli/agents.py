@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from functools import partial
 from pathlib import Path
 
 import click
@@ -12,14 +11,13 @@ from msgspec import Struct
 
 from appliance.cli.config import loaded
 from appliance.cli.options import existing, plugin_option, source_options
-from appliance.cli.show import print_json, print_table
+from appliance.cli.show import json_option, print_json, print_table
 from appliance.core.runs.slash import NAME
 from appliance.errors import UsageError
 from appliance.platform.console import PROGRAM, say
 from appliance.plugins.folders import choice_of, default_data
-from appliance.plugins.manifest import PROMPTS, PluginSelection
+from appliance.plugins.manifest import PROMPTS
 from appliance.plugins.registry import ListedPlugin, open_plugins
-from appliance.settings import AsyncCommand
 
 AGENT = '''"""What the plugin is for, in a line."""
 
@@ -140,8 +138,8 @@ def agents() -> None:
 @agents.command()
 @source_options
 @plugin_option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def ls(config_file: Path | None, config_dir: Path | None, plugins: tuple[Path, ...], as_json: bool) -> AsyncCommand:
+@json_option
+async def ls(config_file: Path | None, config_dir: Path | None, plugins: tuple[Path, ...], as_json: bool) -> int:
     """List the plugins that 'serve' would have with the same options, with the errors of broken ones.
 
     This loads them, as 'serve' does: their code runs. Below the list are the current settings, and whether each comes
@@ -153,16 +151,13 @@ def ls(config_file: Path | None, config_dir: Path | None, plugins: tuple[Path, .
       llama-appliance agents ls --config config.yaml --plugins ~/plugins --json
     """
     config = loaded(config_file, config_dir).require() if config_file or config_dir else None
-    return partial(_ls, choice_of(config, existing(plugins)), as_json)
-
-
-async def _ls(choice: PluginSelection, as_json: bool) -> int:
+    choice = choice_of(config, existing(plugins))
     logging.getLogger("appliance").addHandler(logging.NullHandler())  # what goes wrong is listed
-    async with open_plugins(choice, default_data()) as plugins:
-        await plugins.wait_loaded()
-        found = plugins.listed(values=True)
+    async with open_plugins(choice, default_data()) as opened:
+        await opened.wait_loaded()
+        found = opened.listed(values=True)
         folders = tuple(map(str, choice.folders))
-        listing = AgentListing(agents=found, folders=folders, problems=plugins.problems, off=choice.off)
+        listing = AgentListing(agents=found, folders=folders, problems=opened.problems, off=choice.off)
     if as_json:
         print_json(listing)
         return 0

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from appliance.catalog.configuration import read_sources
 from appliance.cli.options import source_options
-from appliance.cli.show import print_json
+from appliance.cli.show import json_option, print_json
 from appliance.core.config.load import load
 from appliance.core.config.nodes import Loaded, Problem
 from appliance.core.config.show import schema as json_schema
@@ -76,7 +76,7 @@ def config() -> None:
 
 @config.command()
 @source_options
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def check(config_file: Path | None, config_dir: Path | None, as_json: bool) -> int:
     """Report everything that is wrong or odd; the exit status is 2 when the configuration cannot be used.
 
@@ -147,7 +147,7 @@ def show(
 
 @config.command()
 @source_options
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 @click.argument("name")
 def resolve(config_file: Path | None, config_dir: Path | None, as_json: bool, name: str) -> int:
     """Say which model a request for NAME reaches, or which peer's model. A selector is resolved as if nothing were
@@ -177,7 +177,7 @@ def resolve(config_file: Path | None, config_dir: Path | None, as_json: bool, na
 @source_options
 @click.option("--running", default="", metavar="NAME,...", help="The running models.")
 @click.option("--want", required=True, metavar="NAME", help="The requested model.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def plan(config_file: Path | None, config_dir: Path | None, running: str, want: str, as_json: bool) -> int:
     """Say which running models the groups or the matrix would unload for another one, and why.
 

@@ -88,13 +88,15 @@ class ModelOptions(Struct, frozen=True, kw_only=True):
         )
 
 
+models_dir_option = click.option("--models-dir", metavar="DIR", help="Folder with models, instead of the usual one.")
+
 catalog_options = gathered(
     "choice",
     ModelOptions,
     click.option(
         "--model", "models", multiple=True, metavar="[ID=]PATH", help="A model file. May be given several times."
     ),
-    click.option("--models-dir", metavar="DIR", help="Folder with models, instead of the usual one."),
+    models_dir_option,
     click.option("--no-starter", is_flag=True, help="Leave out the starter model that ships with the program."),
     click.option("--stores/--no-stores", default=True, help="Also use the models of LM Studio and Ollama, in place."),
 )

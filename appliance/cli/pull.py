@@ -27,7 +27,6 @@ from appliance.cli.show import human_size, print_table
 from appliance.core.models.download import ModelReference, parse_reference
 from appliance.errors import ApplianceError
 from appliance.platform.console import EXIT_INTERRUPTED, EXIT_OURS, EXIT_USER, PROGRAM, say, say_error
-from appliance.settings import AsyncCommand
 from appliance.trio_parts import beside, every
 
 STOPS = (signal.SIGINT, signal.SIGTERM)
@@ -144,7 +143,7 @@ def _files(count: int) -> str:
 )
 @click.option("--offline", is_flag=True, help="Do not use the network (or HF_HUB_OFFLINE=1).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
-def pull(model: str | None, limit_rate: int | None, parallel: int, offline: bool, as_json: bool) -> AsyncCommand | int:
+async def pull(model: str | None, limit_rate: int | None, parallel: int, offline: bool, as_json: bool) -> int:
     """Download a model from the Hugging Face hub, with all its parts and its projector.
 
     Without a TAG it takes Q4_K_M, else Q8_0, else the first. Stopped in any way, the same command goes on where it was.
@@ -171,7 +170,19 @@ def pull(model: str | None, limit_rate: int | None, parallel: int, offline: bool
         parallel=parallel,
         rate=limit_rate,
     )
-    return partial(_pull, settings, parse_reference(model), as_json)
+    wanted = parse_reference(model)
+    async with open_downloads(settings) as downloads:
+        outcome = await _download(downloads, wanted, as_json)
+    match outcome:
+        case DownloadStatus():
+            return _say_end(outcome, wanted, as_json)
+        case ApplianceError():
+            if as_json:
+                _print_line({"event": "failed", "model": str(wanted), "error": str(outcome), "reason": outcome.reason})
+            raise outcome
+        case None:
+            say("stopped before anything was downloaded")
+            return EXIT_INTERRUPTED
 
 
 def _list_unfinished(cache: Path, as_json: bool) -> int:
@@ -190,21 +201,6 @@ def _list_unfinished(cache: Path, as_json: bool) -> int:
     if not begun:
         say(f"no download is unfinished; '{PROGRAM} pull REPO' downloads a model")
     return 0
-
-
-async def _pull(settings: DownloadSettings, wanted: ModelReference, as_json: bool) -> int:
-    async with open_downloads(settings) as downloads:
-        outcome = await _download(downloads, wanted, as_json)
-    match outcome:
-        case DownloadStatus():
-            return _say_end(outcome, wanted, as_json)
-        case ApplianceError():
-            if as_json:
-                _print_line({"event": "failed", "model": str(wanted), "error": str(outcome), "reason": outcome.reason})
-            raise outcome
-        case None:
-            say("stopped before anything was downloaded")
-            return EXIT_INTERRUPTED
 
 
 async def _download(

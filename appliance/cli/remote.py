@@ -4,6 +4,7 @@ endpoint.
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager
@@ -107,6 +108,16 @@ class ErrorAnswer(Struct, frozen=True):
 
 
 def server_options(command: Callable[..., T]) -> Callable[..., T]:
+    """``--url`` and ``--api-key``, as the parameter ``server``."""
+
+    @functools.wraps(command)
+    def with_server(*, url: str | None, api_key: str | None, **given: object) -> T:
+        return command(server=parse_server(url, api_key), **given)
+
+    return address_options(with_server)
+
+
+def address_options(command: Callable[..., T]) -> Callable[..., T]:
     """``--url`` and ``--api-key``, as parameters of these names."""
     command = click.option(
         "--api-key", metavar="KEY", help=f"The server's key (or {KEY_VARIABLE}).", envvar=KEY_VARIABLE

@@ -51,7 +51,6 @@ from appliance.settings import AppSettings
         ("run", "Missing argument 'MODEL'"),
         ("run m hello there", "unexpected extra argument"),
         ("run m hello --temp hot", "hot"),
-        ("run m hello --max-tokens 0", "0"),
         ("run m hello --url ftp://x", "expected an address such as http://"),
         ("run m hello --url http://x:abc", "--url http://x:abc"),
         ("run m ''", "prompt is empty"),

@@ -30,13 +30,6 @@ def test_what_cannot_be_meant_is_refused(command: Command, argv: tuple[str, ...]
     assert outcome.program is None
 
 
-@pytest.mark.parametrize("argv", [("doctor",), ("doctor", "--report"), ("doctor", "--report", "x.zip", "--yes")])
-def test_what_can_be_meant_is_done(command: Command, argv: tuple[str, ...]) -> None:
-    outcome = command(*argv)
-    assert (outcome.status, outcome.err) == (0, "")
-    assert callable(outcome.program)
-
-
 def test_the_page_has_evidence_and_commands() -> None:
     finding = Finding(
         id="x", severity="warning", title="It is slow", evidence=("2 \x1b[31mthreads",), advice="Do this.",
