@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from appliance.plugins import Context, Event, Request, Response
+from appliance.plugins import Context, Event, Request
 
 
 async def on_request(request: Request, context: Context) -> None:
@@ -35,31 +35,16 @@ async def on_request(request: Request, context: Context) -> None:
     messages.insert(0, {"role": "system", "content": context.settings["instruction"]})
 
 
-async def on_response(response: Response, context: Context) -> None:
-    """Change a whole answer."""
-    choices = response.body["choices"]
-    assert isinstance(choices, list)
-    for choice in choices:
-        assert isinstance(choice, dict)
-        message = choice["message"]
-        assert isinstance(message, dict)
-        message["content"] = changed(message.get("content"))
-
-
 async def on_stream(events: AsyncIterator[Event], context: Context) -> AsyncIterator[Event]:
-    """Change a streamed answer, piece by piece."""
+    """Change the answer, piece by piece. A whole answer comes as one piece."""
     async for event in events:
         choices = event.data.get("choices") if event.data is not None else None
         for choice in choices if isinstance(choices, list) else []:
             delta = choice.get("delta") if isinstance(choice, dict) else None
-            if isinstance(delta, dict) and "content" in delta:
-                delta["content"] = changed(delta["content"])
+            text = delta.get("content") if isinstance(delta, dict) else None
+            if isinstance(delta, dict) and isinstance(text, str):
+                delta["content"] = text.upper()
         yield event
-
-
-def changed(text: object) -> str | None:
-    """What becomes of the model's words."""
-    return text.upper() if isinstance(text, str) else None
 '''
 
 TEST = '''"""Run with pytest. The plugin is loaded from this folder, as the program loads it."""

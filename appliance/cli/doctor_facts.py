@@ -22,7 +22,16 @@ from appliance.catalog.configuration import Files, config_paths
 from appliance.catalog.sources import STARTER, ModelFolders, default_models_dir
 from appliance.cli.engines.sources import own_shelf
 from appliance.cli.options import ModelOptions
-from appliance.cli.remote import NotRunning, RequestRefused, RunningServer, ServerFailed, ask, ask_raw
+from appliance.cli.remote import (
+    ModelList,
+    NotRunning,
+    RequestRefused,
+    RunningServer,
+    ServerFailed,
+    ServerModel,
+    ask,
+    ask_raw,
+)
 from appliance.core.config.types import Config
 from appliance.core.doctor.facts import Checkup, ConfigFact, DoctorFacts, Installed, ModelFact, ServedModel, ServerFact
 from appliance.core.engines.builds import BuildNeeds
@@ -52,30 +61,12 @@ class VersionAnswer(Struct, frozen=True):
     llama_appliance: str
 
 
-class StatusEntry(Struct, frozen=True, kw_only=True):
-    value: str = "unloaded"
-    failed: bool = False
-    error: str | None = None
-    args: tuple[str, ...] = ()
-
-
-class ModelEntry(Struct, frozen=True, kw_only=True):
-    id: str
-    status: StatusEntry = StatusEntry()
-
-
-class Entries(Struct, frozen=True):
-    """``GET /models``, as far as the doctor needs it."""
-
-    data: tuple[ModelEntry, ...]
-
-
 async def ask_server(server: RunningServer) -> ServerFact:
     """The server at the address, and the state of its models."""
     try:
         raw = await ask_raw(server, "GET", "/api/version", patience=PATIENCE)
         version = msgspec.json.decode(raw, type=VersionAnswer).llama_appliance
-        entries = (await ask(server, "GET", "/models", Entries)).data
+        entries = (await ask(server, "GET", "/models", ModelList)).data
     except NotRunning as cause:
         slow = "did not answer" in cause.why
         return ServerFact(url=server.url, answer="failed" if slow else "absent", why=cause.why)
@@ -99,7 +90,7 @@ async def ask_server(server: RunningServer) -> ServerFact:
     )
 
 
-def _running(entry: ModelEntry, seats: dict[str, str], layers: dict[str, tuple[int, int] | None]) -> ServedModel:
+def _running(entry: ServerModel, seats: dict[str, str], layers: dict[str, tuple[int, int] | None]) -> ServedModel:
     status = entry.status
     return ServedModel(
         id=entry.id,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -58,30 +58,23 @@ async def followed(begin: Callable[[], Awaitable[Download]]) -> DownloadStatus:
 @asynccontextmanager
 async def stopping(begin: Callable[[], Awaitable[Download]]) -> AsyncGenerator[Download]:
     """Run the download for the length of the block; signals cancel it. Raises Stopped, and as ``begin``."""
-    begun: list[Download] = []
-    with trio.open_signal_receiver(*STOPS) as signals:
-        async with _watched(signals, begun) as asking:
-            with asking:
-                begun.append(await begin())
-            if asking.cancelled_caught:
-                raise Stopped
-            yield begun[0]
-
-
-@asynccontextmanager
-async def _watched(signals: AsyncIterator[int], begun: list[Download]) -> AsyncGenerator[trio.CancelScope]:
-    """Let a failure leave the block unchanged, and not inside a group."""
+    download: Download | None = None
     asking = trio.CancelScope()
-    async with beside(partial(_watch_signals, signals, begun, asking)):
-        yield asking
 
+    async def watch_signals() -> None:
+        async for _ in signals:
+            if download is None:
+                asking.cancel()
+            else:
+                download.cancel()
 
-async def _watch_signals(signals: AsyncIterator[int], begun: list[Download], asking: trio.CancelScope) -> None:
-    async for _ in signals:
-        for download in begun:
-            download.cancel()
-        if not begun:
-            asking.cancel()
+    with trio.open_signal_receiver(*STOPS) as signals:
+        async with beside(watch_signals):
+            with asking:
+                download = await begin()
+            if download is None:
+                raise Stopped
+            yield download
 
 
 async def draw_progress(download: Download) -> None:

@@ -45,6 +45,8 @@ class ServerModelStatus(Struct, frozen=True, kw_only=True):
     error: str | None = None
     engine: str | None = None
     """The build and devices on which it runs; None for a configured model, and in llama-server's own router."""
+    args: tuple[str, ...] = ()
+    """The command of its process."""
 
 
 class ServerModel(Struct, frozen=True, kw_only=True):

@@ -274,13 +274,6 @@ def engine_args(words: Sequence[str]) -> tuple[str, ...]:
     help="Longest time that a model may take to load.",
 )
 @click.option(
-    "--stop-timeout",
-    type=Seconds(),
-    default=FLEET.stop_timeout,
-    show_default=True,
-    help="Time that a model process gets to end by itself.",
-)
-@click.option(
     "--grace",
     type=Seconds(),
     default=HTTP.grace,
@@ -319,7 +312,6 @@ def serve(
     allow_hosts: tuple[str, ...],
     cors_origins: str,
     load_timeout: float,
-    stop_timeout: float,
     grace: float,
     max_body: int,
     max_connections: int,
@@ -382,7 +374,6 @@ def serve(
         fleet=FleetSettings(
             models_max=models_max,
             load_timeout=load_timeout,
-            stop_timeout=stop_timeout,
             engine_args=(*engine_args(engine_flags), *(("--offline",) if embed.offline else ())),
             threads=threads,
         ),
