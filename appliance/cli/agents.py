@@ -66,11 +66,7 @@ def test_the_model_gets_the_instruction():
     ]
 
 
-def test_a_whole_answer():
-    assert take_turn(HERE, question("Hello"), reply("Good day")).text == "GOOD DAY"
-
-
-def test_a_streamed_answer():
+def test_the_answer():
     assert take_turn(HERE, question("Hello", stream=True), streamed("Good ", "day")).text == "GOOD DAY"
 '''
 COLUMNS = ("COMMAND", "STATE", "DESCRIPTION", "END POINTS", "FOLDER")
