@@ -20,7 +20,7 @@ from appliance.core.bodies.sse import Decoder, SseEvent
 from appliance.core.config.decode import plain
 from appliance.core.config.yaml import parse
 from appliance.core.lenient_json import UNREADABLE
-from appliance.errors import UpstreamFailed, UsageError
+from appliance.errors import ApplianceError, UpstreamFailed, UsageError
 from appliance.platform.console import EXIT_INTERRUPTED, EXIT_OURS, harmless, say
 from appliance.trio_parts import beside
 from appliance.upstream.client import HttpCall
@@ -223,8 +223,8 @@ async def _cancel_on_signal(
 async def _cancel(server: RunningServer, run: str) -> None:
     try:
         await ask_raw(server, "DELETE", f"{RUNS}/{run}")
-    except click.ClickException as error:
-        say(f"run {run} could not be canceled: {error.message}")
+    except ApplianceError as error:
+        say(f"run {run} could not be canceled: {error}")
 
 
 async def _follow(server: RunningServer, run: str, screen: _Screen) -> _End:

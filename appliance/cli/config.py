@@ -28,23 +28,12 @@ from appliance.plugins.folders import choice_of, scan
 T = TypeVar("T")
 
 
-class ToldProblem(Struct, frozen=True, kw_only=True):
-    """One problem, as ``config check --json`` prints it."""
-
-    level: str
-    message: str
-    path: str
-    file: str | None
-    line: int | None
-    column: int | None
-
-
 class CheckOutput(Struct, frozen=True, kw_only=True):
     """The output of ``config check --json``."""
 
     ok: bool
     models: int
-    problems: list[ToldProblem]
+    problems: tuple[Problem, ...]
 
 
 class Resolved(Struct, frozen=True, kw_only=True):
@@ -88,8 +77,7 @@ def check(config_file: Path | None, config_dir: Path | None, as_json: bool) -> i
     models = len(outcome.config.models) if outcome.config else 0
     problems = (*outcome.problems, *_unknown_plugins(outcome.config))
     if as_json:
-        told = [_told(problem) for problem in problems]
-        print_json(CheckOutput(ok=outcome.config is not None, models=models, problems=told))
+        print_json(CheckOutput(ok=outcome.config is not None, models=models, problems=problems))
     else:
         for problem in problems:
             say(str(problem))
@@ -226,18 +214,6 @@ def _usable(config_file: Path | None, config_dir: Path | None) -> Config | None:
 def _unknown_plugins(used: Config | None) -> Sequence[Problem]:
     """Find plugins by their folders alone: no plugin is loaded for it."""
     return scan(choice_of(used, ())).unknown if used is not None and used.plugins else ()
-
-
-def _told(problem: Problem) -> ToldProblem:
-    at = problem.at
-    return ToldProblem(
-        level=problem.level,
-        message=problem.message,
-        path=problem.path,
-        file=at.file if at else None,
-        line=at.line if at else None,
-        column=at.column if at else None,
-    )
 
 
 def _resolved(used: Config, router: Router, name: str) -> Resolved:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TypeVar
 from urllib.parse import quote
 
-import click
 import msgspec
 import psutil
 import trio
@@ -71,10 +70,10 @@ async def ask_server(server: RunningServer) -> ServerFact:
         slow = "did not answer" in cause.why
         return ServerFact(url=server.url, answer="failed" if slow else "absent", why=cause.why)
     except RequestRefused as cause:
-        wants_key = "answered 401" in cause.message
-        return ServerFact(url=server.url, answer="refused" if wants_key else "other", why=cause.message)
+        wants_key = "answered 401" in str(cause)
+        return ServerFact(url=server.url, answer="refused" if wants_key else "other", why=str(cause))
     except ServerFailed as cause:
-        return ServerFact(url=server.url, answer="failed", why=cause.message)
+        return ServerFact(url=server.url, answer="failed", why=str(cause))
     except UNREADABLE:
         return ServerFact(url=server.url, answer="other", why="another program listens there")
     table = await _table(server)
@@ -106,7 +105,7 @@ async def _table(server: RunningServer) -> Table | None:
     """Return None if somebody named the server's engine."""
     try:
         return await ask(server, "GET", "/api/engines", Table)
-    except click.ClickException:
+    except ApplianceError:
         return None
 
 
@@ -121,7 +120,7 @@ async def log_of(server: RunningServer, source: str) -> str:
     path = f"/logs/stream/{quote(source, safe='')}?no-follow"
     try:
         return (await ask_raw(server, "GET", path, patience=PATIENCE)).decode("utf-8", "replace")
-    except click.ClickException:
+    except ApplianceError:
         return ""
 
 

@@ -239,7 +239,7 @@ async def _states(server: RunningServer) -> dict[str, str] | None:
         if server.named:
             raise
         if isinstance(cause, RequestRefused):
-            say(f"the server does not say which models are loaded: {cause.message}")
+            say(f"the server does not say which models are loaded: {cause}")
         return None
     return {entry.id: entry.status.value for entry in answer.data}
 

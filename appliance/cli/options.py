@@ -259,8 +259,6 @@ class WebOptions(Struct, frozen=True, kw_only=True):
     path: Path | None
     cors_proxy: bool
     allow: tuple[str, ...]
-    ui_config: str | None
-    ui_config_file: str | None
     no_conversations: bool
 
     def applied(self, http: HttpSettings) -> HttpSettings:
@@ -276,17 +274,7 @@ class WebOptions(Struct, frozen=True, kw_only=True):
             static=str(self.path.absolute()) if self.path is not None else None,
             cors_proxy=self.cors_proxy,
             cors_proxy_allow=self.allow,
-            ui_settings=self._ui_settings(http),
         )
-
-    def _ui_settings(self, http: HttpSettings) -> bytes:
-        if self.ui_config is not None and self.ui_config_file is not None:
-            raise UsageError("--ui-config and --ui-config-file say the same thing; give one of them")
-        if self.ui_config is not None:
-            return ui_settings("--ui-config", self.ui_config)
-        if self.ui_config_file is not None:
-            return ui_settings("--ui-config-file", self.ui_config_file, is_file=True)
-        return http.ui_settings
 
 
 web_options = gathered(
@@ -310,8 +298,6 @@ web_options = gathered(
         metavar="HOST",
         help="A host or network of the local network that the proxy may also reach; 'loopback' is this machine.",
     ),
-    click.option("--ui-config", metavar="JSON", help="Settings for web pages, sent by /props."),
-    click.option("--ui-config-file", metavar="FILE", help="The same, from a file."),
     click.option("--no-conversations", is_flag=True, help="Do not keep the page's conversations on this machine."),
 )
 

@@ -21,8 +21,7 @@ from appliance.core.lenient_json import UNREADABLE, decoded
 from appliance.core.openai import NULL, ChatChoice, ChatCompletion, error_text
 from appliance.core.settings import DEFAULT_URL, KEY_VARIABLE, URL_VARIABLE
 from appliance.core.systemd import KEY_FILE
-from appliance.errors import UpstreamFailed, UsageError
-from appliance.platform.console import EXIT_OURS, EXIT_USER
+from appliance.errors import ApplianceError, CallerError, UpstreamFailed, UsageError
 from appliance.upstream.client import Address, HttpAnswer, HttpCall
 
 ANSWER_TIME = 30.0
@@ -72,10 +71,8 @@ class RunningServer(Struct, frozen=True, kw_only=True):
     named: bool
 
 
-class NotRunning(click.ClickException):
+class NotRunning(ApplianceError):
     """Nothing answers where the server should be."""
-
-    exit_code = EXIT_OURS
 
     def __init__(self, server: RunningServer, why: str) -> None:
         self.why = why.partition(" (")[0]
@@ -85,16 +82,14 @@ class NotRunning(click.ClickException):
         )
 
 
-class RequestRefused(click.ClickException):
+class RequestRefused(CallerError):
     """The server answered with a status that blames the request."""
 
-    exit_code = EXIT_USER
+    reason = "invalid_request"
 
 
-class ServerFailed(click.ClickException):
+class ServerFailed(ApplianceError):
     """The server answered with a status that blames itself."""
-
-    exit_code = EXIT_OURS
 
 
 class ErrorBody(Struct, frozen=True):
@@ -199,7 +194,7 @@ def key_advice() -> str:
 
 
 Ask = Callable[[bytes], AbstractAsyncContextManager[HttpAnswer]]
-"""Sends a chat request and returns its successful response; otherwise raises ApplianceError or ClickException."""
+"""Sends a chat request and returns its successful response; otherwise raises ApplianceError."""
 
 
 class RunMessage(Struct, frozen=True, kw_only=True):

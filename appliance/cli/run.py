@@ -111,7 +111,7 @@ async def run_model(
     ):
         try:
             outcome = await _converse(partial(_ask_fleet, fleet, model), chat, question)
-        except (ApplianceError, click.ClickException) as error:
+        except ApplianceError as error:
             outcome = error  # it leaves the fleet's nursery as a value, so that it is reported as itself
     if isinstance(outcome, Exception):
         raise outcome
@@ -191,8 +191,8 @@ async def _chat(ask: Ask, chat: ChatOptions, history: tuple[RunMessage, ...]) ->
 
         try:
             await _until_interrupted(partial(stream_answer, ask, _request(chat, asked), write))
-        except (ApplianceError, click.ClickException) as error:
-            say_error(error.format_message() if isinstance(error, click.ClickException) else str(error), 0)
+        except ApplianceError as error:
+            say_error(str(error), 0)
             continue  # the question is not kept: it can be asked again
         click.echo()
         history = (*asked, RunMessage(role="assistant", content="".join(said)))

@@ -280,7 +280,6 @@ def engine_args(words: Sequence[str]) -> tuple[str, ...]:
     show_default=True,
     help="Time that requests get to finish after the first Ctrl-C.",
 )
-@click.option("--reuse-port", is_flag=True, help="Let other processes listen on the same ports.")
 @mcp_server_options
 @embed_options
 @web_options
@@ -315,7 +314,6 @@ def serve(
     grace: float,
     max_body: int,
     max_connections: int,
-    reuse_port: bool,
     mcp_server: bool,
     mcp_server_tools: tuple[str, ...],
     tool_choice: ToolOptions,
@@ -346,7 +344,6 @@ def serve(
     basic = HttpSettings(
         listen=embed.listen(listen) or HTTP.listen,
         also=_further(also_listen, ollama_port or (config.ollama_port if config is not None else 0)),
-        reuse_port=reuse_port,
         tls=certificate(ssl_cert_file, ssl_key_file),
         api_keys=api_keys(embed.keys(keys), api_key_file, os.environ, KEY_VARIABLE),
         allow_hosts=allow_hosts,

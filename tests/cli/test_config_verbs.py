@@ -77,9 +77,7 @@ def test_a_bad_file_is_told_line_by_line(command: Command, tmp_path: Path) -> No
         "level": "warning",
         "message": "unknown key, ignored; did you mean 'startPort'?",
         "path": "startport",
-        "file": str(path),
-        "line": 1,
-        "column": 1,
+        "at": {"file": str(path), "line": 1, "column": 1},
     }
 
 
