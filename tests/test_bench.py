@@ -84,18 +84,13 @@ def test_every_record_and_answer_is_counted(ends: Ends, engine: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("fault", "told"), [("loses", "lost"), ("cuts", "broke off")])
-def test_what_a_relay_loses_is_noticed(fault: str, told: str, ends: Ends, engine: int, tmp_path: Path) -> None:
-    with _relay(fault, engine, tmp_path) as port, pytest.raises(Failed, match=told):
-        run_load(ends, "streams", port, *STREAM)
-
-
-@pytest.mark.slow
-def test_what_a_relay_holds_back_is_late(ends: Ends, engine: int, tmp_path: Path) -> None:
+def test_what_a_relay_loses_or_holds_back_is_noticed(ends: Ends, engine: int, tmp_path: Path) -> None:
+    for fault, told in (("loses", "lost"), ("cuts", "broke off")):
+        with _relay(fault, engine, tmp_path) as port, pytest.raises(Failed, match=told):
+            run_load(ends, "streams", port, *STREAM)
     with _relay("late", engine, tmp_path) as port:
         found = run_load(ends, "streams", port, *STREAM)
-    assert found["late_p50"] >= 30
-    assert found["first_p50"] >= 30
+    assert min(found["late_p50"], found["first_p50"]) >= 30
 
 
 @contextmanager

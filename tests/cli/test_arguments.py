@@ -83,7 +83,6 @@ from appliance.fleet.budgets import limits_of
         ("doctor --yes", "--yes needs --report"),
         ("doctor --logs", "--logs needs --report"),
         ("doctor --json --report", "--report and --json"),
-        ("agents new a/b --in plugins", "'a/b' cannot be a command"),
         ("config show --models-preset p.ini --config x.yaml", "--models-preset cannot be combined with --config"),
         ("config show --config x.yaml -- -c 4", "unexpected argument '-c'"),
         ("config show --models-preset none.ini", "there is no file"),

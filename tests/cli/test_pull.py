@@ -191,6 +191,26 @@ def test_a_disk_that_takes_no_more_is_told_and_nothing_is_lost(tmp_path: Path, h
     assert "10.5 MB already here" in again.stderr
 
 
+@pytest.mark.needs("openssl")
+def test_https_is_spoken_and_its_certificate_checked(tmp_path: Path, hub: FakeHub) -> None:
+    certificate = tmp_path / "certificate.pem"
+    subprocess.run(
+        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost "
+        f"-addext subjectAltName=DNS:localhost -keyout {tmp_path / 'key.pem'} -out {certificate}".split(),
+        check=True,
+        capture_output=True,
+        timeout=30,
+    )
+    both = tmp_path / "both.pem"
+    both.write_text(certificate.read_text() + (tmp_path / "key.pem").read_text())
+    with fake_hub(hub.root, "--certificate", str(both)) as secure:
+        distrusted = ran(tmp_path, secure, "pull", f"{REPO}:F16")
+        assert distrusted.returncode == 1
+        assert "certificate is not trusted" in distrusted.stderr
+        trusted = ran(tmp_path, secure, "pull", MODEL, env={"SSL_CERT_FILE": str(certificate)})
+        assert trusted.returncode == 0, trusted.stderr
+
+
 class Running(BaseHTTPRequestHandler):
     """A server that has loaded the model."""
 
