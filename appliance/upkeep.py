@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, Generator, Sequence
+from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 
@@ -91,15 +91,12 @@ async def _write_lines(reader: LogReader, ended: trio.Event) -> None:
     """Until the end, or until nobody can read any more. One who reads slowly, or not at all, holds nothing up."""
     while True:
         last = ended.is_set()
-        if not await _write_out(reader.take()) or last:
+        text = "".join(f"{line}\n" for line in reader.take())
+        if text and not await trio.to_thread.run_sync(print_through, text, abandon_on_cancel=True):
+            return  # standard output is closed
+        if last:
             return
         await wait_any(reader.wait, ended.wait)
-
-
-async def _write_out(lines: Sequence[str]) -> bool:
-    """False when standard output is closed."""
-    text = "".join(f"{line}\n" for line in lines)
-    return not text or await trio.to_thread.run_sync(print_through, text, abandon_on_cancel=True)
 
 
 @asynccontextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -75,7 +74,8 @@ def check(config_file: Path | None, config_dir: Path | None, as_json: bool) -> i
     """
     outcome = loaded(config_file, config_dir)
     models = len(outcome.config.models) if outcome.config else 0
-    problems = (*outcome.problems, *_unknown_plugins(outcome.config))
+    named = outcome.config is not None and outcome.config.plugins
+    problems = (*outcome.problems, *(scan(choice_of(outcome.config, ())).unknown if named else ()))  # none is loaded
     if as_json:
         print_json(CheckOutput(ok=outcome.config is not None, models=models, problems=problems))
     else:
@@ -209,11 +209,6 @@ def _usable(config_file: Path | None, config_dir: Path | None) -> Config | None:
     for problem in outcome.problems:
         say(str(problem))
     return outcome.config
-
-
-def _unknown_plugins(used: Config | None) -> Sequence[Problem]:
-    """Find plugins by their folders alone: no plugin is loaded for it."""
-    return scan(choice_of(used, ())).unknown if used is not None and used.plugins else ()
 
 
 def _resolved(used: Config, router: Router, name: str) -> Resolved:

@@ -79,7 +79,8 @@ async def ask_server(server: RunningServer) -> ServerFact:
     table = await _table(server)
     seats = dict(table.running) if table is not None else {}
     loaded = [entry for entry in entries if entry.status.value in ("loaded", "sleeping")]
-    layers = {entry.id: await _layers(server, entry.id) for entry in loaded[:ASKED_MODELS]}
+    printed = {entry.id: OFFLOADED.findall(await log_of(server, entry.id)) for entry in loaded[:ASKED_MODELS]}
+    layers = {model: (int(found[-1][0]), int(found[-1][1])) for model, found in printed.items() if found}
     return ServerFact(
         url=server.url,
         answer="answers",
@@ -89,7 +90,7 @@ async def ask_server(server: RunningServer) -> ServerFact:
     )
 
 
-def _running(entry: ServerModel, seats: dict[str, str], layers: dict[str, tuple[int, int] | None]) -> ServedModel:
+def _running(entry: ServerModel, seats: dict[str, str], layers: dict[str, tuple[int, int]]) -> ServedModel:
     status = entry.status
     return ServedModel(
         id=entry.id,
@@ -107,12 +108,6 @@ async def _table(server: RunningServer) -> Table | None:
         return await ask(server, "GET", "/api/engines", Table)
     except ApplianceError:
         return None
-
-
-async def _layers(server: RunningServer, model: str) -> tuple[int, int] | None:
-    """Return how many layers are on the GPU, if the engine printed it."""
-    found = OFFLOADED.findall(await log_of(server, model))
-    return (int(found[-1][0]), int(found[-1][1])) if found else None
 
 
 async def log_of(server: RunningServer, source: str) -> str:

@@ -127,11 +127,6 @@ def plugin_option(command: Callable[..., T]) -> Callable[..., T]:
     )(command)
 
 
-def no_plugins_option(command: Callable[..., T]) -> Callable[..., T]:
-    """``--no-plugins``, as the parameter ``no_plugins``."""
-    return click.option("--no-plugins", is_flag=True, help="Disable plugins and slash commands.")(command)
-
-
 def named(folders: Sequence[Path], *, none: bool) -> tuple[Path, ...] | None:
     """Return the folders of the two options, or None for no plugins at all. Raises UsageError."""
     if none and folders:
@@ -206,7 +201,8 @@ def api_keys(options: Iterable[str], file: Path | None, environ: Mapping[str, st
     keys = [key.strip() for option in options for key in option.split(",")]
     keys += [key.strip() for key in environ.get(variable, "").split(",")]
     if file is not None:
-        from_file = _key_lines(file)
+        lines = (line.strip() for line in text_of("--api-key-file", file).splitlines())
+        from_file = [line for line in lines if line and not line.startswith("#")]
         if not from_file:
             raise UsageError(f"--api-key-file {file} contains no key; put each key on a line of its own")
         keys += from_file
@@ -225,11 +221,6 @@ def text_of(option: str, file: Path) -> str:
     except (OSError, UnicodeDecodeError) as cause:
         why = cause.strerror if isinstance(cause, OSError) else "it is not text"
         raise UsageError(f"{option} {file} cannot be read: {why}") from None
-
-
-def _key_lines(file: Path) -> list[str]:
-    text = text_of("--api-key-file", file)
-    return [line.strip() for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
 
 
 def certificate(cert_file: str | None, key_file: str | None) -> tuple[str, str] | None:

@@ -144,7 +144,10 @@ def parse_server(url: str | None, api_key: str | None) -> RunningServer:
 
 async def ask(server: RunningServer, method: str, path: str, answer: type[T], body: object = None) -> T:
     """Send one request to the server, answered within `ANSWER_TIME`. Raises NotRunning, Refused or ServerFailed."""
-    return decode_answer(server, await ask_raw(server, method, path, body), answer)
+    found = decoded(answer, await ask_raw(server, method, path, body))
+    if found is None:
+        raise NotRunning(server, "another program listens there")
+    return found
 
 
 async def ask_raw(
@@ -161,14 +164,6 @@ async def ask_raw(
         raise NotRunning(server, f"it accepts connections but did not answer within {patience:g} s") from None
     except UpstreamFailed as cause:
         raise NotRunning(server, cause.why) from None
-
-
-def decode_answer(server: RunningServer, body: bytes, answer: type[T]) -> T:
-    """Raises NotRunning when another program has answered."""
-    found = decoded(answer, body)
-    if found is None:
-        raise NotRunning(server, "another program listens there")
-    return found
 
 
 async def refuse_errors(server: RunningServer, response: HttpAnswer) -> None:

@@ -24,7 +24,6 @@ from appliance.cli.options import (
     gathered,
     mcp_server_options,
     named,
-    no_plugins_option,
     plugin_option,
     source_options,
     tool_options,
@@ -229,7 +228,7 @@ def engine_args(words: Sequence[str]) -> tuple[str, ...]:
 @source_options
 @click.option("--watch-config", is_flag=True, help="Read configuration and presets again when they change.")
 @plugin_option
-@no_plugins_option
+@click.option("--no-plugins", is_flag=True, help="Disable plugins and slash commands.")
 @catalog_options
 @click.option(
     "--models-preset",
