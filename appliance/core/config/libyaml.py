@@ -1,4 +1,4 @@
-"""The one place that knows PyYAML: text to the events and tokens of libyaml, and its complaints in plain words.
+"""The one place that knows PyYAML: text to the events of libyaml, and its complaints in plain words.
 
 Go's yaml.v3, which reads llama-swap's files, is a port of libyaml. So both take the same texts for YAML, with the same
 rule for tabs. The types of values are another matter: PyYAML's are those of YAML 1.1, and nobody asks it for them.
@@ -7,13 +7,11 @@ rule for tabs. The types of values are another matter: PyYAML's are those of YAM
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from typing import TypeVar
+from collections.abc import Iterator
 
 from yaml.error import MarkedYAMLError, YAMLError
 from yaml.events import Event, ScalarEvent
 from yaml.reader import ReaderError
-from yaml.tokens import ScalarToken, Token
 
 from appliance.core.config.nodes import BREAK
 from appliance.errors import UsageError
@@ -82,8 +80,6 @@ _PRIVATE = range(0xE000, 0xF900)
 _STAND_IN = re.compile(r"\\u[ef][0-9a-f]{3}|[\ue000-\uf8ff]")
 _LIKE_ONE = re.compile(r"(?=([ef][0-9a-f]{3}))", re.IGNORECASE)
 
-_Item = TypeVar("_Item", Event, Token)
-
 
 class NotYaml(Exception):
     """The text breaks a rule of YAML at an offset."""
@@ -96,22 +92,13 @@ class NotYaml(Exception):
 
 def events(text: str) -> Iterator[Event]:
     """The parser's events, from the stream's start to its end. Raises `NotYaml`, possibly after some."""
-    return _items(text, CParser.get_event)
-
-
-def tokens(text: str) -> Iterator[Token]:
-    """The scanner's tokens; text can have right tokens and yet not be a document. Raises `NotYaml`."""
-    return _items(text, CParser.get_token)
-
-
-def _items(text: str, get: Callable[[CParser], _Item | None]) -> Iterator[_Item]:
     readable, originals = _without_halves(text)
     try:
         parser = CParser(readable)
-        while (item := get(parser)) is not None:
-            if originals and isinstance(item, ScalarEvent | ScalarToken):
-                item.value = _STAND_IN.sub(lambda found: originals.get(found[0], found[0]), item.value)
-            yield item
+        while (event := parser.get_event()) is not None:
+            if originals and isinstance(event, ScalarEvent):
+                event.value = _STAND_IN.sub(lambda found: originals.get(found[0], found[0]), event.value)
+            yield event
     except MarkedYAMLError as error:
         raise _plain(error, text) from None
     except ReaderError as error:

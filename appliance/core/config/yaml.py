@@ -2,18 +2,23 @@
 
 Anchors, aliases and ``<<`` merges are gone afterwards: what they stand for is in their place, and keeps the place of
 its own text. `core.config.scalars` has the dialect of plain scalars; keys are text whatever they look like.
+
+``${env.NAME}`` in a value or a key is replaced by the variable, also under unknown keys and in ``#`` lines of block
+texts; in YAML's own comments it is not looked at. The value is part of one text, whatever it consists of, and a bare
+text has the type that it then looks like. (llama-swap puts values into the file before it is YAML, with backslashes in
+front of quotes and backslashes, which then appear twice outside of double quotes.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Mapping
 
 from msgspec import Struct
 from yaml.events import (
     AliasEvent,
     CollectionStartEvent,
     DocumentStartEvent,
-    Event,
     MappingStartEvent,
     NodeEvent,
     ScalarEvent,
@@ -39,16 +44,21 @@ MAX_NODES = 200_000
 """Values in one file with every alias written out: a few lines of nested aliases can stand for billions."""
 _CORE = "tag:yaml.org,2002:"
 _MERGE = f"{_CORE}merge"
+_MACRO = re.compile(r"\$\{env\.([a-zA-Z_][a-zA-Z0-9_]*)\}")
+_LOOKS_LIKE_ONE = re.compile(r"\$\{env\.[^}\s]*\}?")
+_LETTERS = range(0x3400, 0x4DC0)
+"""No YAML has another meaning for them."""
+NO_ENV: Mapping[str, str] = {}
 
 
-def parse(text: str, file: str) -> tuple[Node | None, list[Problem]]:
+def parse(text: str, file: str, env: Mapping[str, str] = NO_ENV) -> tuple[Node | None, list[Problem]]:
     """The root mapping, or None for a file without content (empty, comments, ``null``) or without a usable root.
 
     The node has everything that can be read in spite of errors, so that later steps can find more of them. ``file`` is
-    only a name for the places.
+    only a name for the places. A variable that is not in ``env`` is an error, and its macro stays.
     """
     text = text.removeprefix("\ufeff")
-    builder = _Builder(LineIndex(file, text), events(text))
+    builder = _Builder(text, file, env)
     try:
         root = builder.document()
     except NotYaml as error:
@@ -71,13 +81,26 @@ class _Anchored(Struct):
     height: int = 0
 
 
+# The text is not YAML as long as it has macros: between brackets, their braces begin a mapping. So YAML reads letters
+# in place of "${env." and "}", as many, so that nothing moves. The values are put into what it has read, and no value
+# can change the structure of the file.
 class _Builder:
     """Makes nodes of events. A `NotYaml` of its own is a mistake behind which nothing can be read."""
 
-    def __init__(self, lines: LineIndex, items: Iterator[Event]) -> None:
+    def __init__(self, text: str, file: str, env: Mapping[str, str]) -> None:
         self.problems: list[Problem] = []
-        self._lines = lines
-        self._events = items
+        self._text = text
+        self._lines = LineIndex(file, text)
+        self._env = env
+        self._refused: set[str] = set()
+        """Variables that cannot be used; each is reported once."""
+        self._hidden: re.Pattern[str] | None = None
+        """A macro as YAML reads it; None for a text without any."""
+        if "${env." in text:
+            letter = next(chr(code) for code in _LETTERS if chr(code) not in text)
+            text = _MACRO.sub(rf"{letter * len('${env.')}\1{letter}", text)
+            self._hidden = re.compile(rf"{letter}+(\w+?){letter}", re.ASCII)
+        self._events = events(text)
         self._anchors: dict[str, _Anchored] = {}
         self._count = 0
         self._path: list[str] = []
@@ -152,6 +175,9 @@ class _Builder:
         plain = not event.style
         if not text.isascii():
             text = self._whole_characters(text, at)
+        if self._hidden is not None:
+            text = self._with_env(self._hidden, text, event.start_mark.index)
+            text = text.strip(" \t") if plain else text
         if tag is None:
             return ScalarNode(typed(text) if plain else text, text, at, quoted=not plain)
         try:
@@ -164,6 +190,24 @@ class _Builder:
                 self.report(f"the tag {_short(tag)} is unknown and ignored; the value is text", at, warning=True)
             value = text
         return ScalarNode(value, str(value) if isinstance(value, str) else text, at, quoted=isinstance(value, str))
+
+    def _with_env(self, hidden: re.Pattern[str], text: str, offset: int) -> str:
+        """The text of the scalar at ``offset`` with its macros replaced."""
+        for odd in _LOOKS_LIKE_ONE.findall(text):
+            why = "is not an environment macro and stays: a name is letters, digits and _, as in ${env.HOME}"
+            self.report(f"'{odd}' {why}", self._text.find(odd, offset), warning=True)
+
+        def value_of(macro: re.Match[str]) -> str:
+            name = macro[1]
+            written = f"${{env.{name}}}"
+            value = self._env.get(name)
+            why = _unusable(value, written)
+            if why and name not in self._refused:
+                self._refused.add(name)
+                self.report(f"environment variable {name} {why}", self._text.find(written, offset))
+            return written if why or value is None else value
+
+        return hidden.sub(value_of, text)
 
     def _whole_characters(self, text: str, at: Position) -> str:
         """Join the halves of characters beyond U+FFFF, as JSON writes them."""
@@ -254,6 +298,14 @@ class _Builder:
                 if entry.key.text not in own:
                     found.setdefault(entry.key.text, entry)
         return list(found.values())
+
+
+def _unusable(value: str | None, macro: str) -> str:
+    if value is None:
+        return f"is not set; set it, or remove {macro}"
+    if re.search("[\n\r\0]", value):
+        return "contains a line break or a NUL character, which a configuration value cannot hold"
+    return "is not valid UTF-8" if re.search("[\ud800-\udfff]", value) else ""
 
 
 def _is_merge(event: NodeEvent) -> bool:
