@@ -222,23 +222,6 @@ async def test_a_failed_start_says_why_at_once_and_the_next_request_tries_again(
             await ask(address)
 
 
-async def test_all_who_waited_hear_of_the_failed_start(world: World) -> None:
-    async with world.fleet() as fleet:
-        failures: list[str] = []
-
-        async def use() -> None:
-            try:
-                async with fleet.lease(world.model("a", "--load-delay", "0.2", "--fail-to-load")):
-                    pass
-            except ModelFailedToStart as failure:
-                failures.append(str(failure))
-
-        async with trio.open_nursery() as nursery:
-            for _ in range(5):
-                nursery.start_soon(use)
-        assert len(failures) == 5
-
-
 async def test_a_model_that_never_gets_ready_is_given_up(world: World) -> None:
     async with world.fleet(load_timeout=0.5) as fleet:
         with pytest.raises(ModelFailedToStart, match=r"not ready within 0\.5 s"):
@@ -350,22 +333,6 @@ async def test_a_follower_sees_history_then_news(world: World) -> None:
         assert len(lines) >= 2
 
 
-async def test_cancelled_waiters_leave_nothing_behind(world: World) -> None:
-    async with world.fleet(models_max=1) as fleet, fleet.lease(world.model("a")):
-        async with trio.open_nursery() as nursery:
-            for number in range(100):
-
-                async def use(name: str = f"m{number % 7}") -> None:
-                    async with fleet.lease(world.model(name)):
-                        raise AssertionError("there is no room for it")
-
-                nursery.start_soon(use)
-            await trio.sleep(0.05)
-            nursery.cancel_scope.cancel()
-        assert [s.model for s in fleet.status()] == ["a"]
-        assert state_of(fleet, "a") == "loaded"
-
-
 async def test_a_place_in_the_queue_has_a_limit(world: World) -> None:
     async with world.fleet(models_max=1, queue_timeout=2) as fleet, fleet.lease(world.model("a")):
         with pytest.raises(Busy):
@@ -392,16 +359,3 @@ async def test_the_end_of_the_fleet_refuses_and_stops_everything(world: World) -
     assert len(pids) == 2
     assert refused
     assert not any(psutil.pid_exists(pid) for pid in pids)
-
-
-async def test_cancelling_the_fleet_kills_at_once(world: World) -> None:
-    began = 0.0
-    with trio.move_on_after(10) as scope:
-        async with world.fleet() as fleet:
-            await fleet.load(world.model("a", "--ignore-exit-line", "--ignore-sigterm"))
-            pid = pid_of(fleet, "a")
-            began = time.monotonic()
-            scope.cancel()
-            await trio.sleep_forever()
-    assert time.monotonic() - began < SOON
-    assert not psutil.pid_exists(pid)

@@ -332,15 +332,6 @@ def test_busy_and_loading_models_stay_and_the_queue_is_served_in_order() -> None
     assert schedule.exited("b", FAILED) == [Start("d")]
 
 
-def test_a_waiter_that_leaves_evicts_nothing() -> None:
-    schedule = schedule_of(1)
-    started(schedule, "a")
-    schedule.request(1, "a")
-    schedule.request(2, "b")
-    assert schedule.release(2) == []
-    assert schedule.release(1) == []
-
-
 def test_a_failed_start_refuses_its_waiters_and_the_next_request_tries_again() -> None:
     schedule = schedule_of(1)
     schedule.request(1, "a")
@@ -429,15 +420,6 @@ def test_a_stream_of_requests_cannot_starve_another_model() -> None:
     assert schedule.waiting("a") == 1, "the request that came after b's patience waits behind it"
 
 
-def test_infinite_patience_is_the_reference_s_behaviour() -> None:
-    schedule = schedule_of(1)
-    ready(schedule, "a")
-    schedule.request(1, "a")
-    schedule.request(2, "b", Terms(patience=math.inf))
-    assert schedule.deadline(0) == math.inf
-    assert schedule.request(3, "a", Terms(), 1e6) == [Grant(3, "a")]
-
-
 def test_a_yielding_model_serves_again_when_nobody_waits_any_more() -> None:
     schedule = schedule_of(1)
     ready(schedule, "a")
@@ -469,14 +451,6 @@ def test_swaps_that_do_not_collide_go_on_in_parallel() -> None:
     assert schedule.request(2, "x2") == []
     assert schedule.request(3, "y2") == [Stop("y1", "evicted")]
     assert schedule.exited("y1", FAILED) == [Start("y2")]
-
-
-def test_the_default_group_swaps_one_for_another() -> None:
-    schedule = schedule_of(0, GroupPolicy({}))
-    ready(schedule, "a")
-    assert schedule.request(1, "b") == [Stop("a", "evicted")]
-    assert schedule.request(2, "c") == []
-    assert schedule.exited("a", FAILED) == [Start("b")]
 
 
 def test_memory_evicts_as_few_as_needed() -> None:
@@ -566,16 +540,6 @@ def test_only_a_ready_model_with_room_that_does_not_yield_is_taken() -> None:
         schedule.take(6, "a", 1)
     assert schedule.unload("a") == [Drain("a")]
     assert not schedule.take(7, "a", 1), "it is going"
-
-
-def test_after_close_a_ready_model_is_not_lent_any_more() -> None:
-    schedule = schedule_of(1)
-    started(schedule, "a")
-    assert schedule.close() == []
-    assert not schedule.take(1, "a")
-    (effect,) = schedule.request(1, "a")
-    assert isinstance(effect, Refuse)
-    assert isinstance(effect.error, ShuttingDown)
 
 
 def test_a_full_queue_refuses() -> None:
