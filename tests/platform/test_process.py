@@ -19,11 +19,13 @@ from appliance.platform.process import (
     MAX_LINE,
     Command,
     LineSink,
+    Ran,
     StopSteps,
     before_end,
     into,
     open_process,
     run,
+    run_to_end,
     text_of,
 )
 
@@ -156,6 +158,22 @@ async def test_time_is_bounded() -> None:
     async with open_children() as children:
         ended = await run(children, sh("sleep 300"), into(CappedOutput()), seconds=0.1)
     assert (ended.status, ended.timed_out) == (-9, True)
+
+
+async def test_a_program_is_run_to_its_end_within_a_time_and_with_so_much_output() -> None:
+    async with open_children() as children:
+
+        async def ran(script: str, *, seconds: float = LONG, stdin: bytes = b"") -> Ran:
+            argv = ("/bin/sh", "-c", script)
+            return await run_to_end(children, argv, ENV, seconds=seconds, stdin=stdin, most=5000)
+
+        found = await ran("read line; echo out $line; echo err >&2; exit 3", stdin=b"in\n")
+        assert (found.status, found.output, found.errors, found.flooded) == (3, b"out in\n", b"err\n", False)
+        found = await ran("echo begun; sleep 300", seconds=2.0)
+        assert (found.status, found.output, found.flooded) == (None, b"begun\n", False)
+        found = await ran("yes")
+        assert (found.status, len(found.output), found.flooded) == (None, 5000, True)
+        assert (await ran("exit 0", stdin=b"x" * 1_000_000)).status == 0, "nobody has to read the input"
 
 
 async def test_readiness_and_the_end_are_raced(tmp_path: Path) -> None:
