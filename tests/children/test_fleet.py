@@ -11,19 +11,18 @@ from pathlib import Path
 import psutil
 import pytest
 import trio
+from fleet_harness import fake_engine, fake_model, pid_of
 from trio.testing import assert_no_checkpoints, wait_all_tasks_blocked
 from waiting import SOON
 
 from appliance.core.models.model import Model
 from appliance.core.settings import FleetSettings
-from appliance.engines.found import Engine
 from appliance.errors import Busy, ModelFailedToStart, ShuttingDown, UpstreamFailed
 from appliance.fleet.lease import QueuePlace
 from appliance.fleet.owner import Fleet, open_fleet
 from appliance.fleet.status import Observer
 from appliance.upstream.client import Address, HttpCall
 
-FAKE = Path(__file__).parents[1] / "fakes" / "llama_server.py"
 JSON = ((b"Content-Type", b"application/json"),)
 
 
@@ -34,18 +33,13 @@ class World:
         self._folder = folder
 
     def model(self, name: str, *flags: str) -> Model:
-        path = self._folder / f"{name}.gguf"
-        path.write_bytes(b"GGUF" + bytes(64))
-        return Model(id=name, source="path", path=str(path), args=flags)
+        return fake_model(self._folder, name, *flags)
 
     @asynccontextmanager
     async def fleet(self, observer: Observer | None = None, **settings: float) -> AsyncGenerator[Fleet]:
-        engine = Engine(
-            name="fake", backend="cpu", version=None, source="test", command=(sys.executable, "-S", "-E", str(FAKE))
-        )
         chosen = FleetSettings(models_max=int(settings.pop("models_max", 2)), threads=1, **settings)
         with trio.fail_after(30):
-            async with open_fleet(chosen, engine, observer=observer) as fleet:
+            async with open_fleet(chosen, fake_engine(), observer=observer) as fleet:
                 yield fleet
 
 
@@ -73,13 +67,6 @@ async def ask(address: Address, body: bytes = b'{"messages":[]}') -> bytes:
 async def ask_for_ever(address: Address) -> None:
     while True:
         await ask(address)
-
-
-def pid_of(fleet: Fleet, model: str) -> int:
-    status = fleet.known(model)
-    assert status is not None
-    assert status.pid is not None
-    return status.pid
 
 
 def state_of(fleet: Fleet, model: str) -> str:
