@@ -8,36 +8,19 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Generator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from contract_harness import Engine, Json, Running, started
+from contract_harness import CHILD, Engine, Json, Running, Start
 from waiting import wait
 
 PROMPT: Json = {"prompt": "x"}
-CHILD = {"LLAMA_SERVER_ROUTER_PORT": "1"}
-
-Start = Callable[..., Running]
 
 
 @pytest.fixture
-def start(
-    fake_llama_server: tuple[str, ...], fake_model: Path, free_port: Callable[[], int], tmp_path: Path
-) -> Generator[Start]:
-    """Start the fake with these flags and environment; ``ready=False`` does not wait for it."""
-    with ExitStack() as stack:
-
-        def begin(*flags: str, env: dict[str, str] | None = None, ready: bool = True) -> Running:
-            port = free_port()
-            argv = Engine("fake", fake_llama_server, fake_model, {}).argv(port, *flags)
-            running = stack.enter_context(started(argv, port, tmp_path, env))
-            if ready:
-                running.wait_ready()
-            return running
-
-        yield begin
+def engine(fake_llama_server: tuple[str, ...], fake_model: Path) -> Engine:
+    """The fake, with a model that it need not read."""
+    return Engine("fake", fake_llama_server, fake_model, {})
 
 
 def raw(running: Running, fake: Json, *, stream: bool = True) -> bytes:
@@ -130,10 +113,8 @@ def test_ignore_sigterm(start: Start) -> None:
 
 def test_ignore_exit_line(start: Start) -> None:
     running = start("--ignore-exit-line", env=CHILD)
-    assert running.process.stdin
-    running.process.stdin.write(b"cmd_router_to_child:exit\n")
-    running.process.stdin.flush()
-    running.process.stdin.close()
+    running.say_exit()
+    running.close_stdin()
     assert running.process.wait(10) == 1, "it ended for the end of stdin, not for the line"
 
 
