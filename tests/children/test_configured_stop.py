@@ -8,10 +8,10 @@ import sys
 import time
 from collections.abc import Generator
 
-import psutil
 import pytest
 import trio
 from configured_harness import PYTHON, SLEEP, WINDOWS, Fleets, Settings, World, ask, free_port, script
+from leftovers import is_alive
 from waiting import SOON, until
 
 from appliance.errors import ModelFailedToStart, ModelUnloaded, UpstreamFailed
@@ -53,10 +53,6 @@ subprocess.call(sys.argv[end + 1:])
 def both(inner: str, outer: str) -> str:
     """A command that starts one server, and then becomes the other or waits for it."""
     return f"{script(BOTH)} {inner} and {outer}" if WINDOWS else f'sh -c "{inner} & exec {outer}"'
-
-
-def is_alive(pid: int) -> bool:
-    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
 async def unload_timed(world: World, model: str) -> float:
