@@ -87,7 +87,7 @@ class _Anchored(Struct):
 # they become one escape of YAML's, \U0001f600, which is two characters shorter: places behind it are moved back.
 #
 # The text is not YAML as long as it has macros: between brackets, their braces begin a mapping. So YAML reads letters
-# in place of "${env." and "}", as many, so that nothing moves. The values are put into what it has read, and no value
+# instead of "${env." and "}", as many, so that nothing moves. The values are put into what it has read, and no value
 # can change the structure of the file.
 class _Builder:
     """Makes nodes of events. A `NotYaml` of its own is a mistake behind which nothing can be read."""
