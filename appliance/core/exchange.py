@@ -529,34 +529,10 @@ class Exchange:
             self._io.release(reusable=False, failure=failure)
             if self._records is not None and self._records.torn:
                 self._client.abort()
-        io, self._io = self._io, _OVER  # each holds the other: both would stay until Python looks for cycles
+        io = self._io
+        del self._io  # each holds the other: both would stay until Python looks for cycles
         io.done(failure)
         return False
-
-
-class _Over:
-    """The `Io` of an exchange that is over."""
-
-    def answering(self) -> bool:
-        return False
-
-    def wait_drained(self) -> None:
-        pass
-
-    def pause(self) -> None:
-        pass
-
-    def resume(self) -> None:
-        pass
-
-    def release(self, *, reusable: bool, failure: Exception | None = None) -> None:
-        pass
-
-    def done(self, failure: Exception | None) -> None:
-        pass
-
-
-_OVER = _Over()
 
 
 class _EngineError(Struct):
