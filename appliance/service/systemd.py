@@ -68,7 +68,7 @@ class PosixService:
     key: Path | None = None
     """The file with the key of the service, if `install` has given it one."""
     log = f"'journalctl -u {NAME}'"
-    """Where more may be read of a failure."""
+    """The place that says more of a failure."""
 
     def __init__(self, unit: Path, *, user: bool) -> None:
         self.unit = unit
