@@ -59,7 +59,6 @@ def upgrade() -> None:
 class _Wishes(Struct, frozen=True, kw_only=True):
     """The options of the verbs that try a version."""
 
-    model: str | None
     key: Path | None
     unsigned: bool
     force: bool
@@ -69,7 +68,6 @@ class _Wishes(Struct, frozen=True, kw_only=True):
 _trying = gathered(
     "wishes",
     _Wishes,
-    click.option("--model", metavar="MODEL", help="Ask this model instead of the starter model."),
     click.option(
         "--key",
         type=click.Path(path_type=Path, exists=True, dir_okay=False),
@@ -184,7 +182,7 @@ async def _try(shelf: Programs, folders: tuple[Path, Path], wishes: _Wishes, fol
         say(f"   serve {' '.join(serving.words)}".rstrip())
     work = await trio.to_thread.run_sync(shelf.work_folder, "trial")
     async with open_children() as children:
-        return await try_version(folder, serving, wishes.model, work, children, lambda told: say(f"   {told}"))
+        return await try_version(folder, serving, work, children, lambda told: say(f"   {told}"))
 
 
 @upgrade.command()
