@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from appliance.core.fit.compute import Arena
 from appliance.core.fit.estimate import RAM, DeviceUse, Estimate, Options, estimate
 from appliance.core.models.gguf import GgufInfo, merge_shards, read_gguf
 from appliance.core.models.shape import Shape
@@ -198,15 +197,3 @@ def test_more_context_never_takes_less(shape: Shape, options: Options):
         for n in (256, 1000, 4096, 9000, 70000)
     ]
     assert all(less <= more for less, more in pairwise(kept))
-
-
-@given(st.lists(st.tuples(st.integers(1, 5000), st.integers(0, 5)), max_size=60))
-def test_an_arena_never_gives_a_place_twice(steps: list[tuple[int, int]]):
-    arena, held = Arena(), []
-    for size, drops in steps:
-        held.append(arena.take(size, 1))
-        for _ in range(min(drops, len(held))):
-            arena.drop(held.pop(size % len(held)))
-        ordered = sorted(held, key=lambda block: block.offset)
-        assert all(a.offset + a.size <= b.offset for a, b in pairwise(ordered))
-        assert not ordered or ordered[-1].offset + ordered[-1].size <= arena.peak
