@@ -108,6 +108,12 @@ class HubAnswer(Struct, frozen=True):
     headers: dict[bytes, bytes]
     response: HttpAnswer
 
+    @property
+    def size(self) -> int | None:
+        """Bytes of the file that was asked for; None if the headers lack it."""
+        text = self.headers.get(b"x-linked-size") or self.headers.get(b"content-length") or b""
+        return int(text) if text.isdigit() else None
+
     async def receive(self) -> bytes:
         """Return the next bytes, b"" at the end. Raises HubFailed."""
         try:
@@ -161,8 +167,7 @@ class Hub:
         async with self.open("HEAD", self.url_of(repo, path), stop_at_size=True) as answer:
             if answer.status >= 400:
                 raise self.refusal(answer, repo)
-            text = answer.headers.get(b"x-linked-size") or answer.headers.get(b"content-length") or b""
-            return int(text) if text.isdigit() else None
+            return answer.size
 
     def url_of(self, repo: str, path: str) -> str:
         """``path`` begins with the commit."""

@@ -154,9 +154,13 @@ def test_names_are_those_that_ollama_shows(store: Path) -> None:
         (b'{"layers": 5}', "cannot be understood"),
         (b"[" * 100_000, "cannot be understood"),
         (b"{}", "no GGUF weights"),
-        (b'{"layers": [{"mediaType": "application/vnd.ollama.image.model", "digest": "sha256:../../x"}]}', "cannot be"),
         (
-            b'{"layers": [{"mediaType": "application/vnd.ollama.image.model", "digest": "sha256:%s"}]}' % (b"0" * 64),
+            b'{"layers": [{"mediaType": "application/vnd.ollama.image.model", "digest": "sha256:../../x", "size": 1}]}',
+            "cannot be one",
+        ),
+        (
+            b'{"layers": [{"mediaType": "application/vnd.ollama.image.model", "digest": "sha256:%s", "size": 1}]}'
+            % (b"0" * 64),
             "does not exist",
         ),
     ],

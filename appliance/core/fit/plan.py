@@ -227,31 +227,18 @@ def plan(
     tries = [_tried(shape, choice, left, asked) for choice in _choices(shape, options, asked)]
     whole = next((one for one in tries if one.places and (not gpus or RAM not in one.places)), None)
     chosen = whole or max((one for one in tries if one.places), key=_on_gpus, default=None)
-    if chosen is None or chosen.places is None:
-        least = tries[-1]
-        found = placed(least.costs, places_of(len(shape.layers), least.options), least.options.gpus)
-        cached, why = asked.prompt_cache or 0, _too_large(found, left)
-        return FitPlan(
-            verdict="no",
-            why=why,
-            flags=_cache_flags(cached, asked),
-            estimate=found,
-            room=room,
-            reserve=reserve,
-            prompt_cache=cached,
-            slot_context=_each(least, asked),
-        )
-    found = placed(chosen.costs, chosen.places, chosen.options.gpus)
-    cached = _prompt_cache(found, left, asked, spoken_for)
+    one, places = (chosen, chosen.places) if chosen else (tries[-1], None)
+    found = placed(one.costs, places or places_of(len(shape.layers), one.options), one.options.gpus)
+    cached = _prompt_cache(found, left, asked, spoken_for) if places else asked.prompt_cache or 0
     return FitPlan(
-        verdict="fits" if chosen is whole else "partly",
-        why=_why(found, shape, asked, left, gpus),
-        flags=(*_flags(chosen, shape, asked, gpus, reserve), *_cache_flags(cached, asked)),
+        verdict="no" if not places else "fits" if one is whole else "partly",
+        why=_why(found, shape, asked, left, gpus) if places else _too_large(found, left),
+        flags=(*(_flags(one, shape, asked, gpus, reserve) if places else ()), *_cache_flags(cached, asked)),
         estimate=found,
         room=room,
         reserve=reserve,
         prompt_cache=cached,
-        slot_context=_each(chosen, asked),
+        slot_context=_each(one, asked),
     )
 
 
