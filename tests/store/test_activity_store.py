@@ -251,9 +251,11 @@ async def test_a_locked_file_is_not_called_damaged(tmp_path: Path):
 
 
 REFUSED = """
+import os, sys
 from pathlib import Path
 from appliance.errors import UsageError
 from appliance.store.activity_schema import open_file
+os.setuid(int(sys.argv[1]))
 for name in ("new.db", "old.db"):
     try:
         open_file(Path(name))
@@ -267,8 +269,8 @@ def test_a_user_without_the_right_to_write_is_told() -> None:
     with open_folder() as folder:
         (folder / "old.db").touch(0o444)
         environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
-        command = [sys.executable, "-c", REFUSED]
-        told = subprocess.check_output(command, cwd=folder, env=environment, user=STRANGER, text=True, timeout=60)
+        command = [sys.executable, "-c", REFUSED, str(STRANGER)]
+        told = subprocess.check_output(command, cwd=folder, env=environment, text=True, timeout=60)
     new, old = told.splitlines()
     assert new.startswith("store.path 'new.db': the directory '.' cannot be written; allow it")
     assert old.startswith("store.path 'old.db' cannot be written; allow it")

@@ -356,10 +356,3 @@ def test_a_folder_that_cannot_be_used_is_told_before_anything_runs(tmp_path: Pat
         check_streams(StreamsConfig(path=str(tmp_path / "file" / "below")))
     check_streams(StreamsConfig(path=str(tmp_path / "new")))
     check_streams(StreamsConfig())
-
-
-async def test_later_it_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    (tmp_path / "file").write_text("")
-    async with open_streams(StreamsConfig(path=str(tmp_path / "file" / "below"))) as streams:
-        assert streams.find("a") is None
-    assert "in memory alone" in caplog.text

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from appliance.core.models.gguf import GgufInfo
 from appliance.core.models.model import Model, engine_flags
 from appliance.core.models.names import (
-    QUANTISATIONS,
     ModelNames,
     Named,
     Shard,
@@ -19,7 +18,6 @@ from appliance.core.models.names import (
     is_companion,
     is_speakable,
     model_name,
-    prefer,
     repo_of,
     shard_of,
     split_named_path,
@@ -160,13 +158,6 @@ def test_names_that_cannot_be_written_down(name):
 )
 def test_a_model_flag_may_give_a_name(text, split):
     assert split_named_path(text) == split
-
-
-def test_the_preferred_quantisation():
-    assert prefer([("F16", 1), ("Q8_0", 2), ("Q4_K_M", 3)], QUANTISATIONS) == 3
-    assert prefer([("F16", 1), ("Q8_0", 2)], QUANTISATIONS) == 2
-    assert prefer([(None, 1), ("F16", 2)], QUANTISATIONS) == 1
-    assert prefer([], QUANTISATIONS) is None
 
 
 # ---- lookup ----------------------------------------------------------------------------------------------------------
