@@ -289,14 +289,11 @@ class Reloads:
 
     async def reload(self) -> Reloaded:
         """Read everything again, the folders with models too. Raises InvalidConfig, UsageError and Conflict."""
-        done = Reloaded(warnings=(), changed=())
-        if self._configuration is not None:
-            done = await self._configuration.reload()
+        done = [await self._configuration.reload()] if self._configuration is not None else []
         if self.presets:
-            again = await self.reload_presets()
-            both = dict.fromkeys((*done.changed, *again.changed))
-            done = Reloaded(warnings=(*done.warnings, *again.warnings), changed=tuple(both))
-        return Reloaded(warnings=(*done.warnings, *await self._look_beside()), changed=done.changed)
+            done.append(await self.reload_presets())
+        warnings = [warning for one in done for warning in one.warnings] + await self._look_beside()
+        return Reloaded(warnings=tuple(warnings), changed=tuple(dict.fromkeys(m for one in done for m in one.changed)))
 
     async def reload_presets(self) -> Reloaded:
         """Read the presets again; unchanged models' processes go on. A mistake is also logged, and changes nothing."""

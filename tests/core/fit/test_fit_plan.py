@@ -62,23 +62,14 @@ def shared_out(pool: int, slots: int, *, said: bool = False) -> tuple[str, ...]:
 # ---- what is chosen --------------------------------------------------------------------------------------------------
 
 
-def test_with_room_for_all_nothing_is_changed():
-    found = planned({RAM: 8 * GIB})
-    assert (found.verdict, found.flags, found.estimate.context) == ("fits", (), 131072)
-    assert found.word == "fits"
-
-
-def test_the_context_is_made_smaller_before_anything_else():
-    found = planned({RAM: 600 * MIB})
-    assert found.verdict == "fits"
-    assert found.flags == ("--ctx-size", "16384")
-    assert "context 16384 of 131072 tokens" in found.why
-    assert found.estimate.parallel == AUTO_PARALLEL
-
-
-def test_slots_are_given_up_last():
-    found = planned({RAM: 380 * MIB}, shape=SHAPES[1])
-    assert found.flags == ("--ctx-size", "4096", "--parallel", "1")
+def test_less_room_means_less_context_and_one_slot_at_last():
+    whole, smaller = planned({RAM: 8 * GIB}), planned({RAM: 600 * MIB})
+    assert (whole.verdict, whole.word, whole.flags, whole.estimate.context) == ("fits", "fits", (), 131072)
+    assert (smaller.verdict, smaller.flags) == ("fits", ("--ctx-size", "16384"))
+    assert "context 16384 of 131072 tokens" in smaller.why
+    assert smaller.estimate.parallel == AUTO_PARALLEL
+    assert planned({RAM: 380 * MIB}, shape=SHAPES[1]).flags == ("--ctx-size", "4096", "--parallel", "1")
+    assert planned({RAM: 8 * GIB}, shape=shape_of(dense(context=2048))).estimate.context == 2048
 
 
 def test_what_cannot_fit_says_what_it_takes_and_what_helps():
@@ -89,10 +80,12 @@ def test_what_cannot_fit_says_what_it_takes_and_what_helps():
     assert "less context" in planned({RAM: 1200 * MIB}, "--ctx-size", "131072").why
 
 
-def test_part_of_a_model_goes_to_a_gpu_that_is_too_small():
+def test_a_gpu_gets_the_layers_that_fit():
     found = planned({RAM: 8 * GIB, "gpu0": 200 * MIB})
     assert found.word == f"partly: {found.estimate.gpu_layers} of 9 layers"
     assert 0 < found.estimate.gpu_layers < 9
+    none = planned({RAM: 8 * GIB, "gpu0": 20 * MIB})
+    assert (none.verdict, none.estimate.gpu_layers, none.flags) == ("partly", 0, ("--device", "none"))
 
 
 def test_layers_and_context_on_gpus_are_left_to_the_server_with_the_reserve():
@@ -101,15 +94,6 @@ def test_layers_and_context_on_gpus_are_left_to_the_server_with_the_reserve():
     assert "--n-gpu-layers" not in found.flags
     told = planned({RAM: 8 * GIB, "gpu0": 200 * MIB}, "--fit", "off")
     assert told.flags[-2:] == ("--n-gpu-layers", str(told.estimate.gpu_layers))
-
-
-def test_a_gpu_without_room_even_to_compute_is_left_alone():
-    found = planned({RAM: 8 * GIB, "gpu0": 20 * MIB})
-    assert (found.verdict, found.estimate.gpu_layers, found.flags) == ("partly", 0, ("--device", "none"))
-
-
-def test_models_that_were_trained_for_little_get_no_more():
-    assert planned({RAM: 8 * GIB}, shape=shape_of(dense(context=2048))).estimate.context == 2048
 
 
 def test_separate_slots_get_their_own_context():
@@ -133,11 +117,6 @@ def test_flags_are_read_as_the_server_reads_them(flags: str, said: tuple[int, in
     assert (options.context, options.parallel, options.gpu_layers) == said
 
 
-def test_flags_of_another_engine_are_no_mistake_here():
-    assert asked_of(["--from-the-future", "1"]) == FitOptions(understood=False)
-    assert planned({RAM: 8 * GIB}, "--from-the-future").verdict == "fits"
-
-
 def test_the_rest_of_the_flags_counts():
     sizes, places = "-ctk q8_0 -ctv q4_0 -b 64 -ub 32 -fa off --swa-full", "-ncmoe 3 -nkvo -ts 3,1 -kvu"
     options = asked_of([*sizes.split(), *places.split()]).options
@@ -146,6 +125,8 @@ def test_the_rest_of_the_flags_counts():
     assert (options.experts_in_ram, options.split) == (3, (3.0, 1.0))
     assert asked_of(["--reranking"]).options.embedding
     assert asked_of(["--device", "none"], gpus=["gpu0"]).options.gpus == ()
+    assert asked_of(["--from-the-future", "1"]) == FitOptions(understood=False), "another engine's are no mistake"
+    assert planned({RAM: 8 * GIB}, "--from-the-future").verdict == "fits"
 
 
 def test_a_cache_of_prompts_takes_half_of_what_is_left():
