@@ -57,8 +57,6 @@ class Options(Struct, frozen=True, kw_only=True):
     flash: bool = True
     gpu_layers: int | None = None
     """Layers on GPUs: the last so many of all layers and the output; None: all."""
-    split: tuple[float, ...] = ()
-    """Shares of the GPUs; without them free memory decides, here equal shares."""
     window_full: bool = False
     embedding: bool = False
     experts_in_ram: int = 0
@@ -213,23 +211,14 @@ def cells_of(shape: Shape, options: Options) -> tuple[int, int]:
 
 
 def places_of(layers: int, options: Options) -> tuple[str, ...]:
-    """Return the device of each layer, and at the end that of the output: the first layers stay in main memory."""
+    """Return the device of each layer, and at the end that of the output: the first layers stay in main memory.
+
+    Free memory decides about the shares of several GPUs, here they are equal.
+    """
     wanted = layers + 1 if options.gpu_layers is None else min(max(0, options.gpu_layers), layers + 1)
     wanted = wanted if options.gpus else 0
     first = layers + 1 - wanted
-    split = [max(0.0, share) for share in options.split[: len(options.gpus)]]
-    split += [0.0] * (len(options.gpus) - len(split))
-    shares = split if sum(split) else [1.0] * len(options.gpus)
-    return (RAM,) * first + tuple(_gpu_at(number / wanted, shares, options.gpus) for number in range(wanted))
-
-
-def _gpu_at(place: float, shares: Sequence[float], gpus: Sequence[str]) -> str:
-    upto, whole = 0.0, sum(shares)
-    for gpu, share in zip(gpus, shares, strict=True):
-        upto += share
-        if place < upto / whole:
-            return gpu
-    return gpus[-1]
+    return (RAM,) * first + tuple(options.gpus[number * len(options.gpus) // wanted] for number in range(wanted))
 
 
 def _batch(shape: Shape, options: Options, each: int, slots: int, unified: bool) -> Batch:

@@ -108,7 +108,6 @@ def asked_of(
         ubatch=words.whole("--ubatch-size") or 512,
         flash=words.text("--flash-attn") not in ("off", "0", "false", "disabled"),
         gpu_layers=layers,
-        split=words.numbers("--tensor-split"),
         window_full=words.on("--swa-full"),
         embedding=words.on("--embedding") or ranking,
         experts_in_ram=MOST if words.on("--cpu-moe") else words.whole("--n-cpu-moe") or 0,
@@ -147,10 +146,6 @@ class _Words:
     def whole(self, name: str) -> int | None:
         text = self.text(name)
         return min(int(text), MOST) if text.isascii() and text.isdecimal() else None
-
-    def numbers(self, name: str) -> tuple[float, ...]:
-        words = self.text(name).replace("/", ",").split(",")
-        return tuple(float(w) for w in words if w.replace(".", "", 1).isdecimal() and w.isascii())
 
     def toggle(self, name: str) -> bool | None:
         option = last(self._said, name)

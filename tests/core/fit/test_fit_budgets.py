@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.core.engines.machine import Gpu, MachineLook
-from appliance.core.fit.budget import GpuMemory, Reserve, budgets_of, room_of, squeezed
+from appliance.core.fit.budget import GpuMemory, budgets_of, room_of, squeezed
 
 GIB = 1 << 30
 MIB = 1 << 20
@@ -31,7 +31,6 @@ def look(*gpus: Gpu, memory: int = 32 * GIB) -> MachineLook:
 def test_a_machine_has_budgets_less_what_is_left_to_others():
     assert budgets_of(look(gpu(24 * GIB), gpu(8 * GIB))) == {"ram": 30 * GIB, "gpu0": 23 * GIB, "gpu1": 7 * GIB}
     assert budgets_of(look(gpu(GIB), memory=2 * GIB)) == {"ram": GIB, "gpu0": GIB // 2}, "half is for models"
-    assert budgets_of(look(gpu(24 * GIB)), Reserve(ram=0, gpu=4 * GIB)) == {"ram": 32 * GIB, "gpu0": 20 * GIB}
 
 
 def test_gpus_without_memory_of_their_own_have_no_budget_and_keep_their_number():

@@ -168,7 +168,6 @@ OPTIONS = st.builds(
     ubatch=st.integers(1, 2048),
     flash=st.booleans(),
     gpu_layers=st.none() | st.integers(0, 40),
-    split=st.lists(st.floats(0, 10), max_size=3).map(tuple),
     window_full=st.booleans(),
     embedding=st.booleans(),
     experts_in_ram=st.integers(0, 99),

@@ -118,11 +118,11 @@ def test_flags_are_read_as_the_server_reads_them(flags: str, said: tuple[int, in
 
 
 def test_the_rest_of_the_flags_counts():
-    sizes, places = "-ctk q8_0 -ctv q4_0 -b 64 -ub 32 -fa off --swa-full", "-ncmoe 3 -nkvo -ts 3,1 -kvu"
+    sizes, places = "-ctk q8_0 -ctv q4_0 -b 64 -ub 32 -fa off --swa-full", "-ncmoe 3 -nkvo -kvu"
     options = asked_of([*sizes.split(), *places.split()]).options
     assert (options.keys_type, options.values_type, options.batch, options.ubatch) == ("q8_0", "q4_0", 64, 32)
     assert (options.flash, options.window_full, options.cache_in_ram, options.unified) == (False, True, True, True)
-    assert (options.experts_in_ram, options.split) == (3, (3.0, 1.0))
+    assert options.experts_in_ram == 3
     assert asked_of(["--reranking"]).options.embedding
     assert asked_of(["--device", "none"], gpus=["gpu0"]).options.gpus == ()
     assert asked_of(["--from-the-future", "1"]) == FitOptions(understood=False), "another engine's are no mistake"
