@@ -125,10 +125,15 @@ def test_files_that_are_no_models_are_listed_with_their_error(tmp_path: Path, wr
     write_model(tmp_path / "lora.gguf", general__type="adapter")
     write_model(tmp_path / "eyes.gguf", architecture="clip")
     write_model(tmp_path / "renamed.gguf", split__count=2)
+    write_model(tmp_path / "seeing" / "model.gguf")
+    (tmp_path / "seeing" / "mmproj-F16.gguf").write_bytes(b"GGUF")
 
     snapshot = scan(models_dir=tmp_path)
+    seeing = snapshot.require("seeing")
+    assert (seeing.mmproj, seeing.input_modalities) == (None, ("text",)), "it works without its broken companion"
+    assert "mmproj-F16.gguf" in "".join(snapshot.notes)
 
-    errors = {model.id: model.error or "" for model in snapshot.models}
+    errors = {model.id: model.error for model in snapshot.models if model.error}
     assert set(errors) == {"empty", "page", "short", "vocabulary", "lora", "eyes", "renamed"}
     for model_id, words in {
         "empty": "is empty",
@@ -142,16 +147,6 @@ def test_files_that_are_no_models_are_listed_with_their_error(tmp_path: Path, wr
         assert words in errors[model_id]
     with pytest.raises(InvalidModelFile, match="is empty"):
         snapshot.require("empty")
-
-
-def test_a_broken_companion_does_not_take_its_model_down(tmp_path: Path, write_model):
-    write_model(tmp_path / "m" / "model.gguf")
-    (tmp_path / "m" / "mmproj-F16.gguf").write_bytes(b"GGUF")
-    snapshot = scan(models_dir=tmp_path)
-    model = only(snapshot)
-    assert (model.error, model.mmproj, model.input_modalities) == (None, None, ("text",))
-    (note,) = snapshot.notes
-    assert "mmproj-F16.gguf" in note
 
 
 @pytest.mark.skipif(not POSIX, reason="Windows has no FIFOs, and its links need a privilege")
@@ -336,17 +331,14 @@ def test_the_stronger_source_wins(tmp_path: Path, write_model):
     }
 
 
-def test_the_starter_model_has_its_own_flags(tmp_path: Path, write_model):
+def test_the_starter_model_has_its_own_flags(tmp_path: Path, write_model, starter_model: Path):
     model = only(scan(starter=write_model(tmp_path / "s.gguf")))
     assert (model.id, model.source) == ("starter", "starter")
     flags = dict(zip(model.args[::2], model.args[1::2], strict=True))
     assert flags["--n-predict"] == "512", "an answer of this model must not run for ever"
     assert flags["--temp"] == "0"
-
-
-def test_the_real_starter_model_is_there(starter_model: Path):
-    model = only(Catalog(ModelFolders()).scan())
-    assert (model.id, model.path, model.error) == ("starter", str(starter_model), None)
+    shipped = only(Catalog(ModelFolders()).scan())
+    assert (shipped.id, shipped.path, shipped.error) == ("starter", str(starter_model), None)
 
 
 def test_a_rescan_sees_what_changed_and_reads_nothing_twice(tmp_path: Path, write_model):

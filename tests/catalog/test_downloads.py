@@ -278,7 +278,7 @@ async def test_dropped_connections_cost_next_to_nothing(hub: FakeHub, settings: 
     assert hub.sent() == size, "a dropped connection must not cost a single byte"
 
 
-async def test_cancelled_and_begun_again_it_goes_on(hub: FakeHub, settings: DownloadSettings) -> None:
+async def test_cancelled_failed_and_begun_again_it_goes_on(hub: FakeHub, settings: DownloadSettings) -> None:
     hub.behave(stall_after=BIG // 2)
     async with open_downloads(settings) as downloads:
         download = await downloads.start(REPO)
@@ -289,6 +289,12 @@ async def test_cancelled_and_begun_again_it_goes_on(hub: FakeHub, settings: Down
         kept = journaled(download.plan.files[0].blob)
         assert kept is not None
         assert kept[1] == status.done == BIG // 2
+        hub.behave(drop_after=1, cdn_status=500, cdn_times=1000)
+        away = await downloads.start(REPO)
+        with trio.fail_after(20):
+            assert (await away.wait()).state == "failed"
+        assert isinstance(away.error, HubFailed)
+        assert "500" in str(away.error)
         hub.behave()
         again = await downloads.start(REPO)
         assert again is not download
@@ -460,27 +466,6 @@ async def test_a_hub_that_never_gives_the_file_is_given_up(
     assert len(hub.requests("cdn")) < 20
     assert not list((folder(settings) / "snapshots").glob("*/*"))
     assert listed(settings) == {}
-
-
-async def test_a_hub_that_stays_away_fails_the_download_and_keeps_what_came(
-    hub: FakeHub, settings: DownloadSettings
-) -> None:
-    async with open_downloads(settings) as downloads:
-        hub.behave(stall_after=BIG // 2)
-        download = await downloads.start(REPO)
-        await until(lambda: download.status.done >= BIG // 3, changed=downloads.wait_changed)
-        download.cancel()
-        await download.wait()
-        hub.behave(drop_after=1, cdn_status=500, cdn_times=1000)
-        download = await downloads.start(REPO)
-        with trio.fail_after(20):
-            status = await download.wait()
-    assert status.state == "failed"
-    assert isinstance(download.error, HubFailed)
-    assert "500" in (status.error or "")
-    hub.behave()
-    assert (await fetched(settings)).status.state == "finished"
-    assert hub.sent() <= (hub.root / REPO / NAME).stat().st_size + SLACK
 
 
 async def test_a_hub_that_dies_at_any_byte_costs_neither_time_nor_what_came(
