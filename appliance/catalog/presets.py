@@ -173,8 +173,8 @@ class PresetSource(Struct, frozen=True, kw_only=True):
         try:
             status = self.file.stat() if self.file is not None else None
         except OSError:
-            return None
-        return (status.st_ino, status.st_mtime_ns, status.st_size) if status is not None else None
+            status = None
+        return status and (status.st_ino, status.st_mtime_ns, status.st_size)
 
     def read(self) -> tuple[Layers, list[Problem]]:
         """Read the file again; the problems are warnings. Raises UsageError, InvalidConfig among them."""

@@ -177,21 +177,13 @@ def test_a_download_that_is_not_finished_is_noted(store: Path) -> None:
     weights = layer(store, "model", gguf(store))
     pulled(store, "half:latest", {**weights, "size": 10**9})
     assert "instead of 1000000000" in note(ollama(store))
-
-
-def test_a_missing_projector_costs_only_itself(store: Path) -> None:
     lost = {"mediaType": "application/vnd.ollama.image.projector", "digest": "sha256:" + "1" * 64, "size": 5}
-    pulled(store, "llava:7b", layer(store, "model", gguf(store)), lost)
+    pulled(store, "half:latest", layer(store, "model", b"not a model at all"), lost)
     snapshot = ollama(store)
-    assert only(snapshot).mmproj is None
+    model = only(snapshot)
+    assert "GGUF" in (model.error or "")
+    assert model.mmproj is None
     assert "is used without its projector" in snapshot.notes[0]
-
-
-def test_weights_that_are_no_gguf_say_so(store: Path) -> None:
-    pulled(store, "odd:latest", layer(store, "model", b"not a model at all"))
-    model = only(ollama(store))
-    assert model.error is not None
-    assert "GGUF" in model.error
 
 
 def test_stores_that_are_not_there_are_no_matter(tmp_path: Path) -> None:
@@ -298,7 +290,13 @@ def test_a_model_in_the_hub_cache_and_in_lm_studio_is_listed_once(store: Path, t
 # ---- where they are --------------------------------------------------------------------------------------------------
 
 
-def test_where_lm_studio_keeps_models(tmp_path: Path) -> None:
+def test_where_models_are_kept_and_looked_for_only_when_asked(tmp_path: Path) -> None:
+    assert ollama_directories({"OLLAMA_MODELS": "/data/models"}, tmp_path) == (Path("/data/models").absolute(),)
+    assert ollama_directories({"OLLAMA_MODELS": ""}, tmp_path)[0] == tmp_path / ".ollama" / "models"
+    without = resolve_sources(environ={}, home=tmp_path)
+    assert (without.lm_studio, without.ollama) == ((), ())
+    found = resolve_sources(environ={}, home=tmp_path, stores=True)
+    assert (found.lm_studio, found.ollama) == (lm_studio_directories(tmp_path), ollama_directories({}, tmp_path))
     assert lm_studio_directories(tmp_path) == (
         tmp_path / ".lmstudio" / "models",
         tmp_path / ".cache" / "lm-studio" / "models",
@@ -311,16 +309,3 @@ def test_where_lm_studio_keeps_models(tmp_path: Path) -> None:
     (moved / "settings.json").write_bytes(b"\xff{")
     (tmp_path / ".lmstudio-home-pointer").write_bytes(b"relative\0path")
     assert lm_studio_directories(tmp_path)[0] == tmp_path / ".lmstudio" / "models"
-
-
-def test_where_ollama_keeps_models(tmp_path: Path) -> None:
-    assert ollama_directories({"OLLAMA_MODELS": "/data/models"}, tmp_path) == (Path("/data/models").absolute(),)
-    assert ollama_directories({"OLLAMA_MODELS": ""}, tmp_path)[0] == tmp_path / ".ollama" / "models"
-
-
-def test_stores_are_looked_into_only_when_asked(tmp_path: Path) -> None:
-    without = resolve_sources(environ={}, home=tmp_path)
-    assert (without.lm_studio, without.ollama) == ((), ())
-    found = resolve_sources(environ={}, home=tmp_path, stores=True)
-    assert found.lm_studio == lm_studio_directories(tmp_path)
-    assert found.ollama == ollama_directories({}, tmp_path)

@@ -165,13 +165,6 @@ def test_the_active_profile_adds_the_names_that_mean_nothing_else():
     assert listed(config, entries, "gone") == listed(config, entries)
 
 
-def test_states_in_llama_swaps_words():
-    words = ("queued", "loading", "loaded", "sleeping", "stopping", "unloaded", "anything else")
-    assert [swap_state(word) for word in words] == [
-        "starting", "starting", "ready", "ready", "stopping", "stopped", "stopped",
-    ]  # fmt: skip
-
-
 def test_model_status_has_local_models_first_and_peers_without_a_state():
     config = Config(
         models={
@@ -180,6 +173,9 @@ def test_model_status_has_local_models_first_and_peers_without_a_state():
         },
         peers={"p": Peer(models=["y", "x"])},
     )
+    words = ("queued", "loading", "loaded", "sleeping", "stopping", "unloaded", "anything else")
+    swaps = ("starting", "starting", "ready", "ready", "stopping", "stopped", "stopped")
+    assert tuple(map(swap_state, words)) == swaps
     blank = {"name": "", "description": "", "unlisted": False, "peerID": ""}
     assert msgspec.to_builtins(model_status(config, {"z": "sleeping"})) == [
         {**blank, "id": "a", "state": "stopped", "aliases": ["b"]},
