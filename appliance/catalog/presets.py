@@ -35,7 +35,7 @@ from appliance.core.models.download import (
     WantedModel,
     parse_image,
     parse_location,
-    parse_reference,
+    read_reference,
     sidecars_of,
 )
 from appliance.core.models.names import QUANTISATIONS, prefer
@@ -131,18 +131,16 @@ def _here(cache: Path | None, wanted: Remote) -> Cached | None:
 
 def _wanted(definition: Definition, model_id: str) -> WantedModel | None:
     """Return the model of a preset's repository, or its name. None if it does not name a repository."""
-    try:
-        reference = parse_reference(definition.repo or model_id)
-    except BadRequest:
+    reference = read_reference(definition.repo or model_id)
+    if reference is None:
         return None
     projector = definition.projector and not definition.mmproj and not definition.mmproj_url
     return WantedModel(reference=reference, file=definition.repo_file, projector=projector)
 
 
 def _draft(definition: Definition) -> WantedModel | None:
-    try:
-        reference = parse_reference(definition.draft_repo)
-    except BadRequest:
+    reference = read_reference(definition.draft_repo)
+    if reference is None:
         return None
     spec_type = next((value for flag, value in pairwise(definition.args) if flag == "--spec-type"), "")
     return WantedModel(reference=reference, projector=False, sidecars=sidecars_of(spec_type))

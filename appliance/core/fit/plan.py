@@ -173,7 +173,7 @@ class FitPlan(Struct, frozen=True, kw_only=True):
     gpu_layers: int
     layers: int
     memory: Mapping[str, DeviceUse]
-    """Of each device that is used."""
+    """What each used device gives."""
     room: Mapping[str, int]
     """The free memory of each device; ``reserve`` of it stays free."""
     reserve: int

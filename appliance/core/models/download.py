@@ -29,7 +29,7 @@ from appliance.core.models.names import (
     stem_of,
     tag_of,
 )
-from appliance.errors import ApplianceError, BadRequest, NotFound, UsageError
+from appliance.errors import BadRequest, NotFound, UsageError
 
 HUB_HOSTS = ("huggingface.co", "www.huggingface.co", "hf.co")
 ANY_TAG = "LATEST"
@@ -444,11 +444,7 @@ def parse_location(url: str, path: str | None) -> Location | WantedModel:
     if not name or name in (".", "..") or not name.isprintable() or "\\" in name or ":" in name:
         raise UsageError(f"{shown_url(url)!r} does not end in the name of a file")
     on_hub = _RESOLVE.fullmatch(unquote(parts.path)) if parts.hostname in HUB_HOSTS and path is None else None
-    if on_hub is not None:
-        try:
-            reference = parse_reference(on_hub[1])
-        except ApplianceError:
-            return Location(url=url)
+    if on_hub is not None and (reference := read_reference(on_hub[1])) is not None:
         return WantedModel(reference=ModelReference(reference.repo), file=on_hub[2])
     return Location(url=url, path=path)
 

@@ -5,26 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
-from hollow_models import Hollow, bert, dense, encode, experts, gemma, latent, mamba
+from hollow_models import bert, dense, experts, gemma, latent, mamba, shape_of
 from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.core.engines.listing import Manual
 from appliance.core.fit.estimate import AUTO_PARALLEL, RAM, estimate
 from appliance.core.fit.plan import CACHE, LEAST_CONTEXT, PER_SLOT, SHARE, FitOptions, FitPlan, asked_of, plan
-from appliance.core.models.gguf import read_gguf
 from appliance.core.models.shape import Shape
 
 MIB = 1 << 20
 GIB = 1 << 30
 RANK = {"no": 0, "partly": 1, "fits": 2}
-
-
-def shape_of(model: Hollow) -> Shape:
-    header, data = encode(model)
-    shape = read_gguf(lambda offset, n: header[offset : offset + n], len(header) + data).shape
-    assert shape is not None
-    return shape
 
 
 LLAMA = shape_of(dense(context=131072))
