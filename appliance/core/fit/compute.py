@@ -59,6 +59,9 @@ def _masks(shape: Shape, batch: Batch) -> int:
     return sum(kinds.values()) * batch.tokens * (2 if batch.flash else FLOAT)
 
 
+# What is needed at the same time, found by comparison with what b11434 says that it allocates. A recurrent layer: both
+# halves of its input projection, the mixed window, the time step and the scan, which holds the state as well. A
+# feed-forward part: two products and their product; without a gate one product, which is changed in place.
 def _step(shape: Shape, batch: Batch, layer: ModelLayer, *, gpu: bool, copied: bool) -> int:
     """Return the bytes of the largest step of a layer."""
     row = FLOAT * batch.tokens
@@ -80,6 +83,8 @@ def _grown(size: int, copy: int) -> int:
     return 2 * size + copy + (size if copy < size else 0)
 
 
+# Queries, keys and values come first; with latent attention the absorbed queries are as wide as the compressed keys for
+# every head. Then attention itself: flash attention makes no table of all pairs of tokens and cells.
 def _attention(shape: Shape, batch: Batch, layer: ModelLayer, *, copied: bool) -> int:
     row, cells = FLOAT * batch.tokens, batch.cells_of(layer)
     kept = 0
