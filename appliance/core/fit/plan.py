@@ -173,7 +173,7 @@ class FitPlan(Struct, frozen=True, kw_only=True):
     gpu_layers: int
     layers: int
     memory: Mapping[str, DeviceUse]
-    """What each used device gives."""
+    """The use of each device that has a part of it."""
     room: Mapping[str, int]
     """The free memory of each device; ``reserve`` of it stays free."""
     reserve: int
