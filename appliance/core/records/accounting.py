@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from http import HTTPStatus
-from typing import Annotated, TypeVar
+from typing import Annotated, TypeVar, get_args
 
 import msgspec
 from msgspec import Meta, Raw, Struct, structs
@@ -55,7 +55,7 @@ class Usage(Struct, frozen=True, kw_only=True):
         return int(max(wall_ms, self.engine_ms))
 
 
-_Members = TypeVar("_Members", bound="_UsageObject | _Timings | _Metrics")
+_Object = TypeVar("_Object", bound=Struct)
 
 
 class _Details(Struct):
@@ -114,54 +114,28 @@ class _Record(CostReport):
     message: _Holder | None = None
 
 
-class _RawHolder(Struct):
-    usage: Raw = Raw(b"null")
-
-
-class _RawRecord(_RawHolder):
-    timings: Raw = Raw(b"null")
-    metrics: Raw = Raw(b"null")
-    response: Raw = Raw(b"null")
-    message: Raw = Raw(b"null")
-
-
 _REPORT = msgspec.json.Decoder(CostReport)
 _RECORD = msgspec.json.Decoder(_Record)
-_HINTS = {kind: {each.name: each.type for each in structs.fields(kind)} for kind in (_UsageObject, _Timings, _Metrics)}
 
 
 def read_report(text: bytes | Raw) -> CostReport | None:
     """Read a JSON object; a member of an unexpected type is skipped. None: it is not an object."""
-    if (report := decoded(_REPORT, text)) is not None:
-        return report
-    raw = decoded(_RawRecord, text)
-    return None if raw is None else _piecemeal(raw)
+    return decoded(_REPORT, text) or _leniently(CostReport, text)
 
 
-def read_last_report(text: bytes) -> CostReport | None:
-    """The same of the last element of the array that the text is."""
-    elements = decoded(_INFILL, text)
-    return read_report(elements[-1]) if elements else None
-
-
-def _piecemeal(raw: _RawRecord) -> CostReport:
-    return CostReport(
-        usage=_leniently(_UsageObject, raw.usage),
-        timings=_leniently(_Timings, raw.timings),
-        metrics=_leniently(_Metrics, raw.metrics),
-    )
-
-
-def _leniently(kind: type[_Members], text: Raw) -> _Members | None:
+def _leniently(kind: type[_Object], text: bytes | Raw) -> _Object | None:
     """Read an object of which the decoder refused a member: one of a strange type does not cost the others.
 
     Almost no engine sends such a thing, so all others are read in one step, without a look at each number.
     """
-    members = decoded(_MEMBERS, text)
-    if members is None:
+    if (members := decoded(_MEMBERS, text)) is None:
         return None
-    read = {name: decoded(hint, members[name]) for name, hint in _HINTS[kind].items() if name in members}
-    return msgspec.convert({name: value for name, value in read.items() if value is not None}, kind)
+    read: dict[str, object] = {}
+    for each in structs.fields(kind):
+        if (raw := members.get(each.name)) is not None:
+            inner = [one for one in get_args(each.type) if isinstance(one, type) and issubclass(one, Struct)]
+            read[each.name] = _leniently(inner[0], raw) if inner else decoded(each.type, raw)
+    return kind(**{name: value for name, value in read.items() if value is not None})
 
 
 class Ledger:
@@ -186,27 +160,13 @@ class Ledger:
 
     def record(self, data: bytes) -> bool:
         """One data line of a stream. True: it had timings."""
-        if (record := decoded(_RECORD, data)) is None:
-            return self._record_piecemeal(data)
-        self._use(record)
+        if (record := decoded(_RECORD, data) or _leniently(_Record, data)) is None:
+            return False
+        self.add(record)
         for holder in (record.response, record.message):
             if holder is not None:
                 self._use(holder)
-        self._timings = record.timings or self._timings
-        self._metrics = record.metrics or self._metrics
         return record.timings is not None
-
-    def _record_piecemeal(self, data: bytes) -> bool:
-        if (raw := decoded(_RawRecord, data)) is None:
-            return False
-        report = _piecemeal(raw)
-        self._use(report)
-        for part in (raw.response, raw.message):
-            if (holder := decoded(_RawHolder, part)) is not None:
-                self._use(_Holder(_leniently(_UsageObject, holder.usage)))
-        self._timings = report.timings or self._timings
-        self._metrics = report.metrics or self._metrics
-        return report.timings is not None
 
     def _use(self, holder: _Holder) -> None:
         if (said := holder.usage) is None:
@@ -364,8 +324,8 @@ class _BodyReader:
         """The body is over, in whatever way."""
         last = b"".join(self._last)
         if not self._beginning and len(last) <= 2 * MAX_HELD:
-            report = read_last_report(last) if self._of_last else None
-            if (report := report or read_report(last)) is not None:
+            elements = decoded(_INFILL, last) if self._of_last else None
+            if (report := read_report(elements[-1] if elements else last)) is not None:
                 self._ledger.add(report)
                 return
         # Too long to be read as a whole, or apparently not JSON: an engine may write NaN into it.
