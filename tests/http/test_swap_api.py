@@ -20,7 +20,7 @@ from waiting import PATIENCE
 from appliance.core.machine import Hardware
 from appliance.core.models.model import Model
 from appliance.errors import ApplianceError
-from appliance.http.control.swap_api import RecordRoutes, Records
+from appliance.http.control.swap_api import RecordRoutes
 from appliance.http.errors import describe
 from appliance.platform.drivers import Gpus
 from appliance.platform.hardware import detect
@@ -337,7 +337,7 @@ async def records(
         open_recorder(activity) as recorder,
         open_samples(Gpus(None), every) as samples,
     ):
-        told = RecordRoutes(Records(recorder, samples, detect))
+        told = RecordRoutes(recorder, samples, detect)
         app.add_url_rule("/api/performance", "performance", told.performance)
         app.add_url_rule("/api/hardware", "hardware", told.hardware)
         yield app.test_client().get

@@ -14,8 +14,8 @@ from appliance.core.bodies.sse import SseEvent, encode
 from appliance.core.conversations import UNKNOWN_TYPE, shown_type
 from appliance.core.parameters import read_whole, shown
 from appliance.errors import BadRequest, NotFound
-from appliance.http.control.answers import endless_answer, json_answer, parse_as, read_as, read_body
-from appliance.http.control.model_routes import CONTENT_TYPE, ModelEvent, ModelFeed
+from appliance.http.control.answers import EVENT_STREAM, endless_answer, json_answer, parse_as, read_as, read_body
+from appliance.http.control.model_routes import ModelEvent, ModelFeed
 from appliance.http.owners import Owners
 from appliance.http.way.outgoing import CONVERSATION
 from appliance.traffic.inflight import InFlight, Wait
@@ -101,10 +101,8 @@ class ConversationRoutes:
 
     async def events(self) -> Response:
         """The events of models and conversations from now on; the models' state comes first."""
-        if request.method == "HEAD":
-            return Response("", content_type=CONTENT_TYPE)
         return endless_answer(
-            PageFeed(self._owners, self._inflight, self._lifetime), CONTENT_TYPE, self._lifetime.feeds
+            PageFeed(self._owners, self._inflight, self._lifetime), EVENT_STREAM, self._lifetime.feeds
         )
 
     async def search(self) -> Response:

@@ -26,13 +26,12 @@ from appliance.core.models.model import Model
 from appliance.errors import BadRequest, Conflict
 from appliance.fleet.owner import Fleet
 from appliance.fleet.status import ChildStatus
-from appliance.http.control.answers import Pieces, endless_answer, json_answer, read_body
+from appliance.http.control.answers import EVENT_STREAM, Pieces, endless_answer, json_answer, read_body
 from appliance.http.owners import Owners
 from appliance.traffic.targets import refresh
 from appliance.traffic.traffic import Lifetime
 from appliance.trio_parts import wait_any
 
-CONTENT_TYPE = "text/event-stream"
 PING_AFTER = 15.0
 """Seconds of silence after which a comment is sent, so that proxies keep the stream open."""
 LOOK_EVERY = 0.2
@@ -233,8 +232,6 @@ class ModelRoutes:
 
     async def events(self) -> Response:
         """``?snapshot=1`` begins with the state of every model, ``?names=readme`` has the events as in the README."""
-        if request.method == "HEAD":
-            return Response("", content_type=CONTENT_TYPE)
         feed = ModelFeed(
             self._owners.fleet,
             self._owners.catalog,
@@ -243,7 +240,7 @@ class ModelRoutes:
             everything=request.args.get("snapshot") in ("true", "1"),
             readme=request.args.get("names") == "readme",
         )
-        return endless_answer(feed, CONTENT_TYPE, self._lifetime.feeds)
+        return endless_answer(feed, EVENT_STREAM, self._lifetime.feeds)
 
     async def download(self) -> Response:
         """Answers when the hub has said what is to be downloaded; how it goes on is in the list and in the feed."""
