@@ -38,7 +38,6 @@ from appliance.core.llama import flags
 from appliance.core.llama.older import SHORTHANDS, modern_words
 from appliance.core.runs.messages import FailReason, FinishReason, RunState
 from appliance.core.runs.slash import FAMILIES
-from appliance.core.settings import HttpSettings
 from appliance.engines.found import FOLDER_VARIABLE
 from appliance.errors import ApplianceError
 from appliance.http import errors as http_errors

@@ -185,30 +185,22 @@ def create_app(traffic: Traffic, owners: Owners) -> QuartTrio:
     app.add_url_rule("/api/fit", "fit", control.fit)
     app.add_url_rule("/models/load", "load", control.load, methods=["POST"])
     app.add_url_rule("/models/unload", "unload", control.unload, methods=["POST"])
-    add_routes(app, _swap_api(traffic, owners, view))
+    sources = EventSources(view, traffic.logs, traffic.inflight, traffic.recorder, traffic.lifetime)
+    records = RecordRoutes(traffic.recorder, owners.samples, detect)
+    add_routes(app, SwapApi(sources, records, owners.reloads.reload if owners.reloads.anything else None))
     add_model_routes(app, ModelRoutes(owners, traffic.lifetime))
     add_stream_routes(app, owners.streams, traffic.lifetime.feeds)
     add_agent_routes(app, owners.plugins)
     add_mcp_routes(app, owners.tools)
     add_conversation_routes(app, ConversationRoutes(owners, traffic.inflight, traffic.lifetime))
     add_run_routes(app, traffic.targets, owners.agents, traffic.lifetime.feeds)
-    add_engine_routes(app, _engine_routes(owners))
+    fleet = owners.fleet
+    add_engine_routes(app, EngineRoutes(owners.engines, lambda: seats_in_use(fleet.status()), fleet.see_machine))
     add_hub_routes(app, HubRoutes(owners))
     app.register_error_handler(ApplianceError, _refuse)
     app.register_error_handler(HTTPException, _refuse_http)
     app.register_error_handler(Exception, _admit_bug)
     return app
-
-
-def _engine_routes(owners: Owners) -> EngineRoutes:
-    fleet = owners.fleet
-    return EngineRoutes(owners.engines, lambda: seats_in_use(fleet.status()), fleet.see_machine)
-
-
-def _swap_api(traffic: Traffic, owners: Owners, view: View) -> SwapApi:
-    sources = EventSources(view, traffic.logs, traffic.inflight, traffic.recorder, traffic.lifetime)
-    records = RecordRoutes(traffic.recorder, owners.samples, detect)
-    return SwapApi(sources, records, owners.reloads.reload if owners.reloads.anything else None)
 
 
 async def _control_request() -> ControlRequest:
