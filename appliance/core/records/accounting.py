@@ -72,7 +72,7 @@ class _UsageObject(Struct):
     prompt_tokens_details: _Details | None = None
 
 
-class _Timings(Struct):
+class _Timings(Struct, frozen=True):
     prompt_n: Number = -1
     predicted_n: Number = -1
     prompt_ms: Number = -1
@@ -84,12 +84,12 @@ class _Timings(Struct):
     draft_n_accepted: Number = -1
 
 
-class _Drafts(Struct):
+class _Drafts(Struct, frozen=True):
     num_draft_tokens: Number = -1
     num_accepted_draft_tokens: Number = -1
 
 
-class _Metrics(Struct):
+class _Metrics(Struct, frozen=True):
     time_to_first_token_ms: Number = -1
     mean_itl_ms: Number = -1
     speculative_decoding: _Drafts | None = None
@@ -138,25 +138,23 @@ def _leniently(kind: type[_Object], text: bytes | Raw) -> _Object | None:
     return kind(**{name: value for name, value in read.items() if value is not None})
 
 
-class Ledger:
+class Ledger(Struct):
     """The reports so far."""
 
-    __slots__ = ("_apart", "_cached", "_input", "_metrics", "_output", "_timings")
-
-    def __init__(self) -> None:
-        self._input: int | float = -1
-        self._output: int | float = -1
-        self._cached: int | float = -1
-        self._apart = False  # Anthropic's input is what did not come from a cache, OpenAI's is all of it
-        self._timings = _NO_TIMINGS
-        self._metrics = _NO_METRICS
+    input: int | float = -1
+    output: int | float = -1
+    cached: int | float = -1
+    apart: bool = False
+    """Anthropic's input is what did not come from a cache, OpenAI's is all of it."""
+    timings: _Timings = _NO_TIMINGS
+    metrics: _Metrics = _NO_METRICS
 
     def add(self, report: CostReport) -> None:
         """A later positive number of usage replaces an earlier one: streams report in parts, and repeat themselves
         with 0. Timings and metrics are replaced as a whole."""
         self._use(report)
-        self._timings = report.timings or self._timings
-        self._metrics = report.metrics or self._metrics
+        self.timings = report.timings or self.timings
+        self.metrics = report.metrics or self.metrics
 
     def record(self, data: bytes) -> bool:
         """One data line of a stream. True: it had timings."""
@@ -174,38 +172,38 @@ class Ledger:
         prompt = said.input_tokens if said.prompt_tokens < 0 else said.prompt_tokens
         completion = said.output_tokens if said.completion_tokens < 0 else said.completion_tokens
         cached = said.cache_read_input_tokens
-        self._apart = self._apart or cached >= 0
+        self.apart = self.apart or cached >= 0
         details = said.input_tokens_details or said.prompt_tokens_details
         if cached < 0 and details is not None:
             cached = details.cached_tokens
-        if prompt > 0 or self._input < 0:
-            self._input = prompt
-        if completion > 0 or self._output < 0:
-            self._output = completion
-        if cached > 0 or self._cached < 0:
-            self._cached = cached
+        if prompt > 0 or self.input < 0:
+            self.input = prompt
+        if completion > 0 or self.output < 0:
+            self.output = completion
+        if cached > 0 or self.cached < 0:
+            self.cached = cached
 
     def balance(self) -> Usage:
         """Return the sum. Timings override usage, and metrics fill what neither says."""
-        timings = self._timings
+        timings = self.timings
         drafted, accepted = timings.draft_n, timings.draft_n_accepted
         prompt_rate, token_rate = timings.prompt_per_second, timings.predicted_per_second
-        if self._metrics is not _NO_METRICS:
-            if (drafted < 0 or accepted < 0) and (said := self._metrics.speculative_decoding) is not None:
+        if self.metrics is not _NO_METRICS:
+            if (drafted < 0 or accepted < 0) and (said := self.metrics.speculative_decoding) is not None:
                 drafted, accepted = said.num_draft_tokens, said.num_accepted_draft_tokens
             prompt_rate = self._prefill_rate() if prompt_rate < 0 else prompt_rate
             token_rate = self._token_rate() if token_rate < 0 else token_rate
         if drafted < 0 or accepted < 0:  # one without the other says nothing
             drafted = accepted = -1
-        apart = self._apart or timings.prompt_n >= 0
-        cached = self._cached if timings.cache_n < 0 else timings.cache_n
-        fresh = self._input if timings.prompt_n < 0 else timings.prompt_n
+        apart = self.apart or timings.prompt_n >= 0
+        cached = self.cached if timings.cache_n < 0 else timings.cache_n
+        fresh = self.input if timings.prompt_n < 0 else timings.prompt_n
         tokens = Tokens(
             cache_tokens=int(cached),
             draft_tokens=int(drafted),
             draft_acc_tokens=int(accepted),
             input_tokens=int(fresh),
-            output_tokens=int(self._output if timings.predicted_n < 0 else timings.predicted_n),
+            output_tokens=int(self.output if timings.predicted_n < 0 else timings.predicted_n),
             prompt_per_second=float(prompt_rate),
             tokens_per_second=float(token_rate),
         )
@@ -217,13 +215,13 @@ class Ledger:
 
     def _prefill_rate(self) -> float:
         """vLLM gives the time to the first token: what was not in the cache has been read in it."""
-        milliseconds = self._metrics.time_to_first_token_ms
-        fresh = self._input - max(self._cached, 0)
+        milliseconds = self.metrics.time_to_first_token_ms
+        fresh = self.input - max(self.cached, 0)
         return fresh / milliseconds * 1000 if milliseconds > 0 and fresh > 0 else -1.0
 
     def _token_rate(self) -> float:
         """vLLM gives the mean time between two tokens."""
-        milliseconds = self._metrics.mean_itl_ms
+        milliseconds = self.metrics.mean_itl_ms
         return 1000 / milliseconds if milliseconds > 0 else -1.0
 
 

@@ -39,7 +39,7 @@ class PageFeed(ModelFeed):
     """
 
     def __init__(self, owners: Owners, inflight: InFlight, lifetime: Lifetime) -> None:
-        super().__init__(owners.fleet, owners.catalog, owners.downloads, lifetime, everything=True, readme=False)
+        super().__init__(owners, lifetime, everything=True, readme=False)
         self._conversations: Conversations = owners.conversations
         self._inflight = inflight
         self._waits: dict[str, Wait] = {}

@@ -15,7 +15,6 @@ from msgspec import Raw, Struct
 from quart import Response, request
 from quart_trio import QuartTrio
 
-from appliance.catalog.catalog import Catalog
 from appliance.catalog.download_status import DownloadEvent, DownloadStatus, events_between, is_for
 from appliance.catalog.downloads import Download, Downloads
 from appliance.core.bodies.head import read_json
@@ -24,7 +23,6 @@ from appliance.core.lenient_json import decoded
 from appliance.core.models.download import parse_reference
 from appliance.core.models.model import Model
 from appliance.errors import BadRequest, Conflict
-from appliance.fleet.owner import Fleet
 from appliance.fleet.status import ChildStatus
 from appliance.http.control.answers import EVENT_STREAM, Pieces, endless_answer, json_answer, read_body
 from appliance.http.owners import Owners
@@ -117,24 +115,15 @@ class ModelFeed(Pieces):
     ``everything``: begin with the state of every model. ``readme``: events as llama-server's README has them.
     """
 
-    def __init__(
-        self,
-        fleet: Fleet,
-        catalog: Catalog,
-        downloads: Downloads | None,
-        lifetime: Lifetime,
-        *,
-        everything: bool,
-        readme: bool,
-    ) -> None:
-        self._fleet = fleet
-        self._catalog = catalog
-        self._downloads = downloads
+    def __init__(self, owners: Owners, lifetime: Lifetime, *, everything: bool, readme: bool) -> None:
+        self._fleet = fleet = owners.fleet
+        self._catalog = owners.catalog
+        self._downloads = owners.downloads
         self._lifetime = lifetime
         self._readme = readme
         self._seen = seen_of(fleet.status())
         self._downloading = self._downloads_now()
-        self._snapshot = catalog.snapshot
+        self._snapshot = owners.catalog.snapshot
         self._due = self._everything() if everything else []
 
     async def __anext__(self) -> bytes:
@@ -233,9 +222,7 @@ class ModelRoutes:
     async def events(self) -> Response:
         """``?snapshot=1`` begins with the state of every model, ``?names=readme`` has the events as in the README."""
         feed = ModelFeed(
-            self._owners.fleet,
-            self._owners.catalog,
-            self._owners.downloads,
+            self._owners,
             self._lifetime,
             everything=request.args.get("snapshot") in ("true", "1"),
             readme=request.args.get("names") == "readme",
