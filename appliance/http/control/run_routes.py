@@ -20,9 +20,7 @@ from appliance.agents.owner import Agents
 from appliance.agents.record import (
     PastRun,
     RunResult,
-    RunStatus,
     RunTimeouts,
-    WorkerStatus,
     result_of,
     status_of,
 )
@@ -303,19 +301,6 @@ def add_agent_routes(app: QuartTrio, plugins: Plugins) -> None:
     app.add_url_rule("/api/agents/reload", "agents reload", reload, methods=["POST"])
 
 
-class _Begun(Struct):
-    id: str
-    state: str
-
-
-class _Runs(Struct):
-    data: list[RunStatus]
-
-
-class _Workers(Struct):
-    data: list[WorkerStatus]
-
-
 class _Unready(Struct):
     error: errors.ErrorInfo
     partial: RunResult
@@ -336,12 +321,12 @@ class RunRoutes:
         task, limits = await trio.to_thread.run_sync(read, limiter=self._reading)  # checking schemas takes its time
         worker = await self._targets.worker(task.model)
         run = self._agents.submit(RequestedRun(task=task, worker=worker, limits=limits))
-        answer = json_answer(_Begun(run.id, run.record().outcome.state), 202)
+        answer = json_answer({"id": run.id, "state": run.record().outcome.state}, 202)
         answer.headers["Location"] = f"{RUNS}/{run.id}"
         return answer
 
     async def list(self) -> Response:
-        return json_answer(_Runs([status_of(record) for record in self._agents.list()]))
+        return json_answer({"data": [status_of(record) for record in self._agents.list()]})
 
     async def show(self, run_id: str) -> Response:
         return json_answer(status_of(self._agents.find(run_id).record()))
@@ -375,7 +360,7 @@ class RunRoutes:
         return await self.show(run_id)
 
     async def workers(self) -> Response:
-        return json_answer(_Workers(self._agents.workers()))
+        return json_answer({"data": self._agents.workers()})
 
     async def reset(self, model: str) -> Response:
         return json_answer(self._agents.reset(model))

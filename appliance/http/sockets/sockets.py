@@ -174,15 +174,11 @@ class _Subscriptions:
         await self._websocket.send(msgspec.json.encode(message).decode())
 
 
-def _nobody(models: Sequence[ModelState]) -> None:
-    """Ignore what the visitor has loaded: an appliance that asks it for models has a link of its own."""
-
-
 async def serve_link(
     handshake: Handshake,
     local_state: LocalState,
     wait_changed: WaitChanged,
-    heard: Callable[[Sequence[ModelState]], None] = _nobody,
+    heard: Callable[[Sequence[ModelState]], None],
 ) -> None:
     """Accept the websocket and keep it until either side ends it. The caller has checked the key.
 
