@@ -11,7 +11,7 @@ from pathlib import Path
 import h11
 import pytest
 import trio
-from http_harness import CHAT, Client, OpenServer, chat
+from http_harness import CHAT, Appliance, Client, OpenServer, chat
 from reload_harness import RELOAD, File, load, pid, program_log, reload, wait_state
 from waiting import PATIENCE, until
 
@@ -42,11 +42,10 @@ async def test_a_bad_file_changes_nothing_and_says_why_and_where(open_server: Op
         assert (await reload(server))["changed"] == []
 
 
-async def test_without_a_file_there_is_nothing_to_reload(open_server: OpenServer) -> None:
-    async with open_server() as server:
-        answer = await server.ask("POST", RELOAD)
-        assert answer.status == 400
-        assert "--config" in answer.error["message"]
+async def test_without_a_file_there_is_nothing_to_reload(server: Appliance) -> None:
+    answer = await server.ask("POST", RELOAD)
+    assert answer.status == 400
+    assert "--config" in answer.error["message"]
 
 
 async def test_two_reloads_at_once(open_server: OpenServer, file: File) -> None:
