@@ -41,31 +41,18 @@ _KINDS: dict[type, str] = {
     dict: "an object",
     type(None): "null",
 }
-_INTEGER, _FLOAT, _TEXTS, _FLAG = "integer", "float32", "array", "boolean"
-_SAMPLING = {
-    "num_predict": ("max_tokens", _INTEGER),
-    "num_keep": ("n_keep", _INTEGER),
-    "seed": ("seed", _INTEGER),
-    "temperature": ("temperature", _FLOAT),
-    "top_k": ("top_k", _INTEGER),
-    "top_p": ("top_p", _FLOAT),
-    "min_p": ("min_p", _FLOAT),
-    "typical_p": ("typical_p", _FLOAT),
-    "repeat_last_n": ("repeat_last_n", _INTEGER),
-    "repeat_penalty": ("repeat_penalty", _FLOAT),
-    "presence_penalty": ("presence_penalty", _FLOAT),
-    "frequency_penalty": ("frequency_penalty", _FLOAT),
-    "mirostat": ("mirostat", _INTEGER),
-    "mirostat_tau": ("mirostat_tau", _FLOAT),
-    "mirostat_eta": ("mirostat_eta", _FLOAT),
-    "stop": ("stop", _TEXTS),
-}
-"""Ollama's name to llama-server's. A negative ``num_predict`` means no limit, which llama-server has anyway."""
-_LOADING = {
-    **dict.fromkeys(("num_ctx", "num_batch", "num_gpu", "main_gpu", "num_thread", "draft_num_predict"), _INTEGER),
-    "use_mmap": _FLAG,
-}
+_LOADING = ("num_ctx", "num_batch", "num_gpu", "main_gpu", "num_thread", "draft_num_predict", "use_mmap")
 """Options of a start. They never restart an engine, so only their types are checked."""
+_OPTIONS = {
+    **dict.fromkeys((*_LOADING, "num_predict", "num_keep", "seed", "top_k", "repeat_last_n", "mirostat"), "integer"),
+    **dict.fromkeys(("temperature", "top_p", "min_p", "typical_p", "mirostat_tau", "mirostat_eta"), "float32"),
+    **dict.fromkeys(("repeat_penalty", "presence_penalty", "frequency_penalty"), "float32"),
+    "stop": "array",
+    "use_mmap": "boolean",
+}
+"""The type of each option, in Ollama's words."""
+_RENAMED = {"num_predict": "max_tokens", "num_keep": "n_keep"}
+"""llama-server's names for these; it has Ollama's for all others."""
 _AUDIO = {b"RIFF": "wav", b"ID3": "mp3", b"\xff\xfb": "mp3", b"\xff\xf3": "mp3", b"\xff\xf2": "mp3"}
 _PICTURES = {b"\x89PNG": "png", b"\xff\xd8": "jpeg", b"GIF8": "gif", b"RIFF": "webp", b"BM": "bmp"}
 
@@ -174,19 +161,15 @@ def keep_alive_in(header: str) -> float | None:
 
 
 def sampling_of(options: Mapping[str, JSON]) -> JsonObject:
-    """Return what the options are for llama-server. Unknown ones are ignored. Raises OllamaRefusal for a wrong type."""
-    sent: JsonObject = {}
-    for name, value in options.items():
-        if value is None:
-            continue
-        if name in _LOADING:
-            _checked(name, _LOADING[name], value)
-        elif name in _SAMPLING:
-            their_name, kind = _SAMPLING[name]
-            checked = _checked(name, kind, value)
-            if not (name == "num_predict" and isinstance(checked, int) and checked < 0):
-                sent[their_name] = checked
-    return sent
+    """Return what the options are for llama-server. Unknown ones are ignored. Raises OllamaRefusal for a wrong type.
+
+    A negative ``num_predict`` means no limit, which llama-server has anyway.
+    """
+    given = {name: value for name, value in options.items() if name in _OPTIONS and value is not None}
+    checked = {name: _checked(name, _OPTIONS[name], value) for name, value in given.items()}
+    if isinstance(most := checked.get("num_predict"), int) and most < 0:
+        del checked["num_predict"]
+    return {_RENAMED.get(name, name): value for name, value in checked.items() if name not in _LOADING}
 
 
 def context_of(options: Mapping[str, JSON]) -> int | None:
