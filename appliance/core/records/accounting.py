@@ -16,7 +16,7 @@ from http import HTTPStatus
 from typing import Annotated, TypeVar, get_args
 
 import msgspec
-from msgspec import Meta, Raw, Struct, structs
+from msgspec import Meta, Raw, Struct, field, structs
 
 from appliance.core.bodies.http_message import ContentDecoder
 from appliance.core.lenient_json import decoded
@@ -241,19 +241,18 @@ def _first_mark(text: bytes, end: int) -> int:
     return first
 
 
-class _StreamReader:
+class _StreamReader(Struct):
     """An event stream, line by line: every engine writes a record's JSON on one data line, and so does llama-swap
     read it. Lines end with LF or CR LF; no engine uses a bare CR."""
 
-    __slots__ = ("_held", "_ledger", "_passing_over")
-
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
-        self._held = bytearray()  # the beginning of a line
-        self._passing_over = False  # the current line is too long
+    ledger: Ledger
+    held: bytearray = field(default_factory=bytearray)
+    """The beginning of a line."""
+    passing_over: bool = False
+    """The current line is too long."""
 
     def feed(self, chunk: bytes) -> None:
-        if self._held or self._passing_over:
+        if self.held or self.passing_over:
             end = chunk.find(b"\n") + 1
             if not end:
                 self._hold(chunk)
@@ -279,55 +278,53 @@ class _StreamReader:
             any(map(self._line, reversed(lines)))
 
     def _hold(self, part: bytes) -> None:
-        if not self._passing_over:
-            self._held += part
-            self._passing_over = len(self._held) > MAX_LINE
+        if not self.passing_over:
+            self.held += part
+            self.passing_over = len(self.held) > MAX_LINE
 
     def end(self) -> None:
         """The line that is held has ended."""
-        if not self._passing_over:
-            self._line(bytes(self._held))
-        self._held.clear()
-        self._passing_over = False
+        if not self.passing_over:
+            self._line(bytes(self.held))
+        self.held.clear()
+        self.passing_over = False
 
     def _line(self, line: bytes) -> bool:
         """True for one with timings."""
         if len(line) <= MAX_LINE and line.startswith(b"data:") and _first_mark(line, len(line)) >= 0:
-            return self._ledger.record(line[5:])
+            return self.ledger.record(line[5:])
         return False
 
 
-class _BodyReader:
+class _BodyReader(Struct):
     """A JSON body. /infill answers an array, and what it cost is in its last element."""
 
-    __slots__ = ("_beginning", "_last", "_ledger", "_of_last", "_size")
-
-    def __init__(self, ledger: Ledger, *, of_last: bool) -> None:
-        self._ledger = ledger
-        self._of_last = of_last
-        self._beginning = b""
-        self._last: deque[bytes] = deque()
-        self._size = 0  # of the last pieces
+    ledger: Ledger
+    of_last: bool
+    beginning: bytes = b""
+    last: deque[bytes] = field(default_factory=deque[bytes])
+    size: int = 0
+    """Bytes of the last pieces."""
 
     def feed(self, chunk: bytes) -> None:
-        self._last.append(chunk)
-        self._size += len(chunk)
-        while self._size - len(self._last[0]) >= 2 * MAX_HELD:
-            gone = self._last.popleft()
-            self._size -= len(gone)
-            if len(self._beginning) < MAX_HELD:
-                self._beginning += gone[: MAX_HELD - len(self._beginning)]
+        self.last.append(chunk)
+        self.size += len(chunk)
+        while self.size - len(self.last[0]) >= 2 * MAX_HELD:
+            gone = self.last.popleft()
+            self.size -= len(gone)
+            if len(self.beginning) < MAX_HELD:
+                self.beginning += gone[: MAX_HELD - len(self.beginning)]
 
     def end(self) -> None:
         """The body is over, in whatever way."""
-        last = b"".join(self._last)
-        if not self._beginning and len(last) <= 2 * MAX_HELD:
-            elements = decoded(_INFILL, last) if self._of_last else None
+        last = b"".join(self.last)
+        if not self.beginning and len(last) <= 2 * MAX_HELD:
+            elements = decoded(_INFILL, last) if self.of_last else None
             if (report := read_report(elements[-1] if elements else last)) is not None:
-                self._ledger.add(report)
+                self.ledger.add(report)
                 return
         # Too long to be read as a whole, or apparently not JSON: an engine may write NaN into it.
-        self._read_beginning(self._beginning or last[:MAX_HELD])
+        self._read_beginning(self.beginning or last[:MAX_HELD])
         self._read_end(last[-MAX_HELD:].rstrip())
 
     def _read_beginning(self, text: bytes) -> None:
@@ -341,7 +338,7 @@ class _BodyReader:
                     break
                 before = text[:at].rstrip().removesuffix(b",")
                 if read_report(before + b"}") is not None and (report := _value(text, at)) is not None:
-                    self._ledger.add(report)
+                    self.ledger.add(report)
                     break
 
     def _read_end(self, text: bytes) -> None:
@@ -349,7 +346,7 @@ class _BodyReader:
 
         An escaped quote is the only other thing that a name with quotes around it can begin with.
         """
-        if self._of_last and text.endswith(b"]"):
+        if self.of_last and text.endswith(b"]"):
             text = text[:-1]
         for name in _NAMES:
             at = len(text)
@@ -357,7 +354,7 @@ class _BodyReader:
                 if (at := text.rfind(name, 0, at)) < 0:
                     break
                 if not text.endswith(b"\\", 0, at) and (report := read_report(b"{" + text[at:])) is not None:
-                    self._ledger.add(report)
+                    self.ledger.add(report)
                     break
 
 
