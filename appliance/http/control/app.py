@@ -9,7 +9,6 @@ this machine. How a model would fit beside what is loaded now is the plan, witho
 from __future__ import annotations
 
 import logging
-import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping
 
@@ -23,14 +22,12 @@ from appliance.core.fit.plan import fit_of
 from appliance.engines.owner import Engines
 from appliance.engines.table import Table, table
 from appliance.errors import (
-    ApplianceError,
     BadRequest,
     Conflict,
     NotFound,
     RouteNotFound,
 )
 from appliance.fleet.status import ChildStatus, state_of
-from appliance.http import errors
 from appliance.http.control.answers import json_answer, parse_as, read_as, read_body
 from appliance.http.control.conversation_routes import ConversationRoutes, add_conversation_routes
 from appliance.http.control.events import EventSources
@@ -41,7 +38,6 @@ from appliance.http.control.run_routes import add_agent_routes, add_mcp_routes, 
 from appliance.http.control.stream_routes import add_stream_routes
 from appliance.http.control.swap_api import RecordRoutes, SwapApi, add_routes
 from appliance.http.owners import Owners
-from appliance.http.way.routes import dialect_of
 from appliance.platform.hardware import detect
 from appliance.traffic.targets import find_model
 from appliance.traffic.traffic import Traffic
@@ -197,9 +193,8 @@ def create_app(traffic: Traffic, owners: Owners) -> QuartTrio:
     fleet = owners.fleet
     add_engine_routes(app, EngineRoutes(owners.engines, lambda: seats_in_use(fleet.status()), fleet.see_machine))
     add_hub_routes(app, HubRoutes(owners))
-    app.register_error_handler(ApplianceError, _refuse)
-    app.register_error_handler(HTTPException, _refuse_http)
-    app.register_error_handler(Exception, _admit_bug)
+    app.register_error_handler(HTTPException, _pass_on)
+    app.register_error_handler(Exception, _pass_on)
     return app
 
 
@@ -210,26 +205,13 @@ async def _control_request() -> ControlRequest:
     return asked
 
 
-async def _refuse(error: ApplianceError) -> Response:
-    dialect = dialect_of(request.path)
-    info = errors.describe(error, dialect)
-    response = Response(errors.body(info, dialect), info.code)
-    for name, value in errors.headers(error, close=False):
-        response.headers[name.decode()] = value.decode()
-    return response
-
-
-async def _refuse_http(error: HTTPException) -> Response:
-    match error.code:
-        case 404 | 405:
-            return await _refuse(RouteNotFound(request.method, request.path))
-        case _:
-            return await _refuse(BadRequest(error.description or "the request cannot be used"))
-
-
-async def _admit_bug(error: Exception) -> Response:
-    bug = secrets.token_hex(4)
-    log.error("internal error %s at %s %r; this is a bug", bug, request.method, request.path, exc_info=error)
-    dialect = dialect_of(request.path)
-    info = errors.describe_bug(bug, dialect)
-    return Response(errors.body(info, dialect), info.code, content_type="application/json; charset=utf-8")
+async def _pass_on(error: Exception) -> Response:
+    """Leave it to the gateway, which tells every error of the program; see `QuartBehind.answer`."""
+    if isinstance(error, HTTPException):
+        error = (
+            RouteNotFound(request.method, request.path)
+            if error.code in (404, 405)
+            else BadRequest(error.description or "the request cannot be used")
+        )
+    request.scope["state"]["failed"].append(error)
+    return Response("")
