@@ -201,11 +201,8 @@ async def wait_busy(server: Appliance) -> None:
 
 async def first_id(feed: Client) -> str:
     """The id of the first request that the event feed tells of."""
-    seen = b""
     while True:
-        seen += await feed.data()
-        for record in seen.split(b"\n\n")[:-1]:
-            message = msgspec.json.decode(record.partition(b"data:")[2])
-            data = msgspec.json.decode(message["data"])
-            if message["type"] == "inflight" and "request" in data:
-                return data["request"]["id"]
+        message = msgspec.json.decode((await feed.record()).partition(b"data:")[2])
+        data = msgspec.json.decode(message["data"])
+        if message["type"] == "inflight" and "request" in data:
+            return data["request"]["id"]

@@ -16,7 +16,6 @@ from msgspec import structs
 from waiting import PATIENCE
 
 from appliance.catalog.downloads import DownloadSettings
-from appliance.core.settings import FleetSettings
 from appliance.http.control import model_routes
 
 REPO = "acme/tiny-GGUF"
@@ -35,24 +34,15 @@ class Feed:
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._rest = b""
         self.comments = 0
 
     async def next(self) -> Event:
         """The next event; comments are counted."""
-        while True:
-            while b"\n\n" not in self._rest:
-                more = await self._client.data()
-                if not more:
-                    raise EOFError
-                self._rest += more
-            record, _, self._rest = self._rest.partition(b"\n\n")
-            if record.startswith(b":"):
-                self.comments += 1
-                continue
-            assert record.startswith(b"data: {")
-            assert b"\n" not in record
-            return json.loads(record.removeprefix(b"data: "))
+        while (record := await self._client.record()).startswith(b":"):
+            self.comments += 1
+        assert record.startswith(b"data: {")
+        assert b"\n" not in record
+        return json.loads(record.removeprefix(b"data: "))
 
     async def until(self, event: str, *, status: str | None = None) -> list[Event]:
         """Events up to the first of this name, with this status where one is given."""
@@ -296,23 +286,6 @@ async def test_a_coming_model_is_in_the_list(open_server: OpenServer, downloads:
         async with feed(server, "?snapshot=1") as late:
             assert words(await late.until("download_progress"))[0] == ("model_status", "downloading")
         assert (await server.ask("GET", "/")).status == 200
-
-
-async def test_a_download_needs_no_place_and_disturbs_nobody(
-    open_server: OpenServer, downloads: DownloadSettings, hub: FakeHub
-):
-    write_model(hub.root / REPO / "tiny-Q4_K_M.gguf", weights=SIZE // 4)
-    async with open_server(downloads=downloads, fleet=FleetSettings(models_max=1, stop_timeout=2)) as server:
-        await downloaded(server)
-        await ok(server, "POST", "/models/load", {"model": MODEL, "wait": True})
-        async with feed(server) as reader:
-            await ok(server, "POST", "/models", {"model": REPO})  # which is the other one, by preference
-            events = await reader.until("download_finished")
-        assert {event["model"] for event in events} <= {f"{REPO}:Q4_K_M", "*"}
-        assert [(id, entry["status"]["value"]) for id, entry in (await entries(server)).items()] == [
-            (f"{REPO}:Q4_K_M", "unloaded"),
-            (MODEL, "loaded"),
-        ]
 
 
 @pytest.mark.parametrize("name", [MODEL, MODEL.lower(), REPO])

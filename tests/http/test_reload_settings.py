@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -46,22 +45,6 @@ async def test_without_a_file_there_is_nothing_to_reload(server: Appliance) -> N
     answer = await server.ask("POST", RELOAD)
     assert answer.status == 400
     assert "--config" in answer.error["message"]
-
-
-async def test_two_reloads_at_once(open_server: OpenServer, file: File) -> None:
-    large: dict[str, Sequence[str] | dict[str, object]] = {f"m{n}": () for n in range(400)}
-    async with open_server(config=file.write({"m": ()})) as server:
-        file.write(large)
-        statuses: list[int] = []
-
-        async def ask() -> None:
-            statuses.append((await server.ask("POST", RELOAD)).status)
-
-        async with trio.open_nursery() as nursery:
-            for _ in range(3):
-                nursery.start_soon(ask)
-        assert sorted(statuses) == [200, 409, 409]
-        assert "m399" in server.catalog.snapshot.config.models
 
 
 async def test_keys_change_at_once(open_server: OpenServer, file: File) -> None:
