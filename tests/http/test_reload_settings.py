@@ -189,21 +189,6 @@ async def test_peers_names_filters_and_profiles_change_at_once(open_server: Open
         assert pid(server, "a") == before
 
 
-async def test_who_follows_the_models_is_told(open_server: OpenServer, file: File) -> None:
-    async with open_server(config=file.write({"a": ()})) as server, server.connect() as one:
-        await one.send("GET", "/api/events")
-        await one.head()
-        text = ""
-        with trio.fail_after(PATIENCE):
-            while "modelStatus" not in text:
-                text += (await one.data()).decode()
-            assert "newcomer" not in text
-            file.write({"a": (), "newcomer": ()})
-            await reload(server)
-            while "newcomer" not in text:
-                text += (await one.data()).decode()
-
-
 async def test_log_and_capture_settings_change_at_once(open_server: OpenServer, file: File) -> None:
     async with open_server(config=file.write({"a": ()}, captureBuffer=0, logLevel="error")) as server:
         await load(server, "a")
