@@ -104,7 +104,7 @@ class QuartBehind:
         finally:
             vars(server).clear()  # it and its protocol hold each other, with all of the request, until Python looks
         if failed:
-            raise failed[0]
+            raise failed.pop()  # no name for it here, which its traceback would keep alive
         own.ended = own.ended and not connection.gone
 
 
