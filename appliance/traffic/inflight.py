@@ -103,7 +103,7 @@ class InFlightEntry(Struct, eq=False):
     cancel: Callable[[Exception], None]
     place: ShownPlace | None = None
     """Set by the task that waits for the model."""
-    told: Seen = UNSEEN
+    last_seen: Seen = UNSEEN
     """The part that readers know of."""
     headers: Sequence[tuple[bytes, bytes]] = ()
     answer: CountedAnswer = _NO_ANSWER
@@ -120,9 +120,9 @@ class InFlightEntry(Struct, eq=False):
         """The answer's head has gone out."""
         self.headers = headers
         self.answer = answer
-        self.owner.tell(self)
+        self.owner.note_change(self)
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """It is over. Nothing of the request is reached through this any more: in a cycle it would wait for Python's
         collector, which then looks for some 20 ms, a few times a second.
         """
@@ -208,7 +208,7 @@ class InFlight:
     def end(self, entry: InFlightEntry) -> None:
         """Show it no more. Leaving the entry's block does so."""
         del self._entries[entry.id]
-        entry.let_go()
+        entry.release()
         if self._readers:
             self._add(entry.id)
 
@@ -235,7 +235,7 @@ class InFlight:
 
     # ---- between entries and readers ---------------------------------------------------------------------------------
 
-    def joined(self) -> None:
+    def reader_joined(self) -> None:
         """A reader follows the requests from now on."""
         self._readers += 1
 
@@ -245,7 +245,7 @@ class InFlight:
         if not self._readers:
             self._changes.clear()
 
-    def tell(self, entry: InFlightEntry) -> None:
+    def note_change(self, entry: InFlightEntry) -> None:
         """Let readers see the entry as it is now."""
         if self._readers:
             self._add(entry.id)
@@ -279,8 +279,8 @@ class InFlight:
             return
         self._next_look = now + UPDATE_INTERVAL
         for entry in self._entries.values():
-            if entry.told != (seen := entry.seen):
-                entry.told = seen
+            if entry.last_seen != (seen := entry.seen):
+                entry.last_seen = seen
                 self._add(entry.id)
 
     def _change(self, request_id: str) -> InFlightChange:
@@ -303,7 +303,7 @@ class InFlightReader:
         self._position = -1
 
     def __enter__(self) -> InFlightReader:
-        self._owner.joined()
+        self._owner.reader_joined()
         return self
 
     def __exit__(self, *exc: object) -> None:
