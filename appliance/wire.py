@@ -89,15 +89,7 @@ class Tokens(Struct, frozen=True, kw_only=True):
     tokens_per_second: float = -1.0
 
 
-NO_TOKENS = Tokens(
-    cache_tokens=0,
-    draft_tokens=0,
-    draft_acc_tokens=0,
-    input_tokens=0,
-    output_tokens=0,
-    prompt_per_second=0.0,
-    tokens_per_second=0.0,
-)
+NO_TOKENS = Tokens(**dict.fromkeys(Tokens.__struct_fields__, 0))
 
 
 class Row(Struct, frozen=True, kw_only=True):

@@ -45,10 +45,6 @@ class Owners(Struct, frozen=True, kw_only=True):
     derived_models: Path | None = None
     """The file of models that clients of Ollama's API derive; None keeps none beyond the program's end."""
 
-    def model_states(self) -> list[ModelState]:
-        """Return the models here as another appliance sees them."""
-        return model_states(self.fleet)
-
     def require_downloads(self) -> Downloads:
         """Raises Forbidden where no model is downloaded on request."""
         if self.downloads is None or self.catalog.sources.cache is None:

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 import trio
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Struct, UnsetType, field
 
 from appliance.core.records.captures import captured_headers
 from appliance.errors import RequestCancelled
@@ -24,7 +24,6 @@ SHARED = 0.1
 """Seconds for which the words for a change also serve its other readers; only its milliseconds would differ."""
 HELD_CHANGES = 128
 """A reader that is further behind gets a snapshot instead; llama-swap's number."""
-UNSEEN: Seen = 0, None
 
 
 class InFlightRequest(Struct, frozen=True, kw_only=True):
@@ -84,87 +83,65 @@ class _NoAnswer:
     passed = 0
 
 
+_NO_ANSWER = _NoAnswer()
 Seen = tuple[int, int | None]
 """The bytes of an answer that readers know of, and the place in the queue."""
+UNSEEN: Seen = 0, None
 
 
-class InFlightEntry:
+class InFlightEntry(Struct, eq=False):
     """One request under way, made by `InFlight.begin`; shown until the block ends.
 
     Nothing is put into words, or counted, before somebody reads it: most requests come and go while nobody looks.
     """
 
-    __slots__ = (
-        "_answer",
-        "_at",
-        "_began",
-        "_headers",
-        "_metadata",
-        "_model",
-        "_owner",
-        "_request",
-        "cancel",
-        "id",
-        "last_seen",
-        "place",
-    )
-
-    def __init__(
-        self,
-        owner: InFlight,
-        request_id: str,
-        request: Request,
-        model: str,
-        metadata: Mapping[str, str] | None,
-        cancel: Callable[[Exception], None],
-    ) -> None:
-        self.id = request_id
-        self.cancel = cancel
-        self.last_seen = UNSEEN
-        """The part that readers know of."""
-        self.place: ShownPlace | None = None
-        """Set by the task that waits for the model."""
-        self._owner = owner
-        self._request = request
-        self._model = model
-        self._metadata = metadata
-        self._at = time.time()
-        self._began = trio.current_time()
-        self._headers: Sequence[tuple[bytes, bytes]] = ()
-        self._answer: CountedAnswer = _NO_ANSWER
+    owner: InFlight
+    id: str
+    request: Request
+    model: str
+    metadata: Mapping[str, str] | None
+    cancel: Callable[[Exception], None]
+    place: ShownPlace | None = None
+    """Set by the task that waits for the model."""
+    last_seen: Seen = UNSEEN
+    """The part that readers know of."""
+    headers: Sequence[tuple[bytes, bytes]] = ()
+    answer: CountedAnswer = _NO_ANSWER
+    at: float = field(default_factory=time.time)
+    began: float = field(default_factory=trio.current_time)
 
     def __enter__(self) -> InFlightEntry:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._owner.end(self)
+        self.owner.end(self)
 
     def started(self, headers: Sequence[tuple[bytes, bytes]], answer: CountedAnswer) -> None:
         """The answer's head has gone out."""
-        self._headers = headers
-        self._answer = answer
-        self._owner.note_change(self)
+        self.headers = headers
+        self.answer = answer
+        self.owner.note_change(self)
 
     def release(self) -> None:
         """It is over. Nothing of the request is reached through this any more: in a cycle it would wait for Python's
         collector, which then looks for some 20 ms, a few times a second.
         """
         self.cancel = _nothing_to_end
-        self._answer = _NO_ANSWER
+        self.answer = _NO_ANSWER
 
     @property
     def passed(self) -> int:
         """Bytes of body that have gone out."""
-        return self._answer.passed
+        return self.answer.passed
 
     @property
     def seen(self) -> Seen:
         """Readers get the request again when this changes."""
-        return self._answer.passed, self.place.position() if self.place is not None else None
+        return self.answer.passed, self.place.position() if self.place is not None else None
 
     def named(self, header: bytes) -> str | None:
         """The request's header of this (lower-case) name."""
-        return self._request.header(header)
+        return self.request.header(header)
 
     def wait(self) -> Wait | None:
         """None: it does not wait, or nothing is known of that."""
@@ -174,26 +151,23 @@ class InFlightEntry:
         return Wait(position, None if expected is None else math.ceil(expected))
 
     def shown(self) -> InFlightRequest:
-        request, place = self._request, self.place
+        request, place = self.request, self.place
         position, expected = (place.position(), place.expected()) if place is not None else (None, None)
         return InFlightRequest(
             id=self.id,
-            timestamp=datetime.fromtimestamp(self._at, UTC).isoformat().replace("+00:00", "Z"),
-            model=self._model,
+            timestamp=datetime.fromtimestamp(self.at, UTC).isoformat().replace("+00:00", "Z"),
+            model=self.model,
             req_path=request.path,
             method=request.method,
             req_headers=captured_headers(request.headers),
             remote_ip=request.client,
-            resp_headers=captured_headers(self._headers),
+            resp_headers=captured_headers(self.headers),
             resp_bytes=self.passed,
-            elapsed_ms=round(1000 * (trio.current_time() - self._began)),
+            elapsed_ms=round(1000 * (trio.current_time() - self.began)),
             queue_position=UNSET if position is None else position,
             expected_wait_ms=UNSET if expected is None else round(1000 * expected),
-            metadata=dict(self._metadata) if self._metadata else UNSET,
+            metadata=dict(self.metadata) if self.metadata else UNSET,
         )
-
-
-_NO_ANSWER = _NoAnswer()
 
 
 def _nothing_to_end(_: Exception) -> None:

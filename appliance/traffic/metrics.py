@@ -5,6 +5,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 
+from msgspec import Struct, field
+
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 MAX_MODELS = 500
 """Distinct values of a ``model`` label; models beyond are counted together as `OTHER`."""
@@ -13,14 +15,11 @@ BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 
 """Upper bounds in seconds: from a token of a tiny model to the load of a huge one."""
 
 
-class Durations:
+class Durations(Struct, eq=False):
     """A histogram of seconds. ``counts`` are per bucket, not cumulative; the last is for what exceeds `BUCKETS`."""
 
-    __slots__ = ("counts", "sum")
-
-    def __init__(self) -> None:
-        self.counts = [0] * (len(BUCKETS) + 1)
-        self.sum = 0.0
+    counts: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS) + 1))
+    sum: float = 0.0
 
     def observe(self, seconds: float) -> None:
         """Count one duration."""
@@ -28,40 +27,23 @@ class Durations:
         self.sum += seconds
 
 
-class ModelCounts:
+class ModelCounts(Struct, eq=False):
     """Everything counted of one model since the program's start."""
 
-    __slots__ = (
-        "cached_tokens",
-        "deaths",
-        "died",
-        "evictions",
-        "first_byte",
-        "generated_tokens",
-        "load_failures",
-        "loads",
-        "prompt_tokens",
-        "requests",
-        "restarts",
-        "seconds",
-        "waits",
-    )
-
-    def __init__(self) -> None:
-        self.requests: Counter[tuple[str, int]] = Counter()
-        self.seconds = Durations()
-        self.first_byte = Durations()
-        self.waits = Durations()
-        self.loads = Durations()
-        self.prompt_tokens = 0
-        self.generated_tokens = 0
-        self.cached_tokens = 0
-        self.evictions = 0
-        self.load_failures = 0
-        self.deaths = 0
-        self.restarts = 0
-        self.died = False
-        """Its last process ended by itself; the next load is a restart."""
+    requests: Counter[tuple[str, int]] = field(default_factory=Counter[tuple[str, int]])
+    seconds: Durations = field(default_factory=Durations)
+    first_byte: Durations = field(default_factory=Durations)
+    waits: Durations = field(default_factory=Durations)
+    loads: Durations = field(default_factory=Durations)
+    prompt_tokens: int = 0
+    generated_tokens: int = 0
+    cached_tokens: int = 0
+    evictions: int = 0
+    load_failures: int = 0
+    deaths: int = 0
+    restarts: int = 0
+    died: bool = False
+    """Its last process ended by itself; the next load is a restart."""
 
 
 class Metrics:

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from datetime import datetime
 from functools import partial
 from itertools import islice
-from typing import Protocol
 
 import trio
 
@@ -24,7 +23,7 @@ from appliance.core.records.log_lines import (
     is_quiet,
     request_line,
 )
-from appliance.fleet.logs import LogLine
+from appliance.fleet.logs import LogLine, Logs
 from appliance.traffic.request import Request
 from appliance.trio_parts import Changed, wait_any
 
@@ -39,17 +38,6 @@ _LEVEL, _TIME = 9, 36
 """Characters of a line besides what it says: at most."""
 _REQUEST_LINE = 60
 """Characters of a request's line besides its path and its sender's user agent."""
-
-
-class ProcessLogs(Protocol):
-    """The part of the fleet's logs that is used here, see `appliance.fleet.logs.Logs`."""
-
-    @property
-    def next(self) -> int: ...
-
-    def read(self, model: str | None, number: int) -> tuple[list[LogLine], int, int]: ...
-
-    async def wait_news(self, number: int) -> None: ...
 
 
 _Answered = tuple[str, str, str, str, int, int, bytes, float]
@@ -83,7 +71,7 @@ class _Own:
 class ProgramLog:
     """The newest lines the program has written about itself. ``style`` follows the configuration."""
 
-    def __init__(self, processes: ProcessLogs) -> None:
+    def __init__(self, processes: Logs) -> None:
         self.style = LineStyle()
         self.next = 0
         """The number of the next line."""
@@ -167,7 +155,7 @@ class ToProgramLog(logging.Handler):
 class LogFeeds:
     """Makes readers. ``mode`` tells what the combined log holds: ``logToStdout``."""
 
-    def __init__(self, own: ProgramLog, processes: ProcessLogs, mode: Callable[[], LogToStdout]) -> None:
+    def __init__(self, own: ProgramLog, processes: Logs, mode: Callable[[], LogToStdout]) -> None:
         self.own = own
         self.processes = processes
         self.mode = mode

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
 from urllib.parse import unquote
 
 import trio
@@ -97,27 +98,6 @@ Reserved = tuple[str, str]
 """One request that a selector gave to a target: the ids of both."""
 
 
-class ChosenTarget:
-    """Made by `Targets.chosen`, which says what it gives. Used once."""
-
-    __slots__ = ("_name", "_reserved", "_targets")
-
-    def __init__(self, targets: Targets, name: str) -> None:
-        self._targets = targets
-        self._name = name
-        self._reserved: Reserved | None = None
-
-    async def __aenter__(self) -> Target:
-        target = self._targets.known(self._name)
-        if target is None:
-            target, self._reserved = await self._targets.find(self._name)
-        return target
-
-    async def __aexit__(self, *_: object) -> None:
-        if self._reserved is not None:
-            self._targets.give_back(self._reserved)
-
-
 class Targets:
     """Resolves names against the configuration, the disk, the peers and the active profile."""
 
@@ -142,13 +122,21 @@ class Targets:
         """The configuration in force, None where there is none."""
         return self._catalog.snapshot.config
 
-    def chosen(self, name: str) -> ChosenTarget:
-        """``async with`` gives the target of a request for ``name``; a selector counts it for as long as that lasts.
+    @asynccontextmanager
+    async def chosen(self, name: str) -> AsyncGenerator[Target]:
+        """The target of a request for ``name``; a selector counts it for as long as the block lasts.
 
         Raises ModelNotFound, InvalidModelFile for a local file that cannot be used, and Busy when none of a selector's
         targets can take it.
         """
-        return ChosenTarget(self, name)
+        target, reserved = self.known(name), None
+        if target is None:
+            target, reserved = await self.find(name)
+        try:
+            yield target
+        finally:
+            if reserved is not None:
+                self.give_back(reserved)
 
     def stands_for(self, name: str) -> str | None:
         """Return the name that one of Ollama's stands for, where nothing here is called so; None if there is none."""
@@ -333,12 +321,5 @@ class Targets:
         if not isinstance(meant, Local):
             return TargetState("stopped", reserved, remote=True)
         status = self._fleet.known(meant.model_id)
-        match swap_state(status.state) if status is not None else "stopped":
-            case "ready":
-                return TargetState("ready", reserved)
-            case "starting":
-                return TargetState("starting", reserved)
-            case "stopping":
-                return TargetState("stopping", reserved)
-            case _:
-                return TargetState("stopped", reserved)
+        state = swap_state(status.state) if status is not None else "stopped"
+        return TargetState(state if state in ("ready", "starting", "stopping") else "stopped", reserved)

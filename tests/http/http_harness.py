@@ -69,6 +69,7 @@ class Client:
     def __init__(self, stream: trio.SocketStream) -> None:
         self.stream = stream
         self.h11 = h11.Connection(h11.CLIENT)
+        self._rest = b""
 
     async def send(
         self, method: str, target: str, body: bytes | None = None, headers: Iterable[tuple[str, str]] = ()
@@ -104,6 +105,15 @@ class Client:
         """The next piece of the body, b"" at its end."""
         event = await self.event()
         return bytes(event.data) if isinstance(event, h11.Data) else b""
+
+    async def record(self) -> bytes:
+        """The next record of an event stream, without its end. Raises EOFError."""
+        while b"\n\n" not in self._rest:
+            if not (more := await self.data()):
+                raise EOFError
+            self._rest += more
+        record, _, self._rest = self._rest.partition(b"\n\n")
+        return record
 
     async def answer(self) -> Answer:
         head = await self.head()

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 import trio
-from http_harness import CHAT, Answer, OpenServer, chat, model
+from http_harness import CHAT, Answer, Appliance, OpenServer, chat, model
 from waiting import PATIENCE, SOON, until
 
 from appliance import __version__
@@ -52,9 +52,8 @@ async def test_a_loaded_model_says_itself_what_it_takes_and_gives(open_server: O
         assert entry["architecture"] == told
 
 
-async def test_reload_looks_at_the_disk_again(open_server: OpenServer):
-    async with open_server() as server:
-        assert (await server.ask("GET", "/v1/models?reload=1")).json == {"data": [], "object": "list"}
+async def test_reload_looks_at_the_disk_again(server: Appliance):
+    assert (await server.ask("GET", "/v1/models?reload=1")).json == {"data": [], "object": "list"}
 
 
 async def test_load_and_unload(open_server: OpenServer, fake_model: Path):
@@ -75,32 +74,28 @@ async def test_load_and_unload(open_server: OpenServer, fake_model: Path):
         assert "failed" not in entry["status"]
 
 
-@pytest.mark.parametrize(
-    ("body", "status"),
-    [(b"", 400), (b"{", 400), (b"[]", 400), (b"{}", 400), (b'{"model":1}', 400), (b'{"model":"","wait":true}', 400),
-     (b'{"model":"x","wait":"maybe"}', 400), (b'{"model":"' + b"x" * (2 << 20) + b'"}', 413)],
-)  # fmt: skip
-async def test_a_bad_control_request_is_the_callers_fault(open_server: OpenServer, body: bytes, status: int):
-    async with open_server() as server:
+async def test_a_bad_control_request_is_the_callers_fault(server: Appliance):
+    texts = (b"", b"{", b"[]", b"{}", b'{"model":1}', b'{"model":"","wait":true}', b'{"model":"x","wait":"maybe"}')
+    long = b'{"model":"' + b"x" * (2 << 20) + b'"}'
+    for body, status in (*((text, 400) for text in texts), (long, 413)):
         answer = await server.ask("POST", "/models/load", body)
-        assert (answer.status, answer.error["code"]) == (status, status)
+        assert (answer.status, answer.error["code"]) == (status, status), body[:20]
 
 
-async def test_health_props_slots_and_metrics(open_server: OpenServer):
-    async with open_server() as server:
-        await server.ask("POST", CHAT, chat())
-        health = (await server.ask("GET", "/v1/health")).json
-        assert health["models"] == ["alpha"]
-        assert health["pool"] == {"capacity": 4, "servers": [{"model": "alpha", "state": "loaded", "leases": 0}]}
-        props = (await server.ask("GET", "/props")).json
-        assert (props["role"], props["max_instances"], props["build_info"][0]) == ("router", 4, "b")
-        slots = (await server.ask("GET", "/slots")).json
-        assert {slot["model"] for slot in slots} == {"alpha"}
-        assert len(slots) == 4
-        text = (await server.ask("GET", "/metrics")).body.decode()
-        assert 'llama_appliance_requests_total{route="/v1/chat/completions",status="200"} 1' in text
-        assert 'llama_appliance_models{state="loaded"} 1' in text
-        assert (await server.ask("HEAD", "/health")).body == b""
+async def test_health_props_slots_and_metrics(server: Appliance):
+    await server.ask("POST", CHAT, chat())
+    health = (await server.ask("GET", "/v1/health")).json
+    assert health["models"] == ["alpha"]
+    assert health["pool"] == {"capacity": 4, "servers": [{"model": "alpha", "state": "loaded", "leases": 0}]}
+    props = (await server.ask("GET", "/props")).json
+    assert (props["role"], props["max_instances"], props["build_info"][0]) == ("router", 4, "b")
+    slots = (await server.ask("GET", "/slots")).json
+    assert {slot["model"] for slot in slots} == {"alpha"}
+    assert len(slots) == 4
+    text = (await server.ask("GET", "/metrics")).body.decode()
+    assert 'llama_appliance_requests_total{route="/v1/chat/completions",status="200"} 1' in text
+    assert 'llama_appliance_models{state="loaded"} 1' in text
+    assert (await server.ask("HEAD", "/health")).body == b""
 
 
 async def test_a_model_that_failed_is_unhealthy_with_its_reason_until_it_runs_again(
@@ -131,56 +126,26 @@ async def test_a_model_that_failed_is_unhealthy_with_its_reason_until_it_runs_ag
 
 
 MISSING = (
-    "GET /nope",
-    "PUT /models",
-    "DELETE /models/load",
-    "GET /v1/streams",
-    f"GET {CHAT}",
-    "GET /health/x",
+    *("GET /nope", "PUT /models", "DELETE /models/load", "GET /v1/streams", f"GET {CHAT}", "GET /health/x"),
+    *("POST /running", "PUT /unload", "GET /api/models/unload/alpha", "POST /api/profiles/active", "GET /api/nope"),
+    *("POST /api/inflight//cancel", "DELETE /api/events", "GET /api/config/reload"),
 )
 
 
-@pytest.mark.parametrize("missing", MISSING)
-async def test_what_is_not_there_is_404_never_405(open_server: OpenServer, missing: str):
-    async with open_server() as server:
-        answer = await server.ask(*missing.split(" "))
-        assert (answer.status, answer.error["reason"]) == (404, "route_not_found")
+async def test_what_is_not_there_is_404_never_405(server: Appliance):
+    for missing in MISSING:
+        answer = await server.ask(*missing.split())
+        assert (answer.status, answer.error["reason"]) == (404, "route_not_found"), missing
 
 
-async def test_log_streams_begin_with_history_and_go_on(open_server: OpenServer):
-    async with open_server() as server:
-        await server.ask("POST", CHAT, chat())
-        everybody = (await server.ask("GET", "/logs")).body.decode()
-        assert everybody.startswith("[alpha] ")
-        assert (await server.ask("GET", "/logs/stream/nope")).status == 404
-        async with server.connect() as reader:
-            await reader.send("GET", "/logs/stream/al")
-            assert dict((await reader.head()).headers)[b"transfer-encoding"] == b"chunked"
-            seen = b""
-            with trio.fail_after(PATIENCE):
-                while b"listening" not in seen:
-                    seen += await reader.data()
-                server.fleet.logs.append("beta", "not for this reader")
-                server.fleet.logs.append("alpha", "one more line")
-                while b"one more line\n" not in seen:
-                    seen += await reader.data()
-            assert b"beta" not in seen
-        async with server.connect() as reader:
-            await reader.send("GET", "/logs/stream?no-history")
-            await reader.head()
-            server.fleet.logs.append("alpha", "fresh")
-            assert await reader.data() == b"[alpha] fresh\n"
-
-
-async def test_a_log_stream_with_a_long_history_does_not_hold_up_others(open_server: OpenServer):
-    async with open_server() as server:
-        for number in range(10_000):
-            server.fleet.logs.append("alpha", f"line {number}")
-        async with server.connect() as reader:
-            await reader.send("GET", "/logs/stream/alpha")
-            await reader.head()
-            with trio.fail_after(PATIENCE):
-                assert (await server.ask("GET", "/health")).status == 200
+async def test_a_log_stream_with_a_long_history_does_not_hold_up_others(server: Appliance):
+    for number in range(10_000):
+        server.fleet.logs.append("alpha", f"line {number}")
+    async with server.connect() as reader:
+        await reader.send("GET", "/logs/stream/alpha")
+        await reader.head()
+        with trio.fail_after(PATIENCE):
+            assert (await server.ask("GET", "/health")).status == 200
 
 
 async def test_the_page_is_served_with_its_files_and_a_strict_policy(open_server: OpenServer):
@@ -285,29 +250,27 @@ async def test_a_model_that_is_put_into_the_folder_is_there(open_server: OpenSer
         await until(lambda: server.ask("GET", "/v1/models"), lambda answer: ids(answer) == ["new", "newer"])
 
 
-async def test_a_question_waits_until_the_engine_knows_who_left(open_server: OpenServer):
-    async with open_server() as server:
-        await server.ask("POST", CHAT, chat())
-        least = math.inf
-        for _ in range(5):
-            began = trio.current_time()
-            assert (await server.ask("GET", "/slots?model=alpha")).status == 200
-            least = min(least, trio.current_time() - began)
-        assert least < 0.5
-        with trio.move_on_after(0.2):
-            await server.ask("POST", CHAT, chat(slow_prompt=60))
-        await trio.sleep(0.1 if Poller.listens else 2 * LOOK_EVERY)  # until it is seen that the client has left
+async def test_a_question_waits_until_the_engine_knows_who_left(server: Appliance):
+    await server.ask("POST", CHAT, chat())
+    least = math.inf
+    for _ in range(5):
         began = trio.current_time()
-        assert not any(slot["is_processing"] for slot in (await server.ask("GET", "/slots?model=alpha")).json)
-        assert (0.5 if Poller.listens else 0) < trio.current_time() - began < SOON
+        assert (await server.ask("GET", "/slots?model=alpha")).status == 200
+        least = min(least, trio.current_time() - began)
+    assert least < 0.5
+    with trio.move_on_after(0.2):
+        await server.ask("POST", CHAT, chat(slow_prompt=60))
+    await trio.sleep(0.1 if Poller.listens else 2 * LOOK_EVERY)  # until it is seen that the client has left
+    began = trio.current_time()
+    assert not any(slot["is_processing"] for slot in (await server.ask("GET", "/slots?model=alpha")).json)
+    assert (0.5 if Poller.listens else 0) < trio.current_time() - began < SOON
 
 
-async def test_one_model_of_the_list(open_server: OpenServer):
-    async with open_server() as server:
-        listed = (await server.ask("GET", "/v1/models")).json["data"]
-        entry = next(entry for entry in listed if entry["id"] == "alpha")
-        for name in ("alpha", "al"):
-            answer = await server.ask("GET", f"/v1/models/{name}")
-            assert (answer.status, answer.json["id"], sorted(answer.json)) == (200, "alpha", sorted(entry))
-        nobody = await server.ask("GET", "/v1/models/org/nobody")
-        assert (nobody.status, nobody.error["reason"]) == (404, "model_not_found")
+async def test_one_model_of_the_list(server: Appliance):
+    listed = (await server.ask("GET", "/v1/models")).json["data"]
+    entry = next(entry for entry in listed if entry["id"] == "alpha")
+    for name in ("alpha", "al"):
+        answer = await server.ask("GET", f"/v1/models/{name}")
+        assert (answer.status, answer.json["id"], sorted(answer.json)) == (200, "alpha", sorted(entry))
+    nobody = await server.ask("GET", "/v1/models/org/nobody")
+    assert (nobody.status, nobody.error["reason"]) == (404, "model_not_found")

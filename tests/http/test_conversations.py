@@ -11,7 +11,6 @@ import sys
 from contextlib import closing
 from http.client import HTTPConnection
 from typing import Any
-from urllib.parse import quote, unquote
 
 import pytest
 import trio
@@ -67,33 +66,31 @@ async def ended(server: Appliance, wanted: str = "a") -> Any:
 # ---- the tree ------------------------------------------------------------------------------------------------------
 
 
-async def test_a_conversation_is_written_read_and_listed(open_server: OpenServer):
-    async with open_server() as server:
-        assert (await server.ask("GET", BASE)).json["conversations"] == []
-        made = await put(server, "c", folder="work", settings={"model": "alpha"})
-        first = await say(server, "q", content="What is\na llama?")
-        assert first["revision"] == 1
-        await say(server, "a", role="assistant", parent="q", content="An animal.")
-        await put(server, "c", leaf="a", pinned=True)
-        whole = await read(server)
-        assert [each["id"] for each in whole["messages"]] == ["q", "a"]
-        (listed,) = (await server.ask("GET", BASE)).json["conversations"]
-        assert listed == whole["conversation"]
-        assert (listed["title"], listed["folder"], listed["leaf"]) == ("What is", "work", "a")
-        assert listed["settings"] == {"model": "alpha"}
-        assert listed["change"] > made["change"]
-        since = await read(server, f"?since={made['change'] + 1}")
-        assert [each["id"] for each in since["messages"]] == ["a"]
+async def test_a_conversation_is_written_read_and_listed(server: Appliance):
+    assert (await server.ask("GET", BASE)).json["conversations"] == []
+    made = await put(server, "c", folder="work", settings={"model": "alpha"})
+    first = await say(server, "q", content="What is\na llama?")
+    assert first["revision"] == 1
+    await say(server, "a", role="assistant", parent="q", content="An animal.")
+    await put(server, "c", leaf="a", pinned=True)
+    whole = await read(server)
+    assert [each["id"] for each in whole["messages"]] == ["q", "a"]
+    (listed,) = (await server.ask("GET", BASE)).json["conversations"]
+    assert listed == whole["conversation"]
+    assert (listed["title"], listed["folder"], listed["leaf"]) == ("What is", "work", "a")
+    assert listed["settings"] == {"model": "alpha"}
+    assert listed["change"] > made["change"]
+    since = await read(server, f"?since={made['change'] + 1}")
+    assert [each["id"] for each in since["messages"]] == ["a"]
 
 
-async def test_two_writers_lose_nothing(open_server: OpenServer):
-    async with open_server() as server:
-        await put(server, "c")
-        await say(server, "q", content="one")
-        await say(server, "q", content="two", revision=1)
-        late = await put(server, "c/messages/q", id="q", role="user", content="three", revision=1)
-        assert late["branched"] is True
-        assert {each["content"] for each in (await read(server))["messages"]} == {"two", "three"}
+async def test_two_writers_lose_nothing(server: Appliance):
+    await put(server, "c")
+    await say(server, "q", content="one")
+    await say(server, "q", content="two", revision=1)
+    late = await put(server, "c/messages/q", id="q", role="user", content="three", revision=1)
+    assert late["branched"] is True
+    assert {each["content"] for each in (await read(server))["messages"]} == {"two", "three"}
 
 
 @pytest.mark.parametrize(
@@ -110,139 +107,117 @@ async def test_two_writers_lose_nothing(open_server: OpenServer):
     ],
 )  # fmt: skip
 async def test_what_cannot_be_written_is_refused_in_words(
-    open_server: OpenServer, path: str, fields: dict[str, Any], status: int, named: str
+    server: Appliance, path: str, fields: dict[str, Any], status: int, named: str
 ):
-    async with open_server() as server:
-        await put(server, "c")
-        answer = await server.ask("PUT", f"{BASE}/{path}", fields)
-        assert answer.status == status
-        assert named in answer.error["message"]
+    await put(server, "c")
+    answer = await server.ask("PUT", f"{BASE}/{path}", fields)
+    assert answer.status == status
+    assert named in answer.error["message"]
 
 
-async def test_deletions_are_taken_back(open_server: OpenServer):
-    async with open_server() as server:
-        await put(server, "c", title="t")
-        await say(server, "q", content="secret plans")
-        await say(server, "a", role="assistant", parent="q", content="tell me")
-        await put(server, "c", leaf="a")
-        gone = (await server.ask("DELETE", f"{BASE}/c/messages/q")).json["ids"]
-        assert gone == ["q", "a"]
-        assert (await read(server))["messages"] == []
-        assert (await server.ask("GET", f"{BASE}/search?q=secret")).json["data"] == []
-        back = await server.ask("POST", f"{BASE}/c/messages/restore", {"ids": gone, "leaf": "a"})
-        assert back.status == 204
-        whole = await read(server)
-        assert ([each["id"] for each in whole["messages"]], whole["conversation"]["leaf"]) == (["q", "a"], "a")
-        assert (await server.ask("DELETE", f"{BASE}/c")).status == 204
-        assert (await server.ask("GET", f"{BASE}/c")).status == 404
-        assert (await server.ask("PUT", f"{BASE}/c", {})).status == 409
-        assert (await server.ask("POST", f"{BASE}/c/restore")).status == 204
-        assert (await read(server))["conversation"]["leaf"] == "a"
+async def test_deletions_are_taken_back(server: Appliance):
+    await put(server, "c", title="t")
+    await say(server, "q", content="secret plans")
+    await say(server, "a", role="assistant", parent="q", content="tell me")
+    await put(server, "c", leaf="a")
+    gone = (await server.ask("DELETE", f"{BASE}/c/messages/q")).json["ids"]
+    assert gone == ["q", "a"]
+    assert (await read(server))["messages"] == []
+    assert (await server.ask("GET", f"{BASE}/search?q=secret")).json["data"] == []
+    back = await server.ask("POST", f"{BASE}/c/messages/restore", {"ids": gone, "leaf": "a"})
+    assert back.status == 204
+    whole = await read(server)
+    assert ([each["id"] for each in whole["messages"]], whole["conversation"]["leaf"]) == (["q", "a"], "a")
+    assert (await server.ask("DELETE", f"{BASE}/c")).status == 204
+    assert (await server.ask("GET", f"{BASE}/c")).status == 404
+    assert (await server.ask("PUT", f"{BASE}/c", {})).status == 409
+    assert (await server.ask("POST", f"{BASE}/c/restore")).status == 204
+    assert (await read(server))["conversation"]["leaf"] == "a"
 
 
-async def test_several_are_deleted_at_once_and_taken_back(open_server: OpenServer):
-    async with open_server() as server:
-        for name in ("c", "d", "e"):
-            await put(server, name)
+async def test_several_are_deleted_at_once_and_taken_back(server: Appliance):
+    for name in ("c", "d", "e"):
+        await put(server, name)
 
-        async def kept() -> set[str]:
-            return {each["id"] for each in (await server.ask("GET", BASE)).json["conversations"]}
+    async def kept() -> set[str]:
+        return {each["id"] for each in (await server.ask("GET", BASE)).json["conversations"]}
 
-        gone = await server.ask("DELETE", BASE, {"ids": ["c", "never", "d"]})
-        assert (gone.status, gone.json) == (200, {"ids": ["c", "d"]})
-        assert await kept() == {"e"}
-        assert (await server.ask("DELETE", BASE, {"ids": ["c"]})).json == {"ids": []}
-        assert (await server.ask("DELETE", f"{BASE}/c")).status == 404
-        assert (await server.ask("POST", f"{BASE}/restore", {"ids": ["d", "never"]})).status == 404
-        assert await kept() == {"e"}
-        assert (await server.ask("POST", f"{BASE}/restore", {"ids": ["c", "d"]})).status == 204
-        assert await kept() == {"c", "d", "e"}
-        unnamed = await server.ask("DELETE", BASE)
-        assert (unnamed.status, "all=1" in unnamed.error["message"]) == (400, True)
-        assert (await server.ask("DELETE", BASE, {})).status == 400
-        assert await kept() == {"c", "d", "e"}
+    gone = await server.ask("DELETE", BASE, {"ids": ["c", "never", "d"]})
+    assert (gone.status, gone.json) == (200, {"ids": ["c", "d"]})
+    assert await kept() == {"e"}
+    assert (await server.ask("DELETE", BASE, {"ids": ["c"]})).json == {"ids": []}
+    assert (await server.ask("DELETE", f"{BASE}/c")).status == 404
+    assert (await server.ask("POST", f"{BASE}/restore", {"ids": ["d", "never"]})).status == 404
+    assert await kept() == {"e"}
+    assert (await server.ask("POST", f"{BASE}/restore", {"ids": ["c", "d"]})).status == 204
+    assert await kept() == {"c", "d", "e"}
+    unnamed = await server.ask("DELETE", BASE)
+    assert (unnamed.status, "all=1" in unnamed.error["message"]) == (400, True)
+    assert (await server.ask("DELETE", BASE, {})).status == 400
+    assert await kept() == {"c", "d", "e"}
 
 
-async def test_after_the_time_to_undo_nothing_is_left(open_server: OpenServer, monkeypatch: pytest.MonkeyPatch):
+async def test_after_the_time_to_undo_nothing_is_left(server: Appliance, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(store, "UNDO_MS", -1000)
-    async with open_server() as server:
-        await put(server, "c")
-        await say(server, "q", content="secret plans")
-        await server.ask("DELETE", f"{BASE}/c")
-        await put(server, "other")
-        assert (await server.ask("POST", f"{BASE}/c/restore")).status == 404
+    await put(server, "c")
+    await say(server, "q", content="secret plans")
+    await server.ask("DELETE", f"{BASE}/c")
+    await put(server, "other")
+    assert (await server.ask("POST", f"{BASE}/c/restore")).status == 404
 
 
-async def test_every_word_is_found(open_server: OpenServer):
-    async with open_server() as server:
-        await put(server, "c", title="Zoo")
-        await say(server, "q", content='Where do Llamas live? 東京 "quoted" OR x*')
-        for query, found in (("llama", True), ("live%20llam", True), ("lamas", True), ("zoo", None), ("dead", False),
-                             ("%22quoted", True), ("OR", True), ("東京", True), ("%20", False),
-                             ("NEAR(", False)):  # fmt: skip
-            hits = (await server.ask("GET", f"{BASE}/search?q={quote(unquote(query))}")).json["data"]
-            assert [hit["message"] for hit in hits] == ([None] if found is None else ["q"] * found), query
-        (hit,) = (await server.ask("GET", f"{BASE}/search?q=llama")).json["data"]
-        assert (hit["title"], "\x02Llama\x03s" in hit["excerpt"]) == ("Zoo", True)
+async def test_attachments_are_stored_once_and_never_run(server: Appliance):
+    page = b"<script>alert(1)</script>"
+    for _ in range(2):
+        answer = await server.ask("POST", f"{BASE}/attachments", page, [("Content-Type", "text/html")])
+        assert (answer.status, answer.json["hash"]) == (201, hashlib.sha256(page).hexdigest())
+    got = await server.ask("GET", f"{BASE}/attachments/{answer.json['hash']}")
+    assert (got.body, got.header("content-type")) == (page, "application/octet-stream")
+    assert got.header("content-security-policy") == "sandbox; default-src 'none'"
+    assert (await server.ask("POST", f"{BASE}/attachments", b"")).status == 400
+    for sent, shown in (
+        ("audio/x,text/html", "application/octet-stream"),
+        ("image/svg+xml", "application/octet-stream"),
+        ("Audio/WebM; codecs=opus", "audio/webm"),
+        ("image/png", "image/png"),
+    ):
+        name = (await server.ask("POST", f"{BASE}/attachments", sent.encode(), [("Content-Type", sent)])).json["hash"]
+        assert (await server.ask("GET", f"{BASE}/attachments/{name}")).header("content-type") == shown
 
 
-async def test_attachments_are_stored_once_and_never_run(open_server: OpenServer):
-    async with open_server() as server:
-        page = b"<script>alert(1)</script>"
-        for _ in range(2):
-            answer = await server.ask("POST", f"{BASE}/attachments", page, [("Content-Type", "text/html")])
-            assert (answer.status, answer.json["hash"]) == (201, hashlib.sha256(page).hexdigest())
-        got = await server.ask("GET", f"{BASE}/attachments/{answer.json['hash']}")
-        assert (got.body, got.header("content-type")) == (page, "application/octet-stream")
-        assert got.header("content-security-policy") == "sandbox; default-src 'none'"
-        assert (await server.ask("POST", f"{BASE}/attachments", b"")).status == 400
-        for sent, shown in (
-            ("audio/x,text/html", "application/octet-stream"),
-            ("image/svg+xml", "application/octet-stream"),
-            ("Audio/WebM; codecs=opus", "audio/webm"),
-            ("image/png", "image/png"),
-        ):
-            name = (await server.ask("POST", f"{BASE}/attachments", sent.encode(), [("Content-Type", sent)])).json[
-                "hash"
-            ]
-            assert (await server.ask("GET", f"{BASE}/attachments/{name}")).header("content-type") == shown
-
-
-async def test_an_attached_file_waits_for_its_message(open_server: OpenServer, monkeypatch: pytest.MonkeyPatch):
+async def test_an_attached_file_waits_for_its_message(server: Appliance, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(store, "UNDO_MS", -1000)
-    async with open_server() as server:
-        name = (await server.ask("POST", f"{BASE}/attachments", b"text")).json["hash"]
-        await put(server, "c", draft="I am still writing")
-        await say(server, "q", attachments=[{"hash": name, "name": "n", "type": "text/plain"}])
-        monkeypatch.setattr(store, "UNUSED_MS", -1000)
-        await server.ask("POST", f"{BASE}/attachments", b"never sent")
-        await put(server, "d")
-        assert (await server.ask("GET", f"{BASE}/attachments/{name}")).body == b"text"
-        lost = hashlib.sha256(b"never sent").hexdigest()
-        assert (await server.ask("GET", f"{BASE}/attachments/{lost}")).status == 404
+    name = (await server.ask("POST", f"{BASE}/attachments", b"text")).json["hash"]
+    await put(server, "c", draft="I am still writing")
+    await say(server, "q", attachments=[{"hash": name, "name": "n", "type": "text/plain"}])
+    monkeypatch.setattr(store, "UNUSED_MS", -1000)
+    await server.ask("POST", f"{BASE}/attachments", b"never sent")
+    await put(server, "d")
+    assert (await server.ask("GET", f"{BASE}/attachments/{name}")).body == b"text"
+    lost = hashlib.sha256(b"never sent").hexdigest()
+    assert (await server.ask("GET", f"{BASE}/attachments/{lost}")).status == 404
 
 
-async def test_presets_are_there_for_every_browser(open_server: OpenServer):
-    async with open_server() as server:
-        kept = {"system": "Be brief.", "params": {"temperature": 0.2}}
+async def test_presets_are_there_for_every_browser(server: Appliance):
+    kept = {"system": "Be brief.", "params": {"temperature": 0.2}}
 
-        async def preset(name: str, settings: object) -> Any:
-            return await server.ask("PUT", f"{BASE}/presets", {"name": name, "settings": settings})
+    async def preset(name: str, settings: object) -> Any:
+        return await server.ask("PUT", f"{BASE}/presets", {"name": name, "settings": settings})
 
-        before = server.owners.conversations.latest
-        assert [(await preset(name, kept)).status for name in ("a/../b?", "Kurz")] == [204, 204]
-        assert server.owners.conversations.latest == before + 2  # open pages hear of it
-        assert (await server.ask("GET", BASE)).json["presets"] == {"Kurz": kept, "a/../b?": kept}
-        assert (await preset("Kurz", None)).status == 204
-        await server.ask("DELETE", f"{BASE}?all=1")
-        assert (await server.ask("GET", BASE)).json["presets"] == {"a/../b?": kept}
-        for name, settings, said in (("", {}, "length"), ("n", [], "JSON object"), ("n", {"s": "x" * 70_000}, "bytes")):
-            refused = await preset(name, settings)
-            assert (refused.status, said in refused.error["message"]) == (400, True)
-        for number in range(99):
-            await preset(f"n{number}", {})
-        full = await preset("one more", {})
-        assert (full.status, "delete one" in full.error["message"]) == (400, True)
+    before = server.owners.conversations.latest
+    assert [(await preset(name, kept)).status for name in ("a/../b?", "Kurz")] == [204, 204]
+    assert server.owners.conversations.latest == before + 2  # open pages hear of it
+    assert (await server.ask("GET", BASE)).json["presets"] == {"Kurz": kept, "a/../b?": kept}
+    assert (await preset("Kurz", None)).status == 204
+    await server.ask("DELETE", f"{BASE}?all=1")
+    assert (await server.ask("GET", BASE)).json["presets"] == {"a/../b?": kept}
+    for name, settings, said in (("", {}, "length"), ("n", [], "JSON object"), ("n", {"s": "x" * 70_000}, "bytes")):
+        refused = await preset(name, settings)
+        assert (refused.status, said in refused.error["message"]) == (400, True)
+    for number in range(99):
+        await preset(f"n{number}", {})
+    full = await preset("one more", {})
+    assert (full.status, "delete one" in full.error["message"]) == (400, True)
 
 
 async def test_a_server_that_keeps_nothing_packs_and_unpacks_for_the_browser(open_server: OpenServer, fake_model: Any):
@@ -271,43 +246,41 @@ async def test_a_server_that_keeps_nothing_packs_and_unpacks_for_the_browser(ope
         assert (await server.ask("POST", f"{BASE}/unpack", b"?")).status == 400
 
 
-async def test_a_branch_becomes_a_conversation_of_its_own(open_server: OpenServer):
-    async with open_server() as server:
-        await put(server, "c", title="Old")
-        await say(server, "q", content="one")
-        await say(server, "a", role="assistant", parent="q", content="two")
-        await say(server, "b", role="assistant", parent="q", content="other")
-        made = (await server.ask("POST", f"{BASE}/c/fork", {"message": "a"})).json
-        whole = (await server.ask("GET", f"{BASE}/{made['id']}")).json
-        assert [each["content"] for each in whole["messages"]] == ["one", "two"]
-        assert whole["conversation"]["leaf"] == whole["messages"][1]["id"] != "a"
+async def test_a_branch_becomes_a_conversation_of_its_own(server: Appliance):
+    await put(server, "c", title="Old")
+    await say(server, "q", content="one")
+    await say(server, "a", role="assistant", parent="q", content="two")
+    await say(server, "b", role="assistant", parent="q", content="other")
+    made = (await server.ask("POST", f"{BASE}/c/fork", {"message": "a"})).json
+    whole = (await server.ask("GET", f"{BASE}/{made['id']}")).json
+    assert [each["content"] for each in whole["messages"]] == ["one", "two"]
+    assert whole["conversation"]["leaf"] == whole["messages"][1]["id"] != "a"
 
 
-async def test_exports_come_back_on_another_server(open_server: OpenServer):
-    async with open_server() as server:
-        await put(server, "c", title="Travel plans")
-        kept = (await server.ask("POST", f"{BASE}/attachments", b"notes", [("Content-Type", "text/plain")])).json
-        file = {"hash": kept["hash"], "name": "n.txt", "type": "text/plain", "size": 5}
-        await say(server, "0" * 32, content="see", attachments=[file])
-        one = await server.ask("GET", f"{BASE}/export?id=c")
-        assert "Travel_plans" in (one.header("content-disposition") or "")
-        await put(server, "d")
-        many = await server.ask("GET", f"{BASE}/export")
-        assert many.header("content-type") == "application/zip"
-        assert (await server.ask("DELETE", BASE)).status == 400
-        assert (await server.ask("DELETE", f"{BASE}?all=1")).status == 204
-        assert (await server.ask("GET", BASE)).json["conversations"] == []
-        done = (await server.ask("POST", f"{BASE}/import", many.body)).json
-        assert (len(done["imported"]), done["skipped"]) == (2, [])
-        again = (await server.ask("POST", f"{BASE}/import", one.body)).json
-        assert again == {
-            "imported": [],
-            "skipped": [next(each for each in done["imported"] if each in again["skipped"])],
-        }
-        (hit,) = (await server.ask("GET", f"{BASE}/search?q=see")).json["data"]
-        whole = (await server.ask("GET", f"{BASE}/{hit['conversation']}")).json
-        assert whole["messages"][0]["attachments"] == [file]
-        assert (await server.ask("GET", f"{BASE}/attachments/{kept['hash']}")).body == b"notes"
+async def test_exports_come_back_on_another_server(server: Appliance):
+    await put(server, "c", title="Travel plans")
+    kept = (await server.ask("POST", f"{BASE}/attachments", b"notes", [("Content-Type", "text/plain")])).json
+    file = {"hash": kept["hash"], "name": "n.txt", "type": "text/plain", "size": 5}
+    await say(server, "0" * 32, content="see", attachments=[file])
+    one = await server.ask("GET", f"{BASE}/export?id=c")
+    assert "Travel_plans" in (one.header("content-disposition") or "")
+    await put(server, "d")
+    many = await server.ask("GET", f"{BASE}/export")
+    assert many.header("content-type") == "application/zip"
+    assert (await server.ask("DELETE", BASE)).status == 400
+    assert (await server.ask("DELETE", f"{BASE}?all=1")).status == 204
+    assert (await server.ask("GET", BASE)).json["conversations"] == []
+    done = (await server.ask("POST", f"{BASE}/import", many.body)).json
+    assert (len(done["imported"]), done["skipped"]) == (2, [])
+    again = (await server.ask("POST", f"{BASE}/import", one.body)).json
+    assert again == {
+        "imported": [],
+        "skipped": [next(each for each in done["imported"] if each in again["skipped"])],
+    }
+    (hit,) = (await server.ask("GET", f"{BASE}/search?q=see")).json["data"]
+    whole = (await server.ask("GET", f"{BASE}/{hit['conversation']}")).json
+    assert whole["messages"][0]["attachments"] == [file]
+    assert (await server.ask("GET", f"{BASE}/attachments/{kept['hash']}")).body == b"notes"
 
 
 def export_of(size: int) -> bytes:
@@ -384,8 +357,8 @@ async def test_what_a_message_takes_is_bounded(open_server: OpenServer):
         assert took < 60 * len(sent)
 
 
-async def test_other_tabs_hear_of_every_change(open_server: OpenServer):
-    async with open_server() as server, server.connect() as client:
+async def test_other_tabs_hear_of_every_change(server: Appliance):
+    async with server.connect() as client:
         await client.send("GET", f"{BASE}/events")
         assert (await client.head()).status_code == 200
         told = b""
@@ -448,60 +421,56 @@ async def test_a_damaged_file_names_the_command_that_sets_it_aside_and_costs_not
 
 @posix_only
 async def test_a_full_disk_costs_no_answer(
-    open_server: OpenServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    server: Appliance, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     """What cannot be written while it is said, and at its end, is written when there is room."""
     monkeypatch.setattr("appliance.conversations.NOTE_EVERY", 0.05)
     monkeypatch.setattr("appliance.conversations.RETRY", 0.1)
-    async with open_server() as server:
-        await begin(server, tokens=20, token_delay=0.02)
-        with full_disk():
-            full = await server.ask("PUT", f"{BASE}/other", {})
-            assert (full.status, full.error["reason"], full.header("Retry-After")) == (503, "busy", "10")
-            await until(lambda: "cannot be written into its conversation" in caplog.text)
-            assert (await server.ask("GET", "/health")).status == 200
-        done = await ended(server)
-        assert done.get("state", "done") == "done"
-        assert done["content"]
-        await put(server, "other")
+    await begin(server, tokens=20, token_delay=0.02)
+    with full_disk():
+        full = await server.ask("PUT", f"{BASE}/other", {})
+        assert (full.status, full.error["reason"], full.header("Retry-After")) == (503, "busy", "10")
+        await until(lambda: "cannot be written into its conversation" in caplog.text)
+        assert (await server.ask("GET", "/health")).status == 200
+    done = await ended(server)
+    assert done.get("state", "done") == "done"
+    assert done["content"]
+    await put(server, "other")
 
 
 # ---- answers -------------------------------------------------------------------------------------------------------
 
 
-async def test_an_answer_is_complete_though_its_page_has_left(open_server: OpenServer):
-    async with open_server() as server:
-        await begin(server, tokens=30, token_delay=0.01)
-        done = await ended(server)
-        assert done.get("state", "done") == "done"
-        streamed = (await server.ask("GET", "/v1/stream?conv_id=a")).body
-        said = "".join(
-            json.loads(line[6:])["choices"][0]["delta"].get("content") or ""
-            for line in streamed.decode().splitlines()
-            if line.startswith('data: {"') and '"delta"' in line
-        )
-        assert done["content"] == said != ""
-        assert done["revision"] == 2
-        assert (await read(server))["conversation"]["answering"] is False
+async def test_an_answer_is_complete_though_its_page_has_left(server: Appliance):
+    await begin(server, tokens=30, token_delay=0.01)
+    done = await ended(server)
+    assert done.get("state", "done") == "done"
+    streamed = (await server.ask("GET", "/v1/stream?conv_id=a")).body
+    said = "".join(
+        json.loads(line[6:])["choices"][0]["delta"].get("content") or ""
+        for line in streamed.decode().splitlines()
+        if line.startswith('data: {"') and '"delta"' in line
+    )
+    assert done["content"] == said != ""
+    assert done["revision"] == 2
+    assert (await read(server))["conversation"]["answering"] is False
 
 
-async def test_a_stop_keeps_what_there_is(open_server: OpenServer):
-    async with open_server() as server:
-        await begin(server, tokens=1000, token_delay=0.02)
-        assert (await server.ask("DELETE", "/v1/stream?conv_id=a")).status == 204
-        stopped = await ended(server)
-        assert stopped["state"] == "stopped"
-        assert stopped["content"]
+async def test_a_stop_keeps_what_there_is(server: Appliance):
+    await begin(server, tokens=1000, token_delay=0.02)
+    assert (await server.ask("DELETE", "/v1/stream?conv_id=a")).status == 204
+    stopped = await ended(server)
+    assert stopped["state"] == "stopped"
+    assert stopped["content"]
 
 
-async def test_a_refused_answer_says_why(open_server: OpenServer):
-    async with open_server() as server:
-        await put(server, "c")
-        await say(server, "a", role="assistant", state="answering")
-        await server.ask("POST", CHAT, chat("nobody", stream=True), [("X-Conversation-Id", "a")])
-        failed = await ended(server)
-        assert failed["state"] == "failed"
-        assert "nobody" in failed["error"]
+async def test_a_refused_answer_says_why(server: Appliance):
+    await put(server, "c")
+    await say(server, "a", role="assistant", state="answering")
+    await server.ask("POST", CHAT, chat("nobody", stream=True), [("X-Conversation-Id", "a")])
+    failed = await ended(server)
+    assert failed["state"] == "failed"
+    assert "nobody" in failed["error"]
 
 
 async def test_the_end_of_the_program_is_told_in_the_answer(open_server: OpenServer, fake_model: Any):
@@ -513,9 +482,8 @@ async def test_the_end_of_the_program_is_told_in_the_answer(open_server: OpenSer
         assert cut["content"]
 
 
-async def test_an_answer_that_nobody_asked_for_fails(open_server: OpenServer, monkeypatch: pytest.MonkeyPatch):
+async def test_an_answer_that_nobody_asked_for_fails(server: Appliance, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("appliance.conversations.BEGIN_WITHIN", 0.05)
-    async with open_server() as server:
-        await put(server, "c")
-        await say(server, "a", role="assistant", state="answering")
-        assert "no model was asked" in (await ended(server))["error"]
+    await put(server, "c")
+    await say(server, "a", role="assistant", state="answering")
+    assert "no model was asked" in (await ended(server))["error"]

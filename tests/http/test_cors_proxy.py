@@ -67,15 +67,27 @@ async def open_target(host: str = "127.0.0.1", port: int = 0) -> AsyncGenerator[
         nursery.cancel_scope.cancel()
 
 
+@pytest.fixture
+async def server(open_server: OpenServer) -> AsyncGenerator[Appliance]:
+    async with open_server(cors_proxy=True, cors_proxy_allow=ALLOWED) as running:
+        yield running
+
+
+@pytest.fixture
+async def target() -> AsyncGenerator[Target]:
+    async with open_target() as running:
+        yield running
+
+
 async def ask(
     server: Appliance, url: str, *headers: tuple[str, str], method: str = "GET", body: bytes | None = None
 ) -> Answer:
     return await server.ask(method, f"/cors-proxy?url={quote(url, safe='')}", body, headers)
 
 
-async def test_it_is_off_unless_switched_on(open_server: OpenServer):
-    async with open_server() as server, open_target() as target:
-        answer = await ask(server, target.url())
+async def test_it_is_off_unless_switched_on(open_server: OpenServer, target: Target):
+    async with open_server() as off:
+        answer = await ask(off, target.url())
         assert (answer.status, answer.error["type"]) == (403, "feature_disabled")
         assert target.asked == []
 
@@ -121,51 +133,47 @@ async def test_only_named_headers_travel(open_server: OpenServer):
         assert target.asked[0].endswith(b'\r\n\r\n{"jsonrpc": "2.0"}')
 
 
-async def test_answers_are_passed_on_without_what_would_speak_for_this_server(open_server: OpenServer):
-    async with open_server(cors_proxy=True, cors_proxy_allow=ALLOWED) as server, open_target() as target:
-        target.answers["/none"] = b"HTTP/1.1 204 No Content\r\n\r\n"
-        target.answers["/no"] = b"HTTP/1.1 418 Teapot\r\nContent-Length: 2\r\nWWW-Authenticate: Bearer\r\n\r\nno"
-        target.answers["/page"] = (
-            b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nMcp-Session-Id: 5\r\nSet-Cookie: a=b\r\nServer: x\r\n"
-            b"Access-Control-Allow-Origin: http://evil.example\r\nStrict-Transport-Security: max-age=1\r\n"
-            b"Content-Security-Policy: default-src *\r\nClear-Site-Data: *\r\n\r\n<script>alert(1)</script>"
-        )
-        assert (await ask(server, target.url("/none"))).status == 204
-        refused = await ask(server, target.url("/no"))
-        assert (refused.status, refused.body, refused.header("www-authenticate")) == (418, b"no", "Bearer")
-        page = await ask(server, target.url("/page"))
-        assert page.body == b"<script>alert(1)</script>"
-        assert page.header("mcp-session-id") == "5"
-        for name in ("set-cookie", "strict-transport-security", "clear-site-data", "access-control-allow-origin"):
-            assert page.header(name) is None
-        assert [v for k, v in page.headers if k.lower() == "content-security-policy"] == ["sandbox; default-src 'none'"]
-        assert page.header("server") == "llama-appliance"
-        head = await ask(server, target.url(), method="HEAD")
-        assert (head.status, target.head()[0]) == (200, "HEAD / HTTP/1.1")
+async def test_answers_are_passed_on_without_what_would_speak_for_this_server(server: Appliance, target: Target):
+    target.answers["/none"] = b"HTTP/1.1 204 No Content\r\n\r\n"
+    target.answers["/no"] = b"HTTP/1.1 418 Teapot\r\nContent-Length: 2\r\nWWW-Authenticate: Bearer\r\n\r\nno"
+    target.answers["/page"] = (
+        b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nMcp-Session-Id: 5\r\nSet-Cookie: a=b\r\nServer: x\r\n"
+        b"Access-Control-Allow-Origin: http://evil.example\r\nStrict-Transport-Security: max-age=1\r\n"
+        b"Content-Security-Policy: default-src *\r\nClear-Site-Data: *\r\n\r\n<script>alert(1)</script>"
+    )
+    assert (await ask(server, target.url("/none"))).status == 204
+    refused = await ask(server, target.url("/no"))
+    assert (refused.status, refused.body, refused.header("www-authenticate")) == (418, b"no", "Bearer")
+    page = await ask(server, target.url("/page"))
+    assert page.body == b"<script>alert(1)</script>"
+    assert page.header("mcp-session-id") == "5"
+    for name in ("set-cookie", "strict-transport-security", "clear-site-data", "access-control-allow-origin"):
+        assert page.header(name) is None
+    assert [v for k, v in page.headers if k.lower() == "content-security-policy"] == ["sandbox; default-src 'none'"]
+    assert page.header("server") == "llama-appliance"
+    head = await ask(server, target.url(), method="HEAD")
+    assert (head.status, target.head()[0]) == (200, "HEAD / HTTP/1.1")
 
 
-async def test_streams_arrive_as_they_come_and_end_with_their_reader(open_server: OpenServer):
-    async with open_server(cors_proxy=True, cors_proxy_allow=ALLOWED) as server, open_target() as target:
+async def test_streams_arrive_as_they_come_and_end_with_their_reader(server: Appliance, target: Target):
+    async def events(stream: trio.SocketStream) -> None:
+        await stream.send_all(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n")
+        await stream.send_all(b"data: 1\n\n")
+        assert await stream.receive_some(1) == b""
+        target.left.set()
 
-        async def events(stream: trio.SocketStream) -> None:
-            await stream.send_all(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n")
-            await stream.send_all(b"data: 1\n\n")
-            assert await stream.receive_some(1) == b""
-            target.left.set()
-
-        target.answers["/events"] = events
-        async with server.connect() as client:
-            await client.send("GET", f"/cors-proxy?url={quote(target.url('/events'), safe='')}")
-            with trio.fail_after(PATIENCE):
-                await client.head()
-                assert await client.data() == b"data: 1\n\n"
+    target.answers["/events"] = events
+    async with server.connect() as client:
+        await client.send("GET", f"/cors-proxy?url={quote(target.url('/events'), safe='')}")
         with trio.fail_after(PATIENCE):
-            await target.left.wait()
+            await client.head()
+            assert await client.data() == b"data: 1\n\n"
+    with trio.fail_after(PATIENCE):
+        await target.left.wait()
 
 
-async def test_it_can_ask_its_own_server(open_server: OpenServer):
-    async with open_server(cors_proxy=True, cors_proxy_allow=ALLOWED) as server:
-        assert (await ask(server, f"http://127.0.0.1:{server.port}/health")).json["status"] == "ok"
+async def test_it_can_ask_its_own_server(server: Appliance):
+    assert (await ask(server, f"http://127.0.0.1:{server.port}/health")).json["status"] == "ok"
 
 
 @pytest.mark.parametrize(
@@ -211,8 +219,8 @@ async def test_a_name_cannot_change_its_meaning_between_check_and_connection(ope
         assert (unknown.status, "not known" in unknown.error["message"]) == (502, True)
 
 
-async def test_the_next_address_is_tried_where_one_refuses(open_server: OpenServer):
-    async with open_server(cors_proxy=True, cors_proxy_allow=ALLOWED) as server, open_target("127.0.0.3") as target:
+async def test_the_next_address_is_tried_where_one_refuses(server: Appliance):
+    async with open_target("127.0.0.3") as target:
         trio.socket.set_custom_hostname_resolver(Resolver(["127.0.0.1", "127.0.0.3"]))
         assert (await ask(server, f"http://two.example:{target.port}/")).status == 200
 
@@ -221,22 +229,21 @@ def moved(status: int, where: str) -> bytes:
     return f"HTTP/1.1 {status} Moved\r\nLocation: {where}\r\nContent-Length: 0\r\n\r\n".encode()
 
 
-async def test_redirections_within_a_server_keep_what_was_said(open_server: OpenServer):
-    async with open_server(cors_proxy=True, cors_proxy_allow=ALLOWED) as server, open_target() as target:
-        target.answers |= {"/a": moved(307, "/b?x=1"), "/b?x=1": moved(303, "c")}
-        answer = await ask(
-            server,
-            target.url("/a"),
-            (PREFIX + "Authorization", "Bearer t"),
-            (PREFIX + "Content-Type", "application/json"),
-            method="POST",
-            body=b"{}",
-        )
-        assert answer.status == 200
-        assert [target.head(n)[0].split(" HTTP")[0] for n in range(3)] == ["POST /a", "POST /b?x=1", "GET /c"]
-        assert [target.header("authorization", n) for n in range(3)] == ["Bearer t"] * 3
-        assert [target.header("content-type", n) for n in range(3)] == ["application/json", "application/json", None]
-        assert target.asked[1].endswith(b"{}")
+async def test_redirections_within_a_server_keep_what_was_said(server: Appliance, target: Target):
+    target.answers |= {"/a": moved(307, "/b?x=1"), "/b?x=1": moved(303, "c")}
+    answer = await ask(
+        server,
+        target.url("/a"),
+        (PREFIX + "Authorization", "Bearer t"),
+        (PREFIX + "Content-Type", "application/json"),
+        method="POST",
+        body=b"{}",
+    )
+    assert answer.status == 200
+    assert [target.head(n)[0].split(" HTTP")[0] for n in range(3)] == ["POST /a", "POST /b?x=1", "GET /c"]
+    assert [target.header("authorization", n) for n in range(3)] == ["Bearer t"] * 3
+    assert [target.header("content-type", n) for n in range(3)] == ["application/json", "application/json", None]
+    assert target.asked[1].endswith(b"{}")
 
 
 async def test_redirections_to_another_server_are_checked_and_told_nothing(open_server: OpenServer):
@@ -279,58 +286,55 @@ async def test_this_machine_may_be_asked_and_strangers_do_not_lead_to_it(open_se
         assert len(target.asked) == asked + 1
 
 
-async def test_addresses_that_cannot_be_asked(open_server: OpenServer, monkeypatch: pytest.MonkeyPatch):
+async def test_addresses_that_cannot_be_asked(server: Appliance, target: Target, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(cors_proxy, "CONNECT_TIME", 0.5)
-    async with open_server(cors_proxy=True, cors_proxy_allow=ALLOWED) as server, open_target() as target:
-        for url, status in (
-            ("", 400),
-            ("ftp://127.0.0.1/", 400),
-            (f"http://user:s3cret@127.0.0.1:{target.port}/", 400),
-            ("http://127.0.0.1:1/", 502),
-            (f"https://127.0.0.1:{target.port}/", 502),
-        ):
-            with trio.fail_after(10):
-                answer = await ask(server, url)
-            assert answer.status == status, (url, answer.body)
-            assert "s3cret" not in answer.error["message"]
-            assert "timeouts." not in answer.error["message"]
-        assert (await server.ask("GET", "/cors-proxy")).status == 400
-        assert (await server.ask("PUT", f"/cors-proxy?url={target.url()}", b"")).status == 404
+    for url, status in (
+        ("", 400),
+        ("ftp://127.0.0.1/", 400),
+        (f"http://user:s3cret@127.0.0.1:{target.port}/", 400),
+        ("http://127.0.0.1:1/", 502),
+        (f"https://127.0.0.1:{target.port}/", 502),
+    ):
+        with trio.fail_after(10):
+            answer = await ask(server, url)
+        assert answer.status == status, (url, answer.body)
+        assert "s3cret" not in answer.error["message"]
+        assert "timeouts." not in answer.error["message"]
+    assert (await server.ask("GET", "/cors-proxy")).status == 400
+    assert (await server.ask("PUT", f"/cors-proxy?url={target.url()}", b"")).status == 404
 
 
-async def test_broken_answers_do_not_look_whole(open_server: OpenServer, monkeypatch: pytest.MonkeyPatch):
+async def test_broken_answers_do_not_look_whole(server: Appliance, target: Target, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(cors_proxy, "MAX_ANSWER", 100_000)
-    async with open_server(cors_proxy=True, cors_proxy_allow=ALLOWED) as server, open_target() as target:
-        target.answers["/garbage"] = b"hello\r\n\r\n"
-        target.answers["/nothing"] = b""
-        target.answers["/short"] = b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nabc"
-        target.answers["/long"] = b"HTTP/1.1 200 OK\r\n\r\n" + bytes(200_000)
-        assert (await ask(server, target.url("/garbage"))).status == 502
-        assert (await ask(server, target.url("/nothing"))).status == 502
-        assert (await ask(server, target.url("/short"))).cut
-        assert (await ask(server, target.url("/long"))).cut
+    target.answers["/garbage"] = b"hello\r\n\r\n"
+    target.answers["/nothing"] = b""
+    target.answers["/short"] = b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nabc"
+    target.answers["/long"] = b"HTTP/1.1 200 OK\r\n\r\n" + bytes(200_000)
+    assert (await ask(server, target.url("/garbage"))).status == 502
+    assert (await ask(server, target.url("/nothing"))).status == 502
+    assert (await ask(server, target.url("/short"))).cut
+    assert (await ask(server, target.url("/long"))).cut
 
 
-async def test_silence_has_an_end(open_server: OpenServer, monkeypatch: pytest.MonkeyPatch):
+async def test_silence_has_an_end(server: Appliance, target: Target, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(cors_proxy, "SILENCE", 0.3)
-    async with open_server(cors_proxy=True, cors_proxy_allow=ALLOWED) as server, open_target() as target:
 
-        async def silent(stream: trio.SocketStream) -> None:
-            await stream.receive_some(1)
+    async def silent(stream: trio.SocketStream) -> None:
+        await stream.receive_some(1)
 
-        async def half(stream: trio.SocketStream) -> None:
-            await stream.send_all(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n")
-            for _ in range(3):
-                await trio.sleep(0.2)
-                await stream.send_all(b"x")
-            await stream.receive_some(1)
+    async def half(stream: trio.SocketStream) -> None:
+        await stream.send_all(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n")
+        for _ in range(3):
+            await trio.sleep(0.2)
+            await stream.send_all(b"x")
+        await stream.receive_some(1)
 
-        target.answers |= {"/silent": silent, "/half": half}
-        with trio.fail_after(PATIENCE):
-            answer = await ask(server, target.url("/silent"))
-            assert (answer.status, "said nothing" in answer.error["message"]) == (502, True)
-            answer = await ask(server, target.url("/half"))
-            assert (answer.cut, answer.body) == (True, b"xxx")
+    target.answers |= {"/silent": silent, "/half": half}
+    with trio.fail_after(PATIENCE):
+        answer = await ask(server, target.url("/silent"))
+        assert (answer.status, "said nothing" in answer.error["message"]) == (502, True)
+        answer = await ask(server, target.url("/half"))
+        assert (answer.cut, answer.body) == (True, b"xxx")
 
 
 @pytest.mark.parametrize(
@@ -344,10 +348,11 @@ async def test_silence_has_an_end(open_server: OpenServer, monkeypatch: pytest.M
         ([("Host", "evil.example")], 403),
     ],
 )
-async def test_other_peoples_pages_cannot_use_it(open_server: OpenServer, headers: list[tuple[str, str]], status: int):
-    async with open_server(cors_proxy=True, cors_proxy_allow=ALLOWED) as server, open_target() as target:
-        assert (await ask(server, target.url(), *headers)).status == status
-        assert len(target.asked) == (status == 200)
+async def test_other_peoples_pages_cannot_use_it(
+    server: Appliance, target: Target, headers: list[tuple[str, str]], status: int
+):
+    assert (await ask(server, target.url(), *headers)).status == status
+    assert len(target.asked) == (status == 200)
 
 
 async def test_it_works_in_single_model_mode(open_server: OpenServer):

@@ -6,7 +6,7 @@ import gzip
 
 import any_request
 import pytest
-from http_harness import CHAT, Answer, OpenServer, chat
+from http_harness import CHAT, Answer, Appliance, OpenServer, chat
 
 from appliance.http.control import own_routes, page
 from appliance.http.control.edge_routes import MAX_CONTROL_BODY, ONE_MODEL, EdgeRoutes
@@ -45,39 +45,37 @@ def test_nothing_public_leads_to_quart():
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_head_is_get_without_its_body_and_a_slash_behind_a_path_changes_nothing(
-    open_server: OpenServer, path: str
-):
-    async with open_server() as server:
-        await server.ask("POST", CHAT, chat())
-        await server.wait_idle("alpha")
-        full = await server.ask("GET", path, headers=[BROWSER])
-        assert full.status == (302 if path == "/upstream" else 200)
-        assert full.header("content-length") == str(len(full.body))
-        head = await server.ask("HEAD", path, headers=[BROWSER])
-        assert (head.status, head.body) == (full.status, b"")
-        if path != "/metrics":  # which counts these requests
-            assert told(head) == told(full)
-        if path not in ("/", "/ui/", "/upstream") and not path.startswith(ONE_MODEL):
-            same = await server.ask("GET", f"{path}/")
-            assert (same.status, len(told(same))) == (full.status, len(told(full)))
-        for method in ("PUT", "PATCH", "TRACE"):
-            refused = await server.ask(method, path)
-            assert (refused.status, refused.error["reason"]) == (404, "route_not_found")
+async def test_head_is_get_without_its_body_and_a_slash_behind_a_path_changes_nothing(server: Appliance, path: str):
+    await server.ask("POST", CHAT, chat())
+    await server.wait_idle("alpha")
+    full = await server.ask("GET", path, headers=[BROWSER])
+    assert full.status == (302 if path == "/upstream" else 200)
+    assert full.header("location") == ("ui/" if path == "/upstream" else None)
+    assert path != "/wol-health" or full.body == b"OK"
+    assert full.header("content-length") == str(len(full.body))
+    head = await server.ask("HEAD", path, headers=[BROWSER])
+    assert (head.status, head.body) == (full.status, b"")
+    if path != "/metrics":  # which counts these requests
+        assert told(head) == told(full)
+    if path not in ("/", "/ui/", "/upstream") and not path.startswith(ONE_MODEL):
+        same = await server.ask("GET", f"{path}/")
+        assert (same.status, len(told(same))) == (full.status, len(told(full)))
+    for method in ("PUT", "PATCH", "TRACE"):
+        refused = await server.ask(method, path)
+        assert (refused.status, refused.error["reason"]) == (404, "route_not_found")
 
 
-async def test_a_path_that_begins_with_two_slashes_is_no_route(open_server: OpenServer):
+async def test_a_path_that_begins_with_two_slashes_is_no_route(server: Appliance):
     """The guard does not know it, so that another site's link to it could unload a model."""
-    async with open_server() as server:
-        await server.ask("POST", CHAT, chat())
-        for path in ("//", "//unload", "//models?reload=1", "///health", "//api/agents", f"//{CHAT}"):
-            answer = await server.ask("GET", path, headers=[BROWSER, *LED])
-            assert (answer.status, answer.error["reason"]) == (404, "route_not_found"), path
-        assert server.state("alpha") == "loaded"
+    await server.ask("POST", CHAT, chat())
+    for path in ("//", "//unload", "//models?reload=1", "///health", "//api/agents", f"//{CHAT}"):
+        answer = await server.ask("GET", path, headers=[BROWSER, *LED])
+        assert (answer.status, answer.error["reason"]) == (404, "route_not_found"), path
+    assert server.state("alpha") == "loaded"
 
 
-async def test_a_connection_outlives_a_body_that_nobody_wants_unless_a_stranger_may_send_it(open_server: OpenServer):
-    async with open_server() as server, server.connect() as client:
+async def test_a_connection_outlives_a_body_that_nobody_wants_unless_a_stranger_may_send_it(server: Appliance):
+    async with server.connect() as client:
         for path in ("/running", "/v1/models", "/props"):
             await client.send("GET", path, b"nobody reads this")
             answer = await client.answer()
@@ -94,19 +92,18 @@ async def test_a_connection_outlives_a_body_that_nobody_wants_unless_a_stranger_
 
 
 @pytest.mark.parametrize("path", ["/", "/ui/", "/ui/sandbox", f"/ui/assets/{ASSETS[0]}"])
-async def test_a_client_that_has_a_file_gets_no_other(open_server: OpenServer, path: str):
-    async with open_server() as server:
-        full = await server.ask("GET", path, headers=[BROWSER])
-        tag = full.header("etag") or ""
-        for given in (tag, f"W/{tag}", f'"other", {tag}', "*"):
-            for method in ("GET", "HEAD"):
-                answer = await server.ask(method, path, headers=[BROWSER, ("If-None-Match", given)])
-                assert (answer.status, answer.body) == (304, b""), given
-                kept = [each for each in told(full) if each[0] not in ("Content-Type", "Content-Length")]
-                assert told(answer) == kept
-        for given in ('"other"', ""):
-            answer = await server.ask("GET", path, headers=[BROWSER, ("If-None-Match", given)])
-            assert (answer.status, answer.body) == (200, full.body), given
+async def test_a_client_that_has_a_file_gets_no_other(server: Appliance, path: str):
+    full = await server.ask("GET", path, headers=[BROWSER])
+    tag = full.header("etag") or ""
+    for given in (tag, f"W/{tag}", f'"other", {tag}', "*"):
+        for method in ("GET", "HEAD"):
+            answer = await server.ask(method, path, headers=[BROWSER, ("If-None-Match", given)])
+            assert (answer.status, answer.body) == (304, b""), given
+            kept = [each for each in told(full) if each[0] not in ("Content-Type", "Content-Length")]
+            assert told(answer) == kept
+    for given in ('"other"', ""):
+        answer = await server.ask("GET", path, headers=[BROWSER, ("If-None-Match", given)])
+        assert (answer.status, answer.body) == (200, full.body), given
 
 
 async def test_a_compressed_file_is_the_same_file_under_another_tag(open_server: OpenServer):

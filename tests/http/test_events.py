@@ -6,14 +6,13 @@ import json
 import re
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
-from functools import partial
 from pathlib import Path
 
 import pytest
 import trio
 import trio.lowlevel
 from http_harness import CHAT, Appliance, Client, OpenServer, chat, model
-from swap_harness import Configure, configure
+from swap_harness import Configure
 from waiting import PATIENCE, until
 
 from appliance.catalog.catalog import Snapshot
@@ -25,35 +24,21 @@ from appliance.traffic import traffic
 FIRST = ["logData", "logData", "modelStatus", "uiConfig", "profileChanged", "inflight"]
 
 
-@pytest.fixture
-def configured(tmp_path: Path, fake_llama_server: tuple[str, ...], fake_model: Path) -> Configure:
-    return partial(configure, tmp_path / "config.yaml", fake_llama_server, fake_model)
-
-
 class Feed:
-    """Messages of one connection; ``records`` keeps the raw frames."""
+    """Messages of one connection; ``comments`` counts what is none."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._rest = b""
-        self.records: list[bytes] = []
+        self.comments = 0
 
     async def message(self) -> tuple[str, object]:
         """The next message's type and data; comments are passed over."""
-        while True:
-            while b"\n\n" not in self._rest:
-                more = await self._client.data()
-                if not more:
-                    raise EOFError
-                self._rest += more
-            record, _, self._rest = self._rest.partition(b"\n\n")
-            self.records.append(record)
-            if record.startswith(b":"):
-                continue
-            assert record.startswith(b"event:message\ndata:")
-            message = json.loads(record.removeprefix(b"event:message\ndata:"))
-            assert sorted(message) == ["data", "type"]
-            return message["type"], json.loads(message["data"])
+        while (record := await self._client.record()) == b": ping":
+            self.comments += 1
+        assert record.startswith(b"event:message\ndata:")
+        message = json.loads(record.removeprefix(b"event:message\ndata:"))
+        assert sorted(message) == ["data", "type"]
+        return message["type"], json.loads(message["data"])
 
     async def first(self) -> dict[str, object]:
         """The messages that every client begins with; of the logs the last one."""
@@ -130,18 +115,17 @@ async def test_states_change_in_llama_swaps_words(open_server: OpenServer, fake_
             state = told["state"]
 
 
-async def test_requests_that_change_no_state_say_nothing_of_states(open_server: OpenServer):
-    async with open_server() as server:
-        await server.ask("POST", CHAT, chat("alpha"))
-        async with feed(server) as reader:
-            await reader.first()
-            rows = 0
-            for _ in range(5):
-                await server.ask("POST", CHAT, chat("alpha"))
-            while rows < 5:
-                kind, _ = await reader.message()
-                rows += kind == "activity"
-                assert kind != "modelStatus"
+async def test_requests_that_change_no_state_say_nothing_of_states(server: Appliance):
+    await server.ask("POST", CHAT, chat("alpha"))
+    async with feed(server) as reader:
+        await reader.first()
+        rows = 0
+        for _ in range(5):
+            await server.ask("POST", CHAT, chat("alpha"))
+        while rows < 5:
+            kind, _ = await reader.message()
+            rows += kind == "activity"
+            assert kind != "modelStatus"
 
 
 async def test_logs_profiles_rows_and_requests_as_they_come(open_server: OpenServer, configured: Configure):
@@ -171,33 +155,32 @@ async def test_logs_profiles_rows_and_requests_as_they_come(open_server: OpenSer
         assert row == {"id": stored["id"]}
 
 
-async def test_a_message_is_made_once_for_all_readers(open_server: OpenServer):
+async def test_a_message_is_made_once_for_all_readers(server: Appliance):
     """What the readers get of a log and of a request is not only equal, but the same bytes in memory."""
-    async with open_server() as server:
-        traffic, owners = server.traffic, server.owners
-        view = View(owners.fleet, owners.catalog, owners.peers, traffic.profile)
-        sources = events.EventSources(view, traffic.logs, traffic.inflight, traffic.recorder, traffic.lifetime)
-        feeds = [events.EventFeed(sources) for _ in range(3)]
+    traffic, owners = server.traffic, server.owners
+    view = View(owners.fleet, owners.catalog, owners.peers, traffic.profile)
+    sources = events.EventSources(view, traffic.logs, traffic.inflight, traffic.recorder, traffic.lifetime)
+    feeds = [events.EventFeed(sources) for _ in range(3)]
 
-        async def same(kind: str) -> None:
-            with trio.fail_after(10):
-                while True:
-                    told = [await anext(each) for each in feeds]
-                    if f'"type":"{kind}"'.encode() in told[0] and told[0] is told[1] is told[2]:
-                        return
+    async def same(kind: str) -> None:
+        with trio.fail_after(10):
+            while True:
+                told = [await anext(each) for each in feeds]
+                if f'"type":"{kind}"'.encode() in told[0] and told[0] is told[1] is told[2]:
+                    return
 
-        async with feeds[0], feeds[1], feeds[2], trio.open_nursery() as nursery:
-            for each in feeds:
-                await anext(each)
-            traffic.program_log.say("info", "to all")
-            await same("logData")
-            nursery.start_soon(server.ask, "POST", CHAT, chat(stream=True, tokens=100, token_delay=0.05))
-            await same("inflight")
-            nursery.cancel_scope.cancel()
+    async with feeds[0], feeds[1], feeds[2], trio.open_nursery() as nursery:
+        for each in feeds:
+            await anext(each)
+        traffic.program_log.say("info", "to all")
+        await same("logData")
+        nursery.start_soon(server.ask, "POST", CHAT, chat(stream=True, tokens=100, token_delay=0.05))
+        await same("inflight")
+        nursery.cancel_scope.cancel()
 
 
-async def test_a_long_log_comes_in_pieces(open_server: OpenServer):
-    async with open_server() as server, feed(server) as reader:
+async def test_a_long_log_comes_in_pieces(server: Appliance):
+    async with feed(server) as reader:
         await reader.first()
         for _ in range(5):
             server.fleet.logs.append("alpha", "x" * 8000)
@@ -212,10 +195,10 @@ async def test_a_long_log_comes_in_pieces(open_server: OpenServer):
 
 
 async def test_a_new_list_of_models_is_told_without_a_bell(
-    open_server: OpenServer, fake_model: Path, monkeypatch: pytest.MonkeyPatch
+    server: Appliance, fake_model: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(events, "LOOK_EVERY", 0.1)
-    async with open_server() as server, feed(server) as reader:
+    async with feed(server) as reader:
         await reader.first()
         server.catalog.snapshot = Snapshot([model(fake_model, "new")])
         assert [m["id"] for m in await reader.until("modelStatus")] == ["new"]
@@ -223,8 +206,8 @@ async def test_a_new_list_of_models_is_told_without_a_bell(
         assert [m["id"] for m in await reader.until("modelStatus")] == ["conf"]
 
 
-async def test_what_a_peer_lists_is_told(open_server: OpenServer, fake_model: Path):
-    async with open_server() as server, feed(server) as reader:
+async def test_what_a_peer_lists_is_told(server: Appliance, fake_model: Path):
+    async with feed(server) as reader:
         await reader.first()
         await server.ask("POST", CHAT, chat("alpha"))
         address = server.fleet.address("alpha")
@@ -239,19 +222,19 @@ async def test_what_a_peer_lists_is_told(open_server: OpenServer, fake_model: Pa
         assert (entry["id"], entry["name"], entry["meta"]["llamaswap"]["peerID"]) == ("p/alpha", "p: alpha", "p")
 
 
-async def test_silence_is_broken_by_comments(open_server: OpenServer, monkeypatch: pytest.MonkeyPatch):
+async def test_silence_is_broken_by_comments(server: Appliance, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(events, "PING_AFTER", 0.2)
     monkeypatch.setattr(events, "LOOK_EVERY", 0.05)
-    async with open_server() as server, feed(server) as reader:
+    async with feed(server) as reader:
         await reader.first()
         await trio.sleep(0.5)
         server.fleet.logs.append("alpha", "end")
         await reader.until("logData")
-        assert reader.records.count(b": ping") >= 1
+        assert reader.comments >= 1
 
 
-async def test_a_reader_that_sleeps_costs_nothing_and_catches_up(open_server: OpenServer):
-    async with open_server() as server, feed(server) as reader:
+async def test_a_reader_that_sleeps_costs_nothing_and_catches_up(server: Appliance):
+    async with feed(server) as reader:
         await reader.first()
         for number in range(3000):
             server.fleet.logs.append("alpha", f"line {number} " + "x" * 5000)
@@ -264,32 +247,33 @@ async def test_a_reader_that_sleeps_costs_nothing_and_catches_up(open_server: Op
                 seen = (await reader.until("logData"))["data"]
 
 
-async def test_the_feed_ends_when_the_server_begins_to_end(open_server: OpenServer):
-    async with open_server(grace=3 * PATIENCE) as server, feed(server) as reader:
-        await reader.first()
+async def test_a_client_that_leaves_leaves_nothing_behind(server: Appliance):
+    tasks = trio.lowlevel.current_statistics().tasks_living
+    for _ in range(3):
+        async with feed(server) as reader:
+            await reader.first()
+            assert trio.lowlevel.current_statistics().tasks_living > tasks
+    with trio.fail_after(PATIENCE):
+        while trio.lowlevel.current_statistics().tasks_living > tasks:
+            server.fleet.logs.append("alpha", "line")
+            await trio.sleep(0.02)
+
+
+@pytest.mark.parametrize("path", ["/api/events", "/api/conversations/events", "/models/sse", "/logs/stream"])
+async def test_an_answer_without_end_ends_with_the_server_and_may_be_asked_for_its_head(
+    open_server: OpenServer, path: str
+):
+    async with open_server(grace=3 * PATIENCE) as server, server.connect() as client:
+        head = await server.ask("HEAD", path)
+        assert (head.status, head.body) == (200, b"")
+        await client.send("GET", path)
+        answer = await client.head()
+        assert dict(answer.headers)[b"content-type"].decode() == head.header("content-type")
         server.shutdown.set()
-        with trio.fail_after(PATIENCE), pytest.raises(EOFError):
-            await reader.until("nothing of this type")
-        await server.ended.wait()
-
-
-async def test_a_client_that_leaves_leaves_nothing_behind(open_server: OpenServer):
-    async with open_server() as server:
-        tasks = trio.lowlevel.current_statistics().tasks_living
-        for _ in range(3):
-            async with feed(server) as reader:
-                await reader.first()
-                assert trio.lowlevel.current_statistics().tasks_living > tasks
         with trio.fail_after(PATIENCE):
-            while trio.lowlevel.current_statistics().tasks_living > tasks:
-                server.fleet.logs.append("alpha", "line")
-                await trio.sleep(0.02)
-
-
-async def test_head_of_the_feed_has_no_body(open_server: OpenServer):
-    async with open_server() as server:
-        answer = await server.ask("HEAD", "/api/events")
-        assert (answer.status, answer.header("content-type")) == (200, "text/event-stream")
+            while await client.data():
+                pass
+            await server.ended.wait()
 
 
 UPGRADE = (
@@ -311,10 +295,10 @@ READERS = {
 
 
 async def test_readers_of_every_kind_beyond_the_limit_are_refused_until_one_leaves(
-    open_server: OpenServer, monkeypatch: pytest.MonkeyPatch
+    server: Appliance, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(traffic, "MAX_FEEDS", len(READERS))
-    async with open_server() as server, server.connect() as asker:
+    async with server.connect() as asker:
         endless = json.dumps(chat(stream=True, tokens=3, stall_after_tokens=2)).encode()
         await asker.send("POST", CHAT, endless, [("X-Conversation-Id", "c")])
         await asker.head()

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 import psutil
 import pytest
@@ -46,24 +47,60 @@ def key(name: str, /, **labels: str) -> tuple[str, tuple[tuple[str, str], ...]]:
 
 
 def test_a_new_server(metrics: Metrics):
+    metrics.under_way += 3
     found = read(metrics)
     assert found[key("build_info", version=__version__)] == 1
-    assert found[key("requests_under_way")] == 0
+    assert found[key("requests_under_way")] == 3
     assert found[key("request_bodies_bytes")] == 0
     assert found[key("models", state="loaded")] == 0
     assert not any(name.startswith("llamaswap_") for name, _ in found)
 
 
-def test_requests_of_the_server(metrics: Metrics):
-    metrics.count("/v1/chat/completions", 200, 1000)
-    metrics.count("/v1/chat/completions", 200, 24)
-    metrics.count("own", 404, 0)
-    metrics.under_way += 3
+CHAT = "/v1/chat/completions"
+
+
+@pytest.mark.parametrize(
+    ("counted", "expected"),
+    [
+        (
+            [("count", CHAT, 200, 1000), ("count", CHAT, 200, 24), ("count", "own", 404, 0)],
+            {
+                key("requests_total", route=CHAT, status="200"): 2,
+                key("requests_total", route="own", status="404"): 1,
+                key("response_bytes_total"): 1024,
+            },
+        ),
+        (
+            [("tokens", "a", 100, 20, 80), ("tokens", "a", 10, 5, -1), ("tokens", "a", -1, -1, -1)],
+            {
+                key("prompt_tokens_total", model="a"): 110,
+                key("generated_tokens_total", model="a"): 25,
+                key("cached_tokens_total", model="a"): 80,
+            },
+        ),
+        (
+            [("waited", "a", 1.5), ("loaded", "a", 12.0), ("loaded", "a", 8.0), ("evicted", "a"), ("load_failed", "b")],
+            {
+                key("queue_wait_seconds_sum", model="a"): 1.5,
+                key("load_seconds_count", model="a"): 2,
+                key("load_seconds_sum", model="a"): 20,
+                key("evictions_total", model="a"): 1,
+                key("load_failures_total", model="b"): 1,
+                key("child_restarts_total", model="a"): 0,
+                key("load_seconds_count", model="b"): None,
+            },
+        ),
+        ([("died", "a")], {key("child_deaths_total", model="a"): 1, key("child_restarts_total", model="a"): 0}),
+        ([("died", "a"), ("loaded", "a", 1), ("loaded", "a", 1)], {key("child_restarts_total", model="a"): 1}),
+    ],
+)
+def test_what_is_counted_is_told(
+    metrics: Metrics, counted: list[tuple[str, Any]], expected: dict[tuple[str, Any], float | None]
+):
+    for name, *facts in counted:
+        getattr(metrics, name)(*facts)
     found = read(metrics)
-    assert found[key("requests_total", route="/v1/chat/completions", status="200")] == 2
-    assert found[key("requests_total", route="own", status="404")] == 1
-    assert found[key("response_bytes_total")] == 1024
-    assert found[key("requests_under_way")] == 3
+    assert {each: found.get(each) for each in expected} == expected
 
 
 def test_requests_of_a_model(metrics: Metrics):
@@ -82,43 +119,6 @@ def test_requests_of_a_model(metrics: Metrics):
     expected = [sum(seconds <= bound for seconds in (0.3, 0.5, 700.0)) for bound in BUCKETS]
     assert buckets == expected  # 0.5 is a bound, and belongs to its own bucket
     assert found[key("request_seconds_bucket", model="a", le="+Inf")] == 3
-
-
-def test_tokens_and_unknown_ones(metrics: Metrics):
-    metrics.tokens("a", 100, 20, 80)
-    metrics.tokens("a", 10, 5, -1)
-    metrics.tokens("a", -1, -1, -1)
-    found = read(metrics)
-    assert found[key("prompt_tokens_total", model="a")] == 110
-    assert found[key("generated_tokens_total", model="a")] == 25
-    assert found[key("cached_tokens_total", model="a")] == 80
-
-
-def test_waits_loads_and_evictions(metrics: Metrics):
-    metrics.waited("a", 1.5)
-    metrics.loaded("a", 12.0)
-    metrics.loaded("a", 8.0)
-    metrics.evicted("a")
-    metrics.load_failed("b")
-    found = read(metrics)
-    assert found[key("queue_wait_seconds_sum", model="a")] == 1.5
-    assert found[key("load_seconds_count", model="a")] == 2
-    assert found[key("load_seconds_sum", model="a")] == 20
-    assert found[key("evictions_total", model="a")] == 1
-    assert found[key("load_failures_total", model="b")] == 1
-    assert found[key("child_restarts_total", model="a")] == 0
-    assert key("load_seconds_count", model="b") not in found
-
-
-def test_a_restart_is_a_load_after_a_death(metrics: Metrics):
-    metrics.loaded("a", 1)
-    metrics.died("a")
-    assert read(metrics)[key("child_restarts_total", model="a")] == 0
-    metrics.loaded("a", 1)
-    metrics.loaded("a", 1)
-    found = read(metrics)
-    assert found[key("child_deaths_total", model="a")] == 1
-    assert found[key("child_restarts_total", model="a")] == 1
 
 
 def test_models_beyond_the_limit_share_a_label(metrics: Metrics):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import AsyncGenerator, Collection, Generator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -12,22 +11,17 @@ import pytest
 import trio
 from gguf_files import write_model
 from http_harness import CHAT, Appliance, Client, OpenServer, chat, model
-from hub_process import FakeHub, fake_hub
+from hub_process import FakeHub
 from msgspec import structs
-from waiting import PATIENCE, until
+from waiting import PATIENCE
 
 from appliance.catalog.downloads import DownloadSettings
-from appliance.catalog.hub import HubAccess
 from appliance.core.settings import FleetSettings
-from appliance.engines.found import Engine
 from appliance.http.control import model_routes
-from appliance.store import partial_file
 
 REPO = "acme/tiny-GGUF"
 MODEL = f"{REPO}:Q8_0"
-NAME = "tiny-Q8_0.gguf"
 SIZE = 1 << 20
-
 Event = dict[str, object]
 
 HANDSHAKE = (
@@ -36,64 +30,20 @@ HANDSHAKE = (
 )
 
 
-@pytest.fixture(autouse=True)
-def _surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("HF_TOKEN", raising=False)
-    monkeypatch.setenv("HF_HUB_DISABLE_IMPLICIT_TOKEN", "1")
-    monkeypatch.setattr(partial_file, "CHUNK", 1 << 18)
-
-
-def upload(root: Path, name: str = NAME) -> Path:
-    """Put a model of random weights into the repository."""
-    path = write_model(root / REPO / name, weights=SIZE // 4)
-    with path.open("r+b") as file:
-        file.seek(4096)
-        file.write(os.urandom(path.stat().st_size - 4096))
-    return path
-
-
-@pytest.fixture
-def hub(tmp_path: Path) -> Generator[FakeHub]:
-    upload(tmp_path / "hub")
-    with fake_hub(tmp_path / "hub") as running:
-        yield running
-
-
-@pytest.fixture
-def settings(hub: FakeHub, tmp_path: Path) -> DownloadSettings:
-    (tmp_path / "models").mkdir()
-    return DownloadSettings(
-        cache=tmp_path / "cache",
-        models_dir=tmp_path / "models",
-        hub=HubAccess(endpoint=hub.url),
-        spare=0,
-        retry_delay=lambda attempt, asked: 0.01,
-    )
-
-
 class Feed:
     """The records of one connection to ``/models/sse``."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._rest = b""
         self.comments = 0
 
     async def next(self) -> Event:
         """The next event; comments are counted."""
-        while True:
-            while b"\n\n" not in self._rest:
-                more = await self._client.data()
-                if not more:
-                    raise EOFError
-                self._rest += more
-            record, _, self._rest = self._rest.partition(b"\n\n")
-            if record.startswith(b":"):
-                self.comments += 1
-                continue
-            assert record.startswith(b"data: {")
-            assert b"\n" not in record
-            return json.loads(record.removeprefix(b"data: "))
+        while (record := await self._client.record()).startswith(b":"):
+            self.comments += 1
+        assert record.startswith(b"data: {")
+        assert b"\n" not in record
+        return json.loads(record.removeprefix(b"data: "))
 
     async def until(self, event: str, *, status: str | None = None) -> list[Event]:
         """Events up to the first of this name, with this status where one is given."""
@@ -199,8 +149,8 @@ async def test_loaded_is_told_once_and_with_what_has_been_loaded(open_server: Op
         assert [status_of(event) for event in events] == ["unloaded"]
 
 
-async def test_a_request_that_loads_is_told_and_later_ones_are_not(open_server: OpenServer):
-    async with open_server() as server, feed(server) as reader:
+async def test_a_request_that_loads_is_told_and_later_ones_are_not(server: Appliance):
+    async with feed(server) as reader:
         for _ in range(5):
             assert (await server.ask("POST", CHAT, chat())).status == 200
         await ok(server, "POST", "/models/unload", {"model": "alpha"})
@@ -225,47 +175,16 @@ async def test_a_load_that_fails_tells_its_exit_code(
             assert events[-1]["data"]["exit_code"] == code
 
 
-class NoEngine:
-    """A machine on which every engine was removed while the program ran."""
-
-    look = None
-
-    async def lacks(self, cards: tuple[str, ...]) -> str:
-        await trio.lowlevel.checkpoint()
-        return ""
-
-    def choose(
-        self, model: str = "", tried: Collection[str] = (), word: str = "", cards: tuple[str, ...] = ()
-    ) -> Engine | None:
-        return None
-
-    def failed(self, engine: Engine, model: str, why: str) -> None:
-        raise AssertionError(why)
-
-    def pardoned(self, seat: str, model: str) -> None:
-        """They stay in their order."""
-
-    async def check(self, engine: Engine) -> str:
-        raise AssertionError(engine)
-
-
-async def test_what_cannot_even_be_started_is_told(open_server: OpenServer):
-    async with open_server(chooser=NoEngine()) as server, feed(server) as reader:
-        await ok(server, "POST", "/models/load", {"model": "alpha"})
-        events = await reader.until("status_change", status="unloaded")
-        assert events[-1]["data"] == {"status": "unloaded", "exit_code": 1}
-
-
-async def test_an_engine_that_dies_has_failed(open_server: OpenServer):
-    async with open_server() as server, feed(server) as reader:
+async def test_an_engine_that_dies_has_failed(server: Appliance):
+    async with feed(server) as reader:
         assert (await server.ask("POST", CHAT, chat(die_before_head=True, exit_code=0))).status == 502
         events = await reader.until("status_change", status="unloaded")
         assert events[-1]["data"] == {"status": "unloaded", "exit_code": 1}  # as in the list: nobody stopped it
         assert (await entries(server))["alpha"]["status"]["failed"] is True
 
 
-async def test_one_process_after_another_is_an_end_and_a_beginning(open_server: OpenServer):
-    async with open_server() as server, feed(server) as reader:
+async def test_one_process_after_another_is_an_end_and_a_beginning(server: Appliance):
+    async with feed(server) as reader:
         assert (await server.ask("POST", CHAT, chat())).status == 200
         await reader.until("status_change", status="loaded")
         async with trio.open_nursery() as nursery:
@@ -284,52 +203,37 @@ async def test_one_process_after_another_is_an_end_and_a_beginning(open_server: 
         ]
 
 
-async def test_a_snapshot_begins_with_every_model(open_server: OpenServer):
-    async with open_server() as server:
-        await ok(server, "POST", "/models/load", {"model": "beta", "wait": True})
-        async with feed(server, "?snapshot=1") as reader:
-            first, second = [await reader.next() for _ in range(2)]
-            assert first == {
-                "model": "alpha",
-                "event": "status_change",
-                "data": {"status": "unloaded", "exit_code": 0},
-            }
-            assert (second["model"], status_of(second), second["data"]["info"]["id"]) == ("beta", "loaded", "beta")
-            await ok(server, "POST", "/models/unload", {"model": "beta"})
-            assert status_of(await reader.next()) == "unloaded"
+async def test_a_snapshot_begins_with_every_model(server: Appliance):
+    await ok(server, "POST", "/models/load", {"model": "beta", "wait": True})
+    async with feed(server, "?snapshot=1") as reader:
+        first, second = [await reader.next() for _ in range(2)]
+        assert first == {
+            "model": "alpha",
+            "event": "status_change",
+            "data": {"status": "unloaded", "exit_code": 0},
+        }
+        assert (second["model"], status_of(second), second["data"]["info"]["id"]) == ("beta", "loaded", "beta")
+        await ok(server, "POST", "/models/unload", {"model": "beta"})
+        assert status_of(await reader.next()) == "unloaded"
 
 
-async def test_without_a_snapshot_nothing_is_told_of_before(open_server: OpenServer):
-    async with open_server() as server:
-        await ok(server, "POST", "/models/load", {"model": "beta", "wait": True})
-        async with feed(server, "?snapshot=0") as reader:
-            await ok(server, "POST", "/models/load", {"model": "alpha"})
-            assert await reader.next() == {"model": "alpha", "event": "model_status", "data": {"status": "loading"}}
+async def test_without_a_snapshot_nothing_is_told_of_before(server: Appliance):
+    await ok(server, "POST", "/models/load", {"model": "beta", "wait": True})
+    async with feed(server, "?snapshot=0") as reader:
+        await ok(server, "POST", "/models/load", {"model": "alpha"})
+        assert await reader.next() == {"model": "alpha", "event": "model_status", "data": {"status": "loading"}}
 
 
-async def test_pings_fill_silence(open_server: OpenServer, monkeypatch: pytest.MonkeyPatch):
+async def test_pings_fill_silence(server: Appliance, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(model_routes, "PING_AFTER", 0.3)
-    async with open_server() as server, feed(server) as reader:
+    async with feed(server) as reader:
         with trio.move_on_after(1.5):
             await reader.next()
         assert 2 <= reader.comments <= 5
 
 
-async def test_head_has_no_body(open_server: OpenServer):
-    async with open_server() as server:
-        answer = await server.ask("HEAD", "/models/sse")
-        assert (answer.status, answer.header("Content-Type"), answer.body) == (200, "text/event-stream", b"")
-
-
-async def test_the_feed_ends_with_the_server(open_server: OpenServer):
-    async with open_server(grace=3 * PATIENCE) as server, feed(server) as reader:
-        server.shutdown.set()
-        with trio.fail_after(PATIENCE), pytest.raises(EOFError):
-            await reader.next()
-
-
-async def test_who_reads_nothing_holds_nobody_up_and_hears_how_it_is_now(open_server: OpenServer):
-    async with open_server() as server, feed(server) as slow, feed(server) as quick:
+async def test_who_reads_nothing_holds_nobody_up_and_hears_how_it_is_now(server: Appliance):
+    async with feed(server) as slow, feed(server) as quick:
         for _ in range(3):
             await ok(server, "POST", "/models/load", {"model": "alpha"})
             await quick.until("status_change", status="loaded")
@@ -343,24 +247,14 @@ async def test_who_reads_nothing_holds_nobody_up_and_hears_how_it_is_now(open_se
         assert status_of(alphas[-1]) == "unloaded"
 
 
-async def test_a_listener_that_left_is_gone(open_server: OpenServer):
-    async def under_way() -> int:
-        text = (await server.ask("GET", "/metrics")).body.decode()
-        [line] = [line for line in text.splitlines() if line.startswith("llama_appliance_requests_under_way ")]
-        return int(float(line.split()[1]))
-
-    async with open_server() as server:
-        async with feed(server):
-            assert await under_way() == 2  # the question is one, too
-        await until(under_way, lambda count: count <= 1)
-
-
 # ---- downloads -------------------------------------------------------------------------------------------------------
 
 
-async def test_a_download_is_listed_loaded_and_asked(open_server: OpenServer, settings: DownloadSettings, hub: FakeHub):
-    total = (hub.root / REPO / NAME).stat().st_size
-    async with open_server(downloads=settings) as server, feed(server) as reader:
+async def test_a_download_is_listed_loaded_and_asked(
+    open_server: OpenServer, downloads: DownloadSettings, hub: FakeHub
+):
+    total = (hub.root / REPO / "tiny-Q8_0.gguf").stat().st_size
+    async with open_server(downloads=downloads) as server, feed(server) as reader:
         assert await entries(server) == {}
         await ok(server, "POST", "/models", {"model": REPO})  # the tag is the hub's to say
         events = await reader.until("download_finished")
@@ -379,70 +273,40 @@ async def test_a_download_is_listed_loaded_and_asked(open_server: OpenServer, se
         assert (await server.ask("POST", CHAT, chat(REPO))).status == 200
 
 
-async def test_a_coming_model_is_in_the_list(open_server: OpenServer, settings: DownloadSettings, hub: FakeHub):
+async def test_a_coming_model_is_in_the_list(open_server: OpenServer, downloads: DownloadSettings, hub: FakeHub):
     hub.behave(stall_after=SIZE // 2)
-    async with open_server(downloads=settings) as server, feed(server) as reader:
+    async with open_server(downloads=downloads) as server, feed(server) as reader:
         await ok(server, "POST", "/models", {"model": MODEL})
         await reader.until("download_progress")
         [entry] = (await entries(server)).values()
         assert (entry["id"], entry["status"]["value"], entry["source"]) == (MODEL, "downloading", "cache")
         assert entry["can_remove"] is True
         [progress] = entry["status"]["progress"].values()
-        assert progress["total"] == (hub.root / REPO / NAME).stat().st_size
+        assert progress["total"] == (hub.root / REPO / "tiny-Q8_0.gguf").stat().st_size
         assert (await refused(server, "POST", "/models/load", {"model": MODEL}))[0] == 404
         async with feed(server, "?snapshot=1") as late:
             assert words(await late.until("download_progress"))[0] == ("model_status", "downloading")
         assert (await server.ask("GET", "/")).status == 200
 
 
+@pytest.mark.parametrize("name", [MODEL, MODEL.lower(), REPO])
 async def test_a_download_needs_no_place_and_disturbs_nobody(
-    open_server: OpenServer, settings: DownloadSettings, hub: FakeHub
+    open_server: OpenServer, downloads: DownloadSettings, hub: FakeHub
 ):
-    upload(hub.root, "tiny-Q4_K_M.gguf")
-    async with open_server(downloads=settings, fleet=FleetSettings(models_max=1, stop_timeout=2)) as server:
+    write_model(hub.root / REPO / "tiny-Q4_K_M.gguf")
+    async with open_server(downloads=downloads, fleet=FleetSettings(models_max=1, stop_timeout=2)) as server:
         await downloaded(server)
         await ok(server, "POST", "/models/load", {"model": MODEL, "wait": True})
-        async with feed(server) as reader:
-            await ok(server, "POST", "/models", {"model": REPO})  # which is the other one, by preference
-            events = await reader.until("download_finished")
-        assert {event["model"] for event in events} <= {f"{REPO}:Q4_K_M", "*"}
-        assert [(id, entry["status"]["value"]) for id, entry in (await entries(server)).items()] == [
-            (f"{REPO}:Q4_K_M", "unloaded"),
-            (MODEL, "loaded"),
-        ]
+        await downloaded(server, REPO)  # which is the other one, by preference
+        states = {id: entry["status"]["value"] for id, entry in (await entries(server)).items()}
+        assert states == {f"{REPO}:Q4_K_M": "unloaded", MODEL: "loaded"}
 
 
-async def test_a_second_wish_joins_the_first(open_server: OpenServer, settings: DownloadSettings, hub: FakeHub):
-    hub.behave(rate=SIZE)
-    async with open_server(downloads=settings) as server, feed(server) as reader:
-        for _ in range(2):
-            await ok(server, "POST", "/models", {"model": MODEL})
-        events = await reader.until("download_finished")
-        assert len([event for event in events if event["event"] == "model_status"]) == 1
-
-
-async def test_a_download_that_fails_is_told_and_goes_on_later(
-    open_server: OpenServer, settings: DownloadSettings, hub: FakeHub
-):
-    hub.behave(corrupt=20)
-    async with open_server(downloads=settings) as server, feed(server) as reader:
-        await ok(server, "POST", "/models", {"model": MODEL})
-        events = await reader.until("download_failed")
-        assert "data" not in events[-1]
-        assert await entries(server) == {}
-        hub.behave()
-        await ok(server, "POST", "/models", {"model": MODEL})
-        events = await reader.until("download_finished")
-        assert words(events)[0] == ("model_status", "downloading")
-        assert list(await entries(server)) == [MODEL]
-
-
-@pytest.mark.parametrize("name", [MODEL, MODEL.lower(), REPO])
 async def test_a_download_is_cancelled_by_unload(
-    open_server: OpenServer, settings: DownloadSettings, hub: FakeHub, name: str
+    open_server: OpenServer, downloads: DownloadSettings, hub: FakeHub, name: str
 ):
     hub.behave(stall_after=SIZE // 2)
-    async with open_server(downloads=settings) as server, feed(server) as reader:
+    async with open_server(downloads=downloads) as server, feed(server) as reader:
         await ok(server, "POST", "/models", {"model": MODEL})
         await reader.until("download_progress")
         await ok(server, "POST", "/models/unload", {"model": name})
@@ -455,10 +319,10 @@ async def test_a_download_is_cancelled_by_unload(
 
 
 async def test_a_download_is_paused_until_it_is_asked_for_again(
-    open_server: OpenServer, settings: DownloadSettings, hub: FakeHub
+    open_server: OpenServer, downloads: DownloadSettings, hub: FakeHub
 ):
     hub.behave(stall_after=SIZE // 2)
-    async with open_server(downloads=settings) as server, feed(server) as reader:
+    async with open_server(downloads=downloads) as server, feed(server) as reader:
         assert (await refused(server, "POST", "/models/pause", {"model": MODEL}))[0] == 400
         await ok(server, "POST", "/models", {"model": MODEL})
         assert "paused" not in (await entries(server))[MODEL]["status"]
@@ -472,8 +336,8 @@ async def test_a_download_is_paused_until_it_is_asked_for_again(
         assert "paused" not in (await entries(server))[MODEL]["status"]
 
 
-async def test_events_in_the_words_of_the_readme(open_server: OpenServer, settings: DownloadSettings):
-    async with open_server(downloads=settings) as server, feed(server, "?names=readme") as reader:
+async def test_events_in_the_words_of_the_readme(open_server: OpenServer, downloads: DownloadSettings):
+    async with open_server(downloads=downloads) as server, feed(server, "?names=readme") as reader:
         await ok(server, "POST", "/models", {"model": MODEL})
         progress = (await reader.until("download_progress"))[-1]["data"]
         assert [sorted(file) for file in progress.values()] == [["done", "total"]]
@@ -497,7 +361,7 @@ async def test_events_in_the_words_of_the_readme(open_server: OpenServer, settin
 )
 async def test_what_cannot_be_downloaded_is_said_at_once(
     open_server: OpenServer,
-    settings: DownloadSettings,
+    downloads: DownloadSettings,
     hub: FakeHub,
     mood: dict[str, object],
     name: str,
@@ -505,14 +369,14 @@ async def test_what_cannot_be_downloaded_is_said_at_once(
     reason: str,
 ):
     hub.behave(**mood)
-    async with open_server(downloads=settings) as server:
+    async with open_server(downloads=downloads) as server:
         assert (await refused(server, "POST", "/models", {"model": name}))[:2] == (status, reason)
         assert await entries(server) == {}
-        assert files_in(settings.cache) == []
+        assert files_in(downloads.cache) == []
 
 
-async def test_offline_and_without_a_cache_nothing_is_downloaded(open_server: OpenServer, settings: DownloadSettings):
-    offline = structs.replace(settings, hub=structs.replace(settings.hub, offline=True))
+async def test_offline_and_without_a_cache_nothing_is_downloaded(open_server: OpenServer, downloads: DownloadSettings):
+    offline = structs.replace(downloads, hub=structs.replace(downloads.hub, offline=True))
     async with open_server(downloads=offline) as server:
         assert (await refused(server, "POST", "/models", {"model": MODEL}))[:2] == (403, "offline")
     async with open_server() as server:
@@ -520,10 +384,10 @@ async def test_offline_and_without_a_cache_nothing_is_downloaded(open_server: Op
         assert (await refused(server, "DELETE", "/models?model=alpha"))[:2] == (403, "forbidden")
 
 
-async def test_what_is_here_is_not_downloaded_again(open_server: OpenServer, settings: DownloadSettings):
-    assert settings.models_dir is not None
-    write_model(settings.models_dir / "mine.gguf")
-    async with open_server(downloads=settings) as server:
+async def test_what_is_here_is_not_downloaded_again(open_server: OpenServer, downloads: DownloadSettings):
+    assert downloads.models_dir is not None
+    write_model(downloads.models_dir / "mine.gguf")
+    async with open_server(downloads=downloads) as server:
         await downloaded(server)
         for name in (MODEL, MODEL.lower(), "mine"):
             assert await refused(server, "POST", "/models", {"model": name}) == (
@@ -538,11 +402,11 @@ async def test_what_is_here_is_not_downloaded_again(open_server: OpenServer, set
 
 
 async def test_what_is_here_and_broken_is_downloaded_again(
-    open_server: OpenServer, settings: DownloadSettings, hub: FakeHub
+    open_server: OpenServer, downloads: DownloadSettings, hub: FakeHub
 ):
-    async with open_server(downloads=settings) as server:
+    async with open_server(downloads=downloads) as server:
         await downloaded(server)
-        [file] = (settings.cache / "models--acme--tiny-GGUF" / "snapshots").glob("*/*.gguf")
+        [file] = (downloads.cache / "models--acme--tiny-GGUF" / "snapshots").glob("*/*.gguf")
         file.resolve().write_bytes(b"rubbish")
         listed = await server.ask("GET", "/models?reload=1")
         assert listed.json["data"][0]["status"]["error"]
@@ -554,14 +418,14 @@ async def test_what_is_here_and_broken_is_downloaded_again(
 # ---- removal ---------------------------------------------------------------------------------------------------------
 
 
-async def test_a_loaded_model_is_stopped_and_its_files_go(open_server: OpenServer, settings: DownloadSettings):
-    async with open_server(downloads=settings) as server:
+async def test_a_loaded_model_is_stopped_and_its_files_go(open_server: OpenServer, downloads: DownloadSettings):
+    async with open_server(downloads=downloads) as server:
         await downloaded(server)
         await ok(server, "POST", "/models/load", {"model": MODEL, "wait": True})
         async with feed(server) as reader:
             await ok(server, "DELETE", f"/models?model={MODEL}")
             assert server.state(MODEL) == "unloaded"
-            assert files_in(settings.cache) == []
+            assert files_in(downloads.cache) == []
             events = await reader.until("models_reload")
             assert [(event["event"], event["model"]) for event in events] == [
                 ("status_change", MODEL),
@@ -576,10 +440,10 @@ async def test_a_loaded_model_is_stopped_and_its_files_go(open_server: OpenServe
 
 @pytest.mark.parametrize("stalls", [True, False])
 async def test_a_coming_model_is_removed_with_what_has_come(
-    open_server: OpenServer, settings: DownloadSettings, hub: FakeHub, stalls: bool
+    open_server: OpenServer, downloads: DownloadSettings, hub: FakeHub, stalls: bool
 ):
     hub.behave(**({"stall_after": SIZE // 2} if stalls else {"rate": SIZE // 2}))
-    async with open_server(downloads=settings) as server, feed(server) as reader:
+    async with open_server(downloads=downloads) as server, feed(server) as reader:
         await ok(server, "POST", "/models", {"model": MODEL})
         await reader.until("download_progress")
         await ok(server, "DELETE", f"/models?model={MODEL}")
@@ -588,14 +452,14 @@ async def test_a_coming_model_is_removed_with_what_has_come(
             "download_failed",
             "model_remove",
         ]
-        assert files_in(settings.cache) == []
+        assert files_in(downloads.cache) == []
         assert (await refused(server, "DELETE", f"/models?model={MODEL}"))[0] == 404
 
 
-async def test_only_the_caches_models_are_removed(open_server: OpenServer, settings: DownloadSettings):
-    assert settings.models_dir is not None
-    mine = write_model(settings.models_dir / "mine.gguf")
-    async with open_server(downloads=settings) as server:
+async def test_only_the_caches_models_are_removed(open_server: OpenServer, downloads: DownloadSettings):
+    assert downloads.models_dir is not None
+    mine = write_model(downloads.models_dir / "mine.gguf")
+    async with open_server(downloads=downloads) as server:
         await downloaded(server)
         status, reason, message = await refused(server, "DELETE", "/models?model=mine")
         assert (status, reason) == (403, "forbidden")

@@ -3,52 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 import trio
-from gguf_files import write_model
 from http_harness import CHAT, Answer, Appliance, OpenServer, chat
-from hub_process import FakeHub, fake_hub
+from hub_process import FakeHub
 from msgspec import structs
 from waiting import until
 
 from appliance.catalog.downloads import DownloadSettings
-from appliance.catalog.hub import HubAccess
-from appliance.store import partial_file
 
 REPO = "acme/tiny-GGUF"
 MODEL = f"{REPO}:Q8_0"
 SIZE = 1 << 20
-
-
-@pytest.fixture(autouse=True)
-def _surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("HF_TOKEN", raising=False)
-    monkeypatch.setenv("HF_HUB_DISABLE_IMPLICIT_TOKEN", "1")
-    monkeypatch.setattr(partial_file, "CHUNK", 1 << 18)
-
-
-@pytest.fixture
-def hub(tmp_path: Path) -> Generator[FakeHub]:
-    path = write_model(tmp_path / "hub" / REPO / "tiny-Q8_0.gguf", weights=SIZE // 4)
-    with path.open("r+b") as file:
-        file.seek(4096)
-        file.write(os.urandom(path.stat().st_size - 4096))
-    with fake_hub(tmp_path / "hub") as running:
-        yield running
-
-
-@pytest.fixture
-def settings(hub: FakeHub, tmp_path: Path) -> DownloadSettings:
-    return DownloadSettings(
-        cache=tmp_path / "cache",
-        hub=HubAccess(endpoint=hub.url),
-        spare=0,
-        retry_delay=lambda attempt, asked: 0.01,
-    )
 
 
 def config(folder: Path, **keys: object) -> Path:
@@ -69,9 +37,9 @@ async def listed(server: Appliance) -> list[str]:
 
 @pytest.mark.parametrize("name", [REPO, MODEL, f"{REPO}:q8_0"])
 async def test_a_smart_proxy_file_downloads_what_a_request_names(
-    open_server: OpenServer, settings: DownloadSettings, tmp_path: Path, hub: FakeHub, name: str
+    open_server: OpenServer, downloads: DownloadSettings, tmp_path: Path, hub: FakeHub, name: str
 ):
-    async with open_server(config=config(tmp_path), downloads=settings) as server:
+    async with open_server(config=config(tmp_path), downloads=downloads) as server:
         answer = await server.ask("POST", CHAT, chat(name))
         assert answer.status == 200, answer.body
         assert await listed(server) == [MODEL]
@@ -83,9 +51,9 @@ async def test_a_smart_proxy_file_downloads_what_a_request_names(
 
 
 async def test_without_consent_a_404_says_how_to_pull(
-    open_server: OpenServer, settings: DownloadSettings, tmp_path: Path, hub: FakeHub
+    open_server: OpenServer, downloads: DownloadSettings, tmp_path: Path, hub: FakeHub
 ):
-    async with open_server(config=config(tmp_path, autoDownload="off"), downloads=settings) as server:
+    async with open_server(config=config(tmp_path, autoDownload="off"), downloads=downloads) as server:
         answer = await server.ask("POST", CHAT, chat(MODEL))
         assert (answer.status, answer.error["reason"]) == (404, "model_not_found")
         assert f"'llama-appliance pull {MODEL}' downloads it" in answer.error["message"]
@@ -95,9 +63,9 @@ async def test_without_consent_a_404_says_how_to_pull(
 
 
 async def test_ask_wants_the_requests_consent(
-    open_server: OpenServer, settings: DownloadSettings, tmp_path: Path, hub: FakeHub
+    open_server: OpenServer, downloads: DownloadSettings, tmp_path: Path, hub: FakeHub
 ):
-    async with open_server(config=config(tmp_path, autoDownload="ask"), downloads=settings) as server:
+    async with open_server(config=config(tmp_path, autoDownload="ask"), downloads=downloads) as server:
         refused = await server.ask("POST", CHAT, chat(MODEL))
         assert (refused.status, refused.error["reason"]) == (409, "download_needed")
         assert "X-Appliance-Download: allow" in refused.error["message"]
@@ -108,10 +76,10 @@ async def test_ask_wants_the_requests_consent(
 
 
 async def test_owners_and_sizes_are_limited(
-    open_server: OpenServer, settings: DownloadSettings, tmp_path: Path, hub: FakeHub
+    open_server: OpenServer, downloads: DownloadSettings, tmp_path: Path, hub: FakeHub
 ):
     told = config(tmp_path, autoDownloadFrom=["Acme"], autoDownloadMax="100KB")
-    async with open_server(config=told, downloads=settings) as server:
+    async with open_server(config=told, downloads=downloads) as server:
         stranger = await server.ask("POST", CHAT, chat("other/tiny-GGUF"))
         assert stranger.status == 404
         assert "only download models of Acme (autoDownloadFrom)" in stranger.error["message"]
@@ -123,20 +91,20 @@ async def test_owners_and_sizes_are_limited(
 
 
 async def test_the_disk_is_looked_at_first(
-    open_server: OpenServer, settings: DownloadSettings, tmp_path: Path, hub: FakeHub
+    open_server: OpenServer, downloads: DownloadSettings, tmp_path: Path, hub: FakeHub
 ):
-    async with open_server(config=config(tmp_path), downloads=structs.replace(settings, spare=1 << 60)) as server:
+    async with open_server(config=config(tmp_path), downloads=structs.replace(downloads, spare=1 << 60)) as server:
         answer = await server.ask("POST", CHAT, chat(MODEL))
         assert answer.error["reason"] == "disk_full"
     assert hub.requests("cdn") == []
 
 
 async def test_all_wait_for_one_download_and_it_outlives_the_first(
-    open_server: OpenServer, settings: DownloadSettings, tmp_path: Path, hub: FakeHub
+    open_server: OpenServer, downloads: DownloadSettings, tmp_path: Path, hub: FakeHub
 ):
     hub.behave(rate=SIZE)
     answers: list[Answer] = []
-    async with open_server(config=config(tmp_path), downloads=settings) as server, trio.open_nursery() as nursery:
+    async with open_server(config=config(tmp_path), downloads=downloads) as server, trio.open_nursery() as nursery:
         first = trio.CancelScope()
 
         async def ask() -> None:
@@ -146,26 +114,25 @@ async def test_all_wait_for_one_download_and_it_outlives_the_first(
             with first:
                 await ask()
 
-        downloads = server.owners.downloads
-        assert downloads is not None
+        under_way = server.owners.require_downloads()
         nursery.start_soon(ask_first)
-        await until(downloads.snapshot)
+        await until(under_way.snapshot)
         for _ in range(3):
             nursery.start_soon(ask)
         first.cancel()
         await until(lambda: len(answers) == 3)
         assert [answer.status for answer in answers] == [200, 200, 200]
-        [download] = downloads.snapshot()
+        [download] = under_way.snapshot()
         assert (download.state, download.number) == ("finished", 1)
     assert asked_for(hub) == 1
 
 
 async def test_a_waiting_stream_hears_pings_and_how_far_it_is(
-    open_server: OpenServer, settings: DownloadSettings, tmp_path: Path, hub: FakeHub
+    open_server: OpenServer, downloads: DownloadSettings, tmp_path: Path, hub: FakeHub
 ):
     hub.behave(rate=SIZE // 2)
     told = config(tmp_path, sendLoadingState=True)
-    async with open_server(config=told, downloads=settings, ping_after=0.3) as server:
+    async with open_server(config=told, downloads=downloads, ping_after=0.3) as server:
         answer = await server.ask("POST", CHAT, chat(REPO, stream=True))
         assert "Downloading: " in answer.body.decode()
         assert answer.events[-1] == "data: [DONE]"
@@ -174,16 +141,16 @@ async def test_a_waiting_stream_hears_pings_and_how_far_it_is(
     for path in (tmp_path / "cache").rglob("blobs/*"):
         path.unlink()
     hub.behave(rate=SIZE // 2)
-    async with open_server(config=config(tmp_path), downloads=settings, ping_after=0.3) as server:
+    async with open_server(config=config(tmp_path), downloads=downloads, ping_after=0.3) as server:
         answer = await server.ask("POST", CHAT, chat(REPO, stream=True))
         assert answer.events[0] == ": ping"
         assert answer.events[-1] == "data: [DONE]"
 
 
 async def test_what_the_hub_has_not_is_told_and_shown_as_failed(
-    open_server: OpenServer, settings: DownloadSettings, tmp_path: Path, hub: FakeHub
+    open_server: OpenServer, downloads: DownloadSettings, tmp_path: Path, hub: FakeHub
 ):
-    async with open_server(config=config(tmp_path), downloads=settings) as server:
+    async with open_server(config=config(tmp_path), downloads=downloads) as server:
         none = await server.ask("POST", CHAT, chat("acme/none"))
         assert (none.status, none.error["reason"]) == (404, "repository_not_found")
         tag = await server.ask("POST", CHAT, chat(f"{REPO}:Q2_K"))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Generator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -12,16 +10,14 @@ import pytest
 import trio
 from gguf_files import write_model
 from http_harness import CHAT, Answer, Appliance, OpenServer, chat, model
-from hub_process import FakeHub, fake_hub
+from hub_process import FakeHub
 from msgspec import structs
 from waiting import PATIENCE, until
 
 from appliance.catalog.downloads import DownloadSettings
-from appliance.catalog.hub import HubAccess
 from appliance.core.models.gguf import GgufInfo, read_gguf
 from appliance.core.models.model import Model
 from appliance.core.settings import FleetSettings
-from appliance.store import partial_file
 
 STORY = "Once upon a time a small llama carried"
 """What the fake says in its eight tokens."""
@@ -75,31 +71,29 @@ def left(entry: dict) -> timedelta:
 # ---- chat and generate -----------------------------------------------------------------------------------------------
 
 
-async def test_a_chat_is_lines_unless_it_says_otherwise(open_server: OpenServer):
-    async with open_server() as server:
-        records = lines(await ask(server, "chat", ASK))
-        assert said(records) == STORY
-        assert [record["done"] for record in records] == [False] * 8 + [True]
-        assert all(record["model"] == "alpha" for record in records)
-        last = records[-1]
-        assert last["done_reason"] in ("stop", "length")
-        for name in ("total_duration", "load_duration", "prompt_eval_count", "eval_count"):
-            assert last[name] > 0
-        assert last["total_duration"] > last["load_duration"]
-        whole = await ask(server, "chat", {**ASK, "stream": False})
-        assert whole.header("content-type") == "application/json; charset=utf-8"
-        assert whole.json["message"]["content"] == STORY
-        assert whole.json.keys() == last.keys()
+async def test_a_chat_is_lines_unless_it_says_otherwise(server: Appliance):
+    records = lines(await ask(server, "chat", ASK))
+    assert said(records) == STORY
+    assert [record["done"] for record in records] == [False] * 8 + [True]
+    assert all(record["model"] == "alpha" for record in records)
+    last = records[-1]
+    assert last["done_reason"] in ("stop", "length")
+    for name in ("total_duration", "load_duration", "prompt_eval_count", "eval_count"):
+        assert last[name] > 0
+    assert last["total_duration"] > last["load_duration"]
+    whole = await ask(server, "chat", {**ASK, "stream": False})
+    assert whole.header("content-type") == "application/json; charset=utf-8"
+    assert whole.json["message"]["content"] == STORY
+    assert whole.json.keys() == last.keys()
 
 
 @pytest.mark.parametrize("raw", [False, True])
-async def test_generate(open_server: OpenServer, raw: bool):
-    async with open_server() as server:
-        body = {"model": "ALPHA:latest", "prompt": "hi", "raw": raw}
-        records = lines(await ask(server, "generate", body))
-        assert "".join(record["response"] for record in records) == STORY
-        assert {record["model"] for record in records} == {"ALPHA:latest"}
-        assert (await ask(server, "generate", {**body, "stream": False})).json["response"] == STORY
+async def test_generate(server: Appliance, raw: bool):
+    body = {"model": "ALPHA:latest", "prompt": "hi", "raw": raw}
+    records = lines(await ask(server, "generate", body))
+    assert "".join(record["response"] for record in records) == STORY
+    assert {record["model"] for record in records} == {"ALPHA:latest"}
+    assert (await ask(server, "generate", {**body, "stream": False})).json["response"] == STORY
 
 
 async def test_reasoning_and_calls_of_tools(open_server: OpenServer, fake_model: Path):
@@ -150,18 +144,6 @@ async def test_a_model_without_tools_answers_as_if_none_were_sent(
     assert "'alpha'" in told[0]
 
 
-async def test_a_client_that_leaves_ends_its_generation(open_server: OpenServer):
-    slow = {
-        "models": None,
-        "fleet": FleetSettings(stop_timeout=2.0, engine_args=("--token-delay", "0.2", "--tokens", "500")),
-    }
-    async with open_server(**slow) as server:
-        async with server.connect() as client:
-            await client.send("POST", "/api/chat", json.dumps(ASK).encode())
-            assert json.loads((await client.data()) if await client.head() else b"")["done"] is False
-        await server.wait_idle("alpha")
-
-
 async def test_names(open_server: OpenServer, fake_model: Path):
     models = [model(fake_model, name) for name in ("alpha", "Org/Repo:Q8_0", "with spaces :: and more")]
     async with open_server(models=models) as server:
@@ -174,46 +156,44 @@ async def test_names(open_server: OpenServer, fake_model: Path):
         assert all(entry["name"] == entry["model"] and len(entry["digest"]) == 64 for entry in tags)
 
 
-@pytest.mark.parametrize(
-    ("path", "body", "status", "text"),
-    [
-        ("chat", {}, 400, "model is required"),
-        ("chat", b"", 400, "missing request body"),
-        ("chat", {**ASK, "model": "nope"}, 404, "model 'nope' not found"),
-        ("chat", {**ASK, "model": "alpha:cloud"}, 404, "model 'alpha:cloud' not found"),
-        ("chat", {**ASK, "think": True}, 400, '"alpha" does not support thinking'),
-        ("chat", {**ASK, "model": "vectors"}, 400, '"vectors" does not support chat'),
-        ("chat", {**ASK, "options": {"seed": "x"}}, 500, 'option "seed" must be of type integer'),
-        ("chat", {**ASK, "format": 1}, 500, 'invalid format: 1; expected "json" or a valid JSON Schema object'),
-        ("generate", {"prompt": "x"}, 404, "model '' not found"),
-        ("generate", {"model": "x y", "prompt": "x"}, 400, "invalid model name"),
-        ("generate", {"model": "vectors", "prompt": "x"}, 400, '"vectors" does not support generate'),
-        ("generate", {"model": "alpha", "prompt": "x", "raw": True, "system": "y"}, 400, RAW),
-        ("generate", {"model": "alpha", "prompt": "x", "suffix": "y"}, 400, '"alpha" does not support insert'),
-        ("show", {}, 400, "model is required"),
-        ("show", {"name": "nope"}, 404, "model 'nope:latest' not found"),
-        ("embed", {"model": "nope", "input": "x"}, 404, 'model "nope" not found, try pulling it first'),
-        ("embed", {"model": "vectors", "input": [1]}, 400, "invalid input type"),
-        ("embed", {"model": "alpha", "input": "x"}, 400, '"alpha" does not support embeddings'),
-        ("copy", {"source": "nope", "destination": "x"}, 404, 'model "nope" not found'),
-        ("copy", {"source": "alpha", "destination": "x y"}, 400, 'destination "x y" is invalid'),
-        ("copy", {"source": "alpha", "destination": "vectors"}, 400, TAKEN),
-        ("create", {"model": "x"}, 400, "neither 'from' or 'files' was specified"),
-        ("create", {"model": "x y", "from": "alpha"}, 400, "invalid model name"),
-        ("create", {"model": "x", "from": "nope"}, 404, "model 'nope' not found; pull it first"),
-        ("create", {"model": "x", "from": "alpha", "quantize": "q4_0"}, 501, QUANTIZE),
-        ("push", {"model": "alpha"}, 501, "models cannot be published from here"),
-        ("blobs/sha256:0", b"x", 501, "uploads are not supported here; put the GGUF file into the models folder"),
-        ("me", None, 401, "unauthorized"),
-        ("tags", {}, 405, "POST is not allowed for /api/tags; use GET"),
-    ],
-)  # fmt: skip
-async def test_errors_in_ollamas_words(
-    open_server: OpenServer, fake_model: Path, path: str, body: object, status: int, text: str
-):
+REFUSED = [
+    ("chat", {}, 400, "model is required"),
+    ("chat", b"", 400, "missing request body"),
+    ("chat", {**ASK, "model": "nope"}, 404, "model 'nope' not found"),
+    ("chat", {**ASK, "model": "alpha:cloud"}, 404, "model 'alpha:cloud' not found"),
+    ("chat", {**ASK, "think": True}, 400, '"alpha" does not support thinking'),
+    ("chat", {**ASK, "model": "vectors"}, 400, '"vectors" does not support chat'),
+    ("chat", {**ASK, "options": {"seed": "x"}}, 500, 'option "seed" must be of type integer'),
+    ("chat", {**ASK, "format": 1}, 500, 'invalid format: 1; expected "json" or a valid JSON Schema object'),
+    ("generate", {"prompt": "x"}, 404, "model '' not found"),
+    ("generate", {"model": "x y", "prompt": "x"}, 400, "invalid model name"),
+    ("generate", {"model": "vectors", "prompt": "x"}, 400, '"vectors" does not support generate'),
+    ("generate", {"model": "alpha", "prompt": "x", "raw": True, "system": "y"}, 400, RAW),
+    ("generate", {"model": "alpha", "prompt": "x", "suffix": "y"}, 400, '"alpha" does not support insert'),
+    ("show", {}, 400, "model is required"),
+    ("show", {"name": "nope"}, 404, "model 'nope:latest' not found"),
+    ("embed", {"model": "nope", "input": "x"}, 404, 'model "nope" not found, try pulling it first'),
+    ("embed", {"model": "vectors", "input": [1]}, 400, "invalid input type"),
+    ("embed", {"model": "alpha", "input": "x"}, 400, '"alpha" does not support embeddings'),
+    ("copy", {"source": "nope", "destination": "x"}, 404, 'model "nope" not found'),
+    ("copy", {"source": "alpha", "destination": "x y"}, 400, 'destination "x y" is invalid'),
+    ("copy", {"source": "alpha", "destination": "vectors"}, 400, TAKEN),
+    ("create", {"model": "x"}, 400, "neither 'from' or 'files' was specified"),
+    ("create", {"model": "x y", "from": "alpha"}, 400, "invalid model name"),
+    ("create", {"model": "x", "from": "nope"}, 404, "model 'nope' not found; pull it first"),
+    ("create", {"model": "x", "from": "alpha", "quantize": "q4_0"}, 501, QUANTIZE),
+    ("push", {"model": "alpha"}, 501, "models cannot be published from here"),
+    ("blobs/sha256:0", b"x", 501, "uploads are not supported here; put the GGUF file into the models folder"),
+    ("me", None, 401, "unauthorized"),
+    ("tags", {}, 405, "POST is not allowed for /api/tags; use GET"),
+]  # fmt: skip
+
+
+async def test_errors_in_ollamas_words(open_server: OpenServer, fake_model: Path):
     vectors = known(fake_model, "vectors", architecture="bert")
     async with open_server(models=[known(fake_model, "alpha"), vectors]) as server:
-        assert await error(server, path, body) == (status, text)
+        for path, body, status, text in REFUSED:
+            assert await error(server, path, body) == (status, text)
         assert (await loaded(server)) == {}
 
 
@@ -251,56 +231,53 @@ async def test_keys_hosts_and_origins(open_server: OpenServer):
             assert (allowed.status, allowed.header("access-control-allow-origin")) == (200, origin)
 
 
-async def test_somebody_is_there(open_server: OpenServer):
-    async with open_server() as server:
-        alive = await server.ask("GET", "/", headers=[("Accept", "*/*")])
-        assert (alive.status, alive.body, alive.header("content-type")) == (
-            200,
-            b"Ollama is running",
-            "text/plain; charset=utf-8",
-        )
-        assert b"<!doctype html>" in (await server.ask("GET", "/", headers=[("Accept", "text/html")])).body
-        for path in ("/", "/api/version", "/api/tags"):
-            head = await server.ask("HEAD", path)
-            assert (head.status, head.body) == (200, b"")
-        version = (await server.ask("GET", "/api/version")).json["version"]
-        assert [int(part) for part in version.split(".")] >= [0, 6, 4]
-        assert (await server.ask("GET", "/api/status")).json["cloud"]["disabled"] is True
+async def test_somebody_is_there(server: Appliance):
+    alive = await server.ask("GET", "/", headers=[("Accept", "*/*")])
+    assert (alive.status, alive.body, alive.header("content-type")) == (
+        200,
+        b"Ollama is running",
+        "text/plain; charset=utf-8",
+    )
+    assert b"<!doctype html>" in (await server.ask("GET", "/", headers=[("Accept", "text/html")])).body
+    for path in ("/", "/api/version", "/api/tags"):
+        head = await server.ask("HEAD", path)
+        assert (head.status, head.body) == (200, b"")
+    version = (await server.ask("GET", "/api/version")).json["version"]
+    assert [int(part) for part in version.split(".")] >= [0, 6, 4]
+    assert (await server.ask("GET", "/api/status")).json["cloud"]["disabled"] is True
 
 
 # ---- how long models stay --------------------------------------------------------------------------------------------
 
 
-async def test_a_model_is_loaded_kept_and_unloaded_by_wish(open_server: OpenServer):
-    async with open_server() as server:
-        load = await ask(server, "generate", {"model": "alpha"})
-        assert load.header("content-type") == "application/json; charset=utf-8"
-        assert (load.json["response"], load.json["done"], load.json["done_reason"]) == ("", True, "load")
-        assert left((await loaded(server))["alpha:latest"]) > timedelta(days=100_000)
-        await ask(server, "chat", {**ASK, "keep_alive": "30s"})
-        assert timedelta(seconds=20) < left((await loaded(server))["alpha:latest"]) <= timedelta(seconds=30)
-        await ask(server, "chat", ASK)  # the wish stays with the model
-        assert left((await loaded(server))["alpha:latest"]) <= timedelta(seconds=30)
-        await server.ask("POST", CHAT, chat(), [("X-Keep-Alive", "2m")])
-        assert timedelta(seconds=100) < left((await loaded(server))["alpha:latest"]) <= timedelta(minutes=2)
-        await ask(server, "chat", {**ASK, "keep_alive": -1})
-        assert left((await loaded(server))["alpha:latest"]) > timedelta(days=100_000)
-        unload = await ask(server, "chat", {"model": "alpha", "messages": [], "keep_alive": 0})
-        assert (unload.json["message"], unload.json["done_reason"]) == ({"role": "assistant", "content": ""}, "unload")
-        assert await loaded(server) == {}
-        assert (await error(server, "chat", {**ASK, "keep_alive": "-1"}))[0] == 400
-        assert (await server.ask("POST", CHAT, chat(), [("X-Keep-Alive", "soon")])).status == 400
-        rows = (await server.ask("GET", "/api/metrics/activity")).json["data"]
-        assert {row["req_path"] for row in rows} == {"/api/chat", CHAT}  # to load is no generation
+async def test_a_model_is_loaded_kept_and_unloaded_by_wish(server: Appliance):
+    load = await ask(server, "generate", {"model": "alpha"})
+    assert load.header("content-type") == "application/json; charset=utf-8"
+    assert (load.json["response"], load.json["done"], load.json["done_reason"]) == ("", True, "load")
+    assert left((await loaded(server))["alpha:latest"]) > timedelta(days=100_000)
+    await ask(server, "chat", {**ASK, "keep_alive": "30s"})
+    assert timedelta(seconds=20) < left((await loaded(server))["alpha:latest"]) <= timedelta(seconds=30)
+    await ask(server, "chat", ASK)  # the wish stays with the model
+    assert left((await loaded(server))["alpha:latest"]) <= timedelta(seconds=30)
+    await server.ask("POST", CHAT, chat(), [("X-Keep-Alive", "2m")])
+    assert timedelta(seconds=100) < left((await loaded(server))["alpha:latest"]) <= timedelta(minutes=2)
+    await ask(server, "chat", {**ASK, "keep_alive": -1})
+    assert left((await loaded(server))["alpha:latest"]) > timedelta(days=100_000)
+    unload = await ask(server, "chat", {"model": "alpha", "messages": [], "keep_alive": 0})
+    assert (unload.json["message"], unload.json["done_reason"]) == ({"role": "assistant", "content": ""}, "unload")
+    assert await loaded(server) == {}
+    assert (await error(server, "chat", {**ASK, "keep_alive": "-1"}))[0] == 400
+    assert (await server.ask("POST", CHAT, chat(), [("X-Keep-Alive", "soon")])).status == 400
+    rows = (await server.ask("GET", "/api/metrics/activity")).json["data"]
+    assert {row["req_path"] for row in rows} == {"/api/chat", CHAT}  # to load is no generation
 
 
-async def test_a_model_goes_when_its_time_is_over(open_server: OpenServer):
-    async with open_server() as server:
-        await ask(server, "chat", {**ASK, "keep_alive": 0})
-        await until(lambda: server.state("alpha"), lambda state: state == "unloaded")
-        await ask(server, "chat", {**ASK, "keep_alive": 0.3})
-        assert "alpha:latest" in await loaded(server)
-        await until(lambda: server.state("alpha"), lambda state: state == "unloaded")
+async def test_a_model_goes_when_its_time_is_over(server: Appliance):
+    await ask(server, "chat", {**ASK, "keep_alive": 0})
+    await until(lambda: server.state("alpha"), lambda state: state == "unloaded")
+    await ask(server, "chat", {**ASK, "keep_alive": 0.3})
+    assert "alpha:latest" in await loaded(server)
+    await until(lambda: server.state("alpha"), lambda state: state == "unloaded")
 
 
 async def test_an_unload_lets_a_generation_end(open_server: OpenServer):
@@ -317,15 +294,14 @@ async def test_an_unload_lets_a_generation_end(open_server: OpenServer):
         await until(lambda: server.state("alpha"), lambda state: state == "unloaded")
 
 
-async def test_clients_that_wish_for_other_contexts_share_an_engine(open_server: OpenServer):
-    async with open_server() as server:
-        engines = set[int | None]()
-        for number in range(20):
-            options = {"num_ctx": 8192 if number % 2 else 131_072, "num_gpu": number, "num_thread": 1}
-            assert (await ask(server, "chat", {**ASK, "stream": False, "options": options})).status == 200
-            status = server.fleet.known("alpha")
-            engines.add(status.pid if status is not None else None)
-        assert len(engines) == 1
+async def test_clients_that_wish_for_other_contexts_share_an_engine(server: Appliance):
+    engines = set[int | None]()
+    for number in range(20):
+        options = {"num_ctx": 8192 if number % 2 else 131_072, "num_gpu": number, "num_thread": 1}
+        assert (await ask(server, "chat", {**ASK, "stream": False, "options": options})).status == 200
+        status = server.fleet.known("alpha")
+        engines.add(status.pid if status is not None else None)
+    assert len(engines) == 1
 
 
 async def test_a_chat_that_is_too_long_loses_its_oldest_messages(open_server: OpenServer, fake_model: Path):
@@ -360,30 +336,18 @@ async def test_lists_answer_while_a_model_loads(open_server: OpenServer):
 # ---- streams that last -----------------------------------------------------------------------------------------------
 
 
-async def test_a_stream_with_an_id_is_kept_as_lines(open_server: OpenServer):
-    async with open_server() as server:
-        whole = await ask(server, "chat", ASK, ("X-Conversation-Id", "c"))
-        assert said(lines(whole)) == STORY
-        again = await server.ask("GET", "/v1/stream?conv_id=c&from=0")
-        assert (again.body, again.header("content-type")) == (whole.body, "application/x-ndjson")
-        at = len(whole.body.splitlines(keepends=True)[0])
-        assert (await server.ask("GET", f"/v1/stream?conv_id=c&from={at}")).body == whole.body[at:]
-        assert (await server.ask("GET", "/v1/stream?conv_id=c&from=0&sse_ids=1")).status == 400
-        plain = await ask(server, "chat", {**ASK, "stream": False}, ("X-Conversation-Id", "d"))
-        assert plain.json["message"]["content"] == STORY
-        missing = await ask(server, "chat", {**ASK, "model": "nope"}, ("X-Conversation-Id", "e"))
-        assert (missing.status, missing.json) == (404, {"error": "model 'nope' not found"})
-
-
-async def test_a_stream_goes_on_without_its_client(open_server: OpenServer):
-    slow = FleetSettings(stop_timeout=2.0, engine_args=("--token-delay", "0.1", "--tokens", "8"))
-    async with open_server(fleet=slow) as server:
-        async with server.connect() as client:
-            await client.send("POST", "/api/chat", json.dumps(ASK).encode(), [("X-Conversation-Id", "c")])
-            await client.head()
-            await client.data()
-        records = lines(await server.ask("GET", "/v1/stream?conv_id=c&from=0"))
-        assert (said(records), records[-1]["done"]) == (STORY, True)
+async def test_a_stream_with_an_id_is_kept_as_lines(server: Appliance):
+    whole = await ask(server, "chat", ASK, ("X-Conversation-Id", "c"))
+    assert said(lines(whole)) == STORY
+    again = await server.ask("GET", "/v1/stream?conv_id=c&from=0")
+    assert (again.body, again.header("content-type")) == (whole.body, "application/x-ndjson")
+    at = len(whole.body.splitlines(keepends=True)[0])
+    assert (await server.ask("GET", f"/v1/stream?conv_id=c&from={at}")).body == whole.body[at:]
+    assert (await server.ask("GET", "/v1/stream?conv_id=c&from=0&sse_ids=1")).status == 400
+    plain = await ask(server, "chat", {**ASK, "stream": False}, ("X-Conversation-Id", "d"))
+    assert plain.json["message"]["content"] == STORY
+    missing = await ask(server, "chat", {**ASK, "model": "nope"}, ("X-Conversation-Id", "e"))
+    assert (missing.status, missing.json) == (404, {"error": "model 'nope' not found"})
 
 
 # ---- lists, details, derived models ----------------------------------------------------------------------------------
@@ -491,26 +455,6 @@ async def test_vectors(open_server: OpenServer, fake_model: Path):
 REPO = "acme/tiny-GGUF"
 NAME = f"hf.co/{REPO}:Q8_0"
 SIZE = 1 << 20
-
-
-@pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[FakeHub]:
-    monkeypatch.delenv("HF_TOKEN", raising=False)
-    monkeypatch.setenv("HF_HUB_DISABLE_IMPLICIT_TOKEN", "1")
-    monkeypatch.setattr(partial_file, "CHUNK", 1 << 18)
-    path = write_model(tmp_path / "hub" / REPO / "tiny-Q8_0.gguf", weights=SIZE // 4)
-    with path.open("r+b") as file:
-        file.seek(4096)
-        file.write(os.urandom(path.stat().st_size - 4096))
-    with fake_hub(tmp_path / "hub") as running:
-        yield running
-
-
-@pytest.fixture
-def downloads(hub: FakeHub, tmp_path: Path) -> DownloadSettings:
-    return DownloadSettings(
-        cache=tmp_path / "cache", hub=HubAccess(endpoint=hub.url), spare=0, retry_delay=lambda attempt, asked: 0.01
-    )
 
 
 async def test_a_pull_tells_how_far_it_is_and_can_be_removed(

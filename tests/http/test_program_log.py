@@ -136,15 +136,6 @@ async def test_lines_of_requests_keep_within_the_limit_and_those_that_went_are_c
     assert reader.take() == []
 
 
-async def test_level_and_time_follow_the_configuration(world: World):
-    world.log.style = LineStyle("error", "rfc3339")
-    world.log.say("warn", "not this")
-    world.log.say("error", "this")
-    [line] = world.feeds.program().take()
-    assert line.endswith("[ERROR] this")
-    assert line[:2] == "20"
-
-
 async def test_pythons_logging_ends_here_from_any_thread(world: World, python_logger: logging.Logger):
     world.log.style = LineStyle("debug")
     python_logger.addHandler(ToProgramLog(world.log))

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 import h11
 import pytest
 import trio
-from http_harness import CHAT, Client, OpenServer, chat
+from http_harness import CHAT, Appliance, Client, OpenServer, chat
 from reload_harness import RELOAD, File, load, pid, program_log, reload, wait_state
 from waiting import PATIENCE, until
 
@@ -42,27 +41,10 @@ async def test_a_bad_file_changes_nothing_and_says_why_and_where(open_server: Op
         assert (await reload(server))["changed"] == []
 
 
-async def test_without_a_file_there_is_nothing_to_reload(open_server: OpenServer) -> None:
-    async with open_server() as server:
-        answer = await server.ask("POST", RELOAD)
-        assert answer.status == 400
-        assert "--config" in answer.error["message"]
-
-
-async def test_two_reloads_at_once(open_server: OpenServer, file: File) -> None:
-    large: dict[str, Sequence[str] | dict[str, object]] = {f"m{n}": () for n in range(400)}
-    async with open_server(config=file.write({"m": ()})) as server:
-        file.write(large)
-        statuses: list[int] = []
-
-        async def ask() -> None:
-            statuses.append((await server.ask("POST", RELOAD)).status)
-
-        async with trio.open_nursery() as nursery:
-            for _ in range(3):
-                nursery.start_soon(ask)
-        assert sorted(statuses) == [200, 409, 409]
-        assert "m399" in server.catalog.snapshot.config.models
+async def test_without_a_file_there_is_nothing_to_reload(server: Appliance) -> None:
+    answer = await server.ask("POST", RELOAD)
+    assert answer.status == 400
+    assert "--config" in answer.error["message"]
 
 
 async def test_keys_change_at_once(open_server: OpenServer, file: File) -> None:
@@ -205,21 +187,6 @@ async def test_peers_names_filters_and_profiles_change_at_once(open_server: Open
         echo = await server.ask("POST", CHAT, chat("new", echo=True))
         assert json.loads(echo.json["body"])["seed"] == 7
         assert pid(server, "a") == before
-
-
-async def test_who_follows_the_models_is_told(open_server: OpenServer, file: File) -> None:
-    async with open_server(config=file.write({"a": ()})) as server, server.connect() as one:
-        await one.send("GET", "/api/events")
-        await one.head()
-        text = ""
-        with trio.fail_after(PATIENCE):
-            while "modelStatus" not in text:
-                text += (await one.data()).decode()
-            assert "newcomer" not in text
-            file.write({"a": (), "newcomer": ()})
-            await reload(server)
-            while "newcomer" not in text:
-                text += (await one.data()).decode()
 
 
 async def test_log_and_capture_settings_change_at_once(open_server: OpenServer, file: File) -> None:

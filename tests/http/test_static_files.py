@@ -7,15 +7,15 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import h11
 import pytest
 import trio
-from http_harness import CHAT, Answer, OpenServer, chat
+from http_harness import CHAT, Answer, Appliance, OpenServer, chat
 from hypothesis import example, given
 from hypothesis import strategies as st
-from waiting import PATIENCE
 
 from appliance.errors import UsageError
 from appliance.http.control.static_files import INDEX, StaticFiles, names_of
@@ -58,6 +58,12 @@ def site(tmp_path: Path) -> Path:
     return root
 
 
+@pytest.fixture
+async def server(open_server: OpenServer, site: Path) -> AsyncGenerator[Appliance]:
+    async with open_server(static=str(site)) as running:
+        yield running
+
+
 async def test_the_index_is_the_page_and_needs_no_key(open_server: OpenServer, site: Path):
     async with open_server(static=str(site), page=False, api_keys=("k",)) as server:
         for target in ("/", "/index.html", "/?x=1"):
@@ -71,13 +77,12 @@ async def test_the_index_is_the_page_and_needs_no_key(open_server: OpenServer, s
         assert (await server.ask("POST", CHAT, chat())).status == 401
 
 
-async def test_routes_go_before_files(open_server: OpenServer, site: Path):
-    async with open_server(static=str(site)) as server:
-        for target in ("/models", "/v1/models"):
-            assert (await server.ask("GET", target)).json["object"] == "list"
-        assert (await server.ask("GET", "/health")).json["status"] == "ok"
-        assert (await server.ask("POST", CHAT, chat())).status == 200
-        assert (await server.ask("POST", "/sw.js", b"")).status == 404
+async def test_routes_go_before_files(server: Appliance):
+    for target in ("/models", "/v1/models"):
+        assert (await server.ask("GET", target)).json["object"] == "list"
+    assert (await server.ask("GET", "/health")).json["status"] == "ok"
+    assert (await server.ask("POST", CHAT, chat())).status == 200
+    assert (await server.ask("POST", "/sw.js", b"")).status == 404
 
 
 async def test_files_of_single_model_mode(open_server: OpenServer, site: Path):
@@ -88,52 +93,49 @@ async def test_files_of_single_model_mode(open_server: OpenServer, site: Path):
         assert (await server.ask("GET", "/v1/chat/nothing")).status == 404
 
 
-async def test_types_and_caching(open_server: OpenServer, site: Path):
-    async with open_server(static=str(site)) as server:
-        for target, kind, cached in (
-            ("/sw.js", "text/javascript; charset=utf-8", "no-cache"),
-            ("/_app/version.json", "application/json; charset=utf-8", "no-cache"),
-            ("/_app/immutable/x.12345.js", "text/javascript; charset=utf-8", "public, max-age=31536000, immutable"),
-            ("/UPPER.HTML", "text/html; charset=utf-8", "no-cache"),
-            ("/noextension", "application/octet-stream", "no-cache"),
-            ("/.well-known/security.txt", "text/plain; charset=utf-8", "no-cache"),
-        ):
-            answer = await server.ask("GET", target)
-            assert answer.status == 200, target
-            assert (answer.header("content-type"), answer.header("cache-control")) == (kind, cached)
-        assert (await server.ask("GET", "/docs/deep/a%20b%20%C3%BC%2541.txt")).body == b"umlaut"
+async def test_types_and_caching(server: Appliance):
+    for target, kind, cached in (
+        ("/sw.js", "text/javascript; charset=utf-8", "no-cache"),
+        ("/_app/version.json", "application/json; charset=utf-8", "no-cache"),
+        ("/_app/immutable/x.12345.js", "text/javascript; charset=utf-8", "public, max-age=31536000, immutable"),
+        ("/UPPER.HTML", "text/html; charset=utf-8", "no-cache"),
+        ("/noextension", "application/octet-stream", "no-cache"),
+        ("/.well-known/security.txt", "text/plain; charset=utf-8", "no-cache"),
+    ):
+        answer = await server.ask("GET", target)
+        assert answer.status == 200, target
+        assert (answer.header("content-type"), answer.header("cache-control")) == (kind, cached)
+    assert (await server.ask("GET", "/docs/deep/a%20b%20%C3%BC%2541.txt")).body == b"umlaut"
 
 
-async def test_head_and_what_the_client_has_already(open_server: OpenServer, site: Path):
-    async with open_server(static=str(site)) as server:
-        first = await server.ask("GET", "/sw.js")
-        head = await server.ask("HEAD", "/sw.js")
-        assert (head.status, head.body, head.header("content-length")) == (200, b"", "4")
-        tag = first.header("etag")
-        assert tag is not None
-        for given_tag, status in (
-            (tag, 304),
-            (f'"other", W/{tag}', 304),
-            ("*", 304),
-            ('"other"', 200),
-            ("", 200),
-        ):
-            answer = await server.ask("GET", "/sw.js", headers=[("If-None-Match", given_tag)])
-            assert answer.status == status, given_tag
-            assert answer.header("etag") == tag
-            assert answer.body == (b"self" if status == 200 else b"")
-        (site / "sw.js").write_bytes(b"changed")
-        changed = await server.ask("GET", "/sw.js", headers=[("If-None-Match", tag)])
-        assert (changed.status, changed.body) == (200, b"changed")
+async def test_head_and_what_the_client_has_already(server: Appliance, site: Path):
+    first = await server.ask("GET", "/sw.js")
+    head = await server.ask("HEAD", "/sw.js")
+    assert (head.status, head.body, head.header("content-length")) == (200, b"", "4")
+    tag = first.header("etag")
+    assert tag is not None
+    for given_tag, status in (
+        (tag, 304),
+        (f'"other", W/{tag}', 304),
+        ("*", 304),
+        ('"other"', 200),
+        ("", 200),
+    ):
+        answer = await server.ask("GET", "/sw.js", headers=[("If-None-Match", given_tag)])
+        assert answer.status == status, given_tag
+        assert answer.header("etag") == tag
+        assert answer.body == (b"self" if status == 200 else b"")
+    (site / "sw.js").write_bytes(b"changed")
+    changed = await server.ask("GET", "/sw.js", headers=[("If-None-Match", tag)])
+    assert (changed.status, changed.body) == (200, b"changed")
 
 
-async def test_a_folder_leads_to_its_own_page(open_server: OpenServer, site: Path):
-    async with open_server(static=str(site)) as server:
-        moved = await server.ask("GET", "/docs?x=1")
-        assert (moved.status, moved.header("location")) == (301, "docs/?x=1")
-        assert (await server.ask("GET", "/docs/")).body == b"docs"
-        for target in ("/empty", "/empty/", "/docs/deep", "//docs", "//evil.example"):
-            assert (await server.ask("GET", target)).status == 404, target
+async def test_a_folder_leads_to_its_own_page(server: Appliance):
+    moved = await server.ask("GET", "/docs?x=1")
+    assert (moved.status, moved.header("location")) == (301, "docs/?x=1")
+    assert (await server.ask("GET", "/docs/")).body == b"docs"
+    for target in ("/empty", "/empty/", "/docs/deep", "//docs", "//evil.example"):
+        assert (await server.ask("GET", target)).status == 404, target
 
 
 OUTSIDE = (
@@ -171,13 +173,10 @@ OUTSIDE = (
 )
 
 
-@pytest.mark.parametrize("target", OUTSIDE)
-async def test_nothing_outside_can_be_read(open_server: OpenServer, site: Path, target: str):
-    async with open_server(static=str(site)) as server:
-        with trio.fail_after(PATIENCE):
-            answer = await server.ask("GET", target)
-        assert answer.status == 404
-        assert SECRET not in answer.body
+async def test_nothing_outside_can_be_read(server: Appliance):
+    for target in OUTSIDE:
+        answer = await server.ask("GET", target)
+        assert (answer.status, SECRET in answer.body) == (404, False), target
 
 
 @pytest.mark.skipif(not POSIX, reason="links of POSIX")
@@ -251,10 +250,9 @@ async def test_a_large_file_arrives_whole_and_one_that_is_cut_does_not_look_whol
         assert cut
 
 
-async def test_strange_hosts_and_pages_are_refused_here_too(open_server: OpenServer, site: Path):
-    async with open_server(static=str(site)) as server:
-        answer: Answer = await server.ask("GET", "/", headers=[("Host", "evil.example")])
-        assert answer.status == 403
+async def test_strange_hosts_and_pages_are_refused_here_too(server: Appliance):
+    answer: Answer = await server.ask("GET", "/", headers=[("Host", "evil.example")])
+    assert answer.status == 403
 
 
 @pytest.mark.parametrize("what", ["nowhere", "site/sw.js"])

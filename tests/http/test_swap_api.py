@@ -5,34 +5,27 @@ from __future__ import annotations
 import base64
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 import trio
-from http_harness import CHAT, OpenServer, chat, model
+from http_harness import CHAT, Appliance, OpenServer, chat, model
 from quart import Response
 from quart_trio import QuartTrio
-from swap_harness import Configure, configure
+from swap_harness import Configure
 from waiting import PATIENCE
 
 from appliance.core.machine import Hardware
 from appliance.core.models.model import Model
 from appliance.errors import ApplianceError
-from appliance.http.control.swap_api import RecordRoutes, Records
+from appliance.http.control.swap_api import RecordRoutes
 from appliance.http.errors import describe
 from appliance.platform.drivers import Gpus
 from appliance.platform.hardware import detect
 from appliance.platform.samples import open_samples
 from appliance.store.activity import open_activity
 from appliance.traffic.record import open_recorder
-from appliance.traffic.request import PUBLIC_PATHS
-
-
-@pytest.fixture
-def configured(tmp_path: Path, fake_llama_server: tuple[str, ...], fake_model: Path) -> Configure:
-    return partial(configure, tmp_path / "config.yaml", fake_llama_server, fake_model)
 
 
 @pytest.fixture
@@ -73,13 +66,12 @@ async def test_what_runs(open_server: OpenServer, configured: Configure):
         assert (await server.ask("HEAD", "/running")).body == b""
 
 
-async def test_what_runs_without_a_configuration(open_server: OpenServer):
-    async with open_server() as server:
-        await server.ask("POST", CHAT, chat("alpha"))
-        [alpha] = (await server.ask("GET", "/running")).json["running"]
-        assert "--model" in alpha["cmd"]
-        assert alpha["proxy"] == f"http://127.0.0.1:{server.fleet.known('alpha').port}"
-        assert (alpha["state"], alpha["ttl"]) == ("ready", 0)
+async def test_what_runs_without_a_configuration(server: Appliance):
+    await server.ask("POST", CHAT, chat("alpha"))
+    [alpha] = (await server.ask("GET", "/running")).json["running"]
+    assert "--model" in alpha["cmd"]
+    assert alpha["proxy"] == f"http://127.0.0.1:{server.fleet.known('alpha').port}"
+    assert (alpha["state"], alpha["ttl"]) == ("ready", 0)
 
 
 @pytest.mark.parametrize("way", ["GET /unload", "POST /api/models/unload"])
@@ -96,17 +88,16 @@ async def test_unloading_everything_waits_until_it_has_stopped(open_server: Open
         assert (await server.ask(*way.split())).status == 200  # nothing runs, and that is fine
 
 
-async def test_looking_unloads_nothing(open_server: OpenServer):
-    async with open_server() as server:
-        await server.ask("POST", CHAT, chat("alpha"))
-        assert (await server.ask("HEAD", "/unload")).status == 200
-        drive_by = await server.ask("GET", "/unload", headers=[("Sec-Fetch-Site", "cross-site")])
-        assert (drive_by.status, drive_by.error["reason"]) == (403, "forbidden")
-        assert (await server.ask("GET", "/api/models/unload")).status == 404
-        assert server.state("alpha") == "loaded"
-        script = [("Sec-Fetch-Site", "cross-site"), ("Origin", "http://localhost:3000")]
-        assert (await server.ask("GET", "/unload", headers=script)).status == 200
-        assert server.state("alpha") == "unloaded"
+async def test_looking_unloads_nothing(server: Appliance):
+    await server.ask("POST", CHAT, chat("alpha"))
+    assert (await server.ask("HEAD", "/unload")).status == 200
+    drive_by = await server.ask("GET", "/unload", headers=[("Sec-Fetch-Site", "cross-site")])
+    assert (drive_by.status, drive_by.error["reason"]) == (403, "forbidden")
+    assert (await server.ask("GET", "/api/models/unload")).status == 404
+    assert server.state("alpha") == "loaded"
+    script = [("Sec-Fetch-Site", "cross-site"), ("Origin", "http://localhost:3000")]
+    assert (await server.ask("GET", "/unload", headers=script)).status == 200
+    assert server.state("alpha") == "unloaded"
 
 
 @pytest.mark.parametrize("name", ["alpha", "al", "org/beta", "org%2Fbeta"])
@@ -123,11 +114,10 @@ async def test_unloading_one_by_id_alias_or_with_slashes(open_server: OpenServer
         assert (await server.ask("POST", f"/api/models/unload/{name}")).status == 200
 
 
-async def test_unloading_what_does_not_exist(open_server: OpenServer):
-    async with open_server() as server:
-        answer = await server.ask("POST", "/api/models/unload/no/such")
-        assert (answer.status, answer.error["reason"]) == (404, "not_found")
-        assert "model not found: 'no/such'" in answer.error["message"]
+async def test_unloading_what_does_not_exist(server: Appliance):
+    answer = await server.ask("POST", "/api/models/unload/no/such")
+    assert (answer.status, answer.error["reason"]) == (404, "not_found")
+    assert "model not found: 'no/such'" in answer.error["message"]
 
 
 # ---- profiles --------------------------------------------------------------------------------------------------------
@@ -158,56 +148,7 @@ async def test_profiles(open_server: OpenServer, configured: Configure):
             assert (await server.ask("PUT", "/api/profiles/active", {"name": none})).json == {"active": None}
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"{}", b"[]", b'{"name":1}', b'{"other":null}'])
-async def test_a_bad_choice_of_profile(open_server: OpenServer, body: bytes):
-    async with open_server() as server:
-        answer = await server.ask("PUT", "/api/profiles/active", body)
-        assert (answer.status, answer.error["reason"]) == (400, "invalid_request")
-
-
 # ---- configuration ---------------------------------------------------------------------------------------------------
-
-
-async def test_without_a_file_there_is_nothing_to_reload(open_server: OpenServer):
-    async with open_server() as server:
-        answer = await server.ask("POST", "/api/config/reload")
-        assert (answer.status, "without a configuration file" in answer.error["message"]) == (400, True)
-
-
-async def test_reload(open_server: OpenServer, configured: Configure):
-    path = configured({"alpha": {}, "beta": {}})
-    async with open_server(config=path) as server:
-        await server.ask("POST", CHAT, chat("alpha"))
-        before = server.fleet.known("alpha").pid
-        configured({"alpha": {}, "beta": {"args": ("--load-delay", "0.1")}, "gamma": {}}, modles={})
-        answer = await server.ask("POST", "/api/config/reload")
-        assert (answer.status, answer.json["success"]) == (200, True)
-        assert "alpha" not in answer.json["changed"]
-        [warning] = answer.json["warnings"]
-        assert "modles" in warning
-        assert server.fleet.known("alpha").pid == before
-        assert (await server.ask("POST", CHAT, chat("gamma"))).status == 200
-        path.write_text('{"models": {"alpha": {"ttl": "x"}}, "globalTTL": -1}')
-        answer = await server.ask("POST", "/api/config/reload")
-        assert (answer.status, answer.error["reason"]) == (400, "invalid_config")
-        assert "models.alpha.ttl" in answer.error["message"]
-        assert "globalTTL" in answer.error["message"]
-        assert (await server.ask("POST", CHAT, chat("gamma"))).status == 200
-        assert (await server.ask("GET", "/api/config/reload")).status == 404
-
-
-async def test_one_reload_at_a_time(open_server: OpenServer, configured: Configure):
-    async with open_server(config=configured({"alpha": {}})) as server:
-        await server.ask("GET", "/running")  # the routes are there
-        statuses: list[int] = []
-
-        async def ask() -> None:
-            statuses.append((await server.ask("POST", "/api/config/reload")).status)
-
-        async with trio.open_nursery() as nursery:
-            for _ in range(5):
-                nursery.start_soon(ask)
-        assert set(statuses) == {200, 409}
 
 
 # ---- logs ------------------------------------------------------------------------------------------------------------
@@ -264,18 +205,10 @@ async def test_log_streams(
         assert seen == expected
 
 
-async def test_log_streams_of_nobody_and_their_end(open_server: OpenServer):
-    async with open_server() as server:
-        unknown = await server.ask("GET", "/logs/stream/alpa")
-        assert (unknown.status, unknown.error["reason"]) == (404, "model_not_found")
-        assert "'alpha'" in unknown.error["message"]
-        assert (await server.ask("HEAD", "/logs/stream/proxy")).body == b""
-        async with server.connect() as reader:
-            await reader.send("GET", "/logs/stream/upstream")
-            await reader.head()
-            server.shutdown.set()
-            with trio.fail_after(PATIENCE):
-                assert await reader.data() == b""
+async def test_log_streams_of_nobody(server: Appliance):
+    unknown = await server.ask("GET", "/logs/stream/alpa")
+    assert (unknown.status, unknown.error["reason"]) == (404, "model_not_found")
+    assert "'alpha'" in unknown.error["message"]
 
 
 # ---- records ---------------------------------------------------------------------------------------------------------
@@ -308,17 +241,16 @@ async def test_activity_statistics_and_captures(open_server: OpenServer, configu
         assert (missing.status, missing.error["reason"]) == (404, "not_found")
 
 
-@pytest.mark.parametrize(
-    "target",
-    ["/api/captures/x", "/api/metrics/activity?limit=0", "/api/metrics/activity?limit=1000",
-     "/api/metrics/activity?page=0", "/api/metrics/activity?sort=colour", "/api/metrics/activity?start=yesterday",
-     ],
-)  # fmt: skip
-async def test_bad_questions_are_the_callers_fault(open_server: OpenServer, target: str):
-    async with open_server() as server:
+async def test_bad_requests_are_the_callers_fault_and_say_where(server: Appliance):
+    asked = "/api/metrics/activity?"
+    questions = ("limit=0", "limit=1000", "page=0", "sort=colour", "start=yesterday")
+    for target in ("/api/captures/x", *(f"{asked}{question}" for question in questions)):
         answer = await server.ask("GET", target)
-        assert (answer.status, answer.error["reason"]) == (400, "invalid_request")
+        assert (answer.status, answer.error["reason"]) == (400, "invalid_request"), target
         assert answer.error["param"] in f"{target} id"
+    for body in (b"", b"{", b"{}", b"[]", b'{"name":1}', b'{"other":null}'):
+        answer = await server.ask("PUT", "/api/profiles/active", body)
+        assert (answer.status, answer.error["reason"]) == (400, "invalid_request"), body
 
 
 @asynccontextmanager
@@ -337,7 +269,7 @@ async def records(
         open_recorder(activity) as recorder,
         open_samples(Gpus(None), every) as samples,
     ):
-        told = RecordRoutes(Records(recorder, samples, detect))
+        told = RecordRoutes(recorder, samples, detect)
         app.add_url_rule("/api/performance", "performance", told.performance)
         app.add_url_rule("/api/hardware", "hardware", told.hardware)
         yield app.test_client().get
@@ -373,37 +305,13 @@ async def test_hardware_that_does_not_let_itself_be_described():
         assert "cannot be described" in await refused.get_data(as_text=True)
 
 
-async def test_hardware_and_version(open_server: OpenServer):
-    async with open_server() as server:
-        hardware = await server.ask("GET", "/api/hardware")
-        assert hardware.status == 200
-        assert hardware.json["cpu"]["logical_thread_count"] >= 1
-        assert (await server.ask("GET", "/api/hardware")).json == hardware.json  # looked at once
-        version = (await server.ask("GET", "/api/version")).json
-        assert sorted(version) == ["build_date", "commit", "llama_appliance", "version"]
+async def test_hardware_and_version(server: Appliance):
+    hardware = await server.ask("GET", "/api/hardware")
+    assert hardware.status == 200
+    assert hardware.json["cpu"]["logical_thread_count"] >= 1
+    assert (await server.ask("GET", "/api/hardware")).json == hardware.json  # looked at once
+    version = (await server.ask("GET", "/api/version")).json
+    assert sorted(version) == ["build_date", "commit", "llama_appliance", "version"]
 
 
 # ---- small things ----------------------------------------------------------------------------------------------------
-
-
-async def test_public_places(open_server: OpenServer):
-    async with open_server() as server:
-        paths = ("/wol-health", "/favicon.ico", "/upstream")
-        assert set(paths) <= PUBLIC_PATHS
-        answers = {path: await server.ask("GET", path) for path in paths}
-        assert answers["/wol-health"].body == b"OK"
-        assert answers["/favicon.ico"].header("content-type") == "image/svg+xml"
-        assert (answers["/upstream"].status, answers["/upstream"].header("location")) == (302, "ui/")
-        for path in paths:
-            assert (await server.ask("HEAD", path)).status == answers[path].status
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    ["POST /running", "PUT /unload", "GET /api/models/unload/alpha", "POST /api/profiles/active", "GET /api/nope",
-     "POST /api/inflight//cancel", "DELETE /api/events"],
-)  # fmt: skip
-async def test_a_wrong_method_is_no_route(open_server: OpenServer, wrong: str):
-    async with open_server() as server:
-        answer = await server.ask(*wrong.split())
-        assert (answer.status, answer.error["reason"]) == (404, "route_not_found")

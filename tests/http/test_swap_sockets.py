@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 
 import pytest
 import trio
 from command_lines import command_line
 from http_harness import Appliance, OpenServer
-from swap_harness import Configure, configure
+from swap_harness import Configure
 from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_client_stream
 from waiting import PATIENCE, until
 
 SERVER = Path(__file__).parent / "socket_server.py"
 LARGE = 1 << 22
-
-
-@pytest.fixture
-def configured(tmp_path: Path, fake_llama_server: tuple[str, ...], fake_model: Path) -> Configure:
-    return partial(configure, tmp_path / "config.yaml", fake_llama_server, fake_model)
 
 
 def sockets(*args: object, **keys: object) -> dict[str, object]:
@@ -133,29 +126,6 @@ async def test_what_the_server_is_asked_for(
         assert headers["x-forwarded-for"] == "9.9.9.9, 127.0.0.1"
 
 
-@pytest.mark.parametrize("code", [1000, 1001, 3000, 4999])
-async def test_the_servers_close_reaches_the_client(open_server: OpenServer, configured: Configure, code: int):
-    async with (
-        open_server(config=configured({"m": sockets()})) as server,
-        joined(server, f"/upstream/m/close/{code}") as socket,
-    ):
-        assert await closing(socket) == (code, "as asked")
-
-
-async def test_the_clients_close_reaches_the_server(open_server: OpenServer, configured: Configure, tmp_path: Path):
-    note = tmp_path / "note"
-    async with open_server(config=configured({"m": sockets(note)})) as server:
-        for leave, code in (("closes", "4321"), ("vanishes", "1006")):
-            async with joined(server, "/upstream/m/note") as socket:
-                await socket.send_message("x")
-                await socket.get_message()
-                if leave == "closes":
-                    await socket.aclose(4321, "enough")
-            await until(lambda: not (not note.exists() or not note.read_text()))
-            assert note.read_text() == code
-            note.unlink()
-
-
 async def test_a_server_that_dies_ends_its_websockets(open_server: OpenServer, configured: Configure):
     async with open_server(config=configured({"m": sockets()})) as server:
         async with joined(server, "/upstream/m/die") as socket:
@@ -186,11 +156,6 @@ async def test_refusals(open_server: OpenServer, configured: Configure):
         assert (await refused(server, "/ws"))[0] == 404
         assert (await refused(server, "/upstream/m/app.js"))[0] == 409
         assert await refused(server, "/upstream/bad/ws") == (500, "model_failed_to_start")
-
-
-async def test_an_engine_without_websockets_refuses_in_its_own_words(open_server: OpenServer, configured: Configure):
-    async with open_server(config=configured({"alpha": {}})) as server:
-        assert await refused(server, "/upstream/alpha/ws") == (404, "File Not Found")
 
 
 async def test_who_may_open_one(open_server: OpenServer, configured: Configure):
@@ -285,29 +250,3 @@ async def test_one_can_be_cancelled(open_server: OpenServer, configured: Configu
             assert code == 1001
             assert "cancelled" in str(reason)
         await until(lambda: not server.fleet.known("m").leases)
-
-
-async def test_a_client_that_is_killed_frees_its_model(open_server: OpenServer, configured: Configure, tmp_path: Path):
-    note = tmp_path / "note"
-    client = (
-        "import sys, time, trio, trio_websocket\n"
-        "async def main():\n"
-        "    async with trio_websocket.open_websocket_url(sys.argv[1]) as socket:\n"
-        "        await socket.send_message('x')\n"
-        "        print(await socket.get_message(), flush=True)\n"
-        "        time.sleep(60)\n"
-        "trio.run(main)\n"
-    )
-    async with open_server(config=configured({"m": sockets(note)})) as server:
-        url = f"ws://127.0.0.1:{server.port}/upstream/m/note"
-        process = await trio.lowlevel.open_process([sys.executable, "-c", client, url], stdout=subprocess.PIPE)
-        assert process.stdout is not None
-        with trio.fail_after(15):
-            assert await process.stdout.receive_some(1) == b"x"
-        assert server.fleet.known("m").leases == 1
-        process.kill()
-        await process.wait()
-        await process.stdout.aclose()
-        await until(lambda: not server.fleet.known("m").leases)
-        await until(lambda: note.exists() and bool(note.read_text()))
-        assert note.read_text() == "1006"

@@ -99,23 +99,15 @@ async def test_the_servers_close_reaches_the_client(code: int, reason: str | Non
         assert (closed.value.reason.code, closed.value.reason.reason) == (code, reason)
 
 
-@pytest.mark.parametrize(("code", "reason"), [(1000, None), (4001, "enough é")])
-async def test_the_clients_close_reaches_the_server(code: int, reason: str | None):
+@pytest.mark.parametrize(("code", "reason"), [(1000, None), (4001, "enough é"), (1006, None)])
+async def test_the_clients_end_reaches_the_server(code: int, reason: str | None):
+    """Where it vanishes, the server's connection breaks as well."""
     heard: list[tuple[int, str | None]] = []
     ended = trio.Event()
     async with relayed(_noting(heard, ended)) as client:
-        await client.aclose(code, reason)
+        await (client._stream.aclose() if code == 1006 else client.aclose(code, reason))
         await ended.wait()
     assert heard == [(code, reason)]
-
-
-async def test_a_client_that_vanishes_is_a_broken_connection_for_the_server():
-    heard: list[tuple[int, str | None]] = []
-    ended = trio.Event()
-    async with relayed(_noting(heard, ended)) as client:
-        await client._stream.aclose()
-        await ended.wait()
-    assert heard == [(1006, None)]
 
 
 def _noting(heard: list[tuple[int, str | None]], ended: trio.Event) -> Handler:
@@ -179,10 +171,22 @@ async def test_a_client_that_leaves_before_the_server_answers():
             await left.wait()
 
 
-async def test_a_handshake_of_another_version_is_refused():
+WITH_BODY = HANDSHAKE.replace("\r\n\r\n", "\r\nContent-Length: 5\r\n\r\n")
+
+
+@pytest.mark.parametrize(
+    ("handshake", "why"),
+    [
+        (HANDSHAKE.replace("13", "12"), b"13"),
+        *((WITH_BODY + body, b"has no body") for body in ("hello", "hel", "")),
+    ],
+)
+async def test_a_handshake_that_cannot_be_one_is_refused(handshake: str, why: bytes):
     async with websocket_server(echo) as server, serving(Relaying(server)) as port:
-        head, _ = await refused(port, HANDSHAKE.replace("13", "12"))
+        head, content = await refused(port, handshake)
     assert head.startswith(b"HTTP/1.1 400 ")
+    assert why in content
+    assert b"invalid_request_error" in content
 
 
 @pytest.mark.parametrize("reader", ["server", "client"])
@@ -337,16 +341,6 @@ async def test_nothing_is_compressed():
         head, _ = await refused(port, offer + frame(8, b"\x03\xe8").decode("latin-1"), encoding="latin-1")
     assert head.startswith(b"HTTP/1.1 101 ")
     assert b"extensions" not in head.lower()
-
-
-async def test_a_handshake_with_a_body_is_refused():
-    offer = HANDSHAKE.replace("\r\n\r\n", "\r\nContent-Length: 5\r\n\r\n")
-    async with websocket_server(echo) as server, serving(Relaying(server)) as port:
-        for body in ("hello", "hel", ""):
-            head, content = await refused(port, offer + body)
-            assert head.startswith(b"HTTP/1.1 400 ")
-            assert b"has no body" in content
-            assert b"invalid_request_error" in content
 
 
 async def test_a_ping_behind_our_goodbye_does_no_harm(caplog: pytest.LogCaptureFixture):

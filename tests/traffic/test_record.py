@@ -148,17 +148,6 @@ async def test_what_ends_is_written_down_without_being_asked_for_and_in_order():
         assert len(heard) == 200
 
 
-async def test_the_end_of_the_program_loses_nothing(tmp_path: Path):
-    with trio.CancelScope() as scope:
-        async with open_activity(tmp_path / "log.db", 10) as activity, open_recorder(activity) as recorder:
-            for _ in range(30):
-                await answer(recorder, ANSWER)
-            scope.cancel()
-            await trio.sleep_forever()
-    async with open_activity(tmp_path / "log.db", 10) as activity:
-        assert (await activity.page(Query())).total == 30
-
-
 async def test_what_cannot_be_written_down_takes_nothing_with_it(caplog: pytest.LogCaptureFixture):
     async with open_activity(None, 10) as activity, open_recorder(activity) as recorder:
         recorder.captures = CaptureBuffer(MIB)

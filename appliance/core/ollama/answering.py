@@ -8,7 +8,7 @@ stream has ended. Times are in nanoseconds.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -85,7 +85,7 @@ class OllamaMessage(Struct, omit_defaults=True):
     role: str
     content: str
     thinking: str = ""
-    tool_calls: list[JsonObject] = []
+    tool_calls: Sequence[JsonObject] = ()
 
 
 class _OllamaLine(Struct, omit_defaults=True):
@@ -99,15 +99,15 @@ class _OllamaLine(Struct, omit_defaults=True):
 class ChatLine(_OllamaLine, kw_only=True, omit_defaults=True):
     message: OllamaMessage
     done_reason: str = ""
-    logprobs: list[JsonObject] = []
+    logprobs: Sequence[JsonObject] = ()
 
 
 class PromptLine(_OllamaLine, kw_only=True, omit_defaults=True):
     response: str
     thinking: str = ""
-    tool_calls: list[JsonObject] = []
+    tool_calls: Sequence[JsonObject] = ()
     done_reason: str = ""
-    logprobs: list[JsonObject] = []
+    logprobs: Sequence[JsonObject] = ()
 
 
 class Translator:
@@ -158,8 +158,8 @@ class Translator:
         if isinstance(calls, str):
             return self._fail(calls)
         self._over = True
-        before = self._line("", calls=calls) if calls else b""
-        return before + self._last(self._record("", done=True))
+        before = _line(self._record(calls=calls)) if calls else b""
+        return before + self._last(self._record(done=True))
 
     def _event(self, data: str | bytes) -> bytes:
         if self._over or data in DONE:
@@ -172,8 +172,8 @@ class Translator:
             return self._fail(error_text(chunk.error))
         self._note(chunk)
         said, thought, logprobs = self._take(chunk)
-        lines = self._line("", thinking=thought) if thought else b""
-        return lines + self._line(said, logprobs=logprobs) if said or logprobs else lines
+        lines = _line(self._record(thinking=thought)) if thought else b""
+        return lines + _line(self._record(said, logprobs=logprobs)) if said or logprobs else lines
 
     def _fail(self, text: str) -> bytes:
         self._over = True
@@ -197,7 +197,7 @@ class Translator:
         calls = self._tools()
         if isinstance(calls, str):
             return 500, error_body(calls)
-        record = self._record(text, thinking=thinking, calls=calls, logprobs=logprobs, done=True)
+        record = self._record(text, thinking, calls, logprobs, done=True)
         return 200, self._last(record).rstrip(b"\n")
 
     # ---- both --------------------------------------------------------------------------------------------------------
@@ -240,32 +240,20 @@ class Translator:
             calls.append({"id": call.id, "function": told} if call.id else {"function": told})
         return calls
 
-    def _line(
-        self,
-        text: str,
-        *,
-        thinking: str = "",
-        calls: list[JsonObject] | None = None,
-        logprobs: list[JsonObject] | None = None,
-    ) -> bytes:
-        return _ENCODER.encode(self._record(text, thinking=thinking, calls=calls, logprobs=logprobs)) + b"\n"
-
     def _record(
         self,
-        text: str,
-        *,
+        text: str = "",
         thinking: str = "",
-        calls: list[JsonObject] | None = None,
-        logprobs: list[JsonObject] | None = None,
+        calls: Sequence[JsonObject] = (),
+        logprobs: Sequence[JsonObject] = (),
+        *,
         done: bool = False,
     ) -> ChatLine | PromptLine:
-        now = self._clock.now()
+        now, calls, logprobs = self._clock.now(), calls or (), logprobs or ()  # only the default is left out
         if self._chat:
-            message = OllamaMessage("assistant", text, thinking, calls or [])
-            return ChatLine(self._model, now, done, message=message, logprobs=logprobs or [])
-        return PromptLine(
-            self._model, now, done, response=text, thinking=thinking, tool_calls=calls or [], logprobs=logprobs or []
-        )
+            message = OllamaMessage("assistant", text, thinking, calls)
+            return ChatLine(self._model, now, done, message=message, logprobs=logprobs)
+        return PromptLine(self._model, now, done, response=text, thinking=thinking, tool_calls=calls, logprobs=logprobs)
 
     def _last(self, record: ChatLine | PromptLine) -> bytes:
         """The record with what the answer cost."""
@@ -274,6 +262,10 @@ class Translator:
         times = {"total_duration": self._clock.total(), "load_duration": self._clock.loading()}
         costs = {name: value for name, value in {**times, **cost}.items() if value}
         return _ENCODER.encode(record)[:-1] + (b"," + _ENCODER.encode(costs)[1:] if costs else b"}") + b"\n"
+
+
+def _line(record: ChatLine | PromptLine) -> bytes:
+    return _ENCODER.encode(record) + b"\n"
 
 
 def cost_of(usage: ChatUsage | None, timings: _EngineTimings | None) -> dict[str, int]:

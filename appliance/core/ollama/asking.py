@@ -11,13 +11,16 @@ import binascii
 import math
 import re
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 import msgspec
 from msgspec import Struct
 
 from appliance.core.bodies.json_text import JSON, OBJECT, JsonObject
+from appliance.core.config.scalars import parse_duration
 from appliance.core.lenient_json import UNREADABLE
 
+T = TypeVar("T", str, bool, JsonObject)
 LATEST = ":latest"
 HUBS = ("hf.co/", "huggingface.co/", "www.huggingface.co/")
 _STRIPPED = ("registry.ollama.ai/library/", "registry.ollama.ai/", "library/")
@@ -30,35 +33,26 @@ FOR_EVER = math.inf
 """Seconds of a model that is kept until something else needs its place."""
 LEVELS = ("low", "medium", "high", "max")
 MAX_TOP_LOGPROBS = 20
-_DURATION = re.compile(r"[-+]?(?:(?:\d+\.?\d*|\.\d+)(?:ns|us|µs|μs|ms|s|m|h))+|[-+]?0", re.ASCII)
 _NUMBER = re.compile(r"-?\d{1,15}(?:\.\d*)?", re.ASCII)
-_PIECE = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h)")
-_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
-_INTEGER, _FLOAT, _TEXTS, _FLAG = "integer", "float32", "array", "boolean"
-_SAMPLING = {
-    "num_predict": ("max_tokens", _INTEGER),
-    "num_keep": ("n_keep", _INTEGER),
-    "seed": ("seed", _INTEGER),
-    "temperature": ("temperature", _FLOAT),
-    "top_k": ("top_k", _INTEGER),
-    "top_p": ("top_p", _FLOAT),
-    "min_p": ("min_p", _FLOAT),
-    "typical_p": ("typical_p", _FLOAT),
-    "repeat_last_n": ("repeat_last_n", _INTEGER),
-    "repeat_penalty": ("repeat_penalty", _FLOAT),
-    "presence_penalty": ("presence_penalty", _FLOAT),
-    "frequency_penalty": ("frequency_penalty", _FLOAT),
-    "mirostat": ("mirostat", _INTEGER),
-    "mirostat_tau": ("mirostat_tau", _FLOAT),
-    "mirostat_eta": ("mirostat_eta", _FLOAT),
-    "stop": ("stop", _TEXTS),
+_KINDS: dict[type, str] = {
+    bool: "true or false",
+    str: "a string",
+    list: "an array",
+    dict: "an object",
+    type(None): "null",
 }
-"""Ollama's name to llama-server's. A negative ``num_predict`` means no limit, which llama-server has anyway."""
-_LOADING = {
-    **dict.fromkeys(("num_ctx", "num_batch", "num_gpu", "main_gpu", "num_thread", "draft_num_predict"), _INTEGER),
-    "use_mmap": _FLAG,
-}
+_LOADING = ("num_ctx", "num_batch", "num_gpu", "main_gpu", "num_thread", "draft_num_predict", "use_mmap")
 """Options of a start. They never restart an engine, so only their types are checked."""
+_OPTIONS = {
+    **dict.fromkeys((*_LOADING, "num_predict", "num_keep", "seed", "top_k", "repeat_last_n", "mirostat"), "integer"),
+    **dict.fromkeys(("temperature", "top_p", "min_p", "typical_p", "mirostat_tau", "mirostat_eta"), "float32"),
+    **dict.fromkeys(("repeat_penalty", "presence_penalty", "frequency_penalty"), "float32"),
+    "stop": "array",
+    "use_mmap": "boolean",
+}
+"""The type of each option, in Ollama's words."""
+_RENAMED = {"num_predict": "max_tokens", "num_keep": "n_keep"}
+"""llama-server's names for these; it has Ollama's for all others."""
 _AUDIO = {b"RIFF": "wav", b"ID3": "mp3", b"\xff\xfb": "mp3", b"\xff\xf3": "mp3", b"\xff\xf2": "mp3"}
 _PICTURES = {b"\x89PNG": "png", b"\xff\xd8": "jpeg", b"GIF8": "gif", b"RIFF": "webp", b"BM": "bmp"}
 
@@ -107,7 +101,7 @@ def is_cloud(name: str) -> bool:
 
 
 def read_body(body: bytes) -> JsonObject:
-    """Return the members of a request by their names in lower case, as Ollama reads them. Raises Refused."""
+    """Return the members of a request by their names in lower case, as Ollama reads them. Raises OllamaRefusal."""
     if not body or body.isspace():
         raise OllamaRefusal(400, "missing request body")
     try:
@@ -117,59 +111,27 @@ def read_body(body: bytes) -> JsonObject:
     return {name.lower(): value for name, value in members.items()}
 
 
-def text_of(members: JsonObject, name: str) -> str:
-    """Return a text, empty where it is absent or null. Raises Refused for another type."""
-    value = members.get(name)
-    if value is None:
-        return ""
-    if not isinstance(value, str):
-        raise OllamaRefusal(400, f"'{name}' must be a string, not {_kind(value)}")
-    return value
-
-
-def flag_of(members: JsonObject, name: str, *, otherwise: bool) -> bool:
-    """Raises Refused for anything but true, false and null."""
+def member_of(members: JsonObject, name: str, otherwise: T) -> T:
+    """Return a member, or ``otherwise`` where it is absent or null. Raises OllamaRefusal if it is of another type."""
     value = members.get(name)
     if value is None:
         return otherwise
-    if not isinstance(value, bool):
-        raise OllamaRefusal(400, f"'{name}' must be true or false, not {_kind(value)}")
-    return value
-
-
-def object_of(members: JsonObject, name: str) -> JsonObject:
-    """Return an object, empty where it is absent or null. Raises Refused for another type."""
-    value = members.get(name)
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise OllamaRefusal(400, f"'{name}' must be an object, not {_kind(value)}")
+    if not isinstance(value, type(otherwise)):
+        raise OllamaRefusal(400, f"'{name}' must be {_kind(otherwise)}, not {_kind(value)}")
     return value
 
 
 def model_of(members: JsonObject) -> str:
     """Return the model's name, which older clients call ``name``; empty where there is none."""
-    return text_of(members, "model") or text_of(members, "name")
+    return member_of(members, "model", "") or member_of(members, "name", "")
 
 
-def _kind(value: JSON) -> str:
-    match value:
-        case bool():
-            return "true or false"
-        case int() | float():
-            return "a number"
-        case str():
-            return "a string"
-        case list():
-            return "an array"
-        case dict():
-            return "an object"
-        case None:
-            return "null"
+def _kind(value: object) -> str:
+    return _KINDS.get(type(value), "a number")
 
 
 def keep_alive_of(value: JSON) -> float | None:
-    """Return seconds, infinity for a negative number, None for what leaves the model as it is. Raises Refused."""
+    """Return seconds, infinity for a negative number, None for what leaves the model as it is. Raises OllamaRefusal."""
     match value:
         case None:
             return None
@@ -178,18 +140,17 @@ def keep_alive_of(value: JSON) -> float | None:
                 400, f"'keep_alive' must be a number of seconds or a duration such as \"5m\", not {_kind(value)}"
             )
         case str():
-            if not _DURATION.fullmatch(value):
+            if (seconds := parse_duration(value)) is None:
                 raise OllamaRefusal(
                     400, f'time: invalid duration "{value}"; write it with a unit, as in "5m", or as a number'
                 )
-            seconds = sum(float(number) * _SECONDS[unit] for number, unit in _PIECE.findall(value))
-            return FOR_EVER if value.startswith("-") and seconds else seconds
+            return FOR_EVER if seconds < 0 else seconds
         case _:
             return FOR_EVER if value < 0 else float(value)
 
 
 def keep_alive_in(header: str) -> float | None:
-    """The same for a header, where a number is text too. Raises Refused."""
+    """The same for a header, where a number is text too. Raises OllamaRefusal."""
     text = header.strip()
     if _NUMBER.fullmatch(text):
         return keep_alive_of(float(text))
@@ -200,19 +161,15 @@ def keep_alive_in(header: str) -> float | None:
 
 
 def sampling_of(options: Mapping[str, JSON]) -> JsonObject:
-    """Return what the options are for llama-server. Unknown ones are ignored. Raises Refused for a wrong type."""
-    sent: JsonObject = {}
-    for name, value in options.items():
-        if value is None:
-            continue
-        if name in _LOADING:
-            _checked(name, _LOADING[name], value)
-        elif name in _SAMPLING:
-            their_name, kind = _SAMPLING[name]
-            checked = _checked(name, kind, value)
-            if not (name == "num_predict" and isinstance(checked, int) and checked < 0):
-                sent[their_name] = checked
-    return sent
+    """Return what the options are for llama-server. Unknown ones are ignored. Raises OllamaRefusal for a wrong type.
+
+    A negative ``num_predict`` means no limit, which llama-server has anyway.
+    """
+    given = {name: value for name, value in options.items() if name in _OPTIONS and value is not None}
+    checked = {name: _checked(name, _OPTIONS[name], value) for name, value in given.items()}
+    if isinstance(most := checked.get("num_predict"), int) and most < 0:
+        del checked["num_predict"]
+    return {_RENAMED.get(name, name): value for name, value in checked.items() if name not in _LOADING}
 
 
 def context_of(options: Mapping[str, JSON]) -> int | None:
@@ -267,24 +224,24 @@ class OllamaRequest(Struct, frozen=True, kw_only=True):
 
 
 def read_asked(body: bytes) -> OllamaRequest:
-    """Raises Refused, in the order in which Ollama checks."""
+    """Raises OllamaRefusal, in the order in which Ollama checks."""
     members = read_body(body)
     top = members.get("top_logprobs")
     if top is not None and not (isinstance(top, int) and not isinstance(top, bool) and 0 <= top <= MAX_TOP_LOGPROBS):
         raise OllamaRefusal(400, f"top_logprobs must be between 0 and {MAX_TOP_LOGPROBS}")
-    if flag_of(members, "_debug_render_only", otherwise=False):
+    if member_of(members, "_debug_render_only", False):
         raise OllamaRefusal(501, "_debug_render_only is not supported; POST /apply-template shows the rendered prompt")
-    if text_of(members, "template"):
+    if member_of(members, "template", ""):
         raise OllamaRefusal(501, "templates of Go are not supported; the model's own chat template is used")
     logprobs: JsonObject = {}
-    if flag_of(members, "logprobs", otherwise=False):
+    if member_of(members, "logprobs", False):
         logprobs = {"logprobs": True, "top_logprobs": top or 0}
     return OllamaRequest(
         name=model_of(members),
         members=members,
-        streams=flag_of(members, "stream", otherwise=True),
+        streams=member_of(members, "stream", True),
         keep_alive=keep_alive_of(members.get("keep_alive")),
-        options=object_of(members, "options"),
+        options=member_of(members, "options", JsonObject()),
         think=_think(members.get("think")),
         logprobs=logprobs,
         response_format=_format(members.get("format")),
@@ -319,7 +276,7 @@ def has_prompt(asked: OllamaRequest, *, chat: bool) -> bool:
 
 
 def chat_body(asked: OllamaRequest, model: str, preset: DerivedPreset, *, thinks: bool) -> bytes:
-    """Return the body for ``/v1/chat/completions``. ``thinks``: the model can. Raises Refused."""
+    """Return the body for ``/v1/chat/completions``. ``thinks``: the model can. Raises OllamaRefusal."""
     given = asked.members.get("messages")
     if not isinstance(given, list):
         raise OllamaRefusal(400, f"'messages' must be an array, not {_kind(given)}")
@@ -328,25 +285,25 @@ def chat_body(asked: OllamaRequest, model: str, preset: DerivedPreset, *, thinks
 
 
 def prompt_body(asked: OllamaRequest, model: str, preset: DerivedPreset, *, thinks: bool) -> bytes:
-    """Return the same for the prompt of ``/api/generate``, which is one message of the user. Raises Refused."""
+    """Return the same for the prompt of ``/api/generate``, which is one message of the user. Raises OllamaRefusal."""
     if asked.members.get("context"):
         raise OllamaRefusal(501, "'context' is not supported; send the conversation as messages to /api/chat")
-    message: JsonObject = {"role": "user", "content": text_of(asked.members, "prompt")}
+    message: JsonObject = {"role": "user", "content": member_of(asked.members, "prompt", "")}
     if images := asked.members.get("images"):
         message["images"] = images
-    system = text_of(asked.members, "system")
+    system = member_of(asked.members, "system", "")
     before: list[JsonObject] = [{"role": "system", "content": system}] if system else []
     return _chat(asked, model, preset, [*before, message], thinks=thinks)
 
 
 def raw_body(asked: OllamaRequest, model: str, preset: DerivedPreset) -> bytes:
-    """Return the body for ``/v1/completions``: the prompt as it is. Raises Refused."""
+    """Return the body for ``/v1/completions``: the prompt as it is. Raises OllamaRefusal."""
     for name in ("template", "system", "context"):
         if asked.members.get(name):
             raise OllamaRefusal(400, "raw mode does not support template, system, or context")
     if asked.members.get("images"):
         raise OllamaRefusal(501, "images in raw mode are not supported; leave out raw, or use /api/chat")
-    sent: JsonObject = {"model": model, "prompt": text_of(asked.members, "prompt")}
+    sent: JsonObject = {"model": model, "prompt": member_of(asked.members, "prompt", "")}
     sent |= _common(asked, preset)
     if "top_logprobs" in sent:  # here one number says both
         sent["logprobs"] = sent.pop("top_logprobs") or 1
@@ -354,11 +311,11 @@ def raw_body(asked: OllamaRequest, model: str, preset: DerivedPreset) -> bytes:
 
 
 def infill_body(asked: OllamaRequest, model: str, preset: DerivedPreset) -> bytes:
-    """Return the body for ``/infill``. Raises Refused."""
+    """Return the body for ``/infill``. Raises OllamaRefusal."""
     sent: JsonObject = {
         "model": model,
-        "input_prefix": text_of(asked.members, "prompt"),
-        "input_suffix": text_of(asked.members, "suffix"),
+        "input_prefix": member_of(asked.members, "prompt", ""),
+        "input_suffix": member_of(asked.members, "suffix", ""),
     }
     sent |= {name: value for name, value in _common(asked, preset).items() if name != "stream_options"}
     if "max_tokens" in sent:

@@ -22,11 +22,10 @@ from appliance.core.ollama.asking import (
     DerivedPreset,
     OllamaRefusal,
     is_expressible,
+    member_of,
     model_of,
-    object_of,
     sampling_of,
     shown_name,
-    text_of,
 )
 
 VERSIONS: JsonObject = {"version": "0.34.0", "commit": "unknown", "build_date": "unknown"}
@@ -288,16 +287,16 @@ class Derived(Struct, frozen=True, kw_only=True):
 
 
 def read_copy(members: JsonObject) -> tuple[str, str]:
-    """Return source and destination. Raises Refused."""
+    """Return source and destination. Raises OllamaRefusal."""
     for name in ("source", "destination"):
-        if not is_expressible(given := text_of(members, name)):
+        if not is_expressible(given := member_of(members, name, "")):
             raise OllamaRefusal(400, f'{name} "{given}" is invalid')
-    return text_of(members, "source"), text_of(members, "destination")
+    return member_of(members, "source", ""), member_of(members, "destination", "")
 
 
 def read_create(members: JsonObject, now: float) -> Derived:
-    """Raises Refused."""
-    name, base = model_of(members), text_of(members, "from")
+    """Raises OllamaRefusal."""
+    name, base = model_of(members), member_of(members, "from", "")
     if not is_expressible(name):
         raise OllamaRefusal(400, "invalid model name")
     for member in _NOT_HERE:
@@ -311,12 +310,12 @@ def read_create(members: JsonObject, now: float) -> Derived:
         )
     if not base:
         raise OllamaRefusal(400, "neither 'from' or 'files' was specified")
-    parameters, messages = object_of(members, "parameters"), members.get("messages")
+    parameters, messages = member_of(members, "parameters", JsonObject()), members.get("messages")
     sampling_of(parameters)
     if not isinstance(messages, list | None) or not all(isinstance(one, dict) for one in messages or ()):
         raise OllamaRefusal(400, "'messages' must be an array of objects")
     said = tuple(one for one in messages or () if isinstance(one, dict))
-    preset = DerivedPreset(system=text_of(members, "system"), parameters=parameters, messages=said)
+    preset = DerivedPreset(system=member_of(members, "system", ""), parameters=parameters, messages=said)
     return Derived(name=name, base=base, preset=preset, made_at=now)
 
 

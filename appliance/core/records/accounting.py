@@ -13,10 +13,10 @@ from __future__ import annotations
 import re
 from collections import deque
 from http import HTTPStatus
-from typing import Annotated, TypeVar
+from typing import Annotated, TypeVar, get_args
 
 import msgspec
-from msgspec import Meta, Raw, Struct, structs
+from msgspec import Meta, Raw, Struct, field, structs
 
 from appliance.core.bodies.http_message import ContentDecoder
 from appliance.core.lenient_json import decoded
@@ -55,7 +55,7 @@ class Usage(Struct, frozen=True, kw_only=True):
         return int(max(wall_ms, self.engine_ms))
 
 
-_Members = TypeVar("_Members", bound="_UsageObject | _Timings | _Metrics")
+_Object = TypeVar("_Object", bound=Struct)
 
 
 class _Details(Struct):
@@ -72,7 +72,7 @@ class _UsageObject(Struct):
     prompt_tokens_details: _Details | None = None
 
 
-class _Timings(Struct):
+class _Timings(Struct, frozen=True):
     prompt_n: Number = -1
     predicted_n: Number = -1
     prompt_ms: Number = -1
@@ -84,12 +84,12 @@ class _Timings(Struct):
     draft_n_accepted: Number = -1
 
 
-class _Drafts(Struct):
+class _Drafts(Struct, frozen=True):
     num_draft_tokens: Number = -1
     num_accepted_draft_tokens: Number = -1
 
 
-class _Metrics(Struct):
+class _Metrics(Struct, frozen=True):
     time_to_first_token_ms: Number = -1
     mean_itl_ms: Number = -1
     speculative_decoding: _Drafts | None = None
@@ -114,99 +114,57 @@ class _Record(CostReport):
     message: _Holder | None = None
 
 
-class _RawHolder(Struct):
-    usage: Raw = Raw(b"null")
-
-
-class _RawRecord(_RawHolder):
-    timings: Raw = Raw(b"null")
-    metrics: Raw = Raw(b"null")
-    response: Raw = Raw(b"null")
-    message: Raw = Raw(b"null")
-
-
 _REPORT = msgspec.json.Decoder(CostReport)
 _RECORD = msgspec.json.Decoder(_Record)
-_HINTS = {kind: {each.name: each.type for each in structs.fields(kind)} for kind in (_UsageObject, _Timings, _Metrics)}
 
 
 def read_report(text: bytes | Raw) -> CostReport | None:
     """Read a JSON object; a member of an unexpected type is skipped. None: it is not an object."""
-    if (report := decoded(_REPORT, text)) is not None:
-        return report
-    raw = decoded(_RawRecord, text)
-    return None if raw is None else _piecemeal(raw)
+    return decoded(_REPORT, text) or _leniently(CostReport, text)
 
 
-def read_last_report(text: bytes) -> CostReport | None:
-    """The same of the last element of the array that the text is."""
-    elements = decoded(_INFILL, text)
-    return read_report(elements[-1]) if elements else None
-
-
-def _piecemeal(raw: _RawRecord) -> CostReport:
-    return CostReport(
-        usage=_leniently(_UsageObject, raw.usage),
-        timings=_leniently(_Timings, raw.timings),
-        metrics=_leniently(_Metrics, raw.metrics),
-    )
-
-
-def _leniently(kind: type[_Members], text: Raw) -> _Members | None:
+def _leniently(kind: type[_Object], text: bytes | Raw) -> _Object | None:
     """Read an object of which the decoder refused a member: one of a strange type does not cost the others.
 
     Almost no engine sends such a thing, so all others are read in one step, without a look at each number.
     """
-    members = decoded(_MEMBERS, text)
-    if members is None:
+    if (members := decoded(_MEMBERS, text)) is None:
         return None
-    read = {name: decoded(hint, members[name]) for name, hint in _HINTS[kind].items() if name in members}
-    return msgspec.convert({name: value for name, value in read.items() if value is not None}, kind)
+    read: dict[str, object] = {}
+    for each in structs.fields(kind):
+        if (raw := members.get(each.name)) is not None:
+            inner = [one for one in get_args(each.type) if isinstance(one, type) and issubclass(one, Struct)]
+            read[each.name] = _leniently(inner[0], raw) if inner else decoded(each.type, raw)
+    return kind(**{name: value for name, value in read.items() if value is not None})
 
 
-class Ledger:
+class Ledger(Struct):
     """The reports so far."""
 
-    __slots__ = ("_apart", "_cached", "_input", "_metrics", "_output", "_timings")
-
-    def __init__(self) -> None:
-        self._input: int | float = -1
-        self._output: int | float = -1
-        self._cached: int | float = -1
-        self._apart = False  # Anthropic's input is what did not come from a cache, OpenAI's is all of it
-        self._timings = _NO_TIMINGS
-        self._metrics = _NO_METRICS
+    input: int | float = -1
+    output: int | float = -1
+    cached: int | float = -1
+    apart: bool = False
+    """Anthropic's input is what did not come from a cache, OpenAI's is all of it."""
+    timings: _Timings = _NO_TIMINGS
+    metrics: _Metrics = _NO_METRICS
 
     def add(self, report: CostReport) -> None:
         """A later positive number of usage replaces an earlier one: streams report in parts, and repeat themselves
         with 0. Timings and metrics are replaced as a whole."""
         self._use(report)
-        self._timings = report.timings or self._timings
-        self._metrics = report.metrics or self._metrics
+        self.timings = report.timings or self.timings
+        self.metrics = report.metrics or self.metrics
 
     def record(self, data: bytes) -> bool:
         """One data line of a stream. True: it had timings."""
-        if (record := decoded(_RECORD, data)) is None:
-            return self._record_piecemeal(data)
-        self._use(record)
+        if (record := decoded(_RECORD, data) or _leniently(_Record, data)) is None:
+            return False
+        self.add(record)
         for holder in (record.response, record.message):
             if holder is not None:
                 self._use(holder)
-        self._timings = record.timings or self._timings
-        self._metrics = record.metrics or self._metrics
         return record.timings is not None
-
-    def _record_piecemeal(self, data: bytes) -> bool:
-        if (raw := decoded(_RawRecord, data)) is None:
-            return False
-        report = _piecemeal(raw)
-        self._use(report)
-        for part in (raw.response, raw.message):
-            if (holder := decoded(_RawHolder, part)) is not None:
-                self._use(_Holder(_leniently(_UsageObject, holder.usage)))
-        self._timings = report.timings or self._timings
-        self._metrics = report.metrics or self._metrics
-        return report.timings is not None
 
     def _use(self, holder: _Holder) -> None:
         if (said := holder.usage) is None:
@@ -214,38 +172,38 @@ class Ledger:
         prompt = said.input_tokens if said.prompt_tokens < 0 else said.prompt_tokens
         completion = said.output_tokens if said.completion_tokens < 0 else said.completion_tokens
         cached = said.cache_read_input_tokens
-        self._apart = self._apart or cached >= 0
+        self.apart = self.apart or cached >= 0
         details = said.input_tokens_details or said.prompt_tokens_details
         if cached < 0 and details is not None:
             cached = details.cached_tokens
-        if prompt > 0 or self._input < 0:
-            self._input = prompt
-        if completion > 0 or self._output < 0:
-            self._output = completion
-        if cached > 0 or self._cached < 0:
-            self._cached = cached
+        if prompt > 0 or self.input < 0:
+            self.input = prompt
+        if completion > 0 or self.output < 0:
+            self.output = completion
+        if cached > 0 or self.cached < 0:
+            self.cached = cached
 
     def balance(self) -> Usage:
         """Return the sum. Timings override usage, and metrics fill what neither says."""
-        timings = self._timings
+        timings = self.timings
         drafted, accepted = timings.draft_n, timings.draft_n_accepted
         prompt_rate, token_rate = timings.prompt_per_second, timings.predicted_per_second
-        if self._metrics is not _NO_METRICS:
-            if (drafted < 0 or accepted < 0) and (said := self._metrics.speculative_decoding) is not None:
+        if self.metrics is not _NO_METRICS:
+            if (drafted < 0 or accepted < 0) and (said := self.metrics.speculative_decoding) is not None:
                 drafted, accepted = said.num_draft_tokens, said.num_accepted_draft_tokens
             prompt_rate = self._prefill_rate() if prompt_rate < 0 else prompt_rate
             token_rate = self._token_rate() if token_rate < 0 else token_rate
         if drafted < 0 or accepted < 0:  # one without the other says nothing
             drafted = accepted = -1
-        apart = self._apart or timings.prompt_n >= 0
-        cached = self._cached if timings.cache_n < 0 else timings.cache_n
-        fresh = self._input if timings.prompt_n < 0 else timings.prompt_n
+        apart = self.apart or timings.prompt_n >= 0
+        cached = self.cached if timings.cache_n < 0 else timings.cache_n
+        fresh = self.input if timings.prompt_n < 0 else timings.prompt_n
         tokens = Tokens(
             cache_tokens=int(cached),
             draft_tokens=int(drafted),
             draft_acc_tokens=int(accepted),
             input_tokens=int(fresh),
-            output_tokens=int(self._output if timings.predicted_n < 0 else timings.predicted_n),
+            output_tokens=int(self.output if timings.predicted_n < 0 else timings.predicted_n),
             prompt_per_second=float(prompt_rate),
             tokens_per_second=float(token_rate),
         )
@@ -257,13 +215,13 @@ class Ledger:
 
     def _prefill_rate(self) -> float:
         """vLLM gives the time to the first token: what was not in the cache has been read in it."""
-        milliseconds = self._metrics.time_to_first_token_ms
-        fresh = self._input - max(self._cached, 0)
+        milliseconds = self.metrics.time_to_first_token_ms
+        fresh = self.input - max(self.cached, 0)
         return fresh / milliseconds * 1000 if milliseconds > 0 and fresh > 0 else -1.0
 
     def _token_rate(self) -> float:
         """vLLM gives the mean time between two tokens."""
-        milliseconds = self._metrics.mean_itl_ms
+        milliseconds = self.metrics.mean_itl_ms
         return 1000 / milliseconds if milliseconds > 0 else -1.0
 
 
@@ -283,19 +241,18 @@ def _first_mark(text: bytes, end: int) -> int:
     return first
 
 
-class _StreamReader:
+class _StreamReader(Struct):
     """An event stream, line by line: every engine writes a record's JSON on one data line, and so does llama-swap
     read it. Lines end with LF or CR LF; no engine uses a bare CR."""
 
-    __slots__ = ("_held", "_ledger", "_passing_over")
-
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
-        self._held = bytearray()  # the beginning of a line
-        self._passing_over = False  # the current line is too long
+    ledger: Ledger
+    held: bytearray = field(default_factory=bytearray)
+    """The beginning of a line."""
+    passing_over: bool = False
+    """The current line is too long."""
 
     def feed(self, chunk: bytes) -> None:
-        if self._held or self._passing_over:
+        if self.held or self.passing_over:
             end = chunk.find(b"\n") + 1
             if not end:
                 self._hold(chunk)
@@ -321,55 +278,53 @@ class _StreamReader:
             any(map(self._line, reversed(lines)))
 
     def _hold(self, part: bytes) -> None:
-        if not self._passing_over:
-            self._held += part
-            self._passing_over = len(self._held) > MAX_LINE
+        if not self.passing_over:
+            self.held += part
+            self.passing_over = len(self.held) > MAX_LINE
 
     def end(self) -> None:
         """The line that is held has ended."""
-        if not self._passing_over:
-            self._line(bytes(self._held))
-        self._held.clear()
-        self._passing_over = False
+        if not self.passing_over:
+            self._line(bytes(self.held))
+        self.held.clear()
+        self.passing_over = False
 
     def _line(self, line: bytes) -> bool:
         """True for one with timings."""
         if len(line) <= MAX_LINE and line.startswith(b"data:") and _first_mark(line, len(line)) >= 0:
-            return self._ledger.record(line[5:])
+            return self.ledger.record(line[5:])
         return False
 
 
-class _BodyReader:
+class _BodyReader(Struct):
     """A JSON body. /infill answers an array, and what it cost is in its last element."""
 
-    __slots__ = ("_beginning", "_last", "_ledger", "_of_last", "_size")
-
-    def __init__(self, ledger: Ledger, *, of_last: bool) -> None:
-        self._ledger = ledger
-        self._of_last = of_last
-        self._beginning = b""
-        self._last: deque[bytes] = deque()
-        self._size = 0  # of the last pieces
+    ledger: Ledger
+    of_last: bool
+    beginning: bytes = b""
+    last: deque[bytes] = field(default_factory=deque[bytes])
+    size: int = 0
+    """Bytes of the last pieces."""
 
     def feed(self, chunk: bytes) -> None:
-        self._last.append(chunk)
-        self._size += len(chunk)
-        while self._size - len(self._last[0]) >= 2 * MAX_HELD:
-            gone = self._last.popleft()
-            self._size -= len(gone)
-            if len(self._beginning) < MAX_HELD:
-                self._beginning += gone[: MAX_HELD - len(self._beginning)]
+        self.last.append(chunk)
+        self.size += len(chunk)
+        while self.size - len(self.last[0]) >= 2 * MAX_HELD:
+            gone = self.last.popleft()
+            self.size -= len(gone)
+            if len(self.beginning) < MAX_HELD:
+                self.beginning += gone[: MAX_HELD - len(self.beginning)]
 
     def end(self) -> None:
         """The body is over, in whatever way."""
-        last = b"".join(self._last)
-        if not self._beginning and len(last) <= 2 * MAX_HELD:
-            report = read_last_report(last) if self._of_last else None
-            if (report := report or read_report(last)) is not None:
-                self._ledger.add(report)
+        last = b"".join(self.last)
+        if not self.beginning and len(last) <= 2 * MAX_HELD:
+            elements = decoded(_INFILL, last) if self.of_last else None
+            if (report := read_report(elements[-1] if elements else last)) is not None:
+                self.ledger.add(report)
                 return
         # Too long to be read as a whole, or apparently not JSON: an engine may write NaN into it.
-        self._read_beginning(self._beginning or last[:MAX_HELD])
+        self._read_beginning(self.beginning or last[:MAX_HELD])
         self._read_end(last[-MAX_HELD:].rstrip())
 
     def _read_beginning(self, text: bytes) -> None:
@@ -383,7 +338,7 @@ class _BodyReader:
                     break
                 before = text[:at].rstrip().removesuffix(b",")
                 if read_report(before + b"}") is not None and (report := _value(text, at)) is not None:
-                    self._ledger.add(report)
+                    self.ledger.add(report)
                     break
 
     def _read_end(self, text: bytes) -> None:
@@ -391,7 +346,7 @@ class _BodyReader:
 
         An escaped quote is the only other thing that a name with quotes around it can begin with.
         """
-        if self._of_last and text.endswith(b"]"):
+        if self.of_last and text.endswith(b"]"):
             text = text[:-1]
         for name in _NAMES:
             at = len(text)
@@ -399,7 +354,7 @@ class _BodyReader:
                 if (at := text.rfind(name, 0, at)) < 0:
                     break
                 if not text.endswith(b"\\", 0, at) and (report := read_report(b"{" + text[at:])) is not None:
-                    self._ledger.add(report)
+                    self.ledger.add(report)
                     break
 
 

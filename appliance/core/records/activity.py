@@ -69,44 +69,36 @@ def parse_query(parameters: Mapping[str, Sequence[str]]) -> Query:
     Unknown parameters are ignored, an empty one is as good as none, and of a repeated one the first counts; only
     ``model`` may be repeated.
     """
+    first = {name: text for name, values in parameters.items() if values and (text := values[0].strip())}
+
+    def whole(name: str, least: int, most: int | None = None) -> int | None:
+        return read_whole(first[name], name, least, most) if name in first else None
+
+    def time(name: str) -> datetime | None:
+        return read_time(first[name], name) if name in first else None
+
+    def word(name: str, words: Sequence[_Word], default: _Word) -> _Word:
+        found = [one for one in words if one == first.get(name, default)]
+        if not found:
+            raise BadRequest(f"{name} must be one of {', '.join(words)}, not {shown(first[name])}", param=name)
+        return found[0]
+
     return Query(
         models=parse_models(parameters),
-        start=_time(parameters, "start"),
-        end=_time(parameters, "end"),
-        min_id=_whole(parameters, "min_id", 0) or None,
-        max_id=_whole(parameters, "max_id", 0) or None,
-        limit=_whole(parameters, "limit", 1, MAX_LIMIT) or DEFAULT_LIMIT,
-        page=_whole(parameters, "page", 1) or 1,
-        sort=_word(parameters, "sort", SORT_KEYS, "id"),
-        order=_word(parameters, "order", _ORDERS, "desc"),
+        start=time("start"),
+        end=time("end"),
+        min_id=whole("min_id", 0) or None,
+        max_id=whole("max_id", 0) or None,
+        limit=whole("limit", 1, MAX_LIMIT) or DEFAULT_LIMIT,
+        page=whole("page", 1) or 1,
+        sort=word("sort", SORT_KEYS, "id"),
+        order=word("order", _ORDERS, "desc"),
     )
 
 
 def parse_models(parameters: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
     """Return the ``model`` parameters of a page or of the statistics; blank ones are ignored."""
     return tuple(model for text in parameters.get("model", ()) if (model := text.strip()))
-
-
-def _first(parameters: Mapping[str, Sequence[str]], name: str) -> str:
-    values = parameters.get(name, ())
-    return values[0].strip() if values else ""
-
-
-def _whole(parameters: Mapping[str, Sequence[str]], name: str, least: int, most: int | None = None) -> int | None:
-    return read_whole(text, name, least, most) if (text := _first(parameters, name)) else None
-
-
-def _time(parameters: Mapping[str, Sequence[str]], name: str) -> datetime | None:
-    return read_time(text, name) if (text := _first(parameters, name)) else None
-
-
-def _word(parameters: Mapping[str, Sequence[str]], name: str, words: Sequence[_Word], default: _Word) -> _Word:
-    if not (text := _first(parameters, name)):
-        return default
-    for word in words:
-        if word == text:
-            return word
-    raise BadRequest(f"{name} must be one of {', '.join(words)}, not {shown(text)}", param=name)
 
 
 def prompt_cache_told(prompt: int, cached: int, *, loaded: bool, moved: bool, body: bytes | None) -> str:

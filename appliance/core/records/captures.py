@@ -86,38 +86,37 @@ class Packing(NamedTuple):
     put: Callable[[bytes], None]
 
 
-class CapturedBody:
+class CapturedBody(Struct, eq=False):
     """One long answer's body: its pieces as they come. One that outgrows ``limit`` is given up.
 
-    A long one may be compressed while it still comes: its `packing` takes what has come so far. After `close` it never
-    changes again.
+    A long one may be compressed while it still comes: its `packing` takes what has come so far. Once it is closed
+    it never changes again.
     """
 
-    __slots__ = ("_limit", "_size", "blocks", "closed", "held", "pieces", "raw")
-
-    def __init__(self, limit: int) -> None:
-        self.blocks: list[bytes] = []
-        """The beginning, compressed block by block."""
-        self.pieces: list[bytes] = []
-        """The rest, behind the blocks."""
-        self.raw = 0
-        """Bytes of the pieces; -1 when it is given up."""
-        self.held = 0
-        """Bytes of blocks and pieces, and of what holds them."""
-        self.closed = False
-        self._limit = limit
-        self._size = 0
+    limit: int
+    blocks: list[bytes] = []
+    """The beginning, compressed block by block."""
+    pieces: list[bytes] = []
+    """The rest, behind the blocks."""
+    raw: int = 0
+    """Bytes of the pieces; -1 when it is given up."""
+    held: int = 0
+    """Bytes of blocks and pieces, and of what holds them."""
+    size: int = 0
+    """Bytes of the whole."""
+    closed: bool = False
+    """Nothing follows, and nothing is compressed any more."""
 
     def feed(self, piece: bytes) -> bool:
         """Keep the next bytes; True: there are enough to be worth compressing. Costs nothing once it is given up."""
         if self.raw < 0:
             return False
         size = len(piece)
-        self._size += size
+        self.size += size
         self.raw += size
         self.held += size + _PIECE
         self.pieces.append(piece)
-        if self.held > self._limit or self._size > self._limit * MAX_RATIO:
+        if self.held > self.limit or self.size > self.limit * MAX_RATIO:
             self.pieces.clear()
             self.blocks.clear()
             self.raw, self.held = -1, 0
@@ -126,10 +125,6 @@ class CapturedBody:
     @property
     def given_up(self) -> bool:
         return self.raw < 0
-
-    def close(self) -> None:
-        """Nothing follows, and nothing is compressed any more."""
-        self.closed = True
 
     def packing(self) -> Packing:
         """Compress what has come so far."""
@@ -203,7 +198,7 @@ class CapturedExchange:
         if response_headers is not None:
             held += _held(response_headers)
         if isinstance(response_body, CapturedBody):
-            response_body.close()
+            response_body.closed = True
             held += response_body.held
             self._blocks = response_body.blocks
         elif response_body is not None:

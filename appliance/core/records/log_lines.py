@@ -5,7 +5,6 @@ Source: llama-swap 0bdb3720; the time formats are those of Go's ``time`` package
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import datetime
 from typing import Literal
 
@@ -19,9 +18,27 @@ LEVELS: tuple[Level, ...] = ("debug", "info", "warn", "error")
 QUIET_PATHS = ("/wol-health", "/api/performance", "/metrics")
 """Paths that are requested all the time; a request for them is not worth a line."""
 
-_DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
-_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
-"""English, whatever the locale: other programs read these lines."""
+# The days and months of strftime are English as long as nobody calls locale.setlocale, and nobody does: other programs
+# read these lines. "%e" is not on Windows, and Go's nanoseconds are not in Python.
+_STAMP = "{t:%b} {t.day:2} {t:%H:%M:%S}"
+_FORMATS = {
+    "ansic": "{t:%a} " + _STAMP + " {t:%Y}",
+    "unixdate": "{t:%a} " + _STAMP + " {zone} {t:%Y}",
+    "rubydate": "{t:%a %b %d %H:%M:%S %z %Y}",
+    "rfc822": "{t:%d %b %y %H:%M} {zone}",
+    "rfc822z": "{t:%d %b %y %H:%M %z}",
+    "rfc850": "{t:%A, %d-%b-%y %H:%M:%S} {zone}",
+    "rfc1123": "{t:%a, %d %b %Y %H:%M:%S} {zone}",
+    "rfc1123z": "{t:%a, %d %b %Y %H:%M:%S %z}",
+    "rfc3339": "{t:%Y-%m-%dT%H:%M:%S}{offset}",
+    "rfc3339nano": "{t:%Y-%m-%dT%H:%M:%S}{fraction}{offset}",
+    "kitchen": "{hour}:{t:%M%p}",
+    "stamp": _STAMP,
+    "stampmilli": _STAMP + ".{milliseconds:03}",
+    "stampmicro": _STAMP + ".{t:%f}",
+    "stampnano": _STAMP + ".{t:%f}000",
+}
+"""By the name in ``logTimeFormat``."""
 
 
 class LineStyle(Struct, frozen=True):
@@ -85,8 +102,14 @@ def duration(seconds: float) -> str:
 
 def stamp(name: str, when: datetime) -> str:
     """Format a time in the named format; empty for an unknown name."""
-    write = _FORMATS.get(name.strip().lower())
-    return write(when) if write else ""
+    return _FORMATS.get(name.strip().lower(), "").format(
+        t=when,
+        zone=when.tzname() or f"{when:%z}",
+        offset=when.isoformat(timespec="seconds")[19:].replace("+00:00", "Z"),
+        hour=when.hour % 12 or 12,
+        milliseconds=when.microsecond // 1000,
+        fraction=f".{when:%f}".rstrip("0").rstrip("."),
+    )
 
 
 def _decimal(value: int, unit: int) -> str:
@@ -96,77 +119,3 @@ def _decimal(value: int, unit: int) -> str:
 def _visible(text: str) -> str:
     """Escape a client's text, so that it cannot create lines or colours."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
-
-
-def _clock(when: datetime) -> str:
-    return f"{when.hour:02}:{when.minute:02}:{when.second:02}"
-
-
-def _fraction(when: datetime, digits: int) -> str:
-    return f"{when.microsecond * 1000:09}"[:digits]
-
-
-def _offset(when: datetime, colon: str = "") -> str:
-    ahead = when.utcoffset()
-    minutes = round(ahead.total_seconds() / 60) if ahead is not None else 0
-    hours, rest = divmod(abs(minutes), 60)
-    return f"{'-' if minutes < 0 else '+'}{hours:02}{colon}{rest:02}"
-
-
-def _zone(when: datetime) -> str:
-    return when.tzname() or _offset(when)
-
-
-def _rfc3339(when: datetime, fraction: str = "") -> str:
-    offset = _offset(when, ":")
-    zone = "Z" if offset == "+00:00" else offset
-    return f"{when.year:04}-{when.month:02}-{when.day:02}T{_clock(when)}{fraction}{zone}"
-
-
-def _nano(when: datetime) -> str:
-    digits = _fraction(when, 9).rstrip("0")
-    return _rfc3339(when, f".{digits}" if digits else "")
-
-
-def _day(when: datetime) -> str:
-    return _DAYS[when.weekday()]
-
-
-def _month(when: datetime) -> str:
-    return _MONTHS[when.month - 1]
-
-
-def _stamp(when: datetime, digits: int = 0) -> str:
-    fraction = f".{_fraction(when, digits)}" if digits else ""
-    return f"{_month(when)} {when.day:2} {_clock(when)}{fraction}"
-
-
-def _kitchen(when: datetime) -> str:
-    return f"{when.hour % 12 or 12}:{when.minute:02}{'AM' if when.hour < 12 else 'PM'}"
-
-
-def _rfc822(when: datetime, zone: str) -> str:
-    return f"{when.day:02} {_month(when)} {when.year % 100:02} {when.hour:02}:{when.minute:02} {zone}"
-
-
-def _rfc1123(when: datetime, zone: str) -> str:
-    return f"{_day(when)[:3]}, {when.day:02} {_month(when)} {when.year:04} {_clock(when)} {zone}"
-
-
-_FORMATS: dict[str, Callable[[datetime], str]] = {
-    "ansic": lambda t: f"{_day(t)[:3]} {_stamp(t)} {t.year:04}",
-    "unixdate": lambda t: f"{_day(t)[:3]} {_stamp(t)} {_zone(t)} {t.year:04}",
-    "rubydate": lambda t: f"{_day(t)[:3]} {_month(t)} {t.day:02} {_clock(t)} {_offset(t)} {t.year:04}",
-    "rfc822": lambda t: _rfc822(t, _zone(t)),
-    "rfc822z": lambda t: _rfc822(t, _offset(t)),
-    "rfc850": lambda t: f"{_day(t)}, {t.day:02}-{_month(t)}-{t.year % 100:02} {_clock(t)} {_zone(t)}",
-    "rfc1123": lambda t: _rfc1123(t, _zone(t)),
-    "rfc1123z": lambda t: _rfc1123(t, _offset(t)),
-    "rfc3339": _rfc3339,
-    "rfc3339nano": _nano,
-    "kitchen": _kitchen,
-    "stamp": _stamp,
-    "stampmilli": lambda t: _stamp(t, 3),
-    "stampmicro": lambda t: _stamp(t, 6),
-    "stampnano": lambda t: _stamp(t, 9),
-}

@@ -11,36 +11,35 @@ from typing import Self, TypeVar
 import msgspec
 from quart import Response, request
 from quart.wrappers.response import ResponseBody
-from werkzeug.exceptions import RequestEntityTooLarge
 
 from appliance.core.bodies.head import check_json
-from appliance.errors import BadRequest, BodyTooLarge
+from appliance.core.headers import EVENTS
+from appliance.errors import BadRequest
 from appliance.traffic.traffic import Feeds
 
 T = TypeVar("T")
 TEXT = "text/plain; charset=utf-8"
+EVENT_STREAM = EVENTS.decode()
 
 
 async def read_body() -> bytes:
-    """Read the whole body of the request. Raises BodyTooLarge."""
-    try:
-        return await request.get_data(cache=False, as_text=False, parse_form_data=False)
-    except RequestEntityTooLarge:
-        raise BodyTooLarge(request.max_content_length or 0, fixed=True) from None
+    """Return the body of the request, which `QuartBehind` has read, and bounded."""
+    return await request.get_data(cache=False, as_text=False, parse_form_data=False)
 
 
 async def read_as(kind: type[T], *, param: str | None = None) -> T:
-    """Read the body as JSON of this kind. Raises BadRequest, with the place of the mistake, and BodyTooLarge."""
+    """Read the body as JSON of this kind. Raises BadRequest, with the place of the mistake."""
     return parse_as(await read_body(), kind, param=param)
 
 
-def parse_as(body: bytes, kind: type[T], *, param: str | None = None) -> T:
-    """The same of a body that has been read."""
+def parse_as(body: bytes, kind: type[T], *, param: str | None = None, form: str = "") -> T:
+    """The same of a body that has been read. ``form``: how it should look, for the error."""
     check_json(body)
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
-        raise BadRequest(f"the request body cannot be used: {error}", param=param) from None
+        hint = f"; it looks like {form}" if form else ""
+        raise BadRequest(f"the request body cannot be used: {error}{hint}", param=param) from None
 
 
 def json_answer(value: object, status: int = 200) -> Response:
@@ -77,11 +76,11 @@ class Pieces(ResponseBody):
 def endless_answer(body: ResponseBody | bytes, content_type: str, feeds: Feeds) -> Response:
     """An answer that goes on until its client leaves or the server ends; until then it counts among the feeds.
 
-    Raises Busy if there are too many of them.
+    HEAD has its head alone. Raises Busy if there are too many of them.
     """
     over: ExitStack = request.scope["state"]["over"]
     over.enter_context(feeds.reading())
-    response = Response(body, content_type=content_type)
+    response = Response(b"" if request.method == "HEAD" else body, content_type=content_type)
     response.timeout = None
     response.headers["Cache-Control"] = "no-cache"
     response.headers["X-Accel-Buffering"] = "no"

@@ -9,46 +9,34 @@ this machine. How a model would fit beside what is loaded now is the plan, witho
 from __future__ import annotations
 
 import logging
-import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping
 
-import msgspec
 from msgspec import Struct, to_builtins
-from quart import Quart, Response, request
+from quart import Response, request
 from quart_trio import QuartTrio
 from werkzeug.exceptions import HTTPException
 
-from appliance.catalog.catalog import Catalog
 from appliance.core.engines.choice import Seat
-from appliance.core.lenient_json import UNREADABLE
-from appliance.core.settings import HttpSettings
 from appliance.engines.owner import Engines
 from appliance.engines.table import Table, table
 from appliance.errors import (
-    ApplianceError,
     BadRequest,
-    BodyTooLarge,
-    BodyTooSlow,
     Conflict,
     NotFound,
     RouteNotFound,
 )
-from appliance.fleet.owner import Fleet
 from appliance.fleet.status import ChildStatus, state_of
-from appliance.http import errors
-from appliance.http.control.answers import json_answer, read_as, read_body
+from appliance.http.control.answers import json_answer, parse_as, read_as, read_body
 from appliance.http.control.conversation_routes import ConversationRoutes, add_conversation_routes
-from appliance.http.control.edge_routes import MAX_CONTROL_BODY
 from appliance.http.control.events import EventSources
 from appliance.http.control.hub_routes import HubRoutes, add_hub_routes
 from appliance.http.control.listing import View
 from appliance.http.control.model_routes import ModelRoutes, add_model_routes, under_way
 from appliance.http.control.run_routes import add_agent_routes, add_mcp_routes, add_run_routes
 from appliance.http.control.stream_routes import add_stream_routes
-from appliance.http.control.swap_api import Records, SwapApi, add_routes
+from appliance.http.control.swap_api import RecordRoutes, SwapApi, add_routes
 from appliance.http.owners import Owners
-from appliance.http.way.routes import dialect_of
 from appliance.platform.hardware import detect
 from appliance.traffic.targets import find_model
 from appliance.traffic.traffic import Traffic
@@ -58,34 +46,10 @@ MAX_WAITING = 4
 log = logging.getLogger(__name__)
 
 
-class FitRoutes:
-    """Every method is one route."""
-
-    def __init__(self, catalog: Catalog, fleet: Fleet) -> None:
-        self._catalog = catalog
-        self._fleet = fleet
-
-    async def fit(self) -> Response:
-        name = request.args.get("model", "")
-        if not name:
-            raise BadRequest("say which model: /api/fit?model=NAME", param="model")
-        plan = self._fleet.plan(await find_model(self._catalog, name))
-        if plan is None:
-            raise NotFound(f"what model '{name}' takes cannot be foretold: no file here says enough of it")
-        return json_answer({"model": name, **to_builtins(plan)})
-
-
-def add_fit_routes(app: Quart, routes: FitRoutes) -> None:
-    app.add_url_rule("/api/fit", view_func=routes.fit, methods=["GET"])
-
-
 class ProveRequest(Struct, frozen=True, forbid_unknown_fields=True):
     """Body of ``POST /api/engines/prove``: ids of seats or builds; none: all that nobody has tried."""
 
     seats: tuple[str, ...] = ()
-
-
-_PROVE = msgspec.json.Decoder(ProveRequest)
 
 
 class EngineRoutes:
@@ -108,11 +72,7 @@ class EngineRoutes:
 
     async def prove(self) -> Response:
         """Answers when it is done; each seat takes seconds."""
-        body = await read_body()
-        try:
-            asked = _PROVE.decode(body or b"{}")
-        except UNREADABLE as error:
-            raise BadRequest(f"the request body cannot be used: {error}") from None
+        asked = parse_as(await read_body() or b"{}", ProveRequest)
         if self._waiting >= MAX_WAITING:
             raise Conflict("engines are being proven already, and others wait for their turn; ask again later")
         self._waiting += 1
@@ -165,12 +125,21 @@ class ControlRequest(Struct):
 
 
 class Control:
-    """Every method is one route."""
+    """Models here: what one would take, load, unload. Every method is one route."""
 
     def __init__(self, owners: Owners) -> None:
         self._owners = owners
         self._fleet = owners.fleet
         self._catalog = owners.catalog
+
+    async def fit(self) -> Response:
+        name = request.args.get("model", "")
+        if not name:
+            raise BadRequest("say which model: /api/fit?model=NAME", param="model")
+        plan = self._fleet.plan(await find_model(self._catalog, name))
+        if plan is None:
+            raise NotFound(f"what model '{name}' takes cannot be foretold: no file here says enough of it")
+        return json_answer({"model": name, **to_builtins(plan)})
 
     async def load(self) -> Response:
         asked = await _control_request()
@@ -198,44 +167,34 @@ class Control:
         return json_answer({"success": True})
 
 
-def create_app(settings: HttpSettings, traffic: Traffic, owners: Owners) -> QuartTrio:
+def create_app(traffic: Traffic, owners: Owners) -> QuartTrio:
     """The ASGI application of these routes. The gateway has checked Host, Origin and key before."""
     view = View(owners.fleet, owners.catalog, owners.peers, traffic.profile)
     control = Control(owners)
     app = QuartTrio("appliance.http", static_folder=None)
-    app.config["MAX_CONTENT_LENGTH"] = MAX_CONTROL_BODY
-    app.config["BODY_TIMEOUT"] = settings.body_stall
+    app.config["MAX_CONTENT_LENGTH"] = None  # the body has been read, and bounded, before
     app.config["RESPONSE_TIMEOUT"] = None  # the connection bounds stalled writes; Quart would cut streams silently
     app.config["PROVIDE_AUTOMATIC_OPTIONS"] = False
     app.url_map.strict_slashes = False
     app.url_map.merge_slashes = False
+    app.add_url_rule("/api/fit", "fit", control.fit)
     app.add_url_rule("/models/load", "load", control.load, methods=["POST"])
     app.add_url_rule("/models/unload", "unload", control.unload, methods=["POST"])
-    add_routes(app, _swap_api(traffic, owners, view))
+    sources = EventSources(view, traffic.logs, traffic.inflight, traffic.recorder, traffic.lifetime)
+    records = RecordRoutes(traffic.recorder, owners.samples, detect)
+    add_routes(app, SwapApi(sources, records, owners.reloads.reload if owners.reloads.anything else None))
     add_model_routes(app, ModelRoutes(owners, traffic.lifetime))
     add_stream_routes(app, owners.streams, traffic.lifetime.feeds)
     add_agent_routes(app, owners.plugins)
     add_mcp_routes(app, owners.tools)
     add_conversation_routes(app, ConversationRoutes(owners, traffic.inflight, traffic.lifetime))
     add_run_routes(app, traffic.targets, owners.agents, traffic.lifetime.feeds)
-    add_engine_routes(app, _engine_routes(owners))
-    add_hub_routes(app, HubRoutes(owners))
-    add_fit_routes(app, FitRoutes(owners.catalog, owners.fleet))
-    app.register_error_handler(ApplianceError, _refuse)
-    app.register_error_handler(HTTPException, _refuse_http)
-    app.register_error_handler(Exception, _admit_bug)
-    return app
-
-
-def _engine_routes(owners: Owners) -> EngineRoutes:
     fleet = owners.fleet
-    return EngineRoutes(owners.engines, lambda: seats_in_use(fleet.status()), fleet.see_machine)
-
-
-def _swap_api(traffic: Traffic, owners: Owners, view: View) -> SwapApi:
-    sources = EventSources(view, traffic.logs, traffic.inflight, traffic.recorder, traffic.lifetime)
-    records = Records(traffic.recorder, owners.samples, detect)
-    return SwapApi(sources, records, owners.reloads.reload if owners.reloads.anything else None)
+    add_engine_routes(app, EngineRoutes(owners.engines, lambda: seats_in_use(fleet.status()), fleet.see_machine))
+    add_hub_routes(app, HubRoutes(owners))
+    app.register_error_handler(HTTPException, _pass_on)
+    app.register_error_handler(Exception, _pass_on)
+    return app
 
 
 async def _control_request() -> ControlRequest:
@@ -245,30 +204,13 @@ async def _control_request() -> ControlRequest:
     return asked
 
 
-async def _refuse(error: ApplianceError) -> Response:
-    dialect = dialect_of(request.path)
-    info = errors.describe(error, dialect)
-    response = Response(errors.body(info, dialect), info.code)
-    for name, value in errors.headers(error, close=False):
-        response.headers[name.decode()] = value.decode()
-    return response
-
-
-async def _refuse_http(error: HTTPException) -> Response:
-    match error.code:
-        case 413:
-            return await _refuse(BodyTooLarge(MAX_CONTROL_BODY, fixed=True))
-        case 408:
-            return await _refuse(BodyTooSlow(request.body_timeout or 0))
-        case 404 | 405:
-            return await _refuse(RouteNotFound(request.method, request.path))
-        case _:
-            return await _refuse(BadRequest(error.description or "the request cannot be used"))
-
-
-async def _admit_bug(error: Exception) -> Response:
-    bug = secrets.token_hex(4)
-    log.error("internal error %s at %s %r; this is a bug", bug, request.method, request.path, exc_info=error)
-    dialect = dialect_of(request.path)
-    info = errors.describe_bug(bug, dialect)
-    return Response(errors.body(info, dialect), info.code, content_type="application/json; charset=utf-8")
+async def _pass_on(error: Exception) -> Response:
+    """Leave it to the gateway, which tells every error of the program; see `QuartBehind.answer`."""
+    if isinstance(error, HTTPException):
+        error = (
+            RouteNotFound(request.method, request.path)
+            if error.code in (404, 405)
+            else BadRequest(error.description or "the request cannot be used")
+        )
+    request.scope["state"]["failed"].append(error)
+    return Response("")

@@ -14,13 +14,13 @@ from appliance.core.bodies.sse import SseEvent, encode
 from appliance.core.conversations import UNKNOWN_TYPE, shown_type
 from appliance.core.parameters import read_whole, shown
 from appliance.errors import BadRequest, NotFound
-from appliance.http.control.answers import endless_answer, json_answer, parse_as, read_as, read_body
-from appliance.http.control.model_routes import CONTENT_TYPE, ModelEvent, ModelFeed
+from appliance.http.control.answers import EVENT_STREAM, endless_answer, json_answer, parse_as, read_as, read_body
+from appliance.http.control.model_routes import ModelEvent, ModelFeed
 from appliance.http.owners import Owners
 from appliance.http.way.outgoing import CONVERSATION
 from appliance.traffic.inflight import InFlight, Wait
 from appliance.traffic.traffic import Lifetime
-from appliance.wire import Fields, Hash, Hit, Id, MessageNode, StoredPreset
+from appliance.wire import Fields, Id, MessageNode, StoredPreset
 
 MAX_TYPE = 127
 T = TypeVar("T")
@@ -39,7 +39,7 @@ class PageFeed(ModelFeed):
     """
 
     def __init__(self, owners: Owners, inflight: InFlight, lifetime: Lifetime) -> None:
-        super().__init__(owners.fleet, owners.catalog, owners.downloads, lifetime, everything=True, readme=False)
+        super().__init__(owners, lifetime, everything=True, readme=False)
         self._conversations: Conversations = owners.conversations
         self._inflight = inflight
         self._waits: dict[str, Wait] = {}
@@ -69,22 +69,8 @@ class _Restored(Struct):
     leaf: Id | None = None
 
 
-class _Hits(Struct):
-    data: list[Hit]
-
-
 class _Several(Struct):
     ids: list[Id]
-
-
-class _Deleted(Struct):
-    ids: list[str]
-
-
-class _Attached(Struct):
-    hash: Hash
-    size: int
-    type: str
 
 
 class ConversationRoutes:
@@ -101,14 +87,12 @@ class ConversationRoutes:
 
     async def events(self) -> Response:
         """The events of models and conversations from now on; the models' state comes first."""
-        if request.method == "HEAD":
-            return Response("", content_type=CONTENT_TYPE)
         return endless_answer(
-            PageFeed(self._owners, self._inflight, self._lifetime), CONTENT_TYPE, self._lifetime.feeds
+            PageFeed(self._owners, self._inflight, self._lifetime), EVENT_STREAM, self._lifetime.feeds
         )
 
     async def search(self) -> Response:
-        return json_answer(_Hits(await self._conversations.search(request.args.get("q", ""))))
+        return json_answer({"data": await self._conversations.search(request.args.get("q", ""))})
 
     async def show(self, conversation: str) -> Response:
         """With ``?since=N`` only what has changed after the change of that number."""
@@ -147,7 +131,7 @@ class ConversationRoutes:
 
     async def delete_message(self, conversation: str, message: str) -> Response:
         """With everything that answers it."""
-        return json_answer(_Deleted(await self._conversations.delete_message(conversation, message)))
+        return json_answer({"ids": await self._conversations.delete_message(conversation, message)})
 
     async def restore_messages(self, conversation: str) -> Response:
         asked = await read_as(_Restored)
@@ -163,12 +147,13 @@ class ConversationRoutes:
         if not body:
             message = 'name the conversations to delete as {"ids": [...]}, or add ?all=1 to delete all for good'
             raise BadRequest(message, param="ids")
-        return json_answer(_Deleted(await self._conversations.delete(*parse_as(body, _Several).ids)))
+        return json_answer({"ids": await self._conversations.delete(*parse_as(body, _Several).ids)})
 
     async def attach(self) -> Response:
         data = await read_body()
         kind = request.headers.get("Content-Type", "")[:MAX_TYPE] or UNKNOWN_TYPE
-        return json_answer(_Attached(await self._conversations.attach(kind, data), len(data), kind), 201)
+        digest = await self._conversations.attach(kind, data)
+        return json_answer({"hash": digest, "size": len(data), "type": kind}, 201)
 
     async def attachment(self, digest: str) -> Response:
         kind, data = await self._conversations.attachment(digest)

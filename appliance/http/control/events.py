@@ -21,7 +21,7 @@ from quart.wrappers.response import ResponseBody
 from appliance.catalog.catalog import Snapshot
 from appliance.core.bodies.sse import PING
 from appliance.errors import ModelNotFound
-from appliance.http.control.answers import TEXT, Pieces, endless_answer, see, text_answer
+from appliance.http.control.answers import EVENT_STREAM, TEXT, Pieces, endless_answer, see, text_answer
 from appliance.http.control.listing import View
 from appliance.traffic.inflight import InFlight, InFlightChange
 from appliance.traffic.program_log import LogFeeds, LogReader
@@ -29,7 +29,6 @@ from appliance.traffic.record import Recorder
 from appliance.traffic.traffic import Lifetime
 from appliance.trio_parts import beside
 
-CONTENT_TYPE = "text/event-stream"
 PAUSE = 0.02
 """Seconds between two looks at what is new: the news of a busy server comes together, and costs less."""
 STATES_PAUSE = 0.05
@@ -246,35 +245,30 @@ class FeedRoutes:
             return see("ui/")
         return text_answer(_text(self._sources.logs.combined().take()))
 
-    async def follow_combined(self) -> Response:
-        return self._follow(self._sources.logs.combined(history=_wants_history()))
+    async def follow(self, which: str = "") -> Response:
+        """The combined log, ``proxy`` for the program's own, ``upstream`` for all processes, or one model's.
 
-    async def follow_program(self) -> Response:
-        return self._follow(self._sources.logs.program(history=_wants_history()))
-
-    async def follow_upstream(self) -> Response:
-        return self._follow(self._sources.logs.upstream(history=_wants_history()))
-
-    async def follow_model(self, model: str) -> Response:
-        view = self._sources.view
-        model_id = view.model_id(model)
-        if model_id is None:
-            raise ModelNotFound(model, view.catalog.snapshot.near(model))
-        return self._follow(self._sources.logs.upstream(model_id, history=_wants_history()))
-
-    async def events(self) -> Response:
-        if request.method == "HEAD":
-            return Response("", content_type=CONTENT_TYPE)
-        return endless_answer(EventFeed(self._sources), CONTENT_TYPE, self._sources.lifetime.feeds)
-
-    def _follow(self, reader: LogReader) -> Response:
-        """``?no-follow`` is this program's own: what there is so far, for a client that wants no more."""
-        if request.method == "HEAD":
-            return text_answer("")
+        ``?no-history`` leaves out what there is so far. ``?no-follow`` is this program's own: nothing but that.
+        """
+        view, logs, history = self._sources.view, self._sources.logs, "no-history" not in request.args
+        match which:
+            case "":
+                reader = logs.combined(history=history)
+            case "proxy":
+                reader = logs.program(history=history)
+            case "upstream":
+                reader = logs.upstream(history=history)
+            case model:
+                if (model_id := view.model_id(model)) is None:
+                    raise ModelNotFound(model, view.catalog.snapshot.near(model))
+                reader = logs.upstream(model_id, history=history)
         if "no-follow" in request.args:
             return text_answer(_text(reader.take()))
         lifetime = self._sources.lifetime
         return endless_answer(LogText(reader, lifetime), TEXT, lifetime.feeds)
+
+    async def events(self) -> Response:
+        return endless_answer(EventFeed(self._sources), EVENT_STREAM, self._sources.lifetime.feeds)
 
 
 class LogText(Pieces):
@@ -291,7 +285,3 @@ class LogText(Pieces):
                 await self._reader.wait()
             return _text(lines).encode()
         raise StopAsyncIteration
-
-
-def _wants_history() -> bool:
-    return "no-history" not in request.args

@@ -20,7 +20,7 @@ from appliance.conversations import Conversations
 from appliance.http.bytes.body import Bodies
 from appliance.http.errors import JSON_TYPE
 from appliance.http.way.visit import Visit
-from appliance.tools.apart import Room, read_apart
+from appliance.tools.apart import Room, Task, read_apart
 from appliance.traffic.request import CONVERSATIONS, Headers, Request, send_whole
 
 MAX_DOCUMENT = 16 << 20
@@ -53,23 +53,15 @@ class FileRoutes:
         content = msgspec.json.encode({"imported": added, "skipped": skipped})
         await send_whole(visit.sink, 200, (JSON_TYPE,), content)
 
-    async def _unpack(self, visit: Visit) -> None:
-        """Read a file as `_import` does, and answer with its content. Nothing is stored."""
-        with self._room() as room:
-            _, output = await read_apart("unpack", await visit.read_body(), room)
-            await _send(visit, (JSON_TYPE,), output.size, output.next)
+    async def _make(self, visit: Visit, what: Task, most: int | None = None) -> None:
+        """Answer with what another process makes of the body. Nothing is stored.
 
-    async def _text(self, visit: Visit) -> None:
-        """The text of a PDF or a Word document, for the question that it is attached to. Nothing is stored."""
+        ``unpack`` reads a file as `_import` does. ``document`` is the text of a PDF or Word document, for the question
+        that it is attached to. ``pack`` is the file that `_export` gives, for a browser that keeps its conversations.
+        """
         with self._room() as room:
-            _, output = await read_apart("document", await visit.read_body(MAX_DOCUMENT), room)
-            await _send(visit, (JSON_TYPE,), output.size, output.next)
-
-    async def _pack(self, visit: Visit) -> None:
-        """The file that `_export` gives, of the conversations in the body, for a browser that keeps its own."""
-        with self._room() as room:
-            name, output = await read_apart("pack", await visit.read_body(), room)
-            await _send(visit, _headers(name), output.size, output.next)
+            name, output = await read_apart(what, await visit.read_body(most), room)
+            await _send(visit, _headers(name) if what == "pack" else (JSON_TYPE,), output.size, output.next)
 
     async def _export(self, visit: Visit) -> None:
         """``?id=`` (repeatable) chooses; else everything. One is a JSON Lines file, several are a ZIP of them."""
@@ -87,10 +79,10 @@ class FileRoutes:
         ("GET", "export"): _export,
         ("HEAD", "export"): _export,
         ("POST", "import"): _import,
-        ("POST", "pack"): _pack,
-        ("POST", "pdf"): _text,
-        ("POST", "text"): _text,
-        ("POST", "unpack"): _unpack,
+        ("POST", "pack"): partial(_make, what="pack"),
+        ("POST", "pdf"): partial(_make, what="document", most=MAX_DOCUMENT),
+        ("POST", "text"): partial(_make, what="document", most=MAX_DOCUMENT),
+        ("POST", "unpack"): partial(_make, what="unpack"),
     }
     """By method and the name below ``/api/conversations``."""
 

@@ -15,14 +15,9 @@ from appliance.core.fit.recommended import Recommendation, cards
 from appliance.errors import BadRequest
 from appliance.http.control.answers import json_answer
 from appliance.http.owners import Owners
-from appliance.wire import HubModel
 
 MAX_QUERY = 200
 """Characters of a search."""
-
-
-class _Found(Struct):
-    data: list[HubModel]
 
 
 class _Choice(Struct):
@@ -33,10 +28,6 @@ class _Choice(Struct):
     size: int
     vision: bool
     fit: Foretold
-
-
-class _Choices(Struct):
-    data: list[_Choice]
 
 
 class _Recommended(Struct):
@@ -60,20 +51,18 @@ class HubRoutes:
         text = request.args.get("q", "").strip()
         if not text or len(text) > MAX_QUERY:
             raise BadRequest(f"say what to look for, in at most {MAX_QUERY} characters: ?q=WORDS", param="q")
-        return json_answer(_Found(await self._owners.require_downloads().search(text)))
+        return json_answer({"data": await self._owners.require_downloads().search(text)})
 
     async def choices(self) -> Response:
         """Each quantisation with the planner's estimate from its size."""
-        found = await self._owners.require_downloads().choices(request.args.get("repo", ""))
-        room, repo = self._owners.fleet.room(), request.args.get("repo", "")
-        return json_answer(
-            _Choices(
-                [
-                    _Choice(f"{repo}:{one.tag}", one.tag, one.size, one.projector is not None, foretold(one.size, room))
-                    for one in found
-                ]
-            )
-        )
+        repo = request.args.get("repo", "")
+        found = await self._owners.require_downloads().choices(repo)
+        room = self._owners.fleet.room()
+        told = [
+            _Choice(f"{repo}:{one.tag}", one.tag, one.size, one.projector is not None, foretold(one.size, room))
+            for one in found
+        ]
+        return json_answer({"data": told})
 
     async def recommended(self) -> Response:
         downloads = self._owners.downloads

@@ -30,18 +30,6 @@ from appliance.traffic.targets import ActiveProfile
 from appliance.wire import ListedModel, ListedModels, ListedStatus, ModelStatus
 
 
-class RunningEntry(Struct, frozen=True, kw_only=True):
-    """One entry of ``GET /running``; ``state`` is llama-swap's word."""
-
-    model: str
-    state: str
-    cmd: str
-    proxy: str
-    ttl: int
-    name: str
-    description: str
-
-
 class _EngineDescription(Struct, frozen=True):
     """The part that is listed of a loaded model's description by its engine."""
 
@@ -76,8 +64,8 @@ class View:
         remote = {f"{peer.id}/{model.id}" for peer in self.peers.snapshot() for model in peer.models if model.loaded}
         return self._listing[1].entries(base, profile=self.profile.name, now=now, remote=remote)
 
-    def running(self) -> list[RunningEntry]:
-        """Every process that is not stopped, by id."""
+    def running(self) -> list[Object]:
+        """Every process that is not stopped, by id; ``state`` is llama-swap's word."""
         models = self.config.models
         statuses = [status for status in self.fleet.status() if swap_state(status.state) != "stopped"]
         return [_running(status, models.get(status.model, ModelConfig())) for status in statuses]
@@ -102,18 +90,18 @@ class View:
         }
 
 
-def _running(status: ChildStatus, model: ModelConfig) -> RunningEntry:
+def _running(status: ChildStatus, model: ModelConfig) -> Object:
     own = not model.cmd
     address = f"http://127.0.0.1:{status.port}" if status.port else ""
-    return RunningEntry(
-        model=status.model,
-        state=swap_state(status.state),
-        cmd=shlex.join(status.argv) if own else model.cmd,
-        proxy=address if own else model.proxy,
-        ttl=max(model.ttl, 0),
-        name=model.name,
-        description=model.description,
-    )
+    return {
+        "model": status.model,
+        "state": swap_state(status.state),
+        "cmd": shlex.join(status.argv) if own else model.cmd,
+        "proxy": address if own else model.proxy,
+        "ttl": max(model.ttl, 0),
+        "name": model.name,
+        "description": model.description,
+    }
 
 
 def list_models(view: View, downloads: Iterable[DownloadStatus] = ()) -> ListedModels:

@@ -15,7 +15,6 @@ from msgspec import Raw, Struct
 from quart import Response, request
 from quart_trio import QuartTrio
 
-from appliance.catalog.catalog import Catalog
 from appliance.catalog.download_status import DownloadEvent, DownloadStatus, events_between, is_for
 from appliance.catalog.downloads import Download, Downloads
 from appliance.core.bodies.head import read_json
@@ -24,15 +23,13 @@ from appliance.core.lenient_json import decoded
 from appliance.core.models.download import parse_reference
 from appliance.core.models.model import Model
 from appliance.errors import BadRequest, Conflict
-from appliance.fleet.owner import Fleet
 from appliance.fleet.status import ChildStatus
-from appliance.http.control.answers import Pieces, endless_answer, json_answer, read_body
+from appliance.http.control.answers import EVENT_STREAM, Pieces, endless_answer, json_answer, read_body
 from appliance.http.owners import Owners
 from appliance.traffic.targets import refresh
 from appliance.traffic.traffic import Lifetime
 from appliance.trio_parts import wait_any
 
-CONTENT_TYPE = "text/event-stream"
 PING_AFTER = 15.0
 """Seconds of silence after which a comment is sent, so that proxies keep the stream open."""
 LOOK_EVERY = 0.2
@@ -118,24 +115,15 @@ class ModelFeed(Pieces):
     ``everything``: begin with the state of every model. ``readme``: events as llama-server's README has them.
     """
 
-    def __init__(
-        self,
-        fleet: Fleet,
-        catalog: Catalog,
-        downloads: Downloads | None,
-        lifetime: Lifetime,
-        *,
-        everything: bool,
-        readme: bool,
-    ) -> None:
-        self._fleet = fleet
-        self._catalog = catalog
-        self._downloads = downloads
+    def __init__(self, owners: Owners, lifetime: Lifetime, *, everything: bool, readme: bool) -> None:
+        self._fleet = fleet = owners.fleet
+        self._catalog = owners.catalog
+        self._downloads = owners.downloads
         self._lifetime = lifetime
         self._readme = readme
         self._seen = seen_of(fleet.status())
         self._downloading = self._downloads_now()
-        self._snapshot = catalog.snapshot
+        self._snapshot = owners.catalog.snapshot
         self._due = self._everything() if everything else []
 
     async def __anext__(self) -> bytes:
@@ -233,17 +221,13 @@ class ModelRoutes:
 
     async def events(self) -> Response:
         """``?snapshot=1`` begins with the state of every model, ``?names=readme`` has the events as in the README."""
-        if request.method == "HEAD":
-            return Response("", content_type=CONTENT_TYPE)
         feed = ModelFeed(
-            self._owners.fleet,
-            self._owners.catalog,
-            self._owners.downloads,
+            self._owners,
             self._lifetime,
             everything=request.args.get("snapshot") in ("true", "1"),
             readme=request.args.get("names") == "readme",
         )
-        return endless_answer(feed, CONTENT_TYPE, self._lifetime.feeds)
+        return endless_answer(feed, EVENT_STREAM, self._lifetime.feeds)
 
     async def download(self) -> Response:
         """Answers when the hub has said what is to be downloaded; how it goes on is in the list and in the feed."""

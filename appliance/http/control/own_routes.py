@@ -12,12 +12,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
+import msgspec
 import trio
+from msgspec import Raw
 
 from appliance.core.bodies.http_request import HttpHead
 from appliance.core.lenient_json import UNREADABLE
 from appliance.core.runs.inward import Asker
-from appliance.errors import RouteNotFound
+from appliance.errors import ApplianceError, BadRequest, RouteNotFound, UsageError
+from appliance.http import errors
 from appliance.http.bytes.answer import HttpSink
 from appliance.http.bytes.connection import Connection
 from appliance.http.control.cors_proxy import CorsProxy
@@ -27,19 +30,12 @@ from appliance.http.control.static_files import StaticFiles
 from appliance.http.control.tool_routes import ToolRoutes
 from appliance.http.owners import Owners
 from appliance.http.way.edge import Edge
-from appliance.http.way.routes import CORS_PROXY, MCP, OTHER, TOOLS, Route
+from appliance.http.way.routes import CORS_PROXY, MCP, OTHER, POSTED, TOOLS, Route
 from appliance.http.way.visit import Visit
-from appliance.traffic.request import PAGE_PATHS, Request
+from appliance.traffic.request import PAGE_PATHS, PUBLIC_PATHS, Request, send_whole
 
 if TYPE_CHECKING:
     from appliance.http.control.quart_behind import QuartBehind
-import msgspec
-from msgspec import Raw
-
-from appliance.errors import ApplianceError, BadRequest, UsageError
-from appliance.http import errors
-from appliance.http.way.routes import POSTED
-from appliance.traffic.request import PUBLIC_PATHS, send_whole
 
 ON_QUART = ("api", "logs", "models", "unload", "v1")
 """The first parts of the paths that Quart has routes for."""
@@ -213,7 +209,7 @@ class OwnRoutes:
             from appliance.http.control.app import create_app
             from appliance.http.control.quart_behind import QuartBehind
 
-            return QuartBehind(create_app(self._settings, self._traffic, self._owners))
+            return QuartBehind(create_app(self._traffic, self._owners))
 
         async with self._making_quart:
             if self._quart is None:

@@ -60,31 +60,9 @@ _FILES = {
 
 
 STYLE = """
-:root { color-scheme: light dark; --ink: #1c1f23; --soft: #5d6570; --line: #dfe3e8; --card: #fff; --ground: #f5f6f8;
-  --accent: #3156d3; --good: #19803c; --busy: #a15c00; --bad: #b3261e; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e7e9ec; --soft: #9aa3ad; --line: #2c3138; --card: #1b1f24;
-  --ground: #121519; --accent: #8fa8ff; --good: #5fcf86; --busy: #f0b357; --bad: #ff8a80; } }
-* { box-sizing: border-box; }
-body { margin: 0; background: var(--ground); color: var(--ink); font: 16px/1.55 system-ui, sans-serif; }
-main { max-width: 54rem; margin: 0 auto; padding: 2.5rem 1.25rem 4rem; }
-h1 { font-size: 1.6rem; margin: 0; letter-spacing: -.01em; }
-h2 { font-size: 1.05rem; margin: 0 0 .75rem; }
-p { margin: .4rem 0; }
-.soft { color: var(--soft); }
-section { background: var(--card); border: 1px solid var(--line); border-radius: .75rem; padding: 1.25rem 1.4rem;
-  margin-top: 1.25rem; overflow-x: auto; }
-code, pre { font: .875rem/1.5 ui-monospace, SFMono-Regular, Consolas, monospace; }
-pre { background: var(--ground); border: 1px solid var(--line); border-radius: .5rem; padding: .8rem 1rem;
-  overflow-x: auto; margin: .6rem 0 0; }
-table { border-collapse: collapse; width: 100%; }
-th, td { text-align: left; padding: .45rem .9rem .45rem 0; border-top: 1px solid var(--line); vertical-align: top; }
-th { font-weight: 600; color: var(--soft); font-size: .85rem; border-top: 0; }
-td.key { color: var(--soft); white-space: nowrap; width: 1%; }
-.state::before { content: "\\25cf"; margin-right: .4em; color: var(--soft); }
-.loaded::before, .sleeping::before { color: var(--good); }
-.loading::before { color: var(--busy); }
-.failed::before { color: var(--bad); }
-.failed { color: var(--bad); }
+:root { color-scheme: light dark; }
+body { margin: 2.5rem auto; max-width: 54rem; padding: 0 1.25rem; font: 16px/1.55 system-ui, sans-serif; }
+th, td { text-align: left; padding: .3rem 1.5rem .3rem 0; vertical-align: top; }
 """
 
 POLICY = (
@@ -103,38 +81,19 @@ _PAGE = Template(
 <style>$style</style>
 </head>
 <body>
-<main>
 <h1>Llama Appliance</h1>
-<p class="soft">Version $version, engine $engine. Everything here stays on this machine.</p>
-<section>
+<p>Version $version, engine $engine. Everything here stays on this machine.</p>
 <h2>Addresses</h2>
 <table>
 $addresses
 </table>
-</section>
-<section>
-<h2>Models</h2>
+<h2>Models$folder</h2>
 $models
-</section>
-<section>
-<h2>Try it</h2>
-<pre>curl $base/v1/chat/completions \\
-  -H "Content-Type: application/json" \\
-  -d '{"model": "$example", "messages": [{"role": "user", "content": "Hello!"}]}'</pre>
-</section>
-<section>
-<h2>Add a model</h2>
-<p>Put a <code>.gguf</code> file into the models folder$folder, or name one when you start the server:
-<code>llama-appliance serve --model FILE</code>. Models in the Hugging Face cache are found without
-that.</p>
-<p class="soft">A running server sees new files by itself.</p>
-</section>
-</main>
 </body>
 </html>
 """
 )
-_KEY_NEEDED = '<p class="soft">This server needs an API key; with it, <code>GET /v1/models</code> lists the models.</p>'
+_KEY_NEEDED = "<p>This server needs an API key; with it, <code>GET /v1/models</code> lists the models.</p>"
 DIST = Path(__file__).parents[2] / "web" / "dist"
 BUNDLE_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
@@ -191,26 +150,20 @@ def render(
     base: str, bound: Sequence[Listen], engine: Engine | None, models: ListedModels | None, folder: Path | None
 ) -> str:
     """``base`` is the address the visitor used. Strangers see neither the ``models`` nor their folder."""
-    entries = models.data if models is not None else []
-    loaded = [entry.id for entry in entries if entry.status.value == "loaded"]
-    usable = [entry.id for entry in entries if entry.status.error is None]
-    listening = ", ".join(map(shown, bound))
     addresses = {
         "This page": f"{base}/",
         "OpenAI base URL": f"{base}/v1",
         "Anthropic base URL": base,
         "llama.cpp base URL": base,
-        "Listening on": listening,
+        "Listening on": ", ".join(map(shown, bound)),
     }
     return _PAGE.substitute(
         style=STYLE,
         version=escape(__version__),
         engine=escape(_engine(engine)),
         addresses="\n".join(map(_row, addresses.items())),
-        models=_models(entries) if models is not None else _KEY_NEEDED,
-        folder=f" <code>{escape(str(folder))}</code>" if folder else "",
-        base=escape(base),
-        example=escape((loaded or usable or ["MODEL"])[0]),
+        models=_models(models.data) if models is not None else _KEY_NEEDED,
+        folder=f" in <code>{escape(str(folder))}</code>" if folder else "",
     )
 
 
@@ -220,25 +173,16 @@ def _engine(engine: Engine | None) -> str:
     return " ".join(part for part in (engine.name, engine.version, f"({engine.backend})") if part)
 
 
-def _row(item: tuple[str, str]) -> str:
-    return f'<tr><td class="key">{escape(item[0])}</td><td><code>{escape(item[1])}</code></td></tr>'
-
-
 def _models(entries: Sequence[ListedModel]) -> str:
     if not entries:
-        return '<p class="soft">There is no model yet.</p>'
-    rows = "\n".join(map(_model, entries))
-    return f"<table>\n<tr><th>Model</th><th>State</th><th>Found in</th></tr>\n{rows}\n</table>"
+        return "<p>There is no model yet.</p>"
+    facts = [(entry.status.error or entry.source.replace("_", " ")).partition("\n")[0] for entry in entries]
+    rows = [_row((entry.id, entry.status.value, fact)) for entry, fact in zip(entries, facts, strict=True)]
+    return "\n".join(("<table>", *rows, "</table>"))
 
 
-def _model(entry: ListedModel) -> str:
-    error = entry.status.error
-    kind = "failed" if error else entry.status.value
-    first_line = escape(error.splitlines()[0]) if error else escape(entry.status.value)
-    return (
-        f'<tr><td><code>{escape(entry.id)}</code></td><td class="state {escape(kind)}">{first_line}</td>'
-        f'<td class="soft">{escape(entry.source.replace("_", " "))}</td></tr>'
-    )
+def _row(cells: Sequence[str]) -> str:
+    return f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>"
 
 
 class PageRoutes:

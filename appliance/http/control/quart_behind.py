@@ -54,7 +54,7 @@ class QuartBehind:
         return bool(self._app.url_map.bind("").test(request.path, request.method))
 
     async def answer(self, visit: Visit, own: HttpSink, connection: Connection, head: HttpHead) -> None:
-        """Raises what reading the body raises."""
+        """Raises what reading the body raises, and what the application has failed with."""
         request = visit.request
         follows = request.path.startswith(FOLLOWED) or request.path == STREAM
         body = await visit.body.read(_limit(request.path))
@@ -63,9 +63,13 @@ class QuartBehind:
             connection.on_left = lent.over.set
             if connection.left:
                 lent.over.set()
-        context, over = WorkerContext(None), ExitStack()
+        context, over, failed = WorkerContext(None), ExitStack(), list[Exception]()
 
         async def tell(send: ASGISendCallable, event: ASGISendEvent) -> None:
+            if failed:
+                lent.muted = True  # Hypercorn has words of its own for an answer that never began
+                await context.terminated.set()
+                return
             if event["type"] == "http.response.start":
                 own.status = event["status"]
                 headers = [*event["headers"], (b"server", b"llama-appliance"), *own.own_headers]
@@ -89,7 +93,7 @@ class QuartBehind:
                 return
             scope["scheme"] = "https" if connection.secure else "http"
             scope["path"] = request.path
-            scope["state"]["over"] = over
+            scope["state"] |= {"over": over, "failed": failed}
             await self._app(scope, receive if follows else _without_farewell(receive), lambda event: tell(send, event))
 
         stream = cast("trio.SSLStream[trio.SocketStream]", lent)  # it asks for less: see `_Lent`
@@ -99,6 +103,8 @@ class QuartBehind:
                 await server.run()
         finally:
             vars(server).clear()  # it and its protocol hold each other, with all of the request, until Python looks
+        if failed:
+            raise failed.pop()  # no name for it here, which its traceback would keep alive
         own.ended = own.ended and not connection.gone
 
 
@@ -109,6 +115,8 @@ class _Lent:
         self.socket = _Name(connection.socket)
         self.over = trio.Event()
         """The answer is complete, or the client has left one that it was to follow."""
+        self.muted = False
+        """Nothing that is sent is for the client."""
         self._connection = connection
         self._request = request
 
@@ -120,6 +128,8 @@ class _Lent:
         return piece
 
     async def send_all(self, data: bytes) -> None:
+        if self.muted:
+            return
         await self._connection.write(data)
         if self._connection.gone:
             raise trio.BrokenResourceError

@@ -5,47 +5,44 @@ The body of ``POST /api/runs`` becomes a task: every mistake is named before any
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from functools import partial
-from typing import TYPE_CHECKING
-
-import trio
-from msgspec import Struct
-from quart import Response, request
-from quart_trio import QuartTrio
-from quart_trio.wrappers import TrioRequest
-
-from appliance.agents.owner import Agents
-from appliance.agents.record import PastRun, RunResult, RunStatus, WorkerStatus, result_of, status_of
-from appliance.agents.run import AgentRun, RequestedRun
-from appliance.core.mcp.offers import Offers
-from appliance.errors import BadRequest, NotFound, NotReady
-from appliance.http import errors
-from appliance.http.control.answers import endless_answer, json_answer, read_as, read_body
-from appliance.http.control.stream_routes import CONTENT_TYPE, StreamBody, read_offset
-from appliance.plugins.registry import ListedPlugin, Plugins
-from appliance.tools.box import OfferingServer, Toolbox
-from appliance.traffic.request import CONVERSATIONS
-from appliance.traffic.targets import Targets
-from appliance.traffic.traffic import Feeds
-
-if TYPE_CHECKING:
-    from hypercorn.typing import HTTPScope
-    from werkzeug.datastructures import Headers
+from collections import Counter
 from collections.abc import Iterable
-from typing import Annotated
+from functools import partial
+from typing import Annotated, Literal
 
 import msgspec
-from msgspec import Meta, Raw
+import trio
+from msgspec import Meta, Raw, Struct
+from quart import Response, request
+from quart_trio import QuartTrio
 
-from appliance.agents.record import RunTimeouts
+from appliance.agents.owner import Agents
+from appliance.agents.record import (
+    PastRun,
+    RunResult,
+    RunTimeouts,
+    result_of,
+    status_of,
+)
+from appliance.agents.run import AgentRun, RequestedRun
 from appliance.core.bodies.head import check_json
 from appliance.core.config.additions import RunsConfig
+from appliance.core.mcp.offers import Offers
 from appliance.core.near_names import meant_or_all
 from appliance.core.openai import FunctionDefinition, ToolDefinition
 from appliance.core.runs.bios import BIOS_FACTS, unknown_fact
 from appliance.core.runs.messages import MAX_ITERATIONS, Task, Tool
 from appliance.core.tools.schema_check import schema_problem
+from appliance.core.tools.specs import ToolSpec
+from appliance.errors import BadRequest, NotFound, NotReady
+from appliance.http import errors
+from appliance.http.control.answers import EVENT_STREAM, endless_answer, json_answer, parse_as, read_as, read_body
+from appliance.http.control.stream_routes import StreamBody, read_offset
+from appliance.plugins.registry import ListedPlugin, Plugins
+from appliance.tools.box import OfferingServer, Toolbox
+from appliance.traffic.request import CONVERSATIONS
+from appliance.traffic.targets import Targets
+from appliance.traffic.traffic import Feeds
 
 OWNED = ("messages", "tools", "stream", "model", "parallel_tool_calls")
 """Members that ``params`` must not hold: the run sets them itself."""
@@ -83,10 +80,7 @@ class RunRequest(Struct, frozen=True, kw_only=True):
 
 
 KEYS = RunRequest.__struct_fields__
-_decode = msgspec.json.Decoder(RunRequest).decode
 _decode_keys = msgspec.json.Decoder(dict[str, Raw]).decode
-_decode_definition = msgspec.json.Decoder(ToolDefinition).decode
-_decode_function = msgspec.json.Decoder(FunctionDefinition).decode
 _encode = msgspec.json.encode
 
 
@@ -98,10 +92,7 @@ def read_run(body: bytes, toolbox: Toolbox, settings: RunsConfig) -> tuple[Task,
     """Raises BadRequest."""
     check_json(body)  # says what is wrong with it, and where
     _refuse_unknown(_decode_keys(body), KEYS)
-    try:
-        asked = _decode(body)
-    except msgspec.ValidationError as error:
-        raise BadRequest(f"the request body cannot be used: {error}") from None
+    asked = parse_as(body, RunRequest)
     if not asked.model:
         raise BadRequest("'model' is empty; GET /v1/models lists what there is", param="model")
     if owned := [name for name in OWNED if name in asked.params]:
@@ -151,35 +142,32 @@ def _messages(asked: RunRequest) -> list[Raw]:
 
 def _tools(asked: RunRequest, toolbox: Toolbox) -> list[Tool]:
     named = [tool for tool in asked.tools if isinstance(tool, str)]
-    definitions = [*(tool for tool in asked.tools if not isinstance(tool, str)), *asked.exit_tools]
-    if sum(len(value) for definition in definitions for value in definition.values()) > MAX_DEFINITIONS:
+    clients = [tool for tool in asked.tools if not isinstance(tool, str)]
+    if sum(len(value) for each in (*clients, *asked.exit_tools) for value in each.values()) > MAX_DEFINITIONS:
         raise BadRequest(f"the definitions of tools are larger than {MAX_DEFINITIONS} bytes", param="tools")
     tools = [
-        Tool(name=spec.name, description=spec.description, parameters=spec.parameters, runner="server")
-        for spec in toolbox.select(named)
+        *(_tool(spec, "server") for spec in toolbox.select(named)),
+        *(_tool(_function(each, "tools"), "client") for each in clients),
+        *(_tool(_function(each, "exit_tools"), "exit") for each in asked.exit_tools),
     ]
-    for definition in (tool for tool in asked.tools if not isinstance(tool, str)):
-        function = _function(definition, "tools")
-        tools.append(
-            Tool(name=function.name, description=function.description, parameters=function.parameters, runner="client")
-        )
-    for definition in asked.exit_tools:
-        function = _function(definition, "exit_tools")
-        tools.append(
-            Tool(name=function.name, description=function.description, parameters=function.parameters, runner="exit")
-        )
-    names: set[str] = set()
-    for tool in tools:
-        if tool.name in names:
-            raise BadRequest(f"there are two tools called '{tool.name}'", param="tools")
-        names.add(tool.name)
+    names = Counter(tool.name for tool in tools)
+    if twice := [name for name in names if names[name] > 1]:
+        raise BadRequest(f"there are two tools called '{twice[0]}'", param="tools")
     return tools
+
+
+def _tool(said: FunctionDefinition | ToolSpec, runner: Literal["server", "client", "exit"]) -> Tool:
+    return Tool(name=said.name, description=said.description, parameters=said.parameters, runner=runner)
 
 
 def _function(definition: dict[str, Raw], param: str) -> FunctionDefinition:
     raw = _encode(definition)
     try:
-        function = _decode_definition(raw).function if "function" in definition else _decode_function(raw)
+        function = (
+            msgspec.json.decode(raw, type=ToolDefinition).function
+            if "function" in definition
+            else msgspec.json.decode(raw, type=FunctionDefinition)
+        )
     except msgspec.ValidationError as error:
         form = '{"type": "function", "function": {"name", "description", "parameters"}}'
         raise BadRequest(
@@ -202,18 +190,12 @@ class _Results(Struct):
     results: list[_Result]
 
 
-_decode_results = msgspec.json.Decoder(_Results).decode
-
-
 def read_results(body: bytes) -> dict[str, tuple[str, str | None]]:
     """The body of ``POST /api/runs/<id>/tool_results``: words for the model, or why a tool could not be used."""
     check_json(body)
     _refuse_unknown(_decode_keys(body), RESULT_KEYS)
-    try:
-        results = _decode_results(body).results
-    except msgspec.ValidationError as error:
-        form = '{"results": [{"tool_call_id", "content" or "error"}]}'
-        raise BadRequest(f"the request body cannot be used: {error}; it looks like {form}", param="results") from None
+    form = '{"results": [{"tool_call_id", "content" or "error"}]}'
+    results = parse_as(body, _Results, param="results", form=form).results
     for result in results:
         if bool(result.content) == (result.error is not None):
             raise BadRequest(
@@ -319,19 +301,6 @@ def add_agent_routes(app: QuartTrio, plugins: Plugins) -> None:
     app.add_url_rule("/api/agents/reload", "agents reload", reload, methods=["POST"])
 
 
-class _Begun(Struct):
-    id: str
-    state: str
-
-
-class _Runs(Struct):
-    data: list[RunStatus]
-
-
-class _Workers(Struct):
-    data: list[WorkerStatus]
-
-
 class _Unready(Struct):
     error: errors.ErrorInfo
     partial: RunResult
@@ -352,12 +321,12 @@ class RunRoutes:
         task, limits = await trio.to_thread.run_sync(read, limiter=self._reading)  # checking schemas takes its time
         worker = await self._targets.worker(task.model)
         run = self._agents.submit(RequestedRun(task=task, worker=worker, limits=limits))
-        answer = json_answer(_Begun(run.id, run.record().outcome.state), 202)
+        answer = json_answer({"id": run.id, "state": run.record().outcome.state}, 202)
         answer.headers["Location"] = f"{RUNS}/{run.id}"
         return answer
 
     async def list(self) -> Response:
-        return json_answer(_Runs([status_of(record) for record in self._agents.list()]))
+        return json_answer({"data": [status_of(record) for record in self._agents.list()]})
 
     async def show(self, run_id: str) -> Response:
         return json_answer(status_of(self._agents.find(run_id).record()))
@@ -379,7 +348,7 @@ class RunRoutes:
                 f"begin there, GET {RUNS}/{run_id}/result has all of the output",
                 param="from",
             )
-        return endless_answer(StreamBody(run.feed.reader(offset), numbered=numbered), CONTENT_TYPE, self._feeds)
+        return endless_answer(StreamBody(run.feed.reader(offset), numbered=numbered), EVENT_STREAM, self._feeds)
 
     async def tool_results(self, run_id: str) -> Response:
         run = self._agents.answer(run_id, read_results(await read_body()))
@@ -391,50 +360,15 @@ class RunRoutes:
         return await self.show(run_id)
 
     async def workers(self) -> Response:
-        return json_answer(_Workers(self._agents.workers()))
+        return json_answer({"data": self._agents.workers()})
 
     async def reset(self, model: str) -> Response:
         return json_answer(self._agents.reset(model))
 
 
-class RunsRequest(TrioRequest):
-    """A request of the program's application; a conversation may be longer than what its other routes take."""
-
-    def __init__(
-        self,
-        method: str,
-        scheme: str,
-        path: str,
-        query_string: bytes,
-        headers: Headers,
-        root_path: str,
-        http_version: str,
-        scope: HTTPScope,
-        *,
-        max_content_length: int | None = None,
-        body_timeout: int | None = None,
-        send_push_promise: Callable[[str, Headers], Awaitable[None]],
-    ) -> None:
-        limit = MAX_RUN if path.startswith(LARGE) else max_content_length
-        super().__init__(
-            method,
-            scheme,
-            path,
-            query_string,
-            headers,
-            root_path,
-            http_version,
-            scope,
-            max_content_length=limit,
-            body_timeout=body_timeout,
-            send_push_promise=send_push_promise,
-        )
-
-
 def add_run_routes(app: QuartTrio, targets: Targets, agents: Agents, feeds: Feeds) -> None:
     """Register everything here on the program's application."""
     routes = RunRoutes(targets, agents, feeds)
-    app.request_class = RunsRequest
     app.add_url_rule("/api/runs", "submit run", routes.submit, methods=["POST"])
     app.add_url_rule("/api/runs", "list runs", routes.list)
     app.add_url_rule("/api/runs/<run_id>", "show run", routes.show)

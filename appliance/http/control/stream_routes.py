@@ -15,14 +15,13 @@ from quart_trio import QuartTrio
 from appliance.core.answers.ring import Numbered
 from appliance.core.headers import EVENTS
 from appliance.errors import BadRequest
-from appliance.http.control.answers import Pieces, endless_answer, json_answer, read_as
+from appliance.http.control.answers import EVENT_STREAM, Pieces, endless_answer, json_answer, read_as
 from appliance.http.way.resumable import find_stream
 from appliance.http.way.routes import LOOKUP, STREAM
 from appliance.streams.generation import GenerationReader
 from appliance.streams.owner import Streams
 from appliance.traffic.traffic import Feeds
 
-CONTENT_TYPE = EVENTS.decode()
 UINT64 = 1 << 64
 _NUMBER = re.compile(r"\s*([+-]?)0*(\d{1,20})(?!\d)", re.ASCII)
 
@@ -49,7 +48,7 @@ class StreamRoutes:
         generation = await find_stream(self._streams, wanted)
         ring, head = generation.ring, generation.head
         content_type = (head.content_type if head is not None else EVENTS).decode("latin-1")
-        if numbered and not content_type.startswith(CONTENT_TYPE):
+        if numbered and not content_type.startswith(EVENT_STREAM):
             raise BadRequest(
                 "sse_ids is for event streams, and this one is lines of JSON; leave it out", param="sse_ids"
             )
@@ -58,8 +57,7 @@ class StreamRoutes:
             raise BadRequest("Stream offset lost, please restart", param="from")
         if numbered and "Last-Event-ID" in request.headers and ring.finished and offset >= ring.total:
             return Response("", 204)
-        body = b"" if request.method == "HEAD" else StreamBody(reader, numbered=numbered)
-        return endless_answer(body, content_type, self._feeds)
+        return endless_answer(StreamBody(reader, numbered=numbered), content_type, self._feeds)
 
     async def stop(self, conversation: str = "") -> Response:
         """Succeed whether or not there is such a stream."""

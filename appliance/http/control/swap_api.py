@@ -25,46 +25,39 @@ from appliance.platform.samples import Samples
 from appliance.traffic.record import Recorder
 
 
-class Records:
-    """The owners of these facts. ``detect`` looks at the hardware; its answer is kept."""
+class RecordRoutes:
+    """Every method is one route. ``detect`` looks at the hardware; its answer is kept."""
 
     def __init__(self, recorder: Recorder, samples: Samples, detect: Callable[[], Awaitable[Hardware | None]]) -> None:
-        self.recorder = recorder
-        self.samples = samples
-        self.detect = detect
-
-
-class RecordRoutes:
-    """Every method is one route."""
-
-    def __init__(self, records: Records) -> None:
-        self._records = records
+        self._recorder = recorder
+        self._samples = samples
+        self._detect = detect
         self._hardware: Hardware | None = None
         self._detecting = trio.Lock()
 
     async def activity(self) -> Response:
-        return json_answer(await self._records.recorder.page(parse_query(_parameters())))
+        return json_answer(await self._recorder.page(parse_query(_parameters())))
 
     async def stats(self) -> Response:
-        return json_answer(await self._records.recorder.stats(parse_models(_parameters())))
+        return json_answer(await self._recorder.stats(parse_models(_parameters())))
 
     async def capture(self, capture_id: str) -> Response:
         row = read_whole(capture_id, "id")
-        capture = await self._records.recorder.capture(row)
+        capture = await self._recorder.capture(row)
         if capture is None:
             raise NotFound(f"there is no capture of request {row}; captureBuffer holds only the latest")
         return json_answer(capture)
 
     async def performance(self) -> Response:
-        if not self._records.samples.enabled:
+        if not self._samples.enabled:
             return json_answer({"enabled": False}, 503)
         after = request.args.get("after")
-        return json_answer(self._records.samples.since(read_time(after, "after") if after else None))
+        return json_answer(self._samples.since(read_time(after, "after") if after else None))
 
     async def hardware(self) -> Response:
         async with self._detecting:
             if self._hardware is None:
-                self._hardware = await self._records.detect()
+                self._hardware = await self._detect()
         if self._hardware is None:
             raise Busy("the hardware cannot be described; the log says why", retry_after=60)
         return json_answer(self._hardware)
@@ -85,9 +78,9 @@ class _ProfileChoice(Struct):
 class SwapApi:
     """Answers to llama-swap's routes; every method is one. ``reload`` is None where there is nothing to read again."""
 
-    def __init__(self, sources: EventSources, records: Records, reload: Reload | None) -> None:
+    def __init__(self, sources: EventSources, records: RecordRoutes, reload: Reload | None) -> None:
         self.feeds = FeedRoutes(sources)
-        self.records = RecordRoutes(records)
+        self.records = records
         self._view = sources.view
         self._inflight = sources.inflight
         self._reload = reload
@@ -163,10 +156,8 @@ def add_routes(app: QuartTrio, api: SwapApi) -> None:
     app.add_url_rule(RELOAD, "reload", api.reload, methods=["POST"])
     app.add_url_rule("/api/events", "events", feeds.events)
     app.add_url_rule("/logs", "combined log", feeds.logs)
-    app.add_url_rule("/logs/stream", "combined log stream", feeds.follow_combined)
-    app.add_url_rule("/logs/stream/proxy", "program log stream", feeds.follow_program)
-    app.add_url_rule("/logs/stream/upstream", "process log stream", feeds.follow_upstream)
-    app.add_url_rule("/logs/stream/<path:model>", "model log stream", feeds.follow_model)
+    app.add_url_rule("/logs/stream", "combined log stream", feeds.follow)
+    app.add_url_rule("/logs/stream/<path:which>", "log stream", feeds.follow)
     app.add_url_rule("/api/metrics/activity", "activity", records.activity)
     app.add_url_rule("/api/metrics/stats", "stats", records.stats)
     app.add_url_rule("/api/captures/<capture_id>", "capture", records.capture)

@@ -107,7 +107,7 @@ class OllamaReader:
                 return None
             path, sent = _translated(self._without_tools(asked, facts), facts, chat=chat)
             self._tell_context(asked, facts)
-            if path == CHATS and asking.flag_of(asked.members, "truncate", otherwise=True):
+            if path == CHATS and asking.member_of(asked.members, "truncate", True):
                 sent = await self._cut(sent, asked.name, facts)
         except OllamaRefusal as refused:
             await refuse(visit, refused)
@@ -224,9 +224,9 @@ def _is_used(fleet: Fleet, model_id: str) -> bool:
 
 
 def _translated(asked: OllamaRequest, facts: ModelFacts, *, chat: bool) -> tuple[str, bytes]:
-    """Return the route of llama-server and its body. Raises Refused, in the order of Ollama's checks."""
+    """Return the route of llama-server and its body. Raises OllamaRefusal, in the order of Ollama's checks."""
     what = "chat" if chat else "generate"
-    raw = not chat and asking.flag_of(asked.members, "raw", otherwise=False)
+    raw = not chat and asking.member_of(asked.members, "raw", False)
     thinks = THINKING in facts.abilities
     if facts.sure and COMPLETION not in facts.abilities:
         raise OllamaRefusal(400, f'"{asked.name}" does not support {what}')

@@ -128,7 +128,7 @@ class OllamaRoutes:
         dimensions = members.get("dimensions")
         if dimensions is not None and not (isinstance(dimensions, int) and dimensions > 0):
             raise OllamaRefusal(400, "'dimensions' must be a number above 0")
-        truncates = asking.flag_of(members, "truncate", otherwise=True)
+        truncates = asking.member_of(members, "truncate", True)
         vectors, tokens = await self._vectors(name, members, texts, watch, truncates=truncates)
         told: JsonObject = {
             "model": name,
@@ -139,7 +139,7 @@ class OllamaRoutes:
         await _send(visit, {**told, "prompt_eval_count": tokens} if tokens else told)
 
     async def _embed_one(self, visit: Visit, members: JsonObject) -> None:
-        prompt = asking.text_of(members, "prompt")
+        prompt = asking.member_of(members, "prompt", "")
         vectors, _ = await self._vectors(
             asking.model_of(members), members, [prompt] if prompt else [], Stopwatch(), truncates=True
         )
@@ -148,7 +148,7 @@ class OllamaRoutes:
     async def _vectors(
         self, name: str, members: JsonObject, texts: list[str], watch: Stopwatch, *, truncates: bool
     ) -> tuple[list[list[float]], int]:
-        """Raises Refused."""
+        """Raises OllamaRefusal."""
         keep_alive = asking.keep_alive_of(members.get("keep_alive"))
         facts = await self._require(name, f'model "{name}" not found, try pulling it first')
         if not embeds(facts):
@@ -194,7 +194,7 @@ class OllamaRoutes:
 
     async def _create(self, visit: Visit, members: JsonObject) -> None:
         derived = models.read_create(members, time.time())
-        streams = asking.flag_of(members, "stream", otherwise=True)
+        streams = asking.member_of(members, "stream", True)
         await self._require(derived.base, f"model '{derived.base}' not found; pull it first")
         await self._derive(derived)
         done: JsonObject = {"status": "success"}
@@ -249,7 +249,7 @@ class OllamaRoutes:
         name = asking.model_of(members)
         if not name:
             raise OllamaRefusal(400, "model is required")
-        streams = asking.flag_of(members, "stream", otherwise=True)
+        streams = asking.member_of(members, "stream", True)
         if streams:
             _begin_lines(visit)
             await visit.sink.write(_line(status="pulling manifest"))

@@ -28,7 +28,7 @@ from appliance.errors import ApplianceError, BadRequest, Conflict, ModelNotLoade
 from appliance.http.bytes.body import Bodies
 from appliance.http.bytes.connection import Connection
 from appliance.http.errors import describe
-from appliance.http.owners import Owners
+from appliance.http.owners import Owners, model_states
 from appliance.http.sockets.handshake import INTERNAL, Handshake, answer_handshake, websocket_visit
 from appliance.http.way.at_peers import first_reached, for_peers
 from appliance.http.way.guard import Guard
@@ -174,15 +174,11 @@ class _Subscriptions:
         await self._websocket.send(msgspec.json.encode(message).decode())
 
 
-def _nobody(models: Sequence[ModelState]) -> None:
-    """Ignore what the visitor has loaded: an appliance that asks it for models has a link of its own."""
-
-
 async def serve_link(
     handshake: Handshake,
     local_state: LocalState,
     wait_changed: WaitChanged,
-    heard: Callable[[Sequence[ModelState]], None] = _nobody,
+    heard: Callable[[Sequence[ModelState]], None],
 ) -> None:
     """Accept the websocket and keep it until either side ends it. The caller has checked the key.
 
@@ -314,7 +310,7 @@ class WebSockets:
     async def _link(self, request: Request, handshake: Handshake) -> None:
         owners, lifetime = self._owners, self._traffic.lifetime
         with lifetime.feeds.reading(), owners.peers.guest(request.client) as heard, lifetime.follower() as following:
-            await serve_link(handshake, owners.model_states, owners.fleet.wait_changed, heard)
+            await serve_link(handshake, partial(model_states, owners.fleet), owners.fleet.wait_changed, heard)
         if following.cancelled_caught:
             raise ShuttingDown
 

@@ -10,7 +10,7 @@ import zlib
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from appliance.core.bodies.http_message import ContentDecoder
@@ -43,24 +43,6 @@ def stream(*values: object, end: str = "\n\n") -> Tokens:
 
 
 # ---- what the numbers are ----
-
-
-def test_openai_usage():
-    usage = {"prompt_tokens": 12, "completion_tokens": 7, "prompt_tokens_details": {"cached_tokens": 5}}
-    assert body({"usage": usage}) == Tokens(input_tokens=12, output_tokens=7, cache_tokens=5)
-    assert stream({"choices": [], "usage": None}, {"choices": [], "usage": usage}) == body({"usage": usage})
-
-
-def test_anthropic_usage_comes_in_two_records():
-    first = {"type": "message_start", "message": {"usage": {"input_tokens": 30, "cache_read_input_tokens": 4}}}
-    last = {"type": "message_delta", "usage": {"input_tokens": 0, "output_tokens": 9}}
-    assert stream(first, last) == Tokens(input_tokens=30, output_tokens=9, cache_tokens=4)
-
-
-def test_responses_usage_is_inside_the_response():
-    usage = {"input_tokens": 3, "output_tokens": 4, "input_tokens_details": {"cached_tokens": 0}}
-    done = {"type": "response.completed", "response": {"output": [{"text": "x"}], "usage": usage}}
-    assert stream(done, end="\r\n\r\n") == Tokens(input_tokens=3, output_tokens=4, cache_tokens=0)
 
 
 TIMINGS = {
@@ -179,6 +161,7 @@ USAGE = st.fixed_dictionaries(
         "output_tokens": NUMBERS,
         "cache_read_input_tokens": NUMBERS,
         "prompt_tokens_details": st.fixed_dictionaries({"cached_tokens": NUMBERS}),
+        "input_tokens_details": st.fixed_dictionaries({"cached_tokens": NUMBERS}),
     },
 )
 RECORDS = st.lists(
@@ -214,7 +197,8 @@ def whole_stream(data: str) -> Tokens:
             usage = holder.get("usage") if isinstance(holder, dict) else None
             if usage is None:
                 continue
-            details = usage.get("prompt_tokens_details", {}).get("cached_tokens")
+            held = usage.get("input_tokens_details", usage.get("prompt_tokens_details", {}))
+            details = held.get("cached_tokens")
             if not isinstance(details, int | float):
                 details = None
             found = {
@@ -234,6 +218,17 @@ def whole_stream(data: str) -> Tokens:
     )
 
 
+OPENAI = [{"usage": None}, {"usage": {"prompt_tokens": 12, "prompt_tokens_details": {"cached_tokens": 5}}}]
+ANTHROPIC = [
+    {"message": {"usage": {"input_tokens": 30, "cache_read_input_tokens": 4}}},
+    {"usage": {"input_tokens": 0, "output_tokens": 9}},
+]
+RESPONSES = [{"response": {"usage": {"input_tokens": 3, "input_tokens_details": {"cached_tokens": 0}}}}]
+
+
+@example(OPENAI, "\n\n", [])
+@example(ANTHROPIC, "\n\n", [7])
+@example(RESPONSES, "\r\n\r\n", [])
 @given(RECORDS, st.sampled_from(["\n\n", "\r\n\r\n", "\n: ping\n\n"]), CUTS)
 def test_a_stream_counts_as_its_whole_text_does(records: list[dict[str, object]], end: str, at: list[int]):
     text = "".join(f"data: {json.dumps(record)}{end}" for record in records)

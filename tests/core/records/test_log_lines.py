@@ -10,7 +10,6 @@ from appliance.core.records.log_lines import (
     LineStyle,
     client_address,
     duration,
-    in_console,
     is_quiet,
     request_line,
     stamp,
@@ -99,16 +98,3 @@ def test_who_asked():
     assert client_address("1.1.1.1, 2.2.2.2", "3.3.3.3", "4.4.4.4") == "1.1.1.1"
     assert client_address("", "3.3.3.3", "4.4.4.4") == "3.3.3.3"
     assert client_address(None, None, "4.4.4.4") == "4.4.4.4"
-
-
-def test_what_goes_to_the_console():
-    table = {mode: (in_console(mode, "proxy"), in_console(mode, "upstream")) for mode in MODES}
-    assert table == {
-        "proxy": (True, False),
-        "upstream": (False, True),
-        "both": (True, True),
-        "none": (False, False),
-    }
-
-
-MODES = ("proxy", "upstream", "both", "none")
