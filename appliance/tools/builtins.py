@@ -38,7 +38,7 @@ from appliance.core.tools.specs import (
     WriteFile,
     read_arguments,
 )
-from appliance.core.tools.texts import MAX_OUTPUT, CappedOutput, EditProblem, LineWindow, Utf8Pieces, apply_edits
+from appliance.core.tools.texts import MAX_OUTPUT, CappedOutput, EditProblem, LineWindow, apply_edits, text_decoder
 from appliance.errors import Forbidden, NotFound
 from appliance.platform import process
 from appliance.platform.children import REAP_TIME, Child, Children, inherited_env
@@ -190,11 +190,11 @@ async def stream_shell_command(
 async def _tell(
     children: Children, place: ToolPlace, asked: ExecShellCommand, sending: trio.MemorySendChannel[bytes | ToolOutcome]
 ) -> None:
-    output, pieces = CappedOutput(_limit(asked)), Utf8Pieces()
+    output, pieces = CappedOutput(_limit(asked)), text_decoder()
     async with sending:
 
         async def take(data: bytes) -> bool:
-            if piece := pieces.feed(output.feed(data)):
+            if piece := pieces.decode(output.feed(data)):
                 await sending.send(piece.encode())
             return True
 
@@ -203,7 +203,7 @@ async def _tell(
         except (FileProblem, ToolProblem) as problem:
             await sending.send(failed(str(problem)))
             return
-        rest = pieces.end() if not output.truncated else ""
+        rest = pieces.decode(b"", final=True) if not output.truncated else ""
         last = rest + (TRUNCATED if output.truncated else "") + tail(ended)
         await sending.send(last.encode())
         await sending.send(said(output.text() + last[len(rest) :]))
