@@ -262,7 +262,7 @@ class McpTools:
 
     def __init__(self, found: Sequence[tuple[McpClient, Tools]]) -> None:
         self._specs: list[ToolSpec] = []
-        self._servers = [client for client, _ in found]
+        self.servers = [client for client, _ in found]
         self._clients: dict[str, tuple[McpClient, str]] = {}
         taken: set[str] = set()
         for client, tools in found:
@@ -275,9 +275,6 @@ class McpTools:
 
     def specs(self) -> Sequence[ToolSpec]:
         return self._specs
-
-    def servers(self) -> Sequence[McpClient]:
-        return self._servers
 
     async def call(self, name: str, arguments: bytes, context: ToolContext) -> ToolOutcome:
         """Use a tool by its offered name. Raises ToolProblem for an unknown name."""

@@ -50,7 +50,7 @@ async def test_errors_are_told_as_llama_server_tells_them() -> None:
 
 async def test_prompts_and_resources_of_a_server() -> None:
     async with opened(s=entry(), dumb=entry("--exit-at-start", "3")) as tools:
-        server, dumb = tools.servers()
+        server, dumb = tools.servers
         offers = await server.offers()
         assert [(prompt.name, prompt.arguments[0].name) for prompt in offers.prompts if prompt.arguments] == [
             ("poem", "topic")

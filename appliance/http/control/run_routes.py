@@ -24,7 +24,7 @@ from appliance.http import errors
 from appliance.http.control.answers import endless_answer, json_answer, read_as, read_body
 from appliance.http.control.stream_routes import CONTENT_TYPE, StreamBody, read_offset
 from appliance.plugins.registry import ListedPlugin, Plugins
-from appliance.tools.box import OfferingServer, Toolbox
+from appliance.tools.box import Toolbox
 from appliance.traffic.request import CONVERSATIONS
 from appliance.traffic.targets import Targets
 from appliance.traffic.traffic import Feeds
@@ -32,6 +32,8 @@ from appliance.traffic.traffic import Feeds
 if TYPE_CHECKING:
     from hypercorn.typing import HTTPScope
     from werkzeug.datastructures import Headers
+
+    from appliance.tools.mcp_client import McpClient
 from collections.abc import Iterable
 from typing import Annotated
 
@@ -273,7 +275,7 @@ def agents_of(plugins: Plugins) -> AgentList:
 def add_mcp_routes(app: QuartTrio, tools: Toolbox) -> None:
     """Prompts and resources of the MCP servers that the program uses, for its page."""
 
-    def named(name: str) -> OfferingServer:
+    def named(name: str) -> McpClient:
         if (server := tools.servers.get(name)) is None:
             known = ", ".join(tools.servers) or "none"
             raise NotFound(f"there is no MCP server '{name}'; there is {known}")
@@ -282,7 +284,7 @@ def add_mcp_routes(app: QuartTrio, tools: Toolbox) -> None:
     async def offers() -> Response:
         found: list[Offers] = []
 
-        async def ask(server: OfferingServer) -> None:
+        async def ask(server: McpClient) -> None:
             found.append(await server.offers())
 
         async with trio.open_nursery() as nursery:
