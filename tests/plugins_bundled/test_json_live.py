@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from plugged import OpenPlugged, script, text
+from plugged import OpenPlugged, script
 
 AGE = {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"], "additionalProperties": False}
 FENCED = f"/json How old?\n```json\n{json.dumps(AGE)}\n```"
@@ -27,15 +27,8 @@ async def test_an_answer_fits_in_the_end(
     plugged: OpenPlugged, turns: list[str], said: str, corrections: int, stream: bool
 ) -> None:
     async with plugged({"alpha": script(*turns)}) as program:
-        if stream:
-            answer = await program.stream("alpha", FENCED)
-            assert answer.text == said
-            assert answer.member("json") == {"fits": True, "corrections": corrections}
-            assert any("usage" in record for record in answer.records)
-        else:
-            whole = await program.ask("alpha", FENCED)
-            assert text(whole) == said
-            assert whole["json"] == {"fits": True, "corrections": corrections}
+        found = await program.told("json", "alpha", FENCED, stream=stream)
+    assert found == (said, {"fits": True, "corrections": corrections})
 
 
 @pytest.mark.parametrize("streaming", ["checked", "live"])
@@ -92,10 +85,7 @@ async def test_a_real_engine_is_held_to_the_schema(plugged: OpenPlugged, stream:
     }
     form = {"type": "json_schema", "json_schema": {"name": "state", "schema": schema}}
     async with plugged({}, real={"starter": []}, settings={"json": {"attempts": 0}}) as program:
-        if stream:
-            said = (await program.stream("starter", "/json How are you?", response_format=form)).text
-        else:
-            said = text(await program.ask("starter", "/json How are you?", response_format=form))
+        said, _ = await program.told("json", "starter", "/json How are you?", stream=stream, response_format=form)
     value = json.loads(said)
     assert isinstance(value["ok"], bool)
     assert value["level"] in ("low", "high")
