@@ -22,13 +22,13 @@ from appliance.core.sizes import MIB
 from appliance.core.tools.places import BadToolTarget, ContainerImage, RunningContainer, Ssh, running_target
 from appliance.core.tools.search import KINDS, entry_text, footer
 from appliance.core.tools.specs import (
+    ARGUMENTS,
     MAX_SECONDS,
     SHELL,
     SPECS,
     EditFile,
     ExecShellCommand,
     FileGlobSearch,
-    GetInfo,
     GrepSearch,
     ReadFile,
     ToolContext,
@@ -357,28 +357,25 @@ class Builtins:
             yield pieces
 
     async def _call(self, name: str, arguments: bytes, context: ToolContext) -> ToolOutcome:
-        match name:
-            case "read_file":
-                asked = read_arguments(name, arguments, ReadFile)
-                return await read_file(await self._place(context), asked, as_base64=context.base64)
-            case "file_glob_search":
-                asked = read_arguments(name, arguments, FileGlobSearch)
-                return await file_glob_search(await self._place(context), asked)
-            case "grep_search":
-                asked = read_arguments(name, arguments, GrepSearch)
-                return await grep_search(await self._place(context), asked)
-            case "exec_shell_command":
-                asked = read_arguments(name, arguments, ExecShellCommand)
-                return await exec_shell_command(self._children, await self._place(context), asked)
-            case "write_file":
-                return await write_file(await self._place(context), read_arguments(name, arguments, WriteFile))
-            case "edit_file":
-                return await edit_file(await self._place(context), read_arguments(name, arguments, EditFile))
-            case "get_info":
-                read_arguments(name, arguments, GetInfo)
-                return await get_info(await self._place(context))
+        if name not in ARGUMENTS:
+            raise NotFound(f"there is no built-in tool '{name}'")
+        asked = read_arguments(name, arguments, ARGUMENTS[name])
+        place = await self._place(context)
+        match asked:
+            case ReadFile():
+                return await read_file(place, asked, as_base64=context.base64)
+            case FileGlobSearch():
+                return await file_glob_search(place, asked)
+            case GrepSearch():
+                return await grep_search(place, asked)
+            case ExecShellCommand():
+                return await exec_shell_command(self._children, place, asked)
+            case WriteFile():
+                return await write_file(place, asked)
+            case EditFile():
+                return await edit_file(place, asked)
             case _:
-                raise NotFound(f"there is no built-in tool '{name}'")
+                return await get_info(place)
 
     async def _place(self, context: ToolContext) -> ToolPlace:
         """Return the place of this use. Raises ToolProblem, and Forbidden for a way out of the root."""

@@ -14,7 +14,7 @@ from plugin_folders import write_plugin
 
 from appliance.agents.chain import Chain, Chains
 from appliance.core.runs.inward import ProgressWatch
-from appliance.errors import BadRequest, ModelNotFound, PluginFailed
+from appliance.errors import ModelNotFound, PluginFailed
 from appliance.plugins import Event, Response
 from appliance.plugins.manifest import PluginSelection
 from appliance.plugins.registry import open_plugins
@@ -239,13 +239,6 @@ async def test_work_beside_the_request(tmp_path: Path):
     assert b"model 'any' not found" in body
 
 
-async def test_what_is_asked_of_the_chain_of_a_broken_plugin(tmp_path: Path):
-    write_plugin(tmp_path, "broken", "1 / 0")
-    with pytest.raises(PluginFailed, match=r"'broken' failed in agent.py: agent.py:1: ZeroDivisionError"):
-        async with chain_of(tmp_path, "broken"):
-            pass
-
-
 async def test_events_that_are_no_answer_cannot_become_a_whole_one(tmp_path: Path):
     write_plugin(
         tmp_path, "swallows", "async def on_stream(events, context):\n    async for e in events: pass\n    yield e"
@@ -254,20 +247,6 @@ async def test_events_that_are_no_answer_cannot_become_a_whole_one(tmp_path: Pat
     with pytest.raises(PluginFailed, match="the answer cannot be put together"):
         async with chain_of(tmp_path, "swallows", "whole") as chain:
             await chain.respond(Slowly(streamed("h")), stream=True)
-
-
-async def test_requests_name_plugins_by_route(tmp_path: Path):
-    write_plugin(tmp_path, "p", TRACE, {"end_point": "/v1/chat/completions"})
-    async with open_plugins(PluginSelection(folders=(tmp_path,)), tmp_path / "data") as plugins:
-        chains = Chains(plugins, NoModels(), list)
-        named = b'{"model":"m","messages":[{"role":"user","content":"/p hi"}],"prompt":"/p hi"}'
-        plan = chains.plan("/chat/completions", named)
-        assert plan is not None
-        assert plan.commands == ("p",)
-        for path in ("/v1/completions", "/v1/embeddings", "/v1/messages"):
-            assert chains.plan(path, named) is None
-        with pytest.raises(BadRequest, match="at most 16"):
-            chains.plan(CHAT, named.replace(b"/p ", b"/p " * 17))
 
 
 async def handed_over(count: int) -> float:

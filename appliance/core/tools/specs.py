@@ -174,17 +174,23 @@ def _plain(schema: JSON, parts: Mapping[str, JSON]) -> Any:
             return schema
 
 
-def _parameters(arguments: type[Struct]) -> Raw:
-    return Raw(msgspec.json.encode(schema_of(arguments)))
-
-
+ARGUMENTS: Mapping[str, type[Struct]] = {
+    "read_file": ReadFile,
+    "file_glob_search": FileGlobSearch,
+    "grep_search": GrepSearch,
+    SHELL: ExecShellCommand,
+    "write_file": WriteFile,
+    "edit_file": EditFile,
+    "get_info": GetInfo,
+}
+"""By the tool's name."""
 SPECS = (
     ToolSpec(
         name="read_file",
         display_name="Read file",
         description=f"Read a text file, or some of its lines: at most {MAX_OUTPUT} bytes at once. For a part of "
         "a long file, name start_line and end_line.",
-        parameters=_parameters(ReadFile),
+        parameters=Raw(msgspec.json.encode(schema_of(ReadFile))),
         uses_cwd=True,
     ),
     ToolSpec(
@@ -193,7 +199,7 @@ SPECS = (
         description="List the files below a folder whose names match a glob. In a git repository this leaves out "
         "ignored files (a list of folders keeps ignored ones); elsewhere it leaves out the content of folders such as "
         f".git, node_modules and build. {_GLOB}.",
-        parameters=_parameters(FileGlobSearch),
+        parameters=Raw(msgspec.json.encode(schema_of(FileGlobSearch))),
         uses_cwd=True,
     ),
     ToolSpec(
@@ -201,14 +207,14 @@ SPECS = (
         display_name="Grep search",
         description="Find the lines that match a regular expression, in a file or in all files below a folder. Files "
         f"are chosen as by file_glob_search. At most {MAX_MATCHES} matches. {_GLOB}.",
-        parameters=_parameters(GrepSearch),
+        parameters=Raw(msgspec.json.encode(schema_of(GrepSearch))),
         uses_cwd=True,
     ),
     ToolSpec(
         name="exec_shell_command",
         display_name="Execute shell command",
         description="Run a command in a shell and return what it printed, errors included, and its exit code.",
-        parameters=_parameters(ExecShellCommand),
+        parameters=Raw(msgspec.json.encode(schema_of(ExecShellCommand))),
         writes=True,
         uses_cwd=True,
         streams=True,
@@ -217,7 +223,7 @@ SPECS = (
         name="write_file",
         display_name="Write file",
         description="Write a file: create it, or replace its content; missing folders are created.",
-        parameters=_parameters(WriteFile),
+        parameters=Raw(msgspec.json.encode(schema_of(WriteFile))),
         writes=True,
         uses_cwd=True,
     ),
@@ -226,7 +232,7 @@ SPECS = (
         display_name="Edit file",
         description="Replace pieces of a file. Each old_text must occur exactly once in the file as it is now, and "
         "none may overlap another. To write a whole file, use write_file.",
-        parameters=_parameters(EditFile),
+        parameters=Raw(msgspec.json.encode(schema_of(EditFile))),
         writes=True,
         uses_cwd=True,
     ),
@@ -234,7 +240,7 @@ SPECS = (
         name="get_info",
         display_name="Get Runtime Info",
         description="Return the operating system and the folder in which the tools work.",
-        parameters=_parameters(GetInfo),
+        parameters=Raw(msgspec.json.encode(schema_of(GetInfo))),
         uses_cwd=True,
     ),
 )
