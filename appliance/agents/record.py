@@ -14,7 +14,7 @@ import logging
 import math
 import secrets
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Literal, TypeVar
 
 import msgspec
@@ -251,6 +251,23 @@ async def use_tool(toolbox: Toolbox, call: ModelCall, timeout: float) -> ToolFin
         failure = f"internal error {bug}; the log says more"
     seconds = trio.current_time() - began
     return ToolFinished(call_id=call.id, content=content, failure=failure, seconds=round(seconds, 6))
+
+
+async def use_each(calls: Sequence[ModelCall], use: Callable[[ModelCall], Awaitable[bool]], *, parallel: bool) -> None:
+    """Use the tools of one turn: in order, or at once; until ``use`` says False."""
+    places = trio.CapacityLimiter(MAX_PARALLEL if parallel else 1)
+
+    async def wait(call: ModelCall) -> None:
+        async with places:
+            if not await use(call):
+                nursery.cancel_scope.cancel()
+
+    async with trio.open_nursery() as nursery:
+        for call in calls:
+            if parallel:
+                nursery.start_soon(wait, call)
+            else:
+                await wait(call)
 
 
 class RunRecord(Struct, frozen=True, kw_only=True):
