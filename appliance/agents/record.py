@@ -25,6 +25,7 @@ from appliance.core.answers.ring import Ring
 from appliance.core.bodies.sse import PING, SseEvent, encode
 from appliance.core.config.additions import RunsConfig
 from appliance.core.headers import EVENTS
+from appliance.core.runs.inward import ProgressWatch
 from appliance.core.runs.messages import (
     CancelAsked,
     FailReason,
@@ -71,7 +72,7 @@ class RunTimeouts(Struct, frozen=True, kw_only=True):
 Phase = Literal["waiting", "connect", "headers", "stall"]
 
 
-class Clocks:
+class Clocks(ProgressWatch):
     """Cancels ``scope`` when a phase takes too long; the `Watch` of the turn's request."""
 
     def __init__(self, limits: RunTimeouts, admit: Callable[[str | None], int | None]) -> None:
@@ -396,7 +397,8 @@ class Feed:
     """The events of one run, the newest ``limit`` bytes of them; any number of readers, none of which slows it down."""
 
     def __init__(self, run_id: str, began: float, limit: int) -> None:
-        self._generation = Generation(run_id, began, Ring(limit), _Nobody())
+        self.ring = Ring(limit)
+        self._generation = Generation(run_id, began, self.ring, _Nobody())
         self._generation.head = GenerationHead(200, ((b"Content-Type", EVENTS),))
 
     def say(self, name: str, value: object) -> None:
@@ -414,27 +416,12 @@ class Feed:
         """Wait until something is added, or the stream ends."""
         await self._generation.changed.park()
 
-    @property
-    def held(self) -> int:
-        """Number of bytes held."""
-        return self._generation.ring.held
-
-    @property
-    def total(self) -> int:
-        """Number of bytes so far."""
-        return self._generation.ring.total
-
-    @property
-    def dropped(self) -> int:
-        """The first offset that is still held."""
-        return self._generation.ring.dropped
-
     def reader(self, offset: int) -> GenerationReader:
         return self._generation.reader(offset)
 
 
 class EndedFeed(Feed):
-    """All that is known of an earlier program's events: the end. An offset of the first stream also leads there."""
+    """The one event that is left of an earlier program's run: its end. Offsets of the first stream also lead there."""
 
     def __init__(self, record: RunRecord, limit: int) -> None:
         super().__init__(record.id, record.created_at, limit)
@@ -442,7 +429,7 @@ class EndedFeed(Feed):
         self.end()
 
     def reader(self, offset: int) -> GenerationReader:
-        return super().reader(offset if offset == self.total else 0)
+        return super().reader(offset if offset == self.ring.total else 0)
 
 
 class PastRun:
@@ -456,7 +443,7 @@ class PastRun:
     @property
     def size(self) -> int:
         """Approximate size in bytes."""
-        return self._record.size + self.feed.held
+        return self._record.size + self.feed.ring.held
 
     def record(self) -> RunRecord:
         return self._record

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -247,50 +246,3 @@ async def test_events_that_are_no_answer_cannot_become_a_whole_one(tmp_path: Pat
     with pytest.raises(PluginFailed, match="the answer cannot be put together"):
         async with chain_of(tmp_path, "swallows", "whole") as chain:
             await chain.respond(Slowly(streamed("h")), stream=True)
-
-
-async def handed_over(count: int) -> float:
-    """Seconds that one task takes to hand something to another, at best."""
-    give, take = trio.open_memory_channel[float](0)
-    best = float("inf")
-
-    async def receive() -> None:
-        nonlocal best
-        async for sent in take:
-            best = min(best, time.perf_counter() - sent)
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(receive)
-        async with give:
-            for _ in range(count):
-                await give.send(time.perf_counter())
-    return best
-
-
-async def test_four_plugins_that_do_nothing_cost_little_until_the_first_event(tmp_path: Path):
-    """As a ratio, which holds on a slow machine, too: about 25, or 0.3 ms, when this was written."""
-    code = """
-    async def on_request(request, context): return None
-    async def on_response(response, context): return None
-    async def on_stream(events, context):
-        async for event in events:
-            yield event
-    """
-    for name in ("a", "b", "c", "d"):
-        write_plugin(tmp_path, name, code)
-    body = b'{"model":"m","messages":[{"role":"user","content":"/a /b /c /d hi"}]}'
-    best = float("inf")
-    async with open_plugins(PluginSelection(folders=(tmp_path,)), tmp_path / "data") as plugins:
-        await plugins.wait_loaded()
-        chains = Chains(plugins, NoModels(), list)
-        for _ in range(100):
-            began = time.perf_counter()
-            plan = chains.plan(CHAT, body)
-            assert plan is not None
-            async with chains.open(CHAT, plan.commands, "m") as chain:
-                await chain.request(plan.body, stream=True)
-                answer = await chain.respond(Slowly(streamed("h")), stream=True)
-                assert not isinstance(answer, Response)
-                chain.encode(await anext(answer))
-                best = min(best, time.perf_counter() - began)
-    assert best < 150 * await handed_over(500)

@@ -375,9 +375,9 @@ class RunRoutes:
         run: AgentRun | PastRun = self._agents.find(run_id)
         numbered = request.args.get("sse_ids") in ("1", "true")
         offset = read_offset(request.headers.get("Last-Event-ID") if numbered else None, request.args.get("from"))
-        if offset < run.feed.dropped:
+        if offset < run.feed.ring.dropped:
             raise BadRequest(
-                f"the events before offset {run.feed.dropped} are not held any more (runs.eventBytes); "
+                f"the events before offset {run.feed.ring.dropped} are not held any more (runs.eventBytes); "
                 f"begin there, GET {RUNS}/{run_id}/result has all of the output",
                 param="from",
             )

@@ -276,7 +276,7 @@ async def _follow_run(run: AgentRun, tell: Tell | None) -> None:
                 if tell is not None and (words := _words_of_event(event)):
                     await tell(words)
         elif reader.overtaken:
-            reader, decoder = run.feed.reader(run.feed.dropped), Decoder()
+            reader, decoder = run.feed.reader(run.feed.ring.dropped), Decoder()
         else:
             return
 
