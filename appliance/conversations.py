@@ -26,7 +26,7 @@ import trio
 from msgspec import Struct, structs
 
 from appliance.core.conversations import AnswerText, copied, path_to, stored
-from appliance.core.lenient_json import decoded
+from appliance.core.openai import error_text
 from appliance.errors import ApplianceError, BadRequest, Busy, Forbidden, NotFound, StoreFailed
 from appliance.store.conversations import ConversationStore, failure
 from appliance.streams.generation import Generation, GenerationEnd
@@ -76,14 +76,6 @@ class ConversationChange(Struct, frozen=True):
 
     number: int
     conversation: str | None
-
-
-class _Refused(Struct, frozen=True):
-    message: str = ""
-
-
-class _Refusal(Struct):
-    error: _Refused = _Refused()
 
 
 class Conversations:
@@ -282,7 +274,9 @@ class Conversations:
             return structs.replace(message, state=state)
         if not generation.kept:
             await generation.wait_ended()
-            return structs.replace(message, state="failed", error=_refusal(generation.refusal))
+            return structs.replace(
+                message, state="failed", error=error_text(generation.refusal) or "the model refused to answer"
+            )
         answer, reader, noted = AnswerText(message), generation.reader(0), trio.current_time()
         while data := await reader.receive():
             answer.feed(data)
@@ -368,11 +362,6 @@ class Conversations:
 
 def _now() -> int:
     return int(time.time() * 1000)
-
-
-def _refusal(body: bytes) -> str:
-    refusal = decoded(_Refusal, body)
-    return (refusal.error.message if refusal is not None else "") or "the model refused to answer"
 
 
 @asynccontextmanager

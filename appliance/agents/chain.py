@@ -8,7 +8,8 @@ that no plugin looks at is not looked at here either.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterable, Sequence
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterable, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import TypeVar
 
@@ -21,7 +22,7 @@ from appliance.core.lenient_json import UNREADABLE, decoded
 from appliance.core.openai import ChatCompletion, Embeddings, error_text
 from appliance.core.runs.inward import Asker, InwardReply
 from appliance.core.runs.slash import Family, SlashPlan, family_of
-from appliance.errors import ApplianceError, PluginFailed
+from appliance.errors import ApplianceError, PluginFailed, UpstreamFailed
 from appliance.plugins import AskFailed, Event, Request, Response
 from appliance.plugins.hooks import HookedStream, PluginHost, PluginStep, Replayed
 from appliance.plugins.registry import Plugins
@@ -67,7 +68,7 @@ class ChainClient:
                     content = await reply.read(MAX_ANSWER)
                     _refuse(reply.status, content)
                     raise AskFailed(f"{path} did not answer with a stream")
-                yield _Events(reply)
+                yield _AskedEvents(reply, str(body.get("model", "")))
         except ApplianceError as error:
             failure = error
         if failure is not None:
@@ -92,37 +93,43 @@ class ChainClient:
         return self._models()
 
 
-class _Events:
-    """The events of an answer, as they come."""
+class ModelEvents:
+    """The events of a model's streamed answer, as they come."""
 
-    def __init__(self, reply: InwardReply) -> None:
+    def __init__(self, reply: InwardReply, model: str) -> None:
         self._reply = reply
+        self._model = model
         self._decoder = sse.Decoder()
-        self._held: list[sse.SseEvent] = []
+        self._held: deque[sse.SseEvent] = deque()
 
-    def __aiter__(self) -> _Events:
+    def __aiter__(self) -> ModelEvents:
         return self
 
     async def __anext__(self) -> Event:
+        """Raises UpstreamFailed for records that cannot be read, and what the reply raises."""
+        while not self._held:
+            if not (chunk := await self._reply.receive()):
+                raise StopAsyncIteration
+            try:
+                self._held.extend(self._decoder.feed(chunk))
+            except sse.RecordTooLong as error:
+                raise UpstreamFailed(self._model, str(error)) from None
+        event = self._held.popleft()
+        data = decoded(OBJECT, event.data)
+        if data is None and event.data != "[DONE]":
+            raise UpstreamFailed(self._model, "its stream has a record that is not JSON")
+        return Event(data=data, name=event.name)
+
+
+class _AskedEvents(ModelEvents):
+    """Raises AskFailed, also for an error that the model's server reports in the stream."""
+
+    async def __anext__(self) -> Event:
         with _explaining():
-            while not self._held:
-                if not (chunk := await self._reply.receive()):
-                    raise StopAsyncIteration
-                self._held = self._decoder.feed(chunk)
-        event = read_event(self._held.pop(0))
-        if event is None:
-            raise AskFailed("the model's stream has a record that is not JSON")
+            event = await super().__anext__()
         if (error := error_of(event)) is not None:
             raise AskFailed(error)
         return event
-
-
-def read_event(event: sse.SseEvent) -> Event | None:
-    """Return None for anything but an object or the end."""
-    if event.data == "[DONE]":
-        return Event(data=None, name=event.name)
-    data = decoded(OBJECT, event.data)
-    return Event(data=data, name=event.name) if data is not None else None
 
 
 def error_of(event: Event) -> str | None:
@@ -186,11 +193,7 @@ class Chains:
         entries = [self._plugins.entry(name) for name in commands]
         loaded = [(await entry.hooks(), entry.plugin) for entry in entries]  # loading may change what is known
         async with beside() as nursery:
-
-            def spawn(work: Callable[[], Awaitable[None]]) -> None:
-                nursery.start_soon(work)
-
-            steps = [PluginStep(plugin, hooks, model, self._host, spawn) for hooks, plugin in loaded]
+            steps = [PluginStep(plugin, hooks, model, self._host, nursery.start_soon) for hooks, plugin in loaded]
             chain = Chain(path, steps)
             log.info("plugins of a request for '%s': %s", model, " ".join(commands))
             try:

@@ -294,10 +294,10 @@ class Agents:
             if not self._runs:
                 self._submitted = trio.Event()
                 await self._submitted.wait()
-            before = {run.id: run.feed.total for run in self._runs.values()}
+            before = {run.id: run.feed.ring.total for run in self._runs.values()}
             await trio.sleep(interval / 2)
             for run in self._runs.values():
-                if before.get(run.id) == run.feed.total:
+                if before.get(run.id) == run.feed.ring.total:
                     run.feed.ping()
 
 

@@ -14,17 +14,18 @@ import logging
 import math
 import secrets
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from typing import Literal
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Literal, TypeVar
 
 import msgspec
 import trio
-from msgspec import UNSET, Raw, Struct
+from msgspec import UNSET, Raw, Struct, convert, structs
 
 from appliance.core.answers.ring import Ring
 from appliance.core.bodies.sse import PING, SseEvent, encode
 from appliance.core.config.additions import RunsConfig
 from appliance.core.headers import EVENTS
+from appliance.core.runs.inward import ProgressWatch
 from appliance.core.runs.messages import (
     CancelAsked,
     FailReason,
@@ -71,7 +72,7 @@ class RunTimeouts(Struct, frozen=True, kw_only=True):
 Phase = Literal["waiting", "connect", "headers", "stall"]
 
 
-class Clocks:
+class Clocks(ProgressWatch):
     """Cancels ``scope`` when a phase takes too long; the `Watch` of the turn's request."""
 
     def __init__(self, limits: RunTimeouts, admit: Callable[[str | None], int | None]) -> None:
@@ -253,6 +254,23 @@ async def use_tool(toolbox: Toolbox, call: ModelCall, timeout: float) -> ToolFin
     return ToolFinished(call_id=call.id, content=content, failure=failure, seconds=round(seconds, 6))
 
 
+async def use_each(calls: Sequence[ModelCall], use: Callable[[ModelCall], Awaitable[bool]], *, parallel: bool) -> None:
+    """Use the tools of one turn: in order, or at once; until ``use`` says False."""
+    places = trio.CapacityLimiter(MAX_PARALLEL if parallel else 1)
+
+    async def wait(call: ModelCall) -> None:
+        async with places:
+            if not await use(call):
+                nursery.cancel_scope.cancel()
+
+    async with trio.open_nursery() as nursery:
+        for call in calls:
+            if parallel:
+                nursery.start_soon(wait, call)
+            else:
+                await wait(call)
+
+
 class RunRecord(Struct, frozen=True, kw_only=True):
     """Everything about a run except its task; this is stored."""
 
@@ -308,7 +326,7 @@ class RunStatus(Struct, frozen=True, kw_only=True):
     pending_tool_calls: tuple[PendingCall, ...]
 
 
-class RunTimes(Struct, frozen=True, kw_only=True):
+class RunTimes(Struct, frozen=True):
     created_at: float
     started_at: float | None
     finished_at: float | None
@@ -333,54 +351,28 @@ class RunResult(Struct, frozen=True, kw_only=True):
     timings: RunTimes
 
 
+View = TypeVar("View", RunStatus, RunResult)
+
+
 def _size_of(trace: Trace) -> int:
     texts = [text for text in (trace.result, trace.error) if text is not UNSET]
     return len(trace.arguments) + sum(map(len, texts))
 
 
 def status_of(record: RunRecord) -> RunStatus:
-    outcome = record.outcome
-    return RunStatus(
-        id=record.id,
-        model=record.model,
-        state=outcome.state,
-        fail_reason=outcome.fail_reason,
-        detail=outcome.detail,
-        finish_reason=outcome.finish_reason,
-        created_at=record.created_at,
-        started_at=record.started_at,
-        finished_at=record.finished_at,
-        bytes_received=record.bytes_received,
-        chars_received=record.chars_received,
-        last_byte_at=record.last_byte_at,
-        tool_iterations_used=outcome.tool_iterations_used,
-        tool_iterations_left=outcome.tool_iterations_left,
-        signals=outcome.signals,
-        pending_tool_calls=tuple(pending_call(call) for call in outcome.pending_tool_calls),
-    )
+    return _view(RunStatus, record, pending_tool_calls=tuple(map(pending_call, record.outcome.pending_tool_calls)))
 
 
 def result_of(record: RunRecord) -> RunResult:
-    outcome, started, finished = record.outcome, record.started_at, record.finished_at
-    return RunResult(
-        id=record.id,
-        model=record.model,
-        state=outcome.state,
-        finish_reason=outcome.finish_reason,
-        fail_reason=outcome.fail_reason,
-        detail=outcome.detail,
-        output=outcome.output,
-        reasoning=outcome.reasoning,
-        signals=outcome.signals,
-        tool_trace=outcome.tool_trace,
-        usage=outcome.usage,
-        timings=RunTimes(
-            created_at=record.created_at,
-            started_at=started,
-            finished_at=finished,
-            seconds=finished - started if started is not None and finished is not None else None,
-        ),
-    )
+    started, finished = record.started_at, record.finished_at
+    seconds = finished - started if started is not None and finished is not None else None
+    return _view(RunResult, record, timings=RunTimes(record.created_at, started, finished, seconds))
+
+
+def _view(kind: type[View], record: RunRecord, **more: object) -> View:
+    """Take the fields of the same names from the record and its outcome."""
+    facts = structs.asdict(record.outcome) | structs.asdict(record) | more
+    return convert(facts, kind)
 
 
 def pending_call(call: ModelCall) -> PendingCall:
@@ -405,7 +397,8 @@ class Feed:
     """The events of one run, the newest ``limit`` bytes of them; any number of readers, none of which slows it down."""
 
     def __init__(self, run_id: str, began: float, limit: int) -> None:
-        self._generation = Generation(run_id, began, Ring(limit), _Nobody())
+        self.ring = Ring(limit)
+        self._generation = Generation(run_id, began, self.ring, _Nobody())
         self._generation.head = GenerationHead(200, ((b"Content-Type", EVENTS),))
 
     def say(self, name: str, value: object) -> None:
@@ -423,73 +416,34 @@ class Feed:
         """Wait until something is added, or the stream ends."""
         await self._generation.changed.park()
 
-    @property
-    def held(self) -> int:
-        """Number of bytes held."""
-        return self._generation.ring.held
-
-    @property
-    def total(self) -> int:
-        """Number of bytes so far."""
-        return self._generation.ring.total
-
-    @property
-    def dropped(self) -> int:
-        """The first offset that is still held."""
-        return self._generation.ring.dropped
-
     def reader(self, offset: int) -> GenerationReader:
         return self._generation.reader(offset)
 
 
-class RetoldFeed(Feed):
-    """The known events of an earlier program's run, written anew: fewer and other bytes than at first.
+class EndedFeed(Feed):
+    """The one event that is left of an earlier program's run: its end. Offsets of the first stream also lead there."""
 
-    An offset is valid here if a record begins there. An offset that only the first stream had gets the last record
-    alone.
-    """
-
-    def __init__(self, run_id: str, began: float, limit: int, events: Sequence[tuple[str, object]]) -> None:
-        super().__init__(run_id, began, limit)
-        self._begins: list[int] = []
-        for name, value in events:
-            self._begins.append(self.total)
-            self.say(name, value)
+    def __init__(self, record: RunRecord, limit: int) -> None:
+        super().__init__(record.id, record.created_at, limit)
+        self.say("end", status_of(record))
         self.end()
 
     def reader(self, offset: int) -> GenerationReader:
-        known = offset == self.total or offset in self._begins
-        return super().reader(offset if known else self._begins[-1])
+        return super().reader(offset if offset == self.ring.total else 0)
 
 
 class PastRun:
-    """``feed`` is None for a run of an earlier program; its events are written anew, as far as they are known."""
+    """``feed`` is None for a run of an earlier program."""
 
     def __init__(self, record: RunRecord, feed: Feed | None, event_bytes: int) -> None:
         self.id = record.id
-        self.feed = feed or RetoldFeed(record.id, record.created_at, event_bytes, list(_retold(record)))
+        self.feed = feed or EndedFeed(record, event_bytes)
         self._record = record
 
     @property
     def size(self) -> int:
         """Approximate size in bytes."""
-        return self._record.size + self.feed.held
+        return self._record.size + self.feed.ring.held
 
     def record(self) -> RunRecord:
         return self._record
-
-
-def _retold(record: RunRecord) -> Iterator[tuple[str, object]]:
-    """The order of text between two calls is unknown, and so are the tools' owners: each kind is one piece."""
-    outcome = record.outcome
-    if outcome.reasoning:
-        yield "reasoning", {"text": outcome.reasoning}
-    for trace in outcome.tool_trace:
-        yield "tool_call", {"id": trace.id, "name": trace.name, "arguments": trace.arguments}
-        told = {"error": trace.error} if trace.error is not UNSET else {"result": trace.result}
-        yield "tool_result", {"id": trace.id, "seconds": trace.seconds} | told
-    for signal in outcome.signals:
-        yield "signal", signal
-    if outcome.output:
-        yield "output", {"text": outcome.output}
-    yield "end", status_of(record)

@@ -16,16 +16,16 @@ import trio
 from msgspec import Struct, structs
 
 from appliance.agents.record import (
-    MAX_PARALLEL,
     Clocks,
     Feed,
     RunRecord,
     RunTimeouts,
     pending_call,
     status_of,
+    use_each,
     use_tool,
 )
-from appliance.core.runs.chat import ChatEvents, refusal
+from appliance.core.runs.chat import ChatEvents
 from appliance.core.runs.inward import Asker, InwardReply
 from appliance.core.runs.messages import (
     AskClient,
@@ -207,54 +207,30 @@ class AgentRun:
         self.answered.unpark_all()
 
 
-Hear = Callable[[RunEvent], bool]
-"""Gets each event; False: nothing more is wanted."""
-
-
-async def take_turn(
-    asker: Asker, body: bytes, origin: str, clocks: Clocks, hear: Hear, received: Callable[[int], None]
-) -> ApplianceError | None:
-    """Send ``body`` and report the events; ``received`` counts bytes.
-
-    Returns why the request failed, or None when its last event has been reported; an overdue clock shows in its scope.
-    """
-    answer = ChatEvents()
-    try:
-        with clocks.scope:
-            async with asker.ask(CHAT, body, origin=origin, watch=clocks) as reply:
-                clocks.received()
-                clocks.status = reply.status
-                await _listen(reply, answer, clocks, hear, received)
-    except ApplianceError as error:
-        return None if answer.ended else error
-    return None
-
-
-async def _listen(
-    reply: InwardReply, answer: ChatEvents, clocks: Clocks, hear: Hear, received: Callable[[int], None]
-) -> None:
+async def _listen(run: AgentRun, reply: InwardReply, answer: ChatEvents, clocks: Clocks) -> None:
+    """Tell the run what comes; an overdue clock shows in its scope."""
     if reply.status != 200:
-        hear(refusal(reply.status, await reply.read(MAX_REFUSAL)))
+        _tell(run, answer.refused(reply.status, await reply.read(MAX_REFUSAL)))
         return
     if not reply.event_stream:
         body = await reply.read(MAX_WHOLE)
-        received(len(body))
-        _tell(answer.whole(body), hear)
+        run.received(len(body))
+        _tell(run, answer.whole(body))
         return
     while data := await reply.receive():
         clocks.received()
-        received(len(data))
-        wanted = _tell(answer.feed(data), hear)
-        if answer.ended:
+        run.received(len(data))
+        wanted = _tell(run, answer.feed(data))
+        if answer.ended is not None:
             clocks.stop()
             await _read_out(reply)
-        if answer.ended or not wanted:
+        if answer.ended is not None or not wanted:
             return
-    _tell(answer.close(), hear)
+    _tell(run, answer.close())
 
 
-def _tell(events: list[RunEvent], hear: Hear) -> bool:
-    return all(hear(event) for event in events)
+def _tell(run: AgentRun, events: list[RunEvent]) -> bool:
+    return all(run.hear(event) for event in events)
 
 
 async def _read_out(reply: InwardReply) -> None:
@@ -304,25 +280,27 @@ class Execution:
 
     async def _take_turn(self, run: AgentRun, body: bytes) -> None:
         clocks = run.clocks = Clocks(run.asked.limits, self._admit)
-        failures: list[TurnFailed] = []
-
-        def hear(event: RunEvent) -> bool:
-            if isinstance(event, TurnFailed):
-                failures.append(event)
-            return run.hear(event)
-
-        error = await take_turn(self._asker, body, f"run {run.id}", clocks, hear, run.received)
+        answer = ChatEvents()
+        failure: ApplianceError | None = None
+        try:
+            with clocks.scope:
+                async with self._asker.ask(CHAT, body, origin=f"run {run.id}", watch=clocks) as reply:
+                    clocks.received()
+                    clocks.status = reply.status
+                    await _listen(run, reply, answer, clocks)
+        except ApplianceError as error:
+            failure = error
         run.clocks = None
-        if error is not None:
-            self._failed(run, clocks, error)
-        elif clocks.scope.cancelled_caught and not run.over:
-            failure = clocks.overdue()
-            run.hear(failure)
-            self._trouble(clocks, clocks.model, clocks.pid, failure.detail, True)
-        elif not failures:
+        if failure is not None and answer.ended is None:
+            self._failed(run, clocks, failure)
+        elif failure is None and clocks.scope.cancelled_caught and not run.over:
+            overdue = clocks.overdue()
+            run.hear(overdue)
+            self._trouble(clocks, clocks.model, clocks.pid, overdue.detail, True)
+        elif not isinstance(answer.ended, TurnFailed):
             self._judge(clocks, None)
         elif clocks.status is None or not 400 <= clocks.status < 500:  # those are the request's fault
-            self._judge(clocks, failures[0].detail)
+            self._judge(clocks, answer.ended.detail)
 
     def _failed(self, run: AgentRun, clocks: Clocks, error: ApplianceError) -> None:
         failure = clocks.failure(error, stopped=self._was_stopped(clocks))
@@ -350,22 +328,15 @@ class Execution:
 
     async def _use(self, run: AgentRun, calls: tuple[ModelCall, ...], timeout: float, *, parallel: bool) -> None:
         limits = {tool.name: timeout if tool.timeout is None else tool.timeout for tool in run.asked.task.tools}
-        places = trio.CapacityLimiter(MAX_PARALLEL)
 
-        async def use(call: ModelCall) -> None:
-            async with places:
-                finished = await use_tool(self._toolbox, call, limits[call.name])
+        async def use(call: ModelCall) -> bool:
             if not run.over:
-                run.tool_finished(finished)
-            if run.over:
-                using.cancel_scope.cancel()
+                finished = await use_tool(self._toolbox, call, limits[call.name])
+                if not run.over:
+                    run.tool_finished(finished)
+            return not run.over
 
-        async with trio.open_nursery() as using:
-            for call in calls:
-                if parallel:
-                    using.start_soon(use, call)
-                elif not run.over:
-                    await use(call)
+        await use_each(calls, use, parallel=parallel)
 
 
 async def _wait_for_caller(run: AgentRun, calls: tuple[ModelCall, ...], timeout: float) -> None:

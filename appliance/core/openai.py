@@ -88,6 +88,7 @@ class ChatUsage(Struct):
 class ChatCompletion(Struct):
     """A whole answer or a record of a stream, or an error instead of one."""
 
+    model: str | None = None
     choices: Sequence[ChatChoice] | None = None
     usage: ChatUsage | None = None
     error: Raw = NULL
@@ -115,6 +116,7 @@ class Embeddings(Struct):
     """The answer of ``/v1/embeddings``."""
 
     data: list[TextVector]
+    model: str = ""
     usage: ChatUsage | None = None
 
     @property

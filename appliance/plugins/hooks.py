@@ -23,6 +23,8 @@ from appliance.plugins import Appliance, AskFailed, Context, Event, Pending, Ref
 from appliance.plugins.folders import PluginHooks
 
 T = TypeVar("T")
+Spawn = Callable[[Callable[[], Awaitable[None]]], None]
+"""Starts a task that ends with the request."""
 THREADS = 16
 """Worker threads of all plugins together; a request waits for a free one."""
 FAREWELL = 1.0
@@ -91,11 +93,9 @@ class Background(Generic[T]):
 
 
 class PluginContext:
-    """`appliance.plugins.Context`. ``spawn`` starts a task that ends with the request."""
+    """`appliance.plugins.Context`."""
 
-    def __init__(
-        self, plugin: Plugin, model: str, host: PluginHost, spawn: Callable[[Callable[[], Awaitable[None]]], None]
-    ) -> None:
+    def __init__(self, plugin: Plugin, model: str, host: PluginHost, spawn: Spawn) -> None:
         self.logger = logging.getLogger(f"appliance.plugins.{plugin.name}")
         self.settings = plugin.settings
         self.model = model
@@ -141,17 +141,9 @@ Message = TypeVar("Message", Request, Response)
 class PluginStep:
     """One plugin's part in one request."""
 
-    def __init__(
-        self,
-        plugin: Plugin,
-        hooks: PluginHooks,
-        model: str,
-        host: PluginHost,
-        spawn: Callable[[Callable[[], Awaitable[None]]], None],
-    ) -> None:
+    def __init__(self, plugin: Plugin, hooks: PluginHooks, model: str, host: PluginHost, spawn: Spawn) -> None:
         self.plugin = plugin
         self.hooks = hooks
-        self._host = host
         self.spawn = spawn
         self.context: Context = PluginContext(plugin, model, host, spawn)
 
@@ -208,8 +200,7 @@ class PluginStep:
     async def _call(self, function: Callable[..., object], message: Request | Response) -> object:
         if inspect.iscoroutinefunction(function):
             return await function(message, self.context)
-        work = partial(function, message, self.context)
-        return await trio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._host.threads)
+        return await self.context.in_thread(partial(function, message, self.context))
 
     def _encoded(self, hook: str, body: JsonObject) -> bytes:
         try:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import json
 import tempfile
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import cast
@@ -23,6 +23,7 @@ from appliance.core.answers.forms import events_of
 from appliance.core.bodies.json_text import JSON, OBJECT, JsonObject
 from appliance.core.runs.slash import Family, family_of
 from appliance.plugins import AskFailed, Event, Request, Response
+from appliance.plugins.chat import Streamed, answer_text
 from appliance.plugins.folders import CONFIG, PREFIX, forget, load_hooks
 from appliance.plugins.hooks import Plugin, PluginHost, PluginStep, Replayed
 from appliance.plugins.manifest import read_manifest
@@ -47,8 +48,11 @@ class Turn(Struct, frozen=True, kw_only=True):
     def text(self) -> str:
         """The text for the client of a chat."""
         if self.answer is not None:
-            return _said(self.answer, "message")
-        return "".join(_said(event.data, "delta") for event in self.events if event.data is not None)
+            return answer_text(self.answer)
+        said = Streamed()
+        for event in self.events:
+            said.add(event)
+        return said.text
 
 
 class Asked:
@@ -71,7 +75,7 @@ class Asked:
 
     async def chat(self, model: str, messages: Sequence[JsonObject], **params: JSON) -> str:
         body: JsonObject = {"model": model, "messages": list[JSON](messages), **params}
-        return _said(await self.post(CHAT, body), "message")
+        return answer_text(await self.post(CHAT, body))
 
     async def embed(self, model: str, texts: Sequence[str]) -> list[list[float]]:
         answer = await self.post(EMBEDDINGS, {"model": model, "input": list[JSON](texts)})
@@ -122,12 +126,8 @@ async def _take_turn(
     turn: Turn | None = None
     try:
         async with beside() as nursery:
-
-            def spawn(work: Callable[[], Awaitable[None]]) -> None:
-                nursery.start_soon(work)
-
-            step = PluginStep(plugin, hooks, str(body.get("model", "model")), PluginHost(lambda _: models), spawn)
-            turn = await _through(step, body, answer, path)
+            host, model = PluginHost(lambda _: models), str(body.get("model", "model"))
+            turn = await _through(PluginStep(plugin, hooks, model, host, nursery.start_soon), body, answer, path)
     finally:
         forget(package)
     assert turn is not None
@@ -183,11 +183,3 @@ def streamed(*pieces: str) -> list[Event]:
 
     begin = chunk({"role": "assistant", "content": None})
     return [begin, *(chunk({"content": piece}) for piece in pieces), chunk({}, "stop"), Event(data=None)]
-
-
-def _said(body: JsonObject, member: str) -> str:
-    choices = body.get("choices")
-    choice = choices[0] if isinstance(choices, list) and choices else None
-    message = choice.get(member) if isinstance(choice, dict) else None
-    content = message.get("content") if isinstance(message, dict) else None
-    return content if isinstance(content, str) else ""

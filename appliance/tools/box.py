@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from appliance.core.mcp.offers import Offers
 from appliance.core.near_names import meant_or_all
 from appliance.core.settings import ToolSettings
-from appliance.core.tools.places import BadToolTarget, ContainerImage, RunningContainer, Ssh, parse_target
+from appliance.core.tools.places import ContainerImage, parse_target
 from appliance.core.tools.specs import ToolContext, ToolOutcome, ToolSpec
 from appliance.errors import BadRequest, NotFound, UsageError
 from appliance.platform.children import Children, open_children
+
+if TYPE_CHECKING:
+    from appliance.tools.mcp_client import McpClient
 
 ALL = "*"
 MCP = "mcp:"
@@ -48,41 +50,20 @@ class StreamingSource(Protocol):
         ...
 
 
-class OfferingServer(Protocol):
-    """An MCP server with prompts and resources; see `McpClient`."""
-
-    name: str
-
-    async def offers(self) -> Offers: ...
-
-    async def prompt(self, name: str, arguments: Mapping[str, str]) -> str: ...
-
-    async def resource(self, uri: str) -> str: ...
-
-
-@runtime_checkable
-class OfferingSource(Protocol):
-    """A source whose servers have more than tools."""
-
-    def servers(self) -> Sequence[OfferingServer]: ...
-
-
 class Toolbox:
     """The tools of several sources; of two with the same name, the one of the earlier source counts.
 
     Made by `tools.box.open_tools`. Without sources it is an empty box: no tool was switched on.
     """
 
-    def __init__(self, sources: Sequence[ToolSource] = ()) -> None:
+    def __init__(self, sources: Sequence[ToolSource] = (), servers: Sequence[McpClient] = ()) -> None:
         self.enabled = bool(sources)
         """True if somebody asked for tools, though there may be none."""
-        self.servers: dict[str, OfferingServer] = {}
+        self.servers = {server.name: server for server in servers}
         """The MCP servers by name."""
         self._sources: dict[str, ToolSource] = {}
         self._specs: dict[str, ToolSpec] = {}
         for source in sources:
-            if isinstance(source, OfferingSource):
-                self.servers |= {server.name: server for server in source.servers()}
             for spec in source.specs():
                 if spec.name in self._specs:
                     log.warning("there are two tools called '%s'; that of %s is left out", spec.name, _whose(spec))
@@ -150,23 +131,23 @@ async def open_tools(settings: ToolSettings, children: Children) -> AsyncGenerat
     """Own the tools for the length of the block. Raises UsageError for a root or runtime that cannot be used, and
     ToolProblem for a container that does not start."""
     # Twenty modules, which most servers do without: they have no tools.
-    from appliance.tools.builtins import Builtins, OwnContainer, open_container
+    from appliance.tools.builtins import Builtins, open_container
     from appliance.tools.mcp_client import open_mcp
 
     async with AsyncExitStack() as stack:
         sources: list[ToolSource] = []
+        servers: Sequence[McpClient] = ()
         if settings.builtin:
             root = _root(settings.root)
-            target = _target(settings.runtime)
-            runtime: OwnContainer | RunningContainer | Ssh | None
+            target = parse_target(settings.runtime) if settings.runtime else None
             if isinstance(target, ContainerImage):
-                runtime = await stack.enter_async_context(open_container(children, target))
-            else:
-                runtime = target
-            sources.append(Builtins(settings, root, children, runtime))
+                target = await stack.enter_async_context(open_container(children, target))
+            sources.append(Builtins(settings, root, children, target))
         if settings.mcp.servers:
-            sources.append(await stack.enter_async_context(open_mcp(settings.mcp, children)))
-        yield Toolbox(sources)
+            mcp = await stack.enter_async_context(open_mcp(settings.mcp, children))
+            sources.append(mcp)
+            servers = mcp.servers
+        yield Toolbox(sources, servers)
 
 
 @asynccontextmanager
@@ -186,10 +167,3 @@ def _root(root: str | None) -> str | None:
         return real_root(root) if root is not None else None
     except OSError as error:
         raise UsageError(f"--tools-root {root} cannot be used: {error.strerror or error}; name a folder") from None
-
-
-def _target(runtime: str) -> RunningContainer | ContainerImage | Ssh | None:
-    try:
-        return parse_target(runtime) if runtime else None
-    except BadToolTarget as error:
-        raise UsageError(f"--tools-runtime: {error}") from None

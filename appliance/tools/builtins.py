@@ -22,13 +22,13 @@ from appliance.core.sizes import MIB
 from appliance.core.tools.places import BadToolTarget, ContainerImage, RunningContainer, Ssh, running_target
 from appliance.core.tools.search import KINDS, entry_text, footer
 from appliance.core.tools.specs import (
+    ARGUMENTS,
     MAX_SECONDS,
     SHELL,
     SPECS,
     EditFile,
     ExecShellCommand,
     FileGlobSearch,
-    GetInfo,
     GrepSearch,
     ReadFile,
     ToolContext,
@@ -38,7 +38,7 @@ from appliance.core.tools.specs import (
     WriteFile,
     read_arguments,
 )
-from appliance.core.tools.texts import MAX_OUTPUT, CappedOutput, EditProblem, LineWindow, Utf8Pieces, apply_edits
+from appliance.core.tools.texts import MAX_OUTPUT, CappedOutput, EditProblem, LineWindow, apply_edits, text_decoder
 from appliance.errors import Forbidden, NotFound
 from appliance.platform import process
 from appliance.platform.children import REAP_TIME, Child, Children, inherited_env
@@ -190,11 +190,11 @@ async def stream_shell_command(
 async def _tell(
     children: Children, place: ToolPlace, asked: ExecShellCommand, sending: trio.MemorySendChannel[bytes | ToolOutcome]
 ) -> None:
-    output, pieces = CappedOutput(_limit(asked)), Utf8Pieces()
+    output, pieces = CappedOutput(_limit(asked)), text_decoder()
     async with sending:
 
         async def take(data: bytes) -> bool:
-            if piece := pieces.feed(output.feed(data)):
+            if piece := pieces.decode(output.feed(data)):
                 await sending.send(piece.encode())
             return True
 
@@ -203,7 +203,7 @@ async def _tell(
         except (FileProblem, ToolProblem) as problem:
             await sending.send(failed(str(problem)))
             return
-        rest = pieces.end() if not output.truncated else ""
+        rest = pieces.decode(b"", final=True) if not output.truncated else ""
         last = rest + (TRUNCATED if output.truncated else "") + tail(ended)
         await sending.send(last.encode())
         await sending.send(said(output.text() + last[len(rest) :]))
@@ -357,28 +357,25 @@ class Builtins:
             yield pieces
 
     async def _call(self, name: str, arguments: bytes, context: ToolContext) -> ToolOutcome:
-        match name:
-            case "read_file":
-                asked = read_arguments(name, arguments, ReadFile)
-                return await read_file(await self._place(context), asked, as_base64=context.base64)
-            case "file_glob_search":
-                asked = read_arguments(name, arguments, FileGlobSearch)
-                return await file_glob_search(await self._place(context), asked)
-            case "grep_search":
-                asked = read_arguments(name, arguments, GrepSearch)
-                return await grep_search(await self._place(context), asked)
-            case "exec_shell_command":
-                asked = read_arguments(name, arguments, ExecShellCommand)
-                return await exec_shell_command(self._children, await self._place(context), asked)
-            case "write_file":
-                return await write_file(await self._place(context), read_arguments(name, arguments, WriteFile))
-            case "edit_file":
-                return await edit_file(await self._place(context), read_arguments(name, arguments, EditFile))
-            case "get_info":
-                read_arguments(name, arguments, GetInfo)
-                return await get_info(await self._place(context))
+        if name not in ARGUMENTS:
+            raise NotFound(f"there is no built-in tool '{name}'")
+        asked = read_arguments(name, arguments, ARGUMENTS[name])
+        place = await self._place(context)
+        match asked:
+            case ReadFile():
+                return await read_file(place, asked, as_base64=context.base64)
+            case FileGlobSearch():
+                return await file_glob_search(place, asked)
+            case GrepSearch():
+                return await grep_search(place, asked)
+            case ExecShellCommand():
+                return await exec_shell_command(self._children, place, asked)
+            case WriteFile():
+                return await write_file(place, asked)
+            case EditFile():
+                return await edit_file(place, asked)
             case _:
-                raise NotFound(f"there is no built-in tool '{name}'")
+                return await get_info(place)
 
     async def _place(self, context: ToolContext) -> ToolPlace:
         """Return the place of this use. Raises ToolProblem, and Forbidden for a way out of the root."""

@@ -6,7 +6,7 @@ All servers are asked for their tools once, before the program accepts clients.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -25,11 +25,11 @@ from appliance.core.mcp.messages import (
     unique,
 )
 from appliance.core.mcp.offers import (
+    McpPrompt,
     Offers,
-    prompt_params,
+    Resource,
     prompt_text,
-    read_prompts,
-    read_resources,
+    read_offers,
     resource_text,
 )
 from appliance.core.tools.specs import ToolContext, ToolOutcome, ToolProblem, ToolSpec
@@ -117,25 +117,21 @@ class McpClient:
                 return Offers(server=self.name, error=str(unavailable))
             except SessionLost as lost:
                 return Offers(server=self.name, error=lost.why)
-        return Offers(server=self.name, prompts=read_prompts(prompts), resources=read_resources(resources))
+        return Offers(
+            server=self.name,
+            prompts=read_offers(prompts, "prompts", McpPrompt),
+            resources=read_offers(resources, "resources", Resource),
+        )
 
     async def prompt(self, name: str, arguments: Mapping[str, str]) -> str:
         """Return the text that the server makes of a prompt. Raises ToolProblem."""
-        answer = await self._answer("prompts/get", prompt_params(name, arguments))
-        try:
-            return prompt_text(answer)
-        except ValueError as error:
-            raise ToolProblem(self.name, str(error)) from None
+        return await self._text("prompts/get", {"name": name, "arguments": dict(arguments)}, prompt_text)
 
     async def resource(self, uri: str) -> str:
         """Return the text of a resource. Raises ToolProblem."""
-        answer = await self._answer("resources/read", {"uri": uri})
-        try:
-            return resource_text(answer)
-        except ValueError as error:
-            raise ToolProblem(self.name, str(error)) from None
+        return await self._text("resources/read", {"uri": uri}, resource_text)
 
-    async def _answer(self, method: str, params: object) -> RpcAnswer:
+    async def _text(self, method: str, params: object, text_of: Callable[[Raw], str]) -> str:
         async with self._one_at_a_time:
             try:
                 answer = await self._ask(await self._ready(), method, params, self._timeout)
@@ -145,7 +141,12 @@ class McpClient:
                 raise ToolProblem(self.name, lost.why) from None
         if answer is None:
             raise ToolProblem(self.name, "it did not answer in time")
-        return answer
+        if answer.error is not None:
+            raise ToolProblem(self.name, answer.error.message)
+        try:
+            return text_of(answer.result or Raw(b"{}"))
+        except ValueError as error:
+            raise ToolProblem(self.name, str(error)) from None
 
     async def wait_gone(self) -> None:
         if self._session is not None:
@@ -230,7 +231,7 @@ class McpClient:
                 raise SessionLost(f"'tools/list' failed: {why}")
             for warning in page.warnings:
                 log.warning("%s", warning)
-            for spec, name in zip(page.specs, page.names, strict=True):
+            for spec, name in page.tools:
                 size += spec.size
                 if len(found) == MAX_TOOLS or size > MAX_LIST:
                     log.warning(
@@ -262,7 +263,7 @@ class McpTools:
 
     def __init__(self, found: Sequence[tuple[McpClient, Tools]]) -> None:
         self._specs: list[ToolSpec] = []
-        self._servers = [client for client, _ in found]
+        self.servers = [client for client, _ in found]
         self._clients: dict[str, tuple[McpClient, str]] = {}
         taken: set[str] = set()
         for client, tools in found:
@@ -275,9 +276,6 @@ class McpTools:
 
     def specs(self) -> Sequence[ToolSpec]:
         return self._specs
-
-    def servers(self) -> Sequence[McpClient]:
-        return self._servers
 
     async def call(self, name: str, arguments: bytes, context: ToolContext) -> ToolOutcome:
         """Use a tool by its offered name. Raises ToolProblem for an unknown name."""

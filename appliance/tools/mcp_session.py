@@ -14,10 +14,11 @@ from __future__ import annotations
 import logging
 import re
 import shutil
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import trio
 from msgspec import Raw, Struct
@@ -77,48 +78,56 @@ class SessionLost(Exception):
         self.unsent = unsent
 
 
-class McpSession(Protocol):
+class McpSession(ABC):
     """Handles one request at a time. Runs in a task of `open_mcp`, which ends it."""
 
     version: str
     """The protocol revision to request."""
-    last: int
-    """The id of the last request."""
+
+    def __init__(self) -> None:
+        self.last: int = 0
+        """The id of the last request."""
+        self._lost = ""
+        self._gone = trio.Event()
 
     @property
-    def alive(self) -> bool: ...
+    def alive(self) -> bool:
+        return not self._lost
 
     @property
     def dropped(self) -> int:
         """Number of messages that were too long."""
-        ...
+        return 0
 
+    @abstractmethod
     async def ask(self, method: str, params: object = None) -> RpcAnswer:
         """Wait for the answer, however long. Raises SessionLost."""
-        ...
 
+    @abstractmethod
     async def tell(self, method: str, params: object = None) -> None:
         """Raises SessionLost."""
-        ...
 
+    @abstractmethod
     def begun(self, result: Raw) -> None:
         """Take the server's answer to ``initialize``."""
-        ...
 
+    @abstractmethod
     def end(self, *, busy: bool = False) -> None:
         """Leave the server; returns at once. ``busy``: it works on something that nobody wants any more."""
-        ...
 
     async def wait_gone(self) -> None:
         """Wait until nothing is left of it."""
-        ...
+        await self._gone.wait()
+
+    def gone(self) -> None:
+        self._gone.set()
 
 
 Start = Callable[[], Awaitable[McpSession]]
 """Begins a session in a task of its own. Raises SessionLost."""
 
 
-class StdioSession:
+class StdioSession(McpSession):
     """One process, from its start to its end. Made by `run_stdio`."""
 
     version = PROTOCOL
@@ -127,26 +136,20 @@ class StdioSession:
     """Set before anybody has the session."""
 
     def __init__(self, name: str) -> None:
+        super().__init__()
         self._name = name
         self._lines = LineCutter()
         self._writing = trio.Lock()
-        self.last = 0
         self._waited_for: int | None = None
         self._answer: RpcAnswer | None = None
         self._news = trio.Event()
         self._noise = 0
         self._errors = bytearray()
-        self._lost = ""
-        self._gone = trio.Event()
         self.busy = False
         """The server is working and may not notice EOF on its standard input."""
         self.drained = trio.Event()
         """Its output has ended."""
         self.ending = trio.CancelScope()
-
-    @property
-    def alive(self) -> bool:
-        return not self._lost
 
     @property
     def dropped(self) -> int:
@@ -185,12 +188,6 @@ class StdioSession:
         self._lost = self._lost or why
         self._news.set()
         self.ending.cancel()
-
-    async def wait_gone(self) -> None:
-        await self._gone.wait()
-
-    def gone(self) -> None:
-        self._gone.set()
 
     async def read(self, piece: bytes) -> bool:
         """Take a piece of the server's output. A `Sink`."""
@@ -314,23 +311,17 @@ def place_of(server: HttpServer) -> McpEndpoint:
     return McpEndpoint(address, "/" if slash or not has_path else "", headers)
 
 
-class HttpSession:
+class HttpSession(McpSession):
     """One session, from ``initialize`` to DELETE. Made by `run_http`."""
 
+    version = VERSION
+
     def __init__(self, place: McpEndpoint) -> None:
-        self.version = VERSION
+        super().__init__()
         self._place = place
         self._session: bytes | None = None
         self._agreed: bytes | None = None
-        self.last = 0
-        self._lost = ""
-        self._gone = trio.Event()
         self.ending = trio.Event()
-        self.dropped = 0
-
-    @property
-    def alive(self) -> bool:
-        return not self._lost
 
     async def ask(self, method: str, params: object = None) -> RpcAnswer:
         self.last += 1
@@ -358,9 +349,6 @@ class HttpSession:
     def end(self, *, busy: bool = False) -> None:
         self._lose("it was ended")
 
-    async def wait_gone(self) -> None:
-        await self._gone.wait()
-
     async def leave(self) -> None:
         """Notify the server that the session is over, if there is one."""
         if self._session is not None:
@@ -369,9 +357,6 @@ class HttpSession:
                     pass
             except ApplianceError:
                 pass  # it forgets the session in its own time
-
-    def gone(self) -> None:
-        self._gone.set()
 
     def _lose(self, why: str, *, unsent: bool = False) -> SessionLost:
         self._lost = self._lost or why

@@ -20,12 +20,11 @@ from appliance.core.tools.patterns import Glob, python_pattern
 from appliance.core.tools.places import BadPath
 from appliance.core.tools.search import (
     JUNK,
-    MAX_LINE,
-    MAX_TEXT,
     Found,
     FoundEntry,
     FoundText,
     Grep,
+    GrepText,
     Kind,
     Search,
     SearchEnd,
@@ -150,7 +149,7 @@ class _Searcher:
                     return
                 teller.begin(shown)
                 for line in _lines(file):
-                    teller.line(line)
+                    teller.take(line)
                     if teller.full or self._late():
                         return
         except (OSError, BadPath):
@@ -158,16 +157,13 @@ class _Searcher:
                 raise
 
 
-class _GrepTeller:
+class _GrepTeller(GrepText):
     """Reports the lines that match, with the lines around them."""
 
     def __init__(self, grep: Grep) -> None:
-        self.matches = 0
-        self.full = False
+        super().__init__(numbers=grep.numbers or grep.context > 0, limit=grep.limit)
         self._grep = grep
         self._pattern = python_pattern(grep.pattern, literal=grep.literal, ignore_case=grep.ignore_case)
-        self._numbers = grep.numbers or grep.context > 0
-        self._size = 0
         self._shown = ""
         self._number = 0
         self._after = 0
@@ -179,36 +175,32 @@ class _GrepTeller:
         self._before.clear()
         self._gap = self.matches > 0
 
-    def line(self, text: str) -> None:
+    def take(self, text: str) -> None:
         self._number += 1
         if self._pattern.search(text):
-            if self.matches == self._grep.limit or self._size > MAX_TEXT:
-                self.full = True
-                return
             self._match(text)
         elif self._after:
             self._after -= 1
-            self._say(self._number, text, "-")
+            self._beside(self._number, text)
         else:
             self._gap = self._gap or (self.matches > 0 and len(self._before) == self._grep.context)
             self._before.append(text)
 
     def _match(self, text: str) -> None:
-        self.matches += 1
+        found = self.line(self._shown, ":", self._number, text)
+        if self.full:
+            return
         if self._gap and self._grep.context:
             _tell(FoundText("--\n", 0))
         self._gap = False
         for back, before in zip(range(len(self._before), 0, -1), self._before, strict=True):
-            self._say(self._number - back, before, "-")
+            self._beside(self._number - back, before)
         self._before.clear()
-        self._say(self._number, text, ":", matches=1)
+        _tell(FoundText(found, 1))
         self._after = self._grep.context
 
-    def _say(self, number: int, text: str, mark: str, *, matches: int = 0) -> None:
-        where = f"{self._shown}{mark}{number}{mark}" if self._numbers else f"{self._shown}{mark}"
-        shown = text if len(text) <= MAX_LINE else f"{text[:MAX_LINE]}..."
-        self._size += len(where) + len(shown) + 1
-        _tell(FoundText(f"{where}{shown}\n", matches))
+    def _beside(self, number: int, text: str) -> None:
+        _tell(FoundText(self.line(self._shown, "-", number, text), 0))
 
 
 def _lines(file: BinaryIO) -> Iterator[str]:

@@ -9,19 +9,10 @@ import json
 from collections.abc import AsyncIterator
 
 from appliance.plugins import Context, Event, JsonObject, Request, Response
-from appliance.plugins.chat import (
-    Streamed,
-    answer_message,
-    finished,
-    last_user,
-    saying,
-    set_text,
-    text_of,
-    with_member,
-)
+from appliance.plugins.chat import Streamed, answer_message, last_user, saying, set_text, text_of, with_member
 from appliance.plugins.options import options
 
-from .fitting import Fitting, Said, Settings, Wanted
+from .fitting import Said, Settings, Wanted
 from .schema import ANY_OBJECT, wanted_schema
 
 MEMBER = "json"
@@ -54,38 +45,18 @@ async def on_response(response: Response, context: Context) -> None:
 
 
 async def on_stream(events: AsyncIterator[Event], context: Context) -> AsyncIterator[Event]:
-    """``checked``: nothing is shown before it fits. ``live``: as it comes, with an error at the end if it does not fit.
-
-    Raises NeverFits.
-    """
+    """Show nothing before it fits. Raises NeverFits."""
     wanted = context.state.get("wanted")
-    if isinstance(wanted, Wanted):
-        events = (_live if wanted.settings.streaming == "live" else _checked)(events, wanted, context)
-    async for event in events:
-        yield event
-
-
-async def _checked(events: AsyncIterator[Event], wanted: Wanted, context: Context) -> AsyncIterator[Event]:
     said, records = Streamed(), list[Event]()
     async for event in events:
         said.add(event)
         records.append(event)
-    if not said.tool_calls:
+    if isinstance(wanted, Wanted) and not said.tool_calls:
         fitting = await wanted.fit(Said(text=said.text, cut=said.finish_reason == "length"), context)
         if fitting.text != said.text:
             records = saying(said, records, fitting.text)
         records = with_member(records, MEMBER, fitting.told)
     for event in records:
-        yield event
-
-
-async def _live(events: AsyncIterator[Event], wanted: Wanted, context: Context) -> AsyncIterator[Event]:
-    said = Streamed()
-    async for event in events:
-        said.add(event)
-        if event.data is not None and 0 in finished(event) and not said.tool_calls:
-            wanted.require(Said(text=said.text, cut=said.finish_reason == "length"))
-            event.data[MEMBER] = Fitting(text=said.text, corrections=0).told
         yield event
 
 

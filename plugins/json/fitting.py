@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Literal
 
 from appliance.plugins import JSON, Context, JsonObject
 from appliance.plugins.chat import answer_text, as_array, as_object
@@ -25,7 +24,6 @@ class Settings:
     attempts: int = 2
     hold: bool = True
     tell: bool = True
-    streaming: Literal["checked", "live"] = "checked"
 
     def __post_init__(self) -> None:
         if self.attempts < 0:
@@ -77,11 +75,6 @@ class Wanted:
             return mistakes(read_answer(said.text), self.schema)
         except ValueError as error:
             return [f"{error}; it was cut off at the limit of its length, so be brief" if said.cut else str(error)]
-
-    def require(self, said: Said) -> None:
-        """Raises NeverFits if the text does not fit."""
-        if wrong := self.mistakes(said):
-            raise NeverFits(self._never(wrong, said, 0))
 
     async def fit(self, said: Said, context: Context) -> Fitting:
         """Return ``said`` if it fits, else the first correction that does. Raises NeverFits, AskFailed."""

@@ -1,4 +1,4 @@
-"""Text of a document -> sections under their headings: Markdown, reStructuredText, HTML, tables, JSON, plain text."""
+"""Text of a document -> sections under their headings: Markdown, HTML, tables, JSON, plain text."""
 
 from __future__ import annotations
 
@@ -29,8 +29,6 @@ def sections(name: str, text: str) -> list[Section]:
     match PurePath(name).suffix.lower():
         case ".md" | ".markdown":
             found = _markdown(text)
-        case ".rst":
-            found = _rst(text)
         case ".html" | ".htm" | ".xhtml":
             found = _html(text)
         case ".csv" | ".tsv":
@@ -76,58 +74,14 @@ def _markdown(text: str) -> Iterator[Section]:
     yield Section(heading=str(outline), line=start, text="\n".join(body))
 
 
-def _rst(text: str) -> Iterator[Section]:
-    """Find a line with a line of one punctuation mark below it, at least as long; levels in the order of their
-    marks.
-    """
-    lines = text.split("\n")
-    marks: list[str] = []
-    outline, start, body, skip = _Outline(), 1, list[str](), False
-    for number, line in enumerate(lines, 1):
-        if skip:
-            skip = False
-            continue
-        below = lines[number] if number < len(lines) else ""
-        if line.strip() and _underlines(below, len(line.rstrip())) and not _underlines(line, 1):
-            if body and _underlines(body[-1], len(line.rstrip())):
-                body.pop()  # a line above the title as well
-            yield Section(heading=str(outline), line=start, text="\n".join(body))
-            if below[0] not in marks:
-                marks.append(below[0])
-            outline.enter(marks.index(below[0]), line.strip())
-            start, body, skip = number + 2, [], True
-        else:
-            body.append(line)
-    yield Section(heading=str(outline), line=start, text="\n".join(body))
-
-
-def _underlines(line: str, width: int) -> bool:
-    line = line.rstrip()
-    return len(line) >= max(width, 3) and re.fullmatch(r"([^\w\s])\1*", line) is not None
-
-
 class _Page(HTMLParser):
     """Reads the text of a page by its headings; scripts and styles are not text."""
 
     HEADINGS = ("h1", "h2", "h3", "h4", "h5", "h6")
     HIDDEN = ("script", "style", "template", "noscript", "svg")
     BLOCKS = (
-        *(
-            "p",
-            "div",
-            "section",
-            "article",
-            "main",
-            "header",
-            "footer",
-            "nav",
-            "aside",
-            "blockquote",
-            "pre",
-            "br",
-            "hr",
-        ),
-        *("ul", "ol", "li", "dl", "dt", "dd", "table", "tr", "form", "figure", "figcaption", "title", "body"),
+        *("p", "div", "section", "article", "main", "header", "footer", "nav", "aside", "blockquote", "pre", "br"),
+        *("hr", "ul", "ol", "li", "dl", "dt", "dd", "table", "tr", "form", "figure", "figcaption", "title", "body"),
     )
 
     def __init__(self) -> None:

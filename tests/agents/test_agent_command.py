@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -19,22 +20,37 @@ END = os.linesep.encode()
 CALLS = [{"name": "echo", "arguments": '{"text":"a"}'}, {"name": "alarm", "arguments": "{}"}]
 
 
-async def agent_run(
-    server: Appliance, *argv: str, stdin: str = "", within: float = 60
-) -> subprocess.CompletedProcess[bytes]:
-    command = [sys.executable, "-m", "appliance", "agent", "run", "--url", f"http://127.0.0.1:{server.port}", *argv]
-    with trio.fail_after(within):
-        return await trio.run_process(
-            command, stdin=stdin.encode(), capture_stdout=True, capture_stderr=True, check=False
-        )
+PIPE = subprocess.PIPE
 
 
-async def test_a_task_file_its_output_and_what_tools_do(open_server: OpenServer, tmp_path: Path):
+def command(port: int, *argv: object) -> list[str]:
+    return [*(sys.executable, "-m", "appliance", "agent", "run"), "--url", f"http://127.0.0.1:{port}", *map(str, argv)]
+
+
+async def agent_run(server: Appliance, *argv: object, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    with trio.fail_after(60):
+        run = partial(trio.run_process, capture_stdout=True, capture_stderr=True, check=False)
+        return await run(command(server.port, *argv), stdin=stdin)
+
+
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Write:
+    def write(task: object, name: str = "task.json") -> Path:
+        path = tmp_path / name
+        path.write_text(task if isinstance(task, str) else json.dumps(task))
+        return path
+
+    return write
+
+
+async def test_a_task_file_its_output_and_what_tools_do(open_server: OpenServer, written: Write):
     script = [{"text": "Looking.\n", "calls": CALLS}, {"text": "Found it."}]
-    task = tmp_path / "task.json"
-    task.write_text(json.dumps(asked(script=script, tools=["echo"], exit_tools=[ALARM])))
+    task = written(asked(script=script, tools=["echo"], exit_tools=[ALARM]))
     async with open_server(tools=box()) as server:
-        done = await agent_run(server, str(task))
+        done = await agent_run(server, task)
         assert (done.returncode, done.stdout) == (0, b"Looking.%bFound it.%b" % (END, END)), done.stderr
         told = done.stderr.decode()
         assert 'tool echo {"text":"a"}' in told
@@ -43,60 +59,52 @@ async def test_a_task_file_its_output_and_what_tools_do(open_server: OpenServer,
 
 
 @pytest.mark.skipif(os.name == "nt", reason="terminals of POSIX")
-async def test_a_terminal_is_told_nothing_that_it_would_obey(open_server: OpenServer, tmp_path: Path):
+async def test_a_terminal_is_told_nothing_that_it_would_obey(open_server: OpenServer, written: Write):
     said = "\x1b]0;owned\x07a\tb\r\x9b2Jc\n"
-    task = tmp_path / "task.json"
-    task.write_text(json.dumps(asked(script=[{"text": said}])))
+    task = written(asked(script=[{"text": said}]))
     async with open_server() as server:
-        assert (await agent_run(server, str(task))).stdout == said.encode(), "a pipe gets it as it is"
+        assert (await agent_run(server, task)).stdout == said.encode(), "a pipe gets it as it is"
         ours, theirs = os.openpty()
-        argv = [sys.executable, "-m", "appliance", "agent", "run", "--url", f"http://127.0.0.1:{server.port}"]
         with trio.fail_after(60):
-            await trio.run_process([*argv, str(task)], stdout=theirs, capture_stderr=True)
+            await trio.run_process(command(server.port, task), stdout=theirs, capture_stderr=True)
         shown = os.read(ours, 1000).decode()
         os.close(ours)
         os.close(theirs)
     assert shown == "\ufffd]0;owned\ufffda\tb\ufffd2Jc\r\n"
 
 
-async def test_a_prompt_on_standard_input_and_a_yaml_task(open_server: OpenServer, tmp_path: Path):
+async def test_a_prompt_on_standard_input_and_a_yaml_task(open_server: OpenServer, written: Write):
     async with open_server(tools=box()) as server:
-        done = await agent_run(server, "-", "--model", "alpha", stdin="Tell me a story")
+        done = await agent_run(server, "-", "--model", "alpha", stdin=b"Tell me a story")
         assert (done.returncode, done.stdout[:15]) == (0, b"Once upon a tim"), done.stderr
         assert b"cut off at the token limit" in done.stderr, "the fake ends so without a script"
-        task = tmp_path / "task.yaml"
-        task.write_text('model: alpha\nuser_prompt: hi\nparams:\n  fake:\n    script: \'[{"text": "yes"}]\'\n')
-        done = await agent_run(server, str(task), "--tool", "echo", "--system", "Be brief.", "--json")
+        yaml = 'model: alpha\nuser_prompt: hi\nparams:\n  fake:\n    script: \'[{"text": "yes"}]\'\n'
+        task = written(yaml, "task.yaml")
+        done = await agent_run(server, task, "--tool", "echo", "--system", "Be brief.", "--json")
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout)["output"] == "yes"
 
 
-async def test_the_exit_status_tells_the_outcome(open_server: OpenServer, tmp_path: Path):
-    task = tmp_path / "task.json"
-    task.write_text(json.dumps(asked(script=[{"text": "so far", "die": 3}])))
+async def test_the_exit_status_tells_the_outcome(open_server: OpenServer, written: Write):
+    task = written(asked(script=[{"text": "so far", "die": 3}]))
     async with open_server() as server:
-        done = await agent_run(server, str(task))
+        done = await agent_run(server, task)
         assert (done.returncode, done.stdout) == (1, b"so far" + END)
         assert b"failed: server_died" in done.stderr
-        done = await agent_run(server, "-", "--model", "gamma", stdin="hi")
+        done = await agent_run(server, "-", "--model", "gamma", stdin=b"hi")
         assert (done.returncode, b"gamma" in done.stderr) == (2, True)
-        done = await agent_run(server, "-", "--model", "alpha", "--tool", "nothing", stdin="hi")
+        done = await agent_run(server, "-", "--model", "alpha", "--tool", "nothing", stdin=b"hi")
         assert (done.returncode, b"nothing" in done.stderr) == (2, True)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Ctrl-C cannot be sent to one process there")
-async def test_ctrl_c_cancels_the_run(open_server: OpenServer, tmp_path: Path):
-    task = tmp_path / "task.json"
-    task.write_text(json.dumps(asked(script=[{"text": "so far", "stall": True}])))
+async def test_ctrl_c_cancels_the_run(open_server: OpenServer, written: Write):
+    task = written(asked(script=[{"text": "so far", "stall": True}]))
     async with open_server() as server, trio.open_nursery() as nursery:
-        argv = [sys.executable, "-m", "appliance", "agent", "run", str(task)]
-        start = partial(
-            trio.run_process, argv, env={**os.environ, "LLAMA_APPLIANCE_URL": f"http://127.0.0.1:{server.port}"}
-        )
+        env = {**os.environ, "LLAMA_APPLIANCE_URL": f"http://127.0.0.1:{server.port}"}
+        argv = [*command(1)[:5], str(task)]
         with trio.fail_after(60):
-            process = await nursery.start(
-                partial(start, check=False, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-            )
+            process = await nursery.start(partial(trio.run_process, argv, env=env, check=False, stdout=PIPE, stderr=-3))
             assert await process.stdout.receive_some(6) == b"so far"
             process.send_signal(signal.SIGINT)
             assert await process.wait() == 130
@@ -105,10 +113,9 @@ async def test_ctrl_c_cancels_the_run(open_server: OpenServer, tmp_path: Path):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Ctrl-C cannot be sent to one process there")
-async def test_a_second_ctrl_c_waits_for_nobody(open_server: OpenServer, tmp_path: Path):
+async def test_a_second_ctrl_c_waits_for_nobody(open_server: OpenServer, written: Write):
     """Whatever holds the server up: here it reads the request to cancel, and never answers it."""
-    task = tmp_path / "task.json"
-    task.write_text(json.dumps(asked()))
+    task = written(asked())
     begun = json.dumps({"id": "run_1", "state": "running"}).encode()
     cancelled = trio.Event()
 
@@ -122,10 +129,9 @@ async def test_a_second_ctrl_c_waits_for_nobody(open_server: OpenServer, tmp_pat
 
     async with trio.open_nursery() as nursery:
         listeners = await nursery.start(partial(trio.serve_tcp, silent, 0, host="127.0.0.1"))
-        url = f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}"
-        argv = [sys.executable, "-m", "appliance", "agent", "run", "--url", url, str(task)]
+        argv = command(listeners[0].socket.getsockname()[1], task)
         with trio.fail_after(60):
-            process = await nursery.start(partial(trio.run_process, argv, check=False, stderr=subprocess.PIPE))
+            process = await nursery.start(partial(trio.run_process, argv, check=False, stderr=PIPE))
             assert b"run run_1" in await process.stderr.receive_some(100)
             process.send_signal(signal.SIGINT)
             await cancelled.wait()
@@ -136,23 +142,12 @@ async def test_a_second_ctrl_c_waits_for_nobody(open_server: OpenServer, tmp_pat
 
 
 @pytest.mark.skipif(os.name == "nt", reason="a pipe's reader is noticed otherwise there")
-async def test_a_run_that_nobody_reads_is_cancelled(open_server: OpenServer, tmp_path: Path):
-    task = tmp_path / "task.json"
-    task.write_text(json.dumps(asked(fake={"tokens": 100000, "token_delay": 0.01})))
+async def test_a_run_that_nobody_reads_is_cancelled(open_server: OpenServer, written: Write):
+    task = written(asked(fake={"tokens": 100000, "token_delay": 0.01}))
     async with open_server() as server, trio.open_nursery() as nursery:
-        argv = [
-            sys.executable,
-            "-m",
-            "appliance",
-            "agent",
-            "run",
-            "--url",
-            f"http://127.0.0.1:{server.port}",
-            str(task),
-        ]
-        start = partial(trio.run_process, argv, check=False, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        argv = command(server.port, task)
         with trio.fail_after(60):
-            process = await nursery.start(start)
+            process = await nursery.start(partial(trio.run_process, argv, check=False, stdout=PIPE, stderr=-3))
             assert await process.stdout.receive_some(4)
             await process.stdout.aclose()
             assert await process.wait() == 1
@@ -160,9 +155,8 @@ async def test_a_run_that_nobody_reads_is_cancelled(open_server: OpenServer, tmp
             assert run["state"] == "canceled"
 
 
-async def test_a_server_that_goes_away_is_named(open_server: OpenServer, tmp_path: Path):
-    task = tmp_path / "task.json"
-    task.write_text(json.dumps(asked()))
+async def test_a_server_that_goes_away_is_named(open_server: OpenServer, written: Write):
+    task = written(asked())
     begun = json.dumps({"id": "run_1", "state": "running"}).encode()
 
     async def once(stream: trio.SocketStream) -> None:
@@ -175,54 +169,37 @@ async def test_a_server_that_goes_away_is_named(open_server: OpenServer, tmp_pat
     async with trio.open_nursery() as outer:
         async with trio.open_nursery() as nursery:
             listeners = await nursery.start(partial(trio.serve_tcp, once, 0, host="127.0.0.1"))
-            url = f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}"
-            argv = [sys.executable, "-m", "appliance", "agent", "run", "--url", url, str(task)]
-            process = await outer.start(partial(trio.run_process, argv, check=False, stderr=subprocess.PIPE))
+            argv = command(listeners[0].socket.getsockname()[1], task)
+            process = await outer.start(partial(trio.run_process, argv, check=False, stderr=PIPE))
         with trio.fail_after(60):
             assert await process.wait() == 1
             done = await process.stderr.receive_some(4096)
-    assert f"no server answers at {url}".encode() in done
+    assert f"no server answers at {argv[-2]}".encode() in done
 
 
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        (b"hi \xff", "standard input is not UTF-8 text"),
-        (b"", "standard input is empty"),
-        (b'{"user_prompt": "hi"}', "standard input does not name a model"),
-        (b"x" * ((16 << 20) + 1), "standard input holds more than the 16 MiB"),
-        (b'{"model": "alpha", "user_prompt": "\\ud83d"}', "other half"),
-        (b"{model: alpha, user_prompt: hi, params: &a {x: *a}}", "cannot contain itself"),
-    ],
-)
-async def test_standard_input_that_is_no_task(open_server: OpenServer, given: bytes, words: str):
-    argv = [
-        sys.executable,
-        "-m",
-        "appliance",
-        "agent",
-        "run",
-        "-",
-        *(("--model", "alpha") if given[:1] in b"hx" else ()),
-    ]
-    with trio.fail_after(60):
-        done = await trio.run_process(argv, stdin=given, capture_stderr=True, check=False)
-    assert (done.returncode, words in done.stderr.decode()) == (2, True), done.stderr
+TASK = {
+    "empty": ("", "is empty"),
+    "no task": ("{", "cannot be read as a task"),
+    "a list": ("[1]", "is not a task"),
+    "no model": ('{"user_prompt": "hi"}', "does not name a model"),
+    "own tools": (json.dumps({"model": "alpha", "tools": [WEATHER]}), "cannot execute"),
+}
+INPUT = {
+    "no text": (b"hi \xff", "standard input is not UTF-8 text"),
+    "empty input": (b"", "standard input is empty"),
+    "too much": (b"x" * ((16 << 20) + 1), "standard input holds more than the 16 MiB"),
+    "half a letter": (b'{"model": "alpha", "user_prompt": "\\ud83d"}', "other half"),
+    "itself": (b"{model: alpha, user_prompt: hi, params: &a {x: *a}}", "cannot contain itself"),
+}
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("", "is empty"),
-        ("{", "cannot be read as a task"),
-        ("[1]", "is not a task"),
-        ('{"user_prompt": "hi"}', "does not name a model"),
-        (json.dumps({"model": "alpha", "tools": [WEATHER]}), "cannot execute"),
-    ],
-)
-async def test_files_that_are_no_task(open_server: OpenServer, tmp_path: Path, text: str, words: str):
-    task = tmp_path / "task.json"
-    task.write_text(text)
+@pytest.mark.parametrize("mistake", [*TASK, *INPUT])
+async def test_what_is_no_task_says_why(open_server: OpenServer, written: Write, mistake: str):
+    given, words = (TASK | INPUT)[mistake]
     async with open_server() as server:
-        done = await agent_run(server, str(task))
+        if isinstance(given, str):
+            done = await agent_run(server, written(given))
+        else:
+            model = ("--model", "alpha") if given[:1] in b"hx" else ()
+            done = await agent_run(server, "-", *model, stdin=given)
         assert (done.returncode, words in done.stderr.decode()) == (2, True), done.stderr

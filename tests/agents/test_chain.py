@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,7 +13,7 @@ from plugin_folders import write_plugin
 
 from appliance.agents.chain import Chain, Chains
 from appliance.core.runs.inward import ProgressWatch
-from appliance.errors import BadRequest, ModelNotFound, PluginFailed
+from appliance.errors import ModelNotFound, PluginFailed
 from appliance.plugins import Event, Response
 from appliance.plugins.manifest import PluginSelection
 from appliance.plugins.registry import open_plugins
@@ -239,13 +238,6 @@ async def test_work_beside_the_request(tmp_path: Path):
     assert b"model 'any' not found" in body
 
 
-async def test_what_is_asked_of_the_chain_of_a_broken_plugin(tmp_path: Path):
-    write_plugin(tmp_path, "broken", "1 / 0")
-    with pytest.raises(PluginFailed, match=r"'broken' failed in agent.py: agent.py:1: ZeroDivisionError"):
-        async with chain_of(tmp_path, "broken"):
-            pass
-
-
 async def test_events_that_are_no_answer_cannot_become_a_whole_one(tmp_path: Path):
     write_plugin(
         tmp_path, "swallows", "async def on_stream(events, context):\n    async for e in events: pass\n    yield e"
@@ -254,64 +246,3 @@ async def test_events_that_are_no_answer_cannot_become_a_whole_one(tmp_path: Pat
     with pytest.raises(PluginFailed, match="the answer cannot be put together"):
         async with chain_of(tmp_path, "swallows", "whole") as chain:
             await chain.respond(Slowly(streamed("h")), stream=True)
-
-
-async def test_requests_name_plugins_by_route(tmp_path: Path):
-    write_plugin(tmp_path, "p", TRACE, {"end_point": "/v1/chat/completions"})
-    async with open_plugins(PluginSelection(folders=(tmp_path,)), tmp_path / "data") as plugins:
-        chains = Chains(plugins, NoModels(), list)
-        named = b'{"model":"m","messages":[{"role":"user","content":"/p hi"}],"prompt":"/p hi"}'
-        plan = chains.plan("/chat/completions", named)
-        assert plan is not None
-        assert plan.commands == ("p",)
-        for path in ("/v1/completions", "/v1/embeddings", "/v1/messages"):
-            assert chains.plan(path, named) is None
-        with pytest.raises(BadRequest, match="at most 16"):
-            chains.plan(CHAT, named.replace(b"/p ", b"/p " * 17))
-
-
-async def handed_over(count: int) -> float:
-    """Seconds that one task takes to hand something to another, at best."""
-    give, take = trio.open_memory_channel[float](0)
-    best = float("inf")
-
-    async def receive() -> None:
-        nonlocal best
-        async for sent in take:
-            best = min(best, time.perf_counter() - sent)
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(receive)
-        async with give:
-            for _ in range(count):
-                await give.send(time.perf_counter())
-    return best
-
-
-async def test_four_plugins_that_do_nothing_cost_little_until_the_first_event(tmp_path: Path):
-    """As a ratio, which holds on a slow machine, too: about 25, or 0.3 ms, when this was written."""
-    code = """
-    async def on_request(request, context): return None
-    async def on_response(response, context): return None
-    async def on_stream(events, context):
-        async for event in events:
-            yield event
-    """
-    for name in ("a", "b", "c", "d"):
-        write_plugin(tmp_path, name, code)
-    body = b'{"model":"m","messages":[{"role":"user","content":"/a /b /c /d hi"}]}'
-    best = float("inf")
-    async with open_plugins(PluginSelection(folders=(tmp_path,)), tmp_path / "data") as plugins:
-        await plugins.wait_loaded()
-        chains = Chains(plugins, NoModels(), list)
-        for _ in range(100):
-            began = time.perf_counter()
-            plan = chains.plan(CHAT, body)
-            assert plan is not None
-            async with chains.open(CHAT, plan.commands, "m") as chain:
-                await chain.request(plan.body, stream=True)
-                answer = await chain.respond(Slowly(streamed("h")), stream=True)
-                assert not isinstance(answer, Response)
-                chain.encode(await anext(answer))
-                best = min(best, time.perf_counter() - began)
-    assert best < 150 * await handed_over(500)

@@ -2,45 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import trio
 from http_harness import OpenServer
-from runs_harness import ALARM, WEATHER, asked, begin, box, run, told, until_said, until_state
-
-
-async def test_events_of_an_earlier_program_are_told_anew(
-    open_server: OpenServer, tmp_path: Path, fake_llama_server: tuple[str, ...], fake_model: Path
-):
-    command = " ".join((*fake_llama_server, "-m", str(fake_model), "--port", "${PORT}"))
-    config = tmp_path / "config.yaml"
-    config.write_text(f"store:\n  path: {tmp_path}/log\nmodels:\n  one:\n    cmd: {json.dumps(command)}\n")
-    calls = [{"name": "echo", "arguments": '{"text":"a"}'}, {"name": "alarm", "arguments": "{}"}]
-    script = [{"reasoning": "hm", "calls": calls}, {"text": "done"}]
-    body = asked(model="one", script=script, tools=["echo"], exit_tools=[ALARM])
-    async with open_server(config=config, tools=box()) as server:
-        done = await run(server, body)
-        assert (done["state"], done["output"]) == ("completed", "done")
-        first = (await server.ask("GET", f"/api/runs/{done['id']}/events")).body
-    async with open_server(config=config) as server:
-
-        async def read(offset: int) -> bytes:
-            return (await server.ask("GET", f"/api/runs/{done['id']}/events?from={offset}")).body
-
-        whole = await read(0)
-        events = told(whole)
-        assert [name for name, _ in events] == ["reasoning", "tool_call", "tool_result", "signal", "output", "end"]
-        assert (events[1][1]["name"], events[2][1]["result"]) == ("echo", 'echo got {"text":"a"}')
-        before = {name: value for name, value in told(first) if name in ("signal", "tool_result", "end")}
-        assert {name: value for name, value in events if name in before} == before
-        records = whole.split(b"\n\n")
-        begins = [len(b"\n\n".join([*records[:n], b""])) for n in range(1, len(records))]
-        for offset in (*begins, len(whole)):
-            assert await read(offset) == whole[offset:]
-        last = whole[begins[-2] :]
-        for offset in (1, begins[0] + 5, len(first), len(whole) + 1):
-            assert await read(offset) == last, "no part of a record is told to who has read another telling"
+from runs_harness import WEATHER, asked, begin, told, until_said, until_state
 
 
 async def test_silent_runs_have_comments_among_their_events(open_server: OpenServer):

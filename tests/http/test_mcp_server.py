@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -44,9 +44,9 @@ async def use(server: Appliance, name: str, **arguments: object) -> dict:
     return answer.json["result"]
 
 
-def modern(method: str, name: str = "", **changed: str) -> list[tuple[str, str]]:
+def modern(method: str, name: str = "") -> list[tuple[str, str]]:
     found = {"MCP-Protocol-Version": "2026-07-28", "Mcp-Method": method} | ({"Mcp-Name": name} if name else {})
-    return list((found | {key.replace("_", "-"): value for key, value in changed.items()}).items())
+    return list(found.items())
 
 
 def messages(answer: Answer) -> list[dict]:
@@ -82,7 +82,7 @@ async def test_without_a_key_it_must_have_been_allowed(open_server: OpenServer) 
         assert (await rpc(server, "ping")).status == 200
 
 
-@pytest.mark.parametrize("version", ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"])
+@pytest.mark.parametrize("version", ["2024-11-05", "2025-11-25"])
 async def test_the_handshake_of_older_clients(open_server: OpenServer, version: str) -> None:
     async with open_server(**ON) as server:
         answer = await rpc(server, "initialize", protocolVersion=version, capabilities={}, clientInfo={})
@@ -103,16 +103,6 @@ async def test_the_handshake_of_older_clients(open_server: OpenServer, version: 
             "run_agent",
         ]
         assert "resultType" not in listed.json["result"]
-
-
-async def test_a_revision_that_nobody_knows(open_server: OpenServer) -> None:
-    async with open_server(**ON) as server:
-        answer = await rpc(server, "initialize", protocolVersion="1999-01-01")
-        assert answer.json["result"]["protocolVersion"] == "2025-11-25"
-        answer = await rpc(server, "tools/list", ("MCP-Protocol-Version", "1999-01-01"))
-        assert answer.status == 400
-        assert answer.error["code"] == -32022
-        assert "2026-07-28" in answer.error["data"]["supported"]
 
 
 async def test_the_stateless_revision(open_server: OpenServer) -> None:
@@ -140,59 +130,17 @@ async def test_the_stateless_revision(open_server: OpenServer) -> None:
 
 
 @pytest.mark.parametrize(
-    ("headers", "meta", "code"),
-    [
-        (modern("tools/call", "chat"), META, -32020),
-        (modern("tools/list", "list_models"), META, -32020),
-        (modern("tools/call", "list_models", MCP_Protocol_Version="2025-11-25"), META, -32020),
-        ([], META, -32020),
-        (modern("tools/call", "list_models"), {}, -32602),
-        (modern("tools/call", "list_models"), {**META, "io.modelcontextprotocol/protocolVersion": 1}, -32602),
-        ([*modern("tools/call", "list_models"), ("Mcp-Name", "chat")], META, -32020),
-        (
-            modern("tools/call", "list_models", MCP_Protocol_Version="2031-01-01"),
-            {**META, "io.modelcontextprotocol/protocolVersion": "2031-01-01"},
-            -32022,
-        ),
-    ],
-)
-async def test_headers_that_say_something_else(
-    open_server: OpenServer, headers: Iterable[tuple[str, str]], meta: object, code: int
-) -> None:
-    async with open_server(**ON) as server:
-        answer = await rpc(server, "tools/call", *headers, _meta=meta, name="list_models", arguments={})
-        assert (answer.status, answer.error["code"]) == (400, code)
-
-
-async def test_a_name_in_base64(open_server: OpenServer) -> None:
-    async with open_server(**ON) as server:
-        headers = modern("tools/call", "=?base64?bGlzdF9tb2RlbHM=?=")
-        answer = await rpc(server, "tools/call", *headers, _meta=META, name="list_models", arguments={})
-        assert answer.status == 200
-
-
-@pytest.mark.parametrize(
     ("body", "status", "code"),
     [
         (b"{", 400, -32700),
-        (b"\xff", 400, -32700),
-        (b"[" * 100_000, 400, -32600),
-        (b"[]", 400, -32600),
-        (b'[{"jsonrpc":"2.0","id":1,"method":"ping"}]', 400, -32600),
-        (b'{"id":1,"method":"ping"}', 400, -32600),
-        (b'{"jsonrpc":"2.0","id":null,"method":"ping"}', 400, -32600),
-        (b'{"jsonrpc":"2.0","id":1,"method":"ping","params":[]}', 400, -32602),
         (b'{"jsonrpc":"2.0","id":1,"method":"resources/list"}', 200, -32601),
         (b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"nothing"}}', 200, -32602),
-        (b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{}}', 200, -32602),
-        (b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"chat","arguments":[]}}', 200, -32602),
     ],
 )
 async def test_requests_that_cannot_be_answered(open_server: OpenServer, body: bytes, status: int, code: int) -> None:
     async with open_server(**ON) as server:
         answer = await post(server, body)
-        assert (answer.status, answer.error["code"]) == (status, code)
-        assert answer.json["jsonrpc"] == "2.0"
+        assert (answer.status, answer.error["code"], answer.json["jsonrpc"]) == (status, code, "2.0")
 
 
 async def test_other_methods_and_forms(open_server: OpenServer) -> None:

@@ -273,6 +273,18 @@ async def test_a_download_is_listed_loaded_and_asked(
         assert (await server.ask("POST", CHAT, chat(REPO))).status == 200
 
 
+async def test_a_download_needs_no_place_and_disturbs_nobody(
+    open_server: OpenServer, downloads: DownloadSettings, hub: FakeHub
+):
+    write_model(hub.root / REPO / "tiny-Q4_K_M.gguf")
+    async with open_server(downloads=downloads, fleet=FleetSettings(models_max=1, stop_timeout=2)) as server:
+        await downloaded(server)
+        await ok(server, "POST", "/models/load", {"model": MODEL, "wait": True})
+        await downloaded(server, REPO)  # which is the other one, by preference
+        states = {id: entry["status"]["value"] for id, entry in (await entries(server)).items()}
+        assert states == {f"{REPO}:Q4_K_M": "unloaded", MODEL: "loaded"}
+
+
 async def test_a_coming_model_is_in_the_list(open_server: OpenServer, downloads: DownloadSettings, hub: FakeHub):
     hub.behave(stall_after=SIZE // 2)
     async with open_server(downloads=downloads) as server, feed(server) as reader:
@@ -290,18 +302,6 @@ async def test_a_coming_model_is_in_the_list(open_server: OpenServer, downloads:
 
 
 @pytest.mark.parametrize("name", [MODEL, MODEL.lower(), REPO])
-async def test_a_download_needs_no_place_and_disturbs_nobody(
-    open_server: OpenServer, downloads: DownloadSettings, hub: FakeHub
-):
-    write_model(hub.root / REPO / "tiny-Q4_K_M.gguf")
-    async with open_server(downloads=downloads, fleet=FleetSettings(models_max=1, stop_timeout=2)) as server:
-        await downloaded(server)
-        await ok(server, "POST", "/models/load", {"model": MODEL, "wait": True})
-        await downloaded(server, REPO)  # which is the other one, by preference
-        states = {id: entry["status"]["value"] for id, entry in (await entries(server)).items()}
-        assert states == {f"{REPO}:Q4_K_M": "unloaded", MODEL: "loaded"}
-
-
 async def test_a_download_is_cancelled_by_unload(
     open_server: OpenServer, downloads: DownloadSettings, hub: FakeHub, name: str
 ):

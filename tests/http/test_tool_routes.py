@@ -12,6 +12,7 @@ import pytest
 import trio
 from http_harness import Answer, Appliance, OpenServer
 from leftovers import wait_no_process
+from waiting import until
 
 from appliance.core.tools.specs import NAMES, chosen_tools
 from appliance.tools.box import open_own_tools
@@ -124,9 +125,7 @@ async def test_what_cannot_be_used_has_a_status(
 @pytest.mark.parametrize(
     ("runtime", "words"),
     [
-        ("fake:does-not-exist", "unknown tool runtime"),
         ("ssh:-oProxyCommand=touch /tmp/pwned", "invalid ssh target"),
-        ("docker-container:--privileged", "invalid container id"),
         ("docker:busybox", "tool runtime must name a running container"),
     ],
 )
@@ -244,8 +243,4 @@ async def test_it_is_there_below_a_prefix(open_server: OpenServer) -> None:
 
 
 async def there(path: Path) -> None:
-    with trio.fail_after(20):
-        while True:
-            if await trio.Path(path).exists():
-                return
-            await trio.sleep(0.02)
+    await until(path.exists)

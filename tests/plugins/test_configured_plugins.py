@@ -75,15 +75,6 @@ async def test_each_value_comes_from_the_strongest_that_has_it(tmp_path: Path):
     }
 
 
-async def test_values_are_listed_only_for_who_may_see_them(tmp_path: Path):
-    write_plugin(tmp_path, "one", PLAIN, {"settings": {"key": "secret"}})
-    async with open_plugins(choice(tmp_path), tmp_path / "data") as opened:
-        text = msgspec.json.encode(opened.listed())
-        assert b"settings.key" in text
-        assert b"secret" not in text
-        assert b"secret" in msgspec.json.encode(opened.listed(values=True))
-
-
 async def test_the_configuration_switches_on_and_off(tmp_path: Path):
     write_plugin(tmp_path, "one", PLAIN, {"enabled": False})
     assert (await one(tmp_path)).state == "disabled"
@@ -137,12 +128,6 @@ async def test_a_mistake_of_config_json_is_told_and_left_to_the_plugin(tmp_path:
     told = await one(tmp_path)
     assert told.state == "ready"
     assert told.warnings == ("config.json: settings.top_k: expected `int`, got `str`",)
-
-
-async def test_a_plugin_that_is_not_there_is_a_problem_that_names_the_nearest(tmp_path: Path):
-    write_plugin(tmp_path, "one", PLAIN)
-    async with open_plugins(choice(tmp_path, oen={"enabled": True}, one={}), tmp_path / "data") as opened:
-        assert opened.problems == ("plugins.oen: there is no plugin 'oen'; did you mean 'one'?",)
 
 
 async def test_only_plugins_whose_values_change_are_loaded_again(tmp_path: Path):

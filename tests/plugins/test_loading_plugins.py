@@ -14,7 +14,7 @@ from waiting import until
 
 from appliance.core.runs.slash import Family
 from appliance.errors import PluginFailed
-from appliance.plugins.folders import bundled_folder, plugin_folders, scan
+from appliance.plugins.folders import scan
 from appliance.plugins.manifest import BadManifest, PluginSelection, read_manifest
 from appliance.plugins.registry import ListedPlugin, Plugins, open_plugins
 
@@ -134,13 +134,6 @@ def test_a_folder_that_is_not_there_is_a_problem_and_no_more(tmp_path: Path):
     assert [each.name for each in seen.found] == ["one"]
     assert str(tmp_path / "nowhere") in seen.problems[0]
     assert "no such folder" in seen.problems[0]
-
-
-async def test_the_plugins_that_are_shipped_along_load():
-    found = await states(bundled_folder())
-    assert found
-    assert {each.state for each in found.values()} == {"ready"}
-    assert plugin_folders() == (bundled_folder(),)
 
 
 # ---- loading ---------------------------------------------------------------------------------------------------------

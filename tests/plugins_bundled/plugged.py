@@ -61,12 +61,13 @@ class Plugged:
         assert last == "data: [DONE]", last
         return _streamed(records)
 
-    async def broken_stream(self, model: str, content: object, **more: object) -> str:
-        """The message of the error that a stream ended with; of one that said something before."""
-        answer = await self.post(model, content, stream=True, **more)
-        assert answer.status == 200, answer.body
-        [error] = [event for event in answer.events if '"error"' in event]
-        return json.loads(error.split("data: ", 1)[1])["error"]["message"]
+    async def told(self, member: str, model: str, content: object, *, stream: bool, **more: object):
+        """The text of an answer in either form, and its member of that name."""
+        if stream:
+            answer = await self.stream(model, content, **more)
+            return answer.text, answer.member(member)
+        whole = await self.ask(model, content, **more)
+        return text(whole), whole[member]
 
     async def refused(self, model: str, content: object, status: int = 400, **more: object) -> str:
         """The message of a refusal."""

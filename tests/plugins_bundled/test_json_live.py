@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from plugged import OpenPlugged, script, text
+from plugged import OpenPlugged, script
 
 AGE = {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"], "additionalProperties": False}
 FENCED = f"/json How old?\n```json\n{json.dumps(AGE)}\n```"
@@ -27,38 +27,18 @@ async def test_an_answer_fits_in_the_end(
     plugged: OpenPlugged, turns: list[str], said: str, corrections: int, stream: bool
 ) -> None:
     async with plugged({"alpha": script(*turns)}) as program:
-        if stream:
-            answer = await program.stream("alpha", FENCED)
-            assert answer.text == said
-            assert answer.member("json") == {"fits": True, "corrections": corrections}
-            assert any("usage" in record for record in answer.records)
-        else:
-            whole = await program.ask("alpha", FENCED)
-            assert text(whole) == said
-            assert whole["json"] == {"fits": True, "corrections": corrections}
+        found = await program.told("json", "alpha", FENCED, stream=stream)
+    assert found == (said, {"fits": True, "corrections": corrections})
 
 
-@pytest.mark.parametrize("streaming", ["checked", "live"])
-async def test_an_answer_that_never_fits_is_an_error_that_says_why(plugged: OpenPlugged, streaming: str) -> None:
-    settings = {"json": {"schema": AGE, "attempts": 1, "streaming": streaming}}
-    async with plugged({"alpha": script('{"age": "old"}')}, settings=settings) as program:
-        message = await program.refused("alpha", "/json How old?", 502)
-        assert "json" in message
-        assert "does not fit the schema after 1 correction: $.age: 'old' is not of type 'integer'" in message
-        if streaming == "live":
-            told = await program.broken_stream("alpha", "/json How old?")
-        else:
-            told = await program.refused("alpha", "/json How old?", 502, stream=True)
-        assert "$.age: 'old' is not of type 'integer'" in told
-
-
-async def test_live_streams_show_what_comes(plugged: OpenPlugged) -> None:
-    settings = {"json": {"schema": AGE, "streaming": "live"}}
-    async with plugged({"alpha": script('{"age": 3, "age": 4}')}, settings=settings) as program:
-        answer = await program.stream("alpha", "/json How old?")
-    assert answer.text == '{"age": 3, "age": 4}'
-    assert len([record for record in answer.records if record["choices"]]) > 3
-    assert answer.member("json") == {"fits": True, "corrections": 0}
+async def test_an_answer_that_never_fits_is_an_error_that_says_why(plugged: OpenPlugged) -> None:
+    async with plugged(
+        {"alpha": script('{"age": "old"}')}, settings={"json": {"schema": AGE, "attempts": 1}}
+    ) as program:
+        for stream in (False, True):
+            message = await program.refused("alpha", "/json How old?", 502, stream=stream)
+            assert "json" in message
+            assert "does not fit the schema after 1 correction: $.age: 'old' is not of type 'integer'" in message
 
 
 async def test_a_cut_answer_says_what_to_raise(plugged: OpenPlugged) -> None:
@@ -92,10 +72,7 @@ async def test_a_real_engine_is_held_to_the_schema(plugged: OpenPlugged, stream:
     }
     form = {"type": "json_schema", "json_schema": {"name": "state", "schema": schema}}
     async with plugged({}, real={"starter": []}, settings={"json": {"attempts": 0}}) as program:
-        if stream:
-            said = (await program.stream("starter", "/json How are you?", response_format=form)).text
-        else:
-            said = text(await program.ask("starter", "/json How are you?", response_format=form))
+        said, _ = await program.told("json", "starter", "/json How are you?", stream=stream, response_format=form)
     value = json.loads(said)
     assert isinstance(value["ok"], bool)
     assert value["level"] in ("low", "high")

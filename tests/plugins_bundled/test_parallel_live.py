@@ -18,76 +18,50 @@ def chosen(**given: object) -> dict:
 async def test_the_judges_pick_wins(plugged: OpenPlugged, stream: bool) -> None:
     models = {**TEXTS, "judge": script('{"best": 3}')}
     async with plugged(models, settings=chosen(judge_model="judge")) as program:
-        if stream:
-            answer = await program.stream("alpha", "/parallel which?")
-            told, said = answer.member("parallel"), answer.text
-            assert all(record["model"] == answer.records[0]["model"] for record in answer.records)
-            assert any("usage" in record for record in answer.records)
-        else:
-            whole = await program.ask("alpha", "/parallel which?")
-            told, said = whole["parallel"], text(whole)
+        said, told = await program.told("parallel", "alpha", "/parallel which?", stream=stream)
+        records = (await program.stream("alpha", "/parallel which?")).records
+    assert all(record["model"] == records[0]["model"] for record in records)
+    assert any("usage" in record for record in records)
     assert said == "The second WORD!"
     assert (told["won"], told["model"], told["how"]) == (3, "gamma", "picked by judge")
     assert [each["model"] for each in told["candidates"]] == ["alpha", "beta", "gamma"]
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("nonsense", ["1 or 2, I like both", "", '{"best": 9}'])
-async def test_a_judge_that_says_nonsense_leaves_the_first_answer(
-    plugged: OpenPlugged, nonsense: str, stream: bool
+@pytest.mark.parametrize(
+    ("judge", "nonsense", "choose", "how"),
+    [
+        ("judge", "1 or 2, I like both", "judge", "judge named none"),
+        ("judge", "", "merge", "judge wrote nothing"),
+        ("nobody", "", "judge", "nobody did not answer"),
+    ],
+)
+async def test_a_judge_of_no_use_leaves_the_first_answer(
+    plugged: OpenPlugged, judge: str, nonsense: str, choose: str, how: str, stream: bool
 ) -> None:
-    async with plugged({**TEXTS, "judge": script(nonsense)}, settings=chosen(judge_model="judge")) as program:
-        if stream:
-            answer = await program.stream("alpha", "/parallel which?")
-            told, said = answer.member("parallel"), answer.text
-        else:
-            whole = await program.ask("alpha", "/parallel which?")
-            told, said = whole["parallel"], text(whole)
+    given = chosen(judge_model=judge, choose=choose)
+    async with plugged({**TEXTS, "judge": script(nonsense)}, settings=given) as program:
+        said, told = await program.told("parallel", "alpha", "/parallel which?", stream=stream)
     assert said == "the first word"
-    assert told["how"].startswith("the first answer: the judge judge named none")
-
-
-async def test_a_judge_that_is_not_there_leaves_the_first_answer(plugged: OpenPlugged) -> None:
-    async with plugged(TEXTS, settings=chosen(judge_model="nobody")) as program:
-        whole = await program.ask("alpha", "/parallel which?")
-    assert text(whole) == "the first word"
-    assert "did not answer" in whole["parallel"]["how"]
-    assert "nobody" in whole["parallel"]["how"]
+    assert told["how"].startswith(f"the first answer: the judge {how}")
 
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_the_majority_wins(plugged: OpenPlugged, stream: bool) -> None:
     async with plugged(TEXTS, settings=chosen(choose="vote")) as program:
-        if stream:
-            answer = await program.stream("alpha", "/parallel which?")
-            assert answer.text == "the second word"
-            assert answer.member("parallel")["how"] == "2 of 3 votes"
-        else:
-            whole = await program.ask("alpha", "/parallel which?")
-            assert text(whole) == "the second word"
-            assert whole["parallel"]["how"] == "2 of 3 votes"
+        said, told = await program.told("parallel", "alpha", "/parallel which?", stream=stream)
+    assert (said, told["how"]) == ("the second word", "2 of 3 votes")
 
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_judge_merges(plugged: OpenPlugged, stream: bool) -> None:
     models = {**TEXTS, "judge": script("the best of all words")}
     async with plugged(models, settings=chosen(choose="merge", judge_model="judge")) as program:
-        if stream:
-            answer = await program.stream("alpha", "/parallel which?")
-            told, said = answer.member("parallel"), answer.text
-            assert sum(bool(c["delta"].get("content")) for r in answer.records for c in r["choices"]) > 1
-        else:
-            whole = await program.ask("alpha", "/parallel which?")
-            told, said = whole["parallel"], text(whole)
+        said, told = await program.told("parallel", "alpha", "/parallel which?", stream=stream)
+        records = (await program.stream("alpha", "/parallel which?")).records
+    assert sum(bool(c["delta"].get("content")) for r in records for c in r["choices"]) > 1
     assert said == "the best of all words"
     assert (told["won"], told["how"]) == (0, "merged from 3 answers by judge")
-
-
-async def test_a_merge_that_says_nothing_leaves_the_first_answer(plugged: OpenPlugged) -> None:
-    async with plugged(
-        {**TEXTS, "judge": script(" ")}, settings=chosen(choose="merge", judge_model="judge")
-    ) as program:
-        assert text(await program.ask("alpha", "/parallel which?")) == "the first word"
 
 
 async def test_the_first_answer_ends_the_stream_while_the_own_model_is_stuck(plugged: OpenPlugged) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from itertools import pairwise
 
 import pytest
@@ -26,19 +25,6 @@ two
 
 three
 """
-RST = """Title
-=====
-
-one
-
-Part
-----
-two
-
-Other
-=====
-three
-"""
 HTML = """<html><head><title>Shop</title><style>p {color: red}</style><script>var x = "hidden"</script></head>
 <body><p>Welcome &amp; hello</p><h1>Prices</h1><ul><li>Tea 3</li><li>Milk 2</li></ul>
 <h2>Old <b>ones</b></h2><table><tr><td>Gin</td><td>9</td></tr></table></body></html>"""
@@ -57,12 +43,6 @@ HTML = """<html><head><title>Shop</title><style>p {color: red}</style><script>va
                 ("Gamma", 11, "three"),
             ],
             id="markdown",
-        ),
-        pytest.param(
-            "a.rst",
-            RST,
-            [("Title", 3, "one"), ("Title > Part", 8, "two"), ("Other", 12, "three")],
-            id="rst",
         ),
         pytest.param(
             "a.html",
@@ -139,9 +119,3 @@ def test_a_word_longer_than_a_chunk_is_cut() -> None:
     found = list(chunks(sections("a.txt", "x" * 1000), 150, 30))
     assert all(len(chunk.text) <= 150 for chunk in found)
     assert sum(chunk.text.count("x") for chunk in found) >= 1000
-
-
-def test_json_values_are_read_once() -> None:
-    document = {"name": "Ada", "born": 1815}
-    [section] = sections("people.json", json.dumps(document))
-    assert section.text == 'name: "Ada"\n\nborn: 1815'

@@ -56,13 +56,7 @@ async def shown(program: Plugged, question: str) -> str:
 @pytest.mark.parametrize("stream", [False, True])
 async def test_an_answer_names_its_sources(plugged: OpenPlugged, documents: Path, stream: bool) -> None:
     async with plugged({"alpha": script("At ten [1].")}, real=EMBEDDER, settings=settings(documents)) as program:
-        if stream:
-            answer = await program.stream("alpha", f"/rag {QUESTION}")
-            said, sources = answer.text, answer.member("sources")
-            assert any("usage" in record for record in answer.records)
-        else:
-            whole = await program.ask("alpha", f"/rag {QUESTION}")
-            said, sources = text(whole), whole["sources"]
+        said, sources = await program.told("sources", "alpha", f"/rag {QUESTION}", stream=stream)
     assert said == "At ten [1].\n\nSources:\n[1] docs/museum.md, Museum > Hours, line 7"
     first, *others = sources
     assert (first["file"], first["heading"], first["line"], first["cited"]) == (
@@ -101,6 +95,7 @@ async def test_the_index_follows_the_documents(plugged: OpenPlugged, documents: 
 async def test_indexing_goes_on_with_the_next_question(plugged: OpenPlugged, documents: Path) -> None:
     for number in range(10):
         (documents / f"extra{number}.txt").write_text(f"Extra number {number} is about rope.")
+    (documents / "two.txt").write_text("rope " * 300)  # two passages come at once, and one is embedded
     bounded = settings(documents, index_seconds=0.0, batch=1)
     async with plugged({"alpha": script("x")}, real=EMBEDDER, settings=bounded) as program:
         answer = await program.ask("alpha", f"/rag {QUESTION}")
@@ -111,17 +106,6 @@ async def test_indexing_goes_on_with_the_next_question(plugged: OpenPlugged, doc
                 break
         assert passages(program) == (14, 14)
         assert "so far" not in text(answer)
-
-
-async def test_an_unfinished_index_is_told(plugged: OpenPlugged, documents: Path) -> None:
-    (documents / "long.txt").write_text("\n\n".join(f"Paragraph {n} is about rope. " * 20 for n in range(20)))
-    unfinished = settings(documents, index_seconds=0.0, batch=2)
-    async with plugged({"alpha": script("x")}, real=EMBEDDER, settings=unfinished) as program:
-        for _ in range(4):
-            answer = await program.ask("alpha", f"/rag {QUESTION}")
-        chunks, vectors = passages(program)
-        assert vectors < chunks
-        assert f"(index: {vectors} of {chunks} passages so far" in text(answer)
 
 
 async def test_a_client_that_leaves_while_documents_are_indexed_loses_nothing(
@@ -216,15 +200,9 @@ async def test_mistakes_are_told(plugged: OpenPlugged, documents: Path) -> None:
 async def test_an_answer_in_a_form_has_no_footer(plugged: OpenPlugged, documents: Path, stream: bool) -> None:
     models = {"alpha": script('{"hour": "ten"}')}
     async with plugged(models, real=EMBEDDER, settings=settings(documents)) as program:
-        if stream:
-            answer = await program.stream("alpha", f"/rag /json {QUESTION}")
-            assert answer.text == '{"hour": "ten"}'
-            assert answer.member("sources")
-        else:
-            whole = await program.ask("alpha", f"/rag /json {QUESTION}")
-            assert text(whole) == '{"hour": "ten"}'
-            assert whole["sources"]
-            assert whole["json"]["corrections"] == 0
+        said, sources = await program.told("sources", "alpha", f"/rag /json {QUESTION}", stream=stream)
+    assert said == '{"hour": "ten"}'
+    assert sources
 
 
 async def test_the_best_of_several_answers_from_documents(plugged: OpenPlugged, documents: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import random
 from pathlib import Path
 
 import pytest
@@ -237,22 +236,6 @@ def test_passages_are_shown_as_far_as_there_is_room() -> None:
     ]
     assert [source.number for source in cite.within(passages, 800)] == [1, 2]
     assert [source.number for source in cite.within(passages, 10)] == [1]
-
-
-def test_nearest_keeps_up_with_ten_thousand_chunks() -> None:
-    """Not a claim of speed, but of shape: four times the vectors take about four times as long, not sixteen."""
-    from time import perf_counter
-
-    rng = random.Random(1)
-    rows = [(n, vectors.pack([rng.uniform(-1, 1) for _ in range(384)])) for n in range(250)]
-
-    def took(times: int) -> float:
-        began = perf_counter()
-        vectors.nearest(rows[0][1], rows * times, 5)
-        return perf_counter() - began
-
-    took(1)
-    assert min(took(40) for _ in range(5)) < 12 * min(took(10) for _ in range(5))
 
 
 def test_a_folder_that_cannot_be_used_says_what_to_do(tmp_path: Path) -> None:

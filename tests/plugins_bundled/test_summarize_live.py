@@ -15,13 +15,7 @@ async def test_a_text_longer_than_the_context_is_summarized_by_its_parts(plugged
     async with plugged({}, real={"starter": SMALL}, settings={"summarize": {"part_tokens": 48}}) as program:
         refusal = await program.refused("starter", LONG)
         assert "exceeds the available context size" in refusal
-        asked = f"/summarize {LONG}"
-        if stream:
-            answer = await program.stream("starter", asked, max_tokens=40)
-            told, said = answer.member("summarize"), answer.text
-        else:
-            whole = await program.ask("starter", asked, max_tokens=40)
-            told, said = whole["summarize"], text(whole)
+        said, told = await program.told("summarize", "starter", f"/summarize {LONG}", stream=stream, max_tokens=40)
     assert said
     assert told["parts"][0] > 3
 
@@ -96,14 +90,6 @@ async def test_a_summary_as_json(plugged: OpenPlugged, stream: bool) -> None:
         "json": {"schema": {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}},
     }
     async with plugged({}, real={"starter": SMALL}, settings=settings) as program:
-        asked = f"/summarize /json {LONG}"
-        if stream:
-            answer = await program.stream("starter", asked)
-            assert '"ok"' in answer.text
-            assert answer.member("summarize")["parts"]
-            assert answer.member("json")["fits"]
-        else:
-            whole = await program.ask("starter", asked)
-            assert '"ok"' in text(whole)
-            assert whole["summarize"]["parts"]
-            assert whole["json"]["fits"]
+        said, told = await program.told("summarize", "starter", f"/summarize /json {LONG}", stream=stream)
+    assert '"ok"' in said
+    assert told["parts"]

@@ -20,7 +20,7 @@ from tool_harness import Tools, open_builtins
 
 from appliance.core.tools.specs import ToolContext, ToolOutcome
 from appliance.core.tools.texts import MAX_OUTPUT
-from appliance.errors import BadRequest, NotFound
+from appliance.errors import NotFound
 
 PATIENCE = 60.0
 SLEEPER = "1000.125"
@@ -380,16 +380,6 @@ async def test_leaving_the_stream_kills_the_command(tools: Tools) -> None:
     async with tools.box.stream("exec_shell_command", arguments, ToolContext()) as stream:
         assert await anext(stream) == b"hi\n"
     await wait_no_process(SLEEPER)
-
-
-async def test_what_is_no_tool_and_what_does_not_stream(tools: Tools) -> None:
-    with pytest.raises(NotFound, match="did you mean 'read_file'"):
-        await tools.call("read_files")
-    with pytest.raises(NotFound, match="does not stream"):
-        async with tools.box.stream("read_file", b"{}", ToolContext()):
-            pass
-    with pytest.raises(BadRequest, match="command"):
-        await tools.call("exec_shell_command")
 
 
 async def test_only_what_was_switched_on_is_there() -> None:

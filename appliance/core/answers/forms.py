@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
+from appliance.core.answers.continuation import objects_of
 from appliance.core.bodies.json_text import JSON, OBJECT, JsonObject
 from appliance.core.bodies.sse import Decoder, ErrorInfo, RecordTooLong, SseEvent, encode
 from appliance.core.lenient_json import decoded
@@ -250,7 +251,7 @@ def events_of(family: Family, whole: JsonObject) -> Iterator[Named]:
 def _chunks(whole: JsonObject, *, chat: bool) -> Iterator[Named]:
     base = {name: value for name, value in whole.items() if name not in ("choices", *_AFTER)}
     after = {name: whole[name] for name in _AFTER if name in whole}
-    choices = _objects(whole.get("choices"))
+    choices = objects_of(whole.get("choices"))
     if not chat:
         yield None, {"choices": list[JSON](choices), **base, **after}
     else:
@@ -271,12 +272,8 @@ def _delta(message: JsonObject) -> JsonObject:
     calls = message.get("tool_calls")
     if not isinstance(calls, list):
         return message
-    numbered: list[JSON] = [{"index": at, **call} for at, call in enumerate(_objects(calls))]
+    numbered: list[JSON] = [{"index": at, **call} for at, call in enumerate(objects_of(calls))]
     return {**message, "tool_calls": numbered}
-
-
-def _objects(value: JSON) -> list[JsonObject]:
-    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 # ---- Anthropic -------------------------------------------------------------------------------------------------------
@@ -286,7 +283,7 @@ def _message_told(whole: JsonObject) -> Iterator[JsonObject]:
     end: JsonObject = {name: whole.get(name) for name in ("stop_reason", "stop_sequence")}
     started: JsonObject = {**whole, "content": [], "stop_reason": None, "stop_sequence": None}
     yield {"type": "message_start", "message": started}
-    for at, block in enumerate(_objects(whole.get("content"))):
+    for at, block in enumerate(objects_of(whole.get("content"))):
         empty, deltas = _block(block)
         yield {"type": "content_block_start", "index": at, "content_block": empty}
         for delta in deltas:
@@ -321,11 +318,11 @@ def _response_told(whole: JsonObject) -> Iterator[JsonObject]:
     begun: JsonObject = {**whole, "status": "in_progress", "output": [], "usage": None}
     yield {"type": "response.created", "response": begun}
     yield {"type": "response.in_progress", "response": begun}
-    for at, item in enumerate(_objects(whole.get("output"))):
+    for at, item in enumerate(objects_of(whole.get("output"))):
         place: JsonObject = {"output_index": at, "item_id": item.get("id", "")}
         yield {"type": "response.output_item.added", "output_index": at, "item": _begun(item)}
         if item.get("type") == "message":
-            for number, part in enumerate(_objects(item.get("content"))):
+            for number, part in enumerate(objects_of(item.get("content"))):
                 yield from _content(part, {**place, "content_index": number})
         elif item.get("type") == "function_call":
             arguments = item.get("arguments", "")

@@ -55,14 +55,6 @@ class RpcRequest(Struct, frozen=True, kw_only=True):
 
     id: Id
     method: str
-    params: Raw | None = None
-
-
-class RpcNotification(Struct, frozen=True, kw_only=True):
-    """A notification of the other side."""
-
-    method: str
-    params: Raw | None = None
 
 
 class _LooseError(Struct):
@@ -76,7 +68,6 @@ class _LooseError(Struct):
 class _RpcMessage(Struct):
     id: Id | UnsetType | None = UNSET
     method: str | UnsetType = UNSET
-    params: Raw | UnsetType = UNSET
     result: Raw | UnsetType = UNSET
     error: _LooseError | str | UnsetType | None = UNSET
 
@@ -84,17 +75,13 @@ class _RpcMessage(Struct):
 _MESSAGE = msgspec.json.Decoder(_RpcMessage)
 
 
-def read_message(data: bytes) -> RpcAnswer | RpcRequest | RpcNotification | None:
-    """Read a message; None for anything that is not one."""
-    if (found := decoded(_MESSAGE, data)) is None:
+def read_message(data: bytes) -> RpcAnswer | RpcRequest | None:
+    """Read a message; None for a notification, and for anything that is not a message."""
+    found = decoded(_MESSAGE, data)
+    if found is None or found.id is UNSET or found.id is None:
         return None
-    params = None if found.params is UNSET else found.params
     if isinstance(found.method, str):
-        if found.id is UNSET or found.id is None:
-            return RpcNotification(method=found.method, params=params)
-        return RpcRequest(id=found.id, method=found.method, params=params)
-    if found.id is UNSET or found.id is None:
-        return None
+        return RpcRequest(id=found.id, method=found.method)
     if found.result is not UNSET:
         return RpcAnswer(id=found.id, result=found.result)
     if found.error is UNSET:
@@ -205,10 +192,9 @@ class _Schema(Struct):
 
 
 class ToolPage(Struct, frozen=True, kw_only=True):
-    """One answer to ``tools/list``. ``names`` are the server's own, one for each spec."""
+    """One answer to ``tools/list``: each tool as it is offered, and its name on the server."""
 
-    specs: tuple[ToolSpec, ...]
-    names: tuple[str, ...]
+    tools: tuple[tuple[ToolSpec, str], ...]
     warnings: tuple[str, ...] = ()
     cursor: str | None = None
     """The cursor of the next page."""
@@ -229,8 +215,7 @@ def read_tools(server: str, answer: Raw) -> ToolPage | None:
     """Return None if the answer is not a list of tools. An unreadable tool is left out, with a warning."""
     if (page := decoded(_PAGE, answer)) is None:
         return None
-    specs: list[ToolSpec] = []
-    names: list[str] = []
+    tools: list[tuple[ToolSpec, str]] = []
     warnings: list[str] = []
     for raw in page.tools[: MAX_TOOLS + 1]:
         try:
@@ -241,9 +226,8 @@ def read_tools(server: str, answer: Raw) -> ToolPage | None:
         if not tool.name:
             warnings.append(f"a tool of MCP server '{server}' is left out: it has no name")
             continue
-        specs.append(_spec(server, tool))
-        names.append(tool.name)
-    return ToolPage(specs=tuple(specs), names=tuple(names), warnings=tuple(warnings), cursor=page.nextCursor or None)
+        tools.append((_spec(server, tool), tool.name))
+    return ToolPage(tools=tuple(tools), warnings=tuple(warnings), cursor=page.nextCursor or None)
 
 
 def _spec(server: str, tool: _ServerTool) -> ToolSpec:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TypeVar
 
 from msgspec import Raw, Struct
@@ -53,14 +52,6 @@ class Offers(Struct, frozen=True, kw_only=True):
     error: str | None = None
 
 
-class _Prompts(Struct):
-    prompts: list[Raw] = []
-
-
-class _Resources(Struct):
-    resources: list[Raw] = []
-
-
 class _Content(Struct):
     type: str = ""
     text: str | None = None
@@ -87,27 +78,16 @@ class _ResourceContents(Struct):
     contents: list[_Held] = []
 
 
-def read_prompts(answer: RpcAnswer | None) -> tuple[McpPrompt, ...]:
-    """Return those that can be understood; a server that knows no prompts answers with an error, and has none."""
-    page = decoded(_Prompts, answer.result) if answer is not None and answer.result is not None else None
-    return _each(page.prompts if page else [], McpPrompt)
+def read_offers(answer: RpcAnswer | None, member: str, kind: type[T]) -> tuple[T, ...]:
+    """Return those that can be understood; a server that knows none answers with an error, and has none."""
+    found = decoded(dict[str, Raw], answer.result) if answer is not None and answer.result is not None else None
+    offers = decoded(list[Raw], (found or {}).get(member, b"[]")) or []
+    return tuple(one for raw in offers[:MAX_OFFERS] if (one := decoded(kind, raw)) is not None)
 
 
-def read_resources(answer: RpcAnswer | None) -> tuple[Resource, ...]:
-    """The same for resources."""
-    page = decoded(_Resources, answer.result) if answer is not None and answer.result is not None else None
-    return _each(page.resources if page else [], Resource)
-
-
-def _each(found: list[Raw], kind: type[T]) -> tuple[T, ...]:
-    return tuple(one for raw in found[:MAX_OFFERS] if (one := decoded(kind, raw)) is not None)
-
-
-def prompt_text(answer: RpcAnswer) -> str:
-    """Return the text of a prompt's messages. Raises ValueError with the server's words, or where there is none."""
-    if answer.error is not None:
-        raise ValueError(answer.error.message)
-    found = decoded(_Messages, answer.result or b"{}")
+def prompt_text(result: Raw) -> str:
+    """Return the text of a prompt's messages. Raises ValueError where there is none."""
+    found = decoded(_Messages, result)
     if found is None:
         raise ValueError("its answer is not a prompt")
     texts = [_text_of(message.content) for message in found.messages]
@@ -123,11 +103,9 @@ def _text_of(content: _Content) -> str:
     return content.text or ""
 
 
-def resource_text(answer: RpcAnswer) -> str:
-    """Return the text of a resource. Raises ValueError as `prompt_text` does, also for anything but text."""
-    if answer.error is not None:
-        raise ValueError(answer.error.message)
-    found = decoded(_ResourceContents, answer.result or b"{}")
+def resource_text(result: Raw) -> str:
+    """Return the text of a resource. Raises ValueError for anything but text."""
+    found = decoded(_ResourceContents, result)
     if found is None or not found.contents:
         raise ValueError("its answer is not a resource")
     texts = [held.text for held in found.contents if held.text is not None]
@@ -135,7 +113,3 @@ def resource_text(answer: RpcAnswer) -> str:
         kinds = ", ".join(held.mimeType or "unknown" for held in found.contents)
         raise ValueError(f"the resource is not text ({kinds})")
     return "\n".join(texts)[:MAX_TEXT]
-
-
-def prompt_params(name: str, arguments: Mapping[str, str]) -> dict[str, object]:
-    return {"name": name, "arguments": dict(arguments)}

@@ -51,10 +51,10 @@ _LAST_RECORD = encode(SseEvent("[DONE]"))
 
 
 class ChatEvents:
-    """Reads one answer. ``ended`` is true after its one TurnEnded or TurnFailed; nothing follows that."""
+    """Reads one answer. ``ended`` is its one TurnEnded or TurnFailed; nothing follows that."""
 
     def __init__(self) -> None:
-        self.ended = False
+        self.ended: TurnEnded | TurnFailed | None = None
         self._decoder = Decoder()
         self._answer = _TurnAnswer()
         self._garbage = 0
@@ -92,8 +92,14 @@ class ChatEvents:
         self._end(events, TurnEnded(finish_reason=self._answer.finish_reason or ""))
         return events
 
+    def refused(self, status: int, body: bytes) -> list[RunEvent]:
+        """Return the events of a request that the engine refused."""
+        events: list[RunEvent] = []
+        self._end(events, _failure(f"the engine answered {status}: {error_text(body) or 'without a reason'}"))
+        return events
+
     def _hear(self, event: SseEvent, events: list[RunEvent]) -> None:
-        if self.ended:
+        if self.ended is not None:
             return
         if event.data.strip() == DONE:
             self._end(events, TurnEnded(finish_reason=self._answer.finish_reason or ""))
@@ -117,14 +123,9 @@ class ChatEvents:
             self._answer.add(chunk, events.append)
 
     def _end(self, events: list[RunEvent], last: TurnEnded | TurnFailed) -> None:
-        if not self.ended:
-            self.ended = True
+        if self.ended is None:
+            self.ended = last
             events.append(last)
-
-
-def refusal(status: int, body: bytes) -> TurnFailed:
-    """Return the event for a request that the engine refused."""
-    return _failure(f"the engine answered {status}: {error_text(body) or 'without a reason'}")
 
 
 def _reported(error: bytes) -> TurnFailed:

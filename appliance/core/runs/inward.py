@@ -28,39 +28,23 @@ class InwardReply(Protocol):
         ...
 
 
-class ProgressWatch(Protocol):
-    """Gets reports about the progress of a request."""
+class ProgressWatch:
+    """Gets reports about the progress of a request, and ignores them."""
 
     def granted(self, model: str | None) -> None:
         """A server is chosen and the request leaves now; loading and queueing are over.
 
         ``model`` is the id of the model whose process is held, None if a peer is asked.
         """
-        ...
 
     def connected(self) -> None:
         """The server has accepted the connection."""
-        ...
 
     def received(self) -> None:
         """Bytes of its answer have come, though perhaps not enough of them to pass on yet."""
-        ...
 
 
-class Unwatched:
-    """Ignores all reports."""
-
-    def granted(self, model: str | None) -> None:
-        pass
-
-    def connected(self) -> None:
-        pass
-
-    def received(self) -> None:
-        pass
-
-
-UNWATCHED = Unwatched()
+UNWATCHED = ProgressWatch()
 
 
 class Asker(Protocol):

@@ -46,7 +46,7 @@ from appliance.core.runs.messages import (
     TurnFailed,
     TurnUsage,
 )
-from appliance.core.runs.turn import DirectiveReading, Judge, Judged, ModelTurn, Round, RunPrompt, WrittenCall, as_json
+from appliance.core.runs.turn import DirectiveReading, Judge, Judged, ModelTurn, Round, RunPrompt, as_json
 
 MAX_HELD = 64 << 20
 """Largest number of characters of text, reasoning, calls and results in one run: all of it is kept, and sent again with
@@ -192,10 +192,7 @@ class Loop:
     def _turn_ended(self, turn: ModelTurn, finish_reason: str, now: float) -> list[RunCommand]:
         written = turn.structured()
         reading = DirectiveReading(text="", raw="") if written else turn.written()
-        written = written or [
-            WrittenCall(id="", name=d.tool, arguments=d.arguments, raw=d.raw) for d in reading.directives
-        ]
-        judged = self._judge.judge(written)
+        judged = self._judge.judge(written or reading.directives)
         problem = reading.problem or next((one.problem for one in judged if one.problem is not None), None)
         commands = self._show(turn.show(reading.text if problem is None else reading.raw))
         self._close(turn)

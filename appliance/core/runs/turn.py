@@ -32,10 +32,14 @@ _INDENT = 3
 _CLOSING = re.compile(r"```[ \t\r]*$", re.MULTILINE)
 
 
-class Directive(Struct, frozen=True, kw_only=True):
-    """One call. ``arguments`` is JSON text; ``raw`` is the fence with all of its content."""
+class WrittenCall(Struct, frozen=True, kw_only=True):
+    """A call in the model's spelling, not yet examined. ``id`` is "" if the model gave none.
 
-    tool: str
+    ``arguments`` is text; ``raw`` is, for one in plain text, the fence with all of its content.
+    """
+
+    id: str = ""
+    name: str
     arguments: str
     raw: str
 
@@ -47,7 +51,7 @@ class DirectiveReading(Struct, frozen=True, kw_only=True):
     """The text that was held back, without the directives."""
     raw: str
     """The text that was held back, unchanged."""
-    directives: tuple[Directive, ...] = ()
+    directives: tuple[WrittenCall, ...] = ()
     problem: str | None = None
 
 
@@ -104,7 +108,7 @@ class DirectiveReader:
         """End the turn and read the held text."""
         raw = self.release()
         text: list[str] = []
-        directives: list[Directive] = []
+        directives: list[WrittenCall] = []
         at = 0
         while (opening := _OPENING.search(raw, at)) is not None:
             closing = _CLOSING.search(raw, opening.end())
@@ -115,7 +119,7 @@ class DirectiveReader:
                 what = "nested too deeply" if isinstance(error, RecursionError) else str(error)
                 return DirectiveReading(text=raw, raw=raw, problem=f"a call written as text cannot be read: {what}")
             arguments = bytes(written.arguments).decode()
-            directives.append(Directive(tool=written.tool, arguments=arguments, raw=raw[opening.start() : end]))
+            directives.append(WrittenCall(name=written.tool, arguments=arguments, raw=raw[opening.start() : end]))
             text.append(raw[at : opening.start()])
             at = end + (raw[end : end + 1] == "\n")
         text.append(raw[at:])
@@ -209,15 +213,6 @@ class LineRepeats:
         self._last = line
         if self._times >= self._limit and self.found is None:
             self.found = line
-
-
-class WrittenCall(Struct, frozen=True, kw_only=True):
-    """A call in the model's spelling, not yet examined. ``id`` is "" if the model gave none."""
-
-    id: str
-    name: str
-    arguments: str
-    raw: str
 
 
 class _CallPieces(Struct):

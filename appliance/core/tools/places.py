@@ -49,11 +49,6 @@ def expanded(path: str, home: str) -> str:
     return path
 
 
-def joined(cwd: str, path: str) -> str:
-    """Return an absolute POSIX path unchanged; any other below ``cwd``."""
-    return path if path.startswith("/") else f"{cwd.rstrip('/')}/{path}"
-
-
 def parts_below(root: str, path: str) -> list[str]:
     """Return the names from ``root`` to a path, ``..`` as written. Raises Outside, and BadPath for too many names."""
     start, names = _names(root), _names(path)

@@ -113,21 +113,39 @@ def footer(total: int, shown: int, *, what: str, full: bool, cut: bool) -> str:
     return "\n".join(lines) + "\n"
 
 
-class GrepLines:
+class GrepText:
+    """The lines that a search shows, in grep's form: name, mark and text, ``:`` for a match and ``-`` beside one."""
+
+    def __init__(self, *, numbers: bool, limit: int) -> None:
+        self.matches = 0
+        self.full = False
+        self._numbers = numbers
+        self._limit = limit
+        self._size = 0
+
+    def line(self, name: str, mark: str, number: object, text: str) -> str:
+        """Return the line as it is shown; nothing, and `full`, for a match too many."""
+        if mark == ":" and (self.matches == self._limit or self._size > MAX_TEXT):
+            self.full = True
+            return ""
+        self.matches += mark == ":"
+        where = f"{name}{mark}{number}{mark}" if self._numbers else f"{name}{mark}"
+        shown = text if len(text) <= MAX_LINE else f"{text[:MAX_LINE]}..."
+        self._size += len(where) + len(shown) + 1
+        return f"{where}{shown}\n"
+
+
+class GrepLines(GrepText):
     """``names``: the files that were searched, which lines of output begin with; empty: ``shown`` was, without."""
 
     def __init__(self, names: Collection[str], shown: str, *, numbers: bool, limit: int) -> None:
+        super().__init__(numbers=numbers, limit=limit)
         self.text = ""
-        self.matches = 0
-        self.full = False
         self._names = frozenset(names)
         self._longest = max(map(len, names), default=0)
         self._shown = shown
-        self._numbers = numbers
-        self._limit = limit
         self._rest = b""
         self._parts: list[str] = []
-        self._size = 0
 
     def feed(self, data: bytes) -> bool:
         """True if more is wanted."""
@@ -142,18 +160,8 @@ class GrepLines:
     def _line(self, line: str) -> None:
         if line == "--":
             self._parts.append("--\n")
-            return
-        if (found := self._read(line)) is None:
-            return  # grep's own words, of binary files
-        name, mark, number, text = found
-        if mark == ":" and (self.matches == self._limit or self._size > MAX_TEXT):
-            self.full = True
-            return
-        self.matches += mark == ":"
-        where = f"{name}{mark}{number}{mark}" if self._numbers else f"{name}{mark}"
-        shown = text if len(text) <= MAX_LINE else f"{text[:MAX_LINE]}..."
-        self._size += len(where) + len(shown) + 1
-        self._parts.append(f"{where}{shown}\n")
+        elif (found := self._read(line)) is not None:  # else it is grep's own words, of binary files
+            self._parts.append(self.line(*found))
 
     def _read(self, line: str) -> tuple[str, str, str, str] | None:
         """Split into name, mark, number and text. A name may contain colons; only searched names count."""

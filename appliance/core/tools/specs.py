@@ -5,12 +5,13 @@ Names, schemas, defaults, limits and the order are llama-server's (b11434).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Literal, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Meta, Raw, Struct
 
+from appliance.core.bodies.json_text import JSON, JsonObject
 from appliance.core.settings import ToolSettings
 from appliance.core.tools.places import BadToolTarget, parse_target
 from appliance.core.tools.texts import MAX_OUTPUT, TextEdit
@@ -22,24 +23,6 @@ MAX_SECONDS = 60
 MAX_CONTEXT = 50
 """Lines before and after a match."""
 _GLOB = "A glob without '/' is matched with the file's name at any depth; one with '/' with its path below 'path'"
-_EDITS: dict[str, object] = {
-    "type": "object",
-    "properties": {
-        "path": {"type": "string", "description": "The file"},
-        "edits": {
-            "type": "array",
-            "description": "The replacements, all made at once",
-            "items": {
-                "type": "object",
-                "properties": {
-                    "old_text": {"type": "string", "description": "The current text; it must occur exactly once"},
-                    "new_text": {"type": "string", "description": "The new text in its place"},
-                },
-                "required": ["old_text", "new_text"],
-            },
-        },
-    },
-}
 ALL = "all"
 
 
@@ -103,46 +86,54 @@ Arguments = TypeVar("Arguments", bound=Struct)
 
 
 class ReadFile(Struct, frozen=True, kw_only=True):
-    path: str
-    start_line: int = 1
-    end_line: int = -1
-    append_loc: bool = False
+    path: Annotated[str, Meta(description="The file")]
+    start_line: Annotated[int, Meta(description="First line, counted from 1 (default 1)")] = 1
+    end_line: Annotated[int, Meta(description="Last line, included (default: the last one)")] = -1
+    append_loc: Annotated[bool, Meta(description="Write each line's number and → before it")] = False
 
 
 class FileGlobSearch(Struct, frozen=True, kw_only=True):
-    path: str
-    include: str = "**"
-    exclude: str = ""
-    type: str = "file"
-    max_depth: int = 0
-    limit: int = MAX_MATCHES
+    path: Annotated[str, Meta(description="The folder to search in")]
+    include: Annotated[str, Meta(description="Glob of the entries to list (default **)")] = "**"
+    exclude: Annotated[str, Meta(description="Glob of the entries to leave out")] = ""
+    type: Annotated[str, Meta(description='The kind of entries: "file" (default), "dir" or "all"')] = "file"
+    max_depth: Annotated[
+        int, Meta(description="Levels of folders to search; 1 is the folder itself, 0 (default) means all")
+    ] = 0
+    limit: Annotated[int, Meta(description=f"Most entries listed (default and at most {MAX_MATCHES})")] = MAX_MATCHES
 
 
 class GrepSearch(Struct, frozen=True, kw_only=True):
-    path: str
-    pattern: str
-    include: str = "**"
-    exclude: str = ""
-    return_line_numbers: bool = False
-    literal: bool = False
-    ignore_case: bool = False
-    context_lines: int = 0
+    path: Annotated[str, Meta(description="The file or folder to search in")]
+    pattern: Annotated[str, Meta(description="The pattern: a regular expression as in JavaScript")]
+    include: Annotated[str, Meta(description="Glob of the files to search (default **)")] = "**"
+    exclude: Annotated[str, Meta(description="Glob of the files to leave out")] = ""
+    return_line_numbers: Annotated[bool, Meta(description="Show each line's number")] = False
+    literal: Annotated[bool, Meta(description="The pattern is text, not a regular expression (default false)")] = False
+    ignore_case: Annotated[
+        bool, Meta(description="Ignore the difference between upper and lower case (default false)")
+    ] = False
+    context_lines: Annotated[
+        int, Meta(description=f"Lines shown before and after each match (default 0, at most {MAX_CONTEXT})")
+    ] = 0
 
 
 class ExecShellCommand(Struct, frozen=True, kw_only=True):
-    command: str
-    timeout: float = 10
-    max_output_size: int = MAX_OUTPUT
+    command: Annotated[str, Meta(description="The command")]
+    timeout: Annotated[float, Meta(description=f"Seconds that it may take (default 10, at most {MAX_SECONDS})")] = 10
+    max_output_size: Annotated[
+        int, Meta(description=f"Most bytes of output returned (default and at most {MAX_OUTPUT})")
+    ] = MAX_OUTPUT
 
 
 class WriteFile(Struct, frozen=True, kw_only=True):
-    path: str
-    content: str
+    path: Annotated[str, Meta(description="The file")]
+    content: Annotated[str, Meta(description="The whole new content")]
 
 
 class EditFile(Struct, frozen=True, kw_only=True):
-    path: str
-    edits: list[TextEdit]
+    path: Annotated[str, Meta(description="The file")]
+    edits: Annotated[list[TextEdit], Meta(description="The replacements, all made at once")]
 
 
 class GetInfo(Struct, frozen=True, kw_only=True):
@@ -163,32 +154,43 @@ def read_arguments(tool: str, arguments: bytes, kind: type[Arguments]) -> Argume
         raise BadRequest(f"the arguments of '{tool}' are not valid JSON: {error}", param="params") from None
 
 
-def _parameters(required: tuple[str, ...] = (), **properties: tuple[str, str]) -> Raw:
-    """Return the JSON schema of an object with these members, each a type and its meaning."""
-    schema: dict[str, object] = {
-        "type": "object",
-        "properties": {name: {"type": kind, "description": text} for name, (kind, text) in properties.items()},
-    }
-    return _raw(schema, required)
+def schema_of(arguments: type[Struct]) -> JsonObject:
+    """Return the JSON schema of an object with these fields: without titles, defaults and references."""
+    _, parts = msgspec.json.schema_components([arguments])
+    found = _plain(parts[arguments.__name__], parts)
+    return {name: value for name, value in found.items() if name != "description"}
 
 
-def _raw(schema: dict[str, object], required: tuple[str, ...]) -> Raw:
-    return Raw(msgspec.json.encode(schema | ({"required": required} if required else {})))
+def _plain(schema: JSON, parts: Mapping[str, JSON]) -> Any:
+    match schema:
+        case {"$ref": str(reference)}:
+            return _plain(parts[reference.rpartition("/")[2]], parts)
+        case dict():
+            left_out = ("title", "default", *(() if schema.get("required") else ("required",)))
+            return {name: _plain(value, parts) for name, value in schema.items() if name not in left_out}
+        case list():
+            return [_plain(value, parts) for value in schema]
+        case _:
+            return schema
 
 
+ARGUMENTS: Mapping[str, type[Struct]] = {
+    "read_file": ReadFile,
+    "file_glob_search": FileGlobSearch,
+    "grep_search": GrepSearch,
+    SHELL: ExecShellCommand,
+    "write_file": WriteFile,
+    "edit_file": EditFile,
+    "get_info": GetInfo,
+}
+"""By the tool's name."""
 SPECS = (
     ToolSpec(
         name="read_file",
         display_name="Read file",
         description=f"Read a text file, or some of its lines: at most {MAX_OUTPUT} bytes at once. For a part of "
         "a long file, name start_line and end_line.",
-        parameters=_parameters(
-            ("path",),
-            path=("string", "The file"),
-            start_line=("integer", "First line, counted from 1 (default 1)"),
-            end_line=("integer", "Last line, included (default: the last one)"),
-            append_loc=("boolean", "Write each line's number and → before it"),
-        ),
+        parameters=Raw(msgspec.json.encode(schema_of(ReadFile))),
         uses_cwd=True,
     ),
     ToolSpec(
@@ -197,15 +199,7 @@ SPECS = (
         description="List the files below a folder whose names match a glob. In a git repository this leaves out "
         "ignored files (a list of folders keeps ignored ones); elsewhere it leaves out the content of folders such as "
         f".git, node_modules and build. {_GLOB}.",
-        parameters=_parameters(
-            ("path",),
-            path=("string", "The folder to search in"),
-            include=("string", "Glob of the entries to list (default **)"),
-            exclude=("string", "Glob of the entries to leave out"),
-            type=("string", 'The kind of entries: "file" (default), "dir" or "all"'),
-            max_depth=("integer", "Levels of folders to search; 1 is the folder itself, 0 (default) means all"),
-            limit=("integer", f"Most entries listed (default and at most {MAX_MATCHES})"),
-        ),
+        parameters=Raw(msgspec.json.encode(schema_of(FileGlobSearch))),
         uses_cwd=True,
     ),
     ToolSpec(
@@ -213,29 +207,14 @@ SPECS = (
         display_name="Grep search",
         description="Find the lines that match a regular expression, in a file or in all files below a folder. Files "
         f"are chosen as by file_glob_search. At most {MAX_MATCHES} matches. {_GLOB}.",
-        parameters=_parameters(
-            ("path", "pattern"),
-            path=("string", "The file or folder to search in"),
-            pattern=("string", "The pattern: a regular expression as in JavaScript"),
-            include=("string", "Glob of the files to search (default **)"),
-            exclude=("string", "Glob of the files to leave out"),
-            return_line_numbers=("boolean", "Show each line's number"),
-            literal=("boolean", "The pattern is text, not a regular expression (default false)"),
-            ignore_case=("boolean", "Ignore the difference between upper and lower case (default false)"),
-            context_lines=("integer", f"Lines shown before and after each match (default 0, at most {MAX_CONTEXT})"),
-        ),
+        parameters=Raw(msgspec.json.encode(schema_of(GrepSearch))),
         uses_cwd=True,
     ),
     ToolSpec(
         name="exec_shell_command",
         display_name="Execute shell command",
         description="Run a command in a shell and return what it printed, errors included, and its exit code.",
-        parameters=_parameters(
-            ("command",),
-            command=("string", "The command"),
-            timeout=("integer", f"Seconds that it may take (default 10, at most {MAX_SECONDS})"),
-            max_output_size=("integer", f"Most bytes of output returned (default and at most {MAX_OUTPUT})"),
-        ),
+        parameters=Raw(msgspec.json.encode(schema_of(ExecShellCommand))),
         writes=True,
         uses_cwd=True,
         streams=True,
@@ -244,9 +223,7 @@ SPECS = (
         name="write_file",
         display_name="Write file",
         description="Write a file: create it, or replace its content; missing folders are created.",
-        parameters=_parameters(
-            ("path", "content"), path=("string", "The file"), content=("string", "The whole new content")
-        ),
+        parameters=Raw(msgspec.json.encode(schema_of(WriteFile))),
         writes=True,
         uses_cwd=True,
     ),
@@ -255,7 +232,7 @@ SPECS = (
         display_name="Edit file",
         description="Replace pieces of a file. Each old_text must occur exactly once in the file as it is now, and "
         "none may overlap another. To write a whole file, use write_file.",
-        parameters=_raw(_EDITS, ("path", "edits")),
+        parameters=Raw(msgspec.json.encode(schema_of(EditFile))),
         writes=True,
         uses_cwd=True,
     ),
@@ -263,7 +240,7 @@ SPECS = (
         name="get_info",
         display_name="Get Runtime Info",
         description="Return the operating system and the folder in which the tools work.",
-        parameters=_parameters(),
+        parameters=Raw(msgspec.json.encode(schema_of(GetInfo))),
         uses_cwd=True,
     ),
 )

@@ -8,10 +8,14 @@ names keeps its every character.
 
 from __future__ import annotations
 
+import codecs
+import sys
+from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 MAX_OUTPUT = 16 * 1024
 """Bytes that a model gets at once; llama-server's (b11434)."""
@@ -64,7 +68,7 @@ class LineWindow:
         """The result; read it at the end."""
         kept = bytes(self._kept)
         if self._truncated:
-            return readable(kept) + ("" if kept.endswith(b"\n") else "\n") + TRUNCATED
+            return whole_characters(kept) + ("" if kept.endswith(b"\n") else "\n") + TRUNCATED
         if self._inside and self._line >= self._first:
             kept += b"\n"
         return readable(kept)
@@ -74,7 +78,7 @@ class LineWindow:
             part = f"{self._line}→".encode() + part
         room = MAX_OUTPUT - len(self._kept)
         if len(part) > room:
-            part = whole_characters(part[:room])
+            part = part[:room]
             self.full = self._truncated = True
         self._kept += part
 
@@ -99,24 +103,7 @@ class CappedOutput:
         return bytes(self._kept)
 
     def text(self) -> str:
-        return readable(whole_characters(self.kept) if self.truncated else self.kept)
-
-
-class Utf8Pieces:
-    """Text as it comes, never cut within a character."""
-
-    def __init__(self) -> None:
-        self._rest = b""
-
-    def feed(self, data: bytes) -> str:
-        data = self._rest + data
-        whole = whole_characters(data)
-        self._rest = data[len(whole) :]
-        return readable(whole)
-
-    def end(self) -> str:
-        rest, self._rest = self._rest, b""
-        return readable(rest)
+        return whole_characters(self.kept) if self.truncated else readable(self.kept)
 
 
 def readable(data: bytes) -> str:
@@ -124,21 +111,19 @@ def readable(data: bytes) -> str:
     return data.decode("utf-8", "replace")
 
 
-def whole_characters(data: bytes) -> bytes:
-    """Drop the beginning of an unfinished UTF-8 character at the end."""
-    for back in range(1, min(4, len(data) + 1)):
-        byte = data[-back]
-        if byte & 0b1100_0000 == 0b1100_0000:
-            size = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
-            return data[:-back] if back < size else data
-        if byte < 0x80:
-            break
-    return data
+def whole_characters(data: bytes) -> str:
+    """Decode as `readable` does, without an unfinished character at the end."""
+    return text_decoder().decode(data)
+
+
+def text_decoder() -> codecs.IncrementalDecoder:
+    """Decode text as it comes, never cut within a character."""
+    return codecs.getincrementaldecoder("utf-8")("replace")
 
 
 class TextEdit(Struct, frozen=True, kw_only=True):
-    old_text: str
-    new_text: str
+    old_text: Annotated[str, Meta(description="The current text; it must occur exactly once")]
+    new_text: Annotated[str, Meta(description="The new text in its place")]
 
 
 class EditProblem(Exception):
@@ -212,10 +197,10 @@ class _PlainText:
 
     def __init__(self, text: str) -> None:
         self._text = "\n".join(_plain_lines(text))
-        self._starts: list[tuple[int, int, int]] = []  # of each line: in the plain text, in the original, its length
+        self._starts: list[tuple[int, int]] = []  # of each line: in the plain text, in the original
         plain = original = 0
         for line, kept in zip(text.split("\n"), _plain_lines(text), strict=True):
-            self._starts.append((plain, original, len(kept)))
+            self._starts.append((plain, original))
             plain += len(kept) + 1
             original += len(line) + 1
 
@@ -230,9 +215,5 @@ class _PlainText:
         return self._original(span[0]), self._original(span[1])
 
     def _original(self, at: int) -> int:
-        low, high = 0, len(self._starts)
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if self._starts[middle][0] <= at else (low, middle)
-        plain, original, _ = self._starts[low]
+        plain, original = self._starts[bisect_right(self._starts, (at, sys.maxsize)) - 1]
         return original + at - plain

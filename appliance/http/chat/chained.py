@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Awaitable, Callable
-from typing import NoReturn
+from collections.abc import Callable
 
 import msgspec
 import trio
 from msgspec import structs
 
-from appliance.agents.chain import MAX_ANSWER, Answer, Chain, Chains, error_of, read_event
-from appliance.core.bodies import sse
+from appliance.agents.chain import MAX_ANSWER, Answer, Chain, Chains, ModelEvents, error_of
 from appliance.core.bodies.json_text import OBJECT
 from appliance.core.headers import field, without
 from appliance.core.lenient_json import decoded
@@ -78,107 +75,83 @@ class _Turn:
         self._ping_after = ping_after
         self._ask = ask
         self._sink = job.sink
-        self._job = job
 
     async def whole(self, job: ModelRequest) -> None:
-        answers: list[Response] = []
-
-        async def take(answer: Answer) -> None:
-            if isinstance(answer, Response):
-                answers.append(answer)
-
         async with answered(self._ask, job) as reply:
             if reply.status != 200:
                 await _pass(reply, self._sink)
                 return
-            error = await self._respond(reply, take)
-        if error is not None:
-            raise UpstreamFailed(self._model, error_of(error) or "its stream ended with an error")
+            events = _EngineEvents(reply, self._model)
+            with events.scope:
+                events.made = await self._chain.respond(await self._given(reply, events), stream=False)
+            error = events.ended()
+        if error is not None or not isinstance(events.made, Response):
+            raise UpstreamFailed(self._model, (error and error_of(error)) or "its stream ended with an error")
         kept = without(reply.headers, _OF_THE_BODY)
-        await send_whole(self._sink, answers[0].status, (*kept, JSON_TYPE), msgspec.json.encode(answers[0].body))
+        await send_whole(self._sink, events.made.status, (*kept, JSON_TYPE), msgspec.json.encode(events.made.body))
 
     async def stream(self, job: ModelRequest) -> None:
         """Hooks and client each in their own task, so that a client gets a sign of life when the hooks are silent."""
         chain = self._chain
-        async with sending(self._sink, self._ping_after) as sender:
+        async with sending(self._sink, self._ping_after) as sender, answered(self._ask, job) as reply:
+            if reply.status != 200:
+                await sender.refuse(reply, MAX_ANSWER, job.route.dialect)
+                return
+            if reply.event_stream:
+                sender.headers = reply.headers
+            events = _EngineEvents(reply, self._model)
+            with events.scope:
+                answer = await chain.respond(await self._given(reply, events), stream=True)
+                assert not isinstance(answer, Response)
+                async for event in answer:
+                    await sender.send(chain.encode(event))
+            if (error := events.ended()) is not None:
+                await sender.send(chain.encode(error))
 
-            async def pass_on(answer: Answer) -> None:
-                if not isinstance(answer, Response):
-                    async for event in answer:
-                        await sender.send(chain.encode(event))
-
-            async with answered(self._ask, job) as reply:
-                if reply.status != 200:
-                    await sender.refuse(reply, MAX_ANSWER, job.route.dialect)
-                    return
-                if reply.event_stream:
-                    sender.headers = reply.headers
-                error = await self._respond(reply, pass_on)
-                if error is not None:
-                    await sender.send(chain.encode(error))
-
-    async def _respond(self, reply: HandoverReply, take: Callable[[Answer], Awaitable[None]]) -> Event | None:
-        """Give ``take`` the answer as the plugins make it; the result is the error that the engine's ended with.
+    async def _given(self, reply: HandoverReply, events: _EngineEvents) -> Answer:
+        """Return the engine's answer.
 
         Hooks are given the end of an answer only when its lease is given back, so that they may ask other models.
         """
-        streams = self._job.streams
         coding = field(reply.headers, b"content-encoding") or b"identity"
         if coding.lower() != b"identity":
             raise UpstreamFailed(self._model, f"its answer is in the coding {coding.decode('latin-1')}, unasked")
-        if not reply.event_stream:
-            body = decoded(OBJECT, await reply.read(MAX_ANSWER))
-            if body is None:
-                raise UpstreamFailed(self._model, "its answer is not a JSON object, and plugins cannot read it")
-            await take(await self._chain.respond(Response(status=reply.status, body=body), stream=streams))
-            return None
-        events = _EngineEvents(reply, self._model)
-        with events.scope:
-            await take(await self._chain.respond(events, stream=streams))
-        if events.failure is not None:
-            raise events.failure
-        return events.error
+        if reply.event_stream:
+            return events
+        body = decoded(OBJECT, await reply.read(MAX_ANSWER))
+        if body is None:
+            raise UpstreamFailed(self._model, "its answer is not a JSON object, and plugins cannot read it")
+        return Response(status=reply.status, body=body)
 
 
-class _EngineEvents:
+class _EngineEvents(ModelEvents):
     """The events of an engine's answer. One that breaks off ends all that is done with it: ``scope`` is cancelled."""
 
     def __init__(self, reply: HandoverReply, model: str) -> None:
+        super().__init__(reply, model)
         self.scope = trio.CancelScope()
-        self.failure: ApplianceError | None = None
-        self.error: Event | None = None
-        self._reply = reply
-        self._model = model
-        self._decoder = sse.Decoder()
-        self._held: deque[sse.SseEvent] = deque()
-
-    def __aiter__(self) -> _EngineEvents:
-        return self
+        self.made: Answer | None = None
+        self._failure: ApplianceError | None = None
+        self._error: Event | None = None
 
     async def __anext__(self) -> Event:
-        while not self._held:
-            try:
-                chunk = await self._reply.receive()
-                self._held.extend(self._decoder.feed(chunk))
-            except ApplianceError as error:
-                await self._end(error)
-            except sse.RecordTooLong as error:
-                await self._end(UpstreamFailed(self._model, str(error)))
-            else:
-                if not chunk:
-                    raise StopAsyncIteration
-        event = read_event(self._held.popleft())
-        if event is None:
-            await self._end(UpstreamFailed(self._model, "its stream has a record that is not JSON"))
-        if error_of(event) is not None:
-            self.error = event
-            await self._end(None)
-        return event
-
-    async def _end(self, failure: ApplianceError | None) -> NoReturn:
-        self.failure = failure
+        try:
+            event = await super().__anext__()
+        except ApplianceError as error:
+            self._failure = error
+        else:
+            if error_of(event) is None:
+                return event
+            self._error = event
         self.scope.cancel()
         await trio.sleep_forever()
+        raise AssertionError("it was cancelled")
+
+    def ended(self) -> Event | None:
+        """Return the error that the engine's stream ended with. Raises what it broke off with."""
+        if self._failure is not None:
+            raise self._failure
+        return self._error
 
 
 async def _pass(reply: HandoverReply, sink: Sink) -> None:

@@ -21,12 +21,12 @@ import msgspec
 import trio
 from msgspec import Meta, Raw, Struct, structs
 
-from appliance.agents.record import MAX_PARALLEL, use_tool
+from appliance.agents.record import use_each, use_tool
 from appliance.core.bodies.head import EXTENSION
 from appliance.core.bodies.json_text import JsonEdit, Path, PathStep, apply_edits
 from appliance.core.lenient_json import UNREADABLE
 from appliance.core.openai import ToolDefinition
-from appliance.core.runs.chat import ChatAnswer, ChatEvents, ToolActivity, refusal
+from appliance.core.runs.chat import ChatAnswer, ChatEvents, ToolActivity
 from appliance.core.runs.messages import (
     MAX_ITERATIONS,
     AskClient,
@@ -256,7 +256,7 @@ class _Turns:
         self._new_turn = True
         events = ChatEvents()
         if reply.status != 200:
-            await self._hear([refusal(reply.status, await reply.read(MAX_ANSWER))], give)
+            await self._hear(events.refused(reply.status, await reply.read(MAX_ANSWER)), give)
         elif not reply.event_stream:
             await self._hear(events.whole(await reply.read(MAX_ANSWER)), give)
         else:
@@ -294,30 +294,22 @@ class _Turns:
         return text
 
     async def _use(self, calls: tuple[ModelCall, ...], give: Give, *, parallel: bool) -> None:
-        places = trio.CapacityLimiter(MAX_PARALLEL)
-
-        async def use(call: ModelCall) -> None:
-            async with places:
-                if self._over:
-                    return
+        async def use(call: ModelCall) -> bool:
+            if not self._over:
                 await give(self.answer.activity(ToolActivity(tool_call=call)))
                 finished = await use_tool(self._toolbox, call, self._timeout)
-            if finished.failure is not None:  # the model may know another way
-                finished = ToolFinished(call_id=call.id, content=f"error: {finished.failure}", seconds=finished.seconds)
-            if self._over:
-                return
-            commands = self._loop.hear(finished, time.time())
-            trace = self._loop.outcome().tool_trace[-1]
-            await give(self.answer.activity(ToolActivity(tool_result=trace)))
-            await self._carry_out(commands, give)
+                if self._over:
+                    return False
+                if finished.failure is not None:  # the model may know another way
+                    told = f"error: {finished.failure}"
+                    finished = ToolFinished(call_id=call.id, content=told, seconds=finished.seconds)
+                commands = self._loop.hear(finished, time.time())
+                trace = self._loop.outcome().tool_trace[-1]
+                await give(self.answer.activity(ToolActivity(tool_result=trace)))
+                await self._carry_out(commands, give)
+            return not self._over
 
-        if parallel:
-            async with trio.open_nursery() as nursery:
-                for call in calls:
-                    nursery.start_soon(use, call)
-        else:
-            for call in calls:
-                await use(call)
+        await use_each(calls, use, parallel=parallel)
 
 
 async def _whole(turns: _Turns, job: ModelRequest) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from functools import partial
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 import trio
@@ -39,10 +39,13 @@ from appliance.http import errors
 from appliance.http.control.answers import EVENT_STREAM, endless_answer, json_answer, parse_as, read_as, read_body
 from appliance.http.control.stream_routes import StreamBody, read_offset
 from appliance.plugins.registry import ListedPlugin, Plugins
-from appliance.tools.box import OfferingServer, Toolbox
+from appliance.tools.box import Toolbox
 from appliance.traffic.request import CONVERSATIONS
 from appliance.traffic.targets import Targets
 from appliance.traffic.traffic import Feeds
+
+if TYPE_CHECKING:
+    from appliance.tools.mcp_client import McpClient
 
 OWNED = ("messages", "tools", "stream", "model", "parallel_tool_calls")
 """Members that ``params`` must not hold: the run sets them itself."""
@@ -255,7 +258,7 @@ def agents_of(plugins: Plugins) -> AgentList:
 def add_mcp_routes(app: QuartTrio, tools: Toolbox) -> None:
     """Prompts and resources of the MCP servers that the program uses, for its page."""
 
-    def named(name: str) -> OfferingServer:
+    def named(name: str) -> McpClient:
         if (server := tools.servers.get(name)) is None:
             known = ", ".join(tools.servers) or "none"
             raise NotFound(f"there is no MCP server '{name}'; there is {known}")
@@ -264,7 +267,7 @@ def add_mcp_routes(app: QuartTrio, tools: Toolbox) -> None:
     async def offers() -> Response:
         found: list[Offers] = []
 
-        async def ask(server: OfferingServer) -> None:
+        async def ask(server: McpClient) -> None:
             found.append(await server.offers())
 
         async with trio.open_nursery() as nursery:
@@ -342,9 +345,9 @@ class RunRoutes:
         run: AgentRun | PastRun = self._agents.find(run_id)
         numbered = request.args.get("sse_ids") in ("1", "true")
         offset = read_offset(request.headers.get("Last-Event-ID") if numbered else None, request.args.get("from"))
-        if offset < run.feed.dropped:
+        if offset < run.feed.ring.dropped:
             raise BadRequest(
-                f"the events before offset {run.feed.dropped} are not held any more (runs.eventBytes); "
+                f"the events before offset {run.feed.ring.dropped} are not held any more (runs.eventBytes); "
                 f"begin there, GET {RUNS}/{run_id}/result has all of the output",
                 param="from",
             )

@@ -21,15 +21,12 @@ from appliance.core.mcp.messages import INVALID_PARAMS, McpError, notification, 
 from appliance.core.mcp.serving import Accepted, Immediate, ToolsCall, ToolsListing, cached, read_request, stamped
 from appliance.core.runs.inward import Asker
 from appliance.core.settings import HttpSettings
-from appliance.core.tools.specs import ToolContext, ToolSpec
+from appliance.core.tools.specs import ToolContext, ToolSpec, schema_of
 from appliance.errors import ApplianceError, Busy, Forbidden
 from appliance.http import errors
 from appliance.http.control.listing import View, list_models
 from appliance.http.mcp.tools import (
-    CHAT_SCHEMA,
     DESCRIPTION,
-    EMBED_SCHEMA,
-    NO_ARGUMENTS,
     Chat,
     Embed,
     EngineRefused,
@@ -122,9 +119,9 @@ class ServerTools:
         asks = "Asks a language model on this machine. A model that is not loaded is loaded first."
         turns = "Turns texts into vectors with an embedding model on this machine."
         return [
-            Offered("list_models", "List models", told, NO_ARGUMENTS, True, self._list_models),
-            Offered("chat", "Ask a model", asks, CHAT_SCHEMA, True, self._chat),
-            Offered("embed", "Embed texts", turns, EMBED_SCHEMA, True, self._embed),
+            Offered("list_models", "List models", told, schema_of(Nothing), True, self._list_models),
+            Offered("chat", "Ask a model", asks, schema_of(Chat), True, self._chat),
+            Offered("embed", "Embed texts", turns, schema_of(Embed), True, self._embed),
             Offered("run_agent", "Run an agent", DESCRIPTION, run, not self._allowed, self._run_agent),
         ]
 

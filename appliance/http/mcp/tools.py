@@ -5,7 +5,7 @@ Ask a model, list models, embed texts; begin a run, follow it, tell what came of
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection
 from typing import Annotated
 
 import msgspec
@@ -15,10 +15,12 @@ from msgspec import Meta, Raw, Struct
 from appliance.agents.owner import Agents
 from appliance.agents.record import result_of
 from appliance.agents.run import AgentRun, RequestedRun
+from appliance.core.bodies.json_text import JsonObject
 from appliance.core.bodies.sse import Decoder, RecordTooLong, SseEvent
 from appliance.core.lenient_json import UNREADABLE
-from appliance.core.openai import NULL, ChatChoice, error_text
+from appliance.core.openai import NULL, ChatCompletion, ChatUsage, Embeddings, error_text
 from appliance.core.runs.inward import Asker, InwardReply
+from appliance.core.tools.specs import schema_of
 from appliance.errors import BadRequest, UpstreamFailed
 from appliance.http.control.run_routes import read_run
 from appliance.traffic.targets import Targets
@@ -35,81 +37,52 @@ Tell = Callable[[str], Awaitable[None]]
 Result = dict[str, object]
 """The result of ``tools/call``."""
 _OWNED = ("model", "messages", "stream", "tools", "appliance")
-CHAT_SCHEMA: Mapping[str, object] = {
-    "type": "object",
-    "properties": {
-        "model": {"type": "string", "description": "Name of the model; 'list_models' tells them."},
-        "prompt": {"type": "string", "description": "The question. Either this or 'messages'."},
-        "system": {"type": "string", "description": "Instructions that go before the question."},
-        "messages": {
-            "type": "array",
-            "description": "A whole conversation in OpenAI's form, instead of 'prompt'.",
-            "items": {"type": "object"},
-        },
-        "max_tokens": {"type": "integer", "minimum": 1, "description": "Longest answer."},
-        "temperature": {"type": "number", "minimum": 0},
-        "params": {"type": "object", "description": "Further parameters of /v1/chat/completions, as top_p or seed."},
-    },
-    "additionalProperties": False,
-}
-EMBED_SCHEMA: Mapping[str, object] = {
-    "type": "object",
-    "properties": {
-        "model": {"type": "string", "description": "Name of an embedding model; 'list_models' tells them."},
-        "input": {
-            "description": "The text, or several.",
-            "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
-        },
-    },
-    "required": ["input"],
-    "additionalProperties": False,
-}
-NO_ARGUMENTS: Mapping[str, object] = {"type": "object", "properties": {}, "additionalProperties": False}
 DESCRIPTION = "Lets a language model on this machine work on a task with tools, and waits for what comes of it."
 
 
 class Chat(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Arguments of ``chat``."""
 
-    model: str | None = None
-    prompt: str = ""
-    system: str = ""
-    messages: list[Raw] = []
-    max_tokens: Annotated[int, Meta(ge=1)] | None = None
+    model: Annotated[str | None, Meta(description="Name of the model; 'list_models' tells them.")] = None
+    prompt: Annotated[str, Meta(description="The question. Either this or 'messages'.")] = ""
+    system: Annotated[str, Meta(description="Instructions that go before the question.")] = ""
+    messages: Annotated[
+        list[dict[str, Raw]], Meta(description="A whole conversation in OpenAI's form, instead of 'prompt'.")
+    ] = []
+    max_tokens: Annotated[Annotated[int, Meta(ge=1)] | None, Meta(description="Longest answer.")] = None
     temperature: Annotated[float, Meta(ge=0)] | None = None
-    params: dict[str, Raw] = {}
+    params: Annotated[
+        dict[str, Raw], Meta(description="Further parameters of /v1/chat/completions, as top_p or seed.")
+    ] = {}
 
 
 class Embed(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Arguments of ``embed``."""
 
-    model: str | None = None
-    input: str | list[str]
+    model: Annotated[str | None, Meta(description="Name of an embedding model; 'list_models' tells them.")] = None
+    input: Annotated[str | list[str], Meta(description="The text, or several.")]
 
 
 class Nothing(Struct, frozen=True, forbid_unknown_fields=True):
     """Arguments of a tool that has none."""
 
 
-class _Completion(Struct):
+class _ChatText(Struct):
+    """An answer as far as it has come."""
+
     model: str = ""
-    choices: list[ChatChoice] = []
-    usage: dict[str, Raw] | None = None
-    error: Raw = NULL
+    text: list[str] = []
+    reasoning: list[str] = []
+    finish_reason: str | None = None
+    usage: ChatUsage | None = None
 
-
-class _Vector(Struct):
-    embedding: list[float | list[float]]
-
-
-class _Vectors(Struct):
-    model: str = ""
-    data: list[_Vector] = []
-    usage: dict[str, Raw] | None = None
-
-
-_COMPLETION = msgspec.json.Decoder(_Completion)
-_VECTORS = msgspec.json.Decoder(_Vectors)
+    def add(self, part: ChatCompletion) -> None:
+        self.model = part.model or self.model
+        self.usage = part.usage or self.usage
+        for choice in (part.choices or ())[:1]:
+            self.text.append(choice.said.text)
+            self.reasoning.append(choice.said.thoughts)
+            self.finish_reason = choice.finish_reason or self.finish_reason
 
 
 def text_result(text: str, structured: object = None) -> Result:
@@ -130,20 +103,17 @@ def failed_result(message: str) -> Result:
 async def chat(asker: Asker, arguments: Chat, tell: Tell | None) -> Result:
     """Ask a model; ``tell`` gets its words as they come. Raises EngineRefused and what `Asker.ask` raises."""
     body = _chat_body(arguments, stream=tell is not None)
+    found = _ChatText()
     async with asker.ask("/v1/chat/completions", body, origin=ORIGIN) as reply:
         await _refuse(reply)
         if tell is None or not reply.event_stream:
-            found = _decoded(await reply.read(MAX_ANSWER))
-            choice = found.choices[0] if found.choices else ChatChoice()
-            text, reasoning = choice.said.text, choice.said.thoughts
+            found.add(_decoded(await reply.read(MAX_ANSWER)))
         else:
-            found, choice, text, reasoning = await _follow_answer(reply, tell)
-    structured: dict[str, object] = {"model": found.model, "text": text, "finish_reason": choice.finish_reason}
-    if reasoning:
-        structured["reasoning"] = reasoning
-    if found.usage is not None:
-        structured["usage"] = found.usage
-    return text_result(text, structured)
+            await _follow_answer(reply, found, tell)
+    text, reasoning = "".join(found.text), "".join(found.reasoning)
+    structured: dict[str, object] = {"model": found.model, "text": text, "finish_reason": found.finish_reason}
+    more = {"reasoning": reasoning, "usage": found.usage}
+    return text_result(text, structured | {name: value for name, value in more.items() if value})
 
 
 async def embed(asker: Asker, arguments: Embed) -> Result:
@@ -152,11 +122,10 @@ async def embed(asker: Asker, arguments: Embed) -> Result:
     async with asker.ask("/v1/embeddings", msgspec.json.encode(body), origin=ORIGIN) as reply:
         await _refuse(reply)
         try:
-            found = _VECTORS.decode(await reply.read(MAX_ANSWER))
+            found = msgspec.json.decode(await reply.read(MAX_ANSWER), type=Embeddings)
         except UNREADABLE as error:
             raise UpstreamFailed(arguments.model or "", f"its embeddings cannot be read ({error})") from None
-    vectors = [vector.embedding for vector in found.data]
-    return json_result({"model": found.model, "embeddings": vectors, "usage": found.usage or {}})
+    return json_result({"model": found.model, "embeddings": found.vectors, "usage": found.usage or {}})
 
 
 def _chat_body(asked: Chat, *, stream: bool) -> bytes:
@@ -181,46 +150,31 @@ def _chat_body(asked: Chat, *, stream: bool) -> bytes:
     return msgspec.json.encode(body)
 
 
-async def _follow_answer(reply: InwardReply, tell: Tell) -> tuple[_Completion, ChatChoice, str, str]:
-    """The whole of a stream, told piece by piece."""
+async def _follow_answer(reply: InwardReply, found: _ChatText, tell: Tell) -> None:
+    """Read a stream to its end, and tell it piece by piece."""
     decoder = Decoder()
-    whole, last = _Completion(), ChatChoice()
-    texts: list[str] = []
-    thoughts: list[str] = []
-    untold: list[str] = []
-    size, due = 0, trio.current_time()
+    told, size, due = 0, 0, trio.current_time()
     while data := await reply.receive():
         size += len(data)
         if size > MAX_ANSWER:
-            raise UpstreamFailed(whole.model, f"its answer is longer than {MAX_ANSWER} bytes")
-        for part in _parts(decoder, data, whole.model):
-            whole.model = part.model or whole.model
-            whole.usage = part.usage or whole.usage
-            for choice in part.choices[:1]:
-                texts.append(choice.said.text)
-                thoughts.append(choice.said.thoughts)
-                untold.append(choice.said.text)
-                last = choice if choice.finish_reason else last
-        if trio.current_time() >= due and any(untold):
-            await tell("".join(untold))
-            untold.clear()
-            due = trio.current_time() + TELL_EVERY
-    if any(untold):
-        await tell("".join(untold))
-    return whole, last, "".join(texts), "".join(thoughts)
+            raise UpstreamFailed(found.model, f"its answer is longer than {MAX_ANSWER} bytes")
+        try:
+            events = decoder.feed(data)
+        except RecordTooLong as error:
+            raise UpstreamFailed(found.model, str(error)) from None
+        for event in events:
+            if event.data != "[DONE]":
+                found.add(_decoded(event.data.encode()))
+        if trio.current_time() >= due and (untold := "".join(found.text[told:])):
+            await tell(untold)
+            told, due = len(found.text), trio.current_time() + TELL_EVERY
+    if untold := "".join(found.text[told:]):
+        await tell(untold)
 
 
-def _parts(decoder: Decoder, data: bytes, model: str) -> list[_Completion]:
+def _decoded(body: bytes) -> ChatCompletion:
     try:
-        events = decoder.feed(data)
-    except RecordTooLong as error:
-        raise UpstreamFailed(model, str(error)) from None
-    return [_decoded(event.data.encode()) for event in events if event.data != "[DONE]"]
-
-
-def _decoded(body: bytes) -> _Completion:
-    try:
-        found = _COMPLETION.decode(body)
+        found = msgspec.json.decode(body, type=ChatCompletion)
     except UNREADABLE as error:
         raise UpstreamFailed("", f"its answer cannot be read ({error})") from None
     if found.error != NULL:
@@ -242,41 +196,34 @@ async def _refuse(reply: InwardReply) -> None:
 class RunAgent(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Arguments of ``run_agent``."""
 
-    model: str
-    prompt: str
-    system: str = ""
-    tools: list[str] = []
-    max_tool_iterations: Annotated[int, Meta(ge=0)] | None = None
-    params: dict[str, Raw] = {}
+    model: Annotated[str, Meta(description="Name of the model; 'list_models' tells them.")]
+    prompt: Annotated[str, Meta(description="The task.")]
+    system: Annotated[str, Meta(description="Instructions that go before the task.")] = ""
+    tools: Annotated[list[str], Meta(description="Tools of this machine that the model may use.")] = []
+    max_tool_iterations: Annotated[
+        Annotated[int, Meta(ge=0)] | None, Meta(description="How often it may use tools.")
+    ] = None
+    params: Annotated[
+        dict[str, Raw], Meta(description="Further parameters of /v1/chat/completions, as temperature.")
+    ] = {}
 
 
-class _Output(Struct):
+class _EventText(Struct):
     text: str = ""
-
-
-class _Use(Struct):
     name: str = ""
 
 
-def run_schema(tools: Collection[str]) -> Mapping[str, object]:
+def run_schema(tools: Collection[str]) -> JsonObject:
     """The arguments; ``tools`` are those that a run may be given."""
-    return {
-        "type": "object",
-        "properties": {
-            "model": {"type": "string", "description": "Name of the model; 'list_models' tells them."},
-            "prompt": {"type": "string", "description": "The task."},
-            "system": {"type": "string", "description": "Instructions that go before the task."},
-            "tools": {
-                "type": "array",
-                "items": {"type": "string", **({"enum": sorted(tools)} if tools else {})},
-                "description": "Tools of this machine that the model may use." if tools else "There are none.",
-            },
-            "max_tool_iterations": {"type": "integer", "minimum": 0, "description": "How often it may use tools."},
-            "params": {"type": "object", "description": "Further parameters of /v1/chat/completions, as temperature."},
-        },
-        "required": ["model", "prompt"],
-        "additionalProperties": False,
-    }
+    schema = schema_of(RunAgent)
+    match schema:
+        case {"properties": {"tools": dict(told)}} if tools:
+            told["items"] = {"type": "string", "enum": [*sorted(tools)]}
+        case {"properties": {"tools": dict(told)}}:
+            told["description"] = "There are none."
+        case _:
+            pass
+    return schema
 
 
 async def run_agent(
@@ -329,7 +276,7 @@ async def _follow_run(run: AgentRun, tell: Tell | None) -> None:
                 if tell is not None and (words := _words_of_event(event)):
                     await tell(words)
         elif reader.overtaken:
-            reader, decoder = run.feed.reader(run.feed.dropped), Decoder()
+            reader, decoder = run.feed.reader(run.feed.ring.dropped), Decoder()
         else:
             return
 
@@ -337,8 +284,8 @@ async def _follow_run(run: AgentRun, tell: Tell | None) -> None:
 def _words_of_event(event: SseEvent) -> str:
     match event.name:
         case "output":
-            return msgspec.json.decode(event.data, type=_Output).text
+            return msgspec.json.decode(event.data, type=_EventText).text
         case "tool_call":
-            return f"[uses {msgspec.json.decode(event.data, type=_Use).name}]"
+            return f"[uses {msgspec.json.decode(event.data, type=_EventText).name}]"
         case _:
             return ""

@@ -16,7 +16,7 @@ from appliance.core.ollama import asking, shortening
 from appliance.core.ollama.answering import Translator, error_body, idle_line
 from appliance.core.ollama.asking import OllamaRefusal, OllamaRequest
 from appliance.core.ollama.models import COMPLETION, EMBEDDING, INSERT, THINKING, TOOLS, ModelFacts
-from appliance.core.runs.inward import Asker
+from appliance.core.runs.inward import Asker, ProgressWatch
 from appliance.fleet.owner import Fleet
 from appliance.http.ollama.known import KnownModels
 from appliance.http.way.ollama_sink import JSON_TYPE, speak
@@ -47,7 +47,7 @@ class TokenizeAnswer(Struct):
     tokens: list[int]
 
 
-class Stopwatch:
+class Stopwatch(ProgressWatch):
     """The `core.ollama.answering.Clock` of one request, and the `Watch` that learns when its model is there."""
 
     def __init__(self) -> None:
@@ -68,12 +68,6 @@ class Stopwatch:
 
     def granted(self, model: str | None) -> None:
         self._granted = time.perf_counter_ns()
-
-    def connected(self) -> None:
-        pass
-
-    def received(self) -> None:
-        pass
 
 
 async def refuse(visit: Visit, refused: OllamaRefusal) -> None:

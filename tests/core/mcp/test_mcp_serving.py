@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -40,6 +41,52 @@ def test_a_call_in_both_ways_of_speaking() -> None:
     new = read(asked("tools/call", name="t", _meta={**META, "progressToken": "p"}), **headers)
     assert new == ToolsCall(id=1, name="t", arguments=b"{}", modern=True, token="p")
     assert isinstance(read(asked("tools/list")), ToolsListing)
+
+
+CALL = {"MCP_Protocol_Version": MODERN_VERSIONS[0], "Mcp_Method": "tools/call", "Mcp_Name": "t"}
+
+
+@pytest.mark.parametrize(
+    ("headers", "meta", "code"),
+    [
+        ({**CALL, "Mcp_Name": "other"}, META, -32020),
+        ({**CALL, "Mcp_Method": "tools/list"}, META, -32020),
+        ({**CALL, "MCP_Protocol_Version": "2025-11-25"}, META, -32020),
+        ({}, META, -32020),
+        ({**CALL, "mcp_name": "t"}, META, -32020),
+        (CALL, {}, -32602),
+        (CALL, {**META, META_VERSION: 1}, -32602),
+        ({**CALL, "MCP_Protocol_Version": "2031-01-01"}, {**META, META_VERSION: "2031-01-01"}, -32022),
+        ({"MCP_Protocol_Version": "1999-01-01"}, {}, -32022),
+    ],
+)
+def test_headers_that_say_something_else(headers: dict[str, str], meta: object, code: int) -> None:
+    found = read(asked("tools/call", name="t", _meta=meta), **headers)
+    assert isinstance(found, Immediate)
+    assert found.error is not None
+    assert (found.status, found.error.code) == (400, code)
+    assert code != -32022 or MODERN_VERSIONS[0].encode() in bytes(found.error.data or b"")
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        (b"\xff", 400, -32700),
+        (b"[" * 100_000, 400, -32600),
+        (b"[]", 400, -32600),
+        (b'[{"jsonrpc":"2.0","id":1,"method":"ping"}]', 400, -32600),
+        (b'{"id":1,"method":"ping"}', 400, -32600),
+        (b'{"jsonrpc":"2.0","id":null,"method":"ping"}', 400, -32600),
+        (b'{"jsonrpc":"2.0","id":1,"method":"ping","params":[]}', 400, -32602),
+        (b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{}}', 200, -32602),
+        (b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t","arguments":[]}}', 200, -32602),
+    ],
+)
+def test_requests_that_cannot_be_answered(body: bytes, status: int, code: int) -> None:
+    found = read_request(body, (), SERVER)
+    assert isinstance(found, Immediate)
+    assert found.error is not None
+    assert (found.status, found.error.code) == (status, code)
 
 
 def test_what_has_no_answer() -> None:

@@ -54,7 +54,7 @@ def test_a_model_that_follows_the_text_to_the_letter_is_understood():
     example = bios_text(CONTEXT).partition("exactly this:\n")[2]
     reader.feed(example.replace("<name>", "report").replace("{...}", '{"status": "ok"}'))
     [found] = reader.end().directives
-    assert (found.tool, found.arguments) == ("report", '{"status": "ok"}')
+    assert (found.name, found.arguments) == ("report", '{"status": "ok"}')
 
 
 def test_a_text_of_the_callers_takes_its_place_with_the_facts_of_the_turn():

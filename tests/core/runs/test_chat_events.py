@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.runs.chat import MAX_GARBAGE, ChatEvents, refusal
+from appliance.core.runs.chat import MAX_GARBAGE, ChatEvents
 from appliance.core.runs.messages import (
     CallDelta,
     ReasoningDelta,
@@ -232,4 +232,4 @@ def test_an_error_in_one_piece():
     ],
 )
 def test_a_refusal_is_told_in_the_engines_words(status: int, body: bytes, told: str):
-    assert refusal(status, body) == TurnFailed(reason="unknown_error", detail=told)
+    assert ChatEvents().refused(status, body) == [TurnFailed(reason="unknown_error", detail=told)]

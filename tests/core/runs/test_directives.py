@@ -85,7 +85,7 @@ def test_a_directive_is_found_wherever_it_stands(before: str, arguments: dict[st
     assert shown == lead
     assert reading.problem is None
     [found] = reading.directives
-    assert (found.tool, json.loads(found.arguments), found.raw) == ("read_file", arguments, call)
+    assert (found.name, json.loads(found.arguments), found.raw) == ("read_file", arguments, call)
     assert reading.text == after
 
 
@@ -98,7 +98,7 @@ def test_fences_within_a_string_do_not_end_a_directive():
 def test_several_directives_are_several_calls():
     shown, reading = read(f"One:\n{directive('a', {})}\nand\n{directive('b', {'x': 1})}\n")
     assert shown + reading.text == "One:\nand\n"
-    assert [(found.tool, found.arguments) for found in reading.directives] == [("a", "{}"), ("b", '{"x": 1}')]
+    assert [(found.name, found.arguments) for found in reading.directives] == [("a", "{}"), ("b", '{"x": 1}')]
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_what_is_no_directive(text: str):
 )
 def test_what_is_let_pass_as_one(text: str):
     _, reading = read(text)
-    assert [(found.tool, found.arguments) for found in reading.directives] == [("a", "{}")]
+    assert [(found.name, found.arguments) for found in reading.directives] == [("a", "{}")]
 
 
 @pytest.mark.parametrize(

@@ -11,35 +11,22 @@ import pytest
 from memory import peak
 
 from appliance.core.tools.specs import (
+    ARGUMENTS,
     NAMES,
     SHELL,
     SPECS,
-    EditFile,
-    ExecShellCommand,
-    FileGlobSearch,
-    GetInfo,
-    GrepSearch,
     ReadFile,
-    WriteFile,
     chosen_tools,
     read_arguments,
 )
 from appliance.errors import BadRequest, UsageError
-
-KINDS = dict(
-    zip(
-        NAMES,
-        (ReadFile, FileGlobSearch, GrepSearch, ExecShellCommand, WriteFile, EditFile, GetInfo),
-        strict=True,
-    )
-)
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=NAMES)
 def test_the_schema_names_the_arguments(spec) -> None:
     schema = json.loads(bytes(spec.parameters))
     jsonschema.Draft202012Validator.check_schema(schema)
-    fields = msgspec.structs.fields(KINDS[spec.name])
+    fields = msgspec.structs.fields(ARGUMENTS[spec.name])
     assert list(schema["properties"]) == [field.name for field in fields]
     assert schema.get("required", []) == [field.name for field in fields if field.required]
 
