@@ -73,8 +73,8 @@ async def ask(
     return await server.ask(method, f"/cors-proxy?url={quote(url, safe='')}", body, headers)
 
 
-async def test_it_is_off_unless_switched_on(open_server: OpenServer):
-    async with open_server() as server, open_target() as target:
+async def test_it_is_off_unless_switched_on(server: Appliance):
+    async with open_target() as target:
         answer = await ask(server, target.url())
         assert (answer.status, answer.error["type"]) == (403, "feature_disabled")
         assert target.asked == []

@@ -43,23 +43,21 @@ async def test_while_the_prompt_is_worked_on(open_server: OpenServer, stream: bo
         assert (await server.ask("POST", CHAT, chat())).status == 200
 
 
-async def test_in_the_middle_of_a_stream_while_nothing_is_sent(open_server: OpenServer):
-    async with open_server() as server:
-        async with server.connect() as client:
-            await send(client, chat(stream=True, stall_after_tokens=2))
-            await client.head()
-            await client.data()
-            assert await server.slots_busy("alpha") == 1
-        await server.wait_idle("alpha")
+async def test_in_the_middle_of_a_stream_while_nothing_is_sent(server: Appliance):
+    async with server.connect() as client:
+        await send(client, chat(stream=True, stall_after_tokens=2))
+        await client.head()
+        await client.data()
+        assert await server.slots_busy("alpha") == 1
+    await server.wait_idle("alpha")
 
 
-async def test_in_the_middle_of_a_flood_that_is_not_read(open_server: OpenServer):
-    async with open_server() as server:
-        async with server.connect() as client:
-            await send(client, chat(stream=True, tokens=10_000, token_size=100_000))
-            await client.head()
-            await trio.sleep(0.3)
-        await server.wait_idle("alpha")
+async def test_in_the_middle_of_a_flood_that_is_not_read(server: Appliance):
+    async with server.connect() as client:
+        await send(client, chat(stream=True, tokens=10_000, token_size=100_000))
+        await client.head()
+        await trio.sleep(0.3)
+    await server.wait_idle("alpha")
 
 
 async def test_while_the_model_loads(open_server: OpenServer, fake_model: Path):
@@ -106,37 +104,34 @@ async def test_while_its_model_is_not_started_yet(open_server: OpenServer):
         assert server.state("alpha") == "unloaded"
 
 
-async def test_in_the_middle_of_its_body(open_server: OpenServer):
-    async with open_server() as server:
-        async with server.connect() as client:
-            head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n"
-            await client.stream.send_all(head.encode() + b'{"model":"alpha"')
-            await trio.sleep(0.05)
-        await trio.sleep(0.1)
-        assert server.state("alpha") == "unknown"
-        text = (await server.ask("GET", "/metrics")).body.decode()
-        assert 'requests_total{route="/v1/chat/completions",status="499"} 1' in text
-        assert "llama_appliance_request_bodies_bytes 0" in text
+async def test_in_the_middle_of_its_body(server: Appliance):
+    async with server.connect() as client:
+        head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n"
+        await client.stream.send_all(head.encode() + b'{"model":"alpha"')
+        await trio.sleep(0.05)
+    await trio.sleep(0.1)
+    assert server.state("alpha") == "unknown"
+    text = (await server.ask("GET", "/metrics")).body.decode()
+    assert 'requests_total{route="/v1/chat/completions",status="499"} 1' in text
+    assert "llama_appliance_request_bodies_bytes 0" in text
 
 
-async def test_with_a_second_request_pipelined(open_server: OpenServer):
-    async with open_server() as server:
-        async with server.connect() as client:
-            body = json.dumps(chat(stream=True, slow_prompt=90)).encode()
-            one = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
-            await client.stream.send_all(one + one)
-            await wait_until_leased(server, "alpha")
-        await server.wait_idle("alpha")
+async def test_with_a_second_request_pipelined(server: Appliance):
+    async with server.connect() as client:
+        body = json.dumps(chat(stream=True, slow_prompt=90)).encode()
+        one = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+        await client.stream.send_all(one + one)
+        await wait_until_leased(server, "alpha")
+    await server.wait_idle("alpha")
 
 
-async def test_a_log_reader(open_server: OpenServer):
-    async with open_server() as server:
-        assert (await server.ask("GET", "/logs")).status == 200  # Quart and its thread are there
-        before = trio.lowlevel.current_statistics().tasks_living
-        async with server.connect() as reader:
-            await reader.send("GET", "/logs/stream")
-            await reader.head()
-        await until(lambda: trio.lowlevel.current_statistics().tasks_living <= before)
+async def test_a_log_reader(server: Appliance):
+    assert (await server.ask("GET", "/logs")).status == 200  # Quart and its thread are there
+    before = trio.lowlevel.current_statistics().tasks_living
+    async with server.connect() as reader:
+        await reader.send("GET", "/logs/stream")
+        await reader.head()
+    await until(lambda: trio.lowlevel.current_statistics().tasks_living <= before)
 
 
 def open_files() -> int:

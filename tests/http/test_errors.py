@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from http_harness import CHAT, OpenServer, chat
+from http_harness import CHAT, Appliance, OpenServer, chat
 
 from appliance import errors as hierarchy
 from appliance.core.bodies.sse import Dialect
@@ -86,20 +86,19 @@ def test_retry_after_is_whole_seconds_and_not_too_early():
 
 @pytest.mark.parametrize(("method", "path"), [("POST", CHAT), ("POST", "/v1/messages"), ("GET", "/v1/models")])
 async def test_a_bug_costs_one_request_and_tells_the_client_nothing_but_its_number(
-    open_server: OpenServer, caplog: pytest.LogCaptureFixture, method: str, path: str
+    server: Appliance, caplog: pytest.LogCaptureFixture, method: str, path: str
 ):
-    async with open_server() as server:
-        good = server.catalog.snapshot
-        server.catalog.snapshot = None  # pyright: ignore[reportAttributeAccessIssue]
-        answer = await server.ask(method, path, chat() if method == "POST" else None)
-        assert (answer.status, answer.error["reason"]) == (500, "internal_error")
-        number = re.fullmatch(r"internal error ([0-9a-f]{8}); the log says more", answer.error["message"])
-        assert number
-        assert number[1] in caplog.text
-        assert "AttributeError" in caplog.text
-        assert b"NoneType" not in answer.body
-        server.catalog.snapshot = good
-        assert (await server.ask("POST", CHAT, chat())).status == 200
+    good = server.catalog.snapshot
+    server.catalog.snapshot = None  # pyright: ignore[reportAttributeAccessIssue]
+    answer = await server.ask(method, path, chat() if method == "POST" else None)
+    assert (answer.status, answer.error["reason"]) == (500, "internal_error")
+    number = re.fullmatch(r"internal error ([0-9a-f]{8}); the log says more", answer.error["message"])
+    assert number
+    assert number[1] in caplog.text
+    assert "AttributeError" in caplog.text
+    assert b"NoneType" not in answer.body
+    server.catalog.snapshot = good
+    assert (await server.ask("POST", CHAT, chat())).status == 200
 
 
 @pytest.mark.parametrize("path", ["/v1/messages", CHAT])
@@ -112,14 +111,13 @@ async def test_a_wrong_key_is_told_once_and_in_the_dialect_of_the_route(open_ser
         assert refused.json.get("type") == ("error" if path == "/v1/messages" else None)
 
 
-async def test_no_message_echoes_what_was_sent_at_length(open_server: OpenServer):
-    async with open_server() as server:
-        answer = await server.ask("POST", CHAT, chat("m" * 3_000_000))
-        assert (answer.status, answer.error["reason"]) == (404, "model_not_found")
-        assert "m" * 200 + "..." in answer.error["message"]
-        assert len(answer.body) < 2000
-        answer = await server.ask("POST", "/models/load", {"model": "m" * 3_000_000})
-        assert len(answer.body) < 2000
+async def test_no_message_echoes_what_was_sent_at_length(server: Appliance):
+    answer = await server.ask("POST", CHAT, chat("m" * 3_000_000))
+    assert (answer.status, answer.error["reason"]) == (404, "model_not_found")
+    assert "m" * 200 + "..." in answer.error["message"]
+    assert len(answer.body) < 2000
+    answer = await server.ask("POST", "/models/load", {"model": "m" * 3_000_000})
+    assert len(answer.body) < 2000
 
 
 @pytest.mark.parametrize(
@@ -134,14 +132,12 @@ async def test_no_message_echoes_what_was_sent_at_length(open_server: OpenServer
         ("POST", "/tools"),
     ],
 )
-async def test_bytes_that_are_no_text_are_the_callers_fault(open_server: OpenServer, method: str, path: str):
-    async with open_server() as server:
-        for body in (b'{"\xff":1}', b'{"name":"\xff","model":"\xff","seats":["\xff"]}', b"\xff"):
-            answer = await server.ask(method, path, body, headers=[("Content-Type", "application/json")])
-            assert 400 <= answer.status < 500, answer.body
+async def test_bytes_that_are_no_text_are_the_callers_fault(server: Appliance, method: str, path: str):
+    for body in (b'{"\xff":1}', b'{"name":"\xff","model":"\xff","seats":["\xff"]}', b"\xff"):
+        answer = await server.ask(method, path, body, headers=[("Content-Type", "application/json")])
+        assert 400 <= answer.status < 500, answer.body
 
 
 @pytest.mark.parametrize("host", ["..localhost", ".localhost", "a..localhost:1", f"{'x' * 64}.localhost"])
-async def test_a_host_that_no_name_server_knows_is_refused(open_server: OpenServer, host: str):
-    async with open_server() as server:
-        assert (await server.ask("GET", "/", headers=[("Host", host)])).status == 403
+async def test_a_host_that_no_name_server_knows_is_refused(server: Appliance, host: str):
+    assert (await server.ask("GET", "/", headers=[("Host", host)])).status == 403

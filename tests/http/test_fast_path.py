@@ -99,35 +99,33 @@ async def rows(server: Appliance, count: int) -> list[tuple[object, ...]]:
 
 @pytest.mark.skipif(not Poller.listens, reason="a task answers every request where sockets have no poller of ours")
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_plain_request_wakes_no_task(open_server: OpenServer, stream: bool):
-    async with open_server() as server, server.connect() as client:
-        await make_ready(server)
-        first = await again(client, chat(stream=stream), IN_A_TASK)
-        await until(lambda: server.traffic.metrics.under_way == 0)  # the client may know before the task
-        with counted() as steps:
-            second = await again(client, chat(stream=stream))
-        assert steps.count == 0
-        assert same(second) == same(first)
-        with counted() as steps:
-            await again(client, chat(stream=stream), IN_A_TASK)
-        assert steps.count > 0
+async def test_a_plain_request_wakes_no_task(server: Appliance, client: Client, stream: bool):
+    await make_ready(server)
+    first = await again(client, chat(stream=stream), IN_A_TASK)
+    await until(lambda: server.traffic.metrics.under_way == 0)  # the client may know before the task
+    with counted() as steps:
+        second = await again(client, chat(stream=stream))
+    assert steps.count == 0
+    assert same(second) == same(first)
+    with counted() as steps:
+        await again(client, chat(stream=stream), IN_A_TASK)
+    assert steps.count > 0
 
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("spelling", [CARRIED, IN_A_TASK])
-async def test_a_request_that_is_over_is_in_no_cycle(open_server: OpenServer, spelling: str, stream: bool):
+async def test_a_request_that_is_over_is_in_no_cycle(server: Appliance, client: Client, spelling: str, stream: bool):
     """Python's search for cycles holds all requests up; without them it has next to nothing to do."""
-    async with open_server() as server, server.connect() as client:
-        await make_ready(server)
-        gc.collect()
-        gc.disable()
-        try:
-            for _ in range(5):
-                assert (await again(client, chat(stream=stream), spelling)).status == 200
-            server.traffic.recorder.settle()
-            assert sum(isinstance(each, Record) for each in gc.get_objects()) <= 1  # that of the last one
-        finally:
-            gc.enable()
+    await make_ready(server)
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(5):
+            assert (await again(client, chat(stream=stream), spelling)).status == 200
+        server.traffic.recorder.settle()
+        assert sum(isinstance(each, Record) for each in gc.get_objects()) <= 1  # that of the last one
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -173,81 +171,77 @@ async def test_whatever_its_engine_does(open_server: OpenServer, stream: bool, f
         assert server.traffic.inflight.snapshot() == []
 
 
-async def test_a_reader_who_is_slow_gets_all_of_it(open_server: OpenServer):
+async def test_a_reader_who_is_slow_gets_all_of_it(server: Appliance, client: Client):
     """The task takes over where the client's socket is full, and the next request is carried again."""
-    async with open_server() as server, server.connect() as client:
-        await make_ready(server)
-        await send(client, chat(stream=True, tokens=500, token_size=24000))
-        await client.head()
-        await trio.sleep(0.5)
-        size = 0
-        while piece := await client.data():
-            size += len(piece)
-        assert size > 500 * 24000
-        client.next_request()
-        await send(client, chat())
-        assert (await client.answer()).status == 200
-        with counted() as steps:
-            assert (await again(client, chat())).status == 200
-        assert steps.count == 0 or not Poller.listens
+    await make_ready(server)
+    await send(client, chat(stream=True, tokens=500, token_size=24000))
+    await client.head()
+    await trio.sleep(0.5)
+    size = 0
+    while piece := await client.data():
+        size += len(piece)
+    assert size > 500 * 24000
+    client.next_request()
+    await send(client, chat())
+    assert (await client.answer()).status == 200
+    with counted() as steps:
+        assert (await again(client, chat())).status == 200
+    assert steps.count == 0 or not Poller.listens
 
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("abrupt", [False, True])
-async def test_a_client_that_leaves_frees_its_engine_at_once(open_server: OpenServer, stream: bool, abrupt: bool):
-    async with open_server() as server:
-        await make_ready(server)
-        async with server.connect() as client:
-            await again(client, chat())
-            client.next_request()
-            await send(client, chat(stream=stream, stall_after_tokens=2))
-            await until(lambda: server.traffic.metrics.under_way == 1)
-            if stream:
-                await client.head()
-                await client.data()
-            if abrupt:
-                client.stream.socket.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
-        await server.wait_idle("alpha")
-        await until(lambda: server.traffic.metrics.under_way == 0)
-        assert (await rows(server, 1))[0][3:5] == (499, "the client left before the answer was complete")
-        assert server.traffic.inflight.snapshot() == []
-
-
-@pytest.mark.parametrize("spelling", [IN_A_TASK, CARRIED])
-async def test_a_client_that_leaves_at_the_last_record_has_its_answer(open_server: OpenServer, spelling: str):
-    """Official clients do not wait for the end of the body."""
-    async with open_server() as server:
-        await make_ready(server)
-        async with server.connect() as client:
-            await send(client, chat(stream=True, slow_end=60), spelling)
-            got = b""
-            while b"[DONE]" not in got:
-                got += await client.data()
-        await until(lambda: server.traffic.metrics.under_way == 0)
-        [row] = (await server.ask("GET", "/api/metrics/activity?limit=1")).json["data"]
-        assert (row["resp_status_code"], row["tokens"]["output_tokens"]) == (200, 8)
-        assert "error_msg" not in row
-
-
-@pytest.mark.parametrize("stream", [False, True])
-async def test_somebody_cancels_it(open_server: OpenServer, stream: bool):
-    async with open_server() as server, server.connect() as client:
-        await make_ready(server)
+async def test_a_client_that_leaves_frees_its_engine_at_once(server: Appliance, stream: bool, abrupt: bool):
+    await make_ready(server)
+    async with server.connect() as client:
+        await again(client, chat())
+        client.next_request()
         await send(client, chat(stream=stream, stall_after_tokens=2))
-        [shown] = await until(server.traffic.inflight.snapshot)
+        await until(lambda: server.traffic.metrics.under_way == 1)
         if stream:
             await client.head()
             await client.data()
-        assert server.traffic.inflight.cancel(shown.id)
-        if stream:
-            rest = b""
-            while piece := await client.data():
-                rest += piece
-            assert b"cancelled" in rest
-        else:
-            answer = await client.answer()
-            assert (answer.status, answer.error["reason"]) == (409, "request_cancelled") or answer.status >= 400
-        await server.wait_idle("alpha")
+        if abrupt:
+            client.stream.socket.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+    await server.wait_idle("alpha")
+    await until(lambda: server.traffic.metrics.under_way == 0)
+    assert (await rows(server, 1))[0][3:5] == (499, "the client left before the answer was complete")
+    assert server.traffic.inflight.snapshot() == []
+
+
+@pytest.mark.parametrize("spelling", [IN_A_TASK, CARRIED])
+async def test_a_client_that_leaves_at_the_last_record_has_its_answer(server: Appliance, spelling: str):
+    """Official clients do not wait for the end of the body."""
+    await make_ready(server)
+    async with server.connect() as client:
+        await send(client, chat(stream=True, slow_end=60), spelling)
+        got = b""
+        while b"[DONE]" not in got:
+            got += await client.data()
+    await until(lambda: server.traffic.metrics.under_way == 0)
+    [row] = (await server.ask("GET", "/api/metrics/activity?limit=1")).json["data"]
+    assert (row["resp_status_code"], row["tokens"]["output_tokens"]) == (200, 8)
+    assert "error_msg" not in row
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_somebody_cancels_it(server: Appliance, client: Client, stream: bool):
+    await make_ready(server)
+    await send(client, chat(stream=stream, stall_after_tokens=2))
+    [shown] = await until(server.traffic.inflight.snapshot)
+    if stream:
+        await client.head()
+        await client.data()
+    assert server.traffic.inflight.cancel(shown.id)
+    if stream:
+        rest = b""
+        while piece := await client.data():
+            rest += piece
+        assert b"cancelled" in rest
+    else:
+        answer = await client.answer()
+        assert (answer.status, answer.error["reason"]) == (409, "request_cancelled") or answer.status >= 400
+    await server.wait_idle("alpha")
 
 
 async def test_the_end_of_the_server_lets_it_finish_within_the_grace(open_server: OpenServer):
@@ -278,31 +272,28 @@ async def test_the_end_of_the_grace_ends_it_with_words(open_server: OpenServer):
             await server.ended.wait()
 
 
-async def test_requests_that_do_not_wait_for_each_other_are_answered_in_order(open_server: OpenServer):
+async def test_requests_that_do_not_wait_for_each_other_are_answered_in_order(server: Appliance):
     """Pipelined (RFC 9112 section 9.3.2): in one piece, and while one is answered."""
-    async with open_server() as server:
-        await make_ready(server)
+    await make_ready(server)
 
-        def raw(number: int, *, last: bool = False) -> bytes:
-            body = json.dumps(chat(tokens=number, slow_prompt=0.2)).encode()
-            end = "Connection: close\r\n" if last else ""
-            return (
-                f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\n{end}Content-Length: {len(body)}\r\n\r\n".encode() + body
-            )
+    def raw(number: int, *, last: bool = False) -> bytes:
+        body = json.dumps(chat(tokens=number, slow_prompt=0.2)).encode()
+        end = "Connection: close\r\n" if last else ""
+        return f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\n{end}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
-        whole = await server.exchange(raw(1) + raw(2) + raw(3, last=True))
-        assert re.findall(TOKENS, whole) == [b"1", b"2", b"3"]
-        async with server.connect() as client:
-            await client.stream.send_all(raw(1))
-            await until(lambda: server.traffic.metrics.under_way == 1)
-            await client.stream.send_all(raw(2)[:40])
-            await trio.sleep(0.02)
-            await client.stream.send_all(raw(2)[40:] + raw(3, last=True))
-            got = b""
-            with trio.fail_after(10):
-                while data := await client.stream.receive_some(1 << 16):
-                    got += data
-        assert re.findall(TOKENS, got) == [b"1", b"2", b"3"]
+    whole = await server.exchange(raw(1) + raw(2) + raw(3, last=True))
+    assert re.findall(TOKENS, whole) == [b"1", b"2", b"3"]
+    async with server.connect() as client:
+        await client.stream.send_all(raw(1))
+        await until(lambda: server.traffic.metrics.under_way == 1)
+        await client.stream.send_all(raw(2)[:40])
+        await trio.sleep(0.02)
+        await client.stream.send_all(raw(2)[40:] + raw(3, last=True))
+        got = b""
+        with trio.fail_after(10):
+            while data := await client.stream.receive_some(1 << 16):
+                got += data
+    assert re.findall(TOKENS, got) == [b"1", b"2", b"3"]
 
 
 async def test_white_space_behind_a_request_is_not_of_its_body(open_server: OpenServer):
@@ -338,29 +329,27 @@ async def test_a_request_may_come_in_pieces(open_server: OpenServer, cut: int):
             assert received.startswith(b"HTTP/1.1 200 ")
 
 
-async def test_a_model_that_goes_and_comes_back(open_server: OpenServer):
-    async with open_server() as server, server.connect() as client:
-        await make_ready(server)
-        before = await again(client, chat())
-        assert (await server.ask("POST", "/models/unload", {"model": "alpha"})).status == 200
-        await server.fleet.wait_gone("alpha")
-        after = await again(client, chat())
-        assert same(after) == same(before)
-        with counted() as steps:
-            assert same(await again(client, chat())) == same(before)
-        assert steps.count == 0 or not Poller.listens
+async def test_a_model_that_goes_and_comes_back(server: Appliance, client: Client):
+    await make_ready(server)
+    before = await again(client, chat())
+    assert (await server.ask("POST", "/models/unload", {"model": "alpha"})).status == 200
+    await server.fleet.wait_gone("alpha")
+    after = await again(client, chat())
+    assert same(after) == same(before)
+    with counted() as steps:
+        assert same(await again(client, chat())) == same(before)
+    assert steps.count == 0 or not Poller.listens
 
 
-async def test_an_engine_that_closed_its_connection_meanwhile(open_server: OpenServer):
+async def test_an_engine_that_closed_its_connection_meanwhile(server: Appliance, client: Client):
     """The connection that waited in the pool is gone, and the program has not heard of it yet."""
-    async with open_server() as server, server.connect() as client:
-        await make_ready(server)
+    await make_ready(server)
+    assert (await again(client, chat())).status == 200
+    assert server.fleet.address("alpha") is not None
+    for _ in range(5):
+        answer = await again(client, chat(close_without_answer="true"))
+        assert answer.status == 502
         assert (await again(client, chat())).status == 200
-        assert server.fleet.address("alpha") is not None
-        for _ in range(5):
-            answer = await again(client, chat(close_without_answer="true"))
-            assert answer.status == 502
-            assert (await again(client, chat())).status == 200
 
 
 async def test_what_a_head_means_is_forgotten_with_the_configuration(
@@ -387,12 +376,11 @@ async def test_what_a_head_means_is_forgotten_with_the_configuration(
         assert (await ask("old")).status == 401, "the model is known again, its old key is not"
 
 
-async def test_heads_are_not_remembered_without_end(open_server: OpenServer):
-    async with open_server() as server, server.connect() as client:
-        await make_ready(server)
-        body = json.dumps(chat()).encode()
-        for number in range(MAX_KNOWN + 50):
-            if number:
-                client.next_request()
-            await client.send("POST", CHAT, body, [("X-Number", str(number))])
-            assert (await client.answer()).status == 200
+async def test_heads_are_not_remembered_without_end(server: Appliance, client: Client):
+    await make_ready(server)
+    body = json.dumps(chat()).encode()
+    for number in range(MAX_KNOWN + 50):
+        if number:
+            client.next_request()
+        await client.send("POST", CHAT, body, [("X-Number", str(number))])
+        assert (await client.answer()).status == 200

@@ -7,7 +7,7 @@ import itertools
 import msgspec
 import pytest
 import trio
-from http_harness import CHAT, Appliance, Client, OpenServer, chat
+from http_harness import CHAT, Appliance, Client, chat
 from waiting import PATIENCE, until
 
 from appliance.errors import RequestCancelled
@@ -174,8 +174,8 @@ async def test_cancelling_tells_the_request_why():
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_cancel_over_http(open_server: OpenServer, stream: bool):
-    async with open_server() as server, server.connect() as feed, server.connect() as client:
+async def test_cancel_over_http(server: Appliance, stream: bool):
+    async with server.connect() as feed, server.connect() as client:
         await feed.send("GET", "/api/events")
         await feed.head()
         body = msgspec.json.encode(chat("alpha", stream=stream, tokens=5000, token_delay=0.01))

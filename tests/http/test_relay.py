@@ -30,24 +30,23 @@ async def direct(server: Appliance, model: str, body: bytes, target: str = CHAT)
         return response.status, await response.read(1 << 26)
 
 
-async def test_two_hundred_streams_at_once_are_what_the_engine_says(open_server: OpenServer):
-    async with open_server() as server:
-        bodies = [json.dumps(chat(stream=True, tokens=5 + n % 40, token_delay=0.001)).encode() for n in range(200)]
-        assert (await server.ask("POST", "/models/load", {"model": "alpha", "wait": True})).status == 200
-        answers: dict[int, bytes] = {}
+async def test_two_hundred_streams_at_once_are_what_the_engine_says(server: Appliance):
+    bodies = [json.dumps(chat(stream=True, tokens=5 + n % 40, token_delay=0.001)).encode() for n in range(200)]
+    assert (await server.ask("POST", "/models/load", {"model": "alpha", "wait": True})).status == 200
+    answers: dict[int, bytes] = {}
 
-        async def ask(number: int) -> None:
-            answer = await server.ask("POST", CHAT, bodies[number], [JSON], patience=40)
-            assert not answer.cut
-            answers[number] = answer.body
+    async def ask(number: int) -> None:
+        answer = await server.ask("POST", CHAT, bodies[number], [JSON], patience=40)
+        assert not answer.cut
+        answers[number] = answer.body
 
-        async with trio.open_nursery() as nursery:
-            for number in range(200):
-                nursery.start_soon(ask, number)
-        for number in (0, 1, 39):
-            _, expected = await direct(server, "alpha", bodies[number])
-            for same in range(number, 200, 40):
-                assert VOLATILE.sub(b"", answers[same]) == VOLATILE.sub(b"", expected)
+    async with trio.open_nursery() as nursery:
+        for number in range(200):
+            nursery.start_soon(ask, number)
+    for number in (0, 1, 39):
+        _, expected = await direct(server, "alpha", bodies[number])
+        for same in range(number, 200, 40):
+            assert VOLATILE.sub(b"", answers[same]) == VOLATILE.sub(b"", expected)
 
 
 async def test_the_request_arrives_as_it_was_sent(open_server: OpenServer):
@@ -64,28 +63,26 @@ async def test_the_request_arrives_as_it_was_sent(open_server: OpenServer):
         assert not {"accept-encoding", "connection"} & set(names)
 
 
-async def test_the_answers_head_keeps_its_case_and_loses_what_is_the_engines_own(open_server: OpenServer):
-    async with open_server() as server:
-        answer = await server.ask("POST", CHAT, chat(), [("Origin", "http://localhost:1")])
-        names = [name for name, _ in answer.headers]
-        assert names.count("Content-Length") == 1
-        assert [value for name, value in answer.headers if name.lower() == "server"] == ["llama-appliance"]
-        assert "Keep-Alive" not in names
-        allowed = [value for name, value in answer.headers if name.lower() == "access-control-allow-origin"]
-        assert allowed == ["http://localhost:1"], "this server's own, and not the engine's beside it"
-        stream = await server.ask("POST", CHAT, chat(stream=True))
-        assert stream.header("transfer-encoding") == "chunked"
-        assert stream.header("X-Accel-Buffering") == "no"
-        assert stream.header("content-length") is None
+async def test_the_answers_head_keeps_its_case_and_loses_what_is_the_engines_own(server: Appliance):
+    answer = await server.ask("POST", CHAT, chat(), [("Origin", "http://localhost:1")])
+    names = [name for name, _ in answer.headers]
+    assert names.count("Content-Length") == 1
+    assert [value for name, value in answer.headers if name.lower() == "server"] == ["llama-appliance"]
+    assert "Keep-Alive" not in names
+    allowed = [value for name, value in answer.headers if name.lower() == "access-control-allow-origin"]
+    assert allowed == ["http://localhost:1"], "this server's own, and not the engine's beside it"
+    stream = await server.ask("POST", CHAT, chat(stream=True))
+    assert stream.header("transfer-encoding") == "chunked"
+    assert stream.header("X-Accel-Buffering") == "no"
+    assert stream.header("content-length") is None
 
 
 @pytest.mark.parametrize("status", [400, 404, 422, 429, 500, 503])
-async def test_the_engines_own_refusals_pass_unchanged(open_server: OpenServer, status: int):
-    async with open_server() as server:
-        for stream in (False, True):
-            answer = await server.ask("POST", CHAT, chat(stream=stream, status=status))
-            assert answer.status == status
-            assert answer.error["fake"] is True
+async def test_the_engines_own_refusals_pass_unchanged(server: Appliance, status: int):
+    for stream in (False, True):
+        answer = await server.ask("POST", CHAT, chat(stream=stream, status=status))
+        assert answer.status == status
+        assert answer.error["fake"] is True
 
 
 async def test_how_the_model_is_chosen(open_server: OpenServer):
@@ -131,18 +128,17 @@ async def test_a_broken_model_says_why_and_starts_nothing(open_server: OpenServe
         assert server.state("bad") == "unknown"
 
 
-async def test_asking_never_loads(open_server: OpenServer):
-    async with open_server() as server:
-        for path in ("/slots", "/props", "/metrics", "/lora-adapters"):
-            answer = await server.ask("GET", f"{path}?model=alpha")
-            assert (answer.status, answer.error["reason"]) == (400, "model_not_loaded"), path
-            assert (await server.ask("GET", f"{path}?model=nope")).status == 404
-        assert server.state("alpha") == "unknown"
-        await server.ask("POST", "/models/load", {"model": "alpha", "wait": True})
-        for path in ("/slots", "/props", "/lora-adapters"):
-            answer = await server.ask("GET", f"{path}?model=al")
-            assert (answer.status, answer.cut) == (200, False), path
-            assert (await server.ask("HEAD", f"{path}?model=al")).body == b""
+async def test_asking_never_loads(server: Appliance):
+    for path in ("/slots", "/props", "/metrics", "/lora-adapters"):
+        answer = await server.ask("GET", f"{path}?model=alpha")
+        assert (answer.status, answer.error["reason"]) == (400, "model_not_loaded"), path
+        assert (await server.ask("GET", f"{path}?model=nope")).status == 404
+    assert server.state("alpha") == "unknown"
+    await server.ask("POST", "/models/load", {"model": "alpha", "wait": True})
+    for path in ("/slots", "/props", "/lora-adapters"):
+        answer = await server.ask("GET", f"{path}?model=al")
+        assert (answer.status, answer.cut) == (200, False), path
+        assert (await server.ask("HEAD", f"{path}?model=al")).body == b""
 
 
 def last_error(events: list[str]) -> tuple[str | None, dict[str, object]]:
@@ -159,31 +155,29 @@ DIALECTS = [(CHAT, None), ("/v1/completions", None), ("/v1/messages", "error"), 
     "fault", [{"die_after_tokens": 3, "exit_code": 7}, {"die_after_tokens": 3, "die_mid_record": True}]
 )
 async def test_an_engine_that_dies_in_a_stream_leaves_a_whole_error_record(
-    open_server: OpenServer, path: str, name: str | None, fault: dict[str, object]
+    server: Appliance, path: str, name: str | None, fault: dict[str, object]
 ):
-    async with open_server() as server:
-        answer = await server.ask("POST", path, chat(stream=True, **fault) | {"prompt": "x", "input": "x"})
-        assert (answer.status, answer.cut) == (200, False)
-        for event in answer.events[:-1]:
-            assert json.loads(event.rpartition("data: ")[2])
-        found, data = last_error(answer.events)
-        assert found == name
-        error = data.get("error") or data["response"]["error"]  # pyright: ignore
-        assert isinstance(error, dict)
-        assert "upstream_failed" in (error.get("reason"), error["code"])
-        assert f"exit status {fault.get('exit_code', 1)}" in error["message"]
-        assert answer.header("transfer-encoding") == "chunked"
-        again = await server.ask("POST", path, chat() | {"prompt": "x", "input": "x"})
-        assert again.status == 200
+    answer = await server.ask("POST", path, chat(stream=True, **fault) | {"prompt": "x", "input": "x"})
+    assert (answer.status, answer.cut) == (200, False)
+    for event in answer.events[:-1]:
+        assert json.loads(event.rpartition("data: ")[2])
+    found, data = last_error(answer.events)
+    assert found == name
+    error = data.get("error") or data["response"]["error"]  # pyright: ignore
+    assert isinstance(error, dict)
+    assert "upstream_failed" in (error.get("reason"), error["code"])
+    assert f"exit status {fault.get('exit_code', 1)}" in error["message"]
+    assert answer.header("transfer-encoding") == "chunked"
+    again = await server.ask("POST", path, chat() | {"prompt": "x", "input": "x"})
+    assert again.status == 200
 
 
-async def test_an_engine_that_dies_in_a_record_too_long_to_hold_breaks_the_stream_off(open_server: OpenServer):
+async def test_an_engine_that_dies_in_a_record_too_long_to_hold_breaks_the_stream_off(server: Appliance):
     """Half of the record has been passed on, so an error record would be read as its other half."""
-    async with open_server() as server:
-        fault = {"token_size": 3 * MAX_RECORD, "die_after_tokens": 1, "die_mid_record": True}
-        answer = await server.ask("POST", CHAT, chat(stream=True, **fault), patience=60)
-        assert answer.cut
-        assert b"upstream_failed" not in answer.body[-1000:]
+    fault = {"token_size": 3 * MAX_RECORD, "die_after_tokens": 1, "die_mid_record": True}
+    answer = await server.ask("POST", CHAT, chat(stream=True, **fault), patience=60)
+    assert answer.cut
+    assert b"upstream_failed" not in answer.body[-1000:]
 
 
 @pytest.mark.parametrize("kept", [False, True])
@@ -204,29 +198,26 @@ async def test_the_official_client_hears_why_a_response_failed(open_server: Open
     assert events[-1].response.error.message.startswith("the engine of model 'alpha' failed")
 
 
-async def test_an_engine_that_dies_before_it_answers_is_a_502_with_its_exit_status(open_server: OpenServer):
-    async with open_server() as server:
-        for path in (CHAT, "/v1/messages"):
-            answer = await server.ask("POST", path, chat(die_before_head=True, exit_code=42))
-            assert (answer.status, answer.error["reason"]) == (502, "upstream_failed")
-            assert "exit status 42" in answer.error["message"]
-        assert answer.json["type"] == "error"
-        assert answer.error["type"] == "api_error"
+async def test_an_engine_that_dies_before_it_answers_is_a_502_with_its_exit_status(server: Appliance):
+    for path in (CHAT, "/v1/messages"):
+        answer = await server.ask("POST", path, chat(die_before_head=True, exit_code=42))
+        assert (answer.status, answer.error["reason"]) == (502, "upstream_failed")
+        assert "exit status 42" in answer.error["message"]
+    assert answer.json["type"] == "error"
+    assert answer.error["type"] == "api_error"
 
 
 @pytest.mark.parametrize("fault", [{"close_without_answer": True}, {"not_http": True}])
-async def test_an_engine_that_answers_nonsense_is_a_502(open_server: OpenServer, fault: dict[str, object]):
-    async with open_server() as server:
-        answer = await server.ask("POST", CHAT, chat(**fault))
-        assert (answer.status, answer.error["code"]) == (502, 502)
-        assert (await server.ask("POST", CHAT, chat())).status == 200
+async def test_an_engine_that_answers_nonsense_is_a_502(server: Appliance, fault: dict[str, object]):
+    answer = await server.ask("POST", CHAT, chat(**fault))
+    assert (answer.status, answer.error["code"]) == (502, 502)
+    assert (await server.ask("POST", CHAT, chat())).status == 200
 
 
-async def test_a_stream_cut_by_a_living_engine_ends_with_an_error(open_server: OpenServer):
-    async with open_server() as server:
-        answer = await server.ask("POST", CHAT, chat(stream=True, close_after_tokens=2))
-        assert last_error(answer.events)[1]["error"]["reason"] == "upstream_failed"  # pyright: ignore
-        assert server.state("alpha") == "loaded"
+async def test_a_stream_cut_by_a_living_engine_ends_with_an_error(server: Appliance):
+    answer = await server.ask("POST", CHAT, chat(stream=True, close_after_tokens=2))
+    assert last_error(answer.events)[1]["error"]["reason"] == "upstream_failed"  # pyright: ignore
+    assert server.state("alpha") == "loaded"
 
 
 async def test_a_model_that_cannot_start_says_why(open_server: OpenServer, fake_model: Path):
@@ -284,8 +275,8 @@ async def test_without_stream_nothing_is_sent_early(open_server: OpenServer):
         assert (answer.status, answer.json["object"]) == (200, "chat.completion")
 
 
-async def test_a_slow_reader_slows_its_own_engine_only(open_server: OpenServer):
-    async with open_server() as server, server.connect() as slow:
+async def test_a_slow_reader_slows_its_own_engine_only(server: Appliance):
+    async with server.connect() as slow:
         await slow.send("POST", CHAT, json.dumps(chat(stream=True, tokens=20_000, token_size=2000)).encode())
         await slow.head()
         await trio.sleep(0.5)
@@ -324,17 +315,16 @@ async def test_an_unload_under_an_answer_is_told_as_that(open_server: OpenServer
     assert all("was unloaded while" in row["error_msg"] for row in rows)
 
 
-async def test_an_answer_that_is_shorter_than_told_is_the_engine_s_fault(open_server: OpenServer):
+async def test_an_answer_that_is_shorter_than_told_is_the_engine_s_fault(server: Appliance):
     """The client keeps what came, and the row does not say that it has left."""
-    async with open_server() as server:
-        answer = await server.ask("POST", CHAT, chat(close_after_tokens=4))
-        assert answer.cut
-        assert answer.body.startswith(b"{")
-        await until(lambda: server.traffic.metrics.under_way == 0)  # the client knew it before the row was written
-        [row] = (await server.ask("GET", "/api/metrics/activity")).json["data"]
-        assert row["resp_status_code"] == 502
-        assert "ended early or is garbled" in row["error_msg"]
-        assert (await server.ask("POST", CHAT, chat())).status == 200
+    answer = await server.ask("POST", CHAT, chat(close_after_tokens=4))
+    assert answer.cut
+    assert answer.body.startswith(b"{")
+    await until(lambda: server.traffic.metrics.under_way == 0)  # the client knew it before the row was written
+    [row] = (await server.ask("GET", "/api/metrics/activity")).json["data"]
+    assert row["resp_status_code"] == 502
+    assert "ended early or is garbled" in row["error_msg"]
+    assert (await server.ask("POST", CHAT, chat())).status == 200
 
 
 @pytest.mark.parametrize("body", [b'{"error": "\xff"}', b'{"error": {"more": ' + b"[" * 100_000, b"[", b"no"])

@@ -121,17 +121,16 @@ async def refuse(settings: HttpSettings) -> str:
     return str(caught.value)
 
 
-async def test_a_port_in_use_is_told_with_who_has_it(open_server: OpenServer, free_port: Callable[[], int]):
-    async with open_server() as server:
-        words = await refuse(HttpSettings(listen=(("127.0.0.1", server.port),)))
-        assert f"127.0.0.1:{server.port}" in words
-        assert "another llama-appliance" in words
-        assert "--listen" in words
-        with socket.socket() as taken:
-            taken.bind(("127.0.0.1", 0))
-            taken.listen()
-            words = await refuse(HttpSettings(listen=(*LOCAL, ("127.0.0.1", taken.getsockname()[1]))))
-            assert "another program" in words
-        assert "no such address" in await refuse(HttpSettings(listen=(("192.0.2.1", free_port()),)))
-        assert "not known" in await refuse(HttpSettings(listen=(("no.such.host.invalid", 1),)))
-        assert "65535" in await refuse(HttpSettings(listen=(("127.0.0.1", 99999),)))
+async def test_a_port_in_use_is_told_with_who_has_it(server: Appliance, free_port: Callable[[], int]):
+    words = await refuse(HttpSettings(listen=(("127.0.0.1", server.port),)))
+    assert f"127.0.0.1:{server.port}" in words
+    assert "another llama-appliance" in words
+    assert "--listen" in words
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        words = await refuse(HttpSettings(listen=(*LOCAL, ("127.0.0.1", taken.getsockname()[1]))))
+        assert "another program" in words
+    assert "no such address" in await refuse(HttpSettings(listen=(("192.0.2.1", free_port()),)))
+    assert "not known" in await refuse(HttpSettings(listen=(("no.such.host.invalid", 1),)))
+    assert "65535" in await refuse(HttpSettings(listen=(("127.0.0.1", 99999),)))

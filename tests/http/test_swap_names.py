@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from pathlib import Path
 
-import pytest
 import trio
 from http_harness import CHAT, Answer, Appliance, OpenServer, chat
 from swap_harness import Configure, configure
@@ -15,11 +13,6 @@ from waiting import until
 ECHO = {"echo": True}
 ANY = {"groups": {"all": {"swap": False, "members": ["alpha", "beta", "gamma"]}}}
 """All models may run together."""
-
-
-@pytest.fixture
-def configured(tmp_path: Path, fake_llama_server: tuple[str, ...], fake_model: Path) -> Configure:
-    return partial(configure, tmp_path / "config.yaml", fake_llama_server, fake_model)
 
 
 def three(**keys: object) -> dict[str, dict[str, object]]:

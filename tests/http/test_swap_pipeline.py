@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import partial
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -12,7 +10,7 @@ import trio
 from http_harness import CHAT, Answer, Appliance, OpenServer, chat
 from openai import OpenAI
 from openai.types.chat import ChatCompletionChunk
-from swap_harness import Configure, configure
+from swap_harness import Configure
 from waiting import until
 
 ECHO = {"echo": True}
@@ -20,11 +18,6 @@ FORM = ("Content-Type", "multipart/form-data; boundary=XX")
 URLENCODED = ("Content-Type", "application/x-www-form-urlencoded")
 ODD = b'{ "fake":{"echo":true},\t"n": 1.50e0, "model" :"alpha",\n"messages":[{"role":"user","content":"\\u00e9"}] }\n'
 """Spacing, order, an escape and a number's form that no encoder would give back."""
-
-
-@pytest.fixture
-def configured(tmp_path: Path, fake_llama_server: tuple[str, ...], fake_model: Path) -> Configure:
-    return partial(configure, tmp_path / "config.yaml", fake_llama_server, fake_model)
 
 
 def sent(answer: Answer) -> bytes:
@@ -201,12 +194,11 @@ async def test_the_programs_keys_stay_with_it(open_server: OpenServer, configure
         assert got["cookie"] == ["theme=dark"]
 
 
-async def test_an_engine_of_the_programs_own_learns_nothing_of_the_client(open_server: OpenServer):
-    async with open_server() as server:
-        got = headers(await server.ask("POST", CHAT, chat("alpha", **ECHO), [*SECRETS, ("Host", "box.localhost")]))
-        assert got["authorization"] != ["Bearer mine"]
-        assert not {"x-api-key", "cookie", "x-forwarded-for"} & got.keys()
-        assert got["host"] == [f"127.0.0.1:{server.fleet.known('alpha').port}"]
+async def test_an_engine_of_the_programs_own_learns_nothing_of_the_client(server: Appliance):
+    got = headers(await server.ask("POST", CHAT, chat("alpha", **ECHO), [*SECRETS, ("Host", "box.localhost")]))
+    assert got["authorization"] != ["Bearer mine"]
+    assert not {"x-api-key", "cookie", "x-forwarded-for"} & got.keys()
+    assert got["host"] == [f"127.0.0.1:{server.fleet.known('alpha').port}"]
 
 
 # ---- limits ----------------------------------------------------------------------------------------------------------

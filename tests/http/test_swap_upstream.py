@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import sys
-from functools import partial
 from pathlib import Path
 
 import pytest
 from command_lines import command_line
 from http_harness import CHAT, Answer, OpenServer, model
-from swap_harness import Configure, configure
+from swap_harness import Configure
 
 SERVER = Path(__file__).parent / "echo_server.py"
 ECHO: dict[str, object] = {"cmd": f"{command_line((sys.executable, '-S', '-E', str(SERVER)))} ${{PORT}}"}
-
-
-@pytest.fixture
-def configured(tmp_path: Path, fake_llama_server: tuple[str, ...], fake_model: Path) -> Configure:
-    return partial(configure, tmp_path / "config.yaml", fake_llama_server, fake_model)
 
 
 def headers(answer: Answer) -> dict[str, str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import trio
-from http_harness import CHAT, Appliance, OpenServer, chat
+from http_harness import CHAT, Appliance, Client, OpenServer, chat
 from waiting import PATIENCE, SOON, until
 
 from appliance.core.bodies import pace
@@ -59,16 +59,15 @@ GARBAGE = [  # one of each kind; `tests/core/bodies` has all refusals
 ]
 
 
-async def test_garbage_is_refused_with_words(open_server: OpenServer, caplog: pytest.LogCaptureFixture):
-    async with open_server() as server:
-        for wire, expected in GARBAGE:
-            got = await server.exchange(wire)
-            assert status(got) == expected, wire[:200]
-            head, _, body = got.partition(b"\r\n\r\n")
-            assert b"server: llama-appliance" in head.lower(), wire[:200]
-            if expected >= 400:
-                assert json.loads(body)["error"]["code"] == expected, wire[:200]
-            assert await is_well(server, caplog), wire[:200]
+async def test_garbage_is_refused_with_words(server: Appliance, caplog: pytest.LogCaptureFixture):
+    for wire, expected in GARBAGE:
+        got = await server.exchange(wire)
+        assert status(got) == expected, wire[:200]
+        head, _, body = got.partition(b"\r\n\r\n")
+        assert b"server: llama-appliance" in head.lower(), wire[:200]
+        if expected >= 400:
+            assert json.loads(body)["error"]["code"] == expected, wire[:200]
+        assert await is_well(server, caplog), wire[:200]
 
 
 async def test_random_bytes_kill_nothing(open_server: OpenServer, caplog: pytest.LogCaptureFixture):
@@ -110,14 +109,13 @@ async def test_a_websocket_is_refused_politely(open_server: OpenServer):
         assert status(got) == 404
 
 
-async def test_a_body_that_says_it_is_too_large_is_refused_before_it_is_read(open_server: OpenServer):
-    async with open_server() as server:
-        began = trio.current_time()
-        async with server.connect() as client:
-            await client.stream.send_all(post(b"", length=101 * MIB))
-            answer = await client.answer()
-        assert (answer.status, answer.error["reason"], answer.header("connection")) == (413, "body_too_large", "close")
-        assert trio.current_time() - began < SOON
+async def test_a_body_that_says_it_is_too_large_is_refused_before_it_is_read(server: Appliance):
+    began = trio.current_time()
+    async with server.connect() as client:
+        await client.stream.send_all(post(b"", length=101 * MIB))
+        answer = await client.answer()
+    assert (answer.status, answer.error["reason"], answer.header("connection")) == (413, "body_too_large", "close")
+    assert trio.current_time() - began < SOON
 
 
 async def test_the_answer_to_a_refused_upload_reaches_a_client_that_sends_first(open_server: OpenServer):
@@ -390,80 +388,73 @@ async def test_requests_under_way_make_way_for_nobody(open_server: OpenServer):
             assert (answer.status, answer.error["reason"]) == (503, "busy")
 
 
-async def test_one_connection_serves_many_requests_also_pipelined(open_server: OpenServer):
-    async with open_server() as server:
-        async with server.connect() as client:
-            for number in range(5):
-                await client.send("POST", CHAT, json.dumps(chat(stream=number % 2 == 1)).encode())
-                assert (await client.answer()).status == 200
-                client.next_request()
-            await client.send("GET", "/nope")
-            assert (await client.answer()).status == 404
-            client.next_request()
-            await client.send("GET", "/health")
+async def test_one_connection_serves_many_requests_also_pipelined(server: Appliance):
+    async with server.connect() as client:
+        for number in range(5):
+            await client.send("POST", CHAT, json.dumps(chat(stream=number % 2 == 1)).encode())
             assert (await client.answer()).status == 200
-        body = json.dumps(chat()).encode()
-        last = post(body, "Connection: close")
-        got = await server.exchange(post(body) * 5 + b"GET /health HTTP/1.1\r\nHost: x.localhost\r\n\r\n" + last)
-        assert got.count(b"HTTP/1.1 200") == 7
-        assert got.count(b'"chat.completion"') == 6
+            client.next_request()
+        await client.send("GET", "/nope")
+        assert (await client.answer()).status == 404
+        client.next_request()
+        await client.send("GET", "/health")
+        assert (await client.answer()).status == 200
+    body = json.dumps(chat()).encode()
+    last = post(body, "Connection: close")
+    got = await server.exchange(post(body) * 5 + b"GET /health HTTP/1.1\r\nHost: x.localhost\r\n\r\n" + last)
+    assert got.count(b"HTTP/1.1 200") == 7
+    assert got.count(b'"chat.completion"') == 6
 
 
-async def test_http_1_0_gets_a_body_that_ends_with_the_connection(open_server: OpenServer):
-    async with open_server() as server:
-        got = await server.exchange(post(json.dumps(chat(stream=True)).encode(), version="1.0"))
-        head, _, body = got.partition(b"\r\n\r\n")
-        assert status(got) == 200
-        assert b"chunked" not in head.lower()
-        assert body.startswith(b"data: {")
-        assert body.endswith(b"data: [DONE]\n\n")
+async def test_http_1_0_gets_a_body_that_ends_with_the_connection(server: Appliance):
+    got = await server.exchange(post(json.dumps(chat(stream=True)).encode(), version="1.0"))
+    head, _, body = got.partition(b"\r\n\r\n")
+    assert status(got) == 200
+    assert b"chunked" not in head.lower()
+    assert body.startswith(b"data: {")
+    assert body.endswith(b"data: [DONE]\n\n")
 
 
-async def test_http_1_0_sees_a_broken_stream_as_broken(open_server: OpenServer):
-    async with open_server() as server:
-        wire = post(json.dumps(chat(stream=True, die_after_tokens=2)).encode(), version="1.0")
-        assert b'"upstream_failed"' in await server.exchange(wire)
+async def test_http_1_0_sees_a_broken_stream_as_broken(server: Appliance):
+    wire = post(json.dumps(chat(stream=True, die_after_tokens=2)).encode(), version="1.0")
+    assert b'"upstream_failed"' in await server.exchange(wire)
 
 
-async def test_expect_100_continue(open_server: OpenServer):
-    async with open_server() as server, server.connect() as client:
-        body = json.dumps(chat()).encode()
-        await client.stream.send_all(post(b"", "Expect: 100-continue", length=len(body)))
-        with trio.fail_after(PATIENCE):
-            assert (await client.stream.receive_some(1000)).startswith(b"HTTP/1.1 100")
-        await client.stream.send_all(body)
-        assert (await client.stream.receive_some(1000)).startswith(b"HTTP/1.1 200")
+async def test_expect_100_continue(server: Appliance, client: Client):
+    body = json.dumps(chat()).encode()
+    await client.stream.send_all(post(b"", "Expect: 100-continue", length=len(body)))
+    with trio.fail_after(PATIENCE):
+        assert (await client.stream.receive_some(1000)).startswith(b"HTTP/1.1 100")
+    await client.stream.send_all(body)
+    assert (await client.stream.receive_some(1000)).startswith(b"HTTP/1.1 200")
 
 
-async def test_head_and_options(open_server: OpenServer):
-    async with open_server() as server:
-        for path in ("/health", "/v1/models", "/", "/metrics"):
-            answer = await server.ask("HEAD", path)
-            assert (answer.status, answer.body) == (200, b"")
-            assert int(answer.header("content-length") or 0) > 0
-        for path in ("/", "/v1/models", "/nowhere", CHAT):
-            answer = await server.ask("OPTIONS", path)
-            assert (answer.status, answer.body, answer.header("content-type")) == (200, b"", "text/html")
+async def test_head_and_options(server: Appliance):
+    for path in ("/health", "/v1/models", "/", "/metrics"):
+        answer = await server.ask("HEAD", path)
+        assert (answer.status, answer.body) == (200, b"")
+        assert int(answer.header("content-length") or 0) > 0
+    for path in ("/", "/v1/models", "/nowhere", CHAT):
+        answer = await server.ask("OPTIONS", path)
+        assert (answer.status, answer.body, answer.header("content-type")) == (200, b"", "text/html")
 
 
 @pytest.mark.parametrize(
     "body",
     [b"{", b"[]", b"", b'{"model": []}', b"\xff" * 100, b'{"a":' * 100_000, b'{"model":"alpha","stream":"x"}'],
 )
-async def test_bodies_that_cannot_be_read_start_nothing(open_server: OpenServer, body: bytes):
-    async with open_server() as server:
-        answer = await server.ask("POST", CHAT, body)
-        assert (answer.status, answer.error["code"], answer.error["type"]) == (400, 400, "invalid_request_error")
-        assert server.fleet.status() == []
-        kept = await server.ask("POST", "/v1/messages", body)
-        assert kept.json["type"] == "error"
+async def test_bodies_that_cannot_be_read_start_nothing(server: Appliance, body: bytes):
+    answer = await server.ask("POST", CHAT, body)
+    assert (answer.status, answer.error["code"], answer.error["type"]) == (400, 400, "invalid_request_error")
+    assert server.fleet.status() == []
+    kept = await server.ask("POST", "/v1/messages", body)
+    assert kept.json["type"] == "error"
 
 
-async def test_a_client_that_has_closed_its_sending_side_still_gets_a_short_answer(open_server: OpenServer):
-    async with open_server() as server:
-        assert (await server.ask("GET", "/health")).status == 200
-        for _ in range(20):
-            async with server.connect() as client:
-                await client.send("GET", "/v1/models")
-                await client.stream.send_eof()
-                assert (await client.answer()).json["object"] == "list"
+async def test_a_client_that_has_closed_its_sending_side_still_gets_a_short_answer(server: Appliance):
+    assert (await server.ask("GET", "/health")).status == 200
+    for _ in range(20):
+        async with server.connect() as client:
+            await client.send("GET", "/v1/models")
+            await client.stream.send_eof()
+            assert (await client.answer()).json["object"] == "list"
