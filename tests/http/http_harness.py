@@ -6,9 +6,11 @@ import json
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import h11
 import msgspec
+import psutil
 import trio
 from waiting import PATIENCE
 
@@ -101,8 +103,9 @@ class Client:
         return event
 
     async def data(self) -> bytes:
-        """The next piece of the body, b"" at its end."""
-        event = await self.event()
+        """The next piece of the body, behind the head if that is still to come; b"" at its end."""
+        while isinstance(event := await self.event(), h11.Response | h11.InformationalResponse):
+            pass
         return bytes(event.data) if isinstance(event, h11.Data) else b""
 
     async def answer(self) -> Answer:
@@ -115,6 +118,22 @@ class Client:
         except (h11.RemoteProtocolError, trio.BrokenResourceError):
             cut = True
         return Answer(head.status_code, headers, body, cut=cut)
+
+    async def rest(self) -> bytes:
+        """The body from here to its end."""
+        got = b""
+        while data := await self.data():
+            got += data
+        return got
+
+    async def until(self, words: bytes, count: int = 1) -> bytes:
+        """The body from here to where it has had these words so often."""
+        got = b""
+        while got.count(words) < count:
+            data = await self.data()
+            assert data, f"it ends without {words!r}: {got[-1000:]!r}"
+            got += data
+        return got
 
     def next_request(self) -> None:
         self.h11.start_next_cycle()
@@ -137,6 +156,16 @@ class Appliance:
     async def connect(self) -> AsyncGenerator[Client]:
         async with await trio.open_tcp_stream("127.0.0.1", self.port) as stream:
             yield Client(stream)
+
+    @asynccontextmanager
+    async def begun(
+        self, body: object, target: str = CHAT, headers: Iterable[tuple[str, str]] = ()
+    ) -> AsyncGenerator[Client]:
+        """A connection on which this was posted, and whose answer has begun."""
+        async with self.connect() as client:
+            await client.send("POST", target, json.dumps(body).encode(), headers)
+            assert (await client.head()).status_code == 200
+            yield client
 
     async def ask(
         self,
@@ -166,6 +195,23 @@ class Appliance:
                 except trio.BrokenResourceError:
                     pass
         return got
+
+    async def rows(self) -> list[dict[str, Any]]:
+        """What the activity log says, the newest first."""
+        return (await self.ask("GET", "/api/metrics/activity")).json["data"]
+
+    async def end(self) -> None:
+        """Ask the server to end, and wait for it."""
+        self.shutdown.set()
+        with trio.fail_after(PATIENCE):
+            await self.ended.wait()
+
+    def process(self, model_id: str = "alpha") -> psutil.Process:
+        """That of a model which runs."""
+        status = self.fleet.known(model_id)
+        assert status is not None
+        assert status.pid is not None
+        return psutil.Process(status.pid)
 
     def state(self, model_id: str) -> str:
         status = self.fleet.known(model_id)

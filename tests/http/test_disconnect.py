@@ -10,25 +10,24 @@ from pathlib import Path
 
 import pytest
 import trio
-from http_harness import CHAT, Appliance, Client, OpenServer, chat, model
+from http_harness import CHAT, Appliance, Client, OpenServer, chat
 from waiting import until
 
 from appliance.core.settings import FleetSettings
 
-"""Seconds in which the engine must be free again."""
+WAITS = {
+    "its model loads": ("waiting", {"fleet": FleetSettings(engine_args=("--load-delay", "1"))}),
+    "its model is not started yet": ("waiting", {"fleet": FleetSettings(start_delay=1000.0)}),
+    "its model is held for it": ("leases", {"held_for": 1000.0}),
+}
 
 
-async def send(client: Client, body: dict[str, object], path: str = CHAT) -> None:
-    await client.send("POST", path, json.dumps(body).encode())
+async def send(client: Client, body: dict[str, object]) -> None:
+    await client.send("POST", CHAT, json.dumps(body).encode())
 
 
-async def wait_until_leased(server: Appliance, model_id: str, field: str = "leases") -> None:
-    await until(lambda: getattr(server.fleet.known(model_id), field, 0) > 0)
-
-
-def nobody_waits(server: Appliance, model_id: str) -> bool:
-    status = server.fleet.known(model_id)
-    return status is None or status.waiting == 0
+def used(server: Appliance, model_id: str, field: str = "leases") -> int:
+    return getattr(server.fleet.known(model_id), field, 0)
 
 
 @pytest.mark.parametrize("ping_after", [15.0, 0.05])
@@ -37,36 +36,27 @@ async def test_while_the_prompt_is_worked_on(open_server: OpenServer, stream: bo
     async with open_server(ping_after=ping_after) as server:
         async with server.connect() as client:
             await send(client, chat(stream=stream, slow_prompt=90))
-            await wait_until_leased(server, "alpha")
+            await until(lambda: used(server, "alpha"))
             await trio.sleep(0.2)
         await server.wait_idle("alpha")
         assert (await server.ask("POST", CHAT, chat())).status == 200
 
 
-async def test_in_the_middle_of_a_stream_while_nothing_is_sent(server: Appliance):
-    async with server.connect() as client:
-        await send(client, chat(stream=True, stall_after_tokens=2))
-        await client.head()
-        await client.data()
-        assert await server.slots_busy("alpha") == 1
-    await server.wait_idle("alpha")
-
-
 async def test_in_the_middle_of_a_flood_that_is_not_read(server: Appliance):
-    async with server.connect() as client:
-        await send(client, chat(stream=True, tokens=10_000, token_size=100_000))
-        await client.head()
+    async with server.begun(chat(stream=True, tokens=10_000, token_size=100_000)):
         await trio.sleep(0.3)
     await server.wait_idle("alpha")
 
 
-async def test_while_the_model_loads(open_server: OpenServer, fake_model: Path):
-    slow = model(fake_model, "slow", args=("--load-delay", "1"))
-    async with open_server(models=[slow]) as server:
+@pytest.mark.parametrize(("field", "settings"), WAITS.values(), ids=WAITS)
+async def test_while_it_waits(open_server: OpenServer, field: str, settings: dict[str, object]):
+    async with open_server(**settings) as server:
         async with server.connect() as client:
-            await send(client, chat("slow"))
-            await wait_until_leased(server, "slow", "waiting")
-        await until(lambda: nobody_waits(server, "slow"))
+            await send(client, chat())
+            await until(lambda: used(server, "alpha", field))
+        await until(lambda: not used(server, "alpha", "waiting") + used(server, "alpha"))
+        assert (await server.ask("POST", "/models/unload", {"model": "alpha", "wait": True})).status == 200
+        assert server.state("alpha") == "unloaded"
 
 
 async def test_while_queued_behind_a_busy_model(open_server: OpenServer):
@@ -75,33 +65,9 @@ async def test_while_queued_behind_a_busy_model(open_server: OpenServer):
         await holder.head()
         async with server.connect() as client:
             await send(client, chat("beta"))
-            await wait_until_leased(server, "beta", "waiting")
-        await until(lambda: nobody_waits(server, "beta"))
+            await until(lambda: used(server, "beta", "waiting"))
+        await until(lambda: not used(server, "beta", "waiting"))
         assert server.state("alpha") == "loaded"
-
-
-async def test_while_its_model_is_held_for_it(open_server: OpenServer):
-    async with open_server(held_for=1000.0) as server:
-        async with server.connect() as client:
-            await send(client, chat("alpha"))
-            await wait_until_leased(server, "alpha")
-            assert await server.slots_busy("alpha") == 0
-        await until(lambda: getattr(server.fleet.known("alpha"), "leases", 1) == 0)
-        assert server.state("alpha") == "loaded"
-
-
-async def test_while_its_model_is_not_started_yet(open_server: OpenServer):
-    late = FleetSettings(start_delay=1000.0)
-    async with open_server(fleet=late) as server:
-        async with server.connect() as client:
-            await send(client, chat("alpha"))
-            await wait_until_leased(server, "alpha", "waiting")
-            status = server.fleet.known("alpha")
-            assert status is not None
-            assert (status.state, status.pid) == ("loading", None)
-        await until(lambda: nobody_waits(server, "alpha"))
-        assert (await server.ask("POST", "/models/unload", {"model": "alpha", "wait": True})).status == 200
-        assert server.state("alpha") == "unloaded"
 
 
 async def test_in_the_middle_of_its_body(server: Appliance):
@@ -121,7 +87,7 @@ async def test_with_a_second_request_pipelined(server: Appliance):
         body = json.dumps(chat(stream=True, slow_prompt=90)).encode()
         one = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
         await client.stream.send_all(one + one)
-        await wait_until_leased(server, "alpha")
+        await until(lambda: used(server, "alpha"))
     await server.wait_idle("alpha")
 
 

@@ -37,8 +37,7 @@ async def stream(server: Appliance, name: str = "alpha", **fake: object) -> Asyn
 
         async def rest() -> None:
             nonlocal got
-            while data := await client.data():
-                got += data
+            got += await client.rest()
             answers.append(Answer(head.status_code, [], got, cut=False))
 
         nursery.start_soon(rest)
@@ -72,7 +71,7 @@ async def test_a_stopped_engine_with_five_clients_makes_way_for_another_model(op
             assert "GET /health was not answered within 1 s" in found(server)
             for [ended] in (one, two, three, four):
                 assert "it hangs" in records(ended)[-1]["error"]["message"]
-            rows = (await server.ask("GET", "/api/metrics/activity")).json["data"]
+            rows = await server.rows()
             assert sum("it hangs" in row.get("error_msg", "") for row in rows) == 4
             assert (await server.ask("POST", CHAT, chat("alpha"))).status == 200
 
@@ -98,8 +97,7 @@ async def test_its_requests_go_to_the_next_engine(open_server: OpenServer, token
             if not tokens:
                 head = await client.head()
                 assert dict(head.headers.raw_items())[b"X-Appliance-Fallback"] == b"replayed; from=gpu; on=cpu"
-            while data := await client.data():
-                got += data
+            got += await client.rest()
             answer = Answer(200, [], got, cut=False)
             assert text(answer) == STORY
             assert bool(marks(answer)) is bool(tokens)

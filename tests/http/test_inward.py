@@ -44,7 +44,7 @@ class Heard:
 
 
 async def rows(server: Appliance) -> list[dict[str, object]]:
-    return (await server.ask("GET", "/api/metrics/activity")).json["data"]
+    return await server.rows()
 
 
 async def test_an_answer_is_the_same_as_a_clients(server: Appliance):

@@ -305,7 +305,7 @@ async def test_an_unload_under_an_answer_is_told_as_that(open_server: OpenServer
             await until(lambda: server.fleet.known("alpha"), lambda status: status is not None and status.leases == 4)
             await trio.sleep(0.3)
             await server.fleet.unload("alpha")
-        rows = (await server.ask("GET", "/api/metrics/activity")).json["data"]
+        rows = await server.rows()
     for answer in answers:
         error = json.loads(answer.body.rpartition(b"data: ")[2])["error"] if stream else answer.error
         assert error["reason"] == "model_unloaded"
@@ -321,7 +321,7 @@ async def test_an_answer_that_is_shorter_than_told_is_the_engine_s_fault(server:
     assert answer.cut
     assert answer.body.startswith(b"{")
     await until(lambda: server.traffic.metrics.under_way == 0)  # the client knew it before the row was written
-    [row] = (await server.ask("GET", "/api/metrics/activity")).json["data"]
+    [row] = await server.rows()
     assert row["resp_status_code"] == 502
     assert "ended early or is garbled" in row["error_msg"]
     assert (await server.ask("POST", CHAT, chat())).status == 200

@@ -115,7 +115,7 @@ async def test_models_on_disk_beside_a_configuration(open_server: OpenServer, fa
             assert (await server.ask("GET", f"/upstream/{path}")).status == 200
         answer = await server.ask("POST", f"/upstream/org/repo:Q4{CHAT}", {"messages": []})
         assert answer.status < 500
-        rows = (await server.ask("GET", "/api/metrics/activity")).json["data"]
+        rows = await server.rows()
         assert [(row["model"], row["req_path"]) for row in rows] == [("org/repo:Q4", CHAT)]
 
 
@@ -124,7 +124,7 @@ async def test_only_the_rest_that_is_a_models_route_is_noted(open_server: OpenSe
         await server.ask("POST", f"/upstream/al{CHAT}", {"model": "zzz"})
         await server.ask("POST", "/upstream/al/other", {"model": "zzz"})
         await server.ask("GET", f"/upstream/al{CHAT}")
-        (row,) = (await server.ask("GET", "/api/metrics/activity")).json["data"]
+        (row,) = await server.rows()
         assert (row["model"], row["req_path"], row["resp_status_code"]) == ("alpha", CHAT, 200)
         assert (row["tokens"]["input_tokens"], row["tokens"]["output_tokens"]) == (3, 4)
 
@@ -194,7 +194,7 @@ async def test_where_a_models_routes_arrive(open_server: OpenServer, configured:
     async with open_server(config=configured({"alpha": ECHO})) as server:
         answer = await server.ask("POST", f"{path}?a=%2F", {"model": "alpha"})
         assert answer.json["target"] == f"{arrives}?a=%2F"
-        (row,) = (await server.ask("GET", "/api/metrics/activity")).json["data"]
+        (row,) = await server.rows()
         assert (row["req_path"], row["model"]) == (path, "alpha")
 
 

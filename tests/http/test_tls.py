@@ -127,9 +127,7 @@ async def test_the_server_ends_in_spite_of_handshakes_under_way(open_server: Ope
     ):
         await stream.send_all(b"\x16\x03\x01\x02\x00\x01")
         await trio.sleep(0.05)
-        server.shutdown.set()
-        with trio.fail_after(PATIENCE):
-            await server.ended.wait()
+        await server.end()
 
 
 async def test_a_client_without_a_place_is_told_so(open_server: OpenServer, pair: tuple[str, str]):

@@ -16,7 +16,6 @@ from tempfile import TemporaryDirectory
 import pytest
 import trio
 from http_harness import CHAT, Answer, Client, OpenServer, chat
-from waiting import PATIENCE
 
 from appliance.core.settings import HttpSettings, UnixSocket
 from appliance.errors import UsageError
@@ -67,9 +66,7 @@ async def test_a_server_on_a_file(open_server: OpenServer, folder: Path):
         page = await ask(path, "GET", "/ui/status")
         assert str(path).encode() in page.body
         assert (await server.ask("GET", "/health")).status == 200
-        server.shutdown.set()
-        with trio.fail_after(PATIENCE):
-            await server.ended.wait()
+        await server.end()
         assert not path.exists()
 
 
