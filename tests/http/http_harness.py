@@ -259,6 +259,14 @@ def chat(model: str | None = "alpha", *, stream: bool = False, **fake: object) -
     return body
 
 
+def raw_post(body: bytes, *extra: str, path: str = CHAT, version: str = "1.1", length: int | None = None) -> bytes:
+    """A request as bytes, with these lines in its head; ``length`` may be another than that of the body."""
+    lines = [f"POST {path} HTTP/{version}", "Host: localhost", *extra]
+    if length is not None or not any("encoding" in line for line in extra):
+        lines.append(f"Content-Length: {len(body) if length is None else length}")
+    return ("\r\n".join(lines) + "\r\n\r\n").encode() + body
+
+
 @asynccontextmanager
 async def open_appliance(
     command: Sequence[str],

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import trio
-from http_harness import CHAT, Appliance, Client, OpenServer, chat
+from http_harness import CHAT, Appliance, Client, OpenServer, chat, raw_post
 from waiting import until
 
 from appliance.core.settings import FleetSettings
@@ -72,8 +72,7 @@ async def test_while_queued_behind_a_busy_model(open_server: OpenServer):
 
 async def test_in_the_middle_of_its_body(server: Appliance):
     async with server.connect() as client:
-        head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n"
-        await client.stream.send_all(head.encode() + b'{"model":"alpha"')
+        await client.stream.send_all(raw_post(b'{"model":"alpha"', length=1000))
         await trio.sleep(0.05)
     await trio.sleep(0.1)
     assert server.state("alpha") == "unknown"
@@ -84,9 +83,7 @@ async def test_in_the_middle_of_its_body(server: Appliance):
 
 async def test_with_a_second_request_pipelined(server: Appliance):
     async with server.connect() as client:
-        body = json.dumps(chat(stream=True, slow_prompt=90)).encode()
-        one = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
-        await client.stream.send_all(one + one)
+        await client.stream.send_all(2 * raw_post(json.dumps(chat(stream=True, slow_prompt=90)).encode()))
         await until(lambda: used(server, "alpha"))
     await server.wait_idle("alpha")
 
@@ -120,10 +117,9 @@ async def test_a_thousand_abandoned_requests_leave_nothing_behind(open_server: O
                 chat("nope"),
             ][number % 4]
             async with places, server.connect() as client:
-                raw = json.dumps(how).encode()
-                head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(raw)}\r\n\r\n".encode()
-                wire = head + raw
-                await client.stream.send_all(wire[: chance.choice((0, 5, len(head), len(wire) - 1, *[len(wire)] * 8))])
+                wire = raw_post(json.dumps(how).encode())
+                ends = (0, 5, wire.find(b"{"), len(wire) - 1, *[len(wire)] * 8)
+                await client.stream.send_all(wire[: chance.choice(ends)])
                 await trio.sleep(chance.random() * 0.05)
 
         places = trio.CapacityLimiter(40)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import trio
-from http_harness import CHAT, Answer, Appliance, Client, OpenServer, chat
+from http_harness import CHAT, Answer, Appliance, Client, OpenServer, chat, raw_post
 from reload_harness import RELOAD, File
 from waiting import until
 
@@ -249,8 +249,7 @@ async def test_requests_that_do_not_wait_for_each_other_are_answered_in_order(se
 
     def raw(number: int, *, last: bool = False) -> bytes:
         body = json.dumps(chat(tokens=number, slow_prompt=0.2)).encode()
-        end = "Connection: close\r\n" if last else ""
-        return f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\n{end}Content-Length: {len(body)}\r\n\r\n".encode() + body
+        return raw_post(body, "Connection: close") if last else raw_post(body)
 
     whole = await server.exchange(raw(1) + raw(2) + raw(3, last=True))
     assert re.findall(TOKENS, whole) == [b"1", b"2", b"3"]
@@ -270,7 +269,7 @@ async def test_requests_that_do_not_wait_for_each_other_are_answered_in_order(se
 async def test_white_space_behind_a_request_is_not_of_its_body(open_server: OpenServer):
     """JSON may be followed by white space, a request may not: the next one would not begin with a method."""
     body = json.dumps(chat(slow_prompt=1.5)).encode()
-    whole = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+    whole = raw_post(body)
     async with open_server() as server, server.connect() as client:
         await make_ready(server)
         await client.stream.send_all(whole + b" \t")
@@ -286,7 +285,7 @@ async def test_white_space_behind_a_request_is_not_of_its_body(open_server: Open
 @pytest.mark.parametrize("cut", [1, 30, 60, 90, 150, 200, -1])
 async def test_a_request_may_come_in_pieces(open_server: OpenServer, cut: int):
     body = json.dumps(chat()).encode() + b" "
-    whole = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+    whole = raw_post(body)
     async with open_server() as server, server.connect() as client:
         await make_ready(server)
         for _ in range(2):

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 import trio
-from http_harness import CHAT, LOCAL, Appliance, OpenServer, chat
+from http_harness import CHAT, LOCAL, Appliance, OpenServer, chat, raw_post
 from waiting import PATIENCE
 
 from appliance.core.settings import HttpSettings
@@ -70,9 +70,8 @@ async def test_a_client_that_stopped_reading_cannot_hold_it(open_server: OpenSer
 
 async def test_half_sent_requests_and_bodies_cannot_hold_it(open_server: OpenServer):
     async with open_server(grace=0.3) as server, server.connect() as body, server.connect() as unread:
-        head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n".encode()
-        await body.stream.send_all(head + b"{")
-        await unread.stream.send_all(head.replace(b"1000", b"100000000000"))
+        await body.stream.send_all(raw_post(b"{", length=1000))
+        await unread.stream.send_all(raw_post(b"", length=10**11))
         assert (await unread.answer()).status == 413
         await trio.sleep(0.05)
         await server.end()
