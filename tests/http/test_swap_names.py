@@ -108,17 +108,6 @@ async def test_a_pin_is_always_its_first(open_server: OpenServer, configured: Co
         assert (await server.ask("GET", "/upstream/any/health")).status == 404
 
 
-async def test_warm_takes_what_runs(open_server: OpenServer, configured: Configure):
-    file = configured(three(), selectors={"any": selector("warm", "alpha", "beta")}, **ANY)
-    async with open_server(config=file) as server:
-        assert await named(server, "any") == ("alpha", "alpha")
-        await server.fleet.unload("alpha")
-        await named(server, "beta")
-        assert await named(server, "any") == ("beta", "beta")
-        await named(server, "alpha")
-        assert await named(server, "any") == ("alpha", "alpha")
-
-
 async def test_spillover_begins_another_model_when_one_is_busy(open_server: OpenServer, configured: Configure):
     pool = selector("spillover", "alpha", "beta", "gamma", spillover=2)
     file = configured(three(), selectors={"pool": pool}, **ANY)
