@@ -47,13 +47,14 @@ def passes(guard: Guard, asks: Request) -> bool:
 GOOD_HOSTS = """localhost LOCALHOST:8080 chat.localhost:1 127.0.0.1:8080 10.1.2.3 [::1]:8080 [fe80::1] named.lan:80
  named.lan. a.wild.example bound.example:9"""
 BAD_HOSTS = """evil.example evil.example:8080 localhost.evil.example wild.example.evil.example notnamed.lan
- 127.0.0.1.evil.example 127.1.evil [::1 [::1].evil.com [::1]evil.com [::1]:80.evil.com user@localhost <script> :80"""
+ 127.0.0.1.evil.example 127.1.evil [::1 [::1].evil.com [::1]evil.com [::1]:80.evil.com user@localhost <script> :80
+ ..localhost .localhost a..localhost:1"""
 
 
 @pytest.mark.parametrize(("hosts", "good"), [(GOOD_HOSTS, True), (BAD_HOSTS, False)])
 def test_hosts(hosts: str, good: bool):
     settings = HttpSettings(listen=(("bound.example", 9),), allow_hosts=("named.lan", "*.wild.example"))
-    for host in hosts.split():
+    for host in [*hosts.split(), *([] if good else [f"{'x' * 64}.localhost"])]:
         assert is_let_in(settings, ("Host", host)) is good, host
 
 

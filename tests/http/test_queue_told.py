@@ -76,23 +76,6 @@ async def test_a_plain_answer_says_at_the_end_how_long_it_waited_and_where(open_
                     assert 0.8 <= float(told["x-queue-wait"]) <= trio.current_time() - began + 5
 
 
-async def test_events_tell_the_place_of_a_request_under_way(open_server: OpenServer):
-    async with open_server(fleet=ONE_BY_ONE) as server:
-        await known(server)
-        async with server.connect() as beta, server.connect() as alpha, server.connect() as feed:
-            await holding(beta)
-            await feed.send("GET", "/api/events")
-            await feed.head()
-            await alpha.send("POST", CHAT, json.dumps(chat("alpha")).encode())
-            seen = ""
-            with trio.fail_after(20):
-                while "queue_position" not in seen:
-                    seen += (await feed.data()).decode()
-            [request] = [one for one in server.traffic.inflight.snapshot() if one.model == "alpha"]
-            assert request.queue_position == 1
-            assert isinstance(request.expected_wait_ms, int)
-
-
 async def test_clients_of_ollama_are_told_in_the_same_headers(open_server: OpenServer):
     async with open_server(fleet=ONE_BY_ONE, ping_after=0.1) as server:
         await known(server)

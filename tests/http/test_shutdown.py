@@ -1,4 +1,4 @@
-"""The server ends when it said it would, whatever its clients do."""
+"""Where the server listens, and that it ends when it said it would, whatever its clients do."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from waiting import PATIENCE
 
 from appliance.core.settings import HttpSettings
 from appliance.errors import UsageError
+from appliance.http.bytes.listening import open_listeners
 from appliance.http.server import open_listening
 
 LONG = 3 * PATIENCE
@@ -117,3 +118,19 @@ async def test_a_port_in_use_is_told_with_who_has_it(server: Appliance, free_por
     assert "no such address" in await refuse(HttpSettings(listen=(("192.0.2.1", free_port()),)))
     assert "not known" in await refuse(HttpSettings(listen=(("no.such.host.invalid", 1),)))
     assert "65535" in await refuse(HttpSettings(listen=(("127.0.0.1", 99999),)))
+
+
+@pytest.mark.skipif(not hasattr(socket, "SO_REUSEPORT"), reason="this system does not let processes share a port")
+async def test_a_port_is_shared_by_those_who_all_ask_for_it() -> None:
+    (first,) = await open_listeners([("127.0.0.1", 0)], reuse_port=True)
+    place = first.bound
+    try:
+        assert not isinstance(place, tuple) or place[1] > 0
+        (second,) = await open_listeners([place], reuse_port=True)
+        second.close()
+        with pytest.raises(UsageError, match="listens there already"):
+            await open_listeners([place])
+    finally:
+        first.close()
+    with pytest.raises(UsageError, match="this machine has no such address"):
+        await open_listeners([("203.0.113.7", 0)], reuse_port=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from itertools import product
 from pathlib import Path
 
-import pytest
 from http_harness import CHAT, Appliance, OpenServer, chat
 
 from appliance.core.tools.specs import chosen_tools
@@ -71,25 +71,24 @@ STRANGERS = [
 ]
 
 
-@pytest.mark.parametrize("form", [TEXT, FORM])
-@pytest.mark.parametrize("stranger", STRANGERS)
-async def test_nothing_is_done_for_pages_of_other_sites(
-    open_server: OpenServer, tmp_path: Path, stranger: list[tuple[str, str]], form: tuple[str, str]
-) -> None:
+async def test_nothing_is_done_for_pages_of_other_sites(open_server: OpenServer, tmp_path: Path) -> None:
     target = tmp_path / "written"
     async with serving(open_server, tmp_path) as server:
-        for method, path, body in attempts(target):
-            answer = await server.ask(method, path, body, [*stranger, *([form] if body is not None else [])])
-            assert answer.status == 403, (method, path, answer.body)
-            assert answer.header("Access-Control-Allow-Origin") is None
+        for stranger, form in product(STRANGERS, (TEXT, FORM)):
+            for method, path, body in attempts(target):
+                answer = await server.ask(method, path, body, [*stranger, *([form] if body is not None else [])])
+                assert answer.status == 403, (method, path, answer.body)
+                assert answer.header("Access-Control-Allow-Origin") is None
         assert (await server.ask("GET", "/api/runs")).json == {"data": []}
         assert server.state("alpha") == "unknown"
-        allowed = await server.ask("POST", "/tools", attempts(target)[1][2], [form])
-        assert allowed.status == 200, allowed.body
+        assert not target.exists()
+        for form in (TEXT, FORM):
+            allowed = await server.ask("POST", "/tools", attempts(target)[1][2], [form])
+            assert allowed.status == 200, allowed.body
     assert target.exists()  # what was tried would have worked
 
 
-async def test_a_key_is_wanted_for_all_of_it(open_server: OpenServer, tmp_path: Path) -> None:
+async def test_a_key_is_wanted_for_all_of_it_however_its_path_is_spelled(open_server: OpenServer, tmp_path: Path):
     target = tmp_path / "written"
     async with serving(open_server, tmp_path, api_keys=("secret",)) as server:
         for method, path, body in attempts(target):
@@ -97,17 +96,8 @@ async def test_a_key_is_wanted_for_all_of_it(open_server: OpenServer, tmp_path: 
                 answer = await server.ask(method, path, body, headers)
                 assert answer.status == 401, (method, path, answer.body)
                 assert json.loads(answer.body)["error"]["reason"] == "invalid_api_key"
-    assert not target.exists()
-
-
-async def test_other_spellings_of_a_path_are_no_way_around_the_key(open_server: OpenServer, tmp_path: Path) -> None:
-    body = attempts(tmp_path / "written")[1][2]
-    async with serving(open_server, tmp_path, api_keys=("secret",)) as server:
+        body = attempts(target)[1][2]
         for path in ("//tools", "/ui/../tools", "/ui/%2e%2e/tools", "/%74ools", "/tools/", "/tools?x", "/ui//tools"):
             answer = await server.ask("POST", path, body)
             assert answer.status in (401, 404), (path, answer.body)
-        absolute = await server.exchange(
-            b"POST http://localhost/ui/ HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
-        )
-        assert absolute.split(b" ")[1] == b"400", absolute
-    assert not (tmp_path / "written").exists()
+    assert not target.exists()
