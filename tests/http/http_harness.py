@@ -32,6 +32,7 @@ from appliance.settings import AppSettings
 from appliance.store.engine_state import StateFile
 from appliance.tools.box import Toolbox
 from appliance.upkeep import logging_into
+from appliance.upstream.client import HttpCall
 
 LOCAL = (("127.0.0.1", 0),)
 CHAT = "/v1/chat/completions"
@@ -219,18 +220,10 @@ class Appliance:
 
     async def slots_busy(self, model_id: str) -> int:
         """How many generations the engine itself says it is working on, asked without the server."""
-        status = self.fleet.known(model_id)
-        assert status is not None
-        assert status.port is not None
         address = self.fleet.address(model_id)
         assert address is not None
-        async with await trio.open_tcp_stream("127.0.0.1", status.port) as stream:
-            key = f"Authorization: Bearer {address.key}\r\n" if address.key else ""
-            await stream.send_all(f"GET /slots HTTP/1.1\r\nHost: x\r\n{key}Connection: close\r\n\r\n".encode())
-            raw = b""
-            while data := await stream.receive_some(1 << 16):
-                raw += data
-        return sum(slot["is_processing"] for slot in json.loads(raw.partition(b"\r\n\r\n")[2]))
+        async with HttpCall(address, "GET", "/slots") as response:
+            return sum(slot["is_processing"] for slot in json.loads(await response.read(1 << 20)))
 
     async def wait_idle(self, model_id: str) -> None:
         """Wait until the engine works on nothing and nobody leases it."""

@@ -90,25 +90,19 @@ async def test_it_is_off_unless_switched_on(server: Appliance):
 
 
 async def test_only_named_headers_travel(open_server: OpenServer):
+    own = ["X-Api-Key", "Cookie", "Accept", "User-Agent", "Content-Type", "X-Forwarded-For"]
+    never = ["host", "content-length", "transfer-encoding", "connection"]
     async with proxying(open_server, api_keys=("secret",)) as (server, target):
         assert (await ask(server, target.url())).status == 401
         answer = await ask(
             server,
             target.url("/mcp?a=1&b=%20"),
             ("Authorization", "Bearer secret"),
-            ("X-Api-Key", "secret"),
-            ("Cookie", "session=1"),
-            ("Accept", "text/html"),
-            ("User-Agent", "browser"),
-            ("Content-Type", "text/plain"),
-            ("X-Forwarded-For", "1.2.3.4"),
+            *((name, "secret") for name in own),
+            *((PREFIX + name, "99") for name in never),
             (PREFIX + "Authorization", "Bearer explicit"),
             (PREFIX.upper() + "Mcp-Session-Id", "7"),
             (PREFIX + "content-type", "application/json"),
-            (PREFIX + "host", "evil.example"),
-            (PREFIX + "content-length", "99"),
-            (PREFIX + "transfer-encoding", "chunked"),
-            (PREFIX + "connection", "upgrade"),
             (PREFIX, "nothing"),
             method="POST",
             body=b'{"jsonrpc": "2.0"}',
@@ -116,16 +110,10 @@ async def test_only_named_headers_travel(open_server: OpenServer):
         assert answer.json == {}
         first, *rest = target.head()
         assert first == "POST /mcp?a=1&b=%20 HTTP/1.1"
-        assert sorted(rest) == sorted(
-            [
-                f"Host: 127.0.0.1:{target.port}",
-                "Connection: close",
-                "Content-Length: 18",
-                "Authorization: Bearer explicit",
-                "Mcp-Session-Id: 7",
-                "content-type: application/json",
-            ]
-        )
+        made = {f"Host: 127.0.0.1:{target.port}", "Connection: close", "Content-Length: 18"}
+        named = {"Authorization: Bearer explicit", "Mcp-Session-Id: 7", "content-type: application/json"}
+        assert len(rest) == 6
+        assert set(rest) == made | named
         assert target.asked[0].endswith(b'\r\n\r\n{"jsonrpc": "2.0"}')
 
 
@@ -335,21 +323,18 @@ async def test_silence_has_an_end(open_server: OpenServer, monkeypatch: pytest.M
             assert (answer.cut, answer.body) == (True, b"xxx")
 
 
-@pytest.mark.parametrize(
-    ("headers", "status"),
-    [
-        ([("Sec-Fetch-Site", "same-origin"), ("Sec-Fetch-Mode", "cors")], 200),
-        ([("Sec-Fetch-Site", "cross-site"), ("Origin", "http://localhost:3000")], 200),
-        ([("Sec-Fetch-Site", "cross-site"), ("Sec-Fetch-Mode", "no-cors")], 403),
-        ([("Sec-Fetch-Site", "none"), ("Sec-Fetch-Mode", "navigate")], 403),
-        ([("Origin", "http://evil.example")], 403),
-        ([("Host", "evil.example")], 403),
-    ],
-)
-async def test_other_peoples_pages_cannot_use_it(open_server: OpenServer, headers: list[tuple[str, str]], status: int):
+async def test_other_peoples_pages_cannot_use_it(open_server: OpenServer):
     async with proxying(open_server) as (server, target):
-        assert (await ask(server, target.url(), *headers)).status == status
-        assert len(target.asked) == (status == 200)
+        for status, headers in (
+            (200, {"Sec-Fetch-Site": "same-origin", "Sec-Fetch-Mode": "cors"}),
+            (200, {"Sec-Fetch-Site": "cross-site", "Origin": "http://localhost:3000"}),
+            (403, {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"}),
+            (403, {"Sec-Fetch-Site": "none", "Sec-Fetch-Mode": "navigate"}),
+            (403, {"Origin": "http://evil.example"}),
+            (403, {"Host": "evil.example"}),
+        ):
+            assert (await ask(server, target.url(), *headers.items())).status == status, headers
+        assert len(target.asked) == 2
 
 
 async def test_a_mistake_in_what_is_allowed_is_told_at_the_start(open_server: OpenServer):

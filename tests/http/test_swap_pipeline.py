@@ -280,10 +280,13 @@ async def test_captures(open_server: OpenServer, configured: Configure, buffer: 
 # ---- the list --------------------------------------------------------------------------------------------------------
 
 
+CAN = {"in": ["text", "image"], "out": ["text"], "tools": True, "context": 4096}
+
+
 async def test_the_list_of_a_configuration(open_server: OpenServer, configured: Configure):
     """`tests/core/models/test_swap_listing.py` has each key."""
     models = {
-        "alpha": {"name": "Alpha", "aliases": ["al"], "capabilities": {"in": ["text", "image"], "context": 4096}},
+        "alpha": {"name": "Alpha", "aliases": ["al"], "capabilities": CAN},
         "hidden": {"unlisted": True},
         "plain": {},
     }
