@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +136,14 @@ class Client:
             got += data
         return got
 
+    async def everything(self, patience: float = 10) -> bytes:
+        """Every byte until the server closes."""
+        got = b""
+        with trio.fail_after(patience), suppress(trio.BrokenResourceError):
+            while data := await self.stream.receive_some(1 << 16):
+                got += data
+        return got
+
     def next_request(self) -> None:
         self.h11.start_next_cycle()
 
@@ -186,16 +194,10 @@ class Appliance:
 
     async def exchange(self, wire: bytes, *, patience: float = 10) -> bytes:
         """Send raw bytes; everything that comes back until the server closes."""
-        got = b""
-        with trio.fail_after(patience):
-            async with await trio.open_tcp_stream("127.0.0.1", self.port) as stream:
-                try:
-                    await stream.send_all(wire)
-                    while data := await stream.receive_some(1 << 16):
-                        got += data
-                except trio.BrokenResourceError:
-                    pass
-        return got
+        async with self.connect() as client:
+            with suppress(trio.BrokenResourceError):
+                await client.stream.send_all(wire)
+            return await client.everything(patience)
 
     async def rows(self) -> list[dict[str, Any]]:
         """What the activity log says, the newest first."""

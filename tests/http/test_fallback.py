@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import AsyncGenerator, Collection, Sequence
+from collections.abc import AsyncGenerator, Collection
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -14,15 +14,14 @@ import openai
 import pytest
 import trio
 from http_harness import CHAT, Answer, Appliance, OpenServer, chat, model
-from msgspec import Raw
 from swap_harness import Configure
 
 from appliance.core.bodies.sse import Decoder
 from appliance.core.engines.machine import MachineLook
-from appliance.core.tools.specs import ToolContext, ToolOutcome, ToolSpec
+from appliance.core.tools.specs import chosen_tools
 from appliance.engines.found import Engine
 from appliance.errors import UpstreamFailed
-from appliance.tools.box import Toolbox
+from appliance.tools.box import open_own_tools
 
 FAKE = Path(__file__).parents[1] / "fakes" / "llama_server.py"
 STORY = "Once upon a time a small llama carried"
@@ -61,18 +60,6 @@ class InOrder:
     async def check(self, engine: Engine) -> str:
         await trio.lowlevel.checkpoint()
         return ""
-
-
-class Clock:
-    """A source of one tool."""
-
-    def specs(self) -> Sequence[ToolSpec]:
-        schema = Raw(b'{"type":"object","properties":{}}')
-        return [ToolSpec(name="clock", display_name="clock", description="The time.", parameters=schema)]
-
-    async def call(self, name: str, arguments: bytes, context: ToolContext) -> ToolOutcome:
-        await trio.lowlevel.checkpoint()
-        return ToolOutcome(body=b"{}", text="noon")
 
 
 def engine(seat: str, *flags: str) -> Engine:
@@ -291,15 +278,15 @@ async def test_the_programs_own_requests_are_asked_again_and_never_continued(ope
 
 async def test_a_chat_with_tools_of_the_server_is_asked_again_and_never_continued(open_server: OpenServer):
     """Its records are written by the program, which has read the engine's."""
-    member = {"appliance": {"tools": ["clock"]}}
-    tools = partial(open_server, tools=Toolbox([Clock()]))
-    async with serving(tools, engine("gpu", "--die-before-head"), engine("cpu")) as server:
-        answer = await server.ask("POST", CHAT, asked(CHAT, **member))
-        assert text(answer) == STORY
-    async with serving(tools, engine("gpu", *DIES), engine("cpu")) as server:
-        answer = await server.ask("POST", CHAT, asked(CHAT, **member))
-        assert "exit status 7" in records(answer)[-1]["error"]["message"]
-        assert not marks(answer)
+    body = asked(CHAT, appliance={"tools": ["get_info"]})
+    async with open_own_tools(chosen_tools(["get_info"], runtime="", root="")) as tools:
+        with_tools = partial(open_server, tools=tools)
+        async with serving(with_tools, engine("gpu", "--die-before-head"), engine("cpu")) as server:
+            assert text(await server.ask("POST", CHAT, body)) == STORY
+        async with serving(with_tools, engine("gpu", *DIES), engine("cpu")) as server:
+            answer = await server.ask("POST", CHAT, body)
+            assert "exit status 7" in records(answer)[-1]["error"]["message"]
+            assert not marks(answer)
 
 
 async def test_a_configured_server_is_never_asked_twice(open_server: OpenServer, configured: Configure):
