@@ -279,28 +279,6 @@ def strange(
 # ---- the tests -------------------------------------------------------------------------------------------------------
 
 
-async def test_routes_and_parameters_are_found_in_the_program(strange: Open):
-    async with strange("folder") as server:
-        found = {(place.route.path, place.where, place.name) for place in server.own + server.others}
-    for path, where, name in (
-        (f"{BASE}/<conversation>", "query", "since"),
-        (f"{BASE}/<conversation>", "path", "conversation"),
-        (f"{BASE}/import", "body", "messages.0.timestamp"),
-        (f"{BASE}/import", "body", "chat.history.messages.a.parentId"),
-        ("/api/metrics/activity", "query", "min_id"),
-        ("/v1/stream", "query", "from"),
-        ("/api/runs", "body", "max_tool_iterations"),
-        ("/api/embed", "body", "dimensions"),
-        ("/tools", "body", "params"),
-        ("/v1/chat/completions", "query", "autoload"),
-        ("/props", "body", "model"),
-        ("/upstream/<rest>", "path", "rest"),
-    ):
-        assert (path, where, name) in found, (path, where, name)
-    names = {"last-event-id", "x-keep-alive", "x-tool-cwd", "mcp-name", "sec-websocket-key", "if-none-match"}
-    assert names <= set(any_request.header_names())
-
-
 async def test_every_parameter_of_every_own_route_with_what_has_done_harm(
     strange: Open, request: pytest.FixtureRequest
 ):

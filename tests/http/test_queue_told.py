@@ -24,10 +24,8 @@ async def known(server: Appliance) -> None:
     assert (await server.ask("POST", CHAT, chat("beta"))).header("X-Queue-Position") is None
 
 
-async def holding(client: Client) -> None:
-    """Beta answers until the client leaves."""
-    await client.send("POST", CHAT, json.dumps(chat("beta", stream=True, tokens=1000, token_delay=0.05)).encode())
-    await client.head()
+BUSY = chat("beta", stream=True, tokens=1000, token_delay=0.05)
+"""Beta answers until the client leaves."""
 
 
 def headers(head: h11.Response) -> dict[str, str]:
@@ -45,8 +43,7 @@ async def comment(client: Client, prefix: str) -> str:
 async def test_a_stream_hears_its_place_and_what_is_to_be_expected(open_server: OpenServer):
     async with open_server(fleet=ONE_BY_ONE, ping_after=0.1) as server:
         await known(server)
-        async with server.connect() as beta, server.connect() as alpha:
-            await holding(beta)
+        async with server.begun(BUSY) as beta, server.connect() as alpha:
             with trio.fail_after(20):
                 await alpha.send("POST", CHAT, json.dumps(chat("alpha", stream=True)).encode())
                 told = headers(await alpha.head())
@@ -61,8 +58,7 @@ async def test_a_stream_hears_its_place_and_what_is_to_be_expected(open_server: 
 async def test_a_plain_answer_says_at_the_end_how_long_it_waited_and_where(open_server: OpenServer):
     async with open_server(fleet=ONE_BY_ONE) as server:
         await known(server)
-        async with server.connect() as beta, server.connect() as first, server.connect() as second:
-            await holding(beta)
+        async with server.begun(BUSY) as beta, server.connect() as first, server.connect() as second:
             for number, client in enumerate((first, second), 1):
                 await client.send("POST", CHAT, json.dumps(chat("alpha")).encode())
                 await until(lambda: server.fleet.queued, lambda queued, number=number: queued == number)

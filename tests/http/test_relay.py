@@ -22,31 +22,21 @@ JSON = ("Content-Type", "application/json")
 VOLATILE = re.compile(rb'"(?:id|created)":\s*(?:"[^"]*"|\d+)')
 
 
-async def direct(server: Appliance, model: str, body: bytes, target: str = CHAT) -> tuple[int, bytes]:
-    """The same request, to the engine itself."""
-    address = server.fleet.address(model)
-    assert address is not None
-    async with HttpCall(address, "POST", target, [(b"Content-Type", b"application/json")], body) as response:
-        return response.status, await response.read(1 << 26)
+async def test_fifty_streams_at_once_are_what_the_engine_says(server: Appliance):
+    body = json.dumps(chat(stream=True, tokens=40, token_delay=0.001)).encode()
+    answers: list[bytes] = []
 
-
-async def test_two_hundred_streams_at_once_are_what_the_engine_says(server: Appliance):
-    bodies = [json.dumps(chat(stream=True, tokens=5 + n % 40, token_delay=0.001)).encode() for n in range(200)]
-    assert (await server.ask("POST", "/models/load", {"model": "alpha", "wait": True})).status == 200
-    answers: dict[int, bytes] = {}
-
-    async def ask(number: int) -> None:
-        answer = await server.ask("POST", CHAT, bodies[number], [JSON], patience=40)
-        assert not answer.cut
-        answers[number] = answer.body
+    async def ask() -> None:
+        answers.append((await server.ask("POST", CHAT, body, [JSON], patience=40)).body)
 
     async with trio.open_nursery() as nursery:
-        for number in range(200):
-            nursery.start_soon(ask, number)
-    for number in (0, 1, 39):
-        _, expected = await direct(server, "alpha", bodies[number])
-        for same in range(number, 200, 40):
-            assert VOLATILE.sub(b"", answers[same]) == VOLATILE.sub(b"", expected)
+        for _ in range(50):
+            nursery.start_soon(ask)
+    address = server.fleet.address("alpha")
+    assert address is not None
+    async with HttpCall(address, "POST", CHAT, [(b"Content-Type", b"application/json")], body) as response:
+        answers.append(await response.read(1 << 26))
+    assert len({VOLATILE.sub(b"", answer) for answer in answers}) == 1
 
 
 async def test_the_request_arrives_as_it_was_sent(open_server: OpenServer):

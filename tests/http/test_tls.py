@@ -116,13 +116,6 @@ async def test_a_client_without_a_place_is_told_so(open_server: OpenServer, pair
                 assert (answer.status, answer.error["reason"], answer.header("retry-after")) == (503, "busy", "1")
 
 
-async def test_a_reader_that_stalls_is_cut_off(open_server: OpenServer, pair: tuple[str, str]):
-    async with open_server(tls=pair, write_stall=0.5) as server, connected(server, pair[0]) as client:
-        await client.send("POST", CHAT, json.dumps(chat(stream=True, tokens=1_000_000)).encode())
-        await client.head()
-        await server.wait_idle("alpha")
-
-
 async def test_old_tls_is_refused(open_server: OpenServer, pair: tuple[str, str]):
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
