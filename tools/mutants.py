@@ -32,7 +32,8 @@ FLEET = (
 )
 UPSTREAM = ("tests/upstream",)
 STREAMS = ("tests/core/answers/test_ring.py", "tests/owners/test_stream_owner.py")
-EXCHANGE = ("tests/core/test_exchange.py", "tests/http/test_relay.py")
+EXCHANGE = ("tests/core/test_exchange.py",)
+PACE = ("tests/core/bodies/test_pace.py",)
 FALLBACK = ("tests/http/test_fallback.py",)
 FAST_PATH = ("tests/http/test_fast_path.py",)
 RESUMABLE = ("tests/http/test_resumable.py",)
@@ -66,7 +67,7 @@ MUTANTS = [
     ),
     *_of(
         "appliance/core/bodies/pace.py",
-        WIRE,
+        PACE,
         (
             "much at once pays for drops",
             "max(0.0, self.behind + seconds - size / LEAST_RATE)",

@@ -12,6 +12,8 @@ from waiting import until
 from appliance.core.settings import FleetSettings
 
 ONE_BY_ONE = FleetSettings(models_max=1, stop_timeout=2.0, engine_args=("--load-delay", "0.5"))
+BUSY = chat("beta", stream=True, tokens=1000, token_delay=0.05)
+"""Beta answers until the client leaves."""
 
 
 async def known(server: Appliance) -> None:
@@ -22,10 +24,6 @@ async def known(server: Appliance) -> None:
         assert float(answer.header("X-Queue-Wait") or 0) >= 0.5
         assert answer.header("X-Queue-Expected") is None
     assert (await server.ask("POST", CHAT, chat("beta"))).header("X-Queue-Position") is None
-
-
-BUSY = chat("beta", stream=True, tokens=1000, token_delay=0.05)
-"""Beta answers until the client leaves."""
 
 
 def headers(head: h11.Response) -> dict[str, str]:
