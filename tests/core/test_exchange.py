@@ -231,9 +231,9 @@ class Exchanges(RuleBasedStateMachine):
 TestExchanges = Exchanges.TestCase
 
 
-@given(answer=answers, cuts=st.lists(st.integers(1, 60), max_size=20), again=st.booleans())
-def test_h11_reads_the_same(answer: dict[str, object], cuts: list[int], again: bool) -> None:
-    """However the bytes are cut, and whether or not such a head has come before."""
+@given(answer=answers, cuts=st.lists(st.integers(1, 60), max_size=20), again=st.booleans(), full=st.booleans())
+def test_h11_reads_the_same(answer: dict[str, object], cuts: list[int], again: bool, full: bool) -> None:
+    """However the bytes are cut, whether or not such a head has come before, and whether or not the client is slow."""
     pieces, framing = answer["pieces"], str(answer["framing"])
     assert isinstance(pieces, list)
     raw = head_of(framing, len(b"".join(pieces)), streaming=bool(answer["streaming"]), close=bool(answer["close"]))
@@ -250,16 +250,21 @@ def test_h11_reads_the_same(answer: dict[str, object], cuts: list[int], again: b
         body += bytes(event.data)
     if not again:
         exchanges._usual.cache_clear()  # pyright: ignore[reportPrivateUsage]
-    client = Client()
+    client = Client(full=full)
     engine = Engine(client)
     exchange = Exchange(RelayOptions(label="e"), client, engine)
     at = 0
     for size in [*cuts, len(raw)]:
         if raw[at : at + size] and not engine.ends:
-            exchange.on_engine_bytes(raw[at : at + size])
+            wants = exchange.on_engine_bytes(raw[at : at + size])
+            assert wants is not (engine.paused or engine.released)
+        if engine.paused:
+            exchange.on_client_drained()
         at += size
-    if not engine.ends:
+    if not engine.released:
         exchange.on_engine_ended()
+    if not engine.ends:
+        exchange.on_client_drained()
     assert engine.ends == [None]
     assert engine.reusable is (framing != "close" and not answer["close"])
     assert (client.status, bytes(client.got)) == (response.status_code, body)
