@@ -62,7 +62,7 @@ MUTANTS = [
             "return self._receiver.waits and not self._has_news()",
             "return True",
         ),
-        ("an answer that nobody reads keeps its place", "bool(self._unsent or self._owed", "bool(self._owed"),
+        ("an answer that nobody reads keeps its place", "bool(self._unsent or self._unread", "bool(self._unread"),
     ),
     *_of(
         "appliance/core/bodies/pace.py",
@@ -213,7 +213,7 @@ MUTANTS = [
         ),
         (
             "a failure needs no words",
-            "self.connection.go_on(partial(self._fast_path.ending.go_on, self, failure))",
+            "self.connection.go_on_in_task(partial(self._fast_path.ending.go_on_in_task, self, failure))",
             "pass",
         ),
     ),
