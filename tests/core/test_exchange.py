@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from appliance.core import exchange as exchanges
+from appliance.core.bodies.sse import MAX_RECORD
 from appliance.core.exchange import Exchange, ExchangeState, RelayOptions, Stale, Trail
 from appliance.core.headers import Headers
 from appliance.core.runs.slash import family_of
@@ -112,7 +113,7 @@ def framed(content: list[bytes], framing: str) -> bytes:
 
 
 def head_of(framing: str, length: int, *, streaming: bool, status: int = 200, close: bool = False) -> bytes:
-    lines = [b"HTTP/1.1 %d x" % status, b"Server: engine", b"X-Own: 1"]
+    lines = [b"HTTP/1.1 %d x" % status, b"Server: engine", b"Access-Control-Allow-Origin: *", b"X-Own: 1"]
     lines.append(b"Content-Type: " + (b"text/event-stream" if streaming else b"application/json"))
     if framing == "sized":
         lines.append(b"Content-Length: %d" % length)
@@ -134,10 +135,17 @@ answers = st.fixed_dictionaries(
 
 
 class Exchanges(RuleBasedStateMachine):
-    """Every event may come in every state, but for what the pause forbids."""
+    """Every event may come in every state, but for what the pause forbids. At most one kind of them is a disaster."""
 
-    @initialize(answer=answers, ready=st.booleans(), reused=st.booleans(), interim=st.booleans())
-    def begin(self, answer: dict[str, object], ready: bool, reused: bool, interim: bool) -> None:
+    @initialize(
+        answer=answers,
+        ready=st.booleans(),
+        reused=st.booleans(),
+        interim=st.booleans(),
+        disaster=st.sampled_from(["", "", "garbled", "ended", "cancelled", "left"]),
+    )
+    def begin(self, answer: dict[str, object], ready: bool, reused: bool, interim: bool, disaster: str) -> None:
+        self.disaster = disaster
         pieces = answer["pieces"]
         assert isinstance(pieces, list)
         framing, self.streaming = str(answer["framing"]), bool(answer["streaming"])
@@ -159,24 +167,24 @@ class Exchanges(RuleBasedStateMachine):
         return not (self.engine.paused or self.engine.released)
 
     @precondition(lambda self: self.hears and self.rest)
-    @rule(size=st.integers(1, 200), full=st.booleans(), leaves=st.sampled_from([False, False, False, True]))
+    @rule(size=st.integers(1, 200), full=st.booleans(), leaves=st.booleans())
     def bytes_come(self, size: int, full: bool, leaves: bool) -> None:
         data, self.rest = self.rest[:size], self.rest[size:]
         self.client.full = full
-        self.client.leaves = self.exchange if leaves else None
+        self.client.leaves = self.exchange if leaves and self.disaster == "left" else None
         wants = self.exchange.on_engine_bytes(data)
         self.client.leaves = None
         assert wants == self.hears
         self.cancelled = self.cancelled or any(isinstance(end, Left) for end in self.engine.ends)
 
-    @precondition(lambda self: self.hears)
+    @precondition(lambda self: self.hears and self.disaster == "garbled")
     @rule()
     def garbled_bytes_come(self) -> None:
         self.garbled = True
         self.client.full = False
         self.exchange.on_engine_bytes(b"\0\r\nx\r\n\r\n")
 
-    @precondition(lambda self: self.hears)
+    @precondition(lambda self: self.hears and (self.disaster == "ended" or not self.rest))
     @rule(broken=st.booleans())
     def the_engine_ends(self, broken: bool) -> None:
         state, nothing = self.exchange.state, len(self.rest) == self.whole
@@ -194,6 +202,7 @@ class Exchanges(RuleBasedStateMachine):
         self.engine.waits = False
         self.exchange.on_client_drained()
 
+    @precondition(lambda self: self.disaster == "cancelled" or self.engine.ends)
     @rule()
     def somebody_cancels(self) -> None:
         over = bool(self.engine.ends)
@@ -234,9 +243,9 @@ class Exchanges(RuleBasedStateMachine):
 TestExchanges = Exchanges.TestCase
 
 
-@given(answer=answers, cuts=st.lists(st.integers(1, 60), max_size=20), again=st.booleans())
-def test_h11_reads_the_same(answer: dict[str, object], cuts: list[int], again: bool) -> None:
-    """However the bytes are cut, and whether or not such a head has come before."""
+@given(answer=answers, cuts=st.lists(st.integers(1, 60), max_size=20), again=st.booleans(), full=st.booleans())
+def test_h11_reads_the_same(answer: dict[str, object], cuts: list[int], again: bool, full: bool) -> None:
+    """However the bytes are cut, whether or not such a head has come before, and whether or not the client is slow."""
     pieces, framing = answer["pieces"], str(answer["framing"])
     assert isinstance(pieces, list)
     raw = head_of(framing, len(b"".join(pieces)), streaming=bool(answer["streaming"]), close=bool(answer["close"]))
@@ -253,20 +262,28 @@ def test_h11_reads_the_same(answer: dict[str, object], cuts: list[int], again: b
         body += bytes(event.data)
     if not again:
         exchanges._usual.cache_clear()  # pyright: ignore[reportPrivateUsage]
-    client = Client()
+    client = Client(full=full)
     engine = Engine(client)
     exchange = Exchange(RelayOptions(label="e"), client, engine)
     at = 0
     for size in [*cuts, len(raw)]:
         if raw[at : at + size] and not engine.ends:
-            exchange.on_engine_bytes(raw[at : at + size])
+            wants = exchange.on_engine_bytes(raw[at : at + size])
+            assert wants is not (engine.paused or engine.released)
+        if engine.waits:
+            engine.waits = False
+            exchange.on_client_drained()
         at += size
-    if not engine.ends:
+    if not engine.released:
         exchange.on_engine_ended()
+    if not engine.ends:
+        exchange.on_client_drained()
     assert engine.ends == [None]
+    assert engine.reusable is (framing != "close" and not answer["close"])
     assert (client.status, bytes(client.got)) == (response.status_code, body)
     theirs = {(name.lower(), value) for name, value in response.headers}
     assert {(name.lower(), value) for name, value in client.headers} - {(b"x-accel-buffering", b"no")} <= theirs
+    assert not {b"server", b"access-control-allow-origin"} & {name.lower() for name, _ in client.headers}
 
 
 @pytest.mark.parametrize("head", ["sized", "chunked"])
@@ -296,3 +313,18 @@ def test_an_answer_that_is_not_a_stream_becomes_a_record_for_a_client_that_waits
     assert engine.ends == [None]
     assert client.got.startswith(b"data: ")
     assert b'"message":"no"' in client.got
+
+
+@pytest.mark.parametrize("torn", [True, False])
+def test_a_record_that_is_too_long_to_hold_is_broken_off_and_nothing_is_put_behind_it(torn: bool) -> None:
+    """An error record would be read as its other half."""
+    client = Client()
+    engine = Engine(client)
+    exchange = Exchange(RelayOptions(label="e"), client, engine)
+    exchange.on_engine_bytes(head_of("close", 0, streaming=True) + RECORD + b"data: ")
+    exchange.on_engine_bytes(b"x" * (MAX_RECORD if torn else 10))
+    exchange.on_engine_ended(broken=True)
+    exchange.cancel(Left())
+    assert [type(end) for end in engine.ends] == [UpstreamFailed]
+    assert client.aborted is torn
+    assert len(client.got) > MAX_RECORD if torn else bytes(client.got) == RECORD

@@ -27,7 +27,6 @@ def options() -> argparse.Namespace:
     parser.add_argument("--description", type=int, default=0, help="KiB of what is told of each tool, besides")
     parser.add_argument("--log", type=Path, help="every message received is appended to this file")
     parser.add_argument("--pid-file", type=Path, help="pids of this process and its grandchildren are appended")
-    parser.add_argument("--start-delay", type=float, default=0)
     parser.add_argument("--exit-at-start", type=int)
     parser.add_argument("--hang-at", default="", help="the method that is never answered")
     parser.add_argument("--refuse", default="", help="the method that is answered with an error")
@@ -41,7 +40,6 @@ def options() -> argparse.Namespace:
     parser.add_argument("--burst", action="store_true", help="notification and answer in one write")
     parser.add_argument("--ask", action="store_true", help="ping, roots/list and sampling before every answer")
     parser.add_argument("--die-after", type=int, default=0, help="exit after so many answers to tools/call")
-    parser.add_argument("--die-once", type=Path, help="die at the first tools/call, unless this file is there")
     parser.add_argument("--errors", type=int, default=0, help="bytes written to standard error at the start")
     parser.add_argument("--grandchild", action="store_true", help="a grandchild that holds all pipes")
     parser.add_argument("--ignore-term", action="store_true", help="SIGTERM and the end of the input do nothing")
@@ -67,7 +65,6 @@ class Server:
         if flags.errors:
             sys.stderr.write("e" * flags.errors + "the last words\n")
             sys.stderr.flush()
-        time.sleep(flags.start_delay)
         if flags.exit_at_start is not None:
             sys.exit(flags.exit_at_start)
         while line := sys.stdin.buffer.readline():
@@ -114,9 +111,6 @@ class Server:
         if method != "tools/call":
             return
         self.calls += 1
-        if flags.die_once and not flags.die_once.exists():
-            flags.die_once.touch()
-            sys.exit(3)
         line = json.dumps({"jsonrpc": "2.0", "method": "notifications/message", "params": {"data": "x" * 900}}) + "\n"
         for _ in range(flags.flood):
             write(line * 1100)

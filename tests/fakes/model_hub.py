@@ -53,7 +53,6 @@ class Mood:
     private: bool = False
     token: str = "hf_right"
     no_sizes: bool = False
-    no_redirect: bool = False
     redirect_to: str = ""
     """In place of the content server."""
     page: int = 1000
@@ -245,8 +244,6 @@ class Handler(BaseHTTPRequestHandler):
     def _resolve(self, path: Path, mood: Mood, entry: dict[str, object]) -> None:
         if not path.is_file():
             self._json(404, {}, error="EntryNotFound", message="Entry not found")
-        elif mood.no_redirect:
-            self._content(path, mood, entry)
         else:
             target = mood.redirect_to or f"{self.state.cdn}/content/"
             self.send_response(302)

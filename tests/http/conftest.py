@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from gguf_files import write_model
-from http_harness import Appliance, OpenServer
+from http_harness import Appliance, Client, OpenServer
 from hub_process import FakeHub, fake_hub
 from swap_harness import Configure, configure
 
@@ -29,7 +29,15 @@ async def server(open_server: OpenServer) -> AsyncGenerator[Appliance]:
 
 
 @pytest.fixture
+async def client(server: Appliance) -> AsyncGenerator[Client]:
+    """Connect to that server."""
+    async with server.connect() as connected:
+        yield connected
+
+
+@pytest.fixture
 def configured(tmp_path: Path, fake_llama_server: tuple[str, ...], fake_model: Path) -> Configure:
+    """Write the configuration file of a test."""
     return partial(configure, tmp_path / "config.yaml", fake_llama_server, fake_model)
 
 

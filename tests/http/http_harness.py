@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import h11
 import msgspec
+import psutil
 import trio
 from waiting import PATIENCE
 
@@ -30,6 +32,7 @@ from appliance.settings import AppSettings
 from appliance.store.engine_state import StateFile
 from appliance.tools.box import Toolbox
 from appliance.upkeep import logging_into
+from appliance.upstream.client import HttpCall
 
 LOCAL = (("127.0.0.1", 0),)
 CHAT = "/v1/chat/completions"
@@ -102,8 +105,9 @@ class Client:
         return event
 
     async def data(self) -> bytes:
-        """The next piece of the body, b"" at its end."""
-        event = await self.event()
+        """The next piece of the body, behind the head if that is still to come; b"" at its end."""
+        while isinstance(event := await self.event(), h11.Response | h11.InformationalResponse):
+            pass
         return bytes(event.data) if isinstance(event, h11.Data) else b""
 
     async def record(self) -> bytes:
@@ -125,6 +129,30 @@ class Client:
         except (h11.RemoteProtocolError, trio.BrokenResourceError):
             cut = True
         return Answer(head.status_code, headers, body, cut=cut)
+
+    async def rest(self) -> bytes:
+        """The body from here to its end."""
+        got = b""
+        while data := await self.data():
+            got += data
+        return got
+
+    async def until(self, words: bytes, count: int = 1) -> bytes:
+        """The body from here to where it has had these words so often."""
+        got = b""
+        while got.count(words) < count:
+            data = await self.data()
+            assert data, f"it ends without {words!r}: {got[-1000:]!r}"
+            got += data
+        return got
+
+    async def everything(self, patience: float = 10) -> bytes:
+        """Every byte until the server closes."""
+        got = b""
+        with trio.fail_after(patience), suppress(trio.BrokenResourceError):
+            while data := await self.stream.receive_some(1 << 16):
+                got += data
+        return got
 
     def next_request(self) -> None:
         self.h11.start_next_cycle()
@@ -148,6 +176,16 @@ class Appliance:
         async with await trio.open_tcp_stream("127.0.0.1", self.port) as stream:
             yield Client(stream)
 
+    @asynccontextmanager
+    async def begun(
+        self, body: object, target: str = CHAT, headers: Iterable[tuple[str, str]] = ()
+    ) -> AsyncGenerator[Client]:
+        """A connection on which this was posted, and whose answer has begun."""
+        async with self.connect() as client:
+            await client.send("POST", target, json.dumps(body).encode(), headers)
+            assert (await client.head()).status_code == 200
+            yield client
+
     async def ask(
         self,
         method: str,
@@ -166,16 +204,27 @@ class Appliance:
 
     async def exchange(self, wire: bytes, *, patience: float = 10) -> bytes:
         """Send raw bytes; everything that comes back until the server closes."""
-        got = b""
-        with trio.fail_after(patience):
-            async with await trio.open_tcp_stream("127.0.0.1", self.port) as stream:
-                try:
-                    await stream.send_all(wire)
-                    while data := await stream.receive_some(1 << 16):
-                        got += data
-                except trio.BrokenResourceError:
-                    pass
-        return got
+        async with self.connect() as client:
+            with suppress(trio.BrokenResourceError):
+                await client.stream.send_all(wire)
+            return await client.everything(patience)
+
+    async def rows(self) -> list[dict[str, Any]]:
+        """What the activity log says, the newest first."""
+        return (await self.ask("GET", "/api/metrics/activity")).json["data"]
+
+    async def end(self) -> None:
+        """Ask the server to end, and wait for it."""
+        self.shutdown.set()
+        with trio.fail_after(PATIENCE):
+            await self.ended.wait()
+
+    def process(self, model_id: str = "alpha") -> psutil.Process:
+        """That of a model which runs."""
+        status = self.fleet.known(model_id)
+        assert status is not None
+        assert status.pid is not None
+        return psutil.Process(status.pid)
 
     def state(self, model_id: str) -> str:
         status = self.fleet.known(model_id)
@@ -183,18 +232,10 @@ class Appliance:
 
     async def slots_busy(self, model_id: str) -> int:
         """How many generations the engine itself says it is working on, asked without the server."""
-        status = self.fleet.known(model_id)
-        assert status is not None
-        assert status.port is not None
         address = self.fleet.address(model_id)
         assert address is not None
-        async with await trio.open_tcp_stream("127.0.0.1", status.port) as stream:
-            key = f"Authorization: Bearer {address.key}\r\n" if address.key else ""
-            await stream.send_all(f"GET /slots HTTP/1.1\r\nHost: x\r\n{key}Connection: close\r\n\r\n".encode())
-            raw = b""
-            while data := await stream.receive_some(1 << 16):
-                raw += data
-        return sum(slot["is_processing"] for slot in json.loads(raw.partition(b"\r\n\r\n")[2]))
+        async with HttpCall(address, "GET", "/slots") as response:
+            return sum(slot["is_processing"] for slot in json.loads(await response.read(1 << 20)))
 
     async def wait_idle(self, model_id: str) -> None:
         """Wait until the engine works on nothing and nobody leases it."""
@@ -221,6 +262,14 @@ def chat(model: str | None = "alpha", *, stream: bool = False, **fake: object) -
     if fake:
         body["fake"] = fake
     return body
+
+
+def raw_post(body: bytes, *extra: str, path: str = CHAT, version: str = "1.1", length: int | None = None) -> bytes:
+    """A request as bytes, with these lines in its head; ``length`` may be another than that of the body."""
+    lines = [f"POST {path} HTTP/{version}", "Host: localhost", *extra]
+    if length is not None or not any("encoding" in line for line in extra):
+        lines.append(f"Content-Length: {len(body) if length is None else length}")
+    return ("\r\n".join(lines) + "\r\n\r\n").encode() + body
 
 
 @asynccontextmanager

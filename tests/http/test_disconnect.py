@@ -10,25 +10,24 @@ from pathlib import Path
 
 import pytest
 import trio
-from http_harness import CHAT, Appliance, Client, OpenServer, chat, model
+from http_harness import CHAT, Appliance, Client, OpenServer, chat, raw_post
 from waiting import until
 
 from appliance.core.settings import FleetSettings
 
-"""Seconds in which the engine must be free again."""
+WAITS = {
+    "its model loads": ("waiting", {"fleet": FleetSettings(engine_args=("--load-delay", "1"))}),
+    "its model is not started yet": ("waiting", {"fleet": FleetSettings(start_delay=1000.0)}),
+    "its model is held for it": ("leases", {"held_for": 1000.0}),
+}
 
 
-async def send(client: Client, body: dict[str, object], path: str = CHAT) -> None:
-    await client.send("POST", path, json.dumps(body).encode())
+async def send(client: Client, body: dict[str, object]) -> None:
+    await client.send("POST", CHAT, json.dumps(body).encode())
 
 
-async def wait_until_leased(server: Appliance, model_id: str, field: str = "leases") -> None:
-    await until(lambda: getattr(server.fleet.known(model_id), field, 0) > 0)
-
-
-def nobody_waits(server: Appliance, model_id: str) -> bool:
-    status = server.fleet.known(model_id)
-    return status is None or status.waiting == 0
+def used(server: Appliance, model_id: str, field: str = "leases") -> int:
+    return getattr(server.fleet.known(model_id), field, 0)
 
 
 @pytest.mark.parametrize("ping_after", [15.0, 0.05])
@@ -37,38 +36,27 @@ async def test_while_the_prompt_is_worked_on(open_server: OpenServer, stream: bo
     async with open_server(ping_after=ping_after) as server:
         async with server.connect() as client:
             await send(client, chat(stream=stream, slow_prompt=90))
-            await wait_until_leased(server, "alpha")
+            await until(lambda: used(server, "alpha"))
             await trio.sleep(0.2)
         await server.wait_idle("alpha")
         assert (await server.ask("POST", CHAT, chat())).status == 200
 
 
-async def test_in_the_middle_of_a_stream_while_nothing_is_sent(open_server: OpenServer):
-    async with open_server() as server:
+async def test_in_the_middle_of_a_flood_that_is_not_read(server: Appliance):
+    async with server.begun(chat(stream=True, tokens=10_000, token_size=100_000)):
+        await trio.sleep(0.3)
+    await server.wait_idle("alpha")
+
+
+@pytest.mark.parametrize(("field", "settings"), WAITS.values(), ids=WAITS)
+async def test_while_it_waits(open_server: OpenServer, field: str, settings: dict[str, object]):
+    async with open_server(**settings) as server:
         async with server.connect() as client:
-            await send(client, chat(stream=True, stall_after_tokens=2))
-            await client.head()
-            await client.data()
-            assert await server.slots_busy("alpha") == 1
-        await server.wait_idle("alpha")
-
-
-async def test_in_the_middle_of_a_flood_that_is_not_read(open_server: OpenServer):
-    async with open_server() as server:
-        async with server.connect() as client:
-            await send(client, chat(stream=True, tokens=10_000, token_size=100_000))
-            await client.head()
-            await trio.sleep(0.3)
-        await server.wait_idle("alpha")
-
-
-async def test_while_the_model_loads(open_server: OpenServer, fake_model: Path):
-    slow = model(fake_model, "slow", args=("--load-delay", "1"))
-    async with open_server(models=[slow]) as server:
-        async with server.connect() as client:
-            await send(client, chat("slow"))
-            await wait_until_leased(server, "slow", "waiting")
-        await until(lambda: nobody_waits(server, "slow"))
+            await send(client, chat())
+            await until(lambda: used(server, "alpha", field))
+        await until(lambda: not used(server, "alpha", "waiting") + used(server, "alpha"))
+        assert (await server.ask("POST", "/models/unload", {"model": "alpha", "wait": True})).status == 200
+        assert server.state("alpha") == "unloaded"
 
 
 async def test_while_queued_behind_a_busy_model(open_server: OpenServer):
@@ -77,66 +65,36 @@ async def test_while_queued_behind_a_busy_model(open_server: OpenServer):
         await holder.head()
         async with server.connect() as client:
             await send(client, chat("beta"))
-            await wait_until_leased(server, "beta", "waiting")
-        await until(lambda: nobody_waits(server, "beta"))
+            await until(lambda: used(server, "beta", "waiting"))
+        await until(lambda: not used(server, "beta", "waiting"))
         assert server.state("alpha") == "loaded"
 
 
-async def test_while_its_model_is_held_for_it(open_server: OpenServer):
-    async with open_server(held_for=1000.0) as server:
-        async with server.connect() as client:
-            await send(client, chat("alpha"))
-            await wait_until_leased(server, "alpha")
-            assert await server.slots_busy("alpha") == 0
-        await until(lambda: getattr(server.fleet.known("alpha"), "leases", 1) == 0)
-        assert server.state("alpha") == "loaded"
+async def test_in_the_middle_of_its_body(server: Appliance):
+    async with server.connect() as client:
+        await client.stream.send_all(raw_post(b'{"model":"alpha"', length=1000))
+        await trio.sleep(0.05)
+    await trio.sleep(0.1)
+    assert server.state("alpha") == "unknown"
+    text = (await server.ask("GET", "/metrics")).body.decode()
+    assert 'requests_total{route="/v1/chat/completions",status="499"} 1' in text
+    assert "llama_appliance_request_bodies_bytes 0" in text
 
 
-async def test_while_its_model_is_not_started_yet(open_server: OpenServer):
-    late = FleetSettings(start_delay=1000.0)
-    async with open_server(fleet=late) as server:
-        async with server.connect() as client:
-            await send(client, chat("alpha"))
-            await wait_until_leased(server, "alpha", "waiting")
-            status = server.fleet.known("alpha")
-            assert status is not None
-            assert (status.state, status.pid) == ("loading", None)
-        await until(lambda: nobody_waits(server, "alpha"))
-        assert (await server.ask("POST", "/models/unload", {"model": "alpha", "wait": True})).status == 200
-        assert server.state("alpha") == "unloaded"
+async def test_with_a_second_request_pipelined(server: Appliance):
+    async with server.connect() as client:
+        await client.stream.send_all(2 * raw_post(json.dumps(chat(stream=True, slow_prompt=90)).encode()))
+        await until(lambda: used(server, "alpha"))
+    await server.wait_idle("alpha")
 
 
-async def test_in_the_middle_of_its_body(open_server: OpenServer):
-    async with open_server() as server:
-        async with server.connect() as client:
-            head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n"
-            await client.stream.send_all(head.encode() + b'{"model":"alpha"')
-            await trio.sleep(0.05)
-        await trio.sleep(0.1)
-        assert server.state("alpha") == "unknown"
-        text = (await server.ask("GET", "/metrics")).body.decode()
-        assert 'requests_total{route="/v1/chat/completions",status="499"} 1' in text
-        assert "llama_appliance_request_bodies_bytes 0" in text
-
-
-async def test_with_a_second_request_pipelined(open_server: OpenServer):
-    async with open_server() as server:
-        async with server.connect() as client:
-            body = json.dumps(chat(stream=True, slow_prompt=90)).encode()
-            one = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
-            await client.stream.send_all(one + one)
-            await wait_until_leased(server, "alpha")
-        await server.wait_idle("alpha")
-
-
-async def test_a_log_reader(open_server: OpenServer):
-    async with open_server() as server:
-        assert (await server.ask("GET", "/logs")).status == 200  # Quart and its thread are there
-        before = trio.lowlevel.current_statistics().tasks_living
-        async with server.connect() as reader:
-            await reader.send("GET", "/logs/stream")
-            await reader.head()
-        await until(lambda: trio.lowlevel.current_statistics().tasks_living <= before)
+async def test_a_log_reader(server: Appliance):
+    assert (await server.ask("GET", "/logs")).status == 200  # Quart and its thread are there
+    before = trio.lowlevel.current_statistics().tasks_living
+    async with server.connect() as reader:
+        await reader.send("GET", "/logs/stream")
+        await reader.head()
+    await until(lambda: trio.lowlevel.current_statistics().tasks_living <= before)
 
 
 def open_files() -> int:
@@ -159,10 +117,9 @@ async def test_a_thousand_abandoned_requests_leave_nothing_behind(open_server: O
                 chat("nope"),
             ][number % 4]
             async with places, server.connect() as client:
-                raw = json.dumps(how).encode()
-                head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(raw)}\r\n\r\n".encode()
-                wire = head + raw
-                await client.stream.send_all(wire[: chance.choice((0, 5, len(head), len(wire) - 1, *[len(wire)] * 8))])
+                wire = raw_post(json.dumps(how).encode())
+                ends = (0, 5, wire.find(b"{"), len(wire) - 1, *[len(wire)] * 8)
+                await client.stream.send_all(wire[: chance.choice(ends)])
                 await trio.sleep(chance.random() * 0.05)
 
         places = trio.CapacityLimiter(40)

@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import AsyncGenerator, Collection, Sequence
+from collections.abc import AsyncGenerator, Collection
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
 import anthropic
 import openai
-import psutil
 import pytest
 import trio
 from http_harness import CHAT, Answer, Appliance, OpenServer, chat, model
-from msgspec import Raw
-from waiting import until
+from swap_harness import Configure
 
 from appliance.core.bodies.sse import Decoder
 from appliance.core.engines.machine import MachineLook
-from appliance.core.tools.specs import ToolContext, ToolOutcome, ToolSpec
+from appliance.core.tools.specs import chosen_tools
 from appliance.engines.found import Engine
 from appliance.errors import UpstreamFailed
-from appliance.tools.box import Toolbox
+from appliance.tools.box import open_own_tools
 
 FAKE = Path(__file__).parents[1] / "fakes" / "llama_server.py"
 STORY = "Once upon a time a small llama carried"
@@ -64,18 +62,6 @@ class InOrder:
         return ""
 
 
-class Clock:
-    """A source of one tool."""
-
-    def specs(self) -> Sequence[ToolSpec]:
-        schema = Raw(b'{"type":"object","properties":{}}')
-        return [ToolSpec(name="clock", display_name="clock", description="The time.", parameters=schema)]
-
-    async def call(self, name: str, arguments: bytes, context: ToolContext) -> ToolOutcome:
-        await trio.lowlevel.checkpoint()
-        return ToolOutcome(body=b"{}", text="noon")
-
-
 def engine(seat: str, *flags: str) -> Engine:
     command = (sys.executable, "-S", "-E", str(FAKE))
     return Engine(
@@ -114,27 +100,6 @@ def marks(answer: Answer) -> list[dict[str, object]]:
     return [record["appliance"]["continued"] for record in records(answer) if "appliance" in record]
 
 
-async def row(server: Appliance) -> dict[str, object]:
-    return (await server.ask("GET", "/api/metrics/activity")).json["data"][0]
-
-
-@pytest.mark.parametrize("path", ["/api/chat", "/api/generate"])
-async def test_the_last_line_for_a_client_of_ollama_says_why_where_there_is_no_other_engine(
-    open_server: OpenServer, path: str
-):
-    async with serving(open_server, engine("gpu", *DIES)) as server:
-        body = {"model": "alpha", "messages": [{"role": "user", "content": "hi"}], "prompt": "hi"}
-        answer = await server.ask("POST", path, {**body, "options": {"num_predict": 8}})
-        *lines, last = [json.loads(line) for line in answer.body.splitlines()]
-        said = "".join(line["message"]["content"] if path == "/api/chat" else line["response"] for line in lines)
-        assert (answer.status, answer.cut) == (200, False)
-        assert STORY.startswith(said)
-        assert said
-        assert last.keys() == {"error"}
-        assert "exit status 7" in last["error"]
-        assert not any(line["done"] for line in lines)
-
-
 @pytest.mark.parametrize("fault", [DIES, (*DIES, "--die-mid-record")])
 @pytest.mark.parametrize("path", PATHS)
 async def test_a_stream_that_breaks_is_continued_on_the_next_engine(
@@ -154,11 +119,10 @@ async def test_a_stream_that_breaks_is_continued_on_the_next_engine(
         )
         heads = {(one["id"], one["created"], one["model"]) for one in records(answer) if "choices" in one}
         assert len(heads) == (path in (CHAT, "/v1/completions"))
-        noted = await row(server)
+        noted = (await server.rows())[0]
         assert noted["metadata"]["fallback"] == "continued; from=gpu; on=cpu"
         assert noted["resp_status_code"] == 200
         assert noted["tokens"]["output_tokens"] == 8
-        assert (await row(server))["id"] == noted["id"]
         assert server.fleet.seat_of("alpha") == "cpu"
 
 
@@ -171,7 +135,7 @@ async def test_a_client_of_ollamas_api_only_sees_more_lines(open_server: OpenSer
             assert "".join(line["message"]["content"] for line in lines) == STORY
             assert [line["done"] for line in lines].index(True) == len(lines) - 1
             assert lines[-1]["eval_count"] == 8
-            noted = (await row(server))["metadata"]
+            noted = (await server.rows())[0]["metadata"]
         assert noted["fallback"] == "continued; from=gpu; on=cpu"
         assert noted["prompt_cache"].endswith(": it went on with another engine")
     async with serving(open_server, engine("gpu", "--die-before-head"), engine("cpu")) as server:
@@ -199,7 +163,7 @@ async def test_what_had_not_begun_is_asked_again(open_server: OpenServer, path: 
                 assert not marks(answer)
             else:
                 assert STORY in answer.body.decode()
-            assert (await row(server))["metadata"]["fallback"] == "replayed; from=gpu; on=cpu"
+            assert (await server.rows())[0]["metadata"]["fallback"] == "replayed; from=gpu; on=cpu"
 
 
 async def test_a_client_that_was_told_to_wait_is_answered_in_the_same_stream(open_server: OpenServer):
@@ -263,32 +227,18 @@ async def test_a_client_may_forbid_it(open_server: OpenServer):
         assert "none, replay, continue" in wrong.error["message"]
 
 
-async def test_where_there_is_no_other_engine_the_error_is_told(open_server: OpenServer):
-    async with serving(open_server, engine("only", *DIES)) as server:
-        answer = await server.ask("POST", CHAT, asked(CHAT))
-        assert "exit status 7" in records(answer)[-1]["error"]["message"]
-        assert not marks(answer)
-
-
 @pytest.mark.parametrize(
-    ("more", "script", "word"),
+    ("path", "more", "word"),
     [
-        ({"n": 2}, None, "several answers"),
-        ({"logprobs": True}, None, "'logprobs'"),
-        ({"response_format": {"type": "json_object"}}, None, "'response_format'"),
-        ({}, [{"text": "I call", "calls": [{"name": "f", "arguments": "{}", "id": "c"}], "die": 7}], "tool call"),
-        ({}, [{"text": "x" * ((1 << 20) + 1), "die": 7}], "1 MiB"),
+        (CHAT, {"n": 2}, "several answers"),
+        ("/infill", {"input_prefix": "a", "input_suffix": "b"}, "it was not continued on cpu"),
     ],
 )
 async def test_what_cannot_be_continued_ends_with_the_reason(
-    open_server: OpenServer, more: dict[str, object], script: list[dict[str, object]] | None, word: str
+    open_server: OpenServer, path: str, more: dict[str, object], word: str
 ):
-    fault = DIES if script is None else ("--script", json.dumps(script))
-    if script is not None and len(fault[1]) > 1 << 16:
-        fault = ("--die-after-tokens", "9", "--exit-code", "7", "--token-size", str(1 << 17), "--tokens", "20")
-        more = {"max_tokens": 20}
-    async with serving(open_server, engine("gpu", *fault), engine("cpu")) as server:
-        answer = await server.ask("POST", CHAT, asked(CHAT, **more))
+    async with serving(open_server, engine("gpu", *DIES), engine("cpu")) as server:
+        answer = await server.ask("POST", path, asked(path, **more))
         error = records(answer)[-1]["error"]
         assert error["reason"] == "upstream_failed"
         assert "exit status 7" in error["message"]
@@ -297,25 +247,12 @@ async def test_what_cannot_be_continued_ends_with_the_reason(
         assert not marks(answer)
 
 
-async def test_a_route_that_has_no_text_to_go_on_from_is_not_continued(open_server: OpenServer):
-    async with serving(open_server, engine("gpu", *DIES), engine("cpu")) as server:
-        answer = await server.ask("POST", "/infill", asked(CHAT) | {"input_prefix": "a", "input_suffix": "b"})
-        assert "it was not continued on cpu" in records(answer)[-1]["error"]["message"]
-
-
 async def test_a_kept_stream_goes_on_without_its_reader(open_server: OpenServer):
     name = [("X-Conversation-Id", "c1")]
     async with serving(open_server, engine("gpu", *DIES, "--token-delay", "0.05"), engine("cpu")) as server:
-        with trio.fail_after(15):
-            async with server.connect() as client:
-                await client.send("POST", CHAT, json.dumps(asked(CHAT)).encode(), name)
-                assert (await client.head()).status_code == 200
-                await client.data()
-            wanted = {"conversation_ids": ["c1"]}
-            await until(
-                lambda: server.ask("POST", "/v1/streams/lookup", wanted), lambda answer: answer.json[0]["is_done"]
-            )
-        answer = await server.ask("GET", "/v1/stream?conv_id=c1&from=0")
+        async with server.begun(asked(CHAT), CHAT, name) as client:
+            await client.data()
+        answer = await server.ask("GET", "/v1/stream?conv_id=c1&from=0")  # to its end
         assert text(answer) == STORY
         assert len(marks(answer)) == 1
         assert answer.body.endswith(b"data: [DONE]\n\n")
@@ -341,21 +278,19 @@ async def test_the_programs_own_requests_are_asked_again_and_never_continued(ope
 
 async def test_a_chat_with_tools_of_the_server_is_asked_again_and_never_continued(open_server: OpenServer):
     """Its records are written by the program, which has read the engine's."""
-    member = {"appliance": {"tools": ["clock"]}}
-    tools = partial(open_server, tools=Toolbox([Clock()]))
-    async with serving(tools, engine("gpu", "--die-before-head"), engine("cpu")) as server:
-        answer = await server.ask("POST", CHAT, asked(CHAT, **member))
-        assert text(answer) == STORY
-    async with serving(tools, engine("gpu", *DIES), engine("cpu")) as server:
-        answer = await server.ask("POST", CHAT, asked(CHAT, **member))
-        assert "exit status 7" in records(answer)[-1]["error"]["message"]
-        assert not marks(answer)
+    body = asked(CHAT, appliance={"tools": ["get_info"]})
+    async with open_own_tools(chosen_tools(["get_info"], runtime="", root="")) as tools:
+        with_tools = partial(open_server, tools=tools)
+        async with serving(with_tools, engine("gpu", "--die-before-head"), engine("cpu")) as server:
+            assert text(await server.ask("POST", CHAT, body)) == STORY
+        async with serving(with_tools, engine("gpu", *DIES), engine("cpu")) as server:
+            answer = await server.ask("POST", CHAT, body)
+            assert "exit status 7" in records(answer)[-1]["error"]["message"]
+            assert not marks(answer)
 
 
-async def test_a_configured_server_is_never_asked_twice(open_server: OpenServer, tmp_path: Path, fake_model: Path):
-    command = f"{sys.executable} -S -E {FAKE} -m {fake_model} --port ${{PORT}} --die-before-head"
-    path = tmp_path / "config.yaml"
-    path.write_text(json.dumps({"models": {"alpha": {"cmd": command, "checkEndpoint": "/health"}}}))
+async def test_a_configured_server_is_never_asked_twice(open_server: OpenServer, configured: Configure):
+    path = configured({"alpha": {"args": ["--die-before-head"]}})
     async with serving(open_server, engine("gpu"), engine("cpu"), config=path) as server:
         answer = await server.ask("POST", CHAT, asked(CHAT, stream=False))
         assert (answer.status, answer.error["reason"]) == (502, "upstream_failed")
@@ -368,50 +303,25 @@ async def test_a_configured_server_is_never_asked_twice(open_server: OpenServer,
 async def test_questions_that_change_a_process_are_not_asked_again(open_server: OpenServer):
     async with serving(open_server, engine("gpu"), engine("cpu")) as server:
         await server.ask("POST", "/models/load", {"model": "alpha", "wait": True})
-        status = server.fleet.known("alpha")
-        assert status is not None
-        assert status.pid is not None
         with trio.fail_after(15):
             async with server.connect() as client, trio.open_nursery() as nursery:
-                psutil.Process(status.pid).suspend()
+                server.process().suspend()
                 nursery.start_soon(partial(client.send, "POST", "/slots/0?action=save&model=alpha", b"{}"))
                 await trio.sleep(0.3)
-                psutil.Process(status.pid).kill()
+                server.process().kill()
                 answer = await client.answer()
         assert (answer.status, answer.error["reason"]) == (502, "upstream_failed")
 
 
-async def test_a_process_that_is_killed_in_the_middle_is_replaced_in_the_middle(open_server: OpenServer):
-    slow = ("--token-delay", "0.02", "--tokens", "60")
-    async with serving(open_server, engine("gpu", *slow), engine("cpu", *slow)) as server:
-        with trio.fail_after(20):
-            async with server.connect() as client:
-                body = json.dumps(asked(CHAT, max_tokens=60, stream_options={"include_usage": True})).encode()
-                await client.send("POST", CHAT, body)
-                await client.head()
-                got = b""
-                while got.count(b"content") < 10:
-                    got += await client.data()
-                status = server.fleet.known("alpha")
-                assert status is not None
-                assert status.pid is not None
-                psutil.Process(status.pid).kill()
-                while data := await client.data():
-                    got += data
-        answer = Answer(200, [], got, cut=False)
-        assert len(text(answer).split()) == 60
-        assert text(answer).startswith(STORY)
-        assert records(answer)[-1]["usage"]["completion_tokens"] == 60
-        assert len(marks(answer)) == 1
-
-
 async def test_all_streams_of_an_engine_are_continued_when_it_dies(open_server: OpenServer):
+    """Wherever each is, and with counts that cover both halves."""
     slow = ("--token-delay", "0.1", "--tokens", "20", "--parallel", "20")
     async with serving(open_server, engine("gpu", *slow), engine("cpu", *slow)) as server:
         answers: list[Answer] = []
 
         async def ask() -> None:
-            answers.append(await server.ask("POST", CHAT, asked(CHAT, max_tokens=18)))
+            body = asked(CHAT, max_tokens=18, stream_options={"include_usage": True})
+            answers.append(await server.ask("POST", CHAT, body))
 
         async with trio.open_nursery() as nursery:
             for _ in range(20):
@@ -419,12 +329,12 @@ async def test_all_streams_of_an_engine_are_continued_when_it_dies(open_server: 
             while (status := server.fleet.known("alpha")) is None or status.leases < 20:
                 await server.fleet.wait_changed()
             await trio.sleep(0.6)  # every one has had a few of its eighteen tokens
-            assert status.pid is not None
-            psutil.Process(status.pid).kill()
+            server.process().kill()
         for answer in answers:
             assert len(text(answer).split()) == 18
             assert text(answer).startswith(STORY)
             assert len(marks(answer)) == 1
+            assert records(answer)[-1]["usage"]["completion_tokens"] == 18
         for noted in (await server.ask("GET", "/api/metrics/activity?limit=20")).json["data"]:
             assert noted["tokens"]["output_tokens"] == 18
 
@@ -432,42 +342,38 @@ async def test_all_streams_of_an_engine_are_continued_when_it_dies(open_server: 
 async def test_the_official_clients_see_one_answer(open_server: OpenServer, fake_model: Path):
     """Each in a thread, as they do not know Trio."""
     alone = [model(fake_model, "alpha")]
+    ask = [{"role": "user", "content": "hi"}]
 
-    def with_openai(port: int) -> None:
-        with openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="x", max_retries=0, timeout=30) as client:
-            ask = [{"role": "user", "content": "hi"}]
-            with client.chat.completions.stream(model="alpha", messages=ask, max_tokens=8) as stream:  # pyright: ignore
-                for _ in stream:
-                    pass
-                assert stream.current_completion_snapshot.choices[0].message.content == STORY
+    def with_openai(client: openai.OpenAI) -> None:
+        with client.chat.completions.stream(model="alpha", messages=ask, max_tokens=8) as stream:  # pyright: ignore
+            for _ in stream:
+                pass
+            assert stream.current_completion_snapshot.choices[0].message.content == STORY
 
-    def with_completions(port: int) -> None:
-        with openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="x", max_retries=0, timeout=30) as client:
-            found = client.completions.create(model="alpha", prompt="hi", max_tokens=8, stream=True)
-            assert "".join(one.choices[0].text for one in found) == STORY
+    def with_completions(client: openai.OpenAI) -> None:
+        found = client.completions.create(model="alpha", prompt="hi", max_tokens=8, stream=True)
+        assert "".join(one.choices[0].text for one in found) == STORY
 
-    def with_responses(port: int) -> None:
-        with openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="x", max_retries=0, timeout=30) as client:
-            events = list(client.responses.create(model="alpha", input="hi", max_output_tokens=8, stream=True))
-            said = "".join(event.delta for event in events if event.type == "response.output_text.delta")
-            last = events[-1]
-            assert last.type == "response.completed"
-            assert said == last.response.output_text == STORY
-            assert last.response.usage is not None
-            assert last.response.usage.output_tokens == 8
+    def with_responses(client: openai.OpenAI) -> None:
+        events = list(client.responses.create(model="alpha", input="hi", max_output_tokens=8, stream=True))
+        said = "".join(event.delta for event in events if event.type == "response.output_text.delta")
+        last = events[-1]
+        assert last.type == "response.completed"
+        assert said == last.response.output_text == STORY
+        assert last.response.usage is not None
+        assert last.response.usage.output_tokens == 8
 
-    def with_anthropic(port: int) -> None:
-        with (
-            anthropic.Anthropic(base_url=f"http://127.0.0.1:{port}", api_key="x", max_retries=0, timeout=30) as client,
-            client.messages.stream(model="alpha", max_tokens=8, messages=[{"role": "user", "content": "hi"}]) as stream,
-        ):
+    def with_anthropic(client: anthropic.Anthropic) -> None:
+        with client.messages.stream(model="alpha", max_tokens=8, messages=ask) as stream:  # pyright: ignore
             assert stream.get_final_text() == STORY
             assert stream.get_final_message().usage.output_tokens == 8
 
-    for client in (with_openai, with_completions, with_responses, with_anthropic):
+    makers = [openai.OpenAI, openai.OpenAI, openai.OpenAI, anthropic.Anthropic]
+    for make, use in zip(makers, (with_openai, with_completions, with_responses, with_anthropic), strict=True):
         async with serving(open_server, engine("gpu", *DIES), engine("cpu"), models=alone) as server:
-            with trio.fail_after(30):
-                await trio.to_thread.run_sync(client, server.port)
-            noted = (await row(server))["metadata"]
+            base = f"http://127.0.0.1:{server.port}" + ("/v1" if make is openai.OpenAI else "")
+            with make(base_url=base, api_key="x", max_retries=0, timeout=30) as client, trio.fail_after(30):
+                await trio.to_thread.run_sync(use, client)  # pyright: ignore
+            noted = (await server.rows())[0]["metadata"]
         assert noted["fallback"] == "continued; from=gpu; on=cpu"
         assert noted["prompt_cache"].endswith(": it went on with another engine")

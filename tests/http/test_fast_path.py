@@ -12,12 +12,11 @@ from typing import Any
 
 import pytest
 import trio
-from http_harness import CHAT, Answer, Appliance, Client, OpenServer, chat
+from http_harness import CHAT, Answer, Appliance, Client, OpenServer, chat, raw_post
 from reload_harness import RELOAD, File
-from waiting import PATIENCE, until
+from waiting import until
 
-from appliance.core.records.activity import Query
-from appliance.http.way.fast_path import MAX_KNOWN
+from appliance.http.way.fast_path import MAX_KNOWN, FastPath
 from appliance.platform.poller import Poller
 from appliance.traffic.record import Record
 
@@ -81,53 +80,42 @@ def same(answer: Answer) -> tuple[object, ...]:
     return answer.status, headers, VOLATILE.sub("", body), answer.cut
 
 
-async def rows(server: Appliance, count: int) -> list[tuple[object, ...]]:
-    """The newest rows of the activity log, oldest first, without times and ids."""
-    page = await server.traffic.recorder.page(Query(limit=count))
-    return [
-        (
-            row.model,
-            row.req_path,
-            row.resp_content_type,
-            row.resp_status_code,
-            settled(str(row.error_msg)),
-            row.metadata,
-        )
-        for row in reversed(page.data)
-    ]
+async def row(server: Appliance) -> dict[str, str]:
+    """The newest row of the activity log, without times and ids."""
+    told = ("model", "req_path", "resp_content_type", "resp_status_code", "error_msg", "metadata")
+    found = (await server.rows())[0]
+    return {name: settled(str(found.get(name))) for name in told}
 
 
 @pytest.mark.skipif(not Poller.listens, reason="a task answers every request where sockets have no poller of ours")
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_plain_request_wakes_no_task(open_server: OpenServer, stream: bool):
-    async with open_server() as server, server.connect() as client:
-        await make_ready(server)
-        first = await again(client, chat(stream=stream), IN_A_TASK)
-        await until(lambda: server.traffic.metrics.under_way == 0)  # the client may know before the task
-        with counted() as steps:
-            second = await again(client, chat(stream=stream))
-        assert steps.count == 0
-        assert same(second) == same(first)
-        with counted() as steps:
-            await again(client, chat(stream=stream), IN_A_TASK)
-        assert steps.count > 0
+async def test_a_plain_request_wakes_no_task(server: Appliance, client: Client, stream: bool):
+    await make_ready(server)
+    first = await again(client, chat(stream=stream), IN_A_TASK)
+    await until(lambda: server.traffic.metrics.under_way == 0)  # the client may know before the task
+    with counted() as steps:
+        second = await again(client, chat(stream=stream))
+    assert steps.count == 0
+    assert same(second) == same(first)
+    with counted() as steps:
+        await again(client, chat(stream=stream), IN_A_TASK)
+    assert steps.count > 0
 
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("spelling", [CARRIED, IN_A_TASK])
-async def test_a_request_that_is_over_is_in_no_cycle(open_server: OpenServer, spelling: str, stream: bool):
+async def test_a_request_that_is_over_is_in_no_cycle(server: Appliance, client: Client, spelling: str, stream: bool):
     """Python's search for cycles holds all requests up; without them it has next to nothing to do."""
-    async with open_server() as server, server.connect() as client:
-        await make_ready(server)
-        gc.collect()
-        gc.disable()
-        try:
-            for _ in range(5):
-                assert (await again(client, chat(stream=stream), spelling)).status == 200
-            server.traffic.recorder.settle()
-            assert sum(isinstance(each, Record) for each in gc.get_objects()) <= 1  # that of the last one
-        finally:
-            gc.enable()
+    await make_ready(server)
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(5):
+            assert (await again(client, chat(stream=stream), spelling)).status == 200
+        server.traffic.recorder.settle()
+        assert sum(isinstance(each, Record) for each in gc.get_objects()) <= 1  # that of the last one
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -168,199 +156,134 @@ async def test_whatever_its_engine_does(open_server: OpenServer, stream: bool, f
             if "died" in str(answer.body) or "die_before_head" in fault or "die_after_tokens" in fault:
                 await until(lambda: server.state("alpha") != "loaded")
             await until(lambda: server.traffic.metrics.under_way == 0)
-            told.append((*same(answer), (await rows(server, 1))[0]))
+            told.append((*same(answer), await row(server)))
         assert told[1] == told[0]
         assert server.traffic.inflight.snapshot() == []
 
 
-async def test_a_reader_who_is_slow_gets_all_of_it(open_server: OpenServer):
-    """The task takes over where the client's socket is full, and the next request is carried again."""
-    async with open_server() as server, server.connect() as client:
-        await make_ready(server)
-        await send(client, chat(stream=True, tokens=500, token_size=24000))
-        await client.head()
-        await trio.sleep(0.5)
-        size = 0
-        while piece := await client.data():
-            size += len(piece)
-        assert size > 500 * 24000
-        client.next_request()
-        await send(client, chat())
-        assert (await client.answer()).status == 200
-        with counted() as steps:
-            assert (await again(client, chat())).status == 200
-        assert steps.count == 0 or not Poller.listens
+async def test_a_reader_who_is_slow_gets_all_of_it(server: Appliance, client: Client):
+    """The engine waits while the client's socket is full, and the next request needs no task again."""
+    await make_ready(server)
+    await send(client, chat(stream=True, tokens=500, token_size=24000))
+    await trio.sleep(0.5)
+    assert len(await client.rest()) > 500 * 24000
+    assert (await again(client, chat())).status == 200
+    with counted() as steps:
+        assert (await again(client, chat())).status == 200
+    assert steps.count == 0 or not Poller.listens
 
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("abrupt", [False, True])
-async def test_a_client_that_leaves_frees_its_engine_at_once(open_server: OpenServer, stream: bool, abrupt: bool):
-    async with open_server() as server:
-        await make_ready(server)
-        async with server.connect() as client:
-            await again(client, chat())
-            client.next_request()
-            await send(client, chat(stream=stream, stall_after_tokens=2))
-            await until(lambda: server.traffic.metrics.under_way == 1)
-            if stream:
-                await client.head()
-                await client.data()
-            if abrupt:
-                client.stream.socket.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
-        await server.wait_idle("alpha")
-        await until(lambda: server.traffic.metrics.under_way == 0)
-        assert (await rows(server, 1))[0][3:5] == (499, "the client left before the answer was complete")
-        assert server.traffic.inflight.snapshot() == []
-
-
-@pytest.mark.parametrize("spelling", [IN_A_TASK, CARRIED])
-async def test_a_client_that_leaves_at_the_last_record_has_its_answer(open_server: OpenServer, spelling: str):
-    """Official clients do not wait for the end of the body."""
-    async with open_server() as server:
-        await make_ready(server)
-        async with server.connect() as client:
-            await send(client, chat(stream=True, slow_end=60), spelling)
-            got = b""
-            while b"[DONE]" not in got:
-                got += await client.data()
-        await until(lambda: server.traffic.metrics.under_way == 0)
-        [row] = (await server.ask("GET", "/api/metrics/activity?limit=1")).json["data"]
-        assert (row["resp_status_code"], row["tokens"]["output_tokens"]) == (200, 8)
-        assert "error_msg" not in row
-
-
-@pytest.mark.parametrize("stream", [False, True])
-async def test_somebody_cancels_it(open_server: OpenServer, stream: bool):
-    async with open_server() as server, server.connect() as client:
-        await make_ready(server)
+async def test_a_client_that_leaves_frees_its_engine_at_once(server: Appliance, stream: bool, abrupt: bool):
+    await make_ready(server)
+    async with server.connect() as client:
+        await again(client, chat())
+        client.next_request()
         await send(client, chat(stream=stream, stall_after_tokens=2))
-        [shown] = await until(server.traffic.inflight.snapshot)
+        await until(lambda: server.traffic.metrics.under_way == 1)
         if stream:
             await client.head()
             await client.data()
-        assert server.traffic.inflight.cancel(shown.id)
-        if stream:
-            rest = b""
-            while piece := await client.data():
-                rest += piece
-            assert b"cancelled" in rest
-        else:
-            answer = await client.answer()
-            assert (answer.status, answer.error["reason"]) == (409, "request_cancelled") or answer.status >= 400
-        await server.wait_idle("alpha")
+        if abrupt:
+            client.stream.socket.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+    await server.wait_idle("alpha")
+    await until(lambda: server.traffic.metrics.under_way == 0)
+    noted = await row(server)
+    assert noted["resp_status_code"] == "499"
+    assert noted["error_msg"] == "the client left before the answer was complete"
+    assert server.traffic.inflight.snapshot() == []
 
 
-async def test_the_end_of_the_server_lets_it_finish_within_the_grace(open_server: OpenServer):
-    async with open_server(grace=5.0) as server, server.connect() as client:
-        await make_ready(server)
-        await send(client, chat(stream=True, tokens=20, token_delay=0.03))
+@pytest.mark.parametrize("spelling", [IN_A_TASK, CARRIED])
+async def test_a_client_that_leaves_at_the_last_record_has_its_answer(server: Appliance, spelling: str):
+    """Official clients do not wait for the end of the body."""
+    await make_ready(server)
+    async with server.connect() as client:
+        await send(client, chat(stream=True, slow_end=60), spelling)
+        await client.until(b"[DONE]")
+    await until(lambda: server.traffic.metrics.under_way == 0)
+    [row] = (await server.ask("GET", "/api/metrics/activity?limit=1")).json["data"]
+    assert (row["resp_status_code"], row["tokens"]["output_tokens"]) == (200, 8)
+    assert "error_msg" not in row
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_somebody_cancels_it(server: Appliance, client: Client, stream: bool):
+    await make_ready(server)
+    await send(client, chat(stream=stream, stall_after_tokens=2))
+    [shown] = await until(server.traffic.inflight.snapshot)
+    if stream:
         await client.head()
-        server.shutdown.set()
-        answer = b""
-        while piece := await client.data():
-            answer += piece
-        assert b"[DONE]" in answer
-        with trio.fail_after(PATIENCE):
-            await server.ended.wait()
+        await client.data()
+    path = f"/api/inflight/{shown.id}/cancel"
+    assert (await server.ask("POST", path)).json == {"msg": "ok"}
+    if stream:
+        last = (await client.rest()).decode().strip().rpartition("data: ")[2]
+        assert json.loads(last)["error"]["reason"] == "cancelled"
+    else:
+        answer = await client.answer()
+        assert (answer.status, answer.error["reason"]) == (400, "cancelled")
+    again = await server.ask("POST", path)
+    assert (again.status, again.error["reason"]) == (404, "not_found")
+    await server.wait_idle("alpha")
 
 
-async def test_the_end_of_the_grace_ends_it_with_words(open_server: OpenServer):
-    async with open_server(grace=0.2) as server, server.connect() as client:
-        await make_ready(server)
-        await send(client, chat(stream=True, stall_after_tokens=2))
-        await client.head()
-        server.shutdown.set()
-        answer = b""
-        while piece := await client.data():
-            answer += piece
-        assert b"shutting down" in answer
-        with trio.fail_after(PATIENCE):
-            await server.ended.wait()
-
-
-async def test_requests_that_do_not_wait_for_each_other_are_answered_in_order(open_server: OpenServer):
+async def test_requests_that_do_not_wait_for_each_other_are_answered_in_order(server: Appliance):
     """Pipelined (RFC 9112 section 9.3.2): in one piece, and while one is answered."""
-    async with open_server() as server:
-        await make_ready(server)
+    await make_ready(server)
 
-        def raw(number: int, *, last: bool = False) -> bytes:
-            body = json.dumps(chat(tokens=number, slow_prompt=0.2)).encode()
-            end = "Connection: close\r\n" if last else ""
-            return (
-                f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\n{end}Content-Length: {len(body)}\r\n\r\n".encode() + body
-            )
+    def raw(number: int, *, last: bool = False) -> bytes:
+        body = json.dumps(chat(tokens=number, slow_prompt=0.2)).encode()
+        return raw_post(body, "Connection: close") if last else raw_post(body)
 
-        whole = await server.exchange(raw(1) + raw(2) + raw(3, last=True))
-        assert re.findall(TOKENS, whole) == [b"1", b"2", b"3"]
-        async with server.connect() as client:
-            await client.stream.send_all(raw(1))
-            await until(lambda: server.traffic.metrics.under_way == 1)
-            await client.stream.send_all(raw(2)[:40])
-            await trio.sleep(0.02)
-            await client.stream.send_all(raw(2)[40:] + raw(3, last=True))
-            got = b""
-            with trio.fail_after(10):
-                while data := await client.stream.receive_some(1 << 16):
-                    got += data
-        assert re.findall(TOKENS, got) == [b"1", b"2", b"3"]
-
-
-async def test_white_space_behind_a_request_is_not_of_its_body(open_server: OpenServer):
-    """JSON may be followed by white space, a request may not: the next one would not begin with a method."""
-    body = json.dumps(chat(slow_prompt=1.5)).encode()
-    whole = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
-    async with open_server() as server, server.connect() as client:
-        await make_ready(server)
-        await client.stream.send_all(whole + b" \t")
+    whole = await server.exchange(raw(1) + raw(2) + raw(3, last=True))
+    assert re.findall(TOKENS, whole) == [b"1", b"2", b"3"]
+    async with server.connect() as client:
+        await client.stream.send_all(raw(1))
         await until(lambda: server.traffic.metrics.under_way == 1)
-        await client.stream.send_all(whole)
-        got = b""
-        with trio.fail_after(10):
-            while data := await client.stream.receive_some(1 << 16):
-                got += data
-        assert re.findall(rb"HTTP/1.1 (\d+)", got) == [b"200", b"400"]
+        await client.stream.send_all(raw(2)[:40])
+        await trio.sleep(0.02)
+        await client.stream.send_all(raw(2)[40:] + raw(3, last=True))
+        got = await client.everything()
+    assert re.findall(TOKENS, got) == [b"1", b"2", b"3"]
+
+
+async def test_white_space_behind_a_request_is_not_of_its_body(server: Appliance, client: Client):
+    """JSON may be followed by white space, a request may not: the next one would not begin with a method."""
+    whole = raw_post(json.dumps(chat(slow_prompt=1.5)).encode())
+    await make_ready(server)
+    await client.stream.send_all(whole + b" \t")
+    await until(lambda: server.traffic.metrics.under_way == 1)
+    await client.stream.send_all(whole)
+    assert re.findall(rb"HTTP/1.1 (\d+)", await client.everything()) == [b"200", b"400"]
 
 
 @pytest.mark.parametrize("cut", [1, 30, 60, 90, 150, 200, -1])
-async def test_a_request_may_come_in_pieces(open_server: OpenServer, cut: int):
-    body = json.dumps(chat()).encode() + b" "
-    whole = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
-    async with open_server() as server, server.connect() as client:
-        await make_ready(server)
-        for _ in range(2):
-            await client.stream.send_all(whole[:cut])
-            await trio.sleep(0.02)
-            await client.stream.send_all(whole[cut:])
-            received = b""
-            with trio.fail_after(10):
-                while b"\r\n\r\n" not in received or b"}" not in received:
-                    received += await client.stream.receive_some(1 << 16)
-            assert received.startswith(b"HTTP/1.1 200 ")
+async def test_a_request_may_come_in_pieces(server: Appliance, client: Client, cut: int):
+    whole = raw_post(json.dumps(chat()).encode() + b" ")
+    await make_ready(server)
+    for _ in range(2):
+        await client.stream.send_all(whole[:cut])
+        await trio.sleep(0.02)
+        await client.stream.send_all(whole[cut:])
+        received = b""
+        with trio.fail_after(10):
+            while b"\r\n\r\n" not in received or b"}" not in received:
+                received += await client.stream.receive_some(1 << 16)
+        assert received.startswith(b"HTTP/1.1 200 ")
 
 
-async def test_a_model_that_goes_and_comes_back(open_server: OpenServer):
-    async with open_server() as server, server.connect() as client:
-        await make_ready(server)
-        before = await again(client, chat())
-        assert (await server.ask("POST", "/models/unload", {"model": "alpha"})).status == 200
-        await server.fleet.wait_gone("alpha")
-        after = await again(client, chat())
-        assert same(after) == same(before)
-        with counted() as steps:
-            assert same(await again(client, chat())) == same(before)
-        assert steps.count == 0 or not Poller.listens
-
-
-async def test_an_engine_that_closed_its_connection_meanwhile(open_server: OpenServer):
-    """The connection that waited in the pool is gone, and the program has not heard of it yet."""
-    async with open_server() as server, server.connect() as client:
-        await make_ready(server)
-        assert (await again(client, chat())).status == 200
-        assert server.fleet.address("alpha") is not None
-        for _ in range(5):
-            answer = await again(client, chat(close_without_answer="true"))
-            assert answer.status == 502
-            assert (await again(client, chat())).status == 200
+async def test_a_model_that_goes_and_comes_back(server: Appliance, client: Client):
+    await make_ready(server)
+    before = await again(client, chat())
+    assert (await server.ask("POST", "/models/unload", {"model": "alpha"})).status == 200
+    await server.fleet.wait_gone("alpha")
+    after = await again(client, chat())
+    assert same(after) == same(before)
+    with counted() as steps:
+        assert same(await again(client, chat())) == same(before)
+    assert steps.count == 0 or not Poller.listens
 
 
 async def test_what_a_head_means_is_forgotten_with_the_configuration(
@@ -387,12 +310,10 @@ async def test_what_a_head_means_is_forgotten_with_the_configuration(
         assert (await ask("old")).status == 401, "the model is known again, its old key is not"
 
 
-async def test_heads_are_not_remembered_without_end(open_server: OpenServer):
-    async with open_server() as server, server.connect() as client:
-        await make_ready(server)
-        body = json.dumps(chat()).encode()
-        for number in range(MAX_KNOWN + 50):
-            if number:
-                client.next_request()
-            await client.send("POST", CHAT, body, [("X-Number", str(number))])
-            assert (await client.answer()).status == 200
+async def test_heads_are_not_remembered_without_end(server: Appliance, client: Client):
+    body = json.dumps(chat()).encode()
+    for number in range(MAX_KNOWN + 50):
+        await client.send("POST", CHAT, body, [("X-Number", str(number))])
+        assert (await client.answer()).status == 200
+        client.next_request()
+    assert max(len(each._known) for each in gc.get_objects() if isinstance(each, FastPath)) == MAX_KNOWN

@@ -36,39 +36,26 @@ def is_let_in(settings: HttpSettings, *headers: tuple[str, str]) -> bool:
     return True
 
 
-@pytest.mark.parametrize(
-    ("host", "good"),
-    [
-        ("localhost", True),
-        ("LOCALHOST:8080", True),
-        ("chat.localhost:1", True),
-        ("127.0.0.1:8080", True),
-        ("10.1.2.3", True),
-        ("[::1]:8080", True),
-        ("[fe80::1]", True),
-        ("named.lan:80", True),
-        ("named.lan.", True),
-        ("a.wild.example", True),
-        ("bound.example:9", True),
-        ("evil.example", False),
-        ("evil.example:8080", False),
-        ("localhost.evil.example", False),
-        ("wild.example.evil.example", False),
-        ("notnamed.lan", False),
-        ("127.0.0.1.evil.example", False),
-        ("127.1.evil", False),
-        ("[::1", False),
-        ("[::1].evil.com", False),
-        ("[::1]evil.com", False),
-        ("[::1]:80.evil.com", False),
-        ("user@localhost", False),
-        ("<script>", False),
-        (":80", False),
-    ],
-)
-def test_hosts(host: str, good: bool):
+def passes(guard: Guard, asks: Request) -> bool:
+    try:
+        guard.check_place(asks)
+    except Forbidden:
+        return False
+    return True
+
+
+GOOD_HOSTS = """localhost LOCALHOST:8080 chat.localhost:1 127.0.0.1:8080 10.1.2.3 [::1]:8080 [fe80::1] named.lan:80
+ named.lan. a.wild.example bound.example:9"""
+BAD_HOSTS = """evil.example evil.example:8080 localhost.evil.example wild.example.evil.example notnamed.lan
+ 127.0.0.1.evil.example 127.1.evil [::1 [::1].evil.com [::1]evil.com [::1]:80.evil.com user@localhost <script> :80
+ ..localhost .localhost a..localhost:1"""
+
+
+@pytest.mark.parametrize(("hosts", "good"), [(GOOD_HOSTS, True), (BAD_HOSTS, False)])
+def test_hosts(hosts: str, good: bool):
     settings = HttpSettings(listen=(("bound.example", 9),), allow_hosts=("named.lan", "*.wild.example"))
-    assert is_let_in(settings, ("Host", host)) is good
+    for host in [*hosts.split(), *([] if good else [f"{'x' * 64}.localhost"])]:
+        assert is_let_in(settings, ("Host", host)) is good, host
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "0.0.0.0:8080", "[::]:8080", "[::ffff:0.0.0.0]"])
@@ -79,65 +66,29 @@ def test_an_unspecified_address_is_nobodys_name(host: str):
         Guard(settings, [("0.0.0.0", 8080)]).check_place(request(("Host", host)))
 
 
-def test_a_request_without_host():
-    assert is_let_in(HttpSettings())
-
-
 EVIL = [("Host", "localhost"), ("Origin", "http://evil.example"), ("Sec-Fetch-Site", "cross-site")]
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "good"),
-    [
-        ("POST", CHAT, True),
-        ("POST", "/completion", True),
-        ("POST", "/v1/messages", True),
-        ("GET", "/v1/models", True),
-        ("POST", "/props", False),
-        ("POST", "/slots/0", False),
-        ("POST", "/lora-adapters", False),
-        ("GET", "/props", False),
-        ("GET", "/slots", False),
-        ("GET", "/logs", False),
-        ("GET", "/api/events", False),
-        ("GET", "/api/runs", False),
-        ("POST", "/api/runs", False),
-        ("GET", "/unload", False),
-        ("GET", "/upstream/alpha/props", False),
-        ("POST", "/models", False),
-        ("DELETE", "/models", False),
-        ("POST", "/models/unload", False),
-        ("GET", "/v1/stream/ws", False),
-        ("GET", "/v1/stream/id", False),
-        ("POST", "/tools", False),
-        ("POST", "/mcp", False),
-        ("GET", "/cors-proxy", False),
-    ],
-)
-def test_llama_servers_openness_is_for_its_inference_alone(method: str, path: str, good: bool):
-    """``path`` is asked for by a page of another site, and at a name that such a page has bound to this machine."""
-    settings = HttpSettings(open_inference=True)
-    page = request(*EVIL, method=method, path=path)
-    guard = Guard(settings, [("127.0.0.1", 8080)])
-    if good:
-        guard.check_place(page)
-    else:
-        with pytest.raises(Forbidden):
-            guard.check_place(page)
-    allowed = dict(guard.cors_headers(page)).get(b"Access-Control-Allow-Origin")
-    assert allowed == (b"http://evil.example" if good else None)
-    asked = ("Access-Control-Request-Method", method)
-    preflight = dict(guard.cors_headers(request(*EVIL, asked, method="OPTIONS", path=path)))
-    assert preflight.get(b"Access-Control-Allow-Origin") == allowed
-    rebound = request(("Host", "evil.example"), method=method, path=path)
-    with pytest.raises(Forbidden):
-        guard.check_place(rebound)
+OPEN = """POST /v1/chat/completions, POST /completion, POST /v1/messages, GET /v1/models"""
+CLOSED = """POST /props, POST /slots/0, POST /lora-adapters, GET /props, GET /slots, GET /logs, GET /api/events,
+ GET /api/runs, POST /api/runs, GET /unload, GET /upstream/alpha/props, POST /models, DELETE /models,
+ POST /models/unload, GET /v1/stream/ws, GET /v1/stream/id, POST /tools, POST /mcp, GET /cors-proxy"""
+
+
+@pytest.mark.parametrize(("routes", "good"), [(OPEN, True), (CLOSED, False)])
+def test_llama_servers_openness_is_for_its_inference_alone(routes: str, good: bool):
+    """A page of another site asks, also at a name that such a page has bound to this machine."""
+    guard = Guard(HttpSettings(open_inference=True), [("127.0.0.1", 8080)])
     beyond = Guard(HttpSettings(listen=(("0.0.0.0", 8080),), open_inference=True), [("0.0.0.0", 8080)])
-    if good:
-        beyond.check_place(rebound)
-    else:
-        with pytest.raises(Forbidden):
-            beyond.check_place(rebound)
+    for method, path in (route.split() for route in routes.split(",")):
+        page = request(*EVIL, method=method, path=path)
+        rebound = request(("Host", "evil.example"), method=method, path=path)
+        assert (passes(guard, page), passes(guard, rebound), passes(beyond, rebound)) == (good, False, good), path
+        allowed = dict(guard.cors_headers(page)).get(b"Access-Control-Allow-Origin")
+        assert allowed == (b"http://evil.example" if good else None)
+        asked = ("Access-Control-Request-Method", method)
+        preflight = dict(guard.cors_headers(request(*EVIL, asked, method="OPTIONS", path=path)))
+        assert preflight.get(b"Access-Control-Allow-Origin") == allowed
 
 
 OF_WINDOWS = ("file://", "FILE://", "file://localhost", "app://obsidian.md", "tauri://localhost", "vscode-webview://a1")
@@ -170,15 +121,11 @@ async def test_windows_of_applications_use_models_and_nothing_else(open_server: 
                 assert not guard.answers_alone(asks)
             preflight = request(*page, ("Access-Control-Request-Method", method), method="OPTIONS", path=asks.path)
             may_read = dict(keyless.cors_headers(preflight)).get(b"Access-Control-Allow-Origin") is not None
-            try:
-                keyless.check_place(asks)
+            assert passes(keyless, asks) is may_read
+            if may_read:
                 let_in.add((method, path))
-                assert may_read
                 assert keyless.answers_alone(asks)
-            except Forbidden:
-                assert not may_read
-            with pytest.raises(Forbidden):
-                Guard(HttpSettings(single="alpha"), []).check_place(asks)
+            assert not passes(Guard(HttpSettings(single="alpha"), []), asks)
         assert let_in == expected, let_in ^ expected
         with pytest.raises(Forbidden, match="start the server with --api-key KEY or --cors-origins"):
             keyless.check_place(request(*page, path="/api/conversations"))
@@ -207,16 +154,8 @@ async def test_a_window_has_no_tools_and_no_commands_by_way_of_a_chat(open_serve
             assert refused.startswith(b"HTTP/1.1 403 "), refused
 
 
-LED = (
-    "/unload",
-    "/unload/",
-    "/upstream/alpha/",
-    "/comfyui/",
-    "/v1/audio/voices",
-    "/sdapi/v1/loras",
-    "/models?reload=1",
-)
-LED += ("/v1/models?reload=", "/v1/models/?a&reload=1&reload=")
+LED = """/unload /unload/ /upstream/alpha/ /comfyui/ /v1/audio/voices /sdapi/v1/loras /models?reload=1
+ /v1/models?reload= /v1/models/?a&reload=1&reload="""
 
 
 @pytest.mark.parametrize(
@@ -239,43 +178,24 @@ def test_no_other_site_leads_a_browser_to_what_changes_something(
 ):
     guard = Guard(HttpSettings(cors=Cors(origins=origins)), [("10.0.0.7", 8080)])
     guard.check_place(request(("Host", "10.0.0.7:8080")))  # a name that is known as good from then on
-    for path in LED:
-        path, _, query = path.partition("?")
+    for path, _, query in (target.partition("?") for target in LED.split()):
         led = request(("Host", "10.0.0.7:8080"), *headers, path=path, query=query)
-        if good:
-            guard.check_place(led)
-        else:
-            with pytest.raises(Forbidden):
-                guard.check_place(led)
+        assert passes(guard, led) is good, path
 
 
-@pytest.mark.parametrize(
-    ("origin", "good"),
-    [
-        ("http://localhost:3000", True),
-        ("https://127.0.0.1", True),
-        ("http://[::1]:3000", True),
-        ("tauri://localhost", True),
-        ("http://10.0.0.7:8080", True),
-        ("https://app.example", True),
-        ("http://named.lan:99", True),
-        ("http://10.0.0.7:8081", False),
-        ("http://10.0.0.8:8080", False),
-        ("https://app.example.evil", False),
-        ("http://evil.example", False),
-        ("null", False),
-        ("http://[", False),
-        ("http://[::1].evil.com", False),
-        ("http://[::1]evil.com", False),
-        ("http://[::1", False),
-        ("http://localhost@evil.com", False),
-    ],
-)
-def test_origins(origin: str, good: bool):
+GOOD_ORIGINS = """http://localhost:3000 https://127.0.0.1 http://[::1]:3000 tauri://localhost http://10.0.0.7:8080
+ https://app.example http://named.lan:99"""
+BAD_ORIGINS = """http://10.0.0.7:8081 http://10.0.0.8:8080 https://app.example.evil http://evil.example null http://[
+ http://[::1].evil.com http://[::1]evil.com http://[::1 http://localhost@evil.com"""
+
+
+@pytest.mark.parametrize(("origins", "good"), [(GOOD_ORIGINS, True), (BAD_ORIGINS, False)])
+def test_origins(origins: str, good: bool):
     settings = HttpSettings(allow_hosts=("named.lan",), cors=Cors(origins="https://app.example, https://b.example"))
-    assert is_let_in(settings, ("Host", "10.0.0.7:8080"), ("Origin", origin)) is good
     everybody = HttpSettings(cors=Cors(origins="*"))
-    assert is_let_in(everybody, ("Host", "10.0.0.7:8080"), ("Origin", origin))
+    for origin in origins.split():
+        assert is_let_in(settings, ("Host", "10.0.0.7:8080"), ("Origin", origin)) is good, origin
+        assert is_let_in(everybody, ("Host", "10.0.0.7:8080"), ("Origin", origin))
 
 
 def basic(user: str, password: str) -> str:
@@ -301,16 +221,12 @@ def basic(user: str, password: str) -> str:
         ([("Authorization", "Bearer on")], False),
         ([("Authorization", "Bearer \xff")], False),
         ([("Authorization", "Bearer schl\xfcssel")], False),
+        ([("Authorization", "Bearer " + "schlüssel".encode().decode("latin-1"))], True),
     ],
 )
 def test_keys(headers: list[tuple[str, str]], good: bool):
     guard = Guard(HttpSettings(api_keys=("one", "two", "schlüssel")), [])
     assert guard.knows(request(*headers)) is good
-
-
-def test_a_key_beyond_ascii_works_in_the_bytes_that_clients_send():
-    guard = Guard(HttpSettings(api_keys=("schlüssel",)), [])
-    assert guard.knows(request(("Authorization", "Bearer " + "schlüssel".encode().decode("latin-1"))))
 
 
 @pytest.mark.parametrize(
@@ -419,10 +335,8 @@ async def test_a_stranger_learns_nothing_about_the_models(open_server: OpenServe
 async def test_the_clients_key_stays_here(open_server: OpenServer):
     async with open_server(api_keys=("secret",)) as server:
         headers = [("Authorization", "Bearer secret"), ("x-api-key", "secret"), ("Cookie", "a=b"), ("X-Own", "kept")]
-        answer = await server.ask("POST", CHAT, chat(echo=True), headers=headers)
-        head = answer.json["head"]
-        assert "secret" not in head
-        assert "Cookie" not in head
+        head = (await server.ask("POST", CHAT, chat(echo=True), headers=headers)).json["head"]
+        assert not {word for word in ("secret", "Cookie") if word in head}
         assert "X-Own: kept" in head
 
 
@@ -460,9 +374,9 @@ def test_pages_of_other_sites_hold_nothing_from_here(headers: list[tuple[str, st
 
 
 def test_what_is_public_may_be_held():
-    Guard(HttpSettings(), []).check_place(request(CROSS, path="/favicon.ico"))
-    with pytest.raises(Forbidden):
-        Guard(HttpSettings(), []).check_place(request(CROSS, *LINK, method="POST", path="/tools"))
+    guard = Guard(HttpSettings(), [])
+    assert passes(guard, request(CROSS, path="/favicon.ico"))
+    assert not passes(guard, request(CROSS, *LINK, method="POST", path="/tools"))
 
 
 def test_the_host_of_a_page_that_is_let_in_is_a_name_of_the_server():

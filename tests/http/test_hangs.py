@@ -8,7 +8,6 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import psutil
 import pytest
 import trio
 from http_harness import CHAT, Answer, Appliance, OpenServer, chat, model
@@ -28,28 +27,14 @@ SLOW = {"tokens": 300, "token_delay": 0.02}
 async def stream(server: Appliance, name: str = "alpha", **fake: object) -> AsyncGenerator[list[Answer]]:
     """A stream whose first five tokens are here; its whole answer is in the list when it has ended."""
     answers: list[Answer] = []
-    body = json.dumps(chat(name, stream=True, **{**SLOW, **fake})).encode()
-    async with trio.open_nursery() as nursery, server.connect() as client:
-        await client.send("POST", CHAT, body)
-        head, got = await client.head(), b""
-        while got.count(b"data: ") < 5:
-            got += await client.data()
+    async with trio.open_nursery() as nursery, server.begun(chat(name, stream=True, **{**SLOW, **fake})) as client:
+        got = await client.until(b"data: ", 5)
 
         async def rest() -> None:
-            nonlocal got
-            while data := await client.data():
-                got += data
-            answers.append(Answer(head.status_code, [], got, cut=False))
+            answers.append(Answer(200, [], got + await client.rest(), cut=False))
 
         nursery.start_soon(rest)
         yield answers
-
-
-def process(server: Appliance, name: str = "alpha") -> psutil.Process:
-    status = server.fleet.known(name)
-    assert status is not None
-    assert status.pid is not None
-    return psutil.Process(status.pid)
 
 
 def found(server: Appliance) -> str:
@@ -62,7 +47,7 @@ async def test_a_stopped_engine_with_five_clients_makes_way_for_another_model(op
     with trio.fail_after(25):
         async with open_server(fleet=settings) as server:
             async with stream(server) as one, stream(server) as two, stream(server) as three, stream(server) as four:
-                process(server).suspend()
+                server.process().suspend()
                 began = trio.current_time()
                 answer = await server.ask("POST", CHAT, chat("beta"))
                 assert answer.status == 200
@@ -72,7 +57,7 @@ async def test_a_stopped_engine_with_five_clients_makes_way_for_another_model(op
             assert "GET /health was not answered within 1 s" in found(server)
             for [ended] in (one, two, three, four):
                 assert "it hangs" in records(ended)[-1]["error"]["message"]
-            rows = (await server.ask("GET", "/api/metrics/activity")).json["data"]
+            rows = await server.rows()
             assert sum("it hangs" in row.get("error_msg", "") for row in rows) == 4
             assert (await server.ask("POST", CHAT, chat("alpha"))).status == 200
 
@@ -94,12 +79,11 @@ async def test_its_requests_go_to_the_next_engine(open_server: OpenServer, token
                     got += await client.data()
             else:
                 await until(lambda: server.fleet.busy)
-            process(server).suspend()
+            server.process().suspend()
             if not tokens:
                 head = await client.head()
                 assert dict(head.headers.raw_items())[b"X-Appliance-Fallback"] == b"replayed; from=gpu; on=cpu"
-            while data := await client.data():
-                got += data
+            got += await client.rest()
             answer = Answer(200, [], got, cut=False)
             assert text(answer) == STORY
             assert bool(marks(answer)) is bool(tokens)
@@ -135,7 +119,7 @@ async def test_a_server_that_does_one_thing_at_a_time_is_not_judged(
             assert answer.status == 200
             async with stream(server, "beta") as answers:
                 await trio.sleep(2.5)  # it shows that it answers at work
-                process(server, "beta").suspend()
+                server.process("beta").suspend()
                 await until(lambda: answers)
             status = server.fleet.known("beta")
             assert status is not None
@@ -145,9 +129,9 @@ async def test_a_server_that_does_one_thing_at_a_time_is_not_judged(
 async def test_it_can_be_switched_off(open_server: OpenServer):
     settings = FleetSettings(stop_timeout=2, hangs=HangsConfig(after=0, answer=1))
     async with open_server(fleet=settings) as server, stream(server) as answers:
-        process(server).suspend()
+        server.process().suspend()
         await trio.sleep(4)
         assert not answers
-        process(server).resume()
+        server.process().resume()
         await until(lambda: answers)
         assert "error" not in records(answers[0])[-1]

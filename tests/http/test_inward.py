@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 import trio
@@ -15,13 +18,16 @@ from appliance.errors import ModelFailedToStart, ModelNotFound, RouteNotFound, S
 LIMIT = 1 << 20
 
 
-def body(**request: object) -> bytes:
-    return json.dumps(chat(**request)).encode()
+@asynccontextmanager
+async def asking(server: Appliance, path: str = CHAT, **request: object) -> AsyncGenerator[Any]:
+    with trio.fail_after(20):
+        async with server.opened.inward.ask(path, json.dumps(chat(**request)).encode(), origin="a test") as reply:
+            yield reply
 
 
 async def take(server: Appliance, got: bytearray, **request: object) -> None:
     """Everything that comes of a streamed request."""
-    async with server.opened.inward.ask(CHAT, body(stream=True, **request)) as reply:
+    async with asking(server, stream=True, **request) as reply:
         while data := await reply.receive():
             got += data
 
@@ -43,145 +49,97 @@ class Heard:
             self.words.append("received")
 
 
-async def rows(server: Appliance) -> list[dict[str, object]]:
-    return (await server.ask("GET", "/api/metrics/activity")).json["data"]
+async def test_an_answer_is_the_same_as_a_clients(server: Appliance):
+    watch = Heard()
+    async with server.opened.inward.ask(CHAT, json.dumps(chat()).encode(), origin="a test", watch=watch) as reply:
+        assert (reply.status, reply.event_stream) == (200, False)
+        inward = json.loads(await reply.read(LIMIT))
+    outward = (await server.ask("POST", CHAT, chat())).json
+    assert inward["choices"] == outward["choices"]
+    assert watch.words == ["granted alpha", "connected"]
+    first, second = await server.rows()
+    assert {row["model"] for row in (first, second)} == {"alpha"}
+    assert first["tokens"] == second["tokens"]
 
 
-async def test_an_answer_is_the_same_as_a_clients(open_server: OpenServer):
-    async with open_server() as server:
-        watch = Heard()
-        with trio.fail_after(20):
-            async with server.opened.inward.ask(CHAT, body(), origin="a test", watch=watch) as reply:
-                assert (reply.status, reply.event_stream) == (200, False)
-                inward = json.loads(await reply.read(LIMIT))
-        outward = (await server.ask("POST", CHAT, chat())).json
-        assert inward["choices"] == outward["choices"]
-        assert watch.words == ["granted alpha", "connected"]
-        first, second = await rows(server)
-        assert {row["model"] for row in (first, second)} == {"alpha"}
-        assert first["tokens"] == second["tokens"]
+async def test_a_stream_comes_as_it_is_made_and_a_slow_asker_holds_nobody_up(server: Appliance):
+    async with asking(server, stream=True, tokens=600, token_size=20000) as slow:
+        assert slow.event_stream
+        await slow.receive()
+        assert (await server.ask("POST", CHAT, chat())).status == 200
+        assert await server.slots_busy("alpha") == 1, "the engine waits for the one who reads slowly"
+        got = 0
+        while data := await slow.receive():
+            got += len(data)
+        assert got > 600 * 20000
+        assert server.fleet.known("alpha").leases == 0
 
 
-async def test_a_stream_comes_as_it_is_made_and_a_slow_asker_holds_nobody_up(open_server: OpenServer):
-    async with open_server() as server:
-        with trio.fail_after(30):
-            async with server.opened.inward.ask(
-                CHAT, body(stream=True, tokens=600, token_size=20000), origin="a test"
-            ) as slow:
-                assert slow.event_stream
-                await slow.receive()
-                assert (await server.ask("POST", CHAT, chat())).status == 200
-                assert await server.slots_busy("alpha") == 1, "the engine waits for the one who reads slowly"
-                got = 0
-                while data := await slow.receive():
-                    got += len(data)
-                assert got > 600 * 20000
-                assert server.fleet.known("alpha").leases == 0
+async def test_who_waits_is_shown_in_flight_under_the_name_given(server: Appliance):
+    async with asking(server, stream=True, stall_after_tokens=2) as reply:
+        await reply.receive()
+        assert [request.remote_ip for request in server.traffic.inflight.snapshot()] == ["a test"]
+    await server.wait_idle("alpha")
 
 
-async def test_who_waits_is_shown_in_flight_under_the_name_given(open_server: OpenServer):
-    async with open_server() as server:
-        with trio.fail_after(20):
-            async with server.opened.inward.ask(
-                CHAT, body(stream=True, stall_after_tokens=2), origin="a test"
-            ) as reply:
-                await reply.receive()
-                assert "a test" in (await begin_of_events(server)).decode()
-        await server.wait_idle("alpha")
+async def test_errors_are_exceptions_and_are_written_down_as_for_a_client(server: Appliance):
+    for error, path, asked in (
+        (ModelNotFound, CHAT, {"model": "gamma"}),
+        (RouteNotFound, "/models/load", {}),
+        (UpstreamFailed, CHAT, {"not_http": True}),
+    ):
+        with pytest.raises(error):
+            async with asking(server, path, **asked):
+                pytest.fail("that was no answer")
+    assert {row["resp_status_code"] for row in await server.rows()} == {404, 502}
 
 
-async def begin_of_events(server: Appliance) -> bytes:
-    got = b""
-    async with server.connect() as client:
-        await client.send("GET", "/api/events")
-        await client.head()
-        while b"remote_ip" not in got:
-            got += await client.data()
-    return got
+async def test_the_engines_own_refusal_is_an_answer(server: Appliance):
+    async with asking(server, status=400) as reply:
+        assert reply.status == 400
+        assert json.loads(await reply.read(LIMIT))["error"]["fake"] is True
 
 
-async def test_errors_are_exceptions_and_are_written_down_as_for_a_client(open_server: OpenServer):
-    async with open_server() as server:
-        inward = server.opened.inward
-        with trio.fail_after(30):
-            with pytest.raises(ModelNotFound, match="gamma"):
-                async with inward.ask(CHAT, body(model="gamma")):
-                    pytest.fail("there is no such model")
-            with pytest.raises(RouteNotFound):
-                async with inward.ask("/models/load", b"{}"):
-                    pytest.fail("that is no model's route")
-            with pytest.raises(UpstreamFailed, match="alpha"):
-                async with inward.ask(CHAT, body(not_http=True)):
-                    pytest.fail("that was no answer")
-        assert {row["resp_status_code"] for row in await rows(server)} == {404, 502}
-
-
-async def test_the_engines_own_refusal_is_an_answer(open_server: OpenServer):
-    async with open_server() as server:
-        with trio.fail_after(20):
-            async with server.opened.inward.ask(CHAT, body(status=400)) as reply:
-                assert reply.status == 400
-                assert json.loads(await reply.read(LIMIT))["error"]["fake"] is True
-
-
-async def test_a_death_in_the_middle_is_told_after_what_had_come(open_server: OpenServer):
-    async with open_server() as server:
-        got = bytearray()
-        with trio.fail_after(20), pytest.raises(UpstreamFailed, match="died"):
-            await take(server, got, die_after_tokens=3)
-        assert got.count(b"data: ") >= 3
+async def test_a_death_in_the_middle_is_told_after_what_had_come(server: Appliance):
+    got = bytearray()
+    with pytest.raises(UpstreamFailed, match="died"):
+        await take(server, got, die_after_tokens=3)
+    assert got.count(b"data: ") >= 3
 
 
 async def test_a_model_that_does_not_start_is_an_exception(open_server: OpenServer):
-    settings = FleetSettings(engine_args=("--fail-to-load",))
-    async with open_server(fleet=settings) as server:
-        with trio.fail_after(20), pytest.raises(ModelFailedToStart, match="alpha"):
-            async with server.opened.inward.ask(CHAT, body()):
+    async with open_server(fleet=FleetSettings(engine_args=("--fail-to-load",))) as server:
+        with pytest.raises(ModelFailedToStart, match="alpha"):
+            async with asking(server):
                 pytest.fail("it cannot start")
 
 
-async def test_what_the_block_raises_leaves_it_as_itself_and_ends_the_request(open_server: OpenServer):
-    async def fail(server: Appliance) -> None:
-        async with server.opened.inward.ask(CHAT, body(stream=True, stall_after_tokens=2)) as reply:
+async def test_what_the_block_raises_leaves_it_as_itself_and_ends_the_request(server: Appliance):
+    async def fail() -> None:
+        async with asking(server, stream=True, stall_after_tokens=2) as reply:
             await reply.receive()
             raise KeyError("mine")
 
-    async with open_server() as server:
-        with trio.fail_after(20):
-            with pytest.raises(KeyError, match="mine"):
-                await fail(server)
-            await server.wait_idle("alpha")
-        assert [row["resp_status_code"] for row in await rows(server)] == [499]
+    with pytest.raises(KeyError, match="mine"):
+        await fail()
+    await server.wait_idle("alpha")
+    assert [row["resp_status_code"] for row in await server.rows()] == [499]
 
 
-async def test_leaving_and_cancelling_at_any_moment_gives_the_lease_back(open_server: OpenServer):
-    async with open_server() as server:
-        await server.ask("POST", CHAT, chat())
-        for n in range(40):
-            with trio.move_on_after(0.002 * n):
-                async with server.opened.inward.ask(CHAT, body(stream=True, tokens=50, token_delay=0.002)) as reply:
-                    while await reply.receive():
-                        pass
-        await server.wait_idle("alpha")
-        assert server.owners.fleet.known("alpha").leases == 0
-        await until(lambda: rows(server), lambda found: len(found) >= 2, within=10)
+async def test_leaving_and_cancelling_at_any_moment_gives_the_lease_back(server: Appliance):
+    await server.ask("POST", CHAT, chat())
+    for n in range(40):
+        with trio.move_on_after(0.002 * n):
+            await take(server, bytearray(), tokens=50, token_delay=0.002)
+    await server.wait_idle("alpha")
+    assert server.owners.fleet.known("alpha").leases == 0
+    await until(server.rows, lambda found: len(found) >= 2, within=10)
 
 
-async def test_a_large_body_passes(open_server: OpenServer):
-    request = chat()
-    request["messages"] = [{"role": "user", "content": "x" * (1 << 20)}]
-    async with open_server() as server:
-        with trio.fail_after(20):
-            async with server.opened.inward.ask(CHAT, json.dumps(request).encode()) as reply:
-                assert reply.status == 200
-                assert json.loads(await reply.read(LIMIT))["usage"]["prompt_tokens"] > 1 << 20
-
-
-async def test_a_longer_answer_than_allowed_is_an_error(open_server: OpenServer):
-    async with open_server() as server:
-        with trio.fail_after(20), pytest.raises(UpstreamFailed, match="longer than 10 bytes"):
-            async with server.opened.inward.ask(CHAT, body()) as reply:
-                await reply.read(10)
+async def test_a_longer_answer_than_allowed_is_an_error(server: Appliance):
+    with pytest.raises(UpstreamFailed, match="longer than 10 bytes"):
+        async with asking(server) as reply:
+            await reply.read(10)
 
 
 async def test_requests_end_with_the_server(open_server: OpenServer):
@@ -197,10 +155,3 @@ async def test_requests_end_with_the_server(open_server: OpenServer):
                 nursery.start_soon(end_it)
                 with pytest.raises(ShuttingDown):
                     await take(server, got, stall_after_tokens=2)
-
-
-async def test_the_query_of_a_path_counts(open_server: OpenServer):
-    async with open_server() as server:
-        with trio.fail_after(20):
-            async with server.opened.inward.ask(f"{CHAT}?model=beta", body(model=None)) as reply:
-                assert json.loads(await reply.read(LIMIT))["model"] == "beta"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -11,7 +10,7 @@ import trio
 from http_harness import CHAT, Answer, Appliance, OpenServer, chat
 from msgspec import Raw
 from openai.types.chat import ChatCompletionChunk
-from swap_harness import Configure, configure
+from swap_harness import Configure
 from waiting import PATIENCE
 
 from appliance.fleet.lease import QueuePlace
@@ -22,8 +21,9 @@ HEADER = "━━━━━\nllama-appliance loading model: alpha\n"
 
 
 @pytest.fixture
-def configured(tmp_path: Path, fake_llama_server: tuple[str, ...], fake_model: Path) -> Configure:
-    return partial(configure, tmp_path / "config.yaml", fake_llama_server, fake_model, sendLoadingState=True)
+def loading(configured: Configure) -> Configure:
+    """As `configured`, and loads are told."""
+    return partial(configured, sendLoadingState=True)
 
 
 def slow(*args: str) -> dict[str, object]:
@@ -46,8 +46,8 @@ def reasoning(answer: Answer) -> list[str]:
     return [text for text in texts if text]
 
 
-async def test_the_load_is_told_and_the_answer_follows(open_server: OpenServer, configured: Configure):
-    async with open_server(config=configured(slow())) as server:
+async def test_the_load_is_told_and_the_answer_follows(open_server: OpenServer, loading: Configure):
+    async with open_server(config=loading(slow())) as server:
         answer = await ask(server)
         assert answer.status == 200
         assert answer.header("content-type") == "text/event-stream"
@@ -62,46 +62,20 @@ async def test_the_load_is_told_and_the_answer_follows(open_server: OpenServer, 
         assert 1.8 < seconds < 5
         content = "".join(chunk.choices[0].delta.content or "" for chunk in chunks(answer) if chunk.choices)
         assert content
-
-
-async def test_its_records_are_whole_chunks(open_server: OpenServer, configured: Configure):
-    async with open_server(config=configured(slow("--load-delay", "0.3"))) as server:
-        first, second = chunks(await ask(server))[:2]
+        first, second = chunks(answer)[:2]
         assert first.object == second.object == "chat.completion.chunk"
         assert first.id == second.id
         assert first.id.startswith("chatcmpl-")
         assert first.model == "alpha"
         assert first.created > 1_700_000_000
-        assert first.choices[0].index == 0
-        assert first.choices[0].finish_reason is None
+        assert (first.choices[0].index, first.choices[0].finish_reason) == (0, None)
 
 
-async def test_a_model_that_is_there_is_not_talked_about(open_server: OpenServer, configured: Configure):
-    async with open_server(config=configured(slow("--load-delay", "0"))) as server:
-        await ask(server)
-        answer = await ask(server)
-        assert reasoning(answer) == []
-        assert answer.status == 200
-
-
-async def test_the_first_words_come_at_once_and_the_request_is_not_held_up(
-    open_server: OpenServer, configured: Configure
-):
-    async with open_server(config=configured(slow("--load-delay", "90"))) as server, server.connect() as client:
-        body = msgspec.json.encode(chat("alpha", stream=True))
-        await client.send("POST", CHAT, body)
-        with trio.fail_after(PATIENCE):
-            await client.head()
-            assert "loading model" in (await client.data()).decode()
-        assert server.state("alpha") == "loading"
-
-
-async def test_the_place_in_the_queue_and_jokes(open_server: OpenServer, configured: Configure):
+async def test_the_place_in_the_queue_and_jokes(open_server: OpenServer, loading: Configure):
     models = {"alpha": {"args": ("--load-delay", "0.5")}, "beta": {}}
-    async with open_server(config=configured(models, loadingJokes=True)) as server, server.connect() as other:
-        await other.send("POST", CHAT, msgspec.json.encode(chat("beta", stream=True, tokens=40, token_delay=0.05)))
-        await other.head()  # beta answers, and alpha has to wait for its end
-        told = reasoning(await ask(server))
+    busy = chat("beta", stream=True, tokens=40, token_delay=0.05)
+    async with open_server(config=loading(models, loadingJokes=True)) as server, server.begun(busy):
+        told = reasoning(await ask(server))  # alpha has to wait for beta's end
         assert told[0] == HEADER
         first, joke, rest = told[1].split("\n")
         assert first == "Queue position: #1"
@@ -112,11 +86,13 @@ async def test_the_place_in_the_queue_and_jokes(open_server: OpenServer, configu
 class Heard:
     """A sink that keeps what it is told, and when."""
 
+    event_stream = True
+    ended = False
+    sent = 0
+    began = 0.0
+
     def __init__(self) -> None:
         self.status: int | None = None
-        self.event_stream = True
-        self.ended = False
-        self.sent = 0
         self.said: list[tuple[float, str]] = []
 
     def start(self, status: int, headers: Headers) -> None:
@@ -134,14 +110,6 @@ class Heard:
             text = msgspec.json.decode(text[6:])["choices"][0]["delta"]["reasoning_content"]
         self.said.append((round(trio.current_time() - self.began, 2), text))
         return True
-
-    async def end(self) -> None:
-        self.ended = True
-
-    def abort(self) -> None:
-        self.ended = True
-
-    began = 0.0
 
 
 async def test_progress_is_told_in_per_cent(autojump_clock: trio.testing.MockClock):
@@ -186,36 +154,30 @@ async def test_nothing_is_written_once_it_is_stopped(autojump_clock: trio.testin
     assert [text for _, text in sink.said] == [HEADER, "."]
 
 
-async def test_a_start_that_fails_ends_the_stream_with_an_error_record(open_server: OpenServer, configured: Configure):
-    failing = slow("--load-delay", "0.3", "--fail-to-load")
-    async with open_server(config=configured(failing)) as server:
-        answer = await ask(server)
-        assert answer.status == 200
-        assert not answer.cut
+@pytest.mark.parametrize(
+    ("flags", "code", "reason"), [(("--fail-to-load",), 500, "model_failed_to_start"), ((), 400, "engine_error")]
+)
+async def test_what_fails_ends_the_stream_with_an_error_record(
+    open_server: OpenServer, loading: Configure, flags: tuple[str, ...], code: int, reason: str
+):
+    """The start of the engine, or the request there."""
+    async with open_server(config=loading(slow("--load-delay", "0.3", *flags))) as server:
+        answer = await ask(server, status=400)
+        assert (answer.status, answer.cut) == (200, False)
         error = msgspec.json.decode(answer.events[-1].removeprefix("data: "))["error"]
-        assert (error["code"], error["reason"]) == (500, "model_failed_to_start")
-        assert "Done!" not in answer.body.decode()
+        assert (error["code"], error["reason"]) == (code, reason)
+        assert ("Done!" in answer.body.decode()) is not bool(flags)
 
 
-async def test_what_is_refused_at_once_keeps_its_status(open_server: OpenServer, configured: Configure):
+async def test_what_is_refused_at_once_keeps_its_status(open_server: OpenServer, loading: Configure):
     models = {"alpha": {"args": ("--load-delay", "0.5"), "concurrencyLimit": 1}}
-    async with open_server(config=configured(models)) as server, server.connect() as first:
-        await first.send("POST", CHAT, msgspec.json.encode(chat("alpha", stream=True)))
-        await first.head()
+    async with open_server(config=loading(models)) as server, server.begun(chat("alpha", stream=True)):
         answer = await ask(server)
         assert (answer.status, answer.error["reason"]) == (429, "concurrency_limit")
 
 
-async def test_an_engine_that_refuses_the_request_becomes_a_record(open_server: OpenServer, configured: Configure):
-    async with open_server(config=configured(slow("--load-delay", "0.3"))) as server:
-        answer = await ask(server, status=400)
-        assert answer.status == 200
-        assert "Done!" in answer.body.decode()
-        assert msgspec.json.decode(answer.events[-1].removeprefix("data: "))["error"]["code"] == 400
-
-
-async def test_a_long_prompt_after_the_load_gets_pings(open_server: OpenServer, configured: Configure):
-    async with open_server(config=configured(slow("--load-delay", "0.2")), ping_after=0.2) as server:
+async def test_a_long_prompt_after_the_load_gets_pings(open_server: OpenServer, loading: Configure):
+    async with open_server(config=loading(slow("--load-delay", "0.2")), ping_after=0.2) as server:
         loading = await ask(server, slow_prompt=0.7)
         at = [event == ": ping" for event in loading.events].index(True)
         assert "Done!" in loading.events[at - 1]
@@ -224,16 +186,11 @@ async def test_a_long_prompt_after_the_load_gets_pings(open_server: OpenServer, 
         assert reasoning(ready) == []
 
 
-async def test_a_client_that_does_not_read_costs_the_model_nothing(open_server: OpenServer, configured: Configure):
-    async with open_server(config=configured(slow("--load-delay", "0.4"))) as server, server.connect() as deaf:
-        body = msgspec.json.encode(chat("alpha", stream=True))
-        await deaf.send("POST", CHAT, body)
-        answer = await ask(server)
-        assert answer.status == 200
-        seen = b""
+async def test_a_client_that_does_not_read_costs_the_model_nothing(open_server: OpenServer, loading: Configure):
+    async with open_server(config=loading(slow("--load-delay", "0.4"))) as server, server.connect() as deaf:
+        await deaf.send("POST", CHAT, msgspec.json.encode(chat("alpha", stream=True)))
+        assert (await ask(server)).status == 200
         with trio.fail_after(PATIENCE):
-            await deaf.head()
-            while chunk := await deaf.data():
-                seen += chunk
+            seen = await deaf.rest()
         assert seen.count(b"loading model") == seen.count(b"Done!") == 1
         assert seen.endswith(b"data: [DONE]\n\n")

@@ -12,6 +12,8 @@ from waiting import until
 from appliance.core.settings import FleetSettings
 
 ONE_BY_ONE = FleetSettings(models_max=1, stop_timeout=2.0, engine_args=("--load-delay", "0.5"))
+BUSY = chat("beta", stream=True, tokens=1000, token_delay=0.05)
+"""Beta answers until the client leaves."""
 
 
 async def known(server: Appliance) -> None:
@@ -22,12 +24,6 @@ async def known(server: Appliance) -> None:
         assert float(answer.header("X-Queue-Wait") or 0) >= 0.5
         assert answer.header("X-Queue-Expected") is None
     assert (await server.ask("POST", CHAT, chat("beta"))).header("X-Queue-Position") is None
-
-
-async def holding(client: Client) -> None:
-    """Beta answers until the client leaves."""
-    await client.send("POST", CHAT, json.dumps(chat("beta", stream=True, tokens=1000, token_delay=0.05)).encode())
-    await client.head()
 
 
 def headers(head: h11.Response) -> dict[str, str]:
@@ -45,8 +41,7 @@ async def comment(client: Client, prefix: str) -> str:
 async def test_a_stream_hears_its_place_and_what_is_to_be_expected(open_server: OpenServer):
     async with open_server(fleet=ONE_BY_ONE, ping_after=0.1) as server:
         await known(server)
-        async with server.connect() as beta, server.connect() as alpha:
-            await holding(beta)
+        async with server.begun(BUSY) as beta, server.connect() as alpha:
             with trio.fail_after(20):
                 await alpha.send("POST", CHAT, json.dumps(chat("alpha", stream=True)).encode())
                 told = headers(await alpha.head())
@@ -61,8 +56,7 @@ async def test_a_stream_hears_its_place_and_what_is_to_be_expected(open_server: 
 async def test_a_plain_answer_says_at_the_end_how_long_it_waited_and_where(open_server: OpenServer):
     async with open_server(fleet=ONE_BY_ONE) as server:
         await known(server)
-        async with server.connect() as beta, server.connect() as first, server.connect() as second:
-            await holding(beta)
+        async with server.begun(BUSY) as beta, server.connect() as first, server.connect() as second:
             for number, client in enumerate((first, second), 1):
                 await client.send("POST", CHAT, json.dumps(chat("alpha")).encode())
                 await until(lambda: server.fleet.queued, lambda queued, number=number: queued == number)
@@ -74,23 +68,6 @@ async def test_a_plain_answer_says_at_the_end_how_long_it_waited_and_where(open_
                     told = headers(await client.head())
                     assert told["x-queue-position"] == place
                     assert 0.8 <= float(told["x-queue-wait"]) <= trio.current_time() - began + 5
-
-
-async def test_events_tell_the_place_of_a_request_under_way(open_server: OpenServer):
-    async with open_server(fleet=ONE_BY_ONE) as server:
-        await known(server)
-        async with server.connect() as beta, server.connect() as alpha, server.connect() as feed:
-            await holding(beta)
-            await feed.send("GET", "/api/events")
-            await feed.head()
-            await alpha.send("POST", CHAT, json.dumps(chat("alpha")).encode())
-            seen = ""
-            with trio.fail_after(20):
-                while "queue_position" not in seen:
-                    seen += (await feed.data()).decode()
-            [request] = [one for one in server.traffic.inflight.snapshot() if one.model == "alpha"]
-            assert request.queue_position == 1
-            assert isinstance(request.expected_wait_ms, int)
 
 
 async def test_clients_of_ollama_are_told_in_the_same_headers(open_server: OpenServer):

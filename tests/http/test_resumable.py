@@ -14,7 +14,7 @@ import pytest
 import trio
 from http_harness import CHAT, Answer, Appliance, Client, OpenServer, chat, model
 from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_client_stream
-from waiting import PATIENCE, until
+from waiting import until
 
 from appliance.core.bodies.sse import Decoder
 from appliance.core.config.additions import StreamsConfig
@@ -39,9 +39,7 @@ async def post(client: Client, conversation: str = ID, **request: object) -> Non
 async def begin(server: Appliance, conversation: str = ID, **request: object) -> bytes:
     """Post, read a little of the answer, and go."""
     with trio.fail_after(10):
-        async with server.connect() as client:
-            await post(client, conversation, **request)
-            assert (await client.head()).status_code == 200
+        async with server.begun(chat(**{"stream": True, **request}), CHAT, named(conversation)) as client:
             return await client.data()
 
 
@@ -70,24 +68,19 @@ def text(stream: bytes) -> str:
 # ---- reading -------------------------------------------------------------------------------------------------------
 
 
-async def test_a_stream_is_there_after_its_connection_and_the_same_in_both_addresses(open_server: OpenServer):
-    async with open_server() as server:
-        whole = await server.ask("POST", CHAT, chat(stream=True), named())
-        assert whole.body.endswith(DONE)
-        assert (await read(server)).body == whole.body
-        for path in (quote(ID, safe=""), quote(ID, safe="/:"), ID):
-            answer = await server.ask("GET", f"/v1/stream/{path}?from=0")
-            assert (answer.status, answer.body) == (200, whole.body)
-        assert answer.header("content-type") == "text/event-stream"
-        assert answer.header("transfer-encoding") == "chunked"
-        assert (await server.ask("GET", f"/v1/stream?conv_id=other&conv_id={ID}")).body == whole.body
-        assert (await server.ask("HEAD", f"/v1/stream/{ID}")).status == 200
-
-
-async def test_the_engine_never_learns_the_id(open_server: OpenServer):
-    async with open_server() as server:
-        echoed = await server.ask("POST", CHAT, chat(echo=True), named())
-        assert "conversation" not in echoed.body.decode().lower()
+async def test_a_stream_is_there_after_its_connection_and_the_same_in_both_addresses(server: Appliance):
+    whole = await server.ask("POST", CHAT, chat(stream=True), named())
+    assert whole.body.endswith(DONE)
+    assert (await read(server)).body == whole.body
+    for path in (quote(ID, safe=""), quote(ID, safe="/:"), ID):
+        answer = await server.ask("GET", f"/v1/stream/{path}?from=0")
+        assert (answer.status, answer.body) == (200, whole.body)
+    assert answer.header("content-type") == "text/event-stream"
+    assert answer.header("transfer-encoding") == "chunked"
+    assert (await server.ask("GET", f"/v1/stream?conv_id=other&conv_id={ID}")).body == whole.body
+    assert (await server.ask("HEAD", f"/v1/stream/{ID}")).status == 200
+    echoed = await server.ask("POST", CHAT, chat(echo=True), named())
+    assert "conversation" not in echoed.json["head"].lower()
 
 
 async def test_cut_anywhere_and_resumed_it_is_the_same(open_server: OpenServer, request: pytest.FixtureRequest):
@@ -120,62 +113,48 @@ async def test_cut_anywhere_and_resumed_it_is_the_same(open_server: OpenServer, 
             assert (await read(server, conversation)).body == got
 
 
-async def test_every_offset_of_a_finished_stream(open_server: OpenServer):
-    async with open_server() as server:
-        whole = (await server.ask("POST", CHAT, chat(stream=True), named())).body
-        async with server.connect() as client:
-            for offset in [*range(0, len(whole), 7), len(whole)]:
-                await client.send("GET", f"/v1/stream/{ID}?from={offset}")
-                assert (await client.answer()).body == whole[offset:]
-                client.next_request()
+async def test_every_offset_of_a_finished_stream(server: Appliance, client: Client):
+    """Odd ones as llama-server reads them."""
+    whole = (await server.ask("POST", CHAT, chat(stream=True), named())).body
+    odd = {"5tokens": 5, "%205": 5, "-1": len(whole), len(whole) + 1: len(whole)}
+    for offset, begins in ({at: at for at in [*range(0, len(whole), 7), len(whole)]} | odd).items():
+        await client.send("GET", f"/v1/stream/{ID}?from={offset}")
+        assert (await client.answer()).body == whole[begins:]
+        client.next_request()
 
 
-async def test_many_readers_of_a_live_stream_and_none_holds_it_up(open_server: OpenServer):
-    async with open_server() as server:
-        async with server.connect() as stuck:
-            got = await begin(server, tokens=400, token_delay=0.002)
-            await stuck.send("GET", f"/v1/stream/{ID}")  # and never reads
-            answers: list[Answer] = []
+async def test_many_readers_of_a_live_stream_and_none_holds_it_up(server: Appliance):
+    async with server.connect() as stuck:
+        got = await begin(server, tokens=400, token_delay=0.002)
+        await stuck.send("GET", f"/v1/stream/{ID}")  # and never reads
+        answers: list[Answer] = []
 
-            async def follow(delay: float) -> None:
-                await trio.sleep(delay)
-                answers.append(await read(server))
+        async def follow(delay: float) -> None:
+            await trio.sleep(delay)
+            answers.append(await read(server))
 
-            async with trio.open_nursery() as nursery:
-                for number in range(20):
-                    nursery.start_soon(follow, number * 0.02)
-            assert len({answer.body for answer in answers}) == 1
-        assert answers[0].body.startswith(got)
-        assert answers[0].body.endswith(DONE)
+        async with trio.open_nursery() as nursery:
+            for number in range(20):
+                nursery.start_soon(follow, number * 0.02)
+        assert len({answer.body for answer in answers}) == 1
+    assert answers[0].body.startswith(got)
+    assert answers[0].body.endswith(DONE)
 
 
 @pytest.mark.parametrize(
-    ("query", "status", "message"),
+    ("queries", "status", "message"),
     [
-        ("conv_id=", 400, "Missing conversation id in path"),
-        ("", 400, "Missing conversation id in path"),
-        ("conv_id=nobody", 404, "Stream not found or expired"),
-        (f"conv_id={ID}&from=x", 400, "Invalid 'from' offset"),
-        (f"conv_id={ID}&from=", 400, "Invalid 'from' offset"),
-        (f"conv_id={ID}&from=99999999999999999999", 400, "Invalid 'from' offset"),
+        (["conv_id=", ""], 400, "Missing conversation id in path"),
+        (["conv_id=nobody"], 404, "Stream not found or expired"),
+        ([f"conv_id={ID}&from={at}" for at in ("x", "", "9" * 20)], 400, "Invalid 'from' offset"),
     ],
 )
-async def test_what_cannot_be_read(open_server: OpenServer, query: str, status: int, message: str):
-    async with open_server() as server:
-        await server.ask("POST", CHAT, chat(stream=True), named())
+async def test_what_cannot_be_read(server: Appliance, queries: list[str], status: int, message: str):
+    await server.ask("POST", CHAT, chat(stream=True), named())
+    for query in queries:
         answer = await server.ask("GET", f"/v1/stream?{query}")
         assert (answer.status, answer.error["message"]) == (status, message)
         assert answer.error["type"] == ("not_found_error" if status == 404 else "invalid_request_error")
-
-
-async def test_odd_offsets_are_read_as_llama_server_reads_them(open_server: OpenServer):
-    async with open_server() as server:
-        whole = (await server.ask("POST", CHAT, chat(stream=True), named())).body
-        assert (await read(server, offset="5tokens")).body == whole[5:]
-        assert (await read(server, offset="%205")).body == whole[5:]
-        for beyond in ("-1", len(whole) + 1):
-            answer = await read(server, offset=beyond)
-            assert (answer.status, answer.body) == (200, b"")
 
 
 async def test_what_the_ring_has_dropped_is_told(open_server: OpenServer):
@@ -196,128 +175,79 @@ async def test_a_client_too_slow_for_the_ring_is_cut_off_not_misled(open_server:
         assert (await read(server, offset=(await lookup(server, ID))[0]["total_bytes"] - 1000)).body.endswith(DONE)
 
 
-async def test_there_is_no_list(open_server: OpenServer):
-    async with open_server() as server:
-        assert (await server.ask("GET", "/v1/streams")).status == 404
-
-
 # ---- looking up, stopping, replacing -------------------------------------------------------------------------------
 
 
-async def test_lookup_tells_what_it_is_asked_for(open_server: OpenServer):
-    async with open_server() as server:
-        whole = (await server.ask("POST", CHAT, chat(stream=True), named())).body
-        await begin(server, "live", stall_after_tokens=2)
-        first, again, by_prefix, live = await lookup(server, ID, ID, 7, "nobody", None, "c0ffee", "live")
-        assert first == again == by_prefix
-        assert first["conversation_id"] == ID
-        assert (first["is_done"], first["total_bytes"]) == (True, len(whole))
-        assert 0 < first["started_at"] <= first["completed_at"]
-        assert (live["is_done"], live["completed_at"]) == (False, 0)
-        assert await lookup(server, "", "c0f") == []
-        for body in (b"{", b"[]", b'{"conversation_ids": 1}', b"{}"):
-            assert (await server.ask("POST", "/v1/streams/lookup", body)).status == 400
+async def test_lookup_tells_what_it_is_asked_for(server: Appliance):
+    whole = (await server.ask("POST", CHAT, chat(stream=True), named())).body
+    await begin(server, "live", stall_after_tokens=2)
+    first, again, by_prefix, live = await lookup(server, ID, ID, 7, "nobody", None, "c0ffee", "live")
+    assert first == again == by_prefix
+    assert first["conversation_id"] == ID
+    assert (first["is_done"], first["total_bytes"]) == (True, len(whole))
+    assert 0 < first["started_at"] <= first["completed_at"]
+    assert (live["is_done"], live["completed_at"]) == (False, 0)
+    assert await lookup(server, "", "c0f") == []
+    assert (await server.ask("GET", "/v1/streams")).status == 404, "nobody learns the ids of others"
+    for body in (b"{", b"[]", b'{"conversation_ids": 1}', b"{}"):
+        assert (await server.ask("POST", "/v1/streams/lookup", body)).status == 400
 
 
-async def test_a_stop_ends_all_readers_without_a_word(open_server: OpenServer):
-    async with open_server() as server, server.connect() as client:
-        await post(client, stall_after_tokens=3)
-        await client.head()
-        answers: list[Answer] = []
+async def test_a_stop_ends_all_readers_without_a_word(server: Appliance):
+    bodies: list[bytes] = []
 
-        async def follow(answer: object) -> None:
-            answers.append(await answer)
+    async def follow(client: Client) -> None:
+        bodies.append(await client.rest())
 
+    path = f"/v1/stream/{quote(ID, safe='')}"
+    async with (
+        server.begun(chat(stream=True, stall_after_tokens=3), CHAT, named()) as first,
+        server.connect() as second,
+    ):
+        await second.send("GET", path)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(follow, client_rest(client))
-            nursery.start_soon(follow, read(server))
+            nursery.start_soon(follow, first)
+            nursery.start_soon(follow, second)
             await trio.sleep(0.3)
-            stopped = await server.ask("DELETE", f"/v1/stream/{quote(ID, safe='')}")
+            stopped = await server.ask("DELETE", path)
             assert (stopped.status, stopped.body) == (204, b"")
             assert (await read(server)).status == 404
-        for answer in answers:
-            assert not answer.cut
-            assert b"[DONE]" not in answer.body
-            assert b"error" not in answer.body
-            assert len(answer.events) >= 3
-        await server.wait_idle("alpha")
-        assert (await server.ask("DELETE", f"/v1/stream?conv_id={ID}")).status == 204
-        assert (await server.ask("DELETE", "/v1/stream?conv_id=never-seen")).status == 204
-        assert (await server.ask("DELETE", "/v1/stream")).status == 400
+    for body in bodies:
+        assert body.count(b"\n\n") >= 3
+        assert b"[DONE]" not in body
+        assert b"error" not in body
+    await server.wait_idle("alpha")
+    for query, status in ((f"?conv_id={ID}", 204), ("?conv_id=never-seen", 204), ("", 400)):
+        assert (await server.ask("DELETE", f"/v1/stream{query}")).status == status
 
 
-async def client_rest(client: Client) -> Answer:
-    body = b""
-    while data := await client.data():
-        body += data
-    return Answer(200, [], body, cut=False)
+async def test_the_same_id_again_replaces(server: Appliance):
+    stalled = chat(stream=True, stall_after_tokens=3)
+    async with server.begun(stalled, CHAT, named()) as client, server.connect() as second:
+        await post(second, tokens=4)
+        first = await client.rest()
+        assert b"[DONE]" not in first
+        assert b"error" not in first
+        whole = (await second.answer()).body
+    assert (await read(server)).body == whole
+    await server.wait_idle("alpha")
 
 
-async def test_the_same_id_again_replaces(open_server: OpenServer):
-    async with open_server() as server, server.connect() as client:
-        await post(client, stall_after_tokens=3)
-        await client.head()
-        async with server.connect() as second:
-            await post(second, tokens=4)
-            first = await client_rest(client)
-            assert b"[DONE]" not in first.body
-            assert b"error" not in first.body
-            whole = (await second.answer()).body
-        assert (await read(server)).body == whole
-        await server.wait_idle("alpha")
-
-
-async def test_the_same_id_again_takes_its_turn_even_when_it_is_slow(open_server: OpenServer, fake_model: Path):
-    one = model(fake_model, "one", args=("--parallel", "1"))
-    async with open_server(models=[one]) as server, server.connect() as client:
-        await post(client, model="one", stall_after_tokens=3)
-        await client.head()
-        second = await server.ask("POST", CHAT, chat("one", stream=True), named())  # waits for the only slot
-        assert second.body.endswith(DONE)
-        assert b"[DONE]" not in (await client_rest(client)).body
-
-
-@pytest.mark.parametrize("wrong", [{"model": "nope"}, {"status": 400}, {"error_record": 0}])
-async def test_a_refused_request_leaves_the_stream_of_its_id_alone(open_server: OpenServer, wrong: dict[str, object]):
-    async with open_server() as server:
-        got = await begin(server, tokens=100, token_delay=0.01)
-        answer = await server.ask("POST", CHAT, chat(**{"stream": True, **wrong}), named())
-        assert answer.status >= 400
-        assert not answer.cut
-        body = (await read(server)).body
-        assert body.startswith(got)
-        assert body.endswith(DONE)
-
-
-async def test_an_answer_that_is_no_stream_ends_the_stream_of_its_id_and_is_not_kept(open_server: OpenServer):
-    async with open_server() as server, server.connect() as client:
-        await post(client, stall_after_tokens=3)
-        await client.head()
+async def test_an_answer_that_is_no_stream_ends_the_stream_of_its_id_and_is_not_kept(server: Appliance):
+    async with server.begun(chat(stream=True, stall_after_tokens=3), CHAT, named()) as client:
         answer = await server.ask("POST", CHAT, chat(), named())
         assert answer.json["choices"]
-        assert b"[DONE]" not in (await client_rest(client)).body
-        assert (await read(server)).status == 404
+        assert b"[DONE]" not in await client.rest()
+    assert (await read(server)).status == 404
 
 
 # ---- without its client --------------------------------------------------------------------------------------------
 
 
-async def test_without_the_header_a_generation_ends_with_its_client(open_server: OpenServer):
-    async with open_server() as server:
-        async with server.connect() as client:
-            await client.send("POST", CHAT, json.dumps(chat(stream=True, stall_after_tokens=2)).encode())
-            await client.head()
-        await server.wait_idle("alpha")
-
-
-async def test_a_client_that_leaves_before_the_first_token(open_server: OpenServer):
-    async with open_server() as server:
-        assert (await server.ask("POST", CHAT, chat())).status == 200
-        async with server.connect() as client:
-            await post(client, slow_prompt=0.5)
-            await trio.sleep(0.2)
-        answer = await read(server)  # waits for the answer to begin
-        assert answer.body.endswith(DONE)
+async def test_without_the_header_a_generation_ends_with_its_client(server: Appliance):
+    async with server.begun(chat(stream=True, stall_after_tokens=2)):
+        pass
+    await server.wait_idle("alpha")
 
 
 async def test_a_client_that_leaves_while_the_model_loads(open_server: OpenServer, fake_model: Path):
@@ -345,14 +275,6 @@ async def test_a_stop_while_the_model_loads(open_server: OpenServer, fake_model:
         assert (await read(server)).status == 404
 
 
-async def test_a_request_for_no_stream_ends_with_its_client(open_server: OpenServer):
-    async with open_server() as server:
-        async with server.connect() as client:
-            await post(client, stream=False, slow_prompt=90)
-            await trio.sleep(0.2)
-        await server.wait_idle("alpha")
-
-
 async def test_a_stream_outlives_its_model(open_server: OpenServer):
     async with open_server(fleet=FleetSettings(models_max=1, stop_timeout=2)) as server:
         whole = (await server.ask("POST", CHAT, chat(stream=True), named())).body
@@ -362,78 +284,66 @@ async def test_a_stream_outlives_its_model(open_server: OpenServer):
         assert server.state("alpha") == "unloaded"
 
 
-async def test_a_model_that_is_unloaded_or_dies_leaves_an_error_at_the_end(open_server: OpenServer):
-    async with open_server() as server:
-        await begin(server, "killed", die_after_tokens=5, token_delay=0.05)
-        done = await until_done(server, "killed")
-        body = (await read(server, "killed")).body
-        assert done["total_bytes"] == len(body)
-        assert b'"error"' in body.split(b"\n\n")[-2]
-        await begin(server, "unloaded", stall_after_tokens=3)
-        await server.ask("POST", "/models/unload", {"model": "alpha"})
-        assert b'"error"' in (await read(server, "unloaded")).body
+async def test_a_model_that_is_unloaded_or_dies_leaves_an_error_at_the_end(server: Appliance):
+    await begin(server, "killed", die_after_tokens=5, token_delay=0.05)
+    done = await until_done(server, "killed")
+    body = (await read(server, "killed")).body
+    assert done["total_bytes"] == len(body)
+    assert b'"error"' in body.split(b"\n\n")[-2]
+    await begin(server, "unloaded", stall_after_tokens=3)
+    await server.ask("POST", "/models/unload", {"model": "alpha"})
+    assert b'"error"' in (await read(server, "unloaded")).body
 
 
-async def test_the_log_tells_the_whole_of_it(open_server: OpenServer):
+async def test_the_log_tells_the_whole_of_it(server: Appliance):
     """Tokens are counted to the end although nobody was there."""
-    async with open_server() as server:
-        await begin(server, tokens=40, token_delay=0.03)
-        assert [entry["model"] for entry in (await inflight(server))] == ["alpha"]
-        await until_done(server)
-        page = (await server.ask("GET", "/api/metrics/activity")).json
-        rows = page["data"]
-        assert [(row["resp_status_code"], row["tokens"]["output_tokens"]) for row in rows] == [(200, 40)]
-        text = (await server.ask("GET", "/metrics")).body.decode()
-        assert "llama_appliance_request_bodies_bytes 0" in text
-        assert await inflight(server) == []
+    await begin(server, tokens=40, token_delay=0.03)
+    assert inflight(server) == ["alpha"]
+    await until_done(server)
+    page = (await server.ask("GET", "/api/metrics/activity")).json
+    rows = page["data"]
+    assert [(row["resp_status_code"], row["tokens"]["output_tokens"]) for row in rows] == [(200, 40)]
+    text = (await server.ask("GET", "/metrics")).body.decode()
+    assert "llama_appliance_request_bodies_bytes 0" in text
+    assert inflight(server) == []
 
 
-async def inflight(server: Appliance) -> list[dict[str, object]]:
-    async with server.connect() as client:
-        await client.send("GET", "/api/events")
-        await client.head()
-        got = b""
-        with trio.fail_after(PATIENCE):
-            while b'\\"operation\\":\\"snapshot\\"' not in got.replace(b" ", b""):
-                got += await client.data()
-    message = next(json.loads(e.data) for e in Decoder().feed(got) if '"inflight"' in e.data)
-    return json.loads(message["data"]).get("requests", [])
+def inflight(server: Appliance) -> list[str]:
+    return [request.model for request in server.traffic.inflight.snapshot()]
 
 
 # ---- ids, and several at once --------------------------------------------------------------------------------------
 
 
-async def test_a_stream_that_is_forgotten_is_in_no_cycle(open_server: OpenServer):
+async def test_a_stream_that_is_forgotten_is_in_no_cycle(server: Appliance):
     """Python looks for cycles of old objects once in hours; until then each would hold the whole answer."""
-    async with open_server() as server:
-        await begin(server, tokens=3)
-        gc.collect()
-        gc.disable()
-        try:
-            for number in range(8):
-                await begin(server, f"c{number}", tokens=20)
-                assert (await read(server, f"c{number}")).body.endswith(DONE)
-                assert (await server.ask("DELETE", f"/v1/stream?conv_id=c{number}")).status == 204
-            server.traffic.recorder.settle()
-            kept = [each for each in gc.get_objects() if isinstance(each, Generation | Record)]
-            assert len(kept) <= 6, kept  # of the first stream, and of what was asked last
-        finally:
-            gc.enable()
+    await begin(server, tokens=3)
+    gc.collect()
+    gc.disable()
+    try:
+        for number in range(8):
+            await begin(server, f"c{number}", tokens=20)
+            assert (await read(server, f"c{number}")).body.endswith(DONE)
+            assert (await server.ask("DELETE", f"/v1/stream?conv_id=c{number}")).status == 204
+        server.traffic.recorder.settle()
+        kept = [each for each in gc.get_objects() if isinstance(each, Generation | Record)]
+        assert len(kept) <= 6, kept  # of the first stream, and of what was asked last
+    finally:
+        gc.enable()
 
 
-async def test_records_with_ids_resume_where_the_last_one_ended(open_server: OpenServer):
-    async with open_server() as server:
-        whole = (await server.ask("POST", CHAT, chat(stream=True), named())).body
-        numbered = await read(server, sse_ids=1)
-        events = Decoder().feed(numbered.body)
-        assert [e.data for e in events] == [e.data for e in Decoder().feed(whole)]
-        for at, event in enumerate(events):
-            answer = await server.ask(
-                "GET", f"/v1/stream/{ID}?from=0&sse_ids=1", headers=[("Last-Event-ID", str(event.id))]
-            )
-            assert answer.status == (200 if at < len(events) - 1 else 204)
-            assert [e.id for e in Decoder().feed(answer.body)] == [e.id for e in events[at + 1 :]]
-        assert (await read(server)).body == whole
+async def test_records_with_ids_resume_where_the_last_one_ended(server: Appliance):
+    whole = (await server.ask("POST", CHAT, chat(stream=True), named())).body
+    numbered = await read(server, sse_ids=1)
+    events = Decoder().feed(numbered.body)
+    assert [e.data for e in events] == [e.data for e in Decoder().feed(whole)]
+    for at, event in enumerate(events):
+        answer = await server.ask(
+            "GET", f"/v1/stream/{ID}?from=0&sse_ids=1", headers=[("Last-Event-ID", str(event.id))]
+        )
+        assert answer.status == (200 if at < len(events) - 1 else 204)
+        assert [e.id for e in Decoder().feed(answer.body)] == [e.id for e in events[at + 1 :]]
+    assert (await read(server)).body == whole
 
 
 @asynccontextmanager
@@ -444,8 +354,8 @@ async def socket_of(server: Appliance) -> AsyncGenerator[WebSocketConnection]:
             nursery.cancel_scope.cancel()
 
 
-async def test_the_websocket_of_streams_takes_no_long_message(open_server: OpenServer):
-    async with open_server() as server, socket_of(server) as socket:
+async def test_the_websocket_of_streams_takes_no_long_message(server: Appliance):
+    async with socket_of(server) as socket:
         await socket.send_message("x" * (1 << 16))
         assert json.loads(await socket.get_message())["type"] == "error"  # heard, and not understood
         await socket.send_message("x" * ((1 << 16) + 1))
@@ -455,59 +365,57 @@ async def test_the_websocket_of_streams_takes_no_long_message(open_server: OpenS
         assert closed.value.reason.code == 1009
 
 
-async def test_many_streams_over_one_websocket(open_server: OpenServer):
-    async with open_server() as server:
-        whole = (await server.ask("POST", CHAT, chat(stream=True), named("done"))).body
-        await begin(server, "live", tokens=100, token_delay=0.01)
-        await begin(server, "stalled", stall_after_tokens=2)
-        async with socket_of(server) as socket:
+async def test_many_streams_over_one_websocket(server: Appliance):
+    whole = (await server.ask("POST", CHAT, chat(stream=True), named("done"))).body
+    await begin(server, "live", tokens=100, token_delay=0.01)
+    await begin(server, "stalled", stall_after_tokens=2)
+    async with socket_of(server) as socket:
 
-            async def say(**message: object) -> None:
-                await socket.send_message(json.dumps(message))
+        async def say(**message: object) -> None:
+            await socket.send_message(json.dumps(message))
 
-            for conversation in ("done", "live", "stalled", "nobody"):
-                await say(type="subscribe", id=conversation, **({"from": 10} if conversation == "done" else {}))
-            got, ends, errors = dict[str, str](), dict[str, int](), dict[str, dict[str, object]]()
-            places = {"done": 10}
-            while len(ends) + len(errors) < 4:
-                message = json.loads(await socket.get_message())
-                match message["type"]:
-                    case "data":
-                        assert places.get(message["id"], 0) == message["from"]
-                        places[message["id"]] = message["to"]
-                        got[message["id"]] = got.get(message["id"], "") + message["data"]
-                    case "end":
-                        ends[message["id"]] = message["at"]
-                        if message["id"] == "live":
-                            await say(type="stop", id="stalled")
-                    case _:
-                        errors[message["id"]] = message["error"]
-            assert got["done"] == whole[10:].decode()
-            assert got["live"] == (await read(server, "live")).body.decode()
-            assert "[DONE]" not in got["stalled"]
-            assert ends == places
-            assert errors["nobody"]["code"] == 404
-            await socket.send_message("nonsense")
-            assert json.loads(await socket.get_message())["error"]["code"] == 400
-        assert (await read(server, "stalled")).status == 404
+        for conversation in ("done", "live", "stalled", "nobody"):
+            await say(type="subscribe", id=conversation, **({"from": 10} if conversation == "done" else {}))
+        got, ends, errors = dict[str, str](), dict[str, int](), dict[str, dict[str, object]]()
+        places = {"done": 10}
+        while len(ends) + len(errors) < 4:
+            message = json.loads(await socket.get_message())
+            match message["type"]:
+                case "data":
+                    assert places.get(message["id"], 0) == message["from"]
+                    places[message["id"]] = message["to"]
+                    got[message["id"]] = got.get(message["id"], "") + message["data"]
+                case "end":
+                    ends[message["id"]] = message["at"]
+                    if message["id"] == "live":
+                        await say(type="stop", id="stalled")
+                case _:
+                    errors[message["id"]] = message["error"]
+        assert got["done"] == whole[10:].decode()
+        assert got["live"] == (await read(server, "live")).body.decode()
+        assert "[DONE]" not in got["stalled"]
+        assert ends == places
+        assert errors["nobody"]["code"] == 404
+        await socket.send_message("nonsense")
+        assert json.loads(await socket.get_message())["error"]["code"] == 400
+    assert (await read(server, "stalled")).status == 404
 
 
-async def test_a_subscription_that_ends_within_a_message_leaves_the_websocket_whole(open_server: OpenServer):
+async def test_a_subscription_that_ends_within_a_message_leaves_the_websocket_whole(server: Appliance):
     """The client reads nothing meanwhile, so that most messages are under way when their subscription ends."""
-    async with open_server() as server:
-        whole = (await server.ask("POST", CHAT, chat(stream=True, tokens=3000), named("long"))).body.decode()
-        async with socket_of(server) as socket:
-            for _ in range(60):
-                await socket.send_message('{"type": "subscribe", "id": "long"}')
-                await trio.sleep(0.01)
-                await socket.send_message('{"type": "unsubscribe", "id": "long"}')
-            await socket.send_message('{"type": "subscribe", "id": "nobody"}')
-            said = 0
-            while (message := json.loads(await socket.get_message()))["type"] != "error":
-                assert message["type"] == "end" or message["data"] == whole[message["from"] : message["to"]]
-                said += 1
-            assert said > 1
-            assert message["error"]["code"] == 404
+    whole = (await server.ask("POST", CHAT, chat(stream=True, tokens=3000), named("long"))).body.decode()
+    async with socket_of(server) as socket:
+        for _ in range(60):
+            await socket.send_message('{"type": "subscribe", "id": "long"}')
+            await trio.sleep(0.01)
+            await socket.send_message('{"type": "unsubscribe", "id": "long"}')
+        await socket.send_message('{"type": "subscribe", "id": "nobody"}')
+        said = 0
+        while (message := json.loads(await socket.get_message()))["type"] != "error":
+            assert message["type"] == "end" or message["data"] == whole[message["from"] : message["to"]]
+            said += 1
+        assert said > 1
+        assert message["error"]["code"] == 404
 
 
 # ---- ends ----------------------------------------------------------------------------------------------------------
@@ -530,21 +438,18 @@ async def test_a_restart_keeps_what_was_said_and_tells_of_the_break(open_server:
 
 
 async def test_at_the_end_every_reader_hears_why(open_server: OpenServer):
-    async with open_server(grace=0.3) as server, server.connect() as client:
-        await post(client, stall_after_tokens=3)
-        await client.head()
+    stalled = chat(stream=True, stall_after_tokens=3)
+    async with open_server(grace=0.3) as server, server.begun(stalled, CHAT, named()) as client:
         server.shutdown.set()
-        rest = await client_rest(client)
-        assert json.loads(rest.body.split(b"data: ")[-1])["error"]["reason"] == "shutting_down"
-        with trio.fail_after(PATIENCE):
-            await server.ended.wait()
+        rest = await client.rest()
+        assert json.loads(rest.split(b"data: ")[-1])["error"]["reason"] == "shutting_down"
+        await server.end()
 
 
-async def test_an_id_without_end_is_refused(open_server: OpenServer):
-    async with open_server() as server:
-        answer = await server.ask("POST", CHAT, chat(stream=True), named("x" * 1025))
-        assert (answer.status, server.state("alpha")) == (400, "unknown")
-        assert "X-Conversation-Id" in answer.error["message"]
+async def test_an_id_without_end_is_refused(server: Appliance):
+    answer = await server.ask("POST", CHAT, chat(stream=True), named("x" * 1025))
+    assert (answer.status, server.state("alpha")) == (400, "unknown")
+    assert "X-Conversation-Id" in answer.error["message"]
 
 
 def test_ids_of_all_kinds() -> None:

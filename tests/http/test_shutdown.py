@@ -1,4 +1,4 @@
-"""The server ends when it said it would, whatever its clients do."""
+"""Where the server listens, and that it ends when it said it would, whatever its clients do."""
 
 from __future__ import annotations
 
@@ -8,22 +8,17 @@ from collections.abc import Callable
 
 import pytest
 import trio
-from http_harness import CHAT, LOCAL, Appliance, OpenServer, chat
+from http_harness import CHAT, LOCAL, Appliance, OpenServer, chat, raw_post
 from waiting import PATIENCE
 
 from appliance.core.settings import HttpSettings
 from appliance.errors import UsageError
+from appliance.http.bytes.listening import open_listeners
 from appliance.http.server import open_listening
 
 LONG = 3 * PATIENCE
 """A grace that nobody may use up."""
-
-
-async def end(server: Appliance) -> None:
-    """Ask the server to end, and wait for it."""
-    server.shutdown.set()
-    with trio.fail_after(PATIENCE):
-        await server.ended.wait()
+FLOOD = chat(stream=True, tokens=10_000, token_size=100_000)
 
 
 async def test_idle_connections_are_closed_at_once(open_server: OpenServer):
@@ -32,85 +27,74 @@ async def test_idle_connections_are_closed_at_once(open_server: OpenServer):
         assert (await used.answer()).status == 200
         await quiet.stream.send_all(b"GET /hea")
         await trio.sleep(0.05)
-        await end(server)
+        await server.end()
         assert await used.stream.receive_some(1) == b""
 
 
-async def test_a_request_under_way_may_finish(open_server: OpenServer):
-    async with open_server(grace=LONG) as server, server.connect() as client:
-        await client.send("POST", CHAT, json.dumps(chat(stream=True, tokens=30, token_delay=0.02)).encode())
-        await client.head()
-        server.shutdown.set()
-        body = b""
-        while chunk := await client.data():
-            body += chunk
-        assert body.endswith(b"data: [DONE]\n\n")
-        with trio.fail_after(PATIENCE):
-            await server.ended.wait()
+@pytest.mark.parametrize("ready", [False, True])
+async def test_a_request_under_way_may_finish(open_server: OpenServer, ready: bool):
+    """Also one that needs no task, because its model is there."""
+    async with open_server(grace=LONG) as server:
+        if ready:
+            await server.ask("POST", CHAT, chat())
+        async with server.begun(chat(stream=True, tokens=30, token_delay=0.02)) as client:
+            server.shutdown.set()
+            assert (await client.rest()).endswith(b"data: [DONE]\n\n")
+        await server.end()
 
 
-@pytest.mark.parametrize("path", [CHAT, "/v1/messages"])
-async def test_a_stream_cut_off_at_the_end_of_the_grace_says_so(open_server: OpenServer, path: str):
-    async with open_server(grace=0.5) as server, server.connect() as client:
-        await client.send("POST", path, json.dumps(chat(stream=True, stall_after_tokens=2)).encode())
-        await client.head()
-        await client.data()
-        await end(server)
-        body = b""
-        while chunk := await client.data():
-            body += chunk
-        last = body.decode().strip().rpartition("data: ")[2]
-        assert json.loads(last)["error"]["reason"] == "shutting_down"
+@pytest.mark.parametrize(("path", "ready"), [(CHAT, False), (CHAT, True), ("/v1/messages", False)])
+async def test_a_stream_cut_off_at_the_end_of_the_grace_says_so(open_server: OpenServer, path: str, ready: bool):
+    async with open_server(grace=0.5) as server:
+        if ready:
+            await server.ask("POST", CHAT, chat())
+        async with server.begun(chat(stream=True, stall_after_tokens=2), path) as client:
+            await server.end()
+            last = (await client.rest()).decode().strip().rpartition("data: ")[2]
+            assert json.loads(last)["error"]["reason"] == "shutting_down"
 
 
 async def test_a_plain_request_at_the_end_of_the_grace_is_a_503(open_server: OpenServer):
     async with open_server(grace=0.3) as server, server.connect() as client:
         await client.send("POST", CHAT, json.dumps(chat(slow_prompt=90)).encode())
         await trio.sleep(0.2)
-        await end(server)
+        await server.end()
         answer = await client.answer()
         assert (answer.status, answer.error["reason"]) == (503, "shutting_down")
 
 
 async def test_a_client_that_stopped_reading_cannot_hold_it(open_server: OpenServer):
-    async with open_server(grace=0.5) as server, server.connect() as client:
-        await client.send("POST", CHAT, json.dumps(chat(stream=True, tokens=10_000, token_size=100_000)).encode())
-        await client.head()
+    async with open_server(grace=0.5) as server, server.begun(FLOOD):
         await trio.sleep(0.3)
-        await end(server)
+        await server.end()
 
 
 async def test_half_sent_requests_and_bodies_cannot_hold_it(open_server: OpenServer):
     async with open_server(grace=0.3) as server, server.connect() as body, server.connect() as unread:
-        head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n".encode()
-        await body.stream.send_all(head + b"{")
-        await unread.stream.send_all(head.replace(b"1000", b"100000000000"))
+        await body.stream.send_all(raw_post(b"{", length=1000))
+        await unread.stream.send_all(raw_post(b"", length=10**11))
         assert (await unread.answer()).status == 413
         await trio.sleep(0.05)
-        await end(server)
+        await server.end()
 
 
 async def test_log_readers_end_at_once(open_server: OpenServer):
     async with open_server(grace=LONG) as server, server.connect() as reader:
         await reader.send("GET", "/logs/stream")
         await reader.head()
-        await end(server)
+        await server.end()
         assert await reader.data() == b""
 
 
 async def test_the_port_is_free_again_at_once(open_server: OpenServer):
-    async with open_server(grace=0.2) as server, server.connect() as client:
-        await client.send("POST", CHAT, json.dumps(chat(stream=True, stall_after_tokens=2)).encode())
-        await client.head()
-        await end(server)
+    async with open_server(grace=0.2) as server, server.begun(chat(stream=True, stall_after_tokens=2)):
+        await server.end()
         async with open_server(listen=(("127.0.0.1", server.port),)) as again:
             assert (await again.ask("GET", "/health")).status == 200
 
 
 async def test_a_stalled_reader_is_cut_off_and_its_engine_freed(open_server: OpenServer):
-    async with open_server(write_stall=0.4) as server, server.connect() as client:
-        await client.send("POST", CHAT, json.dumps(chat(stream=True, tokens=10_000, token_size=100_000)).encode())
-        await client.head()
+    async with open_server(write_stall=0.4) as server, server.begun(FLOOD):
         await server.wait_idle("alpha")
 
 
@@ -121,17 +105,32 @@ async def refuse(settings: HttpSettings) -> str:
     return str(caught.value)
 
 
-async def test_a_port_in_use_is_told_with_who_has_it(open_server: OpenServer, free_port: Callable[[], int]):
-    async with open_server() as server:
-        words = await refuse(HttpSettings(listen=(("127.0.0.1", server.port),)))
-        assert f"127.0.0.1:{server.port}" in words
-        assert "another llama-appliance" in words
-        assert "--listen" in words
-        with socket.socket() as taken:
-            taken.bind(("127.0.0.1", 0))
-            taken.listen()
-            words = await refuse(HttpSettings(listen=(*LOCAL, ("127.0.0.1", taken.getsockname()[1]))))
-            assert "another program" in words
-        assert "no such address" in await refuse(HttpSettings(listen=(("192.0.2.1", free_port()),)))
-        assert "not known" in await refuse(HttpSettings(listen=(("no.such.host.invalid", 1),)))
-        assert "65535" in await refuse(HttpSettings(listen=(("127.0.0.1", 99999),)))
+async def test_a_port_in_use_is_told_with_who_has_it(server: Appliance, free_port: Callable[[], int]):
+    words = await refuse(HttpSettings(listen=(("127.0.0.1", server.port),)))
+    assert f"127.0.0.1:{server.port}" in words
+    assert "another llama-appliance" in words
+    assert "--listen" in words
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        words = await refuse(HttpSettings(listen=(*LOCAL, ("127.0.0.1", taken.getsockname()[1]))))
+        assert "another program" in words
+    assert "no such address" in await refuse(HttpSettings(listen=(("192.0.2.1", free_port()),)))
+    assert "not known" in await refuse(HttpSettings(listen=(("no.such.host.invalid", 1),)))
+    assert "65535" in await refuse(HttpSettings(listen=(("127.0.0.1", 99999),)))
+
+
+@pytest.mark.skipif(not hasattr(socket, "SO_REUSEPORT"), reason="this system does not let processes share a port")
+async def test_a_port_is_shared_by_those_who_all_ask_for_it() -> None:
+    (first,) = await open_listeners([("127.0.0.1", 0)], reuse_port=True)
+    place = first.bound
+    try:
+        assert not isinstance(place, tuple) or place[1] > 0
+        (second,) = await open_listeners([place], reuse_port=True)
+        second.close()
+        with pytest.raises(UsageError, match="listens there already"):
+            await open_listeners([place])
+    finally:
+        first.close()
+    with pytest.raises(UsageError, match="this machine has no such address"):
+        await open_listeners([("203.0.113.7", 0)], reuse_port=True)

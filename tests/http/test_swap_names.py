@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from pathlib import Path
 
-import pytest
 import trio
 from http_harness import CHAT, Answer, Appliance, OpenServer, chat
 from swap_harness import Configure, configure
@@ -15,11 +13,6 @@ from waiting import until
 ECHO = {"echo": True}
 ANY = {"groups": {"all": {"swap": False, "members": ["alpha", "beta", "gamma"]}}}
 """All models may run together."""
-
-
-@pytest.fixture
-def configured(tmp_path: Path, fake_llama_server: tuple[str, ...], fake_model: Path) -> Configure:
-    return partial(configure, tmp_path / "config.yaml", fake_llama_server, fake_model)
 
 
 def three(**keys: object) -> dict[str, dict[str, object]]:
@@ -113,17 +106,6 @@ async def test_a_pin_is_always_its_first(open_server: OpenServer, configured: Co
         row = (await server.ask("GET", "/api/metrics/activity?limit=1&sort=id&order=desc")).json["data"][0]
         assert row["metadata"]["selector"] == "any"
         assert (await server.ask("GET", "/upstream/any/health")).status == 404
-
-
-async def test_warm_takes_what_runs(open_server: OpenServer, configured: Configure):
-    file = configured(three(), selectors={"any": selector("warm", "alpha", "beta")}, **ANY)
-    async with open_server(config=file) as server:
-        assert await named(server, "any") == ("alpha", "alpha")
-        await server.fleet.unload("alpha")
-        await named(server, "beta")
-        assert await named(server, "any") == ("beta", "beta")
-        await named(server, "alpha")
-        assert await named(server, "any") == ("alpha", "alpha")
 
 
 async def test_spillover_begins_another_model_when_one_is_busy(open_server: OpenServer, configured: Configure):

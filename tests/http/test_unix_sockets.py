@@ -1,5 +1,7 @@
 """Listening on a file: who may connect, what is replaced and removed, and what is not."""
 
+# ruff: noqa: ASYNC240  the folder is in memory, or as good as that
+
 from __future__ import annotations
 
 import json
@@ -8,7 +10,7 @@ import socket
 import stat
 import sys
 from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, closing
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,21 +18,26 @@ from tempfile import TemporaryDirectory
 import pytest
 import trio
 from http_harness import CHAT, Answer, Client, OpenServer, chat
-from waiting import PATIENCE
 
 from appliance.core.settings import HttpSettings, UnixSocket
 from appliance.errors import UsageError
-from appliance.http.bytes.listening import open_listeners, shown, url_of
+from appliance.http.bytes.listening import open_listeners
 from appliance.platform import unix_sockets
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Python has no Unix sockets on Windows")
 
 
 @pytest.fixture
-def folder() -> Generator[Path]:
-    """With a short name: a socket's path has room for a hundred bytes."""
+def path() -> Generator[Path]:
+    """A place with a short name, in a folder of its own: a socket's path has room for a hundred bytes."""
     with TemporaryDirectory(dir="/tmp") as name:
-        yield Path(name)
+        yield Path(name) / "a.sock"
+
+
+@pytest.fixture
+def both(path: Path) -> HttpSettings:
+    """Listen on the file, and on a port as well."""
+    return HttpSettings(listen=(("127.0.0.1", 0), UnixSocket(str(path))))
 
 
 @asynccontextmanager
@@ -47,8 +54,17 @@ async def ask(path: Path, method: str, target: str, body: object = None, **heade
             return await client.answer()
 
 
-def listening(path: Path, **more: object) -> HttpSettings:
-    return HttpSettings(listen=(UnixSocket(str(path)),), **more)
+@asynccontextmanager
+async def listening(path: Path, mode: int = 0o600) -> AsyncGenerator[None]:
+    (listener,) = await open_listeners([UnixSocket(str(path), mode=mode)])
+    with closing(listener):
+        yield
+
+
+async def answers(path: Path) -> None:
+    """Fail where nothing listens."""
+    async with await trio.open_unix_socket(path):
+        pass
 
 
 async def fails(path: Path) -> str:
@@ -57,107 +73,72 @@ async def fails(path: Path) -> str:
     return str(caught.value)
 
 
-async def test_a_server_on_a_file(open_server: OpenServer, folder: Path):
-    path = folder / "a.sock"
-    both = HttpSettings(listen=(("127.0.0.1", 0), UnixSocket(str(path))))
+async def test_a_server_on_a_file(open_server: OpenServer, path: Path, both: HttpSettings):
     async with open_server(http=both) as server:
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert (await ask(path, "GET", "/health")).status == 200
-        assert len((await ask(path, "POST", CHAT, chat(stream=True, tokens=3))).events) >= 3
+        long = {**chat(stream=True, tokens=3), "padding": "x" * 2_000_000}
+        assert len((await ask(path, "POST", CHAT, long)).events) >= 3
         page = await ask(path, "GET", "/ui/status")
         assert str(path).encode() in page.body
         assert (await server.ask("GET", "/health")).status == 200
-        server.shutdown.set()
-        with trio.fail_after(PATIENCE):
-            await server.ended.wait()
+        async with connected(path) as client:
+            await client.send("POST", CHAT, json.dumps(chat(stream=True, tokens=10_000, token_delay=0.01)).encode())
+            await client.head()
+        await server.wait_idle("alpha")
+        await server.end()
         assert not path.exists()
 
 
-async def test_a_large_request_and_a_client_that_leaves(open_server: OpenServer, folder: Path):
-    path = folder / "a.sock"
-    async with open_server(http=HttpSettings(listen=(("127.0.0.1", 0), UnixSocket(str(path))))) as server:
-        long = {**chat(tokens=2), "padding": "x" * 2_000_000}
-        assert (await ask(path, "POST", CHAT, long)).status == 200
-        async with connected(path) as client:
-            body = json.dumps(chat(stream=True, tokens=10_000, token_delay=0.01)).encode()
-            await client.send("POST", CHAT, body)
-            await client.head()
-        await server.wait_idle("alpha")
-
-
-@pytest.mark.parametrize(
-    ("headers", "status"),
-    [
-        ({"Host": "localhost"}, 200),
-        ({"Host": "unix"}, 200),
-        ({"Host": ""}, 200),
-        ({"Host": "evil.example"}, 403),
-        ({"Host": "localhost", "Origin": "http://evil.example"}, 403),
-        ({"Host": "localhost", "Origin": "http://localhost:3000"}, 200),
-    ],
-)
-async def test_host_and_origin_are_checked_as_elsewhere(
-    open_server: OpenServer, folder: Path, headers: dict[str, str], status: int
-):
+async def test_host_and_origin_are_checked_as_elsewhere(open_server: OpenServer, path: Path, both: HttpSettings):
     """A web server in front, which reaches the file, may pass on what a page that is somebody else's has sent."""
-    path = folder / "a.sock"
-    async with open_server(http=HttpSettings(listen=(("127.0.0.1", 0), UnixSocket(str(path))))):
-        assert (await ask(path, "GET", "/v1/models", **headers)).status == status
+    async with open_server(http=both):
+        for host, origin, status in (
+            ("localhost", "", 200),
+            ("unix", "", 200),
+            ("", "", 200),
+            ("evil.example", "", 403),
+            ("localhost", "http://evil.example", 403),
+            ("localhost", "http://localhost:3000", 200),
+        ):
+            headers = {"Host": host} | ({"Origin": origin} if origin else {})
+            assert (await ask(path, "GET", "/v1/models", **headers)).status == status, headers
 
 
-async def test_permissions_can_be_chosen(folder: Path):
-    (listener,) = await open_listeners([UnixSocket(str(folder / "a.sock"), mode=0o660)])
-    try:
-        assert stat.S_IMODE((folder / "a.sock").stat().st_mode) == 0o660
-    finally:
-        listener.close()
+async def test_permissions_can_be_chosen(path: Path):
+    async with listening(path, 0o660):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o660
 
 
 @pytest.mark.needs("root")
-async def test_other_users_are_kept_out(folder: Path):
-    folder.chmod(0o755)  # noqa: ASYNC240
-    (listener,) = await open_listeners([UnixSocket(str(folder / "a.sock"))])
-    try:
-        with as_nobody(), pytest.raises(PermissionError), socket.socket(socket.AF_UNIX) as sock:
-            sock.connect(str(folder / "a.sock"))
-    finally:
-        listener.close()
+async def test_other_users_are_kept_out(path: Path):
+    path.parent.chmod(0o755)
+    async with listening(path):
+        os.seteuid(65534)
+        try:
+            with pytest.raises(PermissionError), socket.socket(socket.AF_UNIX) as sock:
+                sock.connect(str(path))
+        finally:
+            os.seteuid(0)
 
 
-@contextmanager
-def as_nobody() -> Generator[None]:
-    os.seteuid(65534)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
-
-
-async def test_a_socket_that_nobody_answers_on_is_replaced(folder: Path):
-    path = folder / "a.sock"
+async def test_a_socket_that_nobody_answers_on_is_replaced(path: Path):
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(path))
     (listener,) = await open_listeners([UnixSocket(str(path))])
-    async with await trio.open_unix_socket(path):
-        pass
+    await answers(path)
     listener.close()
     listener.close()
     assert not path.exists()
 
 
-async def test_a_socket_that_somebody_answers_on_is_left_alone(folder: Path):
-    path = folder / "a.sock"
-    (first,) = await open_listeners([UnixSocket(str(path))])
-    try:
+async def test_a_socket_that_somebody_answers_on_is_left_alone(path: Path):
+    async with listening(path):
         assert "another program listens there already" in await fails(path)
-        async with await trio.open_unix_socket(path):
-            pass
-    finally:
-        first.close()
+        await answers(path)
 
 
-async def test_a_busy_program_counts_as_answering(folder: Path):
-    path = folder / "a.sock"
+async def test_a_busy_program_counts_as_answering(path: Path):
     with socket.socket(socket.AF_UNIX) as busy, socket.socket(socket.AF_UNIX) as waiting:
         busy.bind(str(path))
         busy.listen(0)
@@ -167,31 +148,25 @@ async def test_a_busy_program_counts_as_answering(folder: Path):
         assert path.exists()
 
 
-async def test_other_files_are_never_removed(folder: Path):
-    for name, make in (("file", Path.touch), ("folder", Path.mkdir), ("pipe", os.mkfifo)):
-        make(folder / name)
-        assert "not a socket" in await fails(folder / name)
-        assert (folder / name).exists()
-    (folder / "link").symlink_to(folder / "nowhere")
-    assert "not a socket" in await fails(folder / "link")
-    assert (folder / "link").is_symlink()
+async def test_other_files_are_never_removed(path: Path):
+    for number, make in enumerate((Path.touch, Path.mkdir, os.mkfifo, lambda file: file.symlink_to("/nowhere"))):
+        file = path.with_name(str(number))
+        make(file)
+        assert "not a socket" in await fails(file)
+        assert os.path.lexists(file)
 
 
-async def test_a_file_that_another_program_put_there_meanwhile_is_not_removed(folder: Path):
-    path = folder / "a.sock"
+async def test_a_file_that_another_program_put_there_meanwhile_is_not_removed(path: Path):
     (ours,) = await open_listeners([UnixSocket(str(path))])
     path.unlink()
-    (theirs,) = await open_listeners([UnixSocket(str(path))])
-    ours.close()
-    async with await trio.open_unix_socket(path):
-        pass
-    theirs.close()
+    async with listening(path):
+        ours.close()
+        await answers(path)
     assert not path.exists()
 
 
-async def test_of_many_that_start_at_once_one_listens(folder: Path):
+async def test_of_many_that_start_at_once_one_listens(path: Path):
     """All find the same dead socket; none may remove what another has just made."""
-    path = folder / "a.sock"
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(path))
     found: list[unix_sockets.UnixListener] = []
@@ -207,28 +182,23 @@ async def test_of_many_that_start_at_once_one_listens(folder: Path):
         for _ in range(12):
             nursery.start_soon(partial(trio.to_thread.run_sync, start))
     assert (len(found), len(refused)) == (1, 11)
-    async with await trio.open_unix_socket(path):
-        pass
+    await answers(path)
     unix_sockets.remove(found[0])
     found[0].socket.close()
 
 
-async def test_mistakes_are_named(folder: Path):
-    assert "there is no folder" in await fails(folder / "no" / "a.sock")
-    assert "shorter path" in await fails(folder / ("x" * 200))
+async def test_mistakes_are_named(path: Path):
+    folder = path.parent
     (folder / "file").touch()
-    assert "there is no folder" in await fails(folder / "file" / "a.sock")
+    for mistake, words in (
+        (folder / "no" / "a.sock", "there is no folder"),
+        (folder / ("x" * 200), "shorter path"),
+        (folder / "file" / "a.sock", "there is no folder"),
+    ):
+        assert words in await fails(mistake)
 
 
-async def test_when_one_place_cannot_be_listened_on_the_others_are_closed(folder: Path):
-    path = folder / "a.sock"
+async def test_when_one_place_cannot_be_listened_on_the_others_are_closed(path: Path):
     with pytest.raises(UsageError):
-        await open_listeners([UnixSocket(str(path)), UnixSocket(str(folder / "no" / "b.sock"))])
+        await open_listeners([UnixSocket(str(path)), UnixSocket(str(path.parent / "no" / "b.sock"))])
     assert not path.exists()
-
-
-def test_where_is_told_in_words():
-    assert url_of(("::1", 80), tls=True) == "https://[::1]:80"
-    assert url_of(("127.0.0.1", 80), tls=False) == "http://127.0.0.1:80"
-    assert url_of(UnixSocket("/run/x.sock"), tls=True) == "unix:/run/x.sock"
-    assert shown(UnixSocket("/run/x.sock")) == "/run/x.sock"

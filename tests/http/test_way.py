@@ -11,7 +11,7 @@ from types import FrameType
 
 import pytest
 import trio
-from http_harness import CHAT, OpenServer, chat
+from http_harness import CHAT, Appliance, OpenServer, chat
 from trio.lowlevel import Task
 from waiting import until
 
@@ -57,13 +57,16 @@ of_our_poller = pytest.mark.skipif(not Poller.listens, reason="the program has n
 
 
 @of_our_poller
-async def test_a_waiting_stream_stands_where_the_document_says(open_server: OpenServer):
-    async with open_server() as server, server.connect() as client:
-        await client.send("POST", CHAT, json.dumps(chat(stream=True, stall_after_tokens=2)).encode())
-        await client.head()
+async def test_a_waiting_stream_stands_where_the_document_says(server: Appliance):
+    """And it has opened no nursery."""
+    async with server.begun(chat(stream=True, stall_after_tokens=2)) as client:
         await client.data()
         assert await until(standing) == [told()[0]]
         assert len(told()[0]) <= MOST
+        root = trio.lowlevel.current_root_task()
+        assert root is not None
+        [serving] = [task for task in tasks(root) if task.name.endswith("Connection._run")]
+        assert serving.child_nurseries == []
 
 
 @of_our_poller
@@ -87,18 +90,6 @@ async def test_a_stream_on_the_fast_path_goes_through_the_functions_that_the_doc
     untasked = told()[1]
     for at, name in enumerate(untasked[1:], 1):
         assert any((above, name) in calls for above in untasked[:at]), f"nothing above {name} has called it"
-
-
-async def test_a_plain_request_opens_no_nursery(open_server: OpenServer):
-    async with open_server() as server, server.connect() as client:
-        await client.send("POST", CHAT, json.dumps(chat(stream=True, stall_after_tokens=2)).encode())
-        await client.head()
-        await client.data()
-        root = trio.lowlevel.current_root_task()
-        assert root is not None
-        serving = [task for task in tasks(root) if task.name.endswith("Connection._run")]
-        assert len(serving) == 1
-        assert serving[0].child_nurseries == []
 
 
 async def test_the_log_says_what_a_name_means_and_that_a_process_is_used_again(

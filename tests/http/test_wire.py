@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-import random
+import re
 import socket
 import sys
 from contextlib import AsyncExitStack, suppress
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import trio
-from http_harness import CHAT, Appliance, OpenServer, chat
+from http_harness import CHAT, Appliance, Client, OpenServer, chat, raw_post
 from waiting import PATIENCE, SOON, until
 
 from appliance.core.bodies import pace
@@ -21,13 +21,25 @@ from appliance.http.bytes import connection as connection_module
 from appliance.http.bytes import server as server_module
 
 MIB = 1 << 20
+CHUNKED = "Transfer-encoding: chunked"
 
 
-def post(body: bytes, *extra: str, path: str = CHAT, version: str = "1.1", length: int | None = None) -> bytes:
-    lines = [f"POST {path} HTTP/{version}", "Host: localhost", *extra]
-    if length is not None or not any("encoding" in line for line in extra):
-        lines.append(f"Content-Length: {len(body) if length is None else length}")
-    return ("\r\n".join(lines) + "\r\n\r\n").encode() + body
+async def timed_out(client: Client, drop: bytes = b" ", every: float = 0.1) -> str:
+    """Send drops until the server has had enough of them: the reason that it gives."""
+
+    async def drip() -> None:
+        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            while True:
+                await client.stream.send_all(drop)
+                await trio.sleep(every)
+
+    with trio.fail_after(PATIENCE):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(drip)
+            answer = await client.answer()
+            nursery.cancel_scope.cancel()
+    assert answer.status == 408
+    return answer.error["reason"]
 
 
 def status(wire: bytes) -> int:
@@ -40,6 +52,7 @@ async def is_well(server: Appliance, caplog: pytest.LogCaptureFixture) -> bool:
     return answer.status == 200 and not [r for r in caplog.records if r.levelno >= logging.WARNING]
 
 
+UPGRADE = b"GET /health HTTP/1.1\r\nHost: localhost\r\nUpgrade: %b\r\nConnection: Upgrade, %b\r\n%b\r\n\r\n"
 GARBAGE = [  # one of each kind; `tests/core/bodies` has all refusals
     (b"\r\n\r\n\r\n\r\nhello\r\n\r\n", 400),
     (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\x00" * 100 + b"\r\n\r\n", 400),
@@ -53,78 +66,39 @@ GARBAGE = [  # one of each kind; `tests/core/bodies` has all refusals
     (b"OPTIONS * HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", 200),
     (b"GET %00%ff/../../etc/passwd HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", 400),
     (b"GET http://localhost/health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", 400),
-    (post(b"zz\r\nhello", "Transfer-encoding: chunked"), 400),
-    (post(b"5\r\nhelloworld\r\n0\r\n\r\n", "Transfer-encoding: chunked"), 400),
-    (post(b"5" * 100 + b"\r\nhello\r\n", "Transfer-encoding: chunked"), 400),
+    (UPGRADE % (b"h2c", b"HTTP2-Settings, close", b"HTTP2-Settings: AAMAAABkAAQAAP__"), 200),
+    (UPGRADE % (b"websocket", b"x", b"Sec-WebSocket-Key: dGhlIHNhbXBsZQ==\r\nSec-WebSocket-Version: 13"), 400),
+    (raw_post(b"zz\r\nhello", CHUNKED), 400),
+    (raw_post(b"5\r\nhelloworld\r\n0\r\n\r\n", CHUNKED), 400),
+    (raw_post(b"5" * 100 + b"\r\nhello\r\n", CHUNKED), 400),
 ]
 
 
-async def test_garbage_is_refused_with_words(open_server: OpenServer, caplog: pytest.LogCaptureFixture):
-    async with open_server() as server:
-        for wire, expected in GARBAGE:
-            got = await server.exchange(wire)
-            assert status(got) == expected, wire[:200]
-            head, _, body = got.partition(b"\r\n\r\n")
-            assert b"server: llama-appliance" in head.lower(), wire[:200]
-            if expected >= 400:
-                assert json.loads(body)["error"]["code"] == expected, wire[:200]
-            assert await is_well(server, caplog), wire[:200]
+async def test_garbage_is_refused_with_words(server: Appliance, caplog: pytest.LogCaptureFixture):
+    for wire, expected in GARBAGE:
+        got = await server.exchange(wire)
+        assert status(got) == expected, wire[:200]
+        head, _, body = got.partition(b"\r\n\r\n")
+        assert b"server: llama-appliance" in head.lower(), wire[:200]
+        if expected >= 400:
+            assert json.loads(body)["error"]["code"] == expected, wire[:200]
+        assert await is_well(server, caplog), wire[:200]
 
 
-async def test_random_bytes_kill_nothing(open_server: OpenServer, caplog: pytest.LogCaptureFixture):
-    chance = random.Random(11)
-    good = post(json.dumps(chat(stream=True)).encode())
-    async with open_server() as server:
-
-        async def attack(seed: int) -> None:
-            wire = bytearray(good)
-            for _ in range(chance.randint(1, 8)):
-                wire[chance.randrange(len(wire))] = chance.randrange(256)
-            async with server.connect() as client:
-                try:
-                    await client.stream.send_all(bytes(wire))
-                    with trio.move_on_after(0.3):
-                        await client.stream.receive_some(100)
-                except trio.BrokenResourceError:
-                    pass
-
-        async with trio.open_nursery() as nursery:
-            for seed in range(200):
-                nursery.start_soon(attack, seed)
-        assert await is_well(server, caplog)
-
-
-async def test_an_upgrade_to_http2_is_not_taken_up(open_server: OpenServer):
-    offer = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade, HTTP2-Settings, close\r\nUpgrade: h2c\r\n"
-    async with open_server() as server:
-        assert status(await server.exchange(offer + b"HTTP2-Settings: AAMAAABkAAQAAP__\r\n\r\n")) == 200
-
-
-async def test_a_websocket_is_refused_politely(open_server: OpenServer):
-    offer = (
-        b"GET /ws HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
-        b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
-    )
-    async with open_server() as server:
-        got = await server.exchange(offer)
-        assert status(got) == 404
-
-
-async def test_a_body_that_says_it_is_too_large_is_refused_before_it_is_read(open_server: OpenServer):
-    async with open_server() as server:
-        began = trio.current_time()
-        async with server.connect() as client:
-            await client.stream.send_all(post(b"", length=101 * MIB))
-            answer = await client.answer()
-        assert (answer.status, answer.error["reason"], answer.header("connection")) == (413, "body_too_large", "close")
-        assert trio.current_time() - began < SOON
+async def test_a_body_that_says_it_is_too_large_is_refused_before_it_is_read(server: Appliance):
+    began = trio.current_time()
+    async with server.connect() as client:
+        await client.stream.send_all(raw_post(b"", length=101 * MIB))
+        answer = await client.answer()
+    assert (answer.status, answer.error["reason"], answer.header("connection")) == (413, "body_too_large", "close")
+    assert trio.current_time() - began < SOON
 
 
 async def test_the_answer_to_a_refused_upload_reaches_a_client_that_sends_first(open_server: OpenServer):
     async with open_server(max_body=MIB) as server:
-        for extra in ((), ("Transfer-encoding: chunked",)):
+        for extra in ((), (CHUNKED,)):
             body = b"x" * (30 * MIB)
-            wire = post(b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body) if extra else body, *extra)
+            wire = raw_post(b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body) if extra else body, *extra)
             got = await server.exchange(wire)
             assert status(got) == 413
             assert b"body_too_large" in got
@@ -139,7 +113,7 @@ async def test_a_hundred_megabytes_go_through(open_server: OpenServer):
 
 async def test_all_bodies_together_are_bounded(open_server: OpenServer):
     async with open_server(max_bodies=1000) as server, server.connect() as holder:
-        await holder.stream.send_all(post(b'{"model":"alpha"' + b" " * 850, length=900))
+        await holder.stream.send_all(raw_post(b'{"model":"alpha"' + b" " * 850, length=900))
         await trio.sleep(0.05)
         full = await server.ask("POST", CHAT, b" " * 200)
         assert (full.status, full.error["reason"]) == (503, "busy")
@@ -149,58 +123,30 @@ async def test_all_bodies_together_are_bounded(open_server: OpenServer):
 
 async def test_a_promise_of_many_bytes_takes_nobodys_room(open_server: OpenServer):
     async with open_server(max_body=1000, max_bodies=1000) as server, server.connect() as promising:
-        await promising.stream.send_all(post(b"{", length=1000))
+        await promising.stream.send_all(raw_post(b"{", length=1000))
         await trio.sleep(0.05)
         assert (await server.ask("POST", CHAT, json.dumps(chat()).encode() + b" " * 700)).status == 200
 
 
-async def test_a_body_that_comes_drop_by_drop_is_a_408(open_server: OpenServer):
+@pytest.mark.parametrize(
+    ("wire", "drop"),
+    [
+        (raw_post(b"{", length=1000), b" "),
+        (raw_post(b"x" * MIB, length=2 * MIB), b"x"),
+        (raw_post(b"%x\r\n%b\r\n" % (MIB, b"x" * MIB), CHUNKED), b"1\r\nx\r\n"),
+    ],
+    ids=["a letter", "much", "much in a chunk"],
+)
+async def test_a_body_that_comes_drop_by_drop_is_a_408(open_server: OpenServer, wire: bytes, drop: bytes):
+    """Behind much at once, too: a megabyte would pay for a quarter of an hour if the least rate were an average."""
     async with open_server(body_stall=0.6) as server, server.connect() as client:
-        await client.stream.send_all(post(b"{", length=1000))
-
-        async def drip() -> None:
-            try:
-                while True:
-                    await client.stream.send_all(b" ")
-                    await trio.sleep(0.1)
-            except (trio.BrokenResourceError, trio.ClosedResourceError):
-                pass
-
-        with trio.fail_after(PATIENCE):
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(drip)
-                answer = await client.answer()
-                nursery.cancel_scope.cancel()
-        assert (answer.status, answer.error["reason"]) == (408, "body_timeout")
-
-
-@pytest.mark.parametrize("framing", [(), ("Transfer-encoding: chunked",)], ids=["sized", "chunked"])
-async def test_much_of_a_body_at_once_does_not_pay_for_drops(open_server: OpenServer, framing: tuple[str, ...]):
-    """A megabyte would pay for a quarter of an hour if the least rate were an average."""
-    much = b"x" * MIB
-    async with open_server(body_stall=0.6) as server, server.connect() as client:
-        content = b"%x\r\n%b\r\n" % (len(much), much) if framing else much
-        await client.stream.send_all(post(content, *framing, length=None if framing else 2 * MIB))
-
-        async def drip() -> None:
-            try:
-                while True:
-                    await client.stream.send_all(b"1\r\nx\r\n" if framing else b"x")
-                    await trio.sleep(0.1)
-            except (trio.BrokenResourceError, trio.ClosedResourceError):
-                pass
-
-        with trio.fail_after(PATIENCE):
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(drip)
-                answer = await client.answer()
-                nursery.cancel_scope.cancel()
-        assert (answer.status, answer.error["reason"]) == (408, "body_timeout")
+        await client.stream.send_all(wire)
+        assert await timed_out(client, drop) == "body_timeout"
 
 
 async def test_a_body_that_stops_coming_is_a_408(open_server: OpenServer):
     async with open_server(body_stall=0.3) as server:
-        got = await server.exchange(post(b'{"model"', length=100))
+        got = await server.exchange(raw_post(b'{"model"', length=100))
         assert status(got) == 408
         assert b"body_timeout" in got
 
@@ -209,19 +155,8 @@ async def test_a_head_that_comes_drop_by_drop_is_a_408(open_server: OpenServer, 
     monkeypatch.setattr(connection_module, "HEAD_TIMEOUT", 0.5)
     async with open_server() as server, server.connect() as client:
         began = trio.current_time()
-
-        async def drip() -> None:
-            try:
-                for letter in b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 1000:
-                    await client.stream.send_all(bytes([letter]))
-                    await trio.sleep(0.02)
-            except (trio.BrokenResourceError, trio.ClosedResourceError):
-                pass
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(drip)
-            assert (await client.answer()).status == 408
-            nursery.cancel_scope.cancel()
+        await client.stream.send_all(b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: ")
+        await timed_out(client, b"x", 0.02)
         assert 0.4 < trio.current_time() - began < SOON + 0.5
 
 
@@ -373,7 +308,7 @@ async def test_requests_of_many_strangers_leave_a_good_one_its_turns(open_server
 
 async def test_what_a_public_path_is_sent_takes_nobodys_room(open_server: OpenServer):
     async with open_server(api_keys=("k",), max_bodies=1000) as server, server.connect() as stranger:
-        await stranger.stream.send_all(post(b"x" * 900, path="/health", length=1000))
+        await stranger.stream.send_all(raw_post(b"x" * 900, path="/health", length=1000))
         answer = await stranger.answer()
         assert (answer.status, answer.header("connection")) == (404, "close")
         body = json.dumps(chat()).encode()
@@ -390,80 +325,60 @@ async def test_requests_under_way_make_way_for_nobody(open_server: OpenServer):
             assert (answer.status, answer.error["reason"]) == (503, "busy")
 
 
-async def test_one_connection_serves_many_requests_also_pipelined(open_server: OpenServer):
-    async with open_server() as server:
-        async with server.connect() as client:
-            for number in range(5):
-                await client.send("POST", CHAT, json.dumps(chat(stream=number % 2 == 1)).encode())
-                assert (await client.answer()).status == 200
-                client.next_request()
-            await client.send("GET", "/nope")
-            assert (await client.answer()).status == 404
-            client.next_request()
-            await client.send("GET", "/health")
-            assert (await client.answer()).status == 200
-        body = json.dumps(chat()).encode()
-        last = post(body, "Connection: close")
-        got = await server.exchange(post(body) * 5 + b"GET /health HTTP/1.1\r\nHost: x.localhost\r\n\r\n" + last)
-        assert got.count(b"HTTP/1.1 200") == 7
-        assert got.count(b'"chat.completion"') == 6
+async def test_one_connection_serves_many_requests_also_pipelined(server: Appliance):
+    stream, body = (json.dumps(chat(stream=stream)).encode() for stream in (True, False))
+    own = b"GET /%b HTTP/1.1\r\nHost: x.localhost\r\n\r\n"
+    wire = raw_post(body) * 4 + own % b"nope" + raw_post(stream) + own % b"health" + raw_post(body, "Connection: close")
+    got = await server.exchange(wire)
+    assert re.findall(rb"HTTP/1.1 (\d+)", got) == [b"200"] * 4 + [b"404"] + [b"200"] * 3
+    assert got.count(b'"chat.completion"') == 5
 
 
-async def test_http_1_0_gets_a_body_that_ends_with_the_connection(open_server: OpenServer):
-    async with open_server() as server:
-        got = await server.exchange(post(json.dumps(chat(stream=True)).encode(), version="1.0"))
+async def test_http_1_0_gets_a_body_that_ends_with_the_connection(server: Appliance):
+    for fault, last in (({}, b"data: [DONE]\n\n"), ({"die_after_tokens": 2}, b'"upstream_failed"}}\n\n')):
+        got = await server.exchange(raw_post(json.dumps(chat(stream=True, **fault)).encode(), version="1.0"))
         head, _, body = got.partition(b"\r\n\r\n")
         assert status(got) == 200
         assert b"chunked" not in head.lower()
         assert body.startswith(b"data: {")
-        assert body.endswith(b"data: [DONE]\n\n")
+        assert body.endswith(last)
 
 
-async def test_http_1_0_sees_a_broken_stream_as_broken(open_server: OpenServer):
-    async with open_server() as server:
-        wire = post(json.dumps(chat(stream=True, die_after_tokens=2)).encode(), version="1.0")
-        assert b'"upstream_failed"' in await server.exchange(wire)
+async def test_expect_100_continue(server: Appliance, client: Client):
+    body = json.dumps(chat()).encode()
+    await client.stream.send_all(raw_post(b"", "Expect: 100-continue", length=len(body)))
+    with trio.fail_after(PATIENCE):
+        assert (await client.stream.receive_some(1000)).startswith(b"HTTP/1.1 100")
+    await client.stream.send_all(body)
+    assert (await client.stream.receive_some(1000)).startswith(b"HTTP/1.1 200")
 
 
-async def test_expect_100_continue(open_server: OpenServer):
-    async with open_server() as server, server.connect() as client:
-        body = json.dumps(chat()).encode()
-        await client.stream.send_all(post(b"", "Expect: 100-continue", length=len(body)))
-        with trio.fail_after(PATIENCE):
-            assert (await client.stream.receive_some(1000)).startswith(b"HTTP/1.1 100")
-        await client.stream.send_all(body)
-        assert (await client.stream.receive_some(1000)).startswith(b"HTTP/1.1 200")
-
-
-async def test_head_and_options(open_server: OpenServer):
-    async with open_server() as server:
-        for path in ("/health", "/v1/models", "/", "/metrics"):
-            answer = await server.ask("HEAD", path)
-            assert (answer.status, answer.body) == (200, b"")
-            assert int(answer.header("content-length") or 0) > 0
-        for path in ("/", "/v1/models", "/nowhere", CHAT):
-            answer = await server.ask("OPTIONS", path)
-            assert (answer.status, answer.body, answer.header("content-type")) == (200, b"", "text/html")
+async def test_head_and_options(server: Appliance):
+    for path in ("/health", "/v1/models", "/", "/metrics"):
+        answer = await server.ask("HEAD", path)
+        assert (answer.status, answer.body) == (200, b"")
+        assert int(answer.header("content-length") or 0) > 0
+    for path in ("/", "/v1/models", "/nowhere", CHAT):
+        answer = await server.ask("OPTIONS", path)
+        assert (answer.status, answer.body, answer.header("content-type")) == (200, b"", "text/html")
 
 
 @pytest.mark.parametrize(
     "body",
     [b"{", b"[]", b"", b'{"model": []}', b"\xff" * 100, b'{"a":' * 100_000, b'{"model":"alpha","stream":"x"}'],
 )
-async def test_bodies_that_cannot_be_read_start_nothing(open_server: OpenServer, body: bytes):
-    async with open_server() as server:
-        answer = await server.ask("POST", CHAT, body)
-        assert (answer.status, answer.error["code"], answer.error["type"]) == (400, 400, "invalid_request_error")
-        assert server.fleet.status() == []
-        kept = await server.ask("POST", "/v1/messages", body)
-        assert kept.json["type"] == "error"
+async def test_bodies_that_cannot_be_read_start_nothing(server: Appliance, body: bytes):
+    answer = await server.ask("POST", CHAT, body)
+    assert (answer.status, answer.error["code"], answer.error["type"]) == (400, 400, "invalid_request_error")
+    assert server.fleet.status() == []
+    kept = await server.ask("POST", "/v1/messages", body)
+    assert kept.json["type"] == "error"
 
 
-async def test_a_client_that_has_closed_its_sending_side_still_gets_a_short_answer(open_server: OpenServer):
-    async with open_server() as server:
-        assert (await server.ask("GET", "/health")).status == 200
-        for _ in range(20):
-            async with server.connect() as client:
-                await client.send("GET", "/v1/models")
-                await client.stream.send_eof()
-                assert (await client.answer()).json["object"] == "list"
+async def test_a_client_that_has_closed_its_sending_side_still_gets_a_short_answer(server: Appliance):
+    assert (await server.ask("GET", "/health")).status == 200
+    for _ in range(20):
+        async with server.connect() as client:
+            await client.send("GET", "/v1/models")
+            await client.stream.send_eof()
+            assert (await client.answer()).json["object"] == "list"

@@ -50,25 +50,12 @@ async def ask(pool: Pool, address: Address, method: str = "POST") -> bytes:
             return await response.read(1 << 20)
 
 
-async def wait_free(pool: Pool, count: int) -> None:
-    await until(lambda: pool.free == count)
-
-
 async def test_a_connection_serves_one_request_after_the_other():
     async with server(*[OK] * 5) as (address, connections), open_pool() as pool:
         for _ in range(4):
             assert await ask(pool, address) == b"ok"
             assert pool.free == 1
         assert connections == [4]
-
-
-async def test_those_in_use_are_not_shared():
-    async with server(*[OK] * 5) as (address, connections), open_pool() as pool:
-        async with HttpCall(address, "POST", "/", pool=pool) as first:
-            assert await ask(pool, address) == b"ok"
-            assert await first.read(100) == b"ok"
-        assert pool.free == 2
-        assert connections == [1, 1]
 
 
 async def test_the_end_of_the_pool_closes_what_waits():
@@ -119,7 +106,7 @@ async def test_bytes_behind_an_answer_end_it_for_good():
 async def test_one_that_the_server_closes_is_forgotten():
     async with server(OK) as (address, connections), open_pool() as pool:
         assert await ask(pool, address) == b"ok"  # after this answer the server closes
-        await wait_free(pool, 0)
+        await until(lambda: pool.free == 0)
         assert await ask(pool, address) == b"ok"
         assert connections == [1, 1]
 

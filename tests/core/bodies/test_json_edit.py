@@ -214,16 +214,6 @@ def test_deleting_takes_out_one_piece_and_no_other_member(data: st.DataObject, t
     assert delete_path(result, dotted([(key, True)])) == result
 
 
-@given(texts(), PARTS, VALUES)
-def test_delete_then_set_puts_the_member_at_the_end(text: tuple[bytes, object], parts: list[Part], value: bytes):
-    raw, said = text
-    path = dotted([(parts[0][0], True)])
-    result = set_path(delete_path(raw, path), path, value)
-    assert isinstance(said, dict)
-    said.pop(parts[0][0], None)
-    assert same(json.loads(result), said | {parts[0][0]: json.loads(value)})
-
-
 @given(texts(OBJECTS | JSON), st.lists(st.tuples(PARTS, st.none() | VALUES), max_size=6))
 def test_edits_together_are_edits_one_after_the_other(
     text: tuple[bytes, object], wanted: list[tuple[list[Part], bytes | None]]
@@ -238,38 +228,6 @@ def test_edits_together_are_edits_one_after_the_other(
         one_by_one = apply_edits(one_by_one, edits[-1:])
     assert apply_edits(raw, edits) == one_by_one
     assert apply_edits(raw, ()) == raw
-
-
-@given(texts(OBJECTS.filter(bool)), st.data(), VALUES)
-def test_of_a_key_that_occurs_twice_only_the_first_is_touched(
-    text: tuple[bytes, object], data: st.DataObject, value: bytes
-):
-    raw, said = text
-    assert isinstance(said, dict)
-    key = data.draw(st.sampled_from(sorted(said)))
-    assume(key)
-    end = raw.rindex(b"}")
-    second = data.draw(VALUES)
-    twice = raw[:end] + b"," + json.dumps(key).encode() + b": " + second + raw[end:]
-    path = dotted([(key, True)])
-    pairs = [*((k, json.loads(value) if k == key else v) for k, v in said.items()), (key, json.loads(second))]
-    assert same(json.loads(set_path(twice, path, value), object_pairs_hook=list), as_pairs(pairs))
-    assert same(
-        json.loads(delete_path(twice, path), object_pairs_hook=list),
-        as_pairs([*((k, v) for k, v in said.items() if k != key), (key, json.loads(second))]),
-    )
-
-
-def as_pairs(value: object) -> object:
-    """As json.loads gives it with pairs instead of dicts; the outermost list of pairs is one already."""
-
-    def inner(item: object) -> object:
-        if isinstance(item, dict):
-            return [[k, inner(v)] for k, v in item.items()]
-        return [inner(one) for one in item] if isinstance(item, list) else item
-
-    assert isinstance(value, list)
-    return [[key, inner(item)] for key, item in value]
 
 
 PATHS = PARTS.map(dotted) | st.text(LETTERS, max_size=8)
@@ -303,19 +261,7 @@ def test_garbage_changes_or_not_but_never_raises(garbage: bytes, path: str, valu
 
 @pytest.mark.parametrize(
     "text",
-    [
-        '{"a":1 "b":2}',
-        '{"a":1]',
-        '{,"a":1}',
-        '{"a":1,}',
-        '{"a":1}x',
-        '{"a":1}}',
-        '{"a"}',
-        "{a:1}",
-        '{"a":}',
-        "[1 2]",
-        "[1,]",
-    ],
+    ['{"a":1 "b":2}', '{"a":1]', '{,"a":1}', '{"a":1,}', '{"a":1}}', '{"a"}', "{a:1}", '{"a":}', "[1 2]", "[1,]"],
 )
 def test_what_is_no_json_but_looks_like_it_stays(text: str):
     for path in ("a", "b", "0", "c"):
@@ -336,29 +282,8 @@ def test_a_text_cut_short_stays_as_it_is(
 @pytest.mark.parametrize(
     ("text", "path", "value", "result"),
     [
-        ('{"a":1,"b":2}', "a", "3", '{"a":3,"b":2}'),
-        ('{ "a" : 1.50 , "b":[ 1,2 ] }', "b", "7", '{ "a" : 1.50 , "b":7 }'),
-        ('{"te\\u006dperature":1}', "temperature", "2", '{"te\\u006dperature":2}'),
-        ('{"a":1}', "b", "2", '{"a":1,"b":2}'),
-        ('{\n  "a": 1\n}\n', "b", "2", '{\n  "a": 1,"b":2\n}\n'),
-        ("{}", "a.b.c", "2", '{"a":{"b":{"c":2}}}'),
-        ('{"a":{"x":1}}', "a.b", "2", '{"a":{"x":1,"b":2}}'),
-        ('{"a":5}', "a.b", "2", '{"a":{"b":2}}'),
-        ('{"a":null}', "a.1", "2", '{"a":[null,2]}'),
-        ("{}", "a.2", "9", '{"a":[null,null,9]}'),
-        ("{}", "a.-1", "9", '{"a":[9]}'),
-        ('{"a":[1, 2]}', "a.-1", "9", '{"a":[1, 2,9]}'),
-        ('{"a":[1, 2]}', "a.1", "9", '{"a":[1, 9]}'),
         ('{"a":[ 1 ]}', "a.3", "9", '{"a":[ 1,null,null,9 ]}'),
-        ('{"a":[1]}', "a.b", "9", '{"a":[1]}'),
-        ("{}", "a.:1", "9", '{"a":{"1":9}}'),
-        ('{"1":0}', "1", "9", '{"1":9}'),
-        ("{}", r"a\.b", "9", '{"a.b":9}'),
-        ('{"a.b":1}', r"a\.b", "9", '{"a.b":9}'),
-        ("{}", r"what\?", "9", '{"what?":9}'),
-        ("{}", r"a\\b", "9", '{"a\\\\b":9}'),
         ("{}", "::a", "9", '{":a":9}'),
-        ("{}", r"\:1", "9", '{":1":9}'),
         ('{"a":NaN,"b":1}', "b", "9", '{"a":NaN,"b":9}'),
         # the lengths of the last values of its keys lead through this text, too, but past some of its members
         (
@@ -367,19 +292,13 @@ def test_a_text_cut_short_stays_as_it_is(
             "9",
             '{":":":,","b":9,":":{":":1}   ,":,":12,",":":"}',
         ),
-        ("{}", 'a"b', "9", '{"a\\"b":9}'),
         ('{"a":1,"a":2}', "a", "9", '{"a":9,"a":2}'),
         ('{"a":12,"b":0,"a":1}', "b", "9", '{"a":12,"b":9,"a":1}'),
         ("", "a", "1", '{"a":1}'),
         ("hello", "a.b", "1", '{"a":{"b":1}}'),
-        ("5", "a", "1", '{"a":1}'),
-        ("null", "a", "1", '{"a":1}'),
         ("[1]", "a", "1", "[1]"),
-        ("[1]", "0", "2", "[2]"),
-        ('{"temperature":1}', "temp*", "2", '{"temperature":1}'),
         ('{"temp*":1}', "temp*", "2", '{"temp*":2}'),
         ("{}", "a.*", "2", "{}"),
-        ("x", "a*", "2", "x"),
         ("{}", "a..b", "2", "{}"),
         ("{}", "", "2", "{}"),
         ('{"":1}', "", "2", '{"":1}'),
@@ -396,22 +315,10 @@ def test_set(text: str, path: str, value: str, result: str):
 @pytest.mark.parametrize(
     ("text", "path", "result"),
     [
-        ('{"a":1,"b":2,"c":3}', "a", '{"b":2,"c":3}'),
-        ('{"a":1,"b":2,"c":3}', "b", '{"a":1,"c":3}'),
-        ('{"a":1,"b":2,"c":3}', "c", '{"a":1,"b":2}'),
         ('{\n  "a": 1,\n  "b": 2,\n  "c": 3\n}', "a", '{\n  "b": 2,\n  "c": 3\n}'),
         ('{\n  "a": 1,\n  "b": 2,\n  "c": 3\n}', "c", '{\n  "a": 1,\n  "b": 2\n}'),
         ('{ "a" : 1 }', "a", "{ }"),
-        ('{"a":{"b":1,"c":2}}', "a.b", '{"a":{"c":2}}'),
-        ('{"a":[1,2,3]}', "a.0", '{"a":[2,3]}'),
-        ('{"a":[1,2,3]}', "a.-1", '{"a":[1,2]}'),
-        ('{"a":[{"b":1},{"b":2}]}', "a.-1.b", '{"a":[{"b":1},{}]}'),
-        ('{"a":[]}', "a.-1", '{"a":[]}'),
-        ('{"a":1}', "b", '{"a":1}'),
-        ('{"a":1}', "a.b", '{"a":1}'),
-        ('{"a.b":1,"a":{"b":2}}', r"a\.b", '{"a":{"b":2}}'),
         ('{"a":1,"a":2}', "a", '{"a":2}'),
-        ('{"\\u0061":1}', "a", "{}"),
         ('{"a":1}', "*", '{"a":1}'),
         ('{"*":1}', "*", '{"*":1}'),
         ('{"*":1}', r"\*", "{}"),
@@ -424,26 +331,20 @@ def test_delete(text: str, path: str, result: str):
 
 
 @pytest.mark.parametrize(
-    ("path", "words"),
+    ("paths", "words"),
     [
-        ("temp*", "pattern"),
-        ("a.b?", "pattern"),
-        ("messages.#", "pattern"),
-        ("a|b", "pattern"),
-        ("@this", "pattern"),
-        ("", "empty part"),
-        ("a..b", "empty part"),
-        ("a.", "empty part"),
-        (":", "empty part"),
-        (f"a.{MAX_INDEX + 1}", "index above"),
-        (".".join("a" * (MAX_DEPTH + 1)), "33 parts"),
-        ("\ud800", "surrogate"),
+        (["temp*", "a.b?", "messages.#", "a|b", "@this"], "pattern"),
+        (["", "a..b", "a.", ":"], "empty part"),
+        ([f"a.{MAX_INDEX + 1}"], "index above"),
+        ([".".join("a" * (MAX_DEPTH + 1))], "33 parts"),
+        (["\ud800"], "surrogate"),
     ],
 )
-def test_a_path_that_does_nothing_is_told_why(path: str, words: str):
-    problem = check_path(path)
-    assert problem is not None
-    assert words in problem
+def test_a_path_that_does_nothing_is_told_why(paths: list[str], words: str):
+    for path in paths:
+        problem = check_path(path)
+        assert problem is not None
+        assert words in problem
 
 
 @pytest.mark.parametrize(
