@@ -92,7 +92,6 @@ class Stricter(NamedTuple):
     says: str
     shape: bytes
     example: bytes
-    why: str
 
 
 def get(*lines: bytes, version: bytes = b"1.1", body: bytes = b"") -> bytes:
@@ -101,120 +100,88 @@ def get(*lines: bytes, version: bytes = b"1.1", body: bytes = b"") -> bytes:
 
 CHUNKS = b"Transfer-Encoding: chunked"
 STRICTER = [
-    Stricter(
-        "ends in a bare CR or LF",
-        rb"(?<!\r)\n|\r(?!\n)",
-        get(b"A: b\nContent-Length: 5") + b"hello",
-        "other readers take the break for a part of the value, and see one header",
-    ),
-    Stricter(
-        "folded over several lines",
-        rb"\n[ \t]",
-        get(b"A: b", b" Content-Length: 5"),
-        "other readers take the second line for a header of its own (RFC 9112 section 5.2)",
-    ),
-    Stricter(
-        "holds a control character",
-        rb"[\x01-\x08\x0e-\x1f\x7f]",
-        get(b"A: b\x01"),
-        "RFC 9110 section 5.5; a reader may end the value there, or pass the character over",
-    ),
+    # other readers take the break for a part of the value, and see one header
+    Stricter("ends in a bare CR or LF", rb"(?<!\r)\n|\r(?!\n)", get(b"A: b\nContent-Length: 5") + b"hello"),
+    # other readers take the second line for a header of its own (RFC 9112 section 5.2)
+    Stricter("folded over several lines", rb"\n[ \t]", get(b"A: b", b" Content-Length: 5")),
+    # RFC 9110 section 5.5; a reader may end the value there, or pass the character over
+    Stricter("holds a control character", rb"[\x01-\x08\x0e-\x1f\x7f]", get(b"A: b\x01")),
+    # readers differ in which of them counts
     Stricter(
         "more than one Content-Length",
         rb"(?is)\ncontent-length:.*\ncontent-length:",
         get(b"Content-Length: 0", b"content-length: 0"),
-        "readers differ in which of them counts",
     ),
+    # readers differ in which of them counts, and large numbers overflow somewhere
     Stricter(
         "Content-Length is not a number",
         rb"(?i)\ncontent-length:[ \t]*(?:[0-9]{16}|[0-9]+[ \t]*,)",
         get(b"Content-Length: 0, 0"),
-        "readers differ in which of them counts, and large numbers overflow somewhere",
     ),
+    # the classic of request smuggling: readers differ in which of them counts (RFC 9112 section 6.1)
     Stricter(
         "both Transfer-Encoding and Content-Length",
         rb"(?is)\n(?:transfer-encoding:.*\ncontent-length:|content-length:.*\ntransfer-encoding:)",
         get(CHUNKS, b"Content-Length: 3", body=b"0\r\n\r\n"),
-        "the classic of request smuggling: readers differ in which of them counts (RFC 9112 section 6.1)",
     ),
+    # llhttp: to some readers the tab belongs to the value, so that it is another coding
     Stricter(
         "the only Transfer-Encoding understood here is chunked",
         rb"(?i)\ntransfer-encoding:[ \t]*chunked[ \t]*\t[ \t]*\r",
         get(b"Transfer-Encoding: chunked\t", body=b"0\r\n\r\n"),
-        "llhttp: to some readers the tab belongs to the value, so that it is another coding",
     ),
+    # a proxy of that version passes the header over (RFC 9112 section 6.1)
     Stricter(
         "HTTP/1.0 has no Transfer-Encoding",
         rb"(?is)HTTP/1\.0\r.*\ntransfer-encoding:",
         get(CHUNKS, version=b"1.0", body=b"0\r\n\r\n"),
-        "a proxy of that version passes the header over (RFC 9112 section 6.1)",
     ),
+    # llhttp has a list of methods; nothing here answers to another one
     Stricter(
         "is not known here",
         rb"\A(?!(?:GET|HEAD|POST|PUT|DELETE|OPTIONS|TRACE|PATCH|CONNECT) )",
         get().replace(b"POST", b"BREW"),
-        "llhttp has a list of methods; nothing here answers to another one",
     ),
-    Stricter(
-        "the target of the request",
-        rb"\A\S+ (?:[^/*]|\*[^ ]|\S*#)",
-        get().replace(b"/ ", b"/a#b "),
-        "a proxy may cut a fragment off, or take the host from the target and not from the Host header",
-    ),
-    Stricter(
-        "for OPTIONS alone",
-        rb"\A(?!OPTIONS )\S+ \* ",
-        get().replace(b"/ ", b"* "),
-        "RFC 9112 section 3.2.4",
-    ),
+    # a proxy may cut a fragment off, or take the host from the target and not from the Host header
+    Stricter("the target of the request", rb"\A\S+ (?:[^/*]|\*[^ ]|\S*#)", get().replace(b"/ ", b"/a#b ")),
+    # RFC 9112 section 3.2.4
+    Stricter("for OPTIONS alone", rb"\A(?!OPTIONS )\S+ \* ", get().replace(b"/ ", b"* ")),
+    # RFC 9112 section 3.2; readers differ in what the host is
     Stricter(
         "not a host and a port",
         rb"(?i)\nhost:[ \t]*(?![0-9a-z.-]*(?::[0-9]*)?[ \t]*\r)",
         get().replace(b": x", b": x, y"),
-        "RFC 9112 section 3.2; readers differ in what the host is",
     ),
-    Stricter(
-        f"more than {MAX_FIELDS} headers",
-        rb"(?:\n[^\n]*){%d}" % MAX_FIELDS,
-        get(*[b"A: b"] * MAX_FIELDS),
-        "their number is bounded",
-    ),
-    Stricter(
-        "HTTP/1.1 is spoken here",
-        rb"\A\S+ \S+ HTTP/(?!1\.[01]\r)",
-        get(version=b"3.0"),
-        "the meaning of other versions is not known",
-    ),
+    # their number is bounded
+    Stricter(f"more than {MAX_FIELDS} headers", rb"(?:\n[^\n]*){%d}" % MAX_FIELDS, get(*[b"A: b"] * MAX_FIELDS)),
+    # the meaning of other versions is not known
+    Stricter("HTTP/1.1 is spoken here", rb"\A\S+ \S+ HTTP/(?!1\.[01]\r)", get(version=b"3.0")),
+    # a reader may end the number at the white space or the line at the control character; large numbers overflow
     Stricter(
         "a chunk has no valid size",
         rb"\n(?:[0-9A-Fa-f]{16}|[0-9A-Fa-f]+[ \t]|[0-9A-Fa-f]+;[^\n]*[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|[^\n]*\r[^\n])",
         get(CHUNKS, body=b"5;a\rb\r\nhello\r\n0\r\n\r\n"),
-        "a reader may end the number at the white space or the line at the control character; large numbers overflow",
     ),
+    # its length is bounded
     Stricter(
         "a line between its chunks is too long",
         rb"[^\n]{4093}",
         get(CHUNKS, body=b"0;" + b"a" * 5000 + b"\r\n\r\n"),
-        "its length is bounded",
     ),
+    # as in a head
     Stricter(
         "a trailer is not a header line",
         rb"(?s)\n0+[^\n]*\n.*(?:\n[ \t]|[\x01-\x08\x0e-\x1f\x7f]|(?<!\r)\n)",
         get(CHUNKS, body=b"0\r\nA: b\r\n folded\r\n\r\n"),
-        "as in a head",
     ),
+    # a proxy may move it into the head (RFC 9110 section 6.5.1)
     Stricter(
         "or is one that belongs in the head",
         rb"(?is)\n0.*\n(?:transfer-encoding|content-length|host):",
         get(CHUNKS, body=b"0\r\nContent-Length: 5\r\n\r\n"),
-        "a proxy may move it into the head (RFC 9110 section 6.5.1)",
     ),
-    Stricter(
-        "its trailers are too long",
-        rb"(?s).{16384}",
-        get(CHUNKS, body=b"0\r\n" + b"A: b\r\n" * 4000 + b"\r\n"),
-        "their length is bounded",
-    ),
+    # their length is bounded
+    Stricter("its trailers are too long", rb"(?s).{16384}", get(CHUNKS, body=b"0\r\n" + b"A: b\r\n" * 4000 + b"\r\n")),
 ]
 BARE_BREAKS = STRICTER[0]
 

@@ -29,7 +29,7 @@ from appliance.store.partial_file import claim
 if sys.platform == "win32":
     pytest.skip("the engine of these tests is a shell script", allow_module_level=True)
 
-DRIVER, CONFINED = Path(__file__).with_name("killed_at.py"), Path(__file__).parents[1] / "confined.py"
+DRIVER = Path(__file__).with_name("killed_at.py")
 OLD, NEW = f"{HERE}-cpu/b50", f"{HERE}-cpu/b100"
 REPO, COMMIT, CACHED = "acme/small-GGUF", "c" * 40, "acme/small-GGUF:Q8_0"
 LARGE = 12 << 20
@@ -312,11 +312,12 @@ def test_a_disk_that_is_too_small_is_seen_before_the_first_byte(
 ) -> None:
     export(sender, tmp_path / "b", models="large")
     script = (
+        f'mount -t tmpfs -o size={100 << 20} tmpfs {receiver.data}; '
         f'head -c {30 << 20} /dev/zero >{receiver.data}/filler; "$@" && exit 9; find {receiver.data} -name "*.part"; '
         f'rm {receiver.data}/filler; exec "$@"'
     )
-    driver = (sys.executable, str(CONFINED), "--small", str(receiver.data), str(100 << 20), "--", "sh", "-c", script)
-    done = receiver.run("bundle", "import", tmp_path / "b", "--unsigned", driver=(*driver, "sh", str(COMMAND)))
+    driver = ("unshare", "--mount", "sh", "-c", script, "sh", str(COMMAND))
+    done = receiver.run("bundle", "import", tmp_path / "b", "--unsigned", driver=driver)
     assert done.returncode == 0, done.stderr
     assert "make room for" in done.stderr
     assert ".part" not in done.stdout
