@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -13,7 +11,6 @@ from waiting import wait
 
 CHAT = "/v1/chat/completions"
 ENDED = ("completed", "failed", "canceled")
-FAKE_MCP = Path(__file__).parents[1] / "fakes" / "mcp_server.py"
 
 
 def scripted(*turns: object) -> dict[str, object]:
@@ -55,19 +52,6 @@ def use(server: Server, tool: str, **params: object) -> dict[str, object]:
     answer = http(server, "POST", "/tools", {"tool": tool, "params": params})
     assert answer.status == 200, answer.body
     return answer.json()
-
-
-def mcp_servers(flags: Mapping[str, Sequence[str]], silent: Collection[str]) -> str:
-    """Misbehaving MCP servers by name, as ``--mcp-servers-json`` takes them; ``silent`` ones are soon given up."""
-    servers = {
-        name: {
-            "command": sys.executable,
-            "args": [str(FAKE_MCP), "--tools", "echo", *words],
-            "timeout_ms": 1500 if name in silent else 30_000,
-        }
-        for name, words in flags.items()
-    }
-    return json.dumps({"mcpServers": servers})
 
 
 def peak(server: Server) -> int:

@@ -13,8 +13,8 @@ from collections.abc import Generator, Mapping
 from pathlib import Path
 
 import pytest
-from config_files import ANY_PORT, ConfigFile, ask, running
-from program import COMMAND, Server, StartServer, fresh_environment, http, run_command, wait_gone
+from config_files import ConfigFile, ask, running
+from program import ANY_PORT, COMMAND, Server, StartServer, fresh_environment, http, run_command, wait_gone
 from waiting import SOON, wait
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="commands of POSIX shells")

@@ -12,8 +12,8 @@ from pathlib import Path
 import anthropic
 import openai
 import pytest
-from config_files import ANY_PORT, ConfigFile, ask, running
-from program import STARTER_QUESTION, Server, http, run_command
+from config_files import ConfigFile, ask, running
+from program import ANY_PORT, STARTER_QUESTION, Server, http, run_command
 from waiting import wait
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="commands of POSIX shells")

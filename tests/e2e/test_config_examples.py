@@ -11,9 +11,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-from config_files import ANY_PORT, CHAT, ConfigFile, chat, running
+from config_files import CHAT, ConfigFile, chat, running
 from port_blocks import port_block
-from program import Server, StartServer, http, run_command, wait_gone
+from program import ANY_PORT, Server, StartServer, http, run_command, wait_gone
 from waiting import wait
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="commands of POSIX shells")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_folders import Lie, Listed, make_build
+from engine_folders import Lie, make_build
 from program import StartServer, run_command
 from waiting import wait
 
@@ -66,18 +66,6 @@ def test_sick_engines_are_named(tmp_path: Path, engines_dir: Path, nobody: str) 
     assert "cpu/b1" in damaged["title"]
     assert "llama-server is changed" in damaged["evidence"][0]
     assert "vulkan/b2" in found["engine-cannot-list"]["title"]
-
-
-def test_a_lying_engine_is_named_as_the_culprit(tmp_path: Path, engines_dir: Path, nobody: str) -> None:
-    card = Listed(name="CUDA0", description="Test Card 9000")
-    make_build(engines_dir, "cuda12", build="b3", devices=(card,), lie=Lie(work="garbage", on=("CUDA0",)))
-    folders = {"LLAMA_APPLIANCE_ENGINES_DIR": str(engines_dir)}
-    proven = run_command("engines", "prove", "cuda12", "--url", nobody, cwd=tmp_path, env=folders, timeout=180)
-    culprit = findings(tmp_path, "--url", nobody)["failed-proof"]
-    assert "cuda12/b3" in culprit["title"], proven.stderr
-    assert "CUDA0" in culprit["title"]
-    assert "garbage" in culprit["title"]
-    assert culprit["commands"][0].startswith("llama-appliance engines prove ")
 
 
 def test_a_taken_port_and_a_wrong_configuration(tmp_path: Path, start_other: str) -> None:

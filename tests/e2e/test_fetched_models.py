@@ -219,19 +219,6 @@ def status_of(server: Server, model: str) -> dict[str, Any]:
     return next(entry["status"] for entry in listed if entry["id"] == model)
 
 
-def wait_status(server: Server, model: str, value: str) -> None:
-    wait(
-        lambda: status_of(server, model)["value"] == value,
-        within=30,
-        told=lambda: (status_of(server, model), server.told()),
-    )
-
-
-def done_of(status: dict[str, Any]) -> int:
-    """Bytes of a download that are here."""
-    return sum(file["done"] for file in status.get("progress", {}).values())
-
-
 CHAT = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}
 
 
@@ -258,35 +245,3 @@ def test_a_presets_model_is_downloaded_when_it_is_asked_for(
     assert (failed["value"], failed["failed"]) == ("unloaded", True)
     assert "has no Q9" in str(failed["error"])
     assert status_of(server, "one")["value"] == "loaded", "what runs is not disturbed"
-
-
-def test_a_presets_download_can_be_watched_shared_and_stopped(
-    start_server: StartServer, environment: Mapping[str, str], hub: FakeHub, tmp_path: Path
-) -> None:
-    write_model(hub.root / "acme/big" / "big-Q8_0.gguf", weights=SIZE // 4)
-    hub.behave(stall_after=SIZE // 2)
-    (tmp_path / "p.ini").write_text("[big]\nhf-repo = acme/big\n")
-    server = start_server(
-        "serve", "--models-preset", "p.ini", "--no-starter", "--listen", "127.0.0.1:0", env=dict(environment)
-    )
-    for _ in range(2):
-        assert http(server, "POST", "/models/load", {"model": "big"}).status == 200
-    wait(lambda: done_of(status_of(server, "big")), told=server.told)
-    assert status_of(server, "big")["value"] == "downloading"
-    assert http(server, "POST", "/models/unload", {"model": "big"}).status == 200
-    wait_status(server, "big", "unloaded")
-    hub.behave()
-    assert http(server, "POST", "/v1/chat/completions", {**CHAT, "model": "big"}).status == 200
-    refs = [entry for entry in hub.requests("cdn") if entry["method"] == "GET"]
-    assert [bool(entry["range"]) for entry in refs] == [False, True], "the second one goes on where the first ended"
-
-
-def test_off_line_a_preset_says_what_is_missing(
-    start_server: StartServer, environment: Mapping[str, str], hub: FakeHub, tmp_path: Path
-) -> None:
-    (tmp_path / "p.ini").write_text(f"[one]\nhf-repo = {REPO}:F16\n")
-    server = start_server("llama-server", "--models-preset", "p.ini", "--offline", "--port", "0", env=dict(environment))
-    answer = http(server, "POST", "/v1/chat/completions", {**CHAT, "model": "one"})
-    assert answer.status >= 400
-    assert f"{REPO}:F16 is not in the cache, and 'offline' forbids downloading it" in answer.json()["error"]["message"]
-    assert hub.requests() == []

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from program import COMMAND, Server, StartServer, fresh_environment, http, one_engine, run_command, wait_gone
-from waiting import SOON, wait
+from program import COMMAND, Server, StartServer, fresh_environment, http, one_engine, wait_gone
+from waiting import SOON
 
 posix_only = pytest.mark.skipif(sys.platform == "win32", reason="signals as POSIX has them")
 INTERRUPT = signal.CTRL_BREAK_EVENT if sys.platform == "win32" else signal.SIGINT
@@ -85,33 +85,6 @@ def test_an_interrupted_program_ends_at_once_when_nothing_is_under_way(
     assert server.wait(SOON) == 0
     assert "Traceback" not in server.told()
     wait_gone(children)
-
-
-@one_engine
-def test_a_client_that_does_not_read_holds_nothing_up(start_server: StartServer, engine: str) -> None:
-    grace = 1.0
-    server = serve(start_server, engine, "--grace", str(grace))
-    children = server.children()
-    with send(server, ENDLESS):
-        time.sleep(0.5)  # so that the buffers between the two fill up
-        began = time.monotonic()
-        server.signal(INTERRUPT)
-        server.wait(grace + 5)
-        assert time.monotonic() - began >= 0.5
-    assert "Traceback" not in server.told()
-    wait_gone(children)
-
-
-def test_requests_under_way_are_finished(start_server: StartServer, built_engine: str) -> None:
-    server = serve(start_server, built_engine, "--grace", "20")
-    story = {**ENDLESS, "n_predict": 1500}
-    with send(server, story) as client:
-        server.signal(INTERRUPT)
-        received = bytearray()
-        while chunk := client.recv(65536):
-            received += chunk
-    assert b'"stop":true' in received
-    assert server.wait(20) == 0
 
 
 @posix_only
@@ -238,33 +211,6 @@ def test_the_watchdog_needs_no_reader_of_standard_error(tmp_path: Path, fake_eng
         process.wait()
         os.close(reader)
         os.close(writer)
-
-
-def test_a_second_copy_on_the_same_port_says_so(server: Server, tmp_path: Path, engine: str) -> None:
-    done = run_command("serve", "--listen", f"127.0.0.1:{server.port}", "--engine", engine, cwd=tmp_path)
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1
-    assert f"cannot listen on 127.0.0.1:{server.port}" in done.stderr
-    assert "another llama-appliance listens there" in done.stderr
-    assert http(server, "GET", "/health").status == 200
-
-
-def test_the_port_is_free_again_at_once(start_server: StartServer, built_engine: str) -> None:
-    first = serve(start_server, built_engine)
-    first.signal(INTERRUPT)
-    assert first.wait(20) == 0
-    second = start_server("serve", "--listen", f"127.0.0.1:{first.port}", "--engine", built_engine)
-    assert second.port == first.port
-    assert http(second, "POST", "/v1/chat/completions", CHAT).status == 200
-
-
-def test_a_model_process_that_dies_is_replaced(start_server: StartServer, built_engine: str) -> None:
-    server = serve(start_server, built_engine)
-    child = model_process(server)
-    child.kill()
-    wait_gone([child])
-    wait(lambda: http(server, "POST", "/v1/chat/completions", CHAT), lambda answer: answer.status == 200)
-    assert model_process(server).pid != child.pid
 
 
 def model_process(server: Server) -> psutil.Process:

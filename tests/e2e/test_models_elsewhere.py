@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 from gguf_files import write_model
 from program import Server, StartServer, http, run_command
-from waiting import wait
 
 from appliance.engines.found import ENGINE_VARIABLE
 
@@ -296,26 +295,3 @@ def test_a_presets_model_comes_from_a_registry_or_an_address(
     refused = http(server, "POST", "/v1/chat/completions", {**CHAT, "model": "nothing"})
     assert refused.status == 404
     assert "is no GGUF file" in refused.json()["error"]["message"]
-
-
-def test_presets_beside_a_configuration_show_their_downloads(
-    start_server: StartServer, environment: dict[str, str], shelf: Shelf, tmp_path: Path
-) -> None:
-    (tmp_path / "p.ini").write_text(f"[big]\nmodel-url = {shelf.url}/files/tiny-Q8_0.gguf\n")
-    (tmp_path / "c.yaml").write_text("models:\n  other:\n    cmd: nobody ${PORT}\n")
-    shelf.go_on.clear()
-    words = ("serve", "--config", "c.yaml", "--models-preset", "p.ini", "--listen", "127.0.0.1:0")
-    server = start_server(*words, env=environment)
-    assert http(server, "POST", "/models/load", {"model": "big"}).status == 200
-    found = wait(
-        lambda: http(server, "GET", "/models").json()["data"],
-        lambda found: found[0]["status"]["value"] == "downloading",
-        told=server.told,
-    )
-    assert [entry["id"] for entry in found] == ["big", "other"], "what comes is no model of its own"
-    assert list(found[0]["status"]["progress"]) == [f"{shelf.url}/files/tiny-Q8_0.gguf"]
-    assert http(server, "POST", "/models", {"model": "acme/more"}).status == 403
-    assert http(server, "POST", "/models/unload", {"model": "big"}).status == 200
-    shelf.go_on.set()
-    answer = http(server, "POST", "/v1/chat/completions", {**CHAT, "model": "big"})
-    assert answer.status == 200, answer.body

@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-from config_files import ANY_PORT, ConfigFile
+from config_files import ConfigFile
 from gguf_files import write_model
 from page_fixtures import Play
-from program import StartServer
+from program import ANY_PORT, StartServer
 
 DEVICE = "BROWSER_ARGS=--use-fake-device-for-media-stream"
 GIVEN = f"{DEVICE} --use-fake-ui-for-media-stream --autoplay-policy=no-user-gesture-required"

@@ -10,9 +10,9 @@ from pathlib import Path
 import anthropic
 import openai
 import pytest
-from config_files import ANY_PORT, ConfigFile
+from config_files import ConfigFile
 from plugin_folders import write_plugin
-from program import Server, StartServer, http
+from program import ANY_PORT, Server, StartServer, http
 from waiting import wait
 
 TEXT = "Once upon a time a small llama carried"
@@ -25,7 +25,6 @@ async def on_stream(events, context):
     async for event in events:
         yield event
 """
-NO_SIGNALS = pytest.mark.skipif(sys.platform == "win32", reason="a signal of POSIX")
 COMMANDS = pytest.mark.parametrize("commands", ["/whole", "/stream", "/stream /whole", "/whole /stream"])
 
 
@@ -85,54 +84,13 @@ def test_anthropics_client(hooked: Server, commands: str) -> None:
             assert stream.get_final_message().stop_reason == "max_tokens"
 
 
-def test_a_client_is_told_in_its_own_words_that_a_plugin_failed(openai_client: openai.OpenAI, plugins: Path) -> None:
-    write_plugin(plugins, "whole", "def on_response(response, context): raise KeyError('x')")
-    http_client = openai_client.with_options(timeout=60)
-    http_client.post("/../api/agents/reload", cast_to=object)
-    with pytest.raises(openai.APIStatusError, match="plugin 'whole' failed in on_response: KeyError: 'x'") as failed:
-        openai_client.chat.completions.create(model="m", messages=[{"role": "user", "content": "/whole hi"}])
-    assert failed.value.status_code == 502
-
-
-def settings_of(server: Server, name: str) -> dict[str, str]:
-    listing = http(server, "GET", "/api/agents").json()["agents"]
-    return next((each["sources"] for each in listing if each["name"] == name), {})
-
-
 def names(server: Server) -> set[str]:
     return {each["name"] for each in http(server, "GET", "/api/agents").json()["agents"]}
 
 
-@NO_SIGNALS
+@pytest.mark.skipif(sys.platform == "win32", reason="a signal of POSIX")
 def test_a_hangup_looks_for_plugins_again(hooked: Server, plugins: Path) -> None:
     assert names(hooked) > {"whole", "stream"}  # and those that are shipped along
     write_plugin(plugins, "new", STREAM)
     hooked.signal(signal.SIGHUP)
     wait(lambda: "new" in names(hooked))
-
-
-def test_changed_files_are_followed(start_server: StartServer, file: ConfigFile, plugins: Path) -> None:
-    config = file.write({"m": ()}, plugins_dir=[str(plugins)])
-    server = start_server("serve", *ANY_PORT, "--config", config, "--watch-config")
-    assert "whole" in names(server)
-    write_plugin(plugins, "new", STREAM)
-    wait(lambda: "new" in names(server))
-
-
-@pytest.mark.parametrize("how", [pytest.param("signal", marks=NO_SIGNALS), "watching"])
-def test_a_configuration_that_changes_what_it_says_of_plugins_is_followed(
-    start_server: StartServer, file: ConfigFile, how: str
-) -> None:
-    config = file.write({"m": ()})
-    watch = ["--watch-config"] if how == "watching" else []
-    server = start_server("serve", *ANY_PORT, "--config", config, *watch)
-    assert names(server) == set()
-    for setting in ("documents", "exclude"):
-        file.write({"m": ()}, plugins={"rag": {"settings": {setting: ["~/papers"]}}})
-        if how == "signal":
-            server.signal(signal.SIGHUP)
-        wait(lambda key=f"settings.{setting}": settings_of(server, "rag").get(key) == "configuration")
-    file.write({"m": ()})
-    if how == "signal":
-        server.signal(signal.SIGHUP)
-    wait(lambda: names(server) == set())

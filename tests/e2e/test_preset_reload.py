@@ -118,20 +118,6 @@ def test_a_mistake_is_told_and_changes_nothing(
     wait(lambda: "c" in ids(server), told=server.told)
 
 
-def test_beside_a_configuration_both_are_read_again(
-    start_server: StartServer, fake_engine: Path, file: Callable[..., Path], tmp_path: Path
-) -> None:
-    config = tmp_path / "config.yaml"
-    config.write_text("models:\n  x:\n    cmd: nothing\n    proxy: http://127.0.0.1:1\n")
-    env = {ENGINE_VARIABLE: str(fake_engine)}
-    server = start_server(*VERBS["serve"], "--models-preset", str(file()), "--config", str(config), env=env)
-    assert ids(server) == {"a", "b", "x"}
-    file("[c]\nm = /x\n")
-    config.write_text(config.read_text().replace("  x:", "  y:"))
-    by_request(server)
-    assert ids(server) == {"a", "b", "c", "y"}
-
-
 def test_there_is_nothing_to_read_again(start_server: StartServer, fake_engine: Path) -> None:
     server = start_server(*VERBS["serve"], env={ENGINE_VARIABLE: str(fake_engine)})
     refused = http(server, "POST", "/api/config/reload")

@@ -271,14 +271,6 @@ def test_a_server_with_a_key_lets_in_who_has_it(
     assert from_env.returncode == 0, from_env.stderr
 
 
-def test_no_open_door_without_a_key(tmp_path: Path) -> None:
-    done = run_command("serve", "--listen", "0.0.0.0:0", cwd=tmp_path)
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1
-    assert "--api-key KEY" in done.stderr
-    assert "--allow-unauthenticated" in done.stderr
-
-
 def test_a_further_address_is_served_under_the_same_rules(
     start_server: StartServer, fake_engine: Path, free_port: Callable[[], int], tmp_path: Path
 ) -> None:

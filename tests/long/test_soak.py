@@ -17,11 +17,11 @@ from statistics import fmean
 import psutil
 import pytest
 import trio
-from config_files import ANY_PORT, ConfigFile
+from config_files import ConfigFile
 from gguf_files import write_model
 from hub_process import fake_hub
 from msgspec import Struct
-from program import Server, StartServer, http
+from program import ANY_PORT, Server, StartServer, http
 from soak_clients import MODELS, Clients, hub_files
 from waiting import until
 
