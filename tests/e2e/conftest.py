@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from needs import RENDERERS, compiled
-from page_fixtures import browser, hub, looks_of, play, serve_fake  # noqa: F401  fixtures of the tests of the page
+from page_fixtures import LOOKS, ONE_LOOK, browser, hub, play, serve_fake  # noqa: F401  fixtures of the tests of the page
 from program import ANY_PORT, COMMAND, Server, StartServer, fresh_environment
 
 from appliance.__main__ import start
@@ -30,8 +30,8 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "look" in metafunc.fixturenames:
-        all_looks = bool(metafunc.config.getoption("--all"))
-        metafunc.parametrize("look", looks_of(metafunc.definition.nodeid, all_looks=all_looks))
+        chosen = os.environ.get("LOOK", ONE_LOOK)
+        metafunc.parametrize("look", LOOKS if metafunc.config.getoption("--all") and chosen == ONE_LOOK else [chosen])
 
 
 @pytest.fixture(scope="session", autouse=True)
