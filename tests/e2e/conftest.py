@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
+from config_files import ConfigFile
 from needs import RENDERERS, compiled
 from page_fixtures import LOOKS, ONE_LOOK, browser, hub, play, serve_fake  # noqa: F401  fixtures of the tests of the page
 from program import ANY_PORT, COMMAND, Server, StartServer, fresh_environment
@@ -122,6 +123,12 @@ def single(start_server: StartServer, engine: str, starter_model: Path) -> Start
         return server
 
     return start
+
+
+@pytest.fixture
+def file(tmp_path: Path, fake_engine: Path, fake_model: Path) -> ConfigFile:
+    """A configuration whose models are scripted engines."""
+    return ConfigFile(tmp_path / "config.yaml", fake_engine, "--model", fake_model)
 
 
 @pytest.fixture

@@ -7,14 +7,13 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from program import COMMAND, STARTER_QUESTION, Server, fresh_environment, http, run_command
+from program import COMMAND, STARTER_QUESTION, Server, StartServer, fresh_environment, http, run_command
 from waiting import wait
 
-StartServer = Callable[..., Server]
 ENDED = ("completed", "failed", "canceled")
 LONG = {"max_tokens": 100_000, "ignore_eos": True, "temperature": 0}
 
@@ -25,7 +24,8 @@ def begin(server: Server, **asked: object) -> str:
     return answer.json()["id"]
 
 
-def result(server: Server, run: str) -> dict[str, object]:
+def result(server: Server, run: str) -> dict[str, Any]:
+    """What a run has come to, once it has ended."""
     wait(lambda: http(server, "GET", f"/api/runs/{run}").json()["state"] in ENDED, within=60)
     return http(server, "GET", f"/api/runs/{run}/result").json()
 
@@ -35,7 +35,7 @@ def test_a_run_says_what_a_chat_says(server: Server) -> None:
     found = result(server, begin(server, params={"temperature": 0, "max_tokens": 60}))
     assert found["state"] == "completed", found
     assert found["output"]
-    assert found["usage"]["completion_tokens"] > 0  # pyright: ignore[reportIndexIssue]
+    assert found["usage"]["completion_tokens"] > 0
     events = http(server, "GET", f"/api/runs/{found['id']}/events")
     told = [json.loads(line[6:]) for line in events.body.decode().splitlines() if line.startswith("data: ")]
     assert "".join(each["text"] for each in told if each.keys() == {"text"}) == found["output"]

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import trio
@@ -193,18 +194,54 @@ def test_those_that_lie_before_they_are_proven_fail_their_proof_and_are_named(
         assert any(said in words for words in told), (lie, findings)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "lie", [Lie(devices=(CARD,), list="crash"), Lie(devices=(CARD,), work="garbage", on=("CUDA0",))]
-)
-def test_one_that_failed_its_proof_is_never_used(world: World, lie: Lie) -> None:
+class Case(NamedTuple):
+    """When an engine begins to lie, and what ``doctor`` says of it then."""
+
+    lie: Lie
+    when: str
+    finding: str
+    said: str
+    stream: bool = False
+    words: tuple[str, ...] = ()
+    slow: bool = True
+
+
+ON = ("CUDA0",)
+CASES = [
+    Case(Lie(work="crash", on=ON), "at work", "probation", "SIGABRT", slow=False),
+    Case(Lie(work="crash", on=ON), "at work", "probation", "SIGABRT", stream=True, slow=False),
+    Case(Lie(list="crash"), "unknown", "engine-cannot-list", "SIGSEGV"),
+    Case(Lie(work="garbage", on=ON), "unknown", "failed-proof", "(garbage)"),
+    *(
+        Case(Lie(load=load, on=ON), "not loaded", "probation", "starter", stream=stream)
+        for load, stream in (("crash", False), ("abort", True), ("fail", False), ("memory", True), ("missing", False))
+    ),
+    Case(Lie(load="hang", on=ON), "not loaded", "probation", "was not ready within 2 s", words=("--load-timeout", "2")),
+]
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, marks=pytest.mark.slow if case.slow else ()) for case in CASES])
+def test_the_answer_comes_from_the_next_engine_in_the_stated_time(
+    case: Case, tmp_path: Path, proven_builds: Path, start_server: StartServer, starter_model: Path
+) -> None:
+    world = World(shutil.copytree(proven_builds, tmp_path / "engines"), start_server, starter_model)
+    lie = structs.replace(case.lie, devices=(CARD,))
+    if case.when == "unknown":
+        (world.root / "state.json").unlink()
+        tell(world.gpu, lie)
+        world.prove()
+    server = world.serve(*case.words)
+    if case.when == "at work":
+        assert ask(server)
+        assert seat_of(server) == GPU
     tell(world.gpu, lie)
-    world.prove()
-    server = world.serve()
-    assert ask(server)
-    assert ask_streaming(server)
+    began = time.monotonic()
+    assert ask_streaming(server) if case.stream else ask(server)
+    assert time.monotonic() - began < STATED_TIME
     assert seat_of(server) == CPU
+    assert case.when == "unknown" or f"failed on engine {GPU}" in server.told()
     end(server)
+    assert case.said in world.doctor()[case.finding]
 
 
 @pytest.mark.slow
@@ -219,75 +256,30 @@ def test_one_that_hangs_when_asked_for_its_devices_keeps_nobody_waiting(world: W
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("load", "stream"), [("crash", False), ("abort", True), ("fail", False), ("memory", True), ("missing", False)]
+    ("lie", "look", "finding"),
+    [
+        (Lie(work="garbage", on=ON), ("prove", {"seats": [GPU]}), "failed-proof"),
+        (Lie(list="absurd"), ("probe", {}), "engine-cannot-list"),
+        (Lie(list="crash"), ("probe", {}), "engine-cannot-list"),
+    ],
 )
-def test_one_that_stops_to_load_is_passed_over_and_told(proven: World, load: str, stream: bool) -> None:
-    server = proven.serve()
-    tell(proven.gpu, Lie(devices=(CARD,), load=load, on=("CUDA0",)))  # type: ignore[arg-type]
-    began = time.monotonic()
-    assert ask_streaming(server) if stream else ask(server)
-    assert time.monotonic() - began < STATED_TIME
-    assert seat_of(server) == CPU
-    assert f"failed on engine {GPU}" in server.told()
-    end(server)
-    assert "starter" in proven.doctor()["probation"]
-
-
-@pytest.mark.slow
-def test_one_that_hangs_while_it_loads_is_given_up_after_the_load_timeout(proven: World) -> None:
-    server = proven.serve("--load-timeout", "2")
-    tell(proven.gpu, Lie(devices=(CARD,), load="hang", on=("CUDA0",)))
-    began = time.monotonic()
-    assert ask(server)
-    assert 2 < time.monotonic() - began < 2 + STATED_TIME
-    assert seat_of(server) == CPU
-    end(server)
-    assert "was not ready within 2 s" in proven.doctor()["probation"]
-
-
-@pytest.mark.slow
-def test_one_that_computes_garbage_since_it_was_proven_is_found_out_by_the_next_proof(proven: World) -> None:
+def test_one_that_lies_since_it_was_proven_is_found_out_by_the_next_look(
+    proven: World, lie: Lie, look: tuple[str, dict[str, object]], finding: str
+) -> None:
     server = proven.serve()
     assert ask(server)
     assert seat_of(server) == GPU
-    tell(proven.gpu, Lie(devices=(CARD,), work="garbage", on=("CUDA0",)))
-    table = http(server, "POST", "/api/engines/prove", {"seats": [GPU]}).json()
-    assert table["used"] == CPU
+    tell(proven.gpu, structs.replace(lie, devices=(CARD,)))
+    verb, body = look
+    assert http(server, "POST", f"/api/engines/{verb}", body).json()["used"] == CPU
     end(server)
-    assert "(garbage)" in proven.doctor()["failed-proof"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("listing", ["absurd", "crash"])
-def test_one_that_lists_nonsense_since_it_was_proven_is_out_after_the_next_look(proven: World, listing: str) -> None:
-    server = proven.serve()
-    tell(proven.gpu, Lie(devices=(CARD,), list=listing))  # type: ignore[arg-type]
-    assert http(server, "POST", "/api/engines/probe", {}).json()["used"] == CPU
-    assert ask(server)
-    assert ask_streaming(server)
-    assert seat_of(server) == CPU
-    end(server)
-    assert proven.doctor()["engine-cannot-list"]
-
-
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-def test_one_that_crashes_at_its_first_kernel_is_replaced_under_the_request(proven: World, stream: bool) -> None:
-    server = proven.serve()
-    assert ask(server)
-    assert seat_of(server) == GPU
-    tell(proven.gpu, Lie(devices=(CARD,), work="crash", on=("CUDA0",)))
-    began = time.monotonic()
-    assert ask_streaming(server) if stream else ask(server)
-    assert time.monotonic() - began < STATED_TIME
-    assert seat_of(server) == CPU
-    end(server)
-    assert "SIGABRT" in proven.doctor()["probation"]
+    assert proven.doctor()[finding]
 
 
 def test_one_that_crashes_in_the_middle_of_a_stream_is_continued_by_the_next(proven: World) -> None:
     server = proven.serve()
     assert ask(server)
-    tell(proven.gpu, Lie(devices=(CARD,), work="crash", after_tokens=4, on=("CUDA0",)))
+    tell(proven.gpu, Lie(devices=(CARD,), work="crash", after_tokens=4, on=ON))
     began = time.monotonic()
     assert b'"continued"' in ask_streaming(server)
     assert time.monotonic() - began < STATED_TIME
@@ -298,7 +290,7 @@ def test_one_that_crashes_in_the_middle_of_a_stream_is_continued_by_the_next(pro
 
 @pytest.mark.slow
 def test_a_driver_that_hides_the_card_at_the_next_start_leaves_the_processor(proven: World) -> None:
-    tell(proven.gpu, Lie(devices=(), load="fail", on=("CUDA0",)))
+    tell(proven.gpu, Lie(devices=(), load="fail", on=ON))
     server = proven.serve()
     assert ask(server)
     assert seat_of(server) == CPU
