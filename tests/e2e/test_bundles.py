@@ -23,7 +23,6 @@ from program import COMMAND
 from appliance.bundles.container import Bundle
 from appliance.catalog.catalog import Catalog
 from appliance.catalog.sources import STARTER, ModelFolders
-from appliance.core.bundles.manifest import BundleManifest
 from appliance.engines.found import EngineFolders, list_engines
 from appliance.store.partial_file import claim
 
@@ -354,9 +353,3 @@ def test_one_import_at_a_time(sender: Machine, receiver: Machine, whole: Path) -
         assert "is under way; wait until it ends" in receiver.refused("import", whole, "--unsigned")
     finally:
         lock.release()
-
-
-def test_a_manifest_is_readable(whole: Path) -> None:
-    """The first member of the tar file, for people and other programs."""
-    done = subprocess.run(["tar", "-xOf", str(whole), "bundle.json"], capture_output=True, check=True)
-    assert msgspec.json.decode(done.stdout, type=BundleManifest).target == HERE

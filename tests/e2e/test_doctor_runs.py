@@ -6,16 +6,13 @@ import json
 import os
 import socket
 import subprocess
-import sys
 import zipfile
-from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from engine_folders import Lie, make_build
 from program import StartServer, run_command
-from waiting import wait
 
 from appliance.engines import embedded
 
@@ -66,38 +63,6 @@ def test_sick_engines_are_named(tmp_path: Path, engines_dir: Path, nobody: str) 
     assert "cpu/b1" in damaged["title"]
     assert "llama-server is changed" in damaged["evidence"][0]
     assert "vulkan/b2" in found["engine-cannot-list"]["title"]
-
-
-def test_a_taken_port_and_a_wrong_configuration(tmp_path: Path, start_other: str) -> None:
-    config = tmp_path / "config.yaml"
-    config.write_text("models: [\n", encoding="utf-8")
-    found = findings(tmp_path, "--url", start_other, "--config", str(config))
-    assert found["port-taken"]["severity"] == "error"
-    assert "another program" in "".join(found["port-taken"]["evidence"])
-    assert "config.yaml:" in "".join(found["config-errors"]["evidence"])
-    missing = findings(tmp_path, "--url", start_other, "--config", str(tmp_path / "none.yaml"))
-    assert "none.yaml" in missing["config-unreadable"]["evidence"][0]
-
-
-@pytest.fixture
-def start_other(tmp_path: Path, free_port: object) -> Generator[str]:
-    """A web server that is another program."""
-    assert callable(free_port)
-    port = int(str(free_port()))
-    folder = tmp_path / "www"
-    (folder / "api").mkdir(parents=True)
-    (folder / "api" / "version").write_text("{}", encoding="utf-8")
-
-    argv = [sys.executable, "-m", "http.server", str(port), "--bind", "127.0.0.1", "--directory", str(folder)]
-    with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        wait(lambda: is_open(port))
-        yield f"http://127.0.0.1:{port}"
-        process.terminate()
-
-
-def is_open(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 @pytest.mark.skipif(not embedded.available(), reason="the embedded engine is not here")

@@ -308,16 +308,6 @@ def test_a_download_that_is_killed_goes_on_where_it_was(machine: Machine, tmp_pa
         assert int(re.findall(r"\d+", second[-1]["range"])[0]) > SIZE // 4
 
 
-def test_a_download_with_another_sum_is_refused(machine: Machine, tmp_path: Path) -> None:
-    with fake_hub(tmp_path / "hub") as hub:
-        url, _ = served(hub, large_archive(hub, tmp_path))
-        told = machine.bad("install", "cpu/b100", "--from", url, "--sha256", "0" * 64, status=1)
-        assert "wrong contents" in told
-        gone = machine.bad("install", "cpu/b1", "--from", f"{hub.url}/nothing/b1.zip", "--sha256", "0" * 64, status=1)
-        assert "has no /nothing/b1.zip" in gone
-    assert not list(machine.root.glob("*/*/engine.json"))
-
-
 # ---- beside a running server -----------------------------------------------------------------------------------------
 
 

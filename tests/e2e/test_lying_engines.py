@@ -256,7 +256,7 @@ def test_one_that_hangs_when_asked_for_its_devices_keeps_nobody_waiting(world: W
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("lie", "look", "finding"),
+    ("lie", "asked", "finding"),
     [
         (Lie(work="garbage", on=ON), ("prove", {"seats": [GPU]}), "failed-proof"),
         (Lie(list="absurd"), ("probe", {}), "engine-cannot-list"),
@@ -264,13 +264,13 @@ def test_one_that_hangs_when_asked_for_its_devices_keeps_nobody_waiting(world: W
     ],
 )
 def test_one_that_lies_since_it_was_proven_is_found_out_by_the_next_look(
-    proven: World, lie: Lie, look: tuple[str, dict[str, object]], finding: str
+    proven: World, lie: Lie, asked: tuple[str, dict[str, object]], finding: str
 ) -> None:
     server = proven.serve()
     assert ask(server)
     assert seat_of(server) == GPU
     tell(proven.gpu, structs.replace(lie, devices=(CARD,)))
-    verb, body = look
+    verb, body = asked
     assert http(server, "POST", f"/api/engines/{verb}", body).json()["used"] == CPU
     end(server)
     assert proven.doctor()[finding]

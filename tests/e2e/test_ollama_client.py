@@ -1,4 +1,4 @@
-"""The official client of Ollama, pointed at the installed program with real engines, a hub of its own, and files."""
+"""The official client of Ollama, pointed at the installed program with real engines, and the scripted one."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from pathlib import Path
 import ollama
 import pytest
 from program import STARTER_QUESTION, Server, StartServer, http
-
-from appliance.engines.found import ENGINE_VARIABLE
 
 QUESTION = [{"role": "user", "content": STARTER_QUESTION}]
 STEADY = {"temperature": 0, "seed": 1}
@@ -120,10 +118,8 @@ def test_the_asynchronous_client(server: Server, client: ollama.Client) -> None:
     assert asyncio.run(_async(server.url)) == client.chat("starter", messages=QUESTION, options=STEADY).message.content
 
 
-def test_a_model_stays_as_long_as_the_client_wishes(
-    start_server: StartServer, engine: str, open_client: OpenClient
-) -> None:
-    server = start_server("serve", "--listen", "127.0.0.1:0", "--engine", engine, "--threads", "1", "--no-stores")
+def test_a_model_stays_as_long_as_the_client_wishes(serve: StartServer, engine: str, open_client: OpenClient) -> None:
+    server = serve("--no-stores", engine=engine)
     client = open_client(server.url)
     client.generate("starter", keep_alive="1h")
     [loaded] = client.ps().models
@@ -138,17 +134,14 @@ def test_a_model_stays_as_long_as_the_client_wishes(
     assert client.ps().models == []
 
 
-def test_derived_models_outlive_the_program(
-    start_server: StartServer, built_engine: str, open_client: OpenClient
-) -> None:
-    argv = ("serve", "--listen", "127.0.0.1:0", "--engine", built_engine, "--threads", "1", "--no-stores")
-    server = start_server(*argv)
+def test_derived_models_outlive_the_program(serve: StartServer, open_client: OpenClient) -> None:
+    server = serve("--no-stores")
     client = open_client(server.url)
     client.copy("starter", "mine")
     assert client.create("poet", from_="mine", system="Be brief.", parameters={"num_predict": 3}).status == "success"
     server.process.terminate()
     assert server.wait(20) == 0
-    client = open_client(start_server(*argv).url)
+    client = open_client(serve("--no-stores").url)
     assert {model.model for model in client.list().models} == {"starter:latest", "mine:latest", "poet:latest"}
     assert client.chat("poet", messages=QUESTION).eval_count == 3
     client.delete("poet")
@@ -157,17 +150,18 @@ def test_derived_models_outlive_the_program(
 
 
 def test_the_port_of_ollama_is_taken_only_if_it_is_free(
-    start_server: StartServer, fake_engine: Path, open_client: OpenClient
+    serve: StartServer, open_client: OpenClient, tmp_path: Path
 ) -> None:
-    environment = {ENGINE_VARIABLE: str(fake_engine)}
+    """It may also be in the configuration."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = other.getsockname()[1]
-        argv = ("serve", "--listen", "127.0.0.1:0", "--no-stores", "--ollama-port")
-        server = start_server(*argv, str(taken), env=environment)
+        server = serve("--no-stores", "--ollama-port", str(taken))
         (told,) = [line for line in server.told().splitlines() if f"cannot listen on 127.0.0.1:{taken}" in line]
         assert "another program listens there already; choose another with --ollama-port, or leave it out" in told
         assert "--listen" not in told
         assert http(server, "GET", "/api/tags").status == 200
-    with_port = start_server(*argv, str(taken), env=environment)
+    config = tmp_path / "config.yaml"
+    config.write_text(f"ollamaPort: {taken}\n")
+    with_port = serve("--no-stores", "--config", str(config))
     assert f"and http://127.0.0.1:{taken}" in with_port.told()
     assert open_client(f"http://127.0.0.1:{taken}").list().models

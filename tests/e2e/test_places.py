@@ -75,13 +75,11 @@ def strangers(server: Server) -> list[Stranger]:
 
 
 class Siege:
-    """Holds connections of strangers from ``address`` in a thread of its own; ``again``: those that are closed, too."""
+    """Holds connections of strangers in a thread of its own."""
 
-    def __init__(self, server: Server, kinds: list[Stranger], count: int, *, address: str, again: bool) -> None:
+    def __init__(self, server: Server, kinds: list[Stranger], count: int) -> None:
         self._server = server
         self._kinds = itertools.cycle(kinds)
-        self._address = address
-        self._again = again
         self._held: dict[socket.socket, tuple[Stranger, bytes]] = {}
         self._over = threading.Event()
         for _ in range(count):
@@ -100,7 +98,6 @@ class Siege:
 
     def _connect(self) -> None:
         sock = socket.socket()
-        sock.bind((self._address, 0))
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         sock.settimeout(1)
         try:
@@ -122,8 +119,6 @@ class Siege:
                 unsent = self._act(sock, kind, unsent)
             except OSError:
                 sock.close()
-                if self._again:
-                    self._connect()
             else:
                 self._held[sock] = kind, unsent  # behind the others
 
@@ -152,10 +147,9 @@ def _files_of_the_clients() -> Generator[None]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def start(start_server: StartServer, fake_engine: Path, tmp_path: Path, files: int, *options: str) -> Server:
-    model = write_model(tmp_path / "alpha.gguf")
-    engine = ["--engine", str(fake_engine), "--no-starter", "--model", f"alpha={model}", "--preload", "alpha"]
-    server = start_server("serve", "--listen", "127.0.0.1:0", *engine, *options, limited=partial(limit_files, files))
+def start(serve: StartServer, tmp_path: Path, files: int, *options: str) -> Server:
+    words = ("--no-starter", "--model", f"alpha={write_model(tmp_path / 'alpha.gguf')}", "--preload", "alpha")
+    server = serve(*words, *options, limited=partial(limit_files, files))
     server.wait_for(lambda: "is ready" in server.told())
     return server
 
@@ -187,38 +181,24 @@ def _ask(connection: HTTPConnection, *, first: bool) -> object:
     return answer.status
 
 
-def test_no_stranger_keeps_a_place_from_a_good_client(
-    start_server: StartServer, fake_engine: Path, tmp_path: Path
-) -> None:
+def test_no_stranger_keeps_a_place_from_a_good_client(serve: StartServer, tmp_path: Path) -> None:
     """All kinds at once: each holds more places than the good clients can do without."""
-    server = start(start_server, fake_engine, tmp_path, FILES, "--api-key", KEY)
+    server = start(serve, tmp_path, FILES, "--api-key", KEY)
     kinds = strangers(server)
     assert PLACES // len(kinds) > PLACES - GOOD
-    with Siege(server, kinds, 2 * PLACES, address="127.0.0.1", again=False):
+    with Siege(server, kinds, 2 * PLACES):
         time.sleep(OLD)
         found = looks(server, GOOD)
     assert [status for status, _ in found] == [200] * len(found), server.told()
     assert median(seconds for _, seconds in found) < WITHIN, found
 
 
-def test_a_stranger_who_comes_again_and_again_keeps_nobody_else_out(
-    start_server: StartServer, fake_engine: Path, tmp_path: Path
-) -> None:
-    """From an address of its own, and half of the places for each: behind one address nobody can tell them apart."""
-    server = start(start_server, fake_engine, tmp_path, FILES, "--api-key", KEY)
-    with Siege(server, strangers(server), 2 * PLACES, address="127.0.0.2", again=True):
-        time.sleep(OLD)
-        found = looks(server, PLACES // 2 - 1)
-    assert [status for status, _ in found] == [200] * len(found), server.told()
-    assert median(seconds for _, seconds in found) < WITHIN, found
-
-
 @pytest.mark.parametrize(("files", "clients"), [(64, 100), (FILES, 400)])
 def test_a_burst_beyond_the_places_is_answered_in_words(
-    start_server: StartServer, fake_engine: Path, tmp_path: Path, files: int, clients: int
+    serve: StartServer, tmp_path: Path, files: int, clients: int
 ) -> None:
     """Each connects, waits a moment and sends a request in two parts, as many do."""
-    server = start(start_server, fake_engine, tmp_path, files)
+    server = start(serve, tmp_path, files)
     found: Counter[str] = Counter()
     content = json.dumps(CHAT).encode()
     head = f"POST /v1/chat/completions HTTP/1.1\r\n{HOST}Content-Length: {len(content)}\r\n\r\n".encode()

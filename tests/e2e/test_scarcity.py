@@ -170,20 +170,6 @@ def test_the_warden_comes_back_though_all_files_are_taken(start_server: StartSer
 
 
 @pytest.mark.slow
-@pytest.mark.needs("root")
-def test_without_a_process_to_be_had_everything_waits(pids: Pids, start_server: StartServer, built_engine: str) -> None:
-    server = start(start_server, built_engine, limited=pids.join)
-    pids.freeze()
-    os.kill(wardens(server)[0], signal.SIGKILL)
-    time.sleep(0.2)
-    pids.freeze()  # nor the place that the warden has left
-    lives(server, SCARCE)
-    pids.release()
-    serves(server)
-    wait(lambda: wardens(server))
-
-
-@pytest.mark.slow
 def test_without_a_warden_no_model_is_loaded(
     pids: Pids, start_server: StartServer, fake_llama_server: tuple[str, ...], fake_model: Path, tmp_path: Path
 ) -> None:
@@ -233,11 +219,3 @@ def test_sigterm_without_a_thread_to_be_had_keeps_the_grace(
         pids.freeze()
         assert b'"stop":true' in finish(server, client)
     assert server.wait(20) == 0, server.told()
-
-
-@pytest.mark.slow
-def test_sigterm_without_a_file_to_be_had_keeps_the_grace(start_server: StartServer, built_engine: str) -> None:
-    server = start(start_server, built_engine, "--grace", "20")
-    with send(server, {**ENDLESS, "n_predict": 1500}) as client, without_files(server):
-        assert b'"stop":true' in finish(server, client)
-        assert server.wait(20) == 0, server.told()

@@ -196,25 +196,6 @@ def test_the_version_is_the_engines_own_and_help_explains_every_option(engine: s
     assert "(env: LLAMA_ARG_CTX_SIZE)" in lines[at]
 
 
-@pytest.mark.skipif(os.name == "nt", reason="a link there is no program")
-def test_a_link_called_llama_serves(fake_engine: Path, starter_model: Path, tmp_path: Path) -> None:
-    """The unified program of llama.cpp is called with `serve`; scripts go on if a link takes its name."""
-    link = tmp_path / "llama"
-    link.symlink_to(COMMAND)
-    env = {**fresh_environment(tmp_path), ENGINE_VARIABLE: str(fake_engine)}
-    words = ("serve", "-m", str(starter_model), "--port", "0")
-    with subprocess.Popen([link, *words], env=env, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as served:
-        assert served.stderr is not None
-        told = next(line for line in served.stderr if "listening on http" in line)
-        served.terminate()
-        assert served.wait(20) == 0, told
-    refused = subprocess.run([link, "cli", "-m", "x"], env=env, capture_output=True, text=True, timeout=60)
-    assert (refused.returncode, refused.stdout) == (1, "")
-    assert "llama-appliance run MODEL" in refused.stderr
-    version = subprocess.run([link, "version"], env=env, capture_output=True, text=True, timeout=60, check=True)
-    assert "version: 11434" in version.stderr
-
-
 @one_engine
 def test_it_is_installed_under_the_name_that_scripts_use(tmp_path: Path, starter_model: Path, engine: str) -> None:
     program = COMMAND.with_name("llama-server.exe" if sys.platform == "win32" else "llama-server")

@@ -24,7 +24,7 @@ import psutil
 import pytest
 from homes import Home
 from payload_folders import NAME, make_payload, name_of, write_key
-from program import Server, fresh_environment, http, wait_gone
+from program import Server, http, wait_gone
 from waiting import wait
 
 from appliance.errors import UsageError
@@ -212,20 +212,6 @@ def test_two_before_are_kept_and_a_version_that_is_gone_is_passed_over(upgraded:
     [newest] = upgraded.programs.glob("0.3.0-*")
     newest.rename(upgraded.folder / "moved")
     assert upgraded.used().startswith("0.5.0-")
-
-
-def test_a_copy_in_another_application_is_left_alone(upgraded: Machine) -> None:
-    other = make_payload(upgraded.folder / "editor" / "resources", "0.2.0", before="# the editor's own")
-    with subprocess.Popen(
-        [str(other / NAME), "serve", "--port", "0", "--ready-file", str(upgraded.folder / "ready")],
-        env=fresh_environment(upgraded.folder),
-        stderr=subprocess.DEVNULL,
-    ) as process:
-        try:
-            wait(lambda: (upgraded.folder / "ready").exists())
-            assert Path(psutil.Process(process.pid).cmdline()[1]).parent == other
-        finally:
-            process.terminate()
 
 
 def test_a_later_version_may_change_the_data_and_the_way_back_finds_its_own(upgraded: Machine) -> None:
