@@ -18,7 +18,6 @@ from typing import Any, TypeVar
 
 import psutil
 import pytest
-import trio
 from waiting import wait
 
 T = TypeVar("T")
@@ -196,22 +195,6 @@ def engine_argv(server: Server) -> list[str]:
     """The command line of the one model's process."""
     server.wait_healthy()
     return next(found for child in server.children() if "--alias" in (found := child.cmdline()))
-
-
-async def post(port: int, path: str, body: object, key: str | None = None) -> tuple[int, bytes]:
-    """One request over a connection of its own; the status and the de-chunked body."""
-    sent = json.dumps(body).encode()
-    head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\nContent-Type: application/json\r\n"
-    head += f"Authorization: Bearer {key}\r\n" if key else ""
-    head += f"Content-Length: {len(sent)}\r\n\r\n"
-    async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
-        await stream.send_all(head.encode() + sent)
-        received = bytearray()
-        async for chunk in stream:
-            received += chunk
-    top, _, rest = bytes(received).partition(b"\r\n\r\n")
-    status = int(top.split(b" ", 2)[1])
-    return status, dechunk(rest) if b"transfer-encoding: chunked" in top.lower() else rest
 
 
 def dechunk(data: bytes, *, whole: bool = True) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -11,7 +10,6 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-import time
 from collections.abc import Generator
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
@@ -179,28 +177,6 @@ def test_a_version_that_crashes_within_its_first_hour_gives_way(upgraded: Machin
         assert "within its first hour" in server.told()
         assert http(server, "POST", "/v1/chat/completions", ASKED).status == 200
     assert upgraded.versions()[new] == "withdrawn"
-
-
-def test_what_a_power_cut_ended_and_what_ends_after_the_first_hour_has_not_failed(upgraded: Machine) -> None:
-    state, runs = upgraded.programs / "state.json", upgraded.programs / ".runs"
-    with upgraded.serve().wait_listening() as server:
-        new = folder_of(server)
-        [run] = runs.iterdir()
-        note = json.loads(run.read_text())
-        server.process.kill()
-        server.wait(TIME)
-    run.write_text(json.dumps({**note, "boot": "the one before"}))
-    assert upgraded.used() == new
-    assert list(runs.iterdir()) == []
-    content = json.loads(state.read_text())
-    content["state"]["lines"][0]["switched_at"] = time.time() - 3600 + 5
-    state.write_text(json.dumps(content))
-    with upgraded.serve().wait_listening() as server:
-        assert folder_of(server) == new
-        wait(lambda: list(runs.iterdir()), lambda left: not left)
-        server.process.kill()
-        server.wait(TIME)
-    assert upgraded.used() == new
 
 
 def test_two_before_are_kept_and_a_version_that_is_gone_is_passed_over(upgraded: Machine) -> None:
