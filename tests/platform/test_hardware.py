@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import psutil
 import pytest
+from file_trees import write
 
 from appliance import __version__
 from appliance.core.machine import CpuNames, Environment, architecture_of
@@ -35,14 +36,6 @@ Features\t: fp asimd
 CPU implementer\t: 0x41
 CPU architecture: 8
 """
-
-
-def write(root: Path, files: dict[str, str]) -> Path:
-    for name, text in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    return root
 
 
 async def test_this_machine():
@@ -131,14 +124,6 @@ def test_distributions(tmp_path: Path):
     rolling = write(tmp_path / "b", {"usr/lib/os-release": "NAME='Arch Linux'\n"})
     assert (linux.operating_system(rolling).name, linux.operating_system(rolling).version) == ("Arch Linux", None)
     assert linux.operating_system(tmp_path / "none").name is None
-
-
-def test_memory_limits(tmp_path: Path):
-    assert linux.memory_limit(write(tmp_path / "v2", {"sys/fs/cgroup/memory.max": "8589934592\n"})) == 8 << 30
-    assert linux.memory_limit(write(tmp_path / "off", {"sys/fs/cgroup/memory.max": "max\n"})) == sys.maxsize
-    v1 = write(tmp_path / "v1", {"sys/fs/cgroup/memory/memory.limit_in_bytes": "1073741824\n"})
-    assert linux.memory_limit(v1) == 1 << 30
-    assert linux.memory_limit(tmp_path / "none") == sys.maxsize
 
 
 def test_accelerators_are_numbered_after_those_of_nvidia(tmp_path: Path):
