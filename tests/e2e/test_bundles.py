@@ -331,8 +331,8 @@ def test_killed_before_any_of_its_changes_the_machine_works_and_the_import_conti
     numbers = [number for number, event, _ in changes if deep or event == "os.rename"]
     assert len(numbers) > 10
     for number in numbers[share::SHARES]:
-        machine = Machine(receiver.folder.with_name(f"killed-{number}"))
-        shutil.copytree(receiver.folder, machine.folder, symlinks=True)
+        copy = shutil.copytree(receiver.folder, receiver.folder.with_name(f"killed-{number}"), symlinks=True)
+        machine = Machine(copy)
         ended = take(machine, whole, sender, number)
         assert ended.returncode == -signal.SIGKILL, (number, ended.stderr)
         assert machine.works() >= {OLD, "old"}
