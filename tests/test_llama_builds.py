@@ -172,12 +172,6 @@ def test_platforms_have_the_names_that_the_program_gives_them() -> None:
             assert layout.platform_name(system, machine) == platform_of(system, machine)
 
 
-def test_the_headers_that_older_packages_lack_come_along() -> None:
-    shim = (BUILDS / "shim" / "vulkan" / "vulkan.hpp").read_text()
-    assert "#include_next <vulkan/vulkan.hpp>" in shim
-    assert "#ifndef VK_EXT_layer_settings" in shim
-
-
 class Workshop:
     """A place to build in: an empty cache, the archive in a folder that pip looks in, tools that take no time."""
 
@@ -271,37 +265,20 @@ def test_a_build_is_described_in_the_programs_own_words_and_made_once(workshop: 
 
 
 @pytest.mark.slow
-def test_libraries_are_there_once_under_the_name_they_are_loaded_by(workshop: Workshop) -> None:
-    (folder,) = workshop.build()
-    assert names(folder) == {
-        "engine.json",
-        "ggml-rpc-server",
-        "libggml-base.so.0",
-        "libggml-cpu-x64.so",
-        "licenses/llama.cpp/LICENSE",
-        "llama-server",
-    }
-    assert not any(path.is_symlink() for path in folder.rglob("*"))
-
-
-@pytest.mark.slow
 def test_backends_share_one_tree_and_each_takes_its_own_library(workshop: Workshop) -> None:
-    cpu, vulkan = workshop.build("--backend", "cpu", "--backend", "vulkan")
+    (cpu,) = workshop.build()
+    assert names(cpu) == {
+        *("engine.json", "ggml-rpc-server", "libggml-base.so.0", "libggml-cpu-x64.so", "llama-server"),
+        "licenses/llama.cpp/LICENSE",
+    }
+    assert not any(path.is_symlink() for path in cpu.rglob("*"))
+    (tree,) = workshop.engines.glob(".build-*/source")
+    (vulkan,) = workshop.build("--backend", "vulkan", "--clean")
     assert names(vulkan) - names(cpu) == {"libggml-vulkan.so"}
     assert "libvulkan.so.1" in read(vulkan).needs.libraries
     assert read(cpu).digest != read(vulkan).digest
-    trees = [path.name for path in workshop.engines.iterdir() if path.is_dir() and path.name.startswith(".build-")]
-    assert len(trees) == 1
-    assert workshop.cmake_runs() == 4
-
-
-@pytest.mark.slow
-def test_the_tree_is_kept_for_the_next_backend_and_goes_when_told(workshop: Workshop) -> None:
-    workshop.build()
-    (tree,) = workshop.engines.glob(".build-*/source")
-    (folder,) = workshop.build("--backend", "vulkan", "--clean")
     assert not tree.exists()
-    assert folder.is_dir()
+    assert workshop.cmake_runs() == 4
 
 
 @pytest.mark.slow
@@ -478,21 +455,22 @@ def test_a_failed_build_says_why_and_leaves_nothing_that_looks_built(workshop: W
     assert expected.exists()
 
 
-def test_no_compiler_names_the_packages(workshop: Workshop) -> None:
-    (workshop.tools / "make").unlink()
-    done = workshop.run(CXX="", PATH=str(workshop.tools))
-    assert done.returncode == 1
-    assert "a C++ compiler and make" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere one package has all of it")
-def test_what_vulkan_takes_is_named_with_its_packages(workshop: Workshop) -> None:
-    (workshop.tools / "glslc").unlink()
-    done = workshop.run("--backend", "vulkan", PATH=str(workshop.tools))
+@pytest.mark.parametrize(
+    ("missing", "backend", "told"),
+    [
+        ("make", "cpu", "a C++ compiler and make"),
+        ("glslc", "vulkan", "apt-get install libvulkan-dev glslc spirv-headers"),
+    ],
+)
+def test_what_a_build_takes_is_named_with_its_packages(
+    workshop: Workshop, missing: str, backend: str, told: str
+) -> None:
+    (workshop.tools / missing).unlink()
+    done = workshop.run("--backend", backend, PATH=str(workshop.tools), **({"CXX": ""} if missing == "make" else {}))
     assert done.returncode == 1
-    assert "needs glslc" in done.stderr
-    assert "apt-get install libvulkan-dev glslc spirv-headers" in done.stderr
+    assert told in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_what_cuda_takes_is_named(workshop: Workshop) -> None:

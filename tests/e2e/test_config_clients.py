@@ -66,7 +66,7 @@ def test_the_verbs(server: Server, verb: Verb) -> None:
 
     loaded = cli("load", "gpt-4o-mini")
     assert loaded.stdout.startswith("gpt-4o-mini: loaded"), loaded.stderr
-    assert json.loads(cli("load", "one", "--no-wait", "--json").stdout)["state"] == "loaded"
+    assert json.loads(cli("load", "one", "--json").stdout)["state"] == "loaded"
     assert [line.split() for line in cli("ps").stdout.splitlines()[1:]] == [["one", "loaded", "-"]]
     assert len(cli("run", "gpt-4o-mini", STARTER_QUESTION, "--temp", "0").stdout.split()) >= 3
     assert cli("load", "hidden").stdout.startswith("hidden: loaded")

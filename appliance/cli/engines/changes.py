@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import TypeVar
 
 import click
@@ -21,7 +20,7 @@ from appliance.cli.engines.sources import (
     sources_of,
     tell_server,
 )
-from appliance.cli.remote import RunningServer, parse_server, server_options
+from appliance.cli.remote import RunningServer, server_options
 from appliance.core.engines.builds import AvailableBuild
 from appliance.core.engines.choice import Ranked, WantedEngine
 from appliance.core.engines.events import BuildRemoved, EngineChosen, RolledBack
@@ -54,8 +53,7 @@ def install(
     sha256: str | None,
     for_platform: str | None,
     force: bool,
-    url: str | None,
-    api_key: str | None,
+    server: RunningServer,
 ) -> AsyncCommand:
     """Install a build of llama.cpp beside the others, and try it.
 
@@ -68,7 +66,7 @@ def install(
       llama-appliance engines install cuda12 --from /media/usb/builds
       llama-appliance engines install cpu --from llama-b11434-bin-ubuntu-x64.tar.gz
     """
-    return partial(_install, parse_server(url, api_key), word, source, sha256, for_platform or here(), force)
+    return _install(server, word, source, sha256, for_platform or here(), force)
 
 
 async def _install(
@@ -138,7 +136,7 @@ def _model_option(command: Callable[..., T]) -> Callable[..., T]:
 @click.argument("word", metavar="SEAT|BUILD|BACKEND|auto")
 @_model_option
 @server_options
-def use(word: str, model: str | None, url: str | None, api_key: str | None) -> AsyncCommand:
+def use(word: str, model: str | None, server: RunningServer) -> AsyncCommand:
     """Prefer an engine; the others stay in reserve in case it fails. 'auto' leaves the choice to the program again.
 
     \b
@@ -147,14 +145,14 @@ def use(word: str, model: str | None, url: str | None, api_key: str | None) -> A
       llama-appliance engines use linux-x64-cpu/b11434 --model starter
       llama-appliance engines use auto
     """
-    return partial(_choose, parse_server(url, api_key), word, model, False)
+    return _choose(server, word, model, False)
 
 
 @click.command()
 @click.argument("word", metavar="SEAT|BUILD|BACKEND")
 @_model_option
 @server_options
-def pin(word: str, model: str | None, url: str | None, api_key: str | None) -> AsyncCommand:
+def pin(word: str, model: str | None, server: RunningServer) -> AsyncCommand:
     """Use one engine and nothing else: no fallback, and no update, until 'engines use auto'.
 
     With --model, the model prefers it; a single model cannot be limited to one engine.
@@ -163,7 +161,7 @@ def pin(word: str, model: str | None, url: str | None, api_key: str | None) -> A
     Example:
       llama-appliance engines pin cuda12
     """
-    return partial(_choose, parse_server(url, api_key), word, model, True)
+    return _choose(server, word, model, True)
 
 
 async def _choose(server: RunningServer, word: str, model: str | None, pinned: bool) -> int:
@@ -210,14 +208,14 @@ def _check_word(owner: Engines, word: str, pinned: bool) -> None:
 @click.argument("build")
 @click.option("--force", is_flag=True, help="Even if a running model uses it.")
 @server_options
-def remove(build: str, force: bool, url: str | None, api_key: str | None) -> AsyncCommand:
+def remove(build: str, force: bool, server: RunningServer) -> AsyncCommand:
     """Remove an installed build from the disk; never the only engine that works.
 
     \b
     Example:
       llama-appliance engines remove linux-x64-vulkan/b11400
     """
-    return partial(_remove, parse_server(url, api_key), build, force)
+    return _remove(server, build, force)
 
 
 async def _remove(server: RunningServer, build: str, force: bool) -> int:
@@ -252,7 +250,7 @@ def working(ranked: Sequence[Ranked]) -> list[str]:
 @click.command()
 @click.argument("backend", metavar="[BACKEND]", required=False)
 @server_options
-def rollback(backend: str | None, url: str | None, api_key: str | None) -> AsyncCommand:
+def rollback(backend: str | None, server: RunningServer) -> AsyncCommand:
     """Return to the build that was used before the last update.
 
     \b
@@ -260,7 +258,7 @@ def rollback(backend: str | None, url: str | None, api_key: str | None) -> Async
       llama-appliance engines rollback
       llama-appliance engines rollback vulkan
     """
-    return partial(_rollback, parse_server(url, api_key), backend)
+    return _rollback(server, backend)
 
 
 async def _rollback(server: RunningServer, backend: str | None) -> int:

@@ -12,7 +12,6 @@ from functools import partial
 import click
 from msgspec import Struct
 
-from appliance.cli.control import json_option
 from appliance.cli.engines.changes import install, pin, remove, rollback, use
 from appliance.cli.engines.sources import (
     keep,
@@ -26,8 +25,8 @@ from appliance.cli.engines.sources import (
     tell_server,
 )
 from appliance.cli.engines.update import update
-from appliance.cli.remote import RunningServer, parse_server, server_options
-from appliance.cli.show import human_size, print_json, print_table
+from appliance.cli.remote import RunningServer, server_options
+from appliance.cli.show import human_size, json_option, print_json, print_table
 from appliance.core.engines.events import Forgotten
 from appliance.core.engines.machine import MachineLook
 from appliance.core.engines.proofs import Proof
@@ -82,7 +81,7 @@ def engines() -> None:
 @engines.command()
 @server_options
 @json_option
-def ls(url: str | None, api_key: str | None, as_json: bool) -> AsyncCommand:
+def ls(server: RunningServer, as_json: bool) -> AsyncCommand:
     """List every build on every device: whether it works, how fast it is, which one is used and why.
 
     \b
@@ -90,7 +89,7 @@ def ls(url: str | None, api_key: str | None, as_json: bool) -> AsyncCommand:
       llama-appliance engines ls
       llama-appliance engines ls --json
     """
-    return partial(_ls, parse_server(url, api_key), as_json)
+    return _ls(server, as_json)
 
 
 async def _ls(server: RunningServer, as_json: bool) -> int:
@@ -109,14 +108,14 @@ async def _ls(server: RunningServer, as_json: bool) -> int:
 @engines.command()
 @server_options
 @json_option
-def probe(url: str | None, api_key: str | None, as_json: bool) -> AsyncCommand:
+def probe(server: RunningServer, as_json: bool) -> AsyncCommand:
     """Look at the machine again, and ask every build for its devices; a running server does the same.
 
     \b
     Example:
       llama-appliance engines probe
     """
-    return partial(_probe, parse_server(url, api_key), as_json)
+    return _probe(server, as_json)
 
 
 async def _probe(server: RunningServer, as_json: bool) -> int:
@@ -137,7 +136,7 @@ async def _probe(server: RunningServer, as_json: bool) -> int:
 @click.argument("names", metavar="[SEAT|BUILD|BACKEND]...", nargs=-1)
 @server_options
 @json_option
-def prove(names: tuple[str, ...], url: str | None, api_key: str | None, as_json: bool) -> AsyncCommand:
+def prove(names: tuple[str, ...], server: RunningServer, as_json: bool) -> AsyncCommand:
     """Try builds on their devices now: all untried ones, or the named ones. The exit status is 1 if one fails.
 
     \b
@@ -145,7 +144,7 @@ def prove(names: tuple[str, ...], url: str | None, api_key: str | None, as_json:
       llama-appliance engines prove
       llama-appliance engines prove vulkan
     """
-    return partial(_prove, parse_server(url, api_key), names, as_json)
+    return _prove(server, names, as_json)
 
 
 async def _prove(server: RunningServer, names: tuple[str, ...], as_json: bool) -> int:
@@ -171,7 +170,7 @@ def _quiet(proof: Proof) -> None:
 @engines.command()
 @click.argument("builds", metavar="[BUILD]...", nargs=-1)
 @server_options
-def forget(builds: tuple[str, ...], url: str | None, api_key: str | None) -> AsyncCommand:
+def forget(builds: tuple[str, ...], server: RunningServer) -> AsyncCommand:
     """Forget what was found out about all builds, or about the named ones: proofs, failures, devices.
 
     Choices made with 'use' and 'pin' stay. The devices are listed again at once; the next start or 'engines prove'
@@ -182,7 +181,7 @@ def forget(builds: tuple[str, ...], url: str | None, api_key: str | None) -> Asy
       llama-appliance engines forget
       llama-appliance engines forget linux-x64-vulkan/b11434
     """
-    return partial(_forget, parse_server(url, api_key), builds)
+    return _forget(server, builds)
 
 
 async def _forget(server: RunningServer, builds: tuple[str, ...]) -> int:
@@ -309,7 +308,7 @@ def rpc_worker(
         threads=threads or engine_threads(),
         cache=cache,
     )
-    return partial(_serve, serving)
+    return _serve(serving)
 
 
 async def _serve(serving: RpcServing) -> int:

@@ -108,7 +108,7 @@ async def tell_server(server: RunningServer) -> None:
     except NotRunning:
         return
     except (RequestRefused, ServerFailed) as cause:
-        say(f"note: the running server could not be notified: {cause.message}; restart it to use the change")
+        say(f"note: the running server could not be notified: {cause}; restart it to use the change")
 
 
 def seats_named(engines: Engines, names: tuple[str, ...]) -> list[Seat]:

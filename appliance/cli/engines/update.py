@@ -19,7 +19,6 @@ from msgspec import Struct, structs
 from appliance.catalog.catalog import STARTER_ID, Catalog, Snapshot
 from appliance.catalog.sources import STARTER
 from appliance.cli.config import loaded
-from appliance.cli.control import json_option
 from appliance.cli.engines.sources import (
     FROM_HELP,
     check_needs,
@@ -40,10 +39,9 @@ from appliance.cli.remote import (
     RunningServer,
     ServerFailed,
     ask,
-    parse_server,
     server_options,
 )
-from appliance.cli.show import human_size, print_json
+from appliance.cli.show import human_size, json_option, print_json
 from appliance.core.config.types import Config
 from appliance.core.engines.builds import AvailableBuild, Catalogue, UpdateChannel, parse_asked
 from appliance.core.engines.choice import Ranked, best
@@ -157,8 +155,7 @@ def update(
     force: bool,
     config_file: Path | None,
     config_dir: Path | None,
-    url: str | None,
-    api_key: str | None,
+    server: RunningServer,
     as_json: bool,
 ) -> AsyncCommand:
     """Switch to a newer build: fetch it, prove it, try it with your own model, and only then use it.
@@ -186,7 +183,7 @@ def update(
         force=force,
         as_json=as_json,
     )
-    return partial(_update, parse_server(url, api_key), wish, config)
+    return _update(server, wish, config)
 
 
 class _Wish(Struct, frozen=True, kw_only=True):

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 
 import click
@@ -157,7 +156,7 @@ def llama_server(words: tuple[str, ...]) -> AppSettings | Later | AsyncCommand |
         click.echo("\n".join(explained(flag) for flag in FLAGS if flag.kind is not Kind.REMOVED))
         return 0
     if flags.partition(from_argv, ANSWERED_BY_ENGINE)[0]:
-        return partial(_run_engine, said)
+        return _run_engine(said)
     for note in (*notes, *more_notes):
         say(f"warning: {note}")
     return stand_in(from_argv, environ)
@@ -171,7 +170,7 @@ def llama(ctx: click.Context, words: tuple[str, ...]) -> object:
     if verb in ("serve", "server"):
         return ctx.invoke(llama_server, words=words[1:])
     if verb in ("version", "--version"):
-        return partial(_run_engine, ("--version",))
+        return _run_engine(("--version",))
     if verb in ("help", "--help"):
         click.echo(
             "usage: llama serve [options], as llama-server\n       llama version\n\nIn place of other commands:\n"

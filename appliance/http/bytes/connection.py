@@ -72,7 +72,7 @@ class Answers(Protocol):
     """Has every request of a connection answered; the gateway."""
 
     def begin(self, connection: Connection, data: bytes) -> bool:
-        """Answer the request that ``data`` is without a task; `Connection.answered` or `Connection.go_on_in_task` ends that.
+        """Answer the request that ``data`` is without a task, until `Connection.answered` or `go_on_in_task` is called.
 
         False: nothing has happened, and it is for `answer`.
         """
