@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Generator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from gguf_files import WriteModel
@@ -219,18 +220,13 @@ def open_server(fake_llama_server: tuple[str, ...], fake_model: Path) -> Callabl
 
 @pytest.fixture
 def start_server(tmp_path: Path) -> Generator[Callable[..., object]]:
-    """Start ``serve`` or another verb that listens, as `program.StartServer`; everything is ended afterwards."""
+    """Start ``serve`` or another verb that listens, with keywords of `program.Server`; all are ended afterwards."""
     from program import Server  # as above
 
     servers: list[Server] = []
 
-    def start(
-        *argv: str,
-        env: dict[str, str] | None = None,
-        listening: bool = True,
-        limited: Callable[[], object] | None = None,
-    ) -> Server:
-        server = Server(argv, tmp_path, env, limited)
+    def start(*argv: str, listening: bool = True, **more: Any) -> Server:
+        server = Server(argv, tmp_path, **more)
         servers.append(server)
         return server.wait_listening() if listening else server
 

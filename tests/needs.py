@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-
-import confined
 
 ROOT = Path(__file__).resolve().parents[1]
 CHROMIUM = Path(os.environ.get("CHROMIUM", "/usr/bin/chromium"))
@@ -63,10 +62,16 @@ def _has_worker() -> bool:
     return any(program.resolve().with_name(PROGRAM).is_file() for program in compiled("cpu"))
 
 
+def _has_namespaces() -> bool:
+    words = ["unshare", "--net", "--mount", "true"]
+    may = sys.platform == "linux" and os.geteuid() == 0 and shutil.which("unshare")
+    return bool(may) and subprocess.run(words, capture_output=True, check=False).returncode == 0
+
+
 BUILD = "python3 llama-builds/build.py"
 OTHERS: dict[str, tuple[Callable[[], object], str]] = {
     "root": (lambda: sys.platform != "win32" and os.geteuid() == 0, "run the tests as root"),
-    "namespaces": (lambda: not confined.missing(), "run the tests as root, where the kernel allows them"),
+    "namespaces": (_has_namespaces, "run the tests as root, where the kernel allows them"),
     "chromium": (CHROMIUM.exists, "apt-get install chromium, or CHROMIUM=FILE"),
     "firefox": (FIREFOX.exists, "apt-get install firefox-esr, or FIREFOX=FILE"),
     "page-packages": ((PAGE_PACKAGES / ".lock.sha256").exists, "python3 bootstrap.py web"),

@@ -12,7 +12,6 @@ from port_blocks import port_block
 from program import Server, http
 
 CHAT = "/v1/chat/completions"
-ANY_PORT = ("--listen", "127.0.0.1:0")
 
 
 class ConfigFile:

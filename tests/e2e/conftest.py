@@ -10,14 +10,15 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
+from config_files import ConfigFile
 from needs import RENDERERS, compiled
-from page_fixtures import browser, hub, looks_of, play, serve_fake  # noqa: F401  fixtures of the tests of the page
-from program import COMMAND, Server, fresh_environment
+from page_fixtures import LOOKS, ONE_LOOK, browser, hub, play, serve_fake  # noqa: F401  fixtures of the tests of the page
+from program import ANY_PORT, COMMAND, Server, StartServer, fresh_environment
 
 from appliance.__main__ import start
 from appliance.cli.app import run
 from appliance.engines import embedded
-from appliance.engines.found import EMBEDDED
+from appliance.engines.found import EMBEDDED, ENGINE_VARIABLE
 
 EXAMPLE = "test_the_first_model_and_the_first_question"
 """The one test of the page that is not slow: a browser takes long to start."""
@@ -30,8 +31,8 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "look" in metafunc.fixturenames:
-        all_looks = bool(metafunc.config.getoption("--all"))
-        metafunc.parametrize("look", looks_of(metafunc.definition.nodeid, all_looks=all_looks))
+        chosen = os.environ.get("LOOK", ONE_LOOK)
+        metafunc.parametrize("look", LOOKS if metafunc.config.getoption("--all") and chosen == ONE_LOOK else [chosen])
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -97,6 +98,37 @@ def server(engine: str, tmp_path_factory: pytest.TempPathFactory) -> Generator[S
         yield running.wait_listening()
         running.process.terminate()
         assert running.wait(15) == (1 if sys.platform == "win32" else 0), running.told()
+
+
+@pytest.fixture
+def serve(start_server: StartServer, fake_engine: Path) -> StartServer:
+    """``serve`` at a free port, on the scripted engine or a real one; other keywords are its environment."""
+
+    def start(*words: str, engine: str = "", limited: Callable[[], object] | None = None, **env: str) -> Server:
+        threads = ("--threads", "1") if engine else ()
+        env = {ENGINE_VARIABLE: engine or str(fake_engine), **env}
+        return start_server("serve", *ANY_PORT, *threads, *words, env=env, limited=limited)
+
+    return start
+
+
+@pytest.fixture
+def single(start_server: StartServer, engine: str, starter_model: Path) -> StartServer:
+    """``llama-server`` with the starter model, once that is loaded; keywords are its environment."""
+
+    def start(*words: str, **env: str) -> Server:
+        argv = ("llama-server", "-m", str(starter_model), "-t", "1", "--port", "0", *words)
+        server = start_server(*argv, env={ENGINE_VARIABLE: engine, **env})
+        server.wait_healthy()
+        return server
+
+    return start
+
+
+@pytest.fixture
+def file(tmp_path: Path, fake_engine: Path, fake_model: Path) -> ConfigFile:
+    """A configuration whose models are scripted engines."""
+    return ConfigFile(tmp_path / "config.yaml", fake_engine, "--model", fake_model)
 
 
 @pytest.fixture

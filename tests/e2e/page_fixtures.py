@@ -22,19 +22,13 @@ SIZE = 24 << 20
 """Bytes of the hub's model, about."""
 
 Play = Callable[..., None]
-ServeFake = Callable[..., Server]
 LOOKS = ("en-light-1280", "de-dark-320")
 """Language, theme and width in which the page is tested; `tests/web/words.mjs` reads them from LOOK."""
+ONE_LOOK = "one"
+"""One of them, always the same for a scenario, so that each run of all tests has both."""
 
 in_both = pytest.mark.parametrize("browser", ["chromium", pytest.param("firefox", marks=pytest.mark.needs("firefox"))])
 """For a test of one of the main flows: it runs in both browsers."""
-
-
-def looks_of(test: str, *, all_looks: bool) -> Sequence[str]:
-    """Every look, or one that is always the same for this test, so that each run of all tests has both; or LOOK."""
-    if chosen := os.environ.get("LOOK"):
-        return [chosen]
-    return LOOKS if all_looks else [LOOKS[zlib.crc32(test.encode()) % len(LOOKS)]]
 
 
 @pytest.fixture
@@ -54,8 +48,10 @@ def play(tmp_path: Path, browser: str, look: str) -> Play:
         scenario: str, server: Server, *more: str, within: Sequence[str] = (), **steps: Callable[[], object]
     ) -> None:
         command = [*within, "node", str(PLAY), *scenario.split("."), server.url, *more]
-        picture = f"/tmp/page-{scenario}-{look}-{browser}.png"
-        environment = {**os.environ, "BROWSER": browser, "LOOK": look, "HOME": str(tmp_path), "PICTURE": picture}
+        seen = LOOKS[zlib.crc32(scenario.encode()) % len(LOOKS)] if look == ONE_LOOK else look
+        picture = f"/tmp/page-{scenario}-{seen}-{browser}.png"
+        told_so = {"BROWSER": browser, "LOOK": seen, "HOME": str(tmp_path), "PICTURE": picture}
+        environment = {"SEED": "7", **os.environ, **told_so}
         told: list[str] = []
         with subprocess.Popen(
             ["timeout", str(TIME), *command],
@@ -78,15 +74,14 @@ def play(tmp_path: Path, browser: str, look: str) -> Play:
 
 
 @pytest.fixture
-def serve_fake(start_server: StartServer, fake_engine: Path, tmp_path: Path) -> Callable[..., Server]:
-    """A server with one model, ``small``, on the scripted engine."""
-    write_model(tmp_path / "small.gguf")
+def serve_fake(start_server: StartServer, fake_engine: Path, tmp_path: Path) -> StartServer:
+    """A server with one model, ``small``, on the scripted engine; two more models lie beside it."""
+    for name in ("small", "other", "third"):
+        write_model(tmp_path / f"{name}.gguf")
 
-    def serve(
-        *more: str, listen: str = "127.0.0.1:0", limited: Callable[[], object] | None = None, **env: str
-    ) -> Server:
+    def serve(*more: str, listen: str = "127.0.0.1:0", under: Sequence[str] = (), **env: str) -> Server:
         words = ("serve", "--listen", listen, "--model", "small.gguf", "--no-starter", "--no-stores", *more)
-        return start_server(*words, env={ENGINE_VARIABLE: str(fake_engine), **env}, limited=limited)
+        return start_server(*words, env={ENGINE_VARIABLE: str(fake_engine), **env}, under=under)
 
     return serve
 

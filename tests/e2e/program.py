@@ -18,7 +18,6 @@ from typing import Any, TypeVar
 
 import psutil
 import pytest
-import trio
 from waiting import wait
 
 T = TypeVar("T")
@@ -29,6 +28,7 @@ STARTER_QUESTION = "Hello! What can you do?"
 START_TIME = 60.0
 """Seconds. It only bounds a failure."""
 COMMAND_TIME = 60.0
+ANY_PORT = ("--listen", "127.0.0.1:0")
 
 
 def fresh_environment(home: Path) -> dict[str, str]:
@@ -47,10 +47,11 @@ def run_command(
     env: Mapping[str, str] | None = None,
     stdin: str | None = None,
     timeout: float = COMMAND_TIME,
+    program: Sequence[str | Path] = (COMMAND,),
 ) -> subprocess.CompletedProcess[str]:
     """Run the installed command to its end, as in a pipe: nothing it writes to is a terminal."""
     return subprocess.run(
-        [str(COMMAND), *argv],
+        [*program, *argv],
         cwd=cwd,
         env={**fresh_environment(cwd), **(env or {})},
         input=stdin if stdin is not None else "",
@@ -71,17 +72,22 @@ class Server:
         env: Mapping[str, str] | None = None,
         limited: Callable[[], object] | None = None,
         under: Sequence[str] = (),
+        program: Path = COMMAND,
+        output: int | None = None,
     ) -> None:
-        """``limited`` runs in the new process before it becomes the program, or ``under``, which becomes it then."""
+        """``limited`` runs in the new process before it becomes the program, or ``under``, which becomes it then.
+
+        ``output``: the descriptor of a standard output of its own.
+        """
         self.cwd = cwd
         self.errors = cwd / f"server-{time.monotonic_ns()}.err"
         with self.errors.open("wb") as errors:
             self.process = subprocess.Popen(
-                [*under, str(COMMAND), *argv],
+                [*under, program, *argv],
                 cwd=cwd,
                 env={**fresh_environment(cwd), **(env or {})},
                 stdin=subprocess.DEVNULL,
-                stdout=errors,
+                stdout=errors if output is None else output,
                 stderr=errors,
                 preexec_fn=limited,
             )
@@ -150,7 +156,7 @@ class Server:
 
 
 StartServer = Callable[..., Server]
-"""What the fixture ``start_server`` gives: an argv, and keywords as that fixture has them."""
+"""What the fixtures give that start a server: words, and keywords as each of them has them."""
 
 
 class Answer:
@@ -178,20 +184,17 @@ def http(server: Server, method: str, path: str, body: object = None, *, timeout
         connection.close()
 
 
-async def post(port: int, path: str, body: object, key: str | None = None) -> tuple[int, bytes]:
-    """One request over a connection of its own; the status and the de-chunked body."""
-    sent = json.dumps(body).encode()
-    head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\nContent-Type: application/json\r\n"
-    head += f"Authorization: Bearer {key}\r\n" if key else ""
-    head += f"Content-Length: {len(sent)}\r\n\r\n"
-    async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
-        await stream.send_all(head.encode() + sent)
-        received = bytearray()
-        async for chunk in stream:
-            received += chunk
-    top, _, rest = bytes(received).partition(b"\r\n\r\n")
-    status = int(top.split(b" ", 2)[1])
-    return status, dechunk(rest) if b"transfer-encoding: chunked" in top.lower() else rest
+def answer(server: Server, path: str, **body: object) -> Any:
+    """What a request is answered that must succeed: keywords are its body."""
+    found = http(server, "POST", path, body)
+    assert found.status == 200, (found.body, server.told())
+    return found.json()
+
+
+def engine_argv(server: Server) -> list[str]:
+    """The command line of the one model's process."""
+    server.wait_healthy()
+    return next(found for child in server.children() if "--alias" in (found := child.cmdline()))
 
 
 def dechunk(data: bytes, *, whole: bool = True) -> bytes:

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from homes import Home
 from msgspec import structs
-from program import Server, http, run_command
+from program import Server, answer, http
 
 from appliance.core.engines.builds import MANIFEST
 from appliance.core.engines.trials import KNOWN, KnownCompletion
@@ -21,48 +22,35 @@ from appliance.engines.found import read_build
 PROOFS_TIME = 400.0
 """Seconds for ``engines prove``; with a cold shader cache a software renderer takes one minute, and two on a busy
 machine."""
-SERVE = ("serve", "--listen", "127.0.0.1:0", "--threads", "1")
 
 
-class Machine:
+class Machine(Home):
     """A home. ``cached`` builds are found in its cache, as those that `llama-builds/build.py` makes."""
 
-    def __init__(self, home: Path, cached: Sequence[Path], env: Mapping[str, str]) -> None:
-        self.home = home
-        self.env = {**env, "PATH": "/usr/bin:/bin"}
+    def __init__(self, folder: Path, cached: Sequence[Path], env: Mapping[str, str]) -> None:
+        super().__init__(folder, {**env, "PATH": "/usr/bin:/bin"})
         self.cached = tuple(cached)
-        self.installed = home / "xdg_data_home" / "llama-appliance" / "engines"
-        home.mkdir(exist_ok=True)
+        self.installed = folder / "xdg_data_home" / "llama-appliance" / "engines"
         for build in self.cached:
-            place = home / "xdg_cache_home" / "llama-appliance" / "engines" / build.parent.name
+            place = folder / "xdg_cache_home" / "llama-appliance" / "engines" / build.parent.name
             place.mkdir(parents=True)
             (place / build.name).symlink_to(build)
 
-    def with_the_same_book(self, home: Path) -> Machine:
+    def with_the_same_book(self, folder: Path) -> Machine:
         """Another home, in which the same is known."""
-        other = Machine(home, self.cached, self.env)
+        other = Machine(folder, self.cached, self.env)
         shutil.copytree(self.installed, other.installed)
         return other
 
-    def engines(self, *words: str, status: int = 0, timeout: float = 60) -> str:
-        """What ``engines`` prints with these words."""
-        done = run_command("engines", *words, cwd=self.home, env=self.env, timeout=timeout)
-        assert done.returncode == status, (done.stdout, done.stderr)
-        return done.stdout + done.stderr
-
-    def table(self, *words: str) -> dict[str, Any]:
-        done = run_command("engines", "ls", "--json", *words, cwd=self.home, env=self.env)
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
+    def table(self) -> dict[str, Any]:
+        return self.json("engines", "ls")
 
     def doctor(self) -> dict[str, Any]:
-        """``doctor --json``, where no server runs."""
-        nobody = "http://127.0.0.1:9"
-        return json.loads(run_command("doctor", "--json", "--url", nobody, cwd=self.home, env=self.env).stdout)
+        """``doctor --json``, where no server runs; it may find something."""
+        return json.loads(self.run("doctor", "--json", "--url", "http://127.0.0.1:9").stdout)
 
     def serve(self, *words: str, env: Mapping[str, str] | None = None) -> Server:
-        """To be ended by who starts it."""
-        return Server([*SERVE, *words], self.home, env or self.env)
+        return super().serve("--threads", "1", *words, env=env)
 
 
 def seats_of(table: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -85,9 +73,8 @@ def assert_knows(server: Server, answers: Sequence[KnownCompletion] = KNOWN) -> 
     """Fail unless the model says, token for token, these answers that the starter is known to give."""
     for known in answers:
         body = {"model": "starter", "prompt": known.prompt, "n_predict": len(known.tokens), "temperature": 0}
-        answer = http(server, "POST", "/completion", {**body, "return_tokens": True, "cache_prompt": False})
-        assert answer.status == 200, answer.body
-        assert tuple(answer.json()["tokens"]) == known.tokens
+        said = answer(server, "/completion", **body, return_tokens=True, cache_prompt=False)
+        assert tuple(said["tokens"]) == known.tokens
 
 
 def seat_of(server: Server) -> str:

@@ -3,91 +3,67 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import random
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 from engine_folders import HERE, make_build
 from gguf_files import write_model
-from program import COMMAND, Server, fresh_environment, http
+from homes import NEVER, Home, changes_of
+from program import COMMAND
 
 from appliance.bundles.container import Bundle
 from appliance.catalog.catalog import Catalog
 from appliance.catalog.sources import STARTER, ModelFolders
-from appliance.core.bundles.manifest import BundleManifest
 from appliance.engines.found import EngineFolders, list_engines
 from appliance.store.partial_file import claim
 
 if sys.platform == "win32":
     pytest.skip("the engine of these tests is a shell script", allow_module_level=True)
 
-DRIVER, CONFINED = Path(__file__).with_name("killed_at.py"), Path(__file__).parents[1] / "confined.py"
 OLD, NEW = f"{HERE}-cpu/b50", f"{HERE}-cpu/b100"
 REPO, COMMIT, CACHED = "acme/small-GGUF", "c" * 40, "acme/small-GGUF:Q8_0"
 LARGE = 12 << 20
 """Bytes of the one model that takes several pieces of a partial file."""
-NEVER = 1 << 30
 SHARES = 3
 CONFIG = "# ours\nmodels: {}\n"
 
 
-class Machine:
+class Machine(Home):
     """A machine in a folder: its own home, data, cache."""
 
-    def __init__(self, home: Path) -> None:
-        self.home = home
-        self.data = home / "xdg_data_home" / "llama-appliance"
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.data = folder / "xdg_data_home" / "llama-appliance"
         self.models = self.data / "models"
-        self.hub = home / "hf_home" / "hub"
+        self.hub = folder / "hf_home" / "hub"
 
-    def run(self, *words: str | Path, driver: Sequence[str] = (str(COMMAND),)) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*driver, *map(str, words)],
-            cwd=self.home,
-            env=fresh_environment(self.home),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-
-    def bundle(self, *words: str | Path) -> dict[str, object]:
-        done = self.run("bundle", *words, "--json")
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
+    def bundle(self, *words: str | Path) -> dict[str, Any]:
+        return self.json("bundle", *words)
 
     def refused(self, *words: str | Path) -> str:
-        done = self.run("bundle", *words)
-        assert done.returncode == 2, (done.returncode, done.stdout, done.stderr)
-        assert done.stderr.count("\n") == 1, done.stderr
-        return done.stderr
+        told = self.bad("bundle", *words)
+        assert told.count("\n") == 1, told
+        return told
 
     def works(self) -> set[str]:
         """Names of the builds and models that are here; each must be whole."""
         places = EngineFolders(
-            named=None, beside=None, installed=self.data / "engines", cache=self.home, search_path=""
+            named=None, beside=None, installed=self.data / "engines", cache=self.folder, search_path=""
         )
         engines = [engine for engine in list_engines(places) if engine.folder is not None]
         assert [engine.damage for engine in engines] == [""] * len(engines)
         models = Catalog(ModelFolders(models_dir=self.models, cache=self.hub, starter=None)).scan().models
         assert [model.error for model in models] == [None] * len(models)
         return {engine.id for engine in engines} | {model.id for model in models}
-
-    def serves(self) -> None:
-        """A server starts here, and a model answers."""
-        words = ["serve", "--listen", "127.0.0.1:0", "--offline"]
-        with Server(words, self.home).wait_listening() as server:
-            body = {"model": "starter", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}
-            answer = http(server, "POST", "/v1/chat/completions", body)
-            assert answer.status == 200, (answer.body, server.told())
 
 
 def cached_model(hub: Path, content: bytes) -> None:
@@ -116,25 +92,25 @@ def sender(tmp_path_factory: pytest.TempPathFactory) -> Machine:
         path = machine.models / f"pair-0000{number}-of-00002.gguf"
         write_model(path, weights=8 * number, split__count=2, split__no=number - 1, split__tensors__count=2)
     cached_model(machine.hub, STARTER.read_bytes())
-    (machine.home / "ours.yaml").write_text(CONFIG)
-    plugin = machine.home / "plugins" / "hello"
+    (machine.folder / "ours.yaml").write_text(CONFIG)
+    plugin = machine.folder / "plugins" / "hello"
     plugin.mkdir(parents=True)
     (plugin / "agent.py").write_text("def on_request(request):\n    return request\n")
     (plugin / "config.json").write_text("{}")
-    (machine.home / "plugins" / "again").symlink_to("hello/agent.py")
+    (machine.folder / "plugins" / "again").symlink_to("hello/agent.py")
     machine.run("bundle", "keygen", "mine")
     machine.run("bundle", "keygen", "others")
     return machine
 
 
-def export(sender: Machine, out: Path, *words: str | Path, models: str = f"tiny,{CACHED}") -> dict[str, object]:
+def export(sender: Machine, out: Path, *words: str | Path, models: str = f"tiny,{CACHED}") -> dict[str, Any]:
     return sender.bundle("export", "--models", models, "--engines", "cpu", "-o", out, *words)
 
 
 @pytest.fixture(scope="module")
 def whole(sender: Machine) -> Path:
     """A signed bundle of everything but the large model, in one file."""
-    out = sender.home / "whole.bundle"
+    out = sender.folder / "whole.bundle"
     export(sender, out, "--key", "mine", "--config", "ours.yaml", "--plugins", "plugins")
     return out
 
@@ -153,20 +129,16 @@ def working(home: Path) -> Machine:
     return machine
 
 
-def items(told: dict[str, object]) -> dict[str, str]:
-    rows = told["items"]
-    assert isinstance(rows, list)
-    return {row["name"]: row["state"] for row in rows}
+def items(told: dict[str, Any]) -> dict[str, str]:
+    return {row["name"]: row["state"] for row in told["items"]}
 
 
 def test_from_one_machine_to_another(sender: Machine, receiver: Machine, tmp_path: Path) -> None:
     made = export(
         sender, tmp_path / "b", "--key", "mine", "--split", "1M", "--config", "ours.yaml", "--plugins", "plugins"
     )
-    files = made["files"]
-    assert isinstance(files, list)
-    assert len(files) > 2
-    public = sender.home / "mine.pub"
+    assert len(made["files"]) > 2
+    public = sender.folder / "mine.pub"
     names = {NEW, "tiny", CACHED, "settings"}
     verified = receiver.bundle("verify", tmp_path / "b", "--key", public)
     assert verified["trust"] == "signed"
@@ -175,25 +147,22 @@ def test_from_one_machine_to_another(sender: Machine, receiver: Machine, tmp_pat
     told = receiver.bundle("import", tmp_path / "b", "--key", public)
     assert items(told) == dict.fromkeys(names, "imported")
     assert receiver.works() == {OLD, NEW, "old", "tiny", CACHED}
-    rows = told["items"]
-    assert isinstance(rows, list)
-    settings = next(Path(row["place"]) for row in rows if row["name"] == "settings")
+    settings = next(Path(row["place"]) for row in told["items"] if row["name"] == "settings")
     assert (settings / "config" / "ours.yaml").read_text() == CONFIG
-    assert (settings / "plugins" / "again").read_text() == (sender.home / "plugins/hello/agent.py").read_text()
+    assert (settings / "plugins" / "again").read_text() == (sender.folder / "plugins/hello/agent.py").read_text()
     assert os.access(receiver.data / "engines" / NEW / "llama-server", os.X_OK)
-    assert not list(receiver.home.rglob(".incoming"))
+    assert not list(receiver.folder.rglob(".incoming"))
     again = receiver.bundle("import", tmp_path / "b", "--key", public)
     assert items(again) == dict.fromkeys(names, "here")
-    receiver.serves()
+    receiver.check_serves()
 
 
 @pytest.mark.slow
 def test_what_the_other_machine_has_is_left_out(
     sender: Machine, receiver: Machine, whole: Path, tmp_path: Path
 ) -> None:
-    receiver.bundle("import", whole, "--key", sender.home / "mine.pub")
-    done = receiver.run("bundle", "inventory", "-o", tmp_path / "there.json")
-    assert done.returncode == 0, done.stderr
+    receiver.bundle("import", whole, "--key", sender.folder / "mine.pub")
+    receiver.good("bundle", "inventory", "-o", tmp_path / "there.json")
     made = export(sender, tmp_path / "b", "--against", tmp_path / "there.json", models=f"tiny,large,pair,{CACHED}")
     assert items(made) == {
         NEW: "left out",
@@ -223,8 +192,8 @@ def test_contents_of_the_cache_are_not_written_again(sender: Machine, receiver: 
 
 @pytest.mark.slow
 def test_refusals_change_nothing(sender: Machine, receiver: Machine, whole: Path, tmp_path: Path) -> None:
-    mine, others = sender.home / "mine.pub", sender.home / "others.pub"
-    before = sorted(receiver.home.rglob("*"))
+    mine, others = sender.folder / "mine.pub", sender.folder / "others.pub"
+    before = sorted(receiver.folder.rglob("*"))
     assert "--key FILE names the public key" in receiver.refused("import", whole)
     assert "another one, or its manifest was changed" in receiver.refused("import", whole, "--key", others)
     assert "another one, or its manifest was changed" in receiver.refused("verify", whole, "--key", others)
@@ -247,7 +216,7 @@ def test_refusals_change_nothing(sender: Machine, receiver: Machine, whole: Path
     (receiver.models / "pair").mkdir()
     assert "llama-appliance rm pair" in receiver.refused("import", tmp_path / "parts", "--unsigned")
     (receiver.models / "pair").rmdir()
-    left = [path for path in receiver.home.rglob("*") if path not in before and path.suffix != ".lock"]
+    left = [path for path in receiver.folder.rglob("*") if path not in before and path.suffix != ".lock"]
     assert left == []
 
 
@@ -293,7 +262,7 @@ def test_mistakes_of_an_export(sender: Machine, tmp_path: Path) -> None:
 def test_a_disk_that_gets_full_keeps_what_has_come(sender: Machine, receiver: Machine, tmp_path: Path) -> None:
     export(sender, tmp_path / "b", models="large")
     limit = ("sh", "-c", f'ulimit -f {(5 << 20) // 512}; exec "$@"', "sh", str(COMMAND))
-    done = receiver.run("bundle", "import", tmp_path / "b", "--unsigned", driver=limit)
+    done = receiver.run("bundle", "import", tmp_path / "b", "--unsigned", under=limit)
     assert done.returncode == 1, done.stderr
     assert "the disk is full" in done.stderr
     assert "make room" in done.stderr
@@ -312,11 +281,12 @@ def test_a_disk_that_is_too_small_is_seen_before_the_first_byte(
 ) -> None:
     export(sender, tmp_path / "b", models="large")
     script = (
+        f"mount -t tmpfs -o size={100 << 20} tmpfs {receiver.data}; "
         f'head -c {30 << 20} /dev/zero >{receiver.data}/filler; "$@" && exit 9; find {receiver.data} -name "*.part"; '
         f'rm {receiver.data}/filler; exec "$@"'
     )
-    driver = (sys.executable, str(CONFINED), "--small", str(receiver.data), str(100 << 20), "--", "sh", "-c", script)
-    done = receiver.run("bundle", "import", tmp_path / "b", "--unsigned", driver=(*driver, "sh", str(COMMAND)))
+    driver = ("unshare", "--mount", "sh", "-c", script, "sh", str(COMMAND))
+    done = receiver.run("bundle", "import", tmp_path / "b", "--unsigned", under=driver)
     assert done.returncode == 0, done.stderr
     assert "make room for" in done.stderr
     assert ".part" not in done.stdout
@@ -327,19 +297,18 @@ def test_a_disk_that_is_too_small_is_seen_before_the_first_byte(
 
 
 @pytest.fixture(scope="module")
-def changes(sender: Machine, whole: Path, tmp_path_factory: pytest.TempPathFactory) -> list[tuple[int, str]]:
-    """Every change that an undisturbed import makes to the disk: its number, and what it is."""
+def changes(sender: Machine, whole: Path, tmp_path_factory: pytest.TempPathFactory) -> list[tuple[int, str, str]]:
+    """Every change that an undisturbed import makes to the disk."""
     machine = working(tmp_path_factory.mktemp("undisturbed") / "machine")
     done = take(machine, whole, sender)
     assert done.returncode == 0, done.stderr
-    lines = [line.split(" ", 2) for line in machine.home.with_name("machine.log").read_text().splitlines()]
-    return [(int(number), event) for number, event, _ in lines]
+    return changes_of(machine.folder)
 
 
 def take(machine: Machine, bundle: Path, sender: Machine, last: int = NEVER) -> subprocess.CompletedProcess[str]:
     """Import, killed right before change number ``last``."""
-    driver = (sys.executable, str(DRIVER), str(last), str(machine.home))
-    return machine.run("bundle", "import", bundle, "--key", sender.home / "mine.pub", driver=driver)
+    words = ("bundle", "import", bundle, "--key", sender.folder / "mine.pub")
+    return machine.run_until(last, machine.folder, *words)
 
 
 def stamps(paths: Iterable[Path]) -> set[tuple[int, int]]:
@@ -354,28 +323,28 @@ def test_killed_before_any_of_its_changes_the_machine_works_and_the_import_conti
     sender: Machine,
     receiver: Machine,
     whole: Path,
-    changes: list[tuple[int, str]],
+    changes: list[tuple[int, str, str]],
     request: pytest.FixtureRequest,
     share: int,
 ) -> None:
     deep = request.config.getoption("--deep") or request.config.getoption("--kills")
-    numbers = [number for number, event in changes if deep or event == "os.rename"]
+    numbers = [number for number, event, _ in changes if deep or event == "os.rename"]
     assert len(numbers) > 10
     for number in numbers[share::SHARES]:
-        machine = Machine(receiver.home.with_name(f"killed-{number}"))
-        shutil.copytree(receiver.home, machine.home, symlinks=True)
+        copy = shutil.copytree(receiver.folder, receiver.folder.with_name(f"killed-{number}"), symlinks=True)
+        machine = Machine(copy)
         ended = take(machine, whole, sender, number)
         assert ended.returncode == -signal.SIGKILL, (number, ended.stderr)
         assert machine.works() >= {OLD, "old"}
-        arrived = stamps(path for path in machine.home.rglob(".incoming/**/*") if path.suffix != ".part")
+        arrived = stamps(path for path in machine.folder.rglob(".incoming/**/*") if path.suffix != ".part")
         if number == numbers[share]:
-            machine.serves()
+            machine.check_serves()
         done = take(machine, whole, sender)
         assert done.returncode == 0, (number, done.stderr)
         assert machine.works() == {OLD, NEW, "old", "tiny", CACHED}
-        assert not [path for path in machine.home.rglob("*.part*")]
-        assert arrived <= stamps(machine.home.rglob("*")), (number, "a file that had arrived was brought again")
-        shutil.rmtree(machine.home)
+        assert not [path for path in machine.folder.rglob("*.part*")]
+        assert arrived <= stamps(machine.folder.rglob("*")), (number, "a file that had arrived was brought again")
+        shutil.rmtree(machine.folder)
 
 
 def test_one_import_at_a_time(sender: Machine, receiver: Machine, whole: Path) -> None:
@@ -384,9 +353,3 @@ def test_one_import_at_a_time(sender: Machine, receiver: Machine, whole: Path) -
         assert "is under way; wait until it ends" in receiver.refused("import", whole, "--unsigned")
     finally:
         lock.release()
-
-
-def test_a_manifest_is_readable(whole: Path) -> None:
-    """The first member of the tar file, for people and other programs."""
-    done = subprocess.run(["tar", "-xOf", str(whole), "bundle.json"], capture_output=True, check=True)
-    assert msgspec.json.decode(done.stdout, type=BundleManifest).target == HERE

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
 import pytest
-from config_files import ANY_PORT, CHAT, ConfigFile, chat, running
+from config_files import CHAT, chat, running
 from port_blocks import port_block
-from program import Server, StartServer, http, run_command, wait_gone
+from program import ANY_PORT, Server, StartServer, http, wait_gone
 from waiting import wait
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="commands of POSIX shells")
@@ -21,8 +19,6 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="commands of POS
 SEED = Path(__file__).parents[1] / "examples" / "llama-swap-seed.yaml"
 KEY = "sk-hunter2"
 KEYS = {"API_KEY_1": "one", "API_KEY_2": "two", "OPENROUTER_API_KEY": "three"}
-MANY = 54
-REQUESTS = 60
 
 OTHER_SERVER = """
 import http.server, json, sys
@@ -162,57 +158,3 @@ def test_the_example_of_llama_swap_runs(seed: Server, tmp_path: Path) -> None:
 
 
 # ---- many models -----------------------------------------------------------------------------------------------------
-
-
-def many_in_groups() -> dict[str, object]:
-    """Groups of six; some swap, some displace nobody, some stay."""
-    groups = {
-        f"group{n}": {
-            "swap": n % 3 != 2,
-            "exclusive": n % 2 == 0,
-            "persistent": n == 1,
-            "members": [f"m{n * 6 + k:02}" for k in range(6)],
-        }
-        for n in range(MANY // 6 - 1)
-    }
-    return {"groups": groups, "modelsMax": 4}
-
-
-def many_in_a_matrix() -> dict[str, object]:
-    """Sets of three out of three choices of six, one inside another's, and six models in no set."""
-    names = [f"m{n:02}" for n in range(MANY)]
-    sixes = [" | ".join(names[n : n + 6]) for n in range(0, MANY - 6, 6)]
-    sets = {f"s{n}": f"({sixes[n]}) & ({sixes[n + 1]}) & ({sixes[n + 2]})" for n in range(len(sixes) - 2)}
-    costs = {name: 1 + n % 7 for n, name in enumerate(names)}
-    return {"matrix": {"vars": {"first": "m00"}, "evict_costs": costs, "sets": {**sets, "all": "+s0 & first"}}}
-
-
-@pytest.mark.parametrize("policy", [many_in_groups, many_in_a_matrix])
-def test_many_models_take_turns(
-    start_server: StartServer, tmp_path: Path, fake_engine: Path, fake_model: Path, policy: object
-) -> None:
-    assert callable(policy)
-    file = ConfigFile(tmp_path / "config.yaml", fake_engine, "--model", fake_model)
-    models = {f"m{n:02}": {"aliases": [f"alias-{n}"], "concurrencyLimit": REQUESTS} for n in range(MANY)}
-    config = file.write(models, **policy())  # type: ignore[arg-type]
-    planned = run_command("config", "plan", "--config", config, "--running", "m01,m09", "--want", "m02", cwd=tmp_path)
-    assert planned.returncode == 0, planned.stderr
-    server = start_server("serve", *ANY_PORT, "--config", config)
-    wanted = [f"m{n % MANY:02}" if n % 4 else f"alias-{n % MANY}" for n in range(REQUESTS)]
-    random.Random(policy.__name__).shuffle(wanted)
-
-    def ask(model: str) -> int:
-        answer = http(server, "POST", CHAT, chat(model), timeout=60)
-        assert answer.status == 200, answer.body
-        servers = http(server, "GET", "/health").json()["pool"]["servers"]
-        assert len(servers) <= 4
-        return answer.status
-
-    with ThreadPoolExecutor(6) as clients:
-        assert list(clients.map(ask, wanted)) == [200] * REQUESTS
-    stats = http(server, "GET", "/api/metrics/stats").json()
-    assert stats["total_requests"] == REQUESTS
-    children = server.children()
-    server.signal(signal.SIGTERM)
-    assert server.wait(20) == 0
-    wait_gone(children)

@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import json
 import signal
-import socket
 import sys
 from pathlib import Path
 
 import pytest
-from config_files import ANY_PORT, ConfigFile, ask, chat, running
+from config_files import ConfigFile, ask, running
 from program import Server, StartServer, http, run_command, wait_gone
 from waiting import wait
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="a signal of POSIX, and its shells")
 
 RELOAD = "/api/config/reload"
-
-
-@pytest.fixture
-def file(tmp_path: Path, fake_engine: Path, fake_model: Path) -> ConfigFile:
-    return ConfigFile(tmp_path / "config.yaml", fake_engine, "--model", fake_model)
 
 
 def apart(*models: str) -> dict[str, object]:
@@ -38,8 +32,8 @@ def heard(server: Server, text: str) -> None:
     wait(lambda: text in server.told(), within=10)
 
 
-def test_a_hangup_reloads_and_spares_what_has_not_changed(start_server: StartServer, file: ConfigFile) -> None:
-    server = start_server("serve", *ANY_PORT, "--config", file.write({"m": (), "old": ()}, groups=apart("m", "old")))
+def test_a_hangup_reloads_and_spares_what_has_not_changed(serve: StartServer, file: ConfigFile) -> None:
+    server = serve("--config", file.write({"m": (), "old": ()}, groups=apart("m", "old")))
     ask(server, "m")
     ask(server, "old")
     (m_port, m_pid), (_, old_pid) = sorted(pids(server).items())
@@ -60,47 +54,20 @@ def test_a_hangup_reloads_and_spares_what_has_not_changed(start_server: StartSer
     assert f"{file.path}:2:12: error: models.m.ttl" in checked.stderr
 
 
-def test_hangups_at_any_moment_end_nothing(start_server: StartServer, file: ConfigFile) -> None:
-    server = start_server("serve", *ANY_PORT, "--config", file.write({"m": ()}), listening=False)
-    wait(lambda: "listening on" in server.told())
+def test_hangups_at_any_moment_end_nothing(serve: StartServer, file: ConfigFile) -> None:
+    server = serve("--config", file.write({"m": ()}))
     for _ in range(20):
         server.signal(signal.SIGHUP)
-    server.wait_listening()
     ask(server, "m")
     server.signal(signal.SIGINT)
     server.signal(signal.SIGHUP)
     assert server.wait(20) == 0
 
 
-def test_a_stream_outlives_the_configuration_it_began_under(start_server: StartServer, file: ConfigFile) -> None:
-    server = start_server("serve", *ANY_PORT, "--config", file.write({"m": ("--token-delay", "0.05")}))
-    ask(server, "m")
-    (before,) = pids(server).values()
-    with socket.create_connection((server.host, server.port), timeout=10) as client:
-        body = json.dumps(chat("m", stream=True, fake={"tokens": 30})).encode()
-        client.sendall(
-            f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\nConnection: close\r\n"
-            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode()
-            + body
-        )
-        received = client.recv(65536)
-        file.write({"m": ("--ctx-size", "999")})
-        assert http(server, "POST", RELOAD).json() == {"success": True, "warnings": [], "changed": ["m"]}
-        while chunk := client.recv(65536):
-            received += chunk
-    assert received.count(b"data: ") > 30
-    assert b"data: [DONE]" in received
-    ask(server, "m")
-    (after,) = pids(server).values()
-    assert after != before
-
-
-def test_files_are_watched(start_server: StartServer, file: ConfigFile, tmp_path: Path) -> None:
+def test_files_are_watched(serve: StartServer, file: ConfigFile, tmp_path: Path) -> None:
     folder = tmp_path / "conf.d"
     folder.mkdir()
-    server = start_server(
-        "serve", *ANY_PORT, "--config", file.write({"m": ()}), "--config-dir", str(folder), "--watch-config"
-    )
+    server = serve("--config", file.write({"m": ()}), "--config-dir", str(folder), "--watch-config")
     ask(server, "m")
     before = pids(server)
     (folder / "more.yaml").write_text(json.dumps({"models": {"n": {"cmd": file.cmd()}}}))
@@ -118,27 +85,11 @@ def test_files_are_watched(start_server: StartServer, file: ConfigFile, tmp_path
     ask(server, "renamed")
 
 
-def test_keys_are_not_lost_where_others_can_listen(start_server: StartServer, file: ConfigFile) -> None:
-    config = file.write({"m": ()}, apiKeys=["one"])
-    server = start_server("serve", "--listen", "0.0.0.0:0", "--config", config)
-    server.host = "127.0.0.1"
-    file.write({"m": ()}, apiKeys=["two"])
-    server.signal(signal.SIGHUP)
-    heard(server, "was read again; processes")
-    assert http(server, "GET", "/running", Authorization="Bearer one").status == 401
-    assert http(server, "GET", "/running", Authorization="Bearer two").status == 200
-    file.write({"m": (), "n": ()})
-    server.signal(signal.SIGHUP)
-    heard(server, "without a key")
-    assert http(server, "GET", "/running").status == 401
-    assert http(server, "GET", "/v1/models", Authorization="Bearer two").json()["data"][0]["id"] == "m"
-
-
-def test_a_longer_time_to_stop_counts_for_the_end_of_the_program(start_server: StartServer, file: ConfigFile) -> None:
+def test_a_longer_time_to_stop_counts_for_the_end_of_the_program(serve: StartServer, file: ConfigFile) -> None:
     """Also for the watchdog, which was not told of it at the start."""
     slow = "sh -c 'sleep 7; kill -9 $0' ${PID}"
     model = {"cmd": file.cmd("--ignore-sigterm"), "unloadTimeout": 1}
-    server = start_server("serve", *ANY_PORT, "--grace", "0", "--config", file.write({"m": model}))
+    server = serve("--grace", "0", "--config", file.write({"m": model}))
     ask(server, "m")
     children = server.children()
     file.write({"m": {**model, "unloadTimeout": 9, "cmdStop": slow}})

@@ -204,18 +204,7 @@ def desk(tmp_path: Path) -> Generator[Desk]:
         stack.callback(os.close, reader)
         os.set_inheritable(writer, True)
         log = stack.enter_context((tmp_path / "Xvfb.log").open("wb"))
-        screen = [
-            "Xvfb",
-            "-displayfd",
-            str(writer),
-            "-screen",
-            "0",
-            "320x64x24",
-            "-fbdir",
-            str(tmp_path),
-            "-nolisten",
-            "tcp",
-        ]
+        screen = f"Xvfb -displayfd {writer} -screen 0 320x64x24 -fbdir {tmp_path} -nolisten tcp".split()
         server = subprocess.Popen(
             screen, env=desk.env, pass_fds=[writer], stdin=subprocess.DEVNULL, stdout=log, stderr=log
         )

@@ -5,17 +5,15 @@ from __future__ import annotations
 import json
 import os
 import socket
-import subprocess
-import sys
 import zipfile
-from collections.abc import Generator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_folders import Lie, Listed, make_build
-from program import StartServer, run_command
-from waiting import wait
+from engine_folders import Lie, make_build
+from homes import Home
+from program import StartServer
 
 from appliance.engines import embedded
 
@@ -25,42 +23,42 @@ SECRET = "qSecretOfTheTest7Z"
 WORDS = "Zebedee whistles at noon"
 
 
-@pytest.fixture
-def engines_dir(tmp_path: Path) -> Path:
-    return tmp_path / "engines"
+class Machine(Home):
+    """A home with a folder of engines."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root = folder / "engines"
+        super().__init__(folder, {"LLAMA_APPLIANCE_ENGINES_DIR": str(self.root)})
+
+    def findings(self, url: str) -> dict[str, dict[str, Any]]:
+        done = self.run("doctor", "--json", "--url", url)
+        told = json.loads(done.stdout)
+        assert done.returncode == (0 if told["ok"] else 1), done.stderr
+        assert told["ok"] == all(finding["severity"] == "note" for finding in told["findings"])
+        return {finding["id"]: finding for finding in told["findings"]}
 
 
 @pytest.fixture
-def nobody(free_port: object) -> str:
-    assert callable(free_port)
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+@pytest.fixture
+def nobody(free_port: Callable[[], int]) -> str:
     return f"http://127.0.0.1:{free_port()}"
 
 
-def doctor(cwd: Path, *argv: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    folders = {"LLAMA_APPLIANCE_ENGINES_DIR": str(cwd / "engines")}
-    return run_command("doctor", *argv, cwd=cwd, env={**folders, **(env or {})}, timeout=120)
+def test_a_bare_machine_without_a_server(machine: Machine, nobody: str) -> None:
+    told = machine.run("doctor", "--url", nobody)
+    for word in ("machine", "memory", "engine", "models    starter", "[server-not-running]", "llama-appliance serve"):
+        assert word in told.stdout, told.stdout + told.stderr
 
 
-def findings(cwd: Path, *argv: str, env: dict[str, str] | None = None) -> dict[str, dict[str, Any]]:
-    outcome = doctor(cwd, "--json", *argv, env=env)
-    told = json.loads(outcome.stdout)
-    assert outcome.returncode == (0 if told["ok"] else 1), outcome.stderr
-    assert told["ok"] == all(finding["severity"] == "note" for finding in told["findings"])
-    return {finding["id"]: finding for finding in told["findings"]}
-
-
-def test_a_bare_machine_without_a_server(tmp_path: Path, nobody: str) -> None:
-    outcome = doctor(tmp_path, "--url", nobody)
-    for word in ("machine", "memory", "engine", "models    starter", "[server-not-running]"):
-        assert word in outcome.stdout, outcome.stdout + outcome.stderr
-    assert "llama-appliance serve" in outcome.stdout
-
-
-def test_sick_engines_are_named(tmp_path: Path, engines_dir: Path, nobody: str) -> None:
-    whole = make_build(engines_dir, build="b1")
+def test_sick_engines_are_named(machine: Machine, nobody: str) -> None:
+    whole = make_build(machine.root, build="b1")
     (whole / "llama-server").write_bytes(b"#!/bin/sh\nexit 0\n")
-    make_build(engines_dir, "vulkan", build="b2", lie=Lie(list="crash"))
-    found = findings(tmp_path, "--url", nobody)
+    make_build(machine.root, "vulkan", build="b2", lie=Lie(list="crash"))
+    found = machine.findings(nobody)
     damaged = found["damaged-build"]
     assert damaged["severity"] == "warning"
     assert "cpu/b1" in damaged["title"]
@@ -68,80 +66,33 @@ def test_sick_engines_are_named(tmp_path: Path, engines_dir: Path, nobody: str) 
     assert "vulkan/b2" in found["engine-cannot-list"]["title"]
 
 
-def test_a_lying_engine_is_named_as_the_culprit(tmp_path: Path, engines_dir: Path, nobody: str) -> None:
-    card = Listed(name="CUDA0", description="Test Card 9000")
-    make_build(engines_dir, "cuda12", build="b3", devices=(card,), lie=Lie(work="garbage", on=("CUDA0",)))
-    folders = {"LLAMA_APPLIANCE_ENGINES_DIR": str(engines_dir)}
-    proven = run_command("engines", "prove", "cuda12", "--url", nobody, cwd=tmp_path, env=folders, timeout=180)
-    culprit = findings(tmp_path, "--url", nobody)["failed-proof"]
-    assert "cuda12/b3" in culprit["title"], proven.stderr
-    assert "CUDA0" in culprit["title"]
-    assert "garbage" in culprit["title"]
-    assert culprit["commands"][0].startswith("llama-appliance engines prove ")
-
-
-def test_a_taken_port_and_a_wrong_configuration(tmp_path: Path, start_other: str) -> None:
-    config = tmp_path / "config.yaml"
-    config.write_text("models: [\n", encoding="utf-8")
-    found = findings(tmp_path, "--url", start_other, "--config", str(config))
-    assert found["port-taken"]["severity"] == "error"
-    assert "another program" in "".join(found["port-taken"]["evidence"])
-    assert "config.yaml:" in "".join(found["config-errors"]["evidence"])
-    missing = findings(tmp_path, "--url", start_other, "--config", str(tmp_path / "none.yaml"))
-    assert "none.yaml" in missing["config-unreadable"]["evidence"][0]
-
-
-@pytest.fixture
-def start_other(tmp_path: Path, free_port: object) -> Generator[str]:
-    """A web server that is another program."""
-    assert callable(free_port)
-    port = int(str(free_port()))
-    folder = tmp_path / "www"
-    (folder / "api").mkdir(parents=True)
-    (folder / "api" / "version").write_text("{}", encoding="utf-8")
-
-    argv = [sys.executable, "-m", "http.server", str(port), "--bind", "127.0.0.1", "--directory", str(folder)]
-    with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        wait(lambda: is_open(port))
-        yield f"http://127.0.0.1:{port}"
-        process.terminate()
-
-
-def is_open(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
 @pytest.mark.skipif(not embedded.available(), reason="the embedded engine is not here")
-def test_a_running_server_is_asked_and_its_bundle_tells_no_secret(start_server: StartServer, tmp_path: Path) -> None:
+def test_a_running_server_is_asked_and_its_bundle_tells_no_secret(
+    serve: StartServer, machine: Machine, tmp_path: Path
+) -> None:
     config = tmp_path / "config.yaml"
     config.write_text(f"# our keys\napiKeys:\n  - {SECRET}\n", encoding="utf-8")
-    server = start_server(
-        "serve", "--listen", "127.0.0.1:0", "--engine", "embedded", "--threads", "1", "--config", str(config),
-        "--", "--verbosity", "5",
-    )  # fmt: skip
-    refused = findings(tmp_path, "--url", server.url)
-    assert refused["server-wants-key"]["severity"] == "warning"
+    server = serve("--config", str(config), "--", "--verbosity", "5", engine="embedded")
+    assert machine.findings(server.url)["server-wants-key"]["severity"] == "warning"
     access = ("--url", server.url, "--api-key", SECRET)
-    answer = run_command("run", "starter", WORDS, *access, cwd=tmp_path)
+    answer = machine.run("run", "starter", WORDS, *access)
     assert answer.returncode == 0, answer.stderr
-    raw = run_command("logs", "starter", *access, cwd=tmp_path).stdout
     said = answer.stdout.strip()
-    assert said in raw, "at this verbosity the engine prints what it answers"
+    assert said in machine.run("logs", "starter", *access).stdout, "at this verbosity the engine prints what it answers"
 
-    outcome = doctor(tmp_path, *access, "--config", str(config))
-    assert "starter loaded" in outcome.stdout, outcome.stderr
-
-    about = ("--config", str(config), "--report", "bundle.zip")
-    shown = doctor(tmp_path, *access, *about, "--logs")
+    doctor = ("doctor", *access, "--config", str(config))
+    told = machine.run(*doctor)
+    assert "starter loaded" in told.stdout, told.stderr
+    shown = machine.run(*doctor, "--report", "bundle.zip", "--logs")
     assert shown.returncode == 2
     assert "logs/model-1.log" in shown.stdout
     assert "read them before you send them" in shown.stdout
     assert "--yes" in shown.stderr
     assert not (tmp_path / "bundle.zip").exists()
 
-    env = {"OTHER_API_KEY": "qOtherSecret7Z", "LLAMA_ARG_ALIAS": "xqOtherSecret7Zx"}
-    files = bundle(tmp_path, *access, *about, env=env)
+    machine.env |= {"OTHER_API_KEY": "qOtherSecret7Z", "LLAMA_ARG_ALIAS": "xqOtherSecret7Zx"}
+    machine.good(*doctor, "--report", "bundle.zip", "--yes")
+    files = unpacked(tmp_path / "bundle.zip")
     assert set(files) == {"report.json"}
     report = json.loads(files["report.json"])
     assert report["models"][0]["state"] == "loaded"
@@ -151,7 +102,8 @@ def test_a_running_server_is_asked_and_its_bundle_tells_no_secret(start_server: 
         assert private not in files["report.json"], private
 
     (tmp_path / "bundle.zip").unlink()
-    files = bundle(tmp_path, *access, *about, "--logs", env=env)
+    machine.good(*doctor, "--report", "bundle.zip", "--yes", "--logs")
+    files = unpacked(tmp_path / "bundle.zip")
     assert set(files) == {"report.json", "logs/program.log", "logs/model-1.log"}
     assert " I print_info: " in files["logs/model-1.log"]
     for name, text in files.items():
@@ -159,8 +111,6 @@ def test_a_running_server_is_asked_and_its_bundle_tells_no_secret(start_server: 
         assert "qOtherSecret7Z" not in text, name
 
 
-def bundle(cwd: Path, *argv: str, env: dict[str, str]) -> dict[str, str]:
-    written = doctor(cwd, *argv, "--yes", env=env)
-    assert written.returncode == 0, written.stderr
-    with zipfile.ZipFile(cwd / "bundle.zip") as packed:
+def unpacked(file: Path) -> dict[str, str]:
+    with zipfile.ZipFile(file) as packed:
         return {name: packed.read(name).decode() for name in packed.namelist()}

@@ -18,8 +18,9 @@ from typing import Any
 import psutil
 import pytest
 from engine_folders import Lie, Listed, make_build, tell
+from homes import Home
 from hub_process import FakeHub, fake_hub
-from program import COMMAND, Server, fresh_environment, http, run_command
+from program import COMMAND, Server, fresh_environment, http
 from waiting import wait
 
 if sys.platform == "win32":
@@ -30,31 +31,26 @@ CARD = Listed(name="Vulkan0", description="Test Card 9000")
 SIZE = 24 << 20
 
 
-class Machine:
-    """A user's machine; builds are installed into ``root``."""
+class Machine(Home):
+    """``engines`` on a user's machine; builds are installed into ``root``."""
 
-    def __init__(self, home: Path) -> None:
-        self.home = home
-        self.root = home / "engines"
-        self.env = {"LLAMA_APPLIANCE_ENGINES_DIR": str(self.root)}
-        home.mkdir(exist_ok=True)
+    front = ("engines",)
 
-    def engines(self, *words: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-        return run_command("engines", *words, cwd=self.home, env=self.env | (env or {}))
+    def __init__(self, folder: Path) -> None:
+        self.root = folder / "engines"
+        super().__init__(folder, {"LLAMA_APPLIANCE_ENGINES_DIR": str(self.root)})
 
-    def good(self, *words: str) -> str:
-        done = self.engines(*words)
-        assert done.returncode == 0, (done.stdout, done.stderr)
-        return done.stdout + done.stderr
+    def install(self, *builds: str) -> None:
+        """Take in builds for the processor by these names."""
+        for build in builds:
+            self.good("install", "--from", self.build(build))
 
-    def bad(self, *words: str, status: int = 2) -> str:
-        done = self.engines(*words)
-        assert done.returncode == status, (done.returncode, done.stdout, done.stderr)
-        assert "Traceback" not in done.stderr
-        return done.stderr
+    def build(self, build: str) -> str:
+        """A folder with a build for the processor."""
+        return str(make_build(self.folder / "source", build=build))
 
     def table(self) -> dict[str, Any]:
-        return json.loads(self.good("ls", "--json"))
+        return self.json("ls")
 
     def seats(self) -> dict[str, str]:
         return {seat["id"]: seat["standing"] for build in self.table()["builds"] for seat in build["seats"]}
@@ -64,12 +60,12 @@ class Command:
     """``engines`` under way, with a cache that several machines may share."""
 
     def __init__(self, machine: Machine, cache: Path, *words: str) -> None:
-        self._output, self._errors = machine.home / "output", machine.home / "errors"
+        self._output, self._errors = machine.folder / "output", machine.folder / "errors"
         with self._output.open("wb") as output, self._errors.open("wb") as errors:
             self.process = subprocess.Popen(
                 [str(COMMAND), "engines", *words],
-                cwd=machine.home,
-                env=fresh_environment(machine.home) | machine.env | {"XDG_CACHE_HOME": str(cache)},
+                cwd=machine.folder,
+                env=fresh_environment(machine.folder) | machine.env | {"XDG_CACHE_HOME": str(cache)},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=errors,
@@ -137,7 +133,7 @@ def test_install_use_pin_and_back(machine: Machine, tmp_path: Path) -> None:
 
 
 def test_words_that_mean_nothing_are_told_with_what_there_is(machine: Machine, tmp_path: Path) -> None:
-    machine.good("install", "--from", str(make_build(tmp_path / "source", build="b100")))
+    machine.install("b100")
     assert "'cuda' is not an engine of this machine; it has cpu" in machine.bad("use", "cuda")
     assert "not an engine of this machine" in machine.bad("pin", "nonsense")
     assert "cannot be pinned" in machine.bad("pin", "auto")
@@ -150,7 +146,7 @@ def test_words_that_mean_nothing_are_told_with_what_there_is(machine: Machine, t
     assert "give its sum with --sha256" in machine.bad("install", "cpu/b1", "--from", "http://localhost:1/a.zip")
     assert "64 digits" in machine.bad("install", "cpu/b1", "--from", "http://localhost:1/a.zip", "--sha256", "1")
     assert "no vulkan build works here" in machine.bad("update", "vulkan", "--yes")
-    assert "add --yes" in machine.bad("update", "--from", str(make_build(tmp_path / "source", build="b200")))
+    assert "add --yes" in machine.bad("update", "--from", machine.build("b200"))
 
 
 def test_a_build_for_another_machine_is_refused_before_it_comes(machine: Machine, tmp_path: Path) -> None:
@@ -166,8 +162,7 @@ def test_a_build_for_another_machine_is_refused_before_it_comes(machine: Machine
 
 
 def test_the_only_working_build_and_the_chosen_one_stay(machine: Machine, tmp_path: Path) -> None:
-    for build in ("b100", "b200"):
-        machine.good("install", "--from", str(make_build(tmp_path / "source", build=build)))
+    machine.install("b100", "b200")
     machine.good("use", f"{CPU}/b200")
     assert "was chosen with" in machine.bad("remove", f"{CPU}/b200")
     machine.good("use", "auto")
@@ -175,22 +170,6 @@ def test_the_only_working_build_and_the_chosen_one_stay(machine: Machine, tmp_pa
     machine.good("remove", f"{CPU}/b200")
     assert "the only engine that is known to work here" in machine.bad("remove", f"{CPU}/b100")
     assert list(machine.root.glob("*/*/engine.json")) == [machine.root / CPU / "b100" / "engine.json"]
-
-
-@pytest.mark.needs("libvulkan")
-def test_a_lying_build_is_installed_shown_and_not_used(machine: Machine, tmp_path: Path) -> None:
-    machine.good("install", "--from", str(make_build(tmp_path / "source", build="b100")))
-    bad = make_build(tmp_path / "source", "vulkan", "b100", devices=[CARD], lie=Lie(work="garbage", on=["Vulkan0"]))
-    machine.engines("install", "--from", str(bad))
-    assert machine.seats()["linux-x64-vulkan/b100:Vulkan0"] == "failed"
-    assert machine.table()["used"] == f"{CPU}/b100:CPU"
-    assert "FAILED" in machine.bad("prove", "linux-x64-vulkan/b100:Vulkan0", status=1)
-    place = machine.root / "linux-x64-vulkan" / "b100"
-    tell(place, Lie(devices=[CARD], generation_speed=900, prompt_speed=9000))
-    machine.good("prove", "linux-x64-vulkan/b100:Vulkan0")
-    assert machine.table()["used"] == "linux-x64-vulkan/b100:Vulkan0"
-    machine.good("forget", "linux-x64-vulkan/b100")
-    assert machine.seats()["linux-x64-vulkan/b100:Vulkan0"] == "untried"
 
 
 @pytest.mark.needs("libvulkan")
@@ -204,23 +183,12 @@ def test_an_archive_is_checked_although_its_build_is_installed_already(machine: 
     url = "http://127.0.0.1:9/llama-b100.tar.gz"
     assert f"{url} was not fetched" in machine.good("install", "cpu/b100", "--from", url, "--sha256", "0" * 64)
     bad = make_build(tmp_path / "bad", "vulkan", "b100", devices=[CARD], lie=Lie(work="garbage"))
-    machine.engines("install", "--from", str(bad))
+    machine.run("install", "--from", str(bad))
     assert "does not work on this machine" in machine.bad("install", "--from", str(bad), status=1)
 
 
-def test_a_changed_file_is_shown_and_installing_again_repairs_it(machine: Machine, tmp_path: Path) -> None:
-    folder = make_build(tmp_path / "source", build="b100")
-    machine.good("install", "--from", str(folder))
-    (machine.root / CPU / "b100" / "llama-server").write_text("quarantined")
-    assert machine.seats()[f"{CPU}/b100:CPU"] == "damaged"
-    assert "llama-server is changed" in machine.good("ls")
-    machine.good("install", "--from", str(folder))
-    assert machine.seats()[f"{CPU}/b100:CPU"] == "proven"
-    assert "is installed already" in machine.good("install", "--from", str(folder))
-
-
 def test_a_choice_that_cannot_be_written_is_not_reported_as_made(machine: Machine, tmp_path: Path) -> None:
-    machine.good("install", "--from", str(make_build(tmp_path / "source", build="b100")))
+    machine.install("b100")
     blocked = machine.root / ".state.json.new"
     blocked.mkdir()  # where a folder is, no file can be written
     for words in (("use", "cpu"), ("pin", "cpu"), ("forget",)):
@@ -232,7 +200,7 @@ def test_a_choice_that_cannot_be_written_is_not_reported_as_made(machine: Machin
 
 
 def test_what_was_left_and_cannot_be_cleared_up_keeps_nobody_from_looking(machine: Machine, tmp_path: Path) -> None:
-    machine.good("install", "--from", str(make_build(tmp_path / "source", build="b100")))
+    machine.install("b100")
     (machine.root / ".work").mkdir()
     lock = machine.root / ".change.lock"
     lock.unlink()
@@ -241,25 +209,6 @@ def test_what_was_left_and_cannot_be_cleared_up_keeps_nobody_from_looking(machin
     told = machine.bad("use", "cpu", status=1)
     assert str(machine.root) in told
     assert "LLAMA_APPLIANCE_ENGINES_DIR" in told
-
-
-def test_a_damaged_memory_is_told_once_and_begun_anew(machine: Machine, tmp_path: Path) -> None:
-    machine.good("install", "--from", str(make_build(tmp_path / "source", build="b100")))
-    (machine.root / "state.json").write_text("{")
-    done = machine.engines("rollback")
-    assert done.stderr.count("could not be read") == 1
-    assert "nothing to go back to" in done.stderr
-    assert (machine.root / "state.json.unreadable").read_text() == "{"
-
-
-def test_a_build_whose_first_trial_was_cut_short_is_tried_by_installing_it_again(
-    machine: Machine, tmp_path: Path
-) -> None:
-    folder = str(make_build(tmp_path / "source", build="b100"))
-    machine.good("install", "--from", folder)
-    machine.good("forget", f"{CPU}/b100")
-    machine.good("install", "--from", folder)
-    assert machine.seats()[f"{CPU}/b100:CPU"] == "proven"
 
 
 def test_without_a_way_to_the_server_the_error_says_how_to_carry_the_archive(machine: Machine) -> None:
@@ -272,7 +221,7 @@ def test_without_a_way_to_the_server_the_error_says_how_to_carry_the_archive(mac
 
 def test_updates_follow_the_channel_that_was_chosen(machine: Machine, tmp_path: Path) -> None:
     """llama.cpp 0.6.0 is b11429; b11457 is the newest build of the list."""
-    machine.good("install", "--from", str(make_build(tmp_path / "source", build="b11429")))
+    machine.install("b11429")
     machine.bad("update", "--channel", "nightly")
     assert "--from names a build" in machine.bad("update", "--channel", "stable", "--from", str(tmp_path))
     assert machine.table()["channel"] == "latest"
@@ -294,11 +243,11 @@ def test_updates_follow_the_channel_that_was_chosen(machine: Machine, tmp_path: 
     assert f"{CPU}/b11429 is in use already" in machine.good("update"), "it is remembered"
     assert "add --yes" in machine.bad("update", "--channel", "latest")
     assert machine.table()["channel"] == "stable", "what was not agreed to is not remembered"
-    newer = str(make_build(tmp_path / "source", build="b11457"))
+    newer = machine.build("b11457")
     done = json.loads(machine.good("update", "--from", newer, "--yes", "--json").partition("}")[0] + "}")
     assert (done["changed"], done["build"], done["release"], done["channel"]) == (True, f"{CPU}/b11457", "", "stable")
     assert f"{CPU}/b11429 is older than {CPU}/b11457" in machine.good("update")
-    unknown = str(make_build(tmp_path / "source", build="0.7.0"))
+    unknown = machine.build("0.7.0")
     told = machine.good("update", "--from", unknown, "--yes")
     assert f"does not say whether {CPU}/0.7.0 is newer than {CPU}/b11457; --force takes it" in told
     machine.good("update", "--from", unknown, "--yes", "--force")
@@ -306,8 +255,8 @@ def test_updates_follow_the_channel_that_was_chosen(machine: Machine, tmp_path: 
 
 
 def test_an_update_is_taken_back_by_hand_and_not_offered_again(machine: Machine, tmp_path: Path) -> None:
-    machine.good("install", "--from", str(make_build(tmp_path / "source", build="b100")))
-    new = str(make_build(tmp_path / "source", build="b200"))
+    machine.install("b100")
+    new = machine.build("b200")
     assert "100 tokens/s, before 100" in machine.good("update", "--from", new, "--yes")
     assert machine.table()["used"] == f"{CPU}/b200:CPU"
     machine.good("rollback")
@@ -341,9 +290,9 @@ def test_a_download_that_is_killed_goes_on_where_it_was(machine: Machine, tmp_pa
         url, sha256 = served(hub, archive)
         hub.behave(rate=12_000_000)
         words = ["engines", "install", "cpu/b100", "--from", url, "--sha256", sha256]
-        environment = {**fresh_environment(machine.home), **machine.env}
+        environment = {**fresh_environment(machine.folder), **machine.env}
         with subprocess.Popen(
-            [str(COMMAND), *words], cwd=machine.home, env=environment, stderr=subprocess.DEVNULL
+            [str(COMMAND), *words], cwd=machine.folder, env=environment, stderr=subprocess.DEVNULL
         ) as process:
             try:
                 wait(lambda: not (hub.sent() < SIZE // 2 and process.poll() is None), within=60)
@@ -359,16 +308,6 @@ def test_a_download_that_is_killed_goes_on_where_it_was(machine: Machine, tmp_pa
         assert int(re.findall(r"\d+", second[-1]["range"])[0]) > SIZE // 4
 
 
-def test_a_download_with_another_sum_is_refused(machine: Machine, tmp_path: Path) -> None:
-    with fake_hub(tmp_path / "hub") as hub:
-        url, _ = served(hub, large_archive(hub, tmp_path))
-        told = machine.bad("install", "cpu/b100", "--from", url, "--sha256", "0" * 64, status=1)
-        assert "wrong contents" in told
-        gone = machine.bad("install", "cpu/b1", "--from", f"{hub.url}/nothing/b1.zip", "--sha256", "0" * 64, status=1)
-        assert "has no /nothing/b1.zip" in gone
-    assert not list(machine.root.glob("*/*/engine.json"))
-
-
 # ---- beside a running server -----------------------------------------------------------------------------------------
 
 
@@ -378,10 +317,9 @@ def chat(server: Server) -> Any:
 
 
 def test_a_running_server_follows_and_its_engine_is_not_removed(machine: Machine, tmp_path: Path) -> None:
-    machine.good("install", "--from", str(make_build(tmp_path / "source", build="b100")))
-    machine.good("install", "--from", str(make_build(tmp_path / "source", build="b200")))
+    machine.install("b100", "b200")
     machine.good("prove", f"{CPU}/b100", f"{CPU}/b200")
-    with Server(["serve", "--listen", "127.0.0.1:0"], machine.home, machine.env).wait_listening() as server:
+    with machine.serve().wait_listening() as server:
         machine.env["LLAMA_APPLIANCE_URL"] = server.url
         assert machine.table()["server"] == server.url
         assert chat(server).status == 200
@@ -397,9 +335,9 @@ def test_a_running_server_follows_and_its_engine_is_not_removed(machine: Machine
 
 
 def test_a_new_build_that_fails_in_its_first_hour_gives_way_to_the_old_one(machine: Machine, tmp_path: Path) -> None:
-    machine.good("install", "--from", str(make_build(tmp_path / "source", build="b100")))
-    machine.good("update", "--from", str(make_build(tmp_path / "source", build="b200")), "--yes")
-    with Server(["serve", "--listen", "127.0.0.1:0"], machine.home, machine.env).wait_listening() as server:
+    machine.install("b100")
+    machine.good("update", "--from", machine.build("b200"), "--yes")
+    with machine.serve().wait_listening() as server:
         machine.env["LLAMA_APPLIANCE_URL"] = server.url
         assert machine.table()["used"] == f"{CPU}/b200:CPU"
         tell(machine.root / CPU / "b200", Lie(load="abort"))

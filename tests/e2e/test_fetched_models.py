@@ -6,20 +6,21 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from gguf_files import write_model
 from hub_process import FakeHub, fake_hub
-from program import Server, StartServer, http, run_command
+from program import Server, StartServer, answer, engine_argv, http, run_command
 from waiting import wait
 
 from appliance.engines.found import ENGINE_VARIABLE
 
 REPO = "acme/tiny-GGUF"
 SIZE = 24 << 20
+CHAT = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
@@ -48,34 +49,35 @@ def environment(tmp_path: Path, hub: FakeHub, fake_engine: Path) -> dict[str, st
     }
 
 
-def argv_of(server: Server) -> list[str]:
-    """The command line of the model's process."""
-    server.wait_healthy()
-    return next(found for child in server.children() if "--alias" in (found := child.cmdline()))
+@pytest.fixture
+def fetching(start_server: StartServer, environment: dict[str, str]) -> StartServer:
+    """``llama-server`` with these words; keywords are more of its environment."""
+
+    def start(*words: str, listening: bool = True, **env: str) -> Server:
+        return start_server("llama-server", *words, "--port", "0", env={**environment, **env}, listening=listening)
+
+    return start
 
 
-def path_after(argv: list[str], flag: str) -> str:
-    return argv[argv.index(flag) + 1]
+def path_after(argv: list[str], flag: str) -> Path:
+    return Path(argv[argv.index(flag) + 1])
 
 
-def test_it_is_downloaded_once_and_served_from_the_cache_then(
-    start_server: StartServer, environment: Mapping[str, str], hub: FakeHub
-) -> None:
+def test_it_is_downloaded_once_and_served_from_the_cache_then(fetching: StartServer, hub: FakeHub) -> None:
     for _ in range(2):
-        server = start_server("llama-server", "-hf", REPO, "--port", "0", "-c", "64", env=dict(environment))
-        argv = argv_of(server)
-        snapshot = Path(path_after(argv, "--model")).parent
-        assert path_after(argv, "--model") == str(snapshot / "tiny-Q8_0.gguf")
-        assert path_after(argv, "--mmproj") == str(snapshot / "mmproj-F16.gguf")
-        assert path_after(argv, "--ctx-size" if "--ctx-size" in argv else "-c") == "64"
+        server = fetching("-hf", REPO, "-c", "64")
+        argv = engine_argv(server)
+        snapshot = path_after(argv, "--model").parent
+        assert path_after(argv, "--model") == snapshot / "tiny-Q8_0.gguf"
+        assert path_after(argv, "--mmproj") == snapshot / "mmproj-F16.gguf"
+        assert argv[argv.index("--ctx-size" if "--ctx-size" in argv else "-c") + 1] == "64"
         assert not {"-hf", "--hf-repo"} & set(argv)
         (listed,) = http(server, "GET", "/v1/models").json()["data"]
         assert listed["id"] == REPO
         server.process.terminate()
         server.wait(10)
-    assert [entry["path"] for entry in hub.requests() if entry["path"].endswith("/refs")] == [
-        f"/api/models/{REPO}/refs"
-    ]
+    looked = [entry["path"] for entry in hub.requests() if entry["path"].endswith("/refs")]
+    assert looked == [f"/api/models/{REPO}/refs"]
     assert "downloading acme/tiny-GGUF:Q8_0" not in server.told()
 
 
@@ -89,68 +91,49 @@ def test_it_is_downloaded_once_and_served_from_the_cache_then(
         (("-hfr", f"{REPO}:Q2_K"), "big-Q2_K-00001-of-00002.gguf", True),
     ],
 )
-def test_which_files_are_meant(
-    start_server: StartServer, environment: Mapping[str, str], words: tuple[str, ...], model: str, mmproj: bool
-) -> None:
-    server = start_server("llama-server", *words, "--port", "0", env=dict(environment))
-    argv = argv_of(server)
-    path = Path(path_after(argv, "--model"))
+def test_which_files_are_meant(fetching: StartServer, words: tuple[str, ...], model: str, mmproj: bool) -> None:
+    argv = engine_argv(fetching(*words))
+    path = path_after(argv, "--model")
     assert (path.name, "--mmproj" in argv) == (model, mmproj)
     assert all(part.is_file() for part in path.parent.glob("big-*")), "every part is here"
     assert path.parent.name != "split" or len(list(path.parent.iterdir())) == 2
 
 
-def test_a_draft_model_comes_from_its_repository(
-    start_server: StartServer, environment: Mapping[str, str], tmp_path: Path
-) -> None:
-    drafts = {"": "mtp-tiny-Q8_0.gguf", "draft-simple": "draft-Q4_K_M.gguf"}
-    for kind, name in drafts.items():
-        more = ("--spec-type", kind) if kind else ()
-        words = ("-hf", REPO, "-hfd", "acme/draft", *more)
-        server = start_server("llama-server", *words, "--port", "0", env=dict(environment))
-        argv = argv_of(server)
-        assert Path(path_after(argv, "--model-draft")).name == name
-        assert not {"-hfd", "--spec-draft-hf"} & set(argv)
-        server.process.terminate()
-        server.wait(10)
+@pytest.mark.parametrize(
+    ("kind", "name"), [((), "mtp-tiny-Q8_0.gguf"), (("--spec-type", "draft-simple"), "draft-Q4_K_M.gguf")]
+)
+def test_a_draft_model_comes_from_its_repository(fetching: StartServer, kind: tuple[str, ...], name: str) -> None:
+    argv = engine_argv(fetching("-hf", REPO, "-hfd", "acme/draft", *kind))
+    assert path_after(argv, "--model-draft").name == name
+    assert not {"-hfd", "--spec-draft-hf"} & set(argv)
 
 
-def test_the_environment_names_it_and_a_token_opens_it(
-    start_server: StartServer, environment: Mapping[str, str], hub: FakeHub
-) -> None:
+def test_the_environment_names_it_and_a_token_opens_it(fetching: StartServer, hub: FakeHub) -> None:
     hub.behave(private=True)
-    env = {**environment, "LLAMA_ARG_HF_REPO": f"{REPO}:F16"}
-    refused = start_server("llama-server", "--port", "0", env=env, listening=False)
+    refused = fetching(listening=False, LLAMA_ARG_HF_REPO=f"{REPO}:F16")
     assert refused.wait(30) != 0
     assert f"there is no repository {REPO}" in refused.told()
-    server = start_server("llama-server", "--port", "0", "--hf-token", "hf_right", env=env)
-    argv = argv_of(server)
-    assert "hf_right" not in " ".join(argv)
+    server = fetching("--hf-token", "hf_right", LLAMA_ARG_HF_REPO=f"{REPO}:F16")
+    assert "hf_right" not in " ".join(engine_argv(server))
     assert {entry["authorization"] for entry in hub.requests("cdn")} == {None}
 
 
-def test_off_line_it_says_what_is_missing(environment: Mapping[str, str], tmp_path: Path, hub: FakeHub) -> None:
-    for words, more in (
-        (("--offline",), {}),
-        ((), {"HF_HUB_OFFLINE": "1"}),
-        ((), {"LLAMA_ARG_OFFLINE": "1"}),
-    ):
+def test_off_line_it_says_what_is_missing(environment: dict[str, str], tmp_path: Path, hub: FakeHub) -> None:
+    for words, more in ((("--offline",), {}), ((), {"HF_HUB_OFFLINE": "1"}), ((), {"LLAMA_ARG_OFFLINE": "1"})):
         done = run_command("llama-server", "-hf", REPO, *words, cwd=tmp_path, env={**environment, **more})
         assert done.returncode == 1
         assert f"{REPO} is not in the cache at {tmp_path / 'cache'}, and --offline" in done.stderr
     assert hub.requests() == []
 
 
-def test_off_line_what_is_in_the_cache_is_served(
-    start_server: StartServer, environment: Mapping[str, str], tmp_path: Path, hub: FakeHub
-) -> None:
+def test_off_line_what_is_in_the_cache_is_served(fetching: StartServer, tmp_path: Path, hub: FakeHub) -> None:
     folder = tmp_path / "cache" / "models--acme--tiny-GGUF"
     (folder / "refs").mkdir(parents=True)
     (folder / "refs" / "main").write_text(COMMIT)
     (folder / "snapshots").mkdir()
     shutil.copytree(hub.root / REPO, folder / "snapshots" / COMMIT)
-    server = start_server("llama-server", "-hf", REPO, "--offline", "--port", "0", env=dict(environment))
-    assert path_after(argv_of(server), "--model") == str(folder / "snapshots" / COMMIT / "tiny-Q8_0.gguf")
+    argv = engine_argv(fetching("-hf", REPO, "--offline"))
+    assert path_after(argv, "--model") == folder / "snapshots" / COMMIT / "tiny-Q8_0.gguf"
     assert hub.requests() == []
 
 
@@ -165,7 +148,7 @@ def test_off_line_what_is_in_the_cache_is_served(
     ],
 )
 def test_what_cannot_be_found_is_told(
-    environment: Mapping[str, str], tmp_path: Path, words: tuple[str, ...], message: str
+    environment: dict[str, str], tmp_path: Path, words: tuple[str, ...], message: str
 ) -> None:
     done = run_command("llama-server", *words, cwd=tmp_path, env=environment)
     assert done.returncode == 1
@@ -174,119 +157,60 @@ def test_what_cannot_be_found_is_told(
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a process cannot send Ctrl-C to another one there")
-def test_ctrl_c_keeps_what_has_come(start_server: StartServer, environment: Mapping[str, str], hub: FakeHub) -> None:
+def test_ctrl_c_keeps_what_has_come(fetching: StartServer, hub: FakeHub) -> None:
     path = write_model(hub.root / "acme/big" / "big-Q8_0.gguf", weights=SIZE // 4)
     with path.open("r+b") as file:
         file.seek(4096)
         file.write(os.urandom(path.stat().st_size - 4096))
     hub.behave(rate=8_000_000)
-    server = start_server("llama-server", "-hf", "acme/big", "--port", "0", env=dict(environment), listening=False)
+    server = fetching("-hf", "acme/big", listening=False)
     wait(lambda: hub.sent() >= SIZE // 4, told=server.told)
     server.signal(signal.SIGINT)
     assert server.wait(20) == 130
     assert "are kept; the same command resumes from there" in server.told()
     before = hub.sent()
     hub.behave()
-    server = start_server("llama-server", "-hf", "acme/big", "--port", "0", env=dict(environment))
-    assert path_after(argv_of(server), "--model").endswith("big-Q8_0.gguf")
+    server = fetching("-hf", "acme/big")
+    assert path_after(engine_argv(server), "--model").name == "big-Q8_0.gguf"
     assert "already here" in server.told()
     assert hub.sent() - before < path.stat().st_size - SIZE // 8
 
 
-def test_a_damaged_download_is_not_served(environment: Mapping[str, str], tmp_path: Path, hub: FakeHub) -> None:
-    hub.behave(corrupt=4)
-    done = run_command("llama-server", "-hf", f"{REPO}:F16", "--no-mmproj", cwd=tmp_path, env=environment)
-    assert done.returncode == 1
-    assert "it came with wrong contents twice" in done.stderr
-
-
-def test_a_repository_that_holds_presets_makes_it_the_router(
-    start_server: StartServer, environment: Mapping[str, str], hub: FakeHub
-) -> None:
+def test_a_repository_that_holds_presets_makes_it_the_router(fetching: StartServer, hub: FakeHub) -> None:
     folder = hub.root / "acme/presets"
     folder.mkdir()
     (folder / "preset.ini").write_text(f"[one]\nhf-repo = {REPO}:F16\nctx-size = 77\n")
-    server = start_server("llama-server", "-hf", "acme/presets", "--port", "0", env=dict(environment))
+    server = fetching("-hf", "acme/presets")
     assert http(server, "GET", "/props").json()["role"] == "router"
     assert [model["id"] for model in http(server, "GET", "/models").json()["data"]] == ["one"]
 
 
-# ---- router mode -----------------------------------------------------------------------------------------------------
-
-
-def status_of(server: Server, model: str) -> dict[str, Any]:
-    listed = http(server, "GET", "/models").json()["data"]
-    return next(entry["status"] for entry in listed if entry["id"] == model)
-
-
-def wait_status(server: Server, model: str, value: str) -> None:
-    wait(
-        lambda: status_of(server, model)["value"] == value,
-        within=30,
-        told=lambda: (status_of(server, model), server.told()),
-    )
-
-
-def done_of(status: dict[str, Any]) -> int:
-    """Bytes of a download that are here."""
-    return sum(file["done"] for file in status.get("progress", {}).values())
-
-
-CHAT = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}
-
-
 def test_a_presets_model_is_downloaded_when_it_is_asked_for(
-    start_server: StartServer, environment: Mapping[str, str], hub: FakeHub, tmp_path: Path
+    fetching: StartServer, hub: FakeHub, tmp_path: Path
 ) -> None:
     (tmp_path / "p.ini").write_text(
         f"[one]\nhf-repo = {REPO}:F16\nhf-repo-draft = acme/draft\nctx-size = 77\n[two]\nhf-repo = {REPO}:Q9\n"
     )
-    server = start_server("llama-server", "--models-preset", "p.ini", "--port", "0", env=dict(environment))
-    assert {status_of(server, model)["value"] for model in ("one", "two")} == {"unloaded"}
+    server = fetching("--models-preset", "p.ini")
+
+    def states() -> dict[str, Any]:
+        return {entry["id"]: entry["status"] for entry in http(server, "GET", "/models").json()["data"]}
+
+    assert {status["value"] for status in states().values()} == {"unloaded"}
     assert hub.requests() == []
-    answer = http(server, "POST", "/v1/chat/completions", {**CHAT, "model": "one"})
-    assert answer.status == 200, answer.body
-    argv = argv_of(server)
-    assert Path(path_after(argv, "--model")).name == "tiny-F16.gguf"
-    assert Path(path_after(argv, "--mmproj")).name == "mmproj-F16.gguf"
-    assert Path(path_after(argv, "--model-draft")).name == "mtp-tiny-Q8_0.gguf"
+    answer(server, "/v1/chat/completions", **CHAT, model="one")
+    argv = engine_argv(server)
+    for flag, name in (
+        ("--model", "tiny-F16.gguf"),
+        ("--mmproj", "mmproj-F16.gguf"),
+        ("--model-draft", "mtp-tiny-Q8_0.gguf"),
+    ):
+        assert path_after(argv, flag).name == name
     assert not {"--hf-repo", "--hf-repo-draft"} & set(argv)
     refused = http(server, "POST", "/v1/chat/completions", {**CHAT, "model": "two"})
     assert refused.status == 404
     assert refused.json()["error"]["message"] == f"{REPO} has no Q9; it has Q2_K, F16, Q8_0"
-    failed = status_of(server, "two")
+    failed = states()["two"]
     assert (failed["value"], failed["failed"]) == ("unloaded", True)
     assert "has no Q9" in str(failed["error"])
-    assert status_of(server, "one")["value"] == "loaded", "what runs is not disturbed"
-
-
-def test_a_presets_download_can_be_watched_shared_and_stopped(
-    start_server: StartServer, environment: Mapping[str, str], hub: FakeHub, tmp_path: Path
-) -> None:
-    write_model(hub.root / "acme/big" / "big-Q8_0.gguf", weights=SIZE // 4)
-    hub.behave(stall_after=SIZE // 2)
-    (tmp_path / "p.ini").write_text("[big]\nhf-repo = acme/big\n")
-    server = start_server(
-        "serve", "--models-preset", "p.ini", "--no-starter", "--listen", "127.0.0.1:0", env=dict(environment)
-    )
-    for _ in range(2):
-        assert http(server, "POST", "/models/load", {"model": "big"}).status == 200
-    wait(lambda: done_of(status_of(server, "big")), told=server.told)
-    assert status_of(server, "big")["value"] == "downloading"
-    assert http(server, "POST", "/models/unload", {"model": "big"}).status == 200
-    wait_status(server, "big", "unloaded")
-    hub.behave()
-    assert http(server, "POST", "/v1/chat/completions", {**CHAT, "model": "big"}).status == 200
-    refs = [entry for entry in hub.requests("cdn") if entry["method"] == "GET"]
-    assert [bool(entry["range"]) for entry in refs] == [False, True], "the second one goes on where the first ended"
-
-
-def test_off_line_a_preset_says_what_is_missing(
-    start_server: StartServer, environment: Mapping[str, str], hub: FakeHub, tmp_path: Path
-) -> None:
-    (tmp_path / "p.ini").write_text(f"[one]\nhf-repo = {REPO}:F16\n")
-    server = start_server("llama-server", "--models-preset", "p.ini", "--offline", "--port", "0", env=dict(environment))
-    answer = http(server, "POST", "/v1/chat/completions", {**CHAT, "model": "one"})
-    assert answer.status >= 400
-    assert f"{REPO}:F16 is not in the cache, and 'offline' forbids downloading it" in answer.json()["error"]["message"]
-    assert hub.requests() == []
+    assert states()["one"]["value"] == "loaded", "what runs is not disturbed"

@@ -5,17 +5,19 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
-from program import COMMAND, Server, StartServer, fresh_environment, http, one_engine, run_command, wait_gone
-from waiting import SOON, wait
+from program import COMMAND, Server, StartServer, fresh_environment, http, one_engine, wait_gone
+from waiting import PATIENCE, SOON, wait
 
 posix_only = pytest.mark.skipif(sys.platform == "win32", reason="signals as POSIX has them")
 INTERRUPT = signal.CTRL_BREAK_EVENT if sys.platform == "win32" else signal.SIGINT
@@ -30,10 +32,16 @@ ENDLESS = {
 }
 
 
-def serve(start_server: StartServer, engine: str, *more: str) -> Server:
-    server = start_server("serve", "--listen", "127.0.0.1:0", "--engine", engine, "--threads", "1", *more)
-    assert http(server, "POST", "/v1/chat/completions", CHAT).status == 200
-    return server
+@pytest.fixture
+def loaded(serve: StartServer) -> StartServer:
+    """A server whose model is loaded."""
+
+    def start(engine: str, *words: str, **env: str) -> Server:
+        server = serve(*words, engine=engine, **env)
+        assert http(server, "POST", "/v1/chat/completions", CHAT).status == 200
+        return server
+
+    return start
 
 
 def send(server: Server, body: object, conversation: str | None = None) -> socket.socket:
@@ -56,8 +64,8 @@ def post(server: Server, body: object, conversation: str | None = None) -> socke
 
 
 @posix_only
-def test_a_killed_program_leaves_no_process(start_server: StartServer, engine: str) -> None:
-    server = serve(start_server, engine)
+def test_a_killed_program_leaves_no_process(loaded: StartServer, engine: str) -> None:
+    server = loaded(engine)
     children = server.children()
     assert children
     with send(server, ENDLESS):
@@ -65,9 +73,9 @@ def test_a_killed_program_leaves_no_process(start_server: StartServer, engine: s
         wait_gone(children)
 
 
-def test_an_idle_model_process_lives_on(start_server: StartServer, every_engine: list[str]) -> None:
+def test_an_idle_model_process_lives_on(loaded: StartServer, every_engine: list[str]) -> None:
     """Longer than idle worker threads live, whose end must not be taken for the program's."""
-    servers = [serve(start_server, engine) for engine in every_engine]
+    servers = [loaded(engine) for engine in every_engine]
     before = [{child.pid for child in server.children()} for server in servers]
     time.sleep(16)
     for server, pids in zip(servers, before, strict=True):
@@ -76,10 +84,8 @@ def test_an_idle_model_process_lives_on(start_server: StartServer, every_engine:
         assert {child.pid for child in server.children()} == pids
 
 
-def test_an_interrupted_program_ends_at_once_when_nothing_is_under_way(
-    start_server: StartServer, built_engine: str
-) -> None:
-    server = serve(start_server, built_engine)
+def test_an_interrupted_program_ends_at_once_when_nothing_is_under_way(loaded: StartServer, built_engine: str) -> None:
+    server = loaded(built_engine)
     children = server.children()
     server.signal(INTERRUPT)
     assert server.wait(SOON) == 0
@@ -87,37 +93,10 @@ def test_an_interrupted_program_ends_at_once_when_nothing_is_under_way(
     wait_gone(children)
 
 
-@one_engine
-def test_a_client_that_does_not_read_holds_nothing_up(start_server: StartServer, engine: str) -> None:
-    grace = 1.0
-    server = serve(start_server, engine, "--grace", str(grace))
-    children = server.children()
-    with send(server, ENDLESS):
-        time.sleep(0.5)  # so that the buffers between the two fill up
-        began = time.monotonic()
-        server.signal(INTERRUPT)
-        server.wait(grace + 5)
-        assert time.monotonic() - began >= 0.5
-    assert "Traceback" not in server.told()
-    wait_gone(children)
-
-
-def test_requests_under_way_are_finished(start_server: StartServer, built_engine: str) -> None:
-    server = serve(start_server, built_engine, "--grace", "20")
-    story = {**ENDLESS, "n_predict": 1500}
-    with send(server, story) as client:
-        server.signal(INTERRUPT)
-        received = bytearray()
-        while chunk := client.recv(65536):
-            received += chunk
-    assert b'"stop":true' in received
-    assert server.wait(20) == 0
-
-
 @posix_only
-def test_a_hang_up_is_a_stop_that_may_come_often(start_server: StartServer, engine: str) -> None:
+def test_a_hang_up_is_a_stop_that_may_come_often(loaded: StartServer, engine: str) -> None:
     """A terminal that closes tells its programs, sometimes twice; the answers under way are finished."""
-    server = serve(start_server, engine, "--grace", "20")
+    server = loaded(engine, "--grace", "20")
     with send(server, {**ENDLESS, "n_predict": 1500}) as client:
         for _ in range(3):
             server.signal(signal.SIGHUP)
@@ -148,27 +127,23 @@ def test_a_hang_up_that_was_ignored_from_the_start_stays_so(tmp_path: Path, fake
 @pytest.mark.slow
 @posix_only
 @one_engine
-def test_a_kept_stream_is_finished_though_its_client_is_away(
-    start_server: StartServer, engine: str, tmp_path: Path
-) -> None:
+def test_a_kept_stream_is_finished_though_its_client_is_away(loaded: StartServer, engine: str, tmp_path: Path) -> None:
     """Its client means to come back, and finds the whole stream at the next start."""
     config = tmp_path / "config.yaml"
     config.write_text(json.dumps({"streams": {"path": str(tmp_path / "streams")}}))
-    argv = ("serve", "--listen", "127.0.0.1:0", "--engine", engine, "--threads", "1", "--config", str(config))
-    server = start_server(*argv, "--grace", "20")
-    assert http(server, "POST", "/v1/chat/completions", CHAT).status == 200
+    server = loaded(engine, "--config", str(config), "--grace", "20")
     with send(server, {**ENDLESS, "n_predict": 1500}, conversation="kept"):
         pass
     server.signal(signal.SIGTERM)
     assert server.wait(20) == 0
-    again = http(start_server(*argv), "GET", "/v1/stream/kept?from=0")
+    again = http(loaded(engine, "--config", str(config)), "GET", "/v1/stream/kept?from=0")
     assert again.status == 200
     assert b'"stop":true' in again.body
 
 
 @posix_only
-def test_a_second_signal_ends_at_once(start_server: StartServer, built_engine: str) -> None:
-    server = serve(start_server, built_engine, "--grace", "60")
+def test_a_second_signal_ends_at_once(loaded: StartServer, built_engine: str) -> None:
+    server = loaded(built_engine, "--grace", "60")
     children = server.children()
     with send(server, ENDLESS):
         server.signal(signal.SIGTERM)
@@ -195,13 +170,9 @@ trio.Event.set = stuck
 
 
 @posix_only
-def test_the_watchdog_ends_a_program_that_hangs(start_server: StartServer, tmp_path: Path, built_engine: str) -> None:
+def test_the_watchdog_ends_a_program_that_hangs(loaded: StartServer, tmp_path: Path, built_engine: str) -> None:
     (tmp_path / "sitecustomize.py").write_text(STUCK)
-    server = start_server(
-        *("serve", "--listen", "127.0.0.1:0", "--engine", built_engine, "--threads", "1", "--grace", "0"),
-        env={"PYTHONPATH": str(tmp_path)},
-    )
-    assert http(server, "POST", "/v1/chat/completions", CHAT).status == 200
+    server = loaded(built_engine, "--grace", "0", PYTHONPATH=str(tmp_path))
     children = server.children()
     (tmp_path / "stuck").touch()
     began = time.monotonic()
@@ -240,33 +211,6 @@ def test_the_watchdog_needs_no_reader_of_standard_error(tmp_path: Path, fake_eng
         os.close(writer)
 
 
-def test_a_second_copy_on_the_same_port_says_so(server: Server, tmp_path: Path, engine: str) -> None:
-    done = run_command("serve", "--listen", f"127.0.0.1:{server.port}", "--engine", engine, cwd=tmp_path)
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1
-    assert f"cannot listen on 127.0.0.1:{server.port}" in done.stderr
-    assert "another llama-appliance listens there" in done.stderr
-    assert http(server, "GET", "/health").status == 200
-
-
-def test_the_port_is_free_again_at_once(start_server: StartServer, built_engine: str) -> None:
-    first = serve(start_server, built_engine)
-    first.signal(INTERRUPT)
-    assert first.wait(20) == 0
-    second = start_server("serve", "--listen", f"127.0.0.1:{first.port}", "--engine", built_engine)
-    assert second.port == first.port
-    assert http(second, "POST", "/v1/chat/completions", CHAT).status == 200
-
-
-def test_a_model_process_that_dies_is_replaced(start_server: StartServer, built_engine: str) -> None:
-    server = serve(start_server, built_engine)
-    child = model_process(server)
-    child.kill()
-    wait_gone([child])
-    wait(lambda: http(server, "POST", "/v1/chat/completions", CHAT), lambda answer: answer.status == 200)
-    assert model_process(server).pid != child.pid
-
-
 def model_process(server: Server) -> psutil.Process:
     """The process below the program that serves the model."""
     found = [child for child in server.children() if "--model" in child.cmdline() or "-m" in child.cmdline()]
@@ -287,36 +231,31 @@ def test_no_model_process_has_a_key_on_its_command_line_or_listens_for_others(se
 
 
 @posix_only
-def test_standard_streams_that_nobody_reads_or_that_are_closed_do_no_harm(
-    start_server: StartServer, built_engine: str, tmp_path: Path
+def test_standard_streams_that_are_closed_do_no_harm(
+    built_engine: str, free_port: Callable[[], int], tmp_path: Path
 ) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     line = f'exec "{COMMAND}" serve --listen 127.0.0.1:{port} --engine "{built_engine}" --threads 1 <&- >&- 2>&-'
     process = subprocess.Popen(["/bin/sh", "-c", line], cwd=tmp_path, env=fresh_environment(tmp_path))
+
+    def listens() -> bool:
+        assert process.poll() is None
+        with socket.socket() as client:
+            return client.connect_ex(("127.0.0.1", port)) == 0
+
     try:
-        until = time.monotonic() + 20
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", port), timeout=1).close()
-                break
-            except OSError:
-                assert process.poll() is None
-                assert time.monotonic() < until
-                time.sleep(0.05)
-        os.kill(process.pid, signal.SIGTERM)
+        wait(listens)
+        process.terminate()
         assert process.wait(20) == 0
     finally:
-        if process.poll() is None:
-            process.kill()
-            process.wait()
+        process.kill()
+        process.wait()
 
 
 @posix_only
-def test_who_has_connected_before_the_end_is_answered(start_server: StartServer, fake_engine: Path) -> None:
+def test_who_has_connected_before_the_end_is_answered(serve: StartServer) -> None:
     """The system has made these connections; closing the listening socket would reset them without a word."""
-    server = start_server("serve", "--listen", "127.0.0.1:0", "--engine", str(fake_engine))
+    server = serve()
     server.signal(signal.SIGSTOP)
     with contextlib.ExitStack() as stack:
         clients = [
@@ -329,3 +268,31 @@ def test_who_has_connected_before_the_end_is_answered(start_server: StartServer,
         answers = [client.recv(4096) for client in clients]
     assert {answer[:12] for answer in answers} == {b"HTTP/1.1 200"}
     assert server.wait(20) == 0
+
+
+def test_clients_that_leave_free_the_model(server: Server) -> None:
+    """The engine has four slots; eight endless answers that nobody wants any more must not keep a ninth waiting."""
+    with contextlib.ExitStack() as stack:
+        for _ in range(8):
+            stack.enter_context(post(server, ENDLESS))
+        time.sleep(1)
+    assert http(server, "POST", "/v1/chat/completions", CHAT, timeout=PATIENCE).status == 200
+
+
+@posix_only
+def test_an_engine_at_work_is_asked_and_is_not_taken_for_one_that_hangs(
+    loaded: StartServer, engine: str, tmp_path: Path
+) -> None:
+    """Two long answers that are no streams: nothing comes for longer than ``after``, and it says that it lives."""
+    config = tmp_path / "config.yaml"
+    config.write_text('{"hangs": {"after": 1, "awaited": 1, "answer": 5}}')
+    server = loaded(engine, "--config", str(config), "--", "--ctx-size", "32768")
+    before = model_process(server).pid
+    story = {**ENDLESS, "stream": False, "n_predict": 30000}
+    with post(server, story) as one, post(server, story) as other:
+        time.sleep(6)
+        assert select.select([one, other], [], [], 0)[0] == [], "one of them has been told of an error"
+        assert http(server, "GET", "/running").json()["running"], "it has been ended"
+    assert "it hangs" not in server.told()
+    assert http(server, "POST", "/v1/chat/completions", CHAT).status == 200
+    assert model_process(server).pid == before

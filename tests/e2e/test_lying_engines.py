@@ -10,26 +10,21 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
-import trio
 from engine_folders import Lie, Listed, make_build, tell
+from homes import Home
 from msgspec import structs
 from port_blocks import port_block
-from program import Server, http, run_command
+from program import ANY_PORT, Server, StartServer, http
 
-from appliance.core.engines.choice import Ranked
-from appliance.engines import owner, proving
-from appliance.engines.found import EngineFolders, list_engines
-from appliance.engines.owner import open_engines
-from appliance.store.engine_state import StateFile
+from appliance.catalog.sources import STARTER
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the builds are shell scripts")
 
-StartServer = Callable[..., Server]
 CARD = Listed(name="CUDA0")
 ASK = {"model": "starter", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 16}
 FAST = Lie(devices=(CARD,), prompt_speed=9000.0, generation_speed=900.0)
@@ -41,71 +36,57 @@ SWITCH_TIME = 60.0
 """Seconds that a client waits for anything at all."""
 
 
-class World:
+class World(Home):
     """Builds in ``root``: the processor's, and a fast GPU's."""
 
-    def __init__(self, root: Path, start: StartServer, starter: Path) -> None:
-        self.root = root
-        self.starter = starter
-        self.gpu = root / "linux-x64-cuda12" / "b2"
+    def __init__(self, folder: Path, start: StartServer = Server) -> None:
+        self.root = folder / "engines"
+        self.gpu = self.root / "linux-x64-cuda12" / "b2"
+        super().__init__(folder, {"LLAMA_APPLIANCE_ENGINES_DIR": str(self.root), "PATH": "/usr/bin:/bin"})
         self._start = start
 
-    def prove(self) -> dict[str, Ranked]:
-        """Look, ask and prove as the program does in the background; what is learnt is in the book."""
+    def prove(self) -> dict[str, str]:
+        """Ask and prove both, and say how they fared."""
+        self.run("engines", "probe")
+        self.run("engines", "prove", *(seat.partition(":")[0] for seat in (GPU, CPU)))
+        builds = self.json("engines", "ls")["builds"]
+        return {seat["id"]: seat["standing"] for build in builds for seat in build["seats"]}
 
-        async def work() -> list[Ranked]:
-            nowhere = EngineFolders(
-                named=None, beside=None, installed=self.root, cache=self.root / "none", search_path=""
-            )
-            find = partial(list_engines, nowhere)
-            async with open_engines(
-                lambda: [e for e in find() if e.folder], StateFile(self.root), starter=self.starter
-            ) as engines:
-                await engines.probe()
-                await engines.prove()
-                return engines.ranked()
-
-        return {one.seat.id: one for one in trio.run(work)}
-
-    def serve(self, *words: str) -> Server:
-        env = {"LLAMA_APPLIANCE_ENGINES_DIR": str(self.root), "PATH": "/usr/bin:/bin"}
-        return self._start("serve", "--listen", "127.0.0.1:0", "--threads", "1", *words, env=env)
-
-    def findings(self) -> list[tuple[str, str]]:
-        """What ``doctor`` finds, and in which words, once no server runs."""
-        env = {"LLAMA_APPLIANCE_ENGINES_DIR": str(self.root), "PATH": "/usr/bin:/bin"}
-        done = run_command("doctor", "--json", "--url", "http://127.0.0.1:9", cwd=self.root.parent, env=env)
-        return [(one["id"], f"{one['title']}: {one['evidence']}") for one in json.loads(done.stdout)["findings"]]
+    def serve(self, *words: str, env: Mapping[str, str] | None = None) -> Server:
+        return self._start("serve", *ANY_PORT, "--threads", "1", *words, env=self.env)
 
     def doctor(self) -> dict[str, str]:
-        """Its findings about the fast build."""
-        return {name: told for name, told in self.findings() if "cuda12/b2" in told and name != "untried"}
-
-
-def make_builds(root: Path) -> Path:
-    make_build(root, "cuda12", "b2", lie=FAST)
-    make_build(root, "cpu", "b2")
-    return root
+        """What ``doctor`` finds of the fast build, and in which words, once no server runs."""
+        found = json.loads(self.run("doctor", "--json", "--url", "http://127.0.0.1:9").stdout)["findings"]
+        told = {one["id"]: f"{one['title']}: {one['evidence']}" for one in found if one["id"] != "untried"}
+        return {name: words for name, words in told.items() if "cuda12/b2" in words}
 
 
 @pytest.fixture
-def world(tmp_path: Path, start_server: StartServer, starter_model: Path) -> World:
+def world(tmp_path: Path, start_server: StartServer) -> World:
     """Nobody has looked at the builds."""
-    return World(make_builds(tmp_path / "engines"), start_server, starter_model)
+    return made(World(tmp_path, start_server))
+
+
+def made(world: World) -> World:
+    make_build(world.root, "cuda12", "b2", lie=FAST)
+    make_build(world.root, "cpu", "b2")
+    return world
 
 
 @pytest.fixture(scope="module")
-def proven_builds(tmp_path_factory: pytest.TempPathFactory, starter_model: Path) -> Path:
-    root = make_builds(tmp_path_factory.mktemp("proven") / "engines")
-    ranked = World(root, Server, starter_model).prove()
-    assert [ranked[GPU].standing, ranked[CPU].standing] == ["proven", "proven"]
-    return root
+def proven_builds(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    world = made(World(tmp_path_factory.mktemp("proven")))
+    standings = world.prove()
+    assert [standings[GPU], standings[CPU]] == ["proven", "proven"]
+    return world.root
 
 
 @pytest.fixture
-def proven(proven_builds: Path, tmp_path: Path, start_server: StartServer, starter_model: Path) -> World:
+def proven(proven_builds: Path, tmp_path: Path, start_server: StartServer) -> World:
     """Both builds are proven; they are copies, and what is known of them is too."""
-    return World(shutil.copytree(proven_builds, tmp_path / "engines"), start_server, starter_model)
+    shutil.copytree(proven_builds, tmp_path / "engines")
+    return World(tmp_path, start_server)
 
 
 def ask(server: Server, **more: object) -> str:
@@ -137,7 +118,7 @@ def test_a_configured_model_runs_on_the_card_that_it_names(world: World, tmp_pat
     """Before anything is known of the engines: they are asked for their cards first."""
     other = Listed(name="CUDA1", description="Other Card 10")
     tell(world.gpu, Lie(devices=(CARD, other)))
-    command = f"llama-server -m {world.starter} --port ${{PORT}} --threads 1"
+    command = f"llama-server -m {STARTER} --port ${{PORT}} --threads 1"
     models = {name: {"cmd": command, "gpu": gpu} for name, gpu in (("here", "other card 10"), ("nowhere", "RTX 4090"))}
     (tmp_path / "config.yaml").write_text(json.dumps({"startPort": port_block(4), "models": models}))
     server = world.serve("--config", "config.yaml")
@@ -158,53 +139,51 @@ def test_the_fast_and_honest_gpu_is_chosen(proven: World) -> None:
     assert seat_of(server) == GPU
 
 
-LIES = [
-    (Lie(list="crash"), "engine-cannot-list", "SIGSEGV"),
-    (Lie(list="hang"), "engine-cannot-list", "did not list its devices within"),
-    (Lie(list="absurd"), "engine-cannot-list", "MiB"),
-    (Lie(list="flood"), "engine-cannot-list", "printed more than"),
-    (Lie(load="crash", on=("CUDA0",)), "failed-proof", "(load)"),
-    (Lie(load="abort", on=("CUDA0",)), "failed-proof", "no kernel image"),
-    (Lie(load="hang", on=("CUDA0",)), "failed-proof", "(hang)"),
-    (Lie(load="memory", on=("CUDA0",)), "failed-proof", "CUDA0"),
-    (Lie(load="missing", on=("CUDA0",)), "failed-proof", "libcudart"),
-    (Lie(work="crash", on=("CUDA0",)), "failed-proof", "(crash)"),
-    (Lie(work="hang", on=("CUDA0",)), "failed-proof", "(hang)"),
-    (Lie(work="garbage", on=("CUDA0",)), "failed-proof", "(garbage)"),
+class Case(NamedTuple):
+    """When an engine begins to lie, and what ``doctor`` says of it then."""
+
+    lie: Lie
+    when: str
+    finding: str
+    said: str
+    stream: bool = False
+    words: tuple[str, ...] = ()
+    slow: bool = True
+
+
+ON = ("CUDA0",)
+CASES = [
+    Case(Lie(work="crash", on=ON), "at work", "probation", "SIGABRT", slow=False),
+    Case(Lie(work="crash", on=ON), "at work", "probation", "SIGABRT", stream=True, slow=False),
+    Case(Lie(list="crash"), "unknown", "engine-cannot-list", "SIGSEGV"),
+    Case(Lie(work="garbage", on=ON), "unknown", "failed-proof", "(garbage)"),
+    *(
+        Case(Lie(load=load, on=ON), "not loaded", "probation", "starter", stream=stream)
+        for load, stream in (("crash", False), ("abort", True), ("fail", False), ("memory", True), ("missing", False))
+    ),
+    Case(Lie(load="hang", on=ON), "not loaded", "probation", "was not ready within 2 s", words=("--load-timeout", "2")),
 ]
 
 
-@pytest.mark.slow  # doctor asks the one that hangs for as long as it does
-def test_those_that_lie_before_they_are_proven_fail_their_proof_and_are_named(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each lie is a build of its own, beside the honest ones."""
-    monkeypatch.setattr(proving, "prove", partial(proving.prove, seconds=3.0))
-    monkeypatch.setattr(owner, "list_devices", partial(owner.list_devices, seconds=1.0))
-    names = [f"b{100 + number}" for number in range(len(LIES))]
-    for name, (lie, _, _) in zip(names, LIES, strict=True):
-        make_build(world.root, "cuda12", name, lie=structs.replace(lie, devices=(CARD,)))
-    ranked = world.prove().values()
-    findings = world.findings()
-    for name, (lie, finding, said) in zip(names, LIES, strict=True):
-        [culprit] = [one for one in ranked if one.seat.build.endswith(f"/{name}") and not one.seat.on_cpu]
-        assert (culprit.standing, bool(culprit.why)) == ("failed", True), (lie, culprit)
-        told = [words for id, words in findings if id == finding and f"cuda12/{name}" in words]
-        assert any(said in words for words in told), (lie, findings)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "lie", [Lie(devices=(CARD,), list="crash"), Lie(devices=(CARD,), work="garbage", on=("CUDA0",))]
-)
-def test_one_that_failed_its_proof_is_never_used(world: World, lie: Lie) -> None:
-    tell(world.gpu, lie)
-    world.prove()
-    server = world.serve()
-    assert ask(server)
-    assert ask_streaming(server)
+@pytest.mark.parametrize("case", [pytest.param(case, marks=pytest.mark.slow if case.slow else ()) for case in CASES])
+def test_the_answer_comes_from_the_next_engine_in_the_stated_time(proven: World, case: Case) -> None:
+    lie = structs.replace(case.lie, devices=(CARD,))
+    if case.when == "unknown":
+        (proven.root / "state.json").unlink()
+        tell(proven.gpu, lie)
+        proven.prove()
+    server = proven.serve(*case.words)
+    if case.when == "at work":
+        assert ask(server)
+        assert seat_of(server) == GPU
+    tell(proven.gpu, lie)
+    began = time.monotonic()
+    assert ask_streaming(server) if case.stream else ask(server)
+    assert time.monotonic() - began < STATED_TIME
     assert seat_of(server) == CPU
+    assert case.when == "unknown" or f"failed on engine {GPU}" in server.told()
     end(server)
+    assert case.said in proven.doctor()[case.finding]
 
 
 @pytest.mark.slow
@@ -219,75 +198,30 @@ def test_one_that_hangs_when_asked_for_its_devices_keeps_nobody_waiting(world: W
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("load", "stream"), [("crash", False), ("abort", True), ("fail", False), ("memory", True), ("missing", False)]
+    ("lie", "asked", "finding"),
+    [
+        (Lie(work="garbage", on=ON), ("prove", {"seats": [GPU]}), "failed-proof"),
+        (Lie(list="absurd"), ("probe", {}), "engine-cannot-list"),
+        (Lie(list="crash"), ("probe", {}), "engine-cannot-list"),
+    ],
 )
-def test_one_that_stops_to_load_is_passed_over_and_told(proven: World, load: str, stream: bool) -> None:
-    server = proven.serve()
-    tell(proven.gpu, Lie(devices=(CARD,), load=load, on=("CUDA0",)))  # type: ignore[arg-type]
-    began = time.monotonic()
-    assert ask_streaming(server) if stream else ask(server)
-    assert time.monotonic() - began < STATED_TIME
-    assert seat_of(server) == CPU
-    assert f"failed on engine {GPU}" in server.told()
-    end(server)
-    assert "starter" in proven.doctor()["probation"]
-
-
-@pytest.mark.slow
-def test_one_that_hangs_while_it_loads_is_given_up_after_the_load_timeout(proven: World) -> None:
-    server = proven.serve("--load-timeout", "2")
-    tell(proven.gpu, Lie(devices=(CARD,), load="hang", on=("CUDA0",)))
-    began = time.monotonic()
-    assert ask(server)
-    assert 2 < time.monotonic() - began < 2 + STATED_TIME
-    assert seat_of(server) == CPU
-    end(server)
-    assert "was not ready within 2 s" in proven.doctor()["probation"]
-
-
-@pytest.mark.slow
-def test_one_that_computes_garbage_since_it_was_proven_is_found_out_by_the_next_proof(proven: World) -> None:
+def test_one_that_lies_since_it_was_proven_is_found_out_by_the_next_look(
+    proven: World, lie: Lie, asked: tuple[str, dict[str, object]], finding: str
+) -> None:
     server = proven.serve()
     assert ask(server)
     assert seat_of(server) == GPU
-    tell(proven.gpu, Lie(devices=(CARD,), work="garbage", on=("CUDA0",)))
-    table = http(server, "POST", "/api/engines/prove", {"seats": [GPU]}).json()
-    assert table["used"] == CPU
+    tell(proven.gpu, structs.replace(lie, devices=(CARD,)))
+    verb, body = asked
+    assert http(server, "POST", f"/api/engines/{verb}", body).json()["used"] == CPU
     end(server)
-    assert "(garbage)" in proven.doctor()["failed-proof"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("listing", ["absurd", "crash"])
-def test_one_that_lists_nonsense_since_it_was_proven_is_out_after_the_next_look(proven: World, listing: str) -> None:
-    server = proven.serve()
-    tell(proven.gpu, Lie(devices=(CARD,), list=listing))  # type: ignore[arg-type]
-    assert http(server, "POST", "/api/engines/probe", {}).json()["used"] == CPU
-    assert ask(server)
-    assert ask_streaming(server)
-    assert seat_of(server) == CPU
-    end(server)
-    assert proven.doctor()["engine-cannot-list"]
-
-
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-def test_one_that_crashes_at_its_first_kernel_is_replaced_under_the_request(proven: World, stream: bool) -> None:
-    server = proven.serve()
-    assert ask(server)
-    assert seat_of(server) == GPU
-    tell(proven.gpu, Lie(devices=(CARD,), work="crash", on=("CUDA0",)))
-    began = time.monotonic()
-    assert ask_streaming(server) if stream else ask(server)
-    assert time.monotonic() - began < STATED_TIME
-    assert seat_of(server) == CPU
-    end(server)
-    assert "SIGABRT" in proven.doctor()["probation"]
+    assert proven.doctor()[finding]
 
 
 def test_one_that_crashes_in_the_middle_of_a_stream_is_continued_by_the_next(proven: World) -> None:
     server = proven.serve()
     assert ask(server)
-    tell(proven.gpu, Lie(devices=(CARD,), work="crash", after_tokens=4, on=("CUDA0",)))
+    tell(proven.gpu, Lie(devices=(CARD,), work="crash", after_tokens=4, on=ON))
     began = time.monotonic()
     assert b'"continued"' in ask_streaming(server)
     assert time.monotonic() - began < STATED_TIME
@@ -298,7 +232,7 @@ def test_one_that_crashes_in_the_middle_of_a_stream_is_continued_by_the_next(pro
 
 @pytest.mark.slow
 def test_a_driver_that_hides_the_card_at_the_next_start_leaves_the_processor(proven: World) -> None:
-    tell(proven.gpu, Lie(devices=(), load="fail", on=("CUDA0",)))
+    tell(proven.gpu, Lie(devices=(), load="fail", on=ON))
     server = proven.serve()
     assert ask(server)
     assert seat_of(server) == CPU

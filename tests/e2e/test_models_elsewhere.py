@@ -6,19 +6,19 @@ import hashlib
 import json
 import re
 import threading
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 from gguf_files import write_model
-from program import Server, StartServer, http, run_command
-from waiting import wait
+from program import Server, StartServer, answer, engine_argv, http, run_command
 
 from appliance.engines.found import ENGINE_VARIABLE
 
 TOKEN = "for-anybody"
 GGUF = "application/vnd.docker.ai.gguf.v3"
+CHAT = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}
 PROJECTOR = "application/vnd.docker.ai.mmproj"
 
 
@@ -31,13 +31,12 @@ class Shelf:
         self.drop_after = 0
         self.damage = False
         self.url = ""
+        self.place = ""
+        """Host and port, as the names of images begin."""
         self.realm = ""
         """Who gives out tokens, if not this server."""
         self.token = TOKEN
         self.asked: list[tuple[str, str, str | None]] = []
-        self.go_on = threading.Event()
-        """Files are sent from here on, and not only their heads."""
-        self.go_on.set()
 
     def blob(self, digest: str) -> bytes | None:
         everything = (data for layers in self.images.values() for _, data in layers)
@@ -89,7 +88,6 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(data) - start))
         self.end_headers()
         if self.command != "HEAD":
-            self.shelf.go_on.wait(30)
             limit, self.shelf.drop_after = self.shelf.drop_after, 0
             self.wfile.write(data[start : start + limit] if limit else data[start:])
         self.close_connection = True
@@ -113,7 +111,8 @@ def shelf(tmp_path: Path) -> Generator[Shelf]:
         "ai/tiny:nothing": [("text/plain", b"license")],
     }
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Bound", (Handler,), {"shelf": found}))
-    found.url = f"http://127.0.0.1:{server.server_address[1]}"
+    found.place = f"127.0.0.1:{server.server_address[1]}"
+    found.url = f"http://{found.place}"
     thread = threading.Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
     yield found
@@ -127,116 +126,104 @@ def environment(tmp_path: Path, fake_engine: Path) -> dict[str, str]:
     return {"HF_HUB_CACHE": str(tmp_path / "cache"), ENGINE_VARIABLE: str(fake_engine), "HF_TOKEN": "hf_secret"}
 
 
-def argv_of(server: Server) -> list[str]:
-    server.wait_healthy()
-    return next(found for child in server.children() if "--alias" in (found := child.cmdline()))
+@pytest.fixture
+def fetching(start_server: StartServer, environment: dict[str, str]) -> StartServer:
+    """``llama-server`` with these words."""
+    return lambda *words: start_server("llama-server", *words, "--port", "0", env=environment)
 
 
 def path_after(argv: list[str], flag: str) -> Path:
     return Path(argv[argv.index(flag) + 1])
 
 
-def test_an_image_is_fetched_once(start_server: StartServer, environment: dict[str, str], shelf: Shelf) -> None:
-    name = f"{shelf.url.removeprefix('http://')}/ai/tiny:seeing"
-    counts: list[int] = []
+def end(server: Server) -> None:
+    server.process.terminate()
+    server.wait(10)
+
+
+def test_an_image_is_fetched_once(fetching: StartServer, shelf: Shelf) -> None:
+    name, counts = f"{shelf.place}/ai/tiny:seeing", list[int]()
     for _ in range(2):
-        server = start_server("llama-server", "--docker-repo", name, "--port", "0", env=environment)
-        argv = argv_of(server)
+        server = fetching("--docker-repo", name)
+        argv = engine_argv(server)
         assert path_after(argv, "--model").read_bytes() == shelf.images["ai/tiny:seeing"][0][1]
         assert path_after(argv, "--mmproj").read_bytes() == shelf.images["ai/tiny:seeing"][1][1]
         assert "--docker-repo" not in argv
         (listed,) = http(server, "GET", "/v1/models").json()["data"]
         assert listed["id"] == name
-        server.process.terminate()
-        server.wait(10)
+        end(server)
         counts.append(len(shelf.asked))
     assert counts[0] == counts[1], "the second time nobody is asked"
     assert ("GET", "/token?service=registry.test&scope=repository%3Aai/tiny%3Apull", None) in shelf.asked
     assert not [asked for asked in shelf.asked if asked[2] and "hf_secret" in asked[2]]
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("ai/none", "there is no public model"),
-        ("ai/tiny:parts", "is a model in 2 parts"),
-        ("ai/tiny:nothing", "is no GGUF file; look for the same model on Hugging Face, for --hf-repo"),
-    ],
-)
-def test_images_that_cannot_be_served(
-    environment: dict[str, str], shelf: Shelf, tmp_path: Path, name: str, message: str
+REFUSALS: Sequence[tuple[tuple[str, ...], dict[str, object], str]] = [
+    (("-dr", "PLACE/ai/none"), {}, "there is no public model"),
+    (("-dr", "PLACE/ai/tiny:parts"), {}, "is a model in 2 parts"),
+    (
+        ("-dr", "PLACE/ai/tiny:nothing"),
+        {},
+        "is no GGUF file; look for the same model on Hugging Face, for --hf-repo",
+    ),
+    (("-dr", "PLACE/ai/tiny"), {"damage": True}, "it came with wrong contents twice"),
+    (("-dr", "PLACE/ai/tiny"), {"token": "x\r\nX-Evil: 1"}, "its token cannot be used"),
+    (("-dr", "PLACE/ai/tiny"), {"token": ""}, "its token cannot be used"),
+    (
+        ("-dr", "PLACE/ai/tiny"),
+        {"realm": "file:///etc/passwd?"},
+        "it redirected us to something that is not an address",
+    ),
+    (("-dr", "Bad Name"), {}, "does not name a model in a registry"),
+    (("-dr", "tiny", "--offline"), {}, "ai/tiny:latest is not in the cache"),
+    (("-mu", "http://PLACE/files/none.gguf?signature=SECRET"), {}, "has no such file, or requires a login (404)"),
+    (("-mu", "http://user:SECRET@PLACE/files/tiny-Q8_0.gguf"), {}, "PLACE"),
+    (("-mu", "ftp://x/y.gguf"), {}, "is not the address of a file"),
+    (("-mu", "http://127.0.0.1:1/"), {}, "does not end in the name of a file"),
+    (("-mu", "http://127.0.0.1:1/x.gguf"), {}, "the model hub at 127.0.0.1 failed"),
+    (("-mu", "http://PLACE/files/tiny-Q8_0.gguf", "--offline"), {}, "is not in the cache"),
+]
+
+
+@pytest.mark.parametrize(("words", "shelf_has", "message"), REFUSALS)
+def test_what_cannot_be_fetched_is_told(
+    environment: dict[str, str],
+    shelf: Shelf,
+    tmp_path: Path,
+    words: tuple[str, ...],
+    shelf_has: dict[str, object],
+    message: str,
 ) -> None:
-    place = shelf.url.removeprefix("http://")
-    done = run_command("llama-server", "-dr", f"{place}/{name}", cwd=tmp_path, env=environment)
+    """And secrets of an address are not, nor does a registry that gives out nonsense get any."""
+    vars(shelf).update(shelf_has)
+    given = [word.replace("PLACE", shelf.place) for word in words]
+    done = run_command("llama-server", *given, cwd=tmp_path, env=environment, timeout=150)
     assert done.returncode == 1
-    assert message in done.stderr
+    assert message.replace("PLACE", shelf.place) in done.stderr
     assert "Traceback" not in done.stderr
+    assert "SECRET" not in done.stderr + done.stdout
+    assert {authorization for _, _, authorization in shelf.asked} <= {None, f"Bearer {TOKEN}"}
 
 
-@pytest.mark.parametrize(
-    ("realm", "token", "message"),
-    [
-        ("", "x\r\nX-Evil: 1", "its token cannot be used"),
-        ("", "", "its token cannot be used"),
-        ("file:///etc/passwd?", TOKEN, "it redirected us to something that is not an address"),
-    ],
-)
-def test_a_registry_that_gives_out_nonsense(
-    environment: dict[str, str], shelf: Shelf, tmp_path: Path, realm: str, token: str, message: str
-) -> None:
-    shelf.realm, shelf.token = realm, token
-    name = f"{shelf.url.removeprefix('http://')}/ai/tiny"
-    done = run_command("llama-server", "-dr", name, cwd=tmp_path, env=environment, timeout=150)
-    assert done.returncode == 1
-    assert message in done.stderr
-    assert "Traceback" not in done.stderr
-    assert not any(authorization for _, _, authorization in shelf.asked)
-
-
-def test_secrets_of_an_address_are_not_told(environment: dict[str, str], shelf: Shelf, tmp_path: Path) -> None:
-    signed = f"{shelf.url}/files/missing.gguf?signature=SECRET"
-    for url in (signed, shelf.url.replace("//", "//user:SECRET@") + "/files/tiny-Q8_0.gguf"):
-        done = run_command("llama-server", "-mu", url, cwd=tmp_path, env=environment, timeout=150)
-        assert done.returncode == 1
-        assert shelf.url.removeprefix("http://") in done.stderr
-        assert "SECRET" not in done.stderr + done.stdout
-
-
-def test_a_damaged_image_is_not_served(environment: dict[str, str], shelf: Shelf, tmp_path: Path) -> None:
-    shelf.damage = True
-    name = f"{shelf.url.removeprefix('http://')}/ai/tiny"
-    done = run_command("llama-server", "-dr", name, cwd=tmp_path, env=environment)
-    assert done.returncode == 1
-    assert "it came with wrong contents twice" in done.stderr
-
-
-def test_an_address_is_fetched_once_and_goes_on(
-    start_server: StartServer, environment: dict[str, str], shelf: Shelf, tmp_path: Path
-) -> None:
+def test_an_address_is_fetched_once_and_goes_on(fetching: StartServer, shelf: Shelf, tmp_path: Path) -> None:
     shelf.drop_after = 3000
     counts: list[int] = []
     for _ in range(2):
-        url = f"{shelf.url}/files/tiny-Q8_0.gguf?download=true"
-        server = start_server("llama-server", "--model-url", url, "--port", "0", env=environment)
-        argv = argv_of(server)
+        server = fetching("--model-url", f"{shelf.url}/files/tiny-Q8_0.gguf?download=true")
+        argv = engine_argv(server)
         assert path_after(argv, "--model") == tmp_path / "cache" / "tiny-Q8_0.gguf"
         assert path_after(argv, "--model").read_bytes() == (shelf.root / "tiny-Q8_0.gguf").read_bytes()
         assert "--model-url" not in argv
-        server.process.terminate()
-        server.wait(10)
+        end(server)
         counts.append(len(shelf.asked))
     assert counts[0] == counts[1]
     assert {authorization for _, _, authorization in shelf.asked} == {None}
 
 
-def test_an_address_fills_the_file_that_is_named(
-    start_server: StartServer, environment: dict[str, str], shelf: Shelf, tmp_path: Path
-) -> None:
+def test_an_address_fills_the_file_that_is_named(fetching: StartServer, shelf: Shelf, tmp_path: Path) -> None:
     write_model(shelf.root / "see-F16.gguf", architecture="clip", clip__has_vision_encoder=True)
     words = ("-mu", f"{shelf.url}/files/big-00001-of-00002.gguf", "-m", "mine/x-00001-of-00002.gguf")
-    seeing = ("--mmproj-url", f"{shelf.url}/files/see-F16.gguf", "--mmproj", "mine/p.gguf")
-    server = start_server("llama-server", *words, *seeing, "--port", "0", env=environment)
-    argv = argv_of(server)
+    argv = engine_argv(fetching(*words, "--mmproj-url", f"{shelf.url}/files/see-F16.gguf", "--mmproj", "mine/p.gguf"))
     assert path_after(argv, "--model") == tmp_path / "mine" / "big-00001-of-00002.gguf"
     assert path_after(argv, "--mmproj") == tmp_path / "mine" / "p.gguf"
     assert (argv.count("--mmproj"), argv.count("--mmproj-url")) == (1, 0)
@@ -244,49 +231,21 @@ def test_an_address_fills_the_file_that_is_named(
     assert (tmp_path / "mine" / "big-00002-of-00002.gguf").is_file()
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("-mu", "URL/files/none.gguf"), "has no such file, or requires a login (404)"),
-        (("-mu", "ftp://x/y.gguf"), "is not the address of a file"),
-        (("-mu", "http://127.0.0.1:1/"), "does not end in the name of a file"),
-        (("-mu", "http://127.0.0.1:1/x.gguf"), "the model hub at 127.0.0.1 failed"),
-        (("-mu", "URL/files/tiny-Q8_0.gguf", "--offline"), "is not in the cache"),
-        (("-dr", "Bad Name"), "does not name a model in a registry"),
-        (("-dr", "tiny", "--offline"), "ai/tiny:latest is not in the cache"),
-    ],
-)
-def test_what_cannot_be_fetched_is_told(
-    environment: dict[str, str], shelf: Shelf, tmp_path: Path, words: tuple[str, ...], message: str
-) -> None:
-    given = [word.replace("URL", shelf.url) for word in words]
-    done = run_command("llama-server", *given, cwd=tmp_path, env=environment, timeout=150)
-    assert done.returncode == 1
-    assert message in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-CHAT = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}
-
-
 def test_a_presets_model_comes_from_a_registry_or_an_address(
-    start_server: StartServer, environment: dict[str, str], shelf: Shelf, tmp_path: Path
+    fetching: StartServer, shelf: Shelf, tmp_path: Path
 ) -> None:
-    place = shelf.url.removeprefix("http://")
     (tmp_path / "p.ini").write_text(
-        f"[image]\ndocker-repo = {place}/ai/tiny:seeing\n"
+        f"[image]\ndocker-repo = {shelf.place}/ai/tiny:seeing\n"
         f"[address]\nmodel-url = {shelf.url}/files/tiny-Q8_0.gguf\nmodel = mine/a.gguf\n"
-        f"[nothing]\ndocker-repo = {place}/ai/tiny:nothing\n"
+        f"[nothing]\ndocker-repo = {shelf.place}/ai/tiny:nothing\n"
     )
-    server = start_server("llama-server", "--models-preset", "p.ini", "--port", "0", env=environment)
+    server = fetching("--models-preset", "p.ini")
     listed = http(server, "GET", "/models").json()["data"]
-    assert {entry["id"]: entry["status"]["value"] for entry in listed} == dict.fromkeys(
-        ("image", "address", "nothing"), "unloaded"
-    )
+    states = {entry["id"]: entry["status"]["value"] for entry in listed}
+    assert states == dict.fromkeys(("image", "address", "nothing"), "unloaded")
     assert shelf.asked == []
     for model in ("image", "address"):
-        answer = http(server, "POST", "/v1/chat/completions", {**CHAT, "model": model})
-        assert answer.status == 200, answer.body
+        answer(server, "/v1/chat/completions", **CHAT, model=model)
     commands = [found for child in server.children() if "--alias" in (found := child.cmdline())]
     image, address = sorted(commands, key=lambda argv: argv[argv.index("--alias") + 1], reverse=True)
     assert path_after(image, "--model").read_bytes() == shelf.images["ai/tiny:seeing"][0][1]
@@ -296,26 +255,3 @@ def test_a_presets_model_comes_from_a_registry_or_an_address(
     refused = http(server, "POST", "/v1/chat/completions", {**CHAT, "model": "nothing"})
     assert refused.status == 404
     assert "is no GGUF file" in refused.json()["error"]["message"]
-
-
-def test_presets_beside_a_configuration_show_their_downloads(
-    start_server: StartServer, environment: dict[str, str], shelf: Shelf, tmp_path: Path
-) -> None:
-    (tmp_path / "p.ini").write_text(f"[big]\nmodel-url = {shelf.url}/files/tiny-Q8_0.gguf\n")
-    (tmp_path / "c.yaml").write_text("models:\n  other:\n    cmd: nobody ${PORT}\n")
-    shelf.go_on.clear()
-    words = ("serve", "--config", "c.yaml", "--models-preset", "p.ini", "--listen", "127.0.0.1:0")
-    server = start_server(*words, env=environment)
-    assert http(server, "POST", "/models/load", {"model": "big"}).status == 200
-    found = wait(
-        lambda: http(server, "GET", "/models").json()["data"],
-        lambda found: found[0]["status"]["value"] == "downloading",
-        told=server.told,
-    )
-    assert [entry["id"] for entry in found] == ["big", "other"], "what comes is no model of its own"
-    assert list(found[0]["status"]["progress"]) == [f"{shelf.url}/files/tiny-Q8_0.gguf"]
-    assert http(server, "POST", "/models", {"model": "acme/more"}).status == 403
-    assert http(server, "POST", "/models/unload", {"model": "big"}).status == 200
-    shelf.go_on.set()
-    answer = http(server, "POST", "/v1/chat/completions", {**CHAT, "model": "big"})
-    assert answer.status == 200, answer.body

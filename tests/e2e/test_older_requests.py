@@ -9,38 +9,20 @@ from pathlib import Path
 
 import pytest
 from pictures import png, write_projector
-from program import Server, StartServer, http
+from program import Server, StartServer, answer, http
 from prometheus_client.parser import text_string_to_metric_families
 from waiting import wait
 
-from appliance.engines.found import ENGINE_VARIABLE
-
+SMALL = ("-c", "1024")
 STARTER_WIDTH = 192
 """Numbers in a vector of the starter model, which a projector has to give it."""
 SURE = {"temperature": 0, "n_predict": 4, "cache_prompt": False}
 
 
-@pytest.fixture
-def single(start_server: StartServer, engine: str, starter_model: Path):
-    def start(*argv: str) -> Server:
-        words: Sequence[str] = ("llama-server", "-m", str(starter_model), "-t", "1", "-c", "1024", "--port", "0", *argv)
-        server = start_server(*words, env={ENGINE_VARIABLE: engine})
-        server.wait_healthy()
-        return server
-
-    return start
-
-
-def answer(server: Server, path: str, **body: object):
-    found = http(server, "POST", path, body)
-    assert found.status == 200, found.body
-    return found.json()
-
-
-def test_images_in_the_text_are_seen_as_in_the_new_form(single, tmp_path: Path) -> None:
+def test_images_in_the_text_are_seen_as_in_the_new_form(single: StartServer, tmp_path: Path) -> None:
     """The engine's answer to the old form is its answer to the new one, picture for picture."""
     projector = write_projector(tmp_path / "mmproj.gguf", STARTER_WIDTH)
-    server = single("--mmproj", str(projector), "--embeddings", "--pooling", "mean", "-ub", "512")
+    server = single(*SMALL, "--mmproj", str(projector), "--embeddings", "--pooling", "mean", "-ub", "512")
     marker = http(server, "GET", "/props").json()["media_marker"]
     one, two = (base64.b64encode(png(seed)).decode() for seed in (1, 2))
     images = [{"data": one, "id": 12}, {"data": two, "id": 3}]
@@ -61,15 +43,15 @@ def test_images_in_the_text_are_seen_as_in_the_new_form(single, tmp_path: Path) 
     assert (refused.status, refused.json()["error"]["param"]) == (400, "image_data")
 
 
-def test_images_for_a_model_that_sees_none_are_refused(single) -> None:
+def test_images_for_a_model_that_sees_none_are_refused(single: StartServer) -> None:
     image = {"data": base64.b64encode(png(1)).decode(), "id": 1}
-    refused = http(single(), "POST", "/completion", {"prompt": "[img-1]", "image_data": [image], **SURE})
+    refused = http(single(*SMALL), "POST", "/completion", {"prompt": "[img-1]", "image_data": [image], **SURE})
     assert refused.status >= 400
     assert "does not support" in refused.json()["error"]["message"]
 
 
-def test_no_token_is_said_where_none_is_wanted(single) -> None:
-    server = single()
+def test_no_token_is_said_where_none_is_wanted(single: StartServer) -> None:
+    server = single(*SMALL)
     prompt = "Once upon a time there was"
     whole = answer(server, "/completion", prompt=prompt, n_predict=0, n_probs=2, return_tokens=True, id_slot=0)
     assert (whole["content"], whole["tokens"], whole["tokens_predicted"]) == ("", [], 0)
@@ -90,19 +72,19 @@ def metrics(server: Server, query: str = "") -> dict[str, float]:
     return {s.name: s.value for family in text_string_to_metric_families(text) for s in family.samples}
 
 
-def test_metrics_tell_how_full_the_cache_is(single) -> None:
-    server = single("--metrics", "--parallel", "2")
+def test_metrics_tell_how_full_the_cache_is(single: StartServer) -> None:
+    server = single(*SMALL, "--metrics", "--parallel", "2")
     assert metrics(server)["llamacpp:kv_cache_tokens"] == 0
     said = answer(server, "/completion", prompt="Once upon a time", n_predict=0, id_slot=1)
     found = metrics(server)
     assert found["llamacpp:kv_cache_tokens"] == said["tokens_cached"] > 0
     assert found["llamacpp:kv_cache_usage_ratio"] == pytest.approx(said["tokens_cached"] / 1024, rel=1e-4)
     assert found["llamacpp:requests_processing"] == 0, "the engine's own are there"
-    assert "llamacpp:kv_cache_tokens" not in metrics(single("--metrics", "--no-slots"))
+    assert "llamacpp:kv_cache_tokens" not in metrics(single(*SMALL, "--metrics", "--no-slots"))
 
 
-def test_asking_how_full_the_cache_is_wakes_nobody(single) -> None:
-    server = single("--metrics", "--sleep-idle-seconds", "1")
+def test_asking_how_full_the_cache_is_wakes_nobody(single: StartServer) -> None:
+    server = single(*SMALL, "--metrics", "--sleep-idle-seconds", "1")
     answer(server, "/completion", prompt="Once upon a time", n_predict=2)
     wait(lambda: http(server, "GET", "/props").json()["is_sleeping"], within=30)
     assert metrics(server)["llamacpp:kv_cache_tokens"] == 0
@@ -120,9 +102,9 @@ SCHEMAS: Sequence[dict[str, object]] = (
 
 
 @pytest.mark.parametrize("path", ["/completion", "/v1/completions"])
-def test_a_schema_binds_the_answer_on_every_engine(single, path: str) -> None:
+def test_a_schema_binds_the_answer_on_every_engine(single: StartServer, path: str) -> None:
     """The model is urged to say something that no schema allows."""
-    server = single()
+    server = single(*SMALL)
     forbidden = answer(server, "/tokenize", content="!")["tokens"][-1]
     urged = {"prompt": "Hello", "temperature": 0, "n_predict": 3, "max_tokens": 3, "logit_bias": [[forbidden, 1000]]}
     free = answer(server, path, **urged)
@@ -136,8 +118,8 @@ def test_a_schema_binds_the_answer_on_every_engine(single, path: str) -> None:
         assert refused.status == 400, (wrong, refused.body)
 
 
-def test_a_schema_binds_a_chat_without_jinja(single) -> None:
-    server = single("--no-jinja", "--chat-template", "chatml")
+def test_a_schema_binds_a_chat_without_jinja(single: StartServer) -> None:
+    server = single(*SMALL, "--no-jinja", "--chat-template", "chatml")
     forbidden = answer(server, "/tokenize", content="!")["tokens"][-1]
     urged = {"messages": [{"role": "user", "content": "Hello"}], "temperature": 0, "max_tokens": 3}
     urged |= {"logit_bias": [[forbidden, 1000]]}
@@ -151,8 +133,8 @@ def test_a_schema_binds_a_chat_without_jinja(single) -> None:
     assert http(server, "POST", "/v1/chat/completions", {**urged, "response_format": wrong}).status == 400
 
 
-def test_the_same_with_an_option(single) -> None:
-    server = single("--json-schema", json.dumps(SCHEMAS[1]))
+def test_the_same_with_an_option(single: StartServer) -> None:
+    server = single(*SMALL, "--json-schema", json.dumps(SCHEMAS[1]))
     forbidden = answer(server, "/tokenize", content="!")["tokens"][-1]
     said = answer(server, "/completion", prompt="Hello", temperature=0, n_predict=3, logit_bias=[[forbidden, 1000]])
     assert said["content"][:1] in tuple("-0123456789")

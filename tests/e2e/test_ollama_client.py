@@ -1,4 +1,4 @@
-"""The official client of Ollama, pointed at the installed program with real engines, a hub of its own, and files."""
+"""The official client of Ollama, pointed at the installed program with real engines, and the scripted one."""
 
 from __future__ import annotations
 
@@ -11,17 +11,11 @@ from pathlib import Path
 
 import ollama
 import pytest
-from gguf_files import write_model
-from hub_process import FakeHub, fake_hub
 from program import STARTER_QUESTION, Server, StartServer, http
-from waiting import wait
-
-from appliance.engines.found import ENGINE_VARIABLE
 
 QUESTION = [{"role": "user", "content": STARTER_QUESTION}]
 STEADY = {"temperature": 0, "seed": 1}
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
-REPO = "acme/tiny-GGUF"
 OpenClient = Callable[[str], ollama.Client]
 
 
@@ -124,10 +118,8 @@ def test_the_asynchronous_client(server: Server, client: ollama.Client) -> None:
     assert asyncio.run(_async(server.url)) == client.chat("starter", messages=QUESTION, options=STEADY).message.content
 
 
-def test_a_model_stays_as_long_as_the_client_wishes(
-    start_server: StartServer, engine: str, open_client: OpenClient
-) -> None:
-    server = start_server("serve", "--listen", "127.0.0.1:0", "--engine", engine, "--threads", "1", "--no-stores")
+def test_a_model_stays_as_long_as_the_client_wishes(serve: StartServer, engine: str, open_client: OpenClient) -> None:
+    server = serve("--no-stores", engine=engine)
     client = open_client(server.url)
     client.generate("starter", keep_alive="1h")
     [loaded] = client.ps().models
@@ -142,17 +134,14 @@ def test_a_model_stays_as_long_as_the_client_wishes(
     assert client.ps().models == []
 
 
-def test_derived_models_outlive_the_program(
-    start_server: StartServer, built_engine: str, open_client: OpenClient
-) -> None:
-    argv = ("serve", "--listen", "127.0.0.1:0", "--engine", built_engine, "--threads", "1", "--no-stores")
-    server = start_server(*argv)
+def test_derived_models_outlive_the_program(serve: StartServer, open_client: OpenClient) -> None:
+    server = serve("--no-stores")
     client = open_client(server.url)
     client.copy("starter", "mine")
     assert client.create("poet", from_="mine", system="Be brief.", parameters={"num_predict": 3}).status == "success"
     server.process.terminate()
     assert server.wait(20) == 0
-    client = open_client(start_server(*argv).url)
+    client = open_client(serve("--no-stores").url)
     assert {model.model for model in client.list().models} == {"starter:latest", "mine:latest", "poet:latest"}
     assert client.chat("poet", messages=QUESTION).eval_count == 3
     client.delete("poet")
@@ -161,78 +150,18 @@ def test_derived_models_outlive_the_program(
 
 
 def test_the_port_of_ollama_is_taken_only_if_it_is_free(
-    start_server: StartServer, fake_engine: Path, open_client: OpenClient
+    serve: StartServer, open_client: OpenClient, tmp_path: Path
 ) -> None:
-    environment = {ENGINE_VARIABLE: str(fake_engine)}
+    """It may also be in the configuration."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = other.getsockname()[1]
-        argv = ("serve", "--listen", "127.0.0.1:0", "--no-stores", "--ollama-port")
-        server = start_server(*argv, str(taken), env=environment)
+        server = serve("--no-stores", "--ollama-port", str(taken))
         (told,) = [line for line in server.told().splitlines() if f"cannot listen on 127.0.0.1:{taken}" in line]
         assert "another program listens there already; choose another with --ollama-port, or leave it out" in told
         assert "--listen" not in told
         assert http(server, "GET", "/api/tags").status == 200
-    with_port = start_server(*argv, str(taken), env=environment)
+    config = tmp_path / "config.yaml"
+    config.write_text(f"ollamaPort: {taken}\n")
+    with_port = serve("--no-stores", "--config", str(config))
     assert f"and http://127.0.0.1:{taken}" in with_port.told()
     assert open_client(f"http://127.0.0.1:{taken}").list().models
-
-
-def test_the_port_of_ollama_may_be_in_the_configuration_and_a_reload_says_that_it_needs_a_restart(
-    start_server: StartServer, fake_engine: Path, open_client: OpenClient, free_port: Callable[[], int], tmp_path: Path
-) -> None:
-    port, other = free_port(), free_port()
-    config = tmp_path / "config.yaml"
-    config.write_text(f"ollamaPort: {port}\n")
-    argv = ("serve", "--listen", "127.0.0.1:0", "--no-stores", "--config", str(config))
-    server = start_server(*argv, env={ENGINE_VARIABLE: str(fake_engine)})
-    assert open_client(f"http://127.0.0.1:{port}").list().models
-    config.write_text(f"ollamaPort: {other}\n")
-    told = http(server, "POST", "/api/config/reload").json()
-    assert [warning for warning in told["warnings"] if "ollamaPort" in warning and "restart" in warning], told
-    assert open_client(f"http://127.0.0.1:{port}").list().models
-    assert server.process.poll() is None
-    config.write_text("ollamaPort: 65536\n")
-    refused = http(server, "POST", "/api/config/reload")
-    assert refused.status == 400
-    assert b"ollamaPort: must be at most 65535" in refused.body
-    server.process.terminate()
-    assert server.wait(20) == 0
-    config.write_text(f"ollamaPort: {port}\n")
-    flagged = start_server(*argv, "--ollama-port", str(other), env={ENGINE_VARIABLE: str(fake_engine)})
-    assert open_client(f"http://127.0.0.1:{other}").list().models
-    assert f":{port}" not in flagged.told()
-
-
-@pytest.fixture
-def hub(tmp_path: Path) -> Generator[FakeHub]:
-    write_model(tmp_path / "hub" / REPO / "tiny-Q8_0.gguf", weights=6 << 20)
-    with fake_hub(tmp_path / "hub") as running:
-        yield running
-
-
-def test_a_pull_is_told_survives_a_kill_and_goes_on(
-    start_server: StartServer, fake_engine: Path, hub: FakeHub, tmp_path: Path, open_client: OpenClient
-) -> None:
-    environment = {"HF_HUB_CACHE": str(tmp_path / "cache"), "HF_ENDPOINT": hub.url, ENGINE_VARIABLE: str(fake_engine)}
-    argv = ("serve", "--listen", "127.0.0.1:0", "--no-stores", "--no-starter")
-    server = start_server(*argv, env=environment)
-    hub.behave(rate=4 << 20)
-    seen = 0
-    for progress in open_client(server.url).pull(f"hf.co/{REPO}:Q8_0", stream=True):
-        seen = progress.completed or 0
-        if seen > 10 << 20:
-            break
-    server.process.kill()
-    server.process.wait(20)
-    sent = hub.sent()
-    hub.behave()
-    client = open_client(start_server(*argv, env=environment).url)
-    told = list(client.pull(f"hf.co/{REPO}:Q8_0", stream=True))
-    assert (told[0].status, told[-1].status) == ("pulling manifest", "success")
-    total = (tmp_path / "hub" / REPO / "tiny-Q8_0.gguf").stat().st_size
-    assert hub.sent() - sent < total - (4 << 20)
-    wait(lambda: [model.model for model in client.list().models] == [f"{REPO}:Q8_0"])
-    with pytest.raises(ollama.ResponseError, match="there is no repository"):
-        client.pull("hf.co/acme/nothing")
-    client.delete(f"hf.co/{REPO}:Q8_0")
-    assert client.list().models == []

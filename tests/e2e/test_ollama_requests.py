@@ -9,22 +9,16 @@ from __future__ import annotations
 
 import json
 import re
-import time
-from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from program import Answer, Server, StartServer, http
-from waiting import wait
-
-from appliance.engines.found import ENGINE_VARIABLE
+from program import Answer, Server, http
 
 CLIENTS: dict[str, list[dict[str, Any]]] = json.loads(
     (Path(__file__).parent / "ollama_requests.json").read_text("utf-8")
 )
-AT_ONCE = 200
 MISSING = object()
 
 IS = {
@@ -94,28 +88,3 @@ def test_what_a_client_asks_for_is_there(server: Server, client: str) -> None:
             for record in records:
                 check(record, step["each"])
             check(records[-1], step["last"])
-
-
-def test_two_hundred_lists_at_once_while_a_model_loads(start_server: StartServer, fake_engine: Path) -> None:
-    """Clients give a list ten seconds at most; none of these waits for the load."""
-    environment = {ENGINE_VARIABLE: str(fake_engine), "FAKE_LOAD_DELAY": "3600"}
-    server = start_server("serve", "--listen", "127.0.0.1:0", "--no-stores", env=environment)
-    with ThreadPoolExecutor(AT_ONCE + 1) as threads:
-        loading = threads.submit(http, server, "POST", "/api/generate", {"model": "starter"}, timeout=300)
-        wait(
-            lambda: http(server, "GET", "/api/ps").json()["models"],
-            lambda models: models and models[0]["state"] == "loading",
-        )
-
-        def listed(_: int) -> float:
-            began = time.monotonic()
-            answer = http(server, "GET", "/api/tags")
-            assert [model["name"] for model in answer.json()["models"]] == ["starter:latest"]
-            return time.monotonic() - began
-
-        seconds = sorted(threads.map(listed, range(AT_ONCE)))
-        print(f"{AT_ONCE} lists: median {1000 * seconds[AT_ONCE // 2]:.0f} ms, slowest {1000 * seconds[-1]:.0f} ms")
-        assert not loading.done()
-        assert http(server, "GET", "/api/ps").json()["models"][0]["state"] == "loading"
-        assert http(server, "POST", "/models/unload", {"model": "starter"}).status == 200
-        assert loading.result().status >= 500

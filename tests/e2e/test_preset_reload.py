@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from program import Server, StartServer, http
+from program import Server, StartServer, answer, http
 from waiting import wait
 
 from appliance.engines.found import ENGINE_VARIABLE
@@ -27,9 +27,7 @@ def by_signal(server: Server) -> None:
 
 
 def by_request(server: Server) -> None:
-    answer = http(server, "POST", "/api/config/reload")
-    assert answer.status == 200, answer.body
-    assert answer.json()["success"] is True
+    assert answer(server, "/api/config/reload")["success"] is True
 
 
 def by_list(server: Server) -> None:
@@ -52,40 +50,34 @@ def file(tmp_path: Path, starter_model: Path) -> Callable[[str], Path]:
     return write
 
 
+@pytest.fixture
+def presets(start_server: StartServer, fake_engine: Path, tmp_path: Path) -> StartServer:
+    """A verb with that file."""
+
+    def start(verb: str, *words: str) -> Server:
+        argv = (*VERBS[verb], "--models-preset", str(tmp_path / "p.ini"), *words)
+        return start_server(*argv, env={ENGINE_VARIABLE: str(fake_engine)})
+
+    return start
+
+
 def ids(server: Server) -> set[str]:
     return {entry["id"] for entry in http(server, "GET", "/models").json()["data"]}
 
 
-def argv(server: Server, model: str) -> list[str]:
-    listed = http(server, "GET", "/models").json()["data"]
-    return next(entry["status"]["args"] for entry in listed if entry["id"] == model)
-
-
 def ask(server: Server, model: str) -> None:
-    answer = http(server, "POST", "/v1/chat/completions", {**CHAT, "model": model})
-    assert answer.status == 200, answer.body
+    answer(server, "/v1/chat/completions", **CHAT, model=model)
 
 
 @pytest.mark.parametrize(
     ("verb", "tell"),
-    [
-        ("serve", by_signal),
-        ("serve", by_request),
-        ("serve", by_list),
-        ("serve", by_nothing),
-        ("llama-server", by_signal),
-        ("llama-server", by_list),
-    ],
+    [("serve", by_signal), ("serve", by_request), ("serve", by_nothing), ("llama-server", by_list)],
 )
-def test_what_has_not_changed_goes_on(
-    start_server: StartServer, fake_engine: Path, file: Callable[..., Path], verb: str, tell: Told
-) -> None:
+def test_what_has_not_changed_goes_on(presets: StartServer, file: Callable[..., Path], verb: str, tell: Told) -> None:
     if tell is by_signal and sys.platform == "win32":
         pytest.skip("there is no such signal there")
-    watching = ("--watch-config",) if tell is by_nothing else ()
     path = file()
-    env = {ENGINE_VARIABLE: str(fake_engine)}
-    server = start_server(*VERBS[verb], "--models-preset", str(path), *watching, env=env)
+    server = presets(verb, *(("--watch-config",) if tell is by_nothing else ()))
     ask(server, "a")
     ask(server, "b")
     (before,) = [child.pid for child in server.children() if "a" in child.cmdline()]
@@ -95,17 +87,14 @@ def test_what_has_not_changed_goes_on(
     wait(lambda: {"a", "b", "c"} <= ids(server), told=server.told)
     wait(lambda: not any(child.is_running() for child in old), told=server.told)
     ask(server, "b")
-    assert "96" in argv(server, "b")
+    listed = http(server, "GET", "/models").json()["data"]
+    assert "96" in next(entry["status"]["args"] for entry in listed if entry["id"] == "b")
     assert [child.pid for child in server.children() if "a" in child.cmdline()] == [before]
 
 
-def test_a_mistake_is_told_and_changes_nothing(
-    start_server: StartServer, fake_engine: Path, file: Callable[..., Path]
-) -> None:
-    path = file()
-    server = start_server(
-        *VERBS["serve"], "--models-preset", str(path), "--watch-config", env={ENGINE_VARIABLE: str(fake_engine)}
-    )
+def test_a_mistake_is_told_and_changes_nothing(presets: StartServer, file: Callable[..., Path]) -> None:
+    file()
+    server = presets("serve", "--watch-config")
     before = ids(server)
     file("[c]\nfoo-bar = 1\n")
     for method, target in (("POST", "/api/config/reload"), ("GET", "/models?reload=1")):
@@ -116,24 +105,3 @@ def test_a_mistake_is_told_and_changes_nothing(
     wait(lambda: "the presets were not read again, the old ones stay" in server.told(), told=server.told)
     file("[c]\nm = /x\n")
     wait(lambda: "c" in ids(server), told=server.told)
-
-
-def test_beside_a_configuration_both_are_read_again(
-    start_server: StartServer, fake_engine: Path, file: Callable[..., Path], tmp_path: Path
-) -> None:
-    config = tmp_path / "config.yaml"
-    config.write_text("models:\n  x:\n    cmd: nothing\n    proxy: http://127.0.0.1:1\n")
-    env = {ENGINE_VARIABLE: str(fake_engine)}
-    server = start_server(*VERBS["serve"], "--models-preset", str(file()), "--config", str(config), env=env)
-    assert ids(server) == {"a", "b", "x"}
-    file("[c]\nm = /x\n")
-    config.write_text(config.read_text().replace("  x:", "  y:"))
-    by_request(server)
-    assert ids(server) == {"a", "b", "c", "y"}
-
-
-def test_there_is_nothing_to_read_again(start_server: StartServer, fake_engine: Path) -> None:
-    server = start_server(*VERBS["serve"], env={ENGINE_VARIABLE: str(fake_engine)})
-    refused = http(server, "POST", "/api/config/reload")
-    assert refused.status == 400
-    assert "without a configuration file or presets" in refused.json()["error"]["message"]

@@ -6,8 +6,6 @@ what the starter model is known to say, token for token.
 
 from __future__ import annotations
 
-import platform
-import re
 import signal
 import sys
 import time
@@ -16,12 +14,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from program import Server, http, run_command
-from real_machine import PROOFS_TIME, Machine, assert_knows, copy_without, seat_of, seats_of, streamed
-from rpc_builds import write_noise
+from program import Server, http
+from real_machine import PROOFS_TIME, Machine, assert_knows, seat_of, seats_of, streamed
 from waiting import wait
-
-from appliance.core.engines.trials import KNOWN
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="the renderer and the builds are those of Linux"),
@@ -33,7 +28,6 @@ SWITCH_TIME = 15.0
 megabytes: docs/fallback.md tells what was measured."""
 MOVE_TIME = 40.0
 """Seconds until an idle model moves: the program looks every thirty, when nothing else tells it to."""
-X64 = platform.machine() in ("x86_64", "AMD64")
 
 
 @pytest.fixture(scope="module")
@@ -53,8 +47,8 @@ def proven(
 ) -> Machine:
     """A machine on which `engines probe` and `engines prove` were run."""
     machine = Machine(tmp_path_factory.mktemp("machine"), [cpu_build, vulkan_build], lavapipe)
-    machine.engines("probe")
-    machine.engines("prove", timeout=PROOFS_TIME)
+    machine.good("engines", "probe")
+    machine.good("engines", "prove", timeout=PROOFS_TIME)
     return machine
 
 
@@ -99,19 +93,10 @@ def test_the_processor_serves_and_the_renderer_where_it_is_asked_for(
     server = running.enter_context(machine.serve()).wait_listening()
     assert_knows(server)
     assert seat_of(server) == machine.table()["used"] != renderer
-    machine.engines("use", renderer, "--url", server.url)
+    machine.good("engines", "use", renderer, "--url", server.url)
     wait_seat(server, renderer)
     assert_knows(server)
     assert seat_of(server) == renderer
-
-
-@pytest.mark.slow
-def test_a_backend_that_is_named_serves_alone(machine: Machine, running: ExitStack, vulkan_build: Path) -> None:
-    server = running.enter_context(machine.serve("--engine", "vulkan")).wait_listening()
-    assert_knows(server, KNOWN[:1])
-    build = f"{vulkan_build.parent.name}/{vulkan_build.name}"
-    assert seat_of(server).startswith(f"{build}:")
-    assert {seat.partition(":")[0] for seat in http(server, "GET", "/api/engines").json()["order"]} == {build}
 
 
 @pytest.mark.slow
@@ -121,7 +106,7 @@ def test_an_engine_that_ends_in_the_middle_of_an_answer_is_replaced(
 ) -> None:
     """A lost Vulkan device ends llama-server by SIGABRT: an exception that nobody catches."""
     seat, number = (renderer, signal.SIGABRT) if lost == "the renderer" else (processor, signal.SIGKILL)
-    machine.engines("use", seat)
+    machine.good("engines", "use", seat)
     server = running.enter_context(machine.serve()).wait_listening()
     whole = http(server, "POST", "/completion", {**STORY, "model": "starter"}, timeout=PROOFS_TIME).json()["content"]
     assert seat_of(server) == seat
@@ -145,82 +130,6 @@ def test_an_engine_that_ends_in_the_middle_of_an_answer_is_replaced(
     assert said == whole
     assert gap < SWITCH_TIME
     assert f"failed on engine {seat}" in server.told()
-
-
-@pytest.mark.slow
-def test_a_driver_that_no_longer_shows_the_device_leaves_the_processor(
-    machine: Machine, running: ExitStack, renderer: str
-) -> None:
-    machine.engines("use", renderer)
-    hidden = {name: value for name, value in machine.env.items() if name != "GGML_VK_VISIBLE_DEVICES"}
-    server = running.enter_context(machine.serve(env=hidden)).wait_listening()
-    assert_knows(server)
-    assert seat_of(server) != renderer
-    server = running.enter_context(machine.serve()).wait_listening()
-    assert_knows(server, KNOWN[:1])
-    wait_seat(server, renderer)  # it is back, and so is what was known of it
-    assert_knows(server, KNOWN[:1])
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not X64, reason="variants of other processors have other names")
-def test_the_best_variant_is_loaded_and_without_it_the_next(
-    cpu_build: Path, tmp_path: Path, running: ExitStack
-) -> None:
-    variants = {path.name for path in cpu_build.glob("libggml-cpu-*.so")}
-    assert len(variants) == 14
-    loaded: list[str] = []
-    left_out: set[str] = set()
-    for step in range(3):
-        build = copy_without(cpu_build, tmp_path / f"builds-{step}", f"b{step}", left_out)
-        home = Machine(tmp_path / f"home-{step}", [build], {})
-        server = running.enter_context(home.serve("--", "--verbosity", "4")).wait_listening()
-        assert_knows(server)
-        lines = run_command("logs", "starter", "--url", server.url, cwd=home.home).stdout
-        [used] = re.findall(rf"loaded CPU backend from .*/{cpu_build.parent.name}/b{step}/(libggml-cpu-\w+\.so)", lines)
-        assert used in variants - left_out
-        loaded.append(used)
-        left_out = {loaded[0]} if step == 0 else variants - {"libggml-cpu-x64.so"}
-        server.process.terminate()
-        assert server.wait(15) == 0
-    assert len(set(loaded)) == 3 or loaded[:1] == ["libggml-cpu-x64.so"], loaded
-    assert loaded[-1] == "libggml-cpu-x64.so"
-
-
-@pytest.mark.slow
-def test_two_workers_serve_one_model_and_say_what_it_says_alone(
-    cpu_build: Path, tmp_path: Path, running: ExitStack
-) -> None:
-    noise = write_noise(tmp_path / "noise.gguf")
-    home = Machine(tmp_path / "home", [cpu_build], {})
-    workers = [start_worker(running, home) for _ in range(2)]
-    cmd = f"llama-server -m {noise} --port ${{PORT}} --threads 1 -c 1024 --verbosity 4"
-    (home.home / "c.yaml").write_text(
-        f"models:\n  alone:\n    cmd: {cmd}\n    engine: auto\n"
-        f"  split:\n    cmd: {cmd}\n    rpc: [{', '.join(workers)}]\n"
-    )
-    server = running.enter_context(home.serve("--config", "c.yaml")).wait_listening()
-    said = {model: say(server, model) for model in ("alone", "split")}
-    assert len(set(said["alone"])) > 8
-    assert said["split"] == said["alone"]
-    log = run_command("logs", "split", "--url", server.url, cwd=home.home).stdout
-    for worker in workers:
-        assert f"[{worker}] model buffer size" in log
-
-
-def start_worker(running: ExitStack, home: Machine) -> str:
-    """``llama-appliance rpc-worker``; the endpoint that it tells."""
-    worker = running.enter_context(
-        Server(["rpc-worker", "--listen", "127.0.0.1:0", "--threads", "1"], home.home, home.env)
-    )
-    return worker.wait_for(lambda: re.search(r"rpc-worker listening on (127\.0\.0\.1:\d+): RPC", worker.told()))[1]
-
-
-def say(server: Server, model: str) -> list[int]:
-    asked = {"prompt": [1, *range(300, 330)], "n_predict": 24, "temperature": 0, "ignore_eos": True}
-    answer = http(server, "POST", "/completion", {**asked, "model": model, "return_tokens": True})
-    assert answer.status == 200, answer.body
-    return answer.json()["tokens"]
 
 
 def wait_seat(server: Server, seat: str) -> None:

@@ -5,17 +5,21 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shlex
 import signal
 import socket
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from pathlib import Path
 
 import psutil
 import pytest
+import trio
+from gguf_files import write_model
 from program import Server, StartServer, http, wait_gone
 from test_lifetimes import CHAT, ENDLESS, send
 from waiting import wait
@@ -39,11 +43,16 @@ def limit_files(most: int) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-def start(start_server: StartServer, engine: str, *more: str, limited: Callable[[], object] | None = None) -> Server:
-    argv = ("serve", "--listen", "127.0.0.1:0", "--engine", engine, "--threads", "1", "--preload", "starter", *more)
-    server = start_server(*argv, limited=limited)
-    server.wait_for(lambda: "loaded" in http(server, "GET", "/v1/models").body.decode())
-    return server
+@pytest.fixture
+def start(serve: StartServer) -> StartServer:
+    """A server whose model is loaded."""
+
+    def begin(engine: str, *words: str, limited: Callable[[], object] | None = None) -> Server:
+        server = serve("--preload", "starter", *words, engine=engine, limited=limited)
+        server.wait_for(lambda: b'"loaded"' in http(server, "GET", "/v1/models").body)
+        return server
+
+    return begin
 
 
 def clients(server: Server, count: int, request: bytes = b"") -> contextlib.ExitStack:
@@ -86,10 +95,8 @@ def descriptors(server: Server) -> list[int]:
 @pytest.mark.slow
 @pytest.mark.parametrize("most", [64, 128, 256])
 @pytest.mark.parametrize("request_", [b"", EVENTS], ids=["idle", "events"])
-def test_clients_cannot_take_every_file(
-    start_server: StartServer, built_engine: str, most: int, request_: bytes
-) -> None:
-    server = start(start_server, built_engine, limited=partial(limit_files, most))
+def test_clients_cannot_take_every_file(start: StartServer, built_engine: str, most: int, request_: bytes) -> None:
+    server = start(built_engine, limited=partial(limit_files, most))
     with clients(server, most + 10, request_):
         lives(server, SCARCE)
         assert len(descriptors(server)) < most
@@ -138,8 +145,8 @@ def pids() -> Generator[Pids]:
     folder.rmdir()
 
 
-def test_without_a_file_to_be_had_everything_waits(start_server: StartServer, built_engine: str) -> None:
-    server = start(start_server, built_engine)
+def test_without_a_file_to_be_had_everything_waits(start: StartServer, built_engine: str) -> None:
+    server = start(built_engine)
     [first] = wardens(server)
     with without_files(server):
         os.kill(first, signal.SIGKILL)
@@ -155,9 +162,9 @@ def test_without_a_file_to_be_had_everything_waits(start_server: StartServer, bu
 
 
 @pytest.mark.slow
-def test_the_warden_comes_back_though_all_files_are_taken(start_server: StartServer, built_engine: str) -> None:
+def test_the_warden_comes_back_though_all_files_are_taken(start: StartServer, built_engine: str) -> None:
     """It has descriptors of its own for that: who kills the warden first and the program then leaves no engine."""
-    server = start(start_server, built_engine)
+    server = start(built_engine)
     [first] = wardens(server)
     used = max(descriptors(server)) + 1
     psutil.Process(server.process.pid).rlimit(psutil.RLIMIT_NOFILE, (used, used))
@@ -167,20 +174,6 @@ def test_the_warden_comes_back_though_all_files_are_taken(start_server: StartSer
         children = server.children()
         server.process.kill()
         wait_gone(children)
-
-
-@pytest.mark.slow
-@pytest.mark.needs("root")
-def test_without_a_process_to_be_had_everything_waits(pids: Pids, start_server: StartServer, built_engine: str) -> None:
-    server = start(start_server, built_engine, limited=pids.join)
-    pids.freeze()
-    os.kill(wardens(server)[0], signal.SIGKILL)
-    time.sleep(0.2)
-    pids.freeze()  # nor the place that the warden has left
-    lives(server, SCARCE)
-    pids.release()
-    serves(server)
-    wait(lambda: wardens(server))
 
 
 @pytest.mark.slow
@@ -225,19 +218,77 @@ def finish(server: Server, client: socket.socket) -> bytes:
 
 @pytest.mark.slow
 @pytest.mark.needs("root")
-def test_sigterm_without_a_thread_to_be_had_keeps_the_grace(
-    pids: Pids, start_server: StartServer, built_engine: str
-) -> None:
-    server = start(start_server, built_engine, "--grace", "20", limited=pids.join)
+def test_sigterm_without_a_thread_to_be_had_keeps_the_grace(pids: Pids, start: StartServer, built_engine: str) -> None:
+    server = start(built_engine, "--grace", "20", limited=pids.join)
     with send(server, {**ENDLESS, "n_predict": 1500}) as client:
         pids.freeze()
         assert b'"stop":true' in finish(server, client)
     assert server.wait(20) == 0, server.told()
 
 
-@pytest.mark.slow
-def test_sigterm_without_a_file_to_be_had_keeps_the_grace(start_server: StartServer, built_engine: str) -> None:
-    server = start(start_server, built_engine, "--grace", "20")
-    with send(server, {**ENDLESS, "n_predict": 1500}) as client, without_files(server):
-        assert b'"stop":true' in finish(server, client)
-        assert server.wait(20) == 0, server.told()
+@pytest.fixture
+def many_files() -> Generator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(4096, hard)), hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.usefixtures("many_files")
+@pytest.mark.parametrize(("files", "clients"), [(64, 100), (256, 400)])
+def test_a_burst_beyond_the_places_is_answered_in_words(
+    serve: StartServer, tmp_path: Path, files: int, clients: int
+) -> None:
+    """Each connects, waits a moment and sends a request in two parts, as many do."""
+    model = write_model(tmp_path / "alpha.gguf")
+    words = ("--no-starter", "--model", f"alpha={model}", "--preload", "alpha")
+    server = serve(*words, limited=partial(limit_files, files))
+    server.wait_for(lambda: "is ready" in server.told())
+    found: Counter[str] = Counter()
+    content = json.dumps({**CHAT, "model": "alpha", "max_tokens": 2}).encode()
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(content)}\r\n\r\n".encode()
+
+    async def ask() -> None:
+        with trio.socket.socket() as sock:
+            try:
+                await sock.connect((server.host, server.port))
+                await trio.sleep(0.05)
+                await sock.send(head)
+                await trio.lowlevel.checkpoint()
+                await sock.send(content)
+                found[await _answer(sock)] += 1
+            except OSError as error:
+                found[f"cut: {error}"] += 1
+
+    async def burst() -> None:
+        with trio.fail_after(60):
+            async with trio.open_nursery() as nursery:
+                for _ in range(clients):
+                    nursery.start_soon(ask)
+
+    for _ in range(3):
+        trio.run(burst)
+    assert found.total() == 3 * clients
+    assert set(found) <= {"200", "503 busy, again in 1"}, found
+    assert found["200"] >= 3, found
+    wait(lambda: http(server, "GET", "/health").status, lambda status: status == 200)
+
+
+async def _answer(sock: trio.socket.SocketType) -> str:
+    """In short; fails for one that is not whole."""
+    received = b""
+    while True:
+        data = await sock.recv(1 << 16)
+        received += data
+        head, found, body = received.partition(b"\r\n\r\n")
+        length = re.search(rb"(?i)content-length: (\d+)", head)
+        if found and length and len(body) >= int(length[1]):
+            break
+        if not data:
+            return f"cut after {len(received)} bytes"
+    status = head.split(b" ")[1].decode()
+    if status == "200":
+        assert json.loads(body)["choices"]
+        return status
+    again = re.search(rb"(?i)retry-after: (\d+)", head)
+    return f"{status} {json.loads(body)['error']['reason']}, again in {again[1].decode() if again else None}"

@@ -3,38 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from program import Server, StartServer, http
+from program import StartServer, answer, http
 from test_lifetimes import post
 
-from appliance.engines.found import ENGINE_VARIABLE
-
-Start = Callable[..., Server]
+SMALL = ("-c", "1024")
 
 
-@pytest.fixture
-def single(start_server: StartServer, engine: str, starter_model: Path) -> Start:
-    def start(*argv: str) -> Server:
-        words = ("llama-server", "-m", str(starter_model), "-t", "1", "--port", "0", "-c", "1024", *argv)
-        server = start_server(*words, env={ENGINE_VARIABLE: engine})
-        server.wait_healthy()
-        return server
-
-    return start
-
-
-def answer(server: Server, path: str, **body: object) -> Any:
-    found = http(server, "POST", path, body)
-    assert found.status == 200, found.body
-    return found.json()
-
-
-def test_prompts_of_every_form(single: Start) -> None:
-    server = single("-np", "2")
+def test_prompts_of_every_form(single: StartServer) -> None:
+    server = single(*SMALL, "-np", "2")
     said = {"n_predict": 2, "temperature": 0}
     tokens = answer(server, "/tokenize", content="Hello")["tokens"]
     assert answer(server, "/tokenize", content="Hello", add_special=True)["tokens"][-len(tokens) :] == tokens
@@ -46,12 +25,8 @@ def test_prompts_of_every_form(single: Start) -> None:
     assert first["id_slot"] == 1
     again = answer(server, "/completion", prompt="Once upon a time", id_slot=1, cache_prompt=True, **said)
     assert again["timings"]["cache_n"] > 0
-    assert (
-        answer(server, "/completion", prompt="Once upon a time", id_slot=1, cache_prompt=False, **said)["timings"][
-            "cache_n"
-        ]
-        == 0
-    )
+    anew = answer(server, "/completion", prompt="Once upon a time", id_slot=1, cache_prompt=False, **said)
+    assert anew["timings"]["cache_n"] == 0
     assert answer(server, "/tokenize", content="\u2603", with_pieces=True)["tokens"][-1]["piece"]
 
 
@@ -65,15 +40,11 @@ SENT = {
 }  # fmt: skip
 
 
-def test_fields_of_a_completion(single: Start) -> None:
-    server = single()
+def test_fields_of_a_completion(single: StartServer) -> None:
+    server = single(*SMALL)
     bias = answer(server, "/tokenize", content="!")["tokens"][-1]
-    more = {
-        "logit_bias": [[bias, -1.0], ["the", False]],
-        "n_indent": 1,
-        "t_max_predict_ms": 60000,
-        "return_tokens": True,
-    }
+    biases = [[bias, -1.0], ["the", False]]
+    more = {"logit_bias": biases, "n_indent": 1, "t_max_predict_ms": 60000, "return_tokens": True}
     said = answer(server, "/completion", prompt="Hello", **SENT, **more)
     for name, value in SENT.items():
         assert said["generation_settings"][name] == (pytest.approx(value) if isinstance(value, float) else value), name
@@ -89,35 +60,23 @@ def test_fields_of_a_completion(single: Start) -> None:
     stop = whole[2:5]
     cut = answer(server, "/completion", prompt="Hello", n_predict=8, temperature=0, stop=[stop])
     assert (cut["content"], cut["stop_type"], cut["stopping_word"]) == (whole[: whole.index(stop)], "word", stop)
-    fields = answer(
-        server,
-        "/completion",
-        prompt="Hello",
-        n_predict=1,
-        response_fields=["stop", "generation_settings/n_predict", "no"],
-    )
+    wanted = ["stop", "generation_settings/n_predict", "no"]
+    fields = answer(server, "/completion", prompt="Hello", n_predict=1, response_fields=wanted)
     assert fields == {"stop": True, "generation_settings/n_predict": 1}
     bad = http(server, "POST", "/completion", {"prompt": "Hello", "grammar": "root ::= ("})
     assert (bad.status, bad.json()["error"]["type"]) == (400, "invalid_request_error")
-    stream = http(
-        server, "POST", "/completion", {"prompt": "Hello", "n_predict": 3, "stream": True, "ignore_eos": True}
-    )
+    streamed = {"prompt": "Hello", "n_predict": 3, "stream": True, "ignore_eos": True}
+    stream = http(server, "POST", "/completion", streamed)
     records = [json.loads(line.removeprefix("data: ")) for line in stream.body.decode().splitlines() if line]
     assert [record["stop"] for record in records] == [False] * (len(records) - 1) + [True]
-    chat = {
-        "messages": [{"role": "user", "content": "Hello"}],
-        "mirostat": 1,
-        "max_tokens": 2,
-        "top_k": 5,
-        "min_p": 0.1,
-    }
-    assert answer(server, "/v1/chat/completions", **chat)["usage"]["completion_tokens"] == 2
+    chat = {"messages": [{"role": "user", "content": "Hello"}], "mirostat": 1, "max_tokens": 2}
+    assert answer(server, "/v1/chat/completions", **chat, top_k=5, min_p=0.1)["usage"]["completion_tokens"] == 2
     pictured = answer(server, "/v1/completions", prompt="Hello", max_tokens=2, mirostat=1, n_probs=1)
     assert pictured["usage"]["completion_tokens"] == 2
 
 
-def test_slots_are_saved_restored_and_erased(single: Start, tmp_path: Path) -> None:
-    server = single("--slot-save-path", str(tmp_path))
+def test_slots_are_saved_restored_and_erased(single: StartServer, tmp_path: Path) -> None:
+    server = single(*SMALL, "--slot-save-path", str(tmp_path))
     used = answer(server, "/completion", prompt="Once upon a time", n_predict=1, id_slot=0)
     saved = answer(server, "/slots/0?action=save", filename="one.bin")
     assert saved["n_saved"] >= used["tokens_evaluated"]
@@ -132,18 +91,18 @@ def test_slots_are_saved_restored_and_erased(single: Start, tmp_path: Path) -> N
     assert {"id", "n_ctx", "is_processing", "params", "next_token"} <= set(first)
 
 
-def test_embeddings_with_and_without_pooling(single: Start) -> None:
-    server = single("--embedding", "--pooling", "mean")
+def test_embeddings_with_and_without_pooling(single: StartServer) -> None:
+    server = single(*SMALL, "--embedding", "--pooling", "mean")
     [one] = answer(server, "/embedding", content="Hello")
     assert [len(vector) for vector in one["embedding"]] == [192]
     found = answer(server, "/v1/embeddings", input=["Hello", "there"], encoding_format="base64")
     assert [type(each["embedding"]) for each in found["data"]] == [str, str]
-    [bare] = answer(single("--embeddings", "--pooling", "none"), "/embeddings", content="Hello there")
+    [bare] = answer(single(*SMALL, "--embeddings", "--pooling", "none"), "/embeddings", content="Hello there")
     assert len(bare["embedding"]) > 1, "a vector for each token"
 
 
-def test_no_free_slot_is_told(single: Start) -> None:
-    server = single("-np", "1", "--context-shift")
+def test_no_free_slot_is_told(single: StartServer) -> None:
+    server = single(*SMALL, "-np", "1", "--context-shift")
     assert http(server, "GET", "/slots?fail_on_no_slot=1").status == 200
     with post(server, {"prompt": "Once", "n_predict": -1, "ignore_eos": True, "stream": True}) as client:
         assert client.recv(64).startswith(b"HTTP/1.1 200")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pictures import write_control_vector
-from program import Server, StartServer, http
+from program import Server, StartServer, answer, engine_argv, http
 
 from appliance.core.llama import flags
 from appliance.engines.found import ENGINE_VARIABLE
@@ -60,33 +60,22 @@ FRONTS = ("--threads-http",)
 """Options that no engine gets."""
 
 
-@pytest.fixture
-def single(start_server: StartServer, engine: str, starter_model: Path):
-    def start(*argv: str, env: Mapping[str, str] | None = None) -> Server:
-        words = ("llama-server", "-m", str(starter_model), "-t", "1", "--port", "0", *argv)
-        server = start_server(*words, env={ENGINE_VARIABLE: engine, **(env or {})})
-        server.wait_healthy()
-        return server
-
-    return start
-
-
 def props(server: Server) -> dict[str, Any]:
     return http(server, "GET", "/props").json()
 
 
 def settings(server: Server) -> dict[str, Any]:
     """What holds for a request that says nothing."""
-    return http(server, "POST", "/completion", {"prompt": "Hello"}).json()["generation_settings"]
+    return answer(server, "/completion", prompt="Hello")["generation_settings"]
 
 
 def engine_options(server: Server) -> dict[str, tuple[str, ...]]:
     """What the engine's process was given, by llama-server's own names."""
-    argv = next(found for child in server.children() if "--alias" in (found := child.cmdline()))
+    argv = engine_argv(server)
     return {option.canonical: option.values for option in flags.split(argv[argv.index("--model") :])}
 
 
-def test_every_option_reaches_the_engine_and_counts(single) -> None:
+def test_every_option_reaches_the_engine_and_counts(single: StartServer) -> None:
     given = [*((flag, value) for flag, value, _ in GENERATION), *OTHERS]
     server = single("-c", "512", "-np", "2", "-fa", "--no-mmap", *[word for words in given for word in words])
     had = engine_options(server)
@@ -107,12 +96,12 @@ def test_every_option_reaches_the_engine_and_counts(single) -> None:
     assert "<|im_start|>" in told["chat_template"]
     assert http(server, "POST", "/props", {}).json() == {"success": True}
     assert http(server, "GET", "/metrics").status == http(server, "GET", "/slots").status == 200
-    chat = {"messages": [{"role": "user", "content": "Hello"}]}
-    assert http(server, "POST", "/v1/chat/completions", chat).json()["usage"]["completion_tokens"] == 7
+    said = answer(server, "/v1/chat/completions", messages=[{"role": "user", "content": "Hello"}])
+    assert said["usage"]["completion_tokens"] == 7
 
 
-def test_every_variable_reaches_the_engine_and_counts(single) -> None:
-    server = single(env=VARIABLES)
+def test_every_variable_reaches_the_engine_and_counts(single: StartServer) -> None:
+    server = single(**VARIABLES)
     had = engine_options(server)
     for name, value in VARIABLES.items():
         shown = TOLD_OTHERWISE.get(name, name)
@@ -124,11 +113,10 @@ def test_every_variable_reaches_the_engine_and_counts(single) -> None:
     assert told["default_generation_settings"]["n_ctx"] == 768
     assert settings(server)["n_predict"] == 5
     assert [http(server, "GET", path).status for path in ("/metrics", "/slots")] == [200, 501]
-    embedded = http(server, "POST", "/v1/embeddings", {"input": "Hello", "model": "mine"})
-    assert len(embedded.json()["data"]) == 1
+    assert len(answer(server, "/v1/embeddings", input="Hello", model="mine")["data"]) == 1
 
 
-def test_grammars_and_schemas_of_the_command_line_bind_every_answer(single, tmp_path: Path) -> None:
+def test_grammars_and_schemas_of_the_command_line_bind_every_answer(single: StartServer, tmp_path: Path) -> None:
     file = tmp_path / "yes.gbnf"
     file.write_text('root ::= "yes"')
     for words, said in (
@@ -137,7 +125,7 @@ def test_grammars_and_schemas_of_the_command_line_bind_every_answer(single, tmp_
         (("-j", '{"const": 5}'), "5"),
     ):
         server = single("-c", "256", *words)
-        assert http(server, "POST", "/completion", {"prompt": "Hello", "n_predict": 4}).json()["content"] == said
+        assert answer(server, "/completion", prompt="Hello", n_predict=4)["content"] == said
 
 
 def test_what_only_a_compiled_engine_takes_counts_there(
@@ -146,16 +134,8 @@ def test_what_only_a_compiled_engine_takes_counts_there(
     vector = str(write_control_vector(tmp_path / "vector.gguf", 192))
     words = ("llama-server", "-m", str(starter_model), "-t", "1", "-c", "256", "--port", "0")
     first = ("--dry-sequence-breaker", "#", "--override-kv", "general.name=str:renamed", "-l", "33+1", "--spm-infill")
-    more = (
-        "--control-vector-scaled",
-        vector,
-        "0.5",
-        "--control-vector",
-        vector,
-        "--control-vector-layer-range",
-        "1",
-        "2",
-    )
+    scaled, layers = ("--control-vector-scaled", vector, "0.5"), ("--control-vector-layer-range", "1", "2")
+    more = (*scaled, "--control-vector", vector, *layers)
     server = start_server(*words, *first, *more, env={ENGINE_VARIABLE: built_engine})
     server.wait_healthy()
     params = settings(server)

@@ -153,17 +153,6 @@ def test_ctrl_c_ends_a_single_question_with_130(fake_engine: Path, start_server:
             asking.stdout.read()
 
 
-def test_an_answer_that_breaks_off_is_told(fake_engine: Path, start_server: StartServer, tmp_path: Path) -> None:
-    dying = {"FAKE_TOKENS": "20", "FAKE_DIE_AFTER_TOKENS": "5"}
-    server = start_server("serve", "--listen", "127.0.0.1:0", "--engine", str(fake_engine), env=dying)
-    for more in (("--url", server.url), ("--engine", str(fake_engine))):
-        done = run_command("run", "starter", "Tell me everything.", *more, cwd=tmp_path, env=dying)
-        assert done.returncode == 1
-        assert len(done.stdout.split()) >= 2
-        assert "llama-appliance: error: " in done.stderr
-        assert "Traceback" not in done.stderr
-
-
 def test_ctrl_c_at_a_question_ends_the_command_at_once(tmp_path: Path, terminals: list[Terminal]) -> None:
     installed = run_command("engines", "install", "--from", str(make_build(tmp_path, build="b100")), cwd=tmp_path)
     assert installed.returncode == 0, installed.stderr

@@ -5,85 +5,63 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from homes import NEVER, Home, changes_of
 from payload_folders import NAME, make_payload, name_of, write_key
-from program import fresh_environment
 
 if sys.platform == "win32":
     pytest.skip("'upgrade' refuses to work there", allow_module_level=True)
 
-DRIVER = Path(__file__).with_name("killed_at.py")
-NEVER = 1 << 30
 CHEAP = ("os.rename", "os.symlink")
 """Kinds of changes that every second one is killed at without --deep: they decide which version is found."""
 
 
-def machine(home: Path) -> Path:
+class Machine(Home):
     """A folder with the program, a newer payload, and the publisher's key."""
-    make_payload(home / "base", "0.2.0")
-    make_payload(home / "new", "0.3.0")
-    write_key(home / "key.pub")
-    return home
 
+    def __init__(self, folder: Path) -> None:
+        self.old, self.new = make_payload(folder / "base", "0.2.0"), make_payload(folder / "new", "0.3.0")
+        self.programs = folder / "programs"
+        write_key(folder / "key.pub")
+        told = {"LLAMA_APPLIANCE_PROGRAMS_DIR": str(self.programs), "STARTED_AS": str(self.old / NAME)}
+        super().__init__(folder, told, self.old / NAME)
 
-def environment(home: Path) -> dict[str, str]:
-    return {
-        **fresh_environment(home),
-        "LLAMA_APPLIANCE_PROGRAMS_DIR": str(home / "programs"),
-        "STARTED_AS": str(home / "base" / NAME),
-    }
+    def upgrade(self, last: int = NEVER) -> int:
+        """Killed right before change number ``last`` of the folder of versions; the exit status."""
+        words = ("upgrade", "install", self.new, "--key", self.folder / "key.pub")
+        return self.run_until(last, self.programs, *words).returncode
 
-
-def driven(home: Path, last: int, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run a verb, killed right before its change number ``last`` of the folder of versions."""
-    command = [sys.executable, str(DRIVER), str(last), str(home / "programs"), *words]
-    return subprocess.run(
-        command, cwd=home, env=environment(home), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120
-    )
-
-
-def upgrade(home: Path, last: int = NEVER) -> subprocess.CompletedProcess[str]:
-    return driven(home, last, "upgrade", "install", str(home / "new"), "--key", str(home / "key.pub"))
-
-
-def check_starts_and_tidies(home: Path) -> None:
-    """The user's command starts a whole version, and clears up what was left."""
-    command = [str(home / "base" / NAME), "upgrade", "list", "--json"]
-    done = subprocess.run(command, cwd=home, env=environment(home), capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    roles = {row["name"]: row["role"] for row in json.loads(done.stdout)}
-    old, new = name_of(home / "base"), name_of(home / "new")
-    assert roles in ({}, {old: ""}, {old: "previous", new: "current"}), roles
-    assert not (home / "programs" / ".staged").exists()
-    assert not (home / "programs" / ".work").exists()
-    if (home / "programs" / "state.json").exists():
-        assert json.loads((home / "programs" / "state.json").read_text())["state"]["journal"] is None
+    def check_starts_and_tidies(self) -> None:
+        """The user's command starts a whole version, and clears up what was left."""
+        roles = {row["name"]: row["role"] for row in self.json("upgrade", "list")}
+        old, new = name_of(self.old), name_of(self.new)
+        assert roles in ({}, {old: ""}, {old: "previous", new: "current"}), roles
+        assert not (self.programs / ".staged").exists()
+        assert not (self.programs / ".work").exists()
+        if (self.programs / "state.json").exists():
+            assert json.loads((self.programs / "state.json").read_text())["state"]["journal"] is None
 
 
 @pytest.mark.slow
 def test_killed_before_any_of_its_changes_the_program_starts_and_clears_up(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    whole = machine(tmp_path / "whole")
-    done = upgrade(whole)
-    assert done.returncode == 0, done.stderr
-    lines = [line.split(" ", 2) for line in (whole / "programs.log").read_text().splitlines()]
-    assert any(f"programs/{name_of(whole / 'new')}" in path for _, _, path in lines)
+    whole = Machine(tmp_path / "whole")
+    assert whole.upgrade() == 0
+    changes = changes_of(whole.programs)
+    assert any(f"programs/{name_of(whole.new)}" in path for _, _, path in changes)
     deep = bool(request.config.getoption("--deep") or request.config.getoption("--kills"))
-    chosen = [int(number) for number, event, _ in lines if deep or event in CHEAP]
+    chosen = [number for number, event, _ in changes if deep or event in CHEAP]
     numbers = chosen if deep else [*chosen[:-1:2], chosen[-1]]
     for number in numbers:
-        home = machine(tmp_path / f"killed-{number}")
-        ended = upgrade(home, number)
-        assert ended.returncode == -signal.SIGKILL, (number, ended.stderr)
-        check_starts_and_tidies(home)
+        machine = Machine(tmp_path / f"killed-{number}")
+        assert machine.upgrade(number) == -signal.SIGKILL, number
+        machine.check_starts_and_tidies()
         if number == numbers[len(numbers) // 2]:
-            again = upgrade(home)
-            assert again.returncode == 0, again.stderr
-            check_starts_and_tidies(home)
-        shutil.rmtree(home)
-        print(f"killed at {number} of {len(lines)}: it starts")
+            assert machine.upgrade() == 0
+            machine.check_starts_and_tidies()
+        shutil.rmtree(machine.folder)
+        print(f"killed at {number} of {len(changes)}: it starts")

@@ -23,21 +23,3 @@ def test_the_one_model_tells_of_the_page_its_settings_and_the_proxy(
         assert http(server, "GET", "/cors-proxy?url=http://127.0.0.1:1/").status == (502 if told else 403)
         server.process.terminate()
         server.wait(15)
-
-
-def test_serve_has_a_page_of_ones_own_and_the_proxy(
-    start_server: StartServer, fake_engine: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "page").mkdir()
-    (tmp_path / "page" / "index.html").write_text("<!doctype html>mine")
-    server = start_server(
-        *("serve", "--listen", "127.0.0.1:0", "--no-stores", "--path", "page", "--cors-proxy"),
-        *("--cors-proxy-allow", "127.0.0.1"),
-        env={ENGINE_VARIABLE: str(fake_engine)},
-    )
-    assert http(server, "GET", "/").body == b"<!doctype html>mine"
-    assert http(server, "GET", "/props").json()["cors_proxy_enabled"]
-    seen = http(server, "GET", f"/cors-proxy?url={server.url}/health")
-    assert (seen.status, seen.json()["status"]) == (200, "ok")
-    elsewhere = http(server, "GET", "/cors-proxy?url=http://10.0.0.1/")
-    assert elsewhere.status == 403

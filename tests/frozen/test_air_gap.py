@@ -15,7 +15,7 @@ from frozen_harness import DIST, bare_environment
 
 pytestmark = pytest.mark.frozen
 
-CONFINED = Path(__file__).parents[1] / "confined.py"
+LOOPBACK = Path(__file__).parents[1] / "loopback.py"
 NOBODY = 65534
 STARTER = DIST / "_internal" / "appliance" / "catalog" / "starter" / "llama-appliance-starter-Q8_0.gguf"
 OTHER_SIDE = """\
@@ -87,7 +87,8 @@ def test_across_an_air_gap(program: Path, open_folder: Path) -> None:
     os.chown(there, NOBODY, NOBODY)
     done = subprocess.run(
         [
-            *(sys.executable, str(CONFINED), "--no-network", "--user", str(NOBODY), "--"),
+            *("unshare", "--net", sys.executable, str(LOOPBACK)),
+            *("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"),
             *("sh", "-c", OTHER_SIDE, "sh", str(installed), str(bundle)),
         ],
         cwd=there,

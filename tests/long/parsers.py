@@ -155,15 +155,8 @@ FORM = (
     b'--x\r\nContent-Disposition: form-data; name="stream"\r\n\r\ntrue\r\n--x--\r\n'
 )
 FORM_WORDS = [
-    b"--x",
-    b"--x--",
-    b"\r\n",
-    b"name=",
-    b'"',
-    b"Content-Disposition: form-data",
-    b"filename*=utf-8''",
-    b"\r\n\r\n",
-]
+    b"--x", b"--x--", b"\r\n", b"name=", b'"', b"Content-Disposition: form-data", b"filename*=utf-8''", b"\r\n\r\n",
+]  # fmt: skip
 
 
 def _form(body: bytes) -> bool:
@@ -186,21 +179,9 @@ def _streams() -> list[bytes]:
 
 
 SSE_WORDS = [
-    *(
-        b"data: ",
-        b"data:",
-        b"event: error\n",
-        b"error: ",
-        b"id: \0",
-        b"\n\n",
-        b"\r\n\r\n",
-        b"\r",
-        b": ping\n\n",
-        b"\xef\xbb\xbf",
-    ),
-    *(b"[DONE]", b'"usage":{', b'"timings":{', b'"choices":[', b"\xf0\x9f", b"data: {}\n\n"),
-    *NUMBERS,
-]
+    *NUMBERS, b"data: ", b"data:", b"event: error\n", b"error: ", b"id: \0", b"\n\n", b"\r\n\r\n", b"\r", b": ping\n\n",
+    b"\xef\xbb\xbf", b"[DONE]", b'"usage":{', b'"timings":{', b'"choices":[', b"\xf0\x9f", b"data: {}\n\n",
+]  # fmt: skip
 
 
 def _sse(stream: bytes) -> bool:
@@ -260,36 +241,11 @@ def _gguf(data: bytes) -> bool:
 
 
 YAML_WORDS = [
-    *NUMBERS,
-    *(
-        b"\n",
-        b"  ",
-        b"null",
-        b"'x'",
-        b"${x}",
-        b"${PORT}",
-        b"${env.NO}",
-        b"*a",
-        b"&a ",
-        b"<<: *a",
-        b"- ",
-        b"? ",
-        b"|\n",
-        b">-\n",
-    ),
-    *(
-        b"!!int ",
-        b"!!binary ",
-        b"---\n",
-        b"%YAML 1.2\n",
-        b"\t",
-        b"[" * 60,
-        b"{a: " * 60,
-        b"models:\n",
-        b"matrix:\n  sets: {a: b & (c | +d)}\n",
-    ),
-    *(b"\xc2\x85", b"\xe2\x80\xa8", b'"\\ud800"', b"k: &x [*x]\n", b"globalTTL: ", b"macros: {a: ${a}}\n"),
-]
+    *NUMBERS, b"\n", b"  ", b"null", b"'x'", b"${x}", b"${PORT}", b"${env.NO}", b"*a", b"&a ", b"<<: *a", b"- ", b"? ",
+    b"|\n", b">-\n", b"!!int ", b"!!binary ", b"---\n", b"%YAML 1.2\n", b"\t", b"[" * 60, b"{a: " * 60, b"models:\n",
+    b"matrix:\n  sets: {a: b & (c | +d)}\n", b"\xc2\x85", b"\xe2\x80\xa8", b'"\\ud800"', b"k: &x [*x]\n",
+    b"globalTTL: ", b"macros: {a: ${a}}\n",
+]  # fmt: skip
 YAML = [
     b"models:\n  a:\n    cmd: run --port ${PORT} -m a.gguf\n    aliases: [x, 'y']\n    ttl: 60\n",
     b"startPort: 9000\nmacros: {ctx: 512}\nmodels:\n  b: {cmd: 'r ${PORT} ${ctx}', env: [A=1], memory: {gpu0: 2G}}\n",
@@ -337,20 +293,9 @@ def _archives() -> list[bytes]:
 
 
 ARCHIVE_WORDS = [
-    b"../",
-    b"/etc/passwd",
-    b"..\\",
-    b"C:",
-    b"ustar",
-    b"\0" * 512,
-    b"PK\x01\x02",
-    b"PK\x05\x06",
-    b"77777777777",
-    b"x" * 300,
-    b"2",
-    b"L",
-    b"x",
-]
+    b"../", b"/etc/passwd", b"..\\", b"C:", b"ustar", b"\0" * 512, b"PK\x01\x02", b"PK\x05\x06", b"77777777777",
+    b"x" * 300, b"2", b"L", b"x",
+]  # fmt: skip
 
 
 @lru_cache

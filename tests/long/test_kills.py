@@ -6,24 +6,20 @@ of updates are in tests/e2e.
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
-import subprocess
 import sys
-import tarfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
 import pytest
-from config_files import ANY_PORT, ConfigFile, ask
-from engine_folders import HERE, make_build
+from config_files import ConfigFile, ask
 from kill_clients import ENDLESS, Reader, Waits, readers, records, text_of
 from leftovers import processes
-from program import COMMAND, Server, StartServer, fresh_environment, http, run_command
+from program import ANY_PORT, Server, StartServer, http, run_command
 from waiting import wait
 
 if sys.platform == "win32":
@@ -191,48 +187,3 @@ def test_kills_in_a_reload(start_server: StartServer, file: ConfigFile, rare: in
     checked = run_command("config", "check", "--config", str(file.path), cwd=file.path.parent)
     assert checked.returncode == 0, checked.stderr
     print(f"{rare} kills in a reload")
-
-
-@pytest.mark.slow
-def test_kills_of_an_import(tmp_path: Path, rare: int, chance: random.Random) -> None:
-    """``engines install --from ARCHIVE``, as without a network: a build is there and whole, or it is not there."""
-    home, archive = tmp_path / "home", tmp_path / "llama-b100.tar.gz"
-    home.mkdir()
-    with tarfile.open(archive, "w:gz", compresslevel=1) as packed:
-        packed.add(make_build(tmp_path / "source", build="b100"), "llama-b100")
-    env = {"LLAMA_APPLIANCE_ENGINES_DIR": str(home / "engines")}
-    install = [str(COMMAND), "engines", "install", "--from", str(archive), "cpu/b100"]
-    source = str(make_build(tmp_path / "source", build="b50"))
-    first = run_command("engines", "install", "--from", source, cwd=home, env=env)
-    assert first.returncode == 0, first.stderr
-    survivors, took, there = Survivors(), 2.0, 0
-    for _ in range(rare):
-        began = time.monotonic()
-        with subprocess.Popen(
-            install,
-            cwd=home,
-            env={**fresh_environment(home), **env},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        ) as process:
-            try:
-                process.wait(chance.random() * took)
-                took = time.monotonic() - began
-            except subprocess.TimeoutExpired:
-                process.kill()
-                took *= 1.3  # until some come to their end: kills shall hit every moment of it
-        survivors.wait_none()
-        listed = run_command("engines", "ls", "--json", cwd=home, env=env)
-        assert listed.returncode == 0, listed.stderr
-        builds = {build["id"]: build for build in json.loads(listed.stdout)["builds"]}
-        ours = builds.get(f"{HERE}-cpu/b100")
-        if ours is not None:
-            assert all(seat["standing"] in ("proven", "untried") for seat in ours["seats"]), ours
-            there += 1
-            removed = run_command("engines", "remove", f"{HERE}-cpu/b100", "--force", cwd=home, env=env)
-            assert removed.returncode == 0, removed.stderr
-    done = run_command("engines", "install", "--from", str(archive), "cpu/b100", cwd=home, env=env)
-    assert done.returncode == 0, done.stderr
-    assert not [path.name for path in (home / "engines").glob(".*/*") if path.parent.name in (".staged", ".work")]
-    assert there or rare < 3 * RARE, "all of them came too early"
-    print(f"{rare} kills of an import: {there} times the build was there, and whole")
