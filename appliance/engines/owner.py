@@ -220,7 +220,7 @@ class Engines:
 
     def tell(self, event: Learnt) -> None:
         """Remember something: at once here, and in the file a moment later."""
-        self.state, _ = reduce(self.state, event)
+        self.state = reduce(self.state, event)
         self._events.append(event)
         self.behind.wake()
         self._arrange()
@@ -231,7 +231,7 @@ class Engines:
             try:
                 state: EngineState | None = None
                 while events := self._events[:]:
-                    state, _ = await trio.to_thread.run_sync(self._file.tell, events)
+                    state = await trio.to_thread.run_sync(self._file.tell, events)
                     del self._events[: len(events)]
                 state = state or await trio.to_thread.run_sync(self._file.read)
             except OSError as cause:
@@ -242,7 +242,7 @@ class Engines:
                 return False
             self._is_unwritable = False
             for event in self._events:
-                state, _ = reduce(state, event)
+                state = reduce(state, event)
             self.state = state
         self._arrange()
         return True

@@ -14,7 +14,7 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct, structs
 
-from appliance.core.engines.events import Effect, Event, reduce
+from appliance.core.engines.events import Event, reduce
 from appliance.core.engines.state import EngineState
 from appliance.store.model_files import replace, write_whole
 
@@ -64,10 +64,10 @@ class StateFile:
         except (ValueError, FileNotFoundError):
             if not any(path.exists() for path in (self.path, *self._old)):
                 return EngineState()
-        return self.tell(())[0]
+        return self.tell(())
 
-    def tell(self, events: Sequence[Event]) -> tuple[EngineState, tuple[Effect, ...]]:
-        """Apply the events, in their order. Return the state, which is then on the disk, and the last event's work.
+    def tell(self, events: Sequence[Event]) -> EngineState:
+        """Apply the events, in their order. Return the state, which is then on the disk.
 
         Raises OSError, and then nothing has changed, and what `reduce` raises.
         """
@@ -76,12 +76,11 @@ class StateFile:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(self.path.with_name(f".{FILE}.lock"), timeout=self._wait):
             state = before = self._load_or_begin()
-            effects: tuple[Effect, ...] = ()
             for event in events:
-                state, effects = reduce(state, event)
+                state = reduce(state, event)
             if state != before:
                 self._write(state)
-        return state, effects
+        return state
 
     @property
     def _old(self) -> tuple[Path, Path]:

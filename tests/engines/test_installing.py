@@ -164,13 +164,22 @@ async def test_a_damaged_build_is_repaired_by_installing_it_again(tmp_path: Path
     assert not (shelf.root / ".work").exists()
 
 
-def test_what_is_staged_or_on_its_way_out_is_found_by_nobody(tmp_path: Path) -> None:
+def test_what_is_staged_is_found_by_nobody_until_a_start_completes_its_installation(tmp_path: Path) -> None:
     shelf = Shelf(tmp_path / "engines")
     make_build(shelf.root / ".staged", build="b200")
     make_build(shelf.work_folder("new").parent, build="b200")
     assert shelf.staged() == [f"{HERE}-cpu/b200"]
     assert shelf.placed() == []
     assert builds_found(shelf.root) == []
+    shelf.recover()
+    assert [engine.id for engine in builds_found(shelf.root)] == [f"{HERE}-cpu/b200"]
+    make_build(shelf.root / ".staged", "vulkan", build="b200")
+    whole = make_build(shelf.root / ".staged", build="b200") / EXECUTABLE
+    whole.write_text("begun in place of a build that was damaged, and is whole")
+    shelf.recover()
+    assert shelf.placed() == [f"{HERE}-cpu/b200", f"{HERE}-vulkan/b200"]
+    assert builds_found(shelf.root)[0].damage == ""
+    assert not [path.name for path in shelf.root.iterdir() if path.name in (".staged", ".work")]
 
 
 def test_archives_and_folders_say_what_they_are(tmp_path: Path) -> None:

@@ -269,7 +269,7 @@ async def _rollback(server: RunningServer, backend: str | None) -> int:
         here = tuple(engine.id for engine in owner.engines if not engine.damage)
         lines = [line.name for line in lines_to_roll_back(owner.state, backend, here)]
         event = RolledBack(backend=backend, here=here, why="'engines rollback' replaced it")
-        state, _ = await trio.to_thread.run_sync(shelf.state.tell, [event])
+        state = await trio.to_thread.run_sync(shelf.state.tell, [event])
     await tell_server(server)
     line = state.line(lines[-1])
     click.echo(f"{lines[-1]}: {line.current if line is not None else ''} is used again")
