@@ -68,7 +68,7 @@ def main() -> None:
     """Answer until the input ends. The driver is opened with the first question to it."""
     from contextlib import ExitStack
 
-    from appliance.platform.nvml import load_library, open_nvml
+    from appliance.platform.nvml import open_nvml
 
     nvml: Nvml | None = None
     with ExitStack() as opened:
@@ -78,7 +78,7 @@ def main() -> None:
                 _say(ProbeEnd(see(msgspec.json.decode(rest, type=ProbeOrder), lambda name: _say(ProbeStage(name)))))
                 continue
             if nvml is None:
-                nvml = opened.enter_context(open_nvml(load_library(), lambda why: print(why, file=sys.stderr)))
+                nvml = opened.enter_context(open_nvml(lambda why: print(why, file=sys.stderr)))
             if nvml is None:
                 sys.exit(NO_DRIVER)
             _say(answer(nvml, question, rest))
@@ -155,7 +155,7 @@ def see(order: ProbeOrder, begin: Callable[[str], None] = lambda name: None) -> 
 def _through_nvml(root: Path, problems: list[str]) -> list[Gpu]:
     """NVIDIA's cards, where its library is installed; a library without its driver is a problem."""
     from appliance.platform.libraries import NVML, find_library
-    from appliance.platform.nvml import load_library, open_nvml
+    from appliance.platform.nvml import open_nvml
 
     if not find_library(NVML, root):
         return []
@@ -164,7 +164,7 @@ def _through_nvml(root: Path, problems: list[str]) -> list[Gpu]:
         updated = "was updated and the old one runs (driver/library version mismatch): restart the machine"
         problems.append(f"NVIDIA's driver {updated if MISMATCH in why.lower() else f'does not answer: {why}'}")
 
-    with open_nvml(load_library(), refused) as nvml:
+    with open_nvml(refused) as nvml:
         return [] if nvml is None else nvml.gpus()
 
 
