@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 WORD = "--driver-process"
 """The argument that makes the frozen program this one."""
-LOOK, SAMPLES, ACCELERATORS, PROCESSES = "look", "samples", "accelerators", "processes"
+LOOK, SAMPLES, PROCESSES = "look", "samples", "processes"
 """The questions; `PROCESSES` comes with the number of the GPU behind it."""
 NO_DRIVER = 3
 """Exit status if the driver cannot be asked."""
@@ -90,7 +90,6 @@ def answer(nvml: Nvml, question: str, rest: str) -> object:
 
     asked: dict[str, Callable[[], object]] = {
         SAMPLES: lambda: nvml.samples(datetime.now(UTC)),
-        ACCELERATORS: nvml.accelerators,
         PROCESSES: lambda: nvml.processes(int(rest)),
     }
     return asked[question]() if question in asked else None
@@ -101,6 +100,8 @@ def see(order: ProbeOrder, begin: Callable[[str], None] = lambda name: None) -> 
     import os
     import platform
     from pathlib import Path
+
+    import psutil
 
     from appliance.core.engines.builds import platform_of
     from appliance.platform.machine import here
@@ -116,7 +117,7 @@ def see(order: ProbeOrder, begin: Callable[[str], None] = lambda name: None) -> 
     # A stage is announced before it begins, and the line is flushed. If a driver kills or hangs this process, the last
     # announced stage is to blame, and the parent starts anew without it.
     begin(STAGES[0])
-    total, available = here.memory(root)
+    memory = psutil.virtual_memory()
     level, features = here.cpu_level(root)
     gpus: list[Gpu] = []
     problems: list[str] = []
@@ -131,7 +132,7 @@ def see(order: ProbeOrder, begin: Callable[[str], None] = lambda name: None) -> 
     loaders = here.loaders(root) if doing("loaders") else {}
     if doing("problems"):
         problems += here.problems(root)
-    if here.nvidia_is_loaded(root) and not loaders.get("cuda", "?"):
+    if any(gpu.vendor == "NVIDIA" for gpu in gpus) and not loaders.get("cuda", "?"):
         problems.append(
             "NVIDIA's driver runs, and its libcuda.so.1 is not here: install it, or start the container with --gpus all"
         )
@@ -143,8 +144,8 @@ def see(order: ProbeOrder, begin: Callable[[str], None] = lambda name: None) -> 
         cpu_level=level,
         cpu_features=features,
         cores=here.cores(root),
-        memory_total=total,
-        memory_available=available,
+        memory_total=min(memory.total, here.memory_limit(root)),
+        memory_available=min(memory.available, here.memory_left(root)),
         gpus=tuple(gpus),
         loaders=loaders,
         hidden={name: os.environ[name] for name in VISIBILITY if name in os.environ},

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any, ParamSpec, TypeVar
 
 from appliance.core.engines.machine import Gpu, normal_pci
-from appliance.core.machine import Accelerator, AcceleratorMemory, Driver, GpuSample
+from appliance.core.machine import GpuSample
 from appliance.core.sizes import MIB
 
 LIBRARY = "nvml.dll" if sys.platform == "win32" else "libnvidia-ml.so.1"
@@ -58,32 +58,8 @@ class Nvml:
         """Sample every GPU; a value that a model or driver does not report is None."""
         return [self._sample(index, device, now) for index, device in enumerate(self._devices)]
 
-    def accelerators(self) -> list[Accelerator]:
-        """Return the GPUs' hardware."""
-        library = self._library
-        driver = Driver(name="nvidia", version=self._try(library.nvmlSystemGetDriverVersion))
-        found: list[Accelerator] = []
-        for index, device in enumerate(self._devices):
-            architecture = self._try(library.nvmlDeviceGetArchitecture, device)
-            memory = self._memory(device)
-            limit = self._try(library.nvmlDeviceGetEnforcedPowerLimit, device)
-            found.append(
-                Accelerator(
-                    index=index,
-                    vendor="NVIDIA",
-                    model=self._names[index],
-                    architecture=None if architecture is None else ARCHITECTURES.get(architecture),
-                    memory=AcceleratorMemory(kind="dedicated", capacity_bytes=memory.total)
-                    if memory is not None
-                    else AcceleratorMemory(kind="unknown", capacity_bytes=None),
-                    driver=driver,
-                    power_limit_watts=round(limit * MILLIWATT, 1) if limit else None,
-                )
-            )
-        return found
-
     def gpus(self) -> list[Gpu]:
-        """Return the GPUs, for the choice of engines."""
+        """Return the GPUs' hardware."""
         version = self._try(self._library.nvmlSystemGetDriverVersion) or ""
         return [self._gpu(index, device, version) for index, device in enumerate(self._devices)]
 
@@ -99,6 +75,8 @@ class Nvml:
         place = self._try(lambda: library.nvmlDeviceGetPciInfo(device).busId)
         capability = self._try(library.nvmlDeviceGetCudaComputeCapability, device)
         memory = self._memory(device)
+        architecture = self._try(library.nvmlDeviceGetArchitecture, device)
+        limit = self._try(library.nvmlDeviceGetEnforcedPowerLimit, device)
         return Gpu(
             vendor="NVIDIA",
             name=self._names[index] or "NVIDIA GPU",
@@ -109,6 +87,8 @@ class Nvml:
             total=None if memory is None else memory.total,
             free=None if memory is None else memory.free,
             compute=".".join(str(part) for part in capability) if capability else None,
+            architecture=None if architecture is None else ARCHITECTURES.get(architecture),
+            power_limit=round(limit * MILLIWATT, 1) if limit else None,
         )
 
     def _sample(self, index: int, device: object, now: datetime) -> GpuSample:

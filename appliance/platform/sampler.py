@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 class Sampler:
     """Takes the samples. Its methods block for a millisecond or some, and are called by one task, in threads."""
 
-    def __init__(self, cards: list[cards_linux.DriverCard]) -> None:
+    def __init__(self, cards: list[cards_linux.Slot]) -> None:
         self._cards = cards
         self._busy_before = _processor_times()
 
@@ -63,7 +63,7 @@ class Sampler:
 
 def new_sampler() -> Sampler:
     """Blocks for a moment: use a thread."""
-    return Sampler(cards_linux.find_cards() if sys.platform == "linux" else [])
+    return Sampler(cards_linux.sampled() if sys.platform == "linux" else [])
 
 
 def _swap() -> tuple[int, int]:

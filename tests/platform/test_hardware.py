@@ -139,13 +139,3 @@ def test_memory_limits(tmp_path: Path):
     v1 = write(tmp_path / "v1", {"sys/fs/cgroup/memory/memory.limit_in_bytes": "1073741824\n"})
     assert linux.memory_limit(v1) == 1 << 30
     assert linux.memory_limit(tmp_path / "none") == sys.maxsize
-
-
-def test_accelerators_are_numbered_after_those_of_nvidia(tmp_path: Path):
-    files = {
-        "sys/class/drm/card0/device/vendor": "0x10de\n",
-        "sys/class/drm/card1/device/vendor": "0x1002\n",
-        "sys/class/drm/card1/device/mem_info_vram_total": str(16 << 30),
-    }
-    (found,) = linux.accelerators(1, write(tmp_path, files))
-    assert (found.index, found.vendor, found.memory.capacity_bytes) == (1, "AMD", 16 << 30)
