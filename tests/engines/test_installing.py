@@ -19,7 +19,7 @@ import trio
 from engine_folders import HERE, make_build
 
 from appliance.cli.engines.sources import sources_of
-from appliance.core.engines.builds import BACKENDS, Archive, AvailableBuild, Build, Wants, find_entry, parse_asked
+from appliance.core.engines.builds import BACKENDS, Archive, AvailableBuild, Build, BuildNeeds, find_entry, parse_asked
 from appliance.engines import installing
 from appliance.engines.found import EXECUTABLE, Engine, EngineFolders, check_build, list_engines
 from appliance.engines.installing import (
@@ -35,7 +35,7 @@ from appliance.engines.shelf import Shelf
 from appliance.errors import UsageError
 
 WINDOWS = sys.platform == "win32"
-ENTRY = AvailableBuild(platform=HERE, backend="cpu", build="b200", needs=Wants(libraries=("libgomp.so.1",)))
+ENTRY = AvailableBuild(platform=HERE, backend="cpu", build="b200", needs=BuildNeeds(libraries=("libgomp.so.1",)))
 
 
 async def no_fetch(archive: Archive, path: Path) -> None:
@@ -235,7 +235,7 @@ def test_the_list_has_no_words_that_nobody_reads() -> None:
     assert set(content) == {"base", "releases", "builds"}
     for each in content["builds"]:
         assert set(each) == {"platform", "backend", "build", "licence", "archives", "needs"}
-        assert set(each["needs"]) <= set(Wants.__struct_fields__)
+        assert set(each["needs"]) <= set(BuildNeeds.__struct_fields__)
         assert all(set(archive) <= {"name", "size", "sha256", "url"} for archive in each["archives"])
 
 
