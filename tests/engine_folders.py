@@ -121,8 +121,3 @@ def tell(folder: Path, lie: Lie) -> None:
     new = folder / f"{LIES}.new"
     new.write_bytes(msgspec.json.encode(lie))
     new.replace(folder / LIES)
-
-
-def lie_of(folder: Path) -> Lie:
-    """What it does now."""
-    return msgspec.json.decode((folder / LIES).read_bytes(), type=Lie)

@@ -9,10 +9,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeVar
 
 import msgspec
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from appliance.core.engines.events import Event, reduce
 from appliance.core.engines.state import EngineState
@@ -21,8 +20,6 @@ from appliance.store.model_files import replace, write_whole
 FILE = "state.json"
 VERSION = 1
 """Version of the file. A newer program may add keys without a new version; a new one locks out older programs."""
-OLD_BOOK, OLD_CHANGES = "book.json", "changes.json"
-"""The two files of former versions of the program."""
 MAX_SIZE = 16 << 20
 WAIT = 10.0
 """Seconds that a change waits for another one, which takes milliseconds."""
@@ -39,14 +36,6 @@ class _StateContents(Struct, frozen=True, kw_only=True):
     state: EngineState
 
 
-class _OldBook(Struct, frozen=True, kw_only=True):
-    version: int
-    book: EngineState
-
-
-T = TypeVar("T", _StateContents, _OldBook)
-
-
 class StateFile:
     """One such file, which need not be there yet."""
 
@@ -61,10 +50,10 @@ class StateFile:
         """
         try:
             return self._load()
-        except (ValueError, FileNotFoundError):
-            if not any(path.exists() for path in (self.path, *self._old)):
-                return EngineState()
-        return self.tell(())
+        except FileNotFoundError:
+            return EngineState()
+        except ValueError:
+            return self.tell(())
 
     def tell(self, events: Sequence[Event]) -> EngineState:
         """Apply the events, in their order. Return the state, which is then on the disk.
@@ -82,20 +71,24 @@ class StateFile:
                 self._write(state)
         return state
 
-    @property
-    def _old(self) -> tuple[Path, Path]:
-        return self.path.with_name(OLD_BOOK), self.path.with_name(OLD_CHANGES)
-
     def _load(self) -> EngineState:
         """Raises ValueError for something else than a state, and OSError."""
-        return _decode(_read(self.path), _StateContents).state
+        with self.path.open("rb") as file:
+            data = file.read(MAX_SIZE + 1)
+        try:
+            version = msgspec.json.decode(data, type=_StateHead).version
+            if version != VERSION:
+                raise ValueError(f"it has the version {version}")
+            return msgspec.json.decode(data, type=_StateContents).state
+        except RecursionError:
+            raise ValueError("it is nested too deeply") from None
 
     def _load_or_begin(self) -> EngineState:
         """The caller holds the lock."""
         try:
             return self._load()
         except FileNotFoundError:
-            return self._taken_over()
+            return EngineState()
         except ValueError as cause:
             aside = self.path.with_name(f"{FILE}.unreadable")
             replace(self.path, aside)
@@ -108,43 +101,6 @@ class StateFile:
             )
             return EngineState()
 
-    def _taken_over(self) -> EngineState:
-        """Return what a former version of the program has left, which is read once and removed."""
-        book, changes = EngineState(), EngineState()
-        old_book, old_changes = self._old
-        if old_book.exists():
-            try:
-                book = _decode(_read(old_book), _OldBook).book
-            except ValueError as cause:
-                log.warning("%s is damaged (%s) and is ignored", old_book, cause)
-        if old_changes.exists():
-            try:
-                changes = msgspec.json.decode(_read(old_changes), type=EngineState)
-            except (ValueError, RecursionError) as cause:
-                log.warning("%s is damaged (%s) and is ignored", old_changes, cause)
-        state = structs.replace(book, lines=changes.lines, withdrawn=changes.withdrawn, journal=changes.journal)
-        if state != EngineState():
-            self._write(state)
-        for path in self._old:
-            path.unlink(missing_ok=True)
-        return state
-
     def _write(self, state: EngineState) -> None:
         contents = msgspec.json.encode(_StateContents(version=VERSION, state=state))
         write_whole(self.path, msgspec.json.format(contents, indent=1) + b"\n")
-
-
-def _read(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return file.read(MAX_SIZE + 1)
-
-
-def _decode(data: bytes, kind: type[T]) -> T:
-    """Raises ValueError (msgspec's errors are some)."""
-    try:
-        version = msgspec.json.decode(data, type=_StateHead).version
-        if version != VERSION:
-            raise ValueError(f"it has the version {version}")
-        return msgspec.json.decode(data, type=kind)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None

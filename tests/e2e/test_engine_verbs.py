@@ -243,43 +243,6 @@ def test_what_was_left_and_cannot_be_cleared_up_keeps_nobody_from_looking(machin
     assert "LLAMA_APPLIANCE_ENGINES_DIR" in told
 
 
-def test_a_damaged_memory_is_told_once_and_begun_anew(machine: Machine, tmp_path: Path) -> None:
-    machine.good("install", "--from", str(make_build(tmp_path / "source", build="b100")))
-    (machine.root / "state.json").write_text("{")
-    done = machine.engines("rollback")
-    assert done.stderr.count("could not be read") == 1
-    assert "nothing to go back to" in done.stderr
-    assert (machine.root / "state.json.unreadable").read_text() == "{"
-
-
-def test_what_a_former_version_remembered_is_taken_over_once(machine: Machine, tmp_path: Path) -> None:
-    machine.good("install", "--from", str(make_build(tmp_path / "source", build="b100")))
-    machine.good("update", "--from", str(make_build(tmp_path / "source", build="b200")), "--yes")
-    machine.good("use", "cpu")
-    state = json.loads((machine.root / "state.json").read_text())["state"]
-    changes = {name: state.pop(name) for name in ("lines", "withdrawn", "journal")}
-    (machine.root / "state.json").unlink()
-    (machine.root / "book.json").write_text(json.dumps({"version": 1, "book": state}))
-    (machine.root / "changes.json").write_text(json.dumps(changes))
-    table = machine.table()
-    assert (table["used"], table["use"]) == (f"{CPU}/b200:CPU", "cpu")
-    seats = machine.seats()
-    assert (seats[f"{CPU}/b100:CPU"], seats[f"{CPU}/b200:CPU"]) == ("proven", "proven")
-    assert not (machine.root / "book.json").exists()
-    assert not (machine.root / "changes.json").exists()
-    assert "b100 is used again" in machine.good("rollback")
-
-
-def test_a_build_whose_first_trial_was_cut_short_is_tried_by_installing_it_again(
-    machine: Machine, tmp_path: Path
-) -> None:
-    folder = str(make_build(tmp_path / "source", build="b100"))
-    machine.good("install", "--from", folder)
-    machine.good("forget", f"{CPU}/b100")
-    machine.good("install", "--from", folder)
-    assert machine.seats()[f"{CPU}/b100:CPU"] == "proven"
-
-
 def test_without_a_way_to_the_server_the_error_says_how_to_carry_the_archive(machine: Machine) -> None:
     words = ("install", "cpu/b1", "--from", "http://127.0.0.1:9/llama-b1.tar.gz", "--sha256", "0" * 64)
     told = machine.bad(*words, status=1)

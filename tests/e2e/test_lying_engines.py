@@ -152,12 +152,6 @@ def test_a_configured_model_runs_on_the_card_that_it_names(world: World, tmp_pat
     )
 
 
-def test_the_fast_and_honest_gpu_is_chosen(proven: World) -> None:
-    server = proven.serve()
-    assert ask(server)
-    assert seat_of(server) == GPU
-
-
 LIES = [
     (Lie(list="crash"), "engine-cannot-list", "SIGSEGV"),
     (Lie(list="hang"), "engine-cannot-list", "did not list its devices within"),
@@ -191,20 +185,6 @@ def test_those_that_lie_before_they_are_proven_fail_their_proof_and_are_named(
         assert (culprit.standing, bool(culprit.why)) == ("failed", True), (lie, culprit)
         told = [words for id, words in findings if id == finding and f"cuda12/{name}" in words]
         assert any(said in words for words in told), (lie, findings)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "lie", [Lie(devices=(CARD,), list="crash"), Lie(devices=(CARD,), work="garbage", on=("CUDA0",))]
-)
-def test_one_that_failed_its_proof_is_never_used(world: World, lie: Lie) -> None:
-    tell(world.gpu, lie)
-    world.prove()
-    server = world.serve()
-    assert ask(server)
-    assert ask_streaming(server)
-    assert seat_of(server) == CPU
-    end(server)
 
 
 @pytest.mark.slow
@@ -294,11 +274,3 @@ def test_one_that_crashes_in_the_middle_of_a_stream_is_continued_by_the_next(pro
     assert seat_of(server) == CPU
     end(server)
     assert "SIGABRT" in proven.doctor()["probation"]
-
-
-@pytest.mark.slow
-def test_a_driver_that_hides_the_card_at_the_next_start_leaves_the_processor(proven: World) -> None:
-    tell(proven.gpu, Lie(devices=(), load="fail", on=("CUDA0",)))
-    server = proven.serve()
-    assert ask(server)
-    assert seat_of(server) == CPU

@@ -18,7 +18,6 @@ from pathlib import Path
 import pytest
 from program import Server, http, run_command
 from real_machine import PROOFS_TIME, Machine, assert_knows, copy_without, seat_of, seats_of, streamed
-from rpc_builds import write_noise
 from waiting import wait
 
 from appliance.core.engines.trials import KNOWN
@@ -185,42 +184,6 @@ def test_the_best_variant_is_loaded_and_without_it_the_next(
         assert server.wait(15) == 0
     assert len(set(loaded)) == 3 or loaded[:1] == ["libggml-cpu-x64.so"], loaded
     assert loaded[-1] == "libggml-cpu-x64.so"
-
-
-@pytest.mark.slow
-def test_two_workers_serve_one_model_and_say_what_it_says_alone(
-    cpu_build: Path, tmp_path: Path, running: ExitStack
-) -> None:
-    noise = write_noise(tmp_path / "noise.gguf")
-    home = Machine(tmp_path / "home", [cpu_build], {})
-    workers = [start_worker(running, home) for _ in range(2)]
-    cmd = f"llama-server -m {noise} --port ${{PORT}} --threads 1 -c 1024 --verbosity 4"
-    (home.home / "c.yaml").write_text(
-        f"models:\n  alone:\n    cmd: {cmd}\n    engine: auto\n"
-        f"  split:\n    cmd: {cmd}\n    rpc: [{', '.join(workers)}]\n"
-    )
-    server = running.enter_context(home.serve("--config", "c.yaml")).wait_listening()
-    said = {model: say(server, model) for model in ("alone", "split")}
-    assert len(set(said["alone"])) > 8
-    assert said["split"] == said["alone"]
-    log = run_command("logs", "split", "--url", server.url, cwd=home.home).stdout
-    for worker in workers:
-        assert f"[{worker}] model buffer size" in log
-
-
-def start_worker(running: ExitStack, home: Machine) -> str:
-    """``llama-appliance rpc-worker``; the endpoint that it tells."""
-    worker = running.enter_context(
-        Server(["rpc-worker", "--listen", "127.0.0.1:0", "--threads", "1"], home.home, home.env)
-    )
-    return worker.wait_for(lambda: re.search(r"rpc-worker listening on (127\.0\.0\.1:\d+): RPC", worker.told()))[1]
-
-
-def say(server: Server, model: str) -> list[int]:
-    asked = {"prompt": [1, *range(300, 330)], "n_predict": 24, "temperature": 0, "ignore_eos": True}
-    answer = http(server, "POST", "/completion", {**asked, "model": model, "return_tokens": True})
-    assert answer.status == 200, answer.body
-    return answer.json()["tokens"]
 
 
 def wait_seat(server: Server, seat: str) -> None:

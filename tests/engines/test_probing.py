@@ -6,17 +6,15 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal
 
 import psutil
 import pytest
 import trio
-from engine_folders import Lie, Listed, make_build
 
 from appliance.core.engines.listing import Device, DeviceListing
 from appliance.core.sizes import MIB
 from appliance.engines import embedded
-from appliance.engines.found import EXECUTABLE, Engine
+from appliance.engines.found import Engine
 from appliance.engines.probing import list_devices
 from appliance.platform.children import open_children
 
@@ -122,33 +120,6 @@ async def test_one_that_prints_without_end_is_ended(script: Callable[[str], Engi
     assert (listing.fault, listing.devices) == ("list", ())
     assert "MiB" in listing.why
     assert listing.seconds < 10
-
-
-@pytest.mark.parametrize(
-    ("lie", "fault", "seconds"),
-    [
-        ("well", None, None),
-        ("crash", "crash", None),
-        ("hang", "hang", 1.0),
-        ("absurd", "memory", None),
-        ("flood", "list", None),
-        ("garbage", "list", None),
-        ("fail", "list", None),
-    ],
-)
-async def test_builds_that_lie(
-    tmp_path: Path,
-    lie: Literal["well", "hang", "crash", "absurd", "flood", "garbage", "fail"],
-    fault: str | None,
-    seconds: float | None,
-) -> None:
-    folder = make_build(tmp_path, "cuda12", devices=[Listed(name="CUDA0")], lie=Lie(list=lie))
-    listing = await ask(engine(str(folder / EXECUTABLE)), seconds)
-    assert listing.fault == fault
-    assert [device.name for device in listing.devices] == (["CUDA0"] if lie == "well" else [])
-    assert bool(listing.why) == (fault is not None)
-    assert len(listing.why) < 500
-    assert listing.why.isprintable()
 
 
 async def test_one_that_is_not_there() -> None:

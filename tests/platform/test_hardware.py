@@ -131,11 +131,3 @@ def test_distributions(tmp_path: Path):
     rolling = write(tmp_path / "b", {"usr/lib/os-release": "NAME='Arch Linux'\n"})
     assert (linux.operating_system(rolling).name, linux.operating_system(rolling).version) == ("Arch Linux", None)
     assert linux.operating_system(tmp_path / "none").name is None
-
-
-def test_memory_limits(tmp_path: Path):
-    assert linux.memory_limit(write(tmp_path / "v2", {"sys/fs/cgroup/memory.max": "8589934592\n"})) == 8 << 30
-    assert linux.memory_limit(write(tmp_path / "off", {"sys/fs/cgroup/memory.max": "max\n"})) == sys.maxsize
-    v1 = write(tmp_path / "v1", {"sys/fs/cgroup/memory/memory.limit_in_bytes": "1073741824\n"})
-    assert linux.memory_limit(v1) == 1 << 30
-    assert linux.memory_limit(tmp_path / "none") == sys.maxsize

@@ -14,12 +14,10 @@ import msgspec
 import pytest
 from filelock import FileLock, Timeout
 from full_disk import REFUSED, full_disk
-from hypothesis import given
-from hypothesis import strategies as st
 
 from appliance.core.engines.events import EngineChosen, StepDone, UpdateBegun
 from appliance.core.engines.proofs import Proof, ProofKey
-from appliance.core.engines.state import BuildLine, EngineState
+from appliance.core.engines.state import EngineState
 from appliance.errors import Conflict
 from appliance.store.engine_state import FILE, MAX_SIZE, StateFile
 
@@ -153,64 +151,6 @@ def test_keys_of_a_newer_program_do_not_matter(folder: Path) -> None:
     plain["later"] = plain["state"]["later"] = [1]
     (folder / FILE).write_bytes(msgspec.json.encode(plain))
     assert StateFile(folder).read().proofs == (proof(),)
-
-
-# ---- what former versions left ---------------------------------------------------------------------------------------
-
-BOOK = {
-    "proofs": msgspec.to_builtins([proof()]), "probations": [], "listed": [], "look": None, "signature": "abc",
-    "use": "vulkan", "pinned": True, "models": {"m": "cpu"},
-}  # fmt: skip
-CHANGES = {
-    "lines": [{"name": "l-x-cpu", "current": "l-x-cpu/b2", "previous": ["l-x-cpu/b1"], "switched_at": 5.0}],
-    "withdrawn": {"l-x-cpu/b3": "it crashed"},
-    "journal": {
-        "line": "l-x-cpu", "build": "l-x-cpu/b4", "old": "l-x-cpu/b2", "step": "place", "began": 6.0, "held": [],
-        "surplus": [],
-    },
-}  # fmt: skip
-
-
-def old_files(folder: Path, book: object = None, changes: object = None) -> None:
-    folder.mkdir(exist_ok=True)
-    (folder / "book.json").write_bytes(msgspec.json.encode(book or {"version": 1, "book": BOOK}))
-    (folder / "changes.json").write_bytes(msgspec.json.encode(changes or CHANGES))
-
-
-def test_what_a_former_version_remembered_is_taken_over_once(folder: Path) -> None:
-    old_files(folder)
-    state = StateFile(folder).read()
-    assert (state.proofs, state.signature) == ((proof(),), "abc")
-    assert (state.use, state.pinned, state.models) == ("vulkan", True, {"m": "cpu"})
-    assert state.lines == (BuildLine(name="l-x-cpu", current="l-x-cpu/b2", previous=("l-x-cpu/b1",), switched_at=5.0),)
-    assert state.withdrawn == {"l-x-cpu/b3": "it crashed"}
-    assert state.journal is not None
-    assert (state.journal.build, state.journal.step) == ("l-x-cpu/b4", "place")
-    assert sorted(each.name for each in folder.iterdir()) == FILES
-    StateFile(folder).tell([EngineChosen(word=None)])
-    old_files(folder)  # as a former version would leave them that still runs
-    assert StateFile(folder).read().use is None
-
-
-@given(kept=st.sampled_from(["book", "changes"]), damage=st.sampled_from([b"{", b"[]", b'{"version": 2}']))
-def test_one_old_file_that_is_damaged_does_not_cost_the_other(
-    tmp_path_factory: pytest.TempPathFactory, kept: str, damage: bytes
-) -> None:
-    folder = tmp_path_factory.mktemp("engines")
-    old_files(folder)
-    damaged = "changes" if kept == "book" else "book"
-    (folder / f"{damaged}.json").write_bytes(damage if damaged == "book" else damage[:2])
-    state = StateFile(folder).read()
-    assert (state.use, len(state.lines)) == (("vulkan", 0) if kept == "book" else (None, 1))
-
-
-@posix_only
-def test_a_takeover_that_the_disk_refuses_loses_nothing(folder: Path) -> None:
-    old_files(folder)
-    with full_disk(), pytest.raises(OSError, match=REFUSED):
-        StateFile(folder).read()
-    assert (folder / "book.json").exists()
-    assert StateFile(folder).read().use == "vulkan"
 
 
 # ---- disks and locks -------------------------------------------------------------------------------------------------
