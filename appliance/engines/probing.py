@@ -16,7 +16,6 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 
 import trio
-from msgspec import structs
 
 from appliance.core.engines.listing import DeviceListing, Manual, parse_listing, parse_manual, printable
 from appliance.core.engines.proofs import Fault
@@ -59,29 +58,19 @@ AGAIN = 0.25
 async def list_devices(engine: Engine, children: Children, *, seconds: float | None = None) -> DeviceListing:
     """Ask the build which devices it can use, within ``seconds`` or else `LIMIT`. Never raises for what it does."""
     limit = LIMIT if seconds is None else seconds
-    listing, ran = await _ask(engine, children, MORE_WORDS, limit)
-    if ran is not None and ran.status and MORE_WORDS[0] in ran.errors.decode(errors="replace"):
-        again, _ = await _ask(engine, children, (), limit)  # a program that does not know how to say more
-        return structs.replace(again, seconds=again.seconds + listing.seconds)
-    return listing
-
-
-async def _ask(
-    engine: Engine, children: Children, words: tuple[str, ...], limit: float
-) -> tuple[DeviceListing, Ran | None]:
     # A crash is not looked at with a debugger, which ggml starts where there is one.
     env = {**inherited_env(), **NO_DEBUGGER}
     try:
-        ran = await run_to_end(children, (*engine.command, *words, LIST), env, seconds=limit)
+        ran = await run_to_end(children, (*engine.command, *MORE_WORDS, LIST), env, seconds=limit)
+        if ran.status and MORE_WORDS[0].encode() in ran.errors:  # a program that does not know how to say more
+            ran = await run_to_end(children, (*engine.command, LIST), env, seconds=limit)
     except (OSError, ValueError) as error:
-        return DeviceListing(fault="damaged", why=f"it cannot be started: {error}"), None
+        return DeviceListing(fault="damaged", why=f"it cannot be started: {error}")
     log = ran.errors.decode(errors="replace")
     wrong = _wrong(ran, log, limit)
-    if wrong is None:
-        listing = parse_listing(ran.output.decode(errors="replace"), log)
-    else:
-        listing = DeviceListing(fault=wrong[0], why=wrong[1])
-    return structs.replace(listing, seconds=ran.seconds), ran
+    if wrong is not None:
+        return DeviceListing(fault=wrong[0], why=wrong[1])
+    return parse_listing(ran.output.decode(errors="replace"), log)
 
 
 async def read_manual(engine: Engine, children: Children) -> Manual:

@@ -34,6 +34,7 @@ from appliance.platform.cards_linux import VENDORS, slots
 from appliance.platform.children import open_children
 from appliance.platform.drivers import look
 from appliance.platform.machine import here
+from appliance.platform.sampler import swap_bytes
 
 BUDGET = 10.0
 """Seconds; a driver that is installed but faulty may never answer."""
@@ -97,11 +98,11 @@ def _accelerator(index: int, gpu: Gpu) -> Accelerator:
 
 def checkup(folders: Mapping[str, Path], root: Path = Path("/")) -> Checkup:
     """Look around. ``folders`` are those that the program writes to, by their content. Blocks for milliseconds."""
-    swap = _swap()
+    swap = swap_bytes()
     return Checkup(
         disks=tuple(_disks(folders)),
-        swap_used=swap[0],
-        swap_total=swap[1],
+        swap_used=swap[1],
+        swap_total=swap[0],
         open_files=_open_files(),
         cores=psutil.cpu_count(logical=True) or 0,
         memory=psutil.virtual_memory().total,
@@ -147,14 +148,6 @@ def _disks(folders: Mapping[str, Path]) -> Iterator[Disk]:
         if device not in seen:
             seen.add(device)
             yield Disk(what=what, path=str(folder), free=usage.free, total=usage.total)
-
-
-def _swap() -> tuple[int, int]:
-    try:
-        swap = psutil.swap_memory()
-    except (OSError, RuntimeError):
-        return 0, 0
-    return swap.used, swap.total
 
 
 def _open_files() -> int | None:

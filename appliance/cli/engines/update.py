@@ -148,18 +148,7 @@ async def _loaded(server: RunningServer) -> list[str]:
 @server_options
 @json_option
 def update(
-    backend: str | None,
-    source: str | None,
-    sha256: str | None,
-    channel: UpdateChannel | None,
-    model: str | None,
-    yes: bool,
-    force: bool,
-    config_file: Path | None,
-    config_dir: Path | None,
-    url: str | None,
-    api_key: str | None,
-    as_json: bool,
+    config_file: Path | None, config_dir: Path | None, url: str | None, api_key: str | None, **options: object
 ) -> AsyncCommand:
     """Switch to a newer build: fetch it, prove it, try it with your own model, and only then use it.
 
@@ -173,24 +162,15 @@ def update(
       llama-appliance engines update --channel stable
       llama-appliance engines update --from llama-b11500-bin-ubuntu-x64.tar.gz
     """
-    if channel is not None and source is not None:
+    wish = msgspec.convert(options, _Wish)
+    if wish.channel is not None and wish.source is not None:
         raise UsageError("--channel chooses from the list, and --from names a build that is taken instead; give one")
     config = loaded(config_file, config_dir).config if config_file or config_dir else None
-    wish = _Wish(
-        backend=backend,
-        source=source,
-        sha256=sha256,
-        channel=channel,
-        model=model,
-        yes=yes,
-        force=force,
-        as_json=as_json,
-    )
     return partial(_update, parse_server(url, api_key), wish, config)
 
 
 class _Wish(Struct, frozen=True, kw_only=True):
-    """The options, as they were given."""
+    """The options of an update, as they were given."""
 
     backend: str | None
     source: str | None
