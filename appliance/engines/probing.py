@@ -19,6 +19,7 @@ import trio
 
 from appliance.core.engines.listing import DeviceListing, Manual, parse_listing, parse_manual, printable
 from appliance.core.engines.proofs import Fault
+from appliance.core.engines.trials import LOST_LIBRARY
 from appliance.core.engines.workers import (
     NO_DEBUGGER,
     BadWorkerAnswer,
@@ -41,8 +42,6 @@ MORE_WORDS = ("-lv", "5")
 """Before ``--list-devices``, which acts as soon as it is read: what the log then says of Vulkan and CUDA devices."""
 SIGNALLED = 128
 """A shell between us and the program says so much more than the signal's number."""
-LOST_DLLS = (0xC0000135, 0xC0000139, 0xC0000142)
-LOST_LIBRARY = ("error while loading shared libraries", "Library not loaded", "symbol lookup error")
 LOOK_TIME = 2.0
 """Seconds that one look may take, the connection included."""
 _LINGER = "hh" if sys.platform == "win32" else "ii"
@@ -92,10 +91,8 @@ def _wrong(ran: Ran, log: str, limit: float) -> tuple[Fault, str] | None:
     if status == 0:
         return None
     last = next((printable(line) for line in reversed(log.splitlines()) if line.strip()), "")
-    if lost := next((line for line in log.splitlines() if any(words in line for words in LOST_LIBRARY)), ""):
+    if lost := next((line for line in (*log.splitlines(), describe_status(status)) if LOST_LIBRARY.search(line)), ""):
         return "missing", printable(lost)
-    if status & 0xFFFFFFFF in LOST_DLLS:
-        return "missing", describe_status(status)
     if status in (126, 127) and sys.platform != "win32":
         return "damaged", f"it cannot be executed: {last}"
     if sys.platform != "win32" and SIGNALLED < status <= SIGNALLED + 64:

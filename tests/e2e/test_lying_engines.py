@@ -188,16 +188,6 @@ def test_those_that_lie_before_they_are_proven_fail_their_proof_and_are_named(
 
 
 @pytest.mark.slow
-def test_one_that_hangs_when_asked_for_its_devices_keeps_nobody_waiting(world: World) -> None:
-    tell(world.gpu, Lie(devices=(CARD,), list="hang"))
-    server = world.serve()
-    began = time.monotonic()
-    assert ask(server)
-    assert time.monotonic() - began < STATED_TIME
-    assert seat_of(server) == CPU
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("load", "stream"), [("crash", False), ("abort", True), ("fail", False), ("memory", True), ("missing", False)]
 )
@@ -214,18 +204,6 @@ def test_one_that_stops_to_load_is_passed_over_and_told(proven: World, load: str
 
 
 @pytest.mark.slow
-def test_one_that_hangs_while_it_loads_is_given_up_after_the_load_timeout(proven: World) -> None:
-    server = proven.serve("--load-timeout", "2")
-    tell(proven.gpu, Lie(devices=(CARD,), load="hang", on=("CUDA0",)))
-    began = time.monotonic()
-    assert ask(server)
-    assert 2 < time.monotonic() - began < 2 + STATED_TIME
-    assert seat_of(server) == CPU
-    end(server)
-    assert "was not ready within 2 s" in proven.doctor()["probation"]
-
-
-@pytest.mark.slow
 def test_one_that_computes_garbage_since_it_was_proven_is_found_out_by_the_next_proof(proven: World) -> None:
     server = proven.serve()
     assert ask(server)
@@ -235,19 +213,6 @@ def test_one_that_computes_garbage_since_it_was_proven_is_found_out_by_the_next_
     assert table["used"] == CPU
     end(server)
     assert "(garbage)" in proven.doctor()["failed-proof"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("listing", ["absurd", "crash"])
-def test_one_that_lists_nonsense_since_it_was_proven_is_out_after_the_next_look(proven: World, listing: str) -> None:
-    server = proven.serve()
-    tell(proven.gpu, Lie(devices=(CARD,), list=listing))  # type: ignore[arg-type]
-    assert http(server, "POST", "/api/engines/probe", {}).json()["used"] == CPU
-    assert ask(server)
-    assert ask_streaming(server)
-    assert seat_of(server) == CPU
-    end(server)
-    assert proven.doctor()["engine-cannot-list"]
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
