@@ -9,6 +9,7 @@ import hashlib
 import io
 import platform
 import sys
+import tarfile
 import zipfile
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
@@ -95,6 +96,13 @@ def make_build(
     (folder / MANIFEST).write_bytes(msgspec.json.encode(manifest))
     tell(folder, structs.replace(lie or Lie(), devices=devices or (lie.devices if lie else ())))
     return folder
+
+
+def pack(folder: Path, archive: Path) -> Path:
+    """A build as it is handed around."""
+    with tarfile.open(archive, "w:gz", compresslevel=1) as file:
+        file.add(folder, f"llama-{folder.name}")
+    return archive
 
 
 def lying_program(name: str) -> bytes:

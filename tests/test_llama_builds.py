@@ -172,12 +172,6 @@ def test_platforms_have_the_names_that_the_program_gives_them() -> None:
             assert layout.platform_name(system, machine) == platform_of(system, machine)
 
 
-def test_the_headers_that_older_packages_lack_come_along() -> None:
-    shim = (BUILDS / "shim" / "vulkan" / "vulkan.hpp").read_text()
-    assert "#include_next <vulkan/vulkan.hpp>" in shim
-    assert "#ifndef VK_EXT_layer_settings" in shim
-
-
 class Workshop:
     """A place to build in: an empty cache, the archive in a folder that pip looks in, tools that take no time."""
 

@@ -9,7 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-import tarfile
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any
 
 import psutil
 import pytest
-from engine_folders import Lie, Listed, make_build, tell
+from engine_folders import Lie, Listed, make_build, pack, tell
 from hub_process import FakeHub, fake_hub
 from program import COMMAND, Server, fresh_environment, http, run_command
 from waiting import wait
@@ -105,12 +104,6 @@ def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path / "home")
 
 
-def pack(folder: Path, archive: Path) -> Path:
-    with tarfile.open(archive, "w:gz", compresslevel=1) as file:
-        file.add(folder, f"llama-{folder.name}")
-    return archive
-
-
 @pytest.mark.needs("libvulkan")
 def test_install_use_pin_and_back(machine: Machine, tmp_path: Path) -> None:
     source = tmp_path / "source"
@@ -165,18 +158,6 @@ def test_a_build_for_another_machine_is_refused_before_it_comes(machine: Machine
     assert (machine.root / "windows-x64-cpu" / "b100" / "engine.json").is_file()
 
 
-def test_the_only_working_build_and_the_chosen_one_stay(machine: Machine, tmp_path: Path) -> None:
-    for build in ("b100", "b200"):
-        machine.good("install", "--from", str(make_build(tmp_path / "source", build=build)))
-    machine.good("use", f"{CPU}/b200")
-    assert "was chosen with" in machine.bad("remove", f"{CPU}/b200")
-    machine.good("use", "auto")
-    machine.good("prove", f"{CPU}/b100", f"{CPU}/b200")
-    machine.good("remove", f"{CPU}/b200")
-    assert "the only engine that is known to work here" in machine.bad("remove", f"{CPU}/b100")
-    assert list(machine.root.glob("*/*/engine.json")) == [machine.root / CPU / "b100" / "engine.json"]
-
-
 @pytest.mark.needs("libvulkan")
 def test_a_lying_build_is_installed_shown_and_not_used(machine: Machine, tmp_path: Path) -> None:
     machine.good("install", "--from", str(make_build(tmp_path / "source", build="b100")))
@@ -206,17 +187,6 @@ def test_an_archive_is_checked_although_its_build_is_installed_already(machine: 
     bad = make_build(tmp_path / "bad", "vulkan", "b100", devices=[CARD], lie=Lie(work="garbage"))
     machine.engines("install", "--from", str(bad))
     assert "does not work on this machine" in machine.bad("install", "--from", str(bad), status=1)
-
-
-def test_a_changed_file_is_shown_and_installing_again_repairs_it(machine: Machine, tmp_path: Path) -> None:
-    folder = make_build(tmp_path / "source", build="b100")
-    machine.good("install", "--from", str(folder))
-    (machine.root / CPU / "b100" / "llama-server").write_text("quarantined")
-    assert machine.seats()[f"{CPU}/b100:CPU"] == "damaged"
-    assert "llama-server is changed" in machine.good("ls")
-    machine.good("install", "--from", str(folder))
-    assert machine.seats()[f"{CPU}/b100:CPU"] == "proven"
-    assert "is installed already" in machine.good("install", "--from", str(folder))
 
 
 def test_a_choice_that_cannot_be_written_is_not_reported_as_made(machine: Machine, tmp_path: Path) -> None:

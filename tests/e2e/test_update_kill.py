@@ -8,11 +8,10 @@ import shutil
 import signal
 import subprocess
 import sys
-import tarfile
 from pathlib import Path
 
 import pytest
-from engine_folders import Lie, make_build
+from engine_folders import Lie, make_build, pack
 from program import Server, fresh_environment, http
 
 if sys.platform == "win32":
@@ -38,12 +37,6 @@ def engines(machine: Path, *words: str, last: int = NEVER) -> subprocess.Complet
         text=True,
         timeout=120,
     )
-
-
-def pack(folder: Path, archive: Path) -> Path:
-    with tarfile.open(archive, "w:gz") as file:
-        file.add(folder, f"llama-{folder.name}")
-    return archive
 
 
 @pytest.fixture(scope="module")
@@ -187,18 +180,6 @@ def test_a_build_that_lies_is_not_taken(machine: Path, tmp_path: Path, lie: Lie,
         assert done.returncode == 0, done.stderr
     assert changes["journal"] is None
     assert not (machine / "engines" / ".staged").exists()
-
-
-def test_the_two_before_are_kept_and_no_more(machine: Path, tmp_path: Path) -> None:
-    for number in (200, 300, 400):
-        folder = make_build(tmp_path / "source", build=f"b{number}")
-        done = engines(machine, "update", "cpu", "--from", str(folder), "--yes")
-        assert done.returncode == 0, done.stderr
-    found = sorted(path.parent.name for path in (machine / "engines").glob("*/*/engine.json"))
-    assert found == ["b200", "b300", "b400"]
-    back = engines(machine, "rollback")
-    assert back.returncode == 0, back.stderr
-    assert "b300 is used again" in back.stdout
 
 
 def test_interrupted_by_hand_it_changes_nothing(machine: Path, tmp_path: Path) -> None:

@@ -16,10 +16,9 @@ from pathlib import Path
 import msgspec
 import pytest
 import trio
-from engine_folders import HERE, make_build
+from engine_folders import HERE, make_build, pack
 
-from appliance.cli.engines.sources import sources_of
-from appliance.core.engines.builds import BACKENDS, Archive, AvailableBuild, Build, BuildNeeds, find_entry, parse_asked
+from appliance.core.engines.builds import BACKENDS, Archive, AvailableBuild, Build, BuildNeeds
 from appliance.engines import installing
 from appliance.engines.found import EXECUTABLE, Engine, EngineFolders, check_build, list_engines
 from appliance.engines.installing import (
@@ -184,10 +183,7 @@ def test_what_is_staged_is_found_by_nobody_until_a_start_completes_its_installat
 
 def test_archives_and_folders_say_what_they_are(tmp_path: Path) -> None:
     folder = make_build(tmp_path / "source", backend="vulkan", build="b200")
-    archive = tmp_path / "a.tar.gz"
-    with tarfile.open(archive, "w:gz") as tar:
-        tar.add(folder, "b200")
-    for source in (folder, archive):
+    for source in (folder, pack(folder, tmp_path / "a.tar.gz")):
         found = described(source)
         assert found is not None
         assert found.id == f"{HERE}-vulkan/b200"
@@ -214,20 +210,6 @@ def test_every_listed_build_has_an_address_and_a_sum_and_is_there_once() -> None
             assert archive.name.endswith(".zip" if entry.platform.startswith("windows") else ".tar.gz")
         runtime = [archive.name for archive in entry.archives if archive.name.startswith("cudart-")]
         assert len(runtime) == entry.backend.startswith("cuda")
-
-
-def test_the_newest_listed_build_is_meant_and_what_there_is_is_told() -> None:
-    entries = (listed := read_manifest()).entries
-    builds = sorted(int(e.build[1:]) for e in entries if (e.platform, e.backend) == ("linux-x64", "cpu"))
-    assert len(builds) > 1
-    for word, build in (("cpu", builds[-1]), (f"cpu/b{builds[0]}", builds[0])):
-        assert find_entry(listed, parse_asked(word, "linux-x64")).build == f"b{build}"
-    with pytest.raises(UsageError, match=f"b{builds[0]}"):
-        find_entry(listed, parse_asked("cpu/b1", "linux-x64"))
-    with pytest.raises(UsageError, match="is listed; there is metal"):
-        find_entry(listed, parse_asked("cuda12", "macos-arm64"))
-    with pytest.raises(UsageError, match="for macos-arm64 there is metal"):
-        sources_of(None, None, "macos-arm64", None)
 
 
 def test_the_list_has_no_words_that_nobody_reads() -> None:
