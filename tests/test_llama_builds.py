@@ -256,6 +256,15 @@ def test_a_build_is_described_in_the_programs_own_words_and_made_once(workshop: 
     assert folder == workshop.engines / f"{platform}-cpu" / "b11434"
     assert (build.id, build.name, build.version) == (f"{platform}-cpu/b11434", "llama-server-cpu", "b11434")
     assert (build.backend, build.rpc) == ("cpu", "7.1.2")
+    assert names(folder) == {
+        "engine.json",
+        "ggml-rpc-server",
+        "libggml-base.so.0",
+        "libggml-cpu-x64.so",
+        "licenses/llama.cpp/LICENSE",
+        "llama-server",
+    }, "libraries are there once, under the name that they are loaded by"
+    assert not any(path.is_symlink() for path in folder.rglob("*"))
     assert {file.path for file in build.files} == names(folder) - {"engine.json"}
     assert {file.path for file in build.files if file.executable} == {"llama-server", "ggml-rpc-server"}
     assert check_build(folder, read_all=True) == ""
@@ -265,37 +274,16 @@ def test_a_build_is_described_in_the_programs_own_words_and_made_once(workshop: 
 
 
 @pytest.mark.slow
-def test_libraries_are_there_once_under_the_name_they_are_loaded_by(workshop: Workshop) -> None:
-    (folder,) = workshop.build()
-    assert names(folder) == {
-        "engine.json",
-        "ggml-rpc-server",
-        "libggml-base.so.0",
-        "libggml-cpu-x64.so",
-        "licenses/llama.cpp/LICENSE",
-        "llama-server",
-    }
-    assert not any(path.is_symlink() for path in folder.rglob("*"))
-
-
-@pytest.mark.slow
 def test_backends_share_one_tree_and_each_takes_its_own_library(workshop: Workshop) -> None:
     cpu, vulkan = workshop.build("--backend", "cpu", "--backend", "vulkan")
     assert names(vulkan) - names(cpu) == {"libggml-vulkan.so"}
     assert "libvulkan.so.1" in read(vulkan).needs.libraries
     assert read(cpu).digest != read(vulkan).digest
-    trees = [path.name for path in workshop.engines.iterdir() if path.is_dir() and path.name.startswith(".build-")]
-    assert len(trees) == 1
-    assert workshop.cmake_runs() == 4
-
-
-@pytest.mark.slow
-def test_the_tree_is_kept_for_the_next_backend_and_goes_when_told(workshop: Workshop) -> None:
-    workshop.build()
     (tree,) = workshop.engines.glob(".build-*/source")
-    (folder,) = workshop.build("--backend", "vulkan", "--clean")
-    assert not tree.exists()
-    assert folder.is_dir()
+    assert workshop.cmake_runs() == 4
+    shutil.rmtree(vulkan)
+    assert workshop.build("--backend", "vulkan", "--clean") == [vulkan]
+    assert not tree.exists(), "it is kept until told otherwise"
 
 
 @pytest.mark.slow

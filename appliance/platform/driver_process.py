@@ -117,7 +117,7 @@ def see(order: ProbeOrder, begin: Callable[[str], None] = lambda name: None) -> 
     # A stage is announced before it begins, and the line is flushed. If a driver kills or hangs this process, the last
     # announced stage is to blame, and the parent starts anew without it.
     begin(STAGES[0])
-    memory = psutil.virtual_memory()
+    memory, (limit, left) = psutil.virtual_memory(), here.memory_limits(root)
     level, features = here.cpu_level(root)
     gpus: list[Gpu] = []
     problems: list[str] = []
@@ -144,8 +144,8 @@ def see(order: ProbeOrder, begin: Callable[[str], None] = lambda name: None) -> 
         cpu_level=level,
         cpu_features=features,
         cores=here.cores(root),
-        memory_total=min(memory.total, here.memory_limit(root)),
-        memory_available=min(memory.available, here.memory_left(root)),
+        memory_total=min(memory.total, limit),
+        memory_available=min(memory.available, left),
         gpus=tuple(gpus),
         loaders=loaders,
         hidden={name: os.environ[name] for name in VISIBILITY if name in os.environ},

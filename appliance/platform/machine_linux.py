@@ -150,14 +150,15 @@ def problems(root: Path = ROOT, environ: Mapping[str, str] = os.environ) -> list
 # ---- what this process may use ---------------------------------------------------------------------------------------
 
 
-def memory_limit(root: Path = ROOT) -> int:
-    """Return the bytes that this process and its group may have in all; `sys.maxsize` without a limit."""
-    return min((limit for _, limit in _memory(root)), default=sys.maxsize)
+def memory_limits(root: Path = ROOT) -> tuple[int, int]:
+    """Return the bytes that this process and its group may have in all, and those that are unused.
 
-
-def memory_left(root: Path = ROOT) -> int:
-    """Return the unused bytes of the limits; file pages that the kernel would give up count as unused."""
-    return min((max(0, limit - _taken(group)) for group, limit in _memory(root)), default=sys.maxsize)
+    File pages that the kernel would give up count as unused. Without a limit it is `sys.maxsize`.
+    """
+    found = [(limit, max(0, limit - _taken(group))) for group, limit in _memory(root)]
+    return min((limit for limit, _ in found), default=sys.maxsize), min(
+        (left for _, left in found), default=sys.maxsize
+    )
 
 
 def cores(root: Path = ROOT) -> int:

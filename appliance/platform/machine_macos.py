@@ -72,14 +72,9 @@ def loaders(root: Path = ROOT) -> dict[str, str]:
     return {"metal": "/System/Library/Frameworks/Metal.framework"} if is_apple() else {}
 
 
-def memory_limit(root: Path = ROOT) -> int:
+def memory_limits(root: Path = ROOT) -> tuple[int, int]:
     """No limit below the machine's memory."""
-    return sys.maxsize
-
-
-def memory_left(root: Path = ROOT) -> int:
-    """No limit below the machine's memory."""
-    return sys.maxsize
+    return sys.maxsize, sys.maxsize
 
 
 def cores(root: Path = ROOT) -> int:

@@ -78,14 +78,9 @@ def problems(root: Path = ROOT) -> list[str]:
     return []
 
 
-def memory_limit(root: Path = ROOT) -> int:
+def memory_limits(root: Path = ROOT) -> tuple[int, int]:
     """No limit below the machine's memory."""
-    return sys.maxsize
-
-
-def memory_left(root: Path = ROOT) -> int:
-    """No limit below the machine's memory."""
-    return sys.maxsize
+    return sys.maxsize, sys.maxsize
 
 
 def cores(root: Path = ROOT) -> int:
