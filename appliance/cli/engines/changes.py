@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import TypeVar
 
 import click
@@ -13,6 +12,7 @@ from appliance.cli.engines.sources import (
     FROM_HELP,
     check_needs,
     fetch_archive,
+    for_server,
     keep,
     opened,
     own_shelf,
@@ -21,7 +21,7 @@ from appliance.cli.engines.sources import (
     sources_of,
     tell_server,
 )
-from appliance.cli.remote import RunningServer, parse_server, server_options
+from appliance.cli.remote import RunningServer
 from appliance.core.engines.builds import AvailableBuild
 from appliance.core.engines.choice import Ranked, WantedEngine
 from appliance.core.engines.events import BuildRemoved, EngineChosen, RolledBack
@@ -33,7 +33,6 @@ from appliance.engines.owner import Engines
 from appliance.engines.shelf import Shelf, alone
 from appliance.errors import UsageError
 from appliance.platform.console import EXIT_OURS, say, say_error
-from appliance.settings import AsyncCommand
 
 AUTO = "auto"
 T = TypeVar("T")
@@ -43,20 +42,21 @@ T = TypeVar("T")
 @click.argument("word", metavar="[BACKEND|BUILD]", required=False)
 @click.option("--from", "source", metavar="DIR|ARCHIVE|URL", help=FROM_HELP)
 @click.option("--sha256", metavar="SUM", help="The SHA-256 of the file that --from names.")
-@click.option("--platform", "for_platform", metavar="PLATFORM", help="For another machine, such as windows-x64.")
+@click.option(
+    "--platform", "for_platform", metavar="PLATFORM", default=here, help="For another machine, such as windows-x64."
+)
 @click.option(
     "--force", is_flag=True, help="Install even if this machine does not meet the build's stated requirements."
 )
-@server_options
-def install(
+@for_server
+async def install(
+    server: RunningServer,
     word: str | None,
     source: str | None,
     sha256: str | None,
-    for_platform: str | None,
+    for_platform: str,
     force: bool,
-    url: str | None,
-    api_key: str | None,
-) -> AsyncCommand:
+) -> int:
     """Install a build of llama.cpp beside the others, and try it.
 
     It is used when it is the best, or after 'engines use'. An interrupted download resumes where it stopped. Nothing
@@ -68,12 +68,6 @@ def install(
       llama-appliance engines install cuda12 --from /media/usb/builds
       llama-appliance engines install cpu --from llama-b11434-bin-ubuntu-x64.tar.gz
     """
-    return partial(_install, parse_server(url, api_key), word, source, sha256, for_platform or here(), force)
-
-
-async def _install(
-    server: RunningServer, word: str | None, source: str | None, sha256: str | None, for_platform: str, force: bool
-) -> int:
     shelf = own_shelf()
     try:
         sources = await trio.to_thread.run_sync(sources_of, word, source, for_platform, sha256)
@@ -137,8 +131,8 @@ def _model_option(command: Callable[..., T]) -> Callable[..., T]:
 @click.command()
 @click.argument("word", metavar="SEAT|BUILD|BACKEND|auto")
 @_model_option
-@server_options
-def use(word: str, model: str | None, url: str | None, api_key: str | None) -> AsyncCommand:
+@for_server
+async def use(server: RunningServer, word: str, model: str | None) -> int:
     """Prefer an engine; the others stay in reserve in case it fails. 'auto' leaves the choice to the program again.
 
     \b
@@ -147,14 +141,14 @@ def use(word: str, model: str | None, url: str | None, api_key: str | None) -> A
       llama-appliance engines use linux-x64-cpu/b11434 --model starter
       llama-appliance engines use auto
     """
-    return partial(_choose, parse_server(url, api_key), word, model, False)
+    return await _choose(server, word, model, pinned=False)
 
 
 @click.command()
 @click.argument("word", metavar="SEAT|BUILD|BACKEND")
 @_model_option
-@server_options
-def pin(word: str, model: str | None, url: str | None, api_key: str | None) -> AsyncCommand:
+@for_server
+async def pin(server: RunningServer, word: str, model: str | None) -> int:
     """Use one engine and nothing else: no fallback, and no update, until 'engines use auto'.
 
     With --model, the model prefers it; a single model cannot be limited to one engine.
@@ -163,10 +157,10 @@ def pin(word: str, model: str | None, url: str | None, api_key: str | None) -> A
     Example:
       llama-appliance engines pin cuda12
     """
-    return partial(_choose, parse_server(url, api_key), word, model, True)
+    return await _choose(server, word, model, pinned=True)
 
 
-async def _choose(server: RunningServer, word: str, model: str | None, pinned: bool) -> int:
+async def _choose(server: RunningServer, word: str, model: str | None, *, pinned: bool) -> int:
     if pinned and word == AUTO:
         raise UsageError("'auto' cannot be pinned; 'engines use auto' leaves the choice to the program")
     if pinned and model is not None:
@@ -209,18 +203,14 @@ def _check_word(owner: Engines, word: str, pinned: bool) -> None:
 @click.command()
 @click.argument("build")
 @click.option("--force", is_flag=True, help="Even if a running model uses it.")
-@server_options
-def remove(build: str, force: bool, url: str | None, api_key: str | None) -> AsyncCommand:
+@for_server
+async def remove(server: RunningServer, build: str, force: bool) -> int:
     """Remove an installed build from the disk; never the only engine that works.
 
     \b
     Example:
       llama-appliance engines remove linux-x64-vulkan/b11400
     """
-    return partial(_remove, parse_server(url, api_key), build, force)
-
-
-async def _remove(server: RunningServer, build: str, force: bool) -> int:
     shelf = own_shelf()
     seen = await server_table(server)
     running = [seat.rpartition(":")[0] for seat in seen.running.values()] if seen is not None else []
@@ -251,8 +241,8 @@ def working(ranked: Sequence[Ranked]) -> list[str]:
 
 @click.command()
 @click.argument("backend", metavar="[BACKEND]", required=False)
-@server_options
-def rollback(backend: str | None, url: str | None, api_key: str | None) -> AsyncCommand:
+@for_server
+async def rollback(server: RunningServer, backend: str | None) -> int:
     """Return to the build that was used before the last update.
 
     \b
@@ -260,10 +250,6 @@ def rollback(backend: str | None, url: str | None, api_key: str | None) -> Async
       llama-appliance engines rollback
       llama-appliance engines rollback vulkan
     """
-    return partial(_rollback, parse_server(url, api_key), backend)
-
-
-async def _rollback(server: RunningServer, backend: str | None) -> int:
     shelf = own_shelf()
     async with alone(shelf), opened(shelf) as owner:
         here = tuple(engine.id for engine in owner.engines if not engine.damage)

@@ -15,6 +15,7 @@ from msgspec import Struct
 from appliance.cli.control import json_option
 from appliance.cli.engines.changes import install, pin, remove, rollback, use
 from appliance.cli.engines.sources import (
+    for_server,
     keep,
     note_named_engine,
     opened,
@@ -26,7 +27,7 @@ from appliance.cli.engines.sources import (
     tell_server,
 )
 from appliance.cli.engines.update import update
-from appliance.cli.remote import RunningServer, parse_server, server_options
+from appliance.cli.remote import RunningServer
 from appliance.cli.show import human_size, print_json, print_table
 from appliance.core.engines.events import Forgotten
 from appliance.core.engines.machine import MachineLook
@@ -80,9 +81,9 @@ def engines() -> None:
 
 
 @engines.command()
-@server_options
 @json_option
-def ls(url: str | None, api_key: str | None, as_json: bool) -> AsyncCommand:
+@for_server
+async def ls(server: RunningServer, as_json: bool) -> int:
     """List every build on every device: whether it works, how fast it is, which one is used and why.
 
     \b
@@ -90,10 +91,6 @@ def ls(url: str | None, api_key: str | None, as_json: bool) -> AsyncCommand:
       llama-appliance engines ls
       llama-appliance engines ls --json
     """
-    return partial(_ls, parse_server(url, api_key), as_json)
-
-
-async def _ls(server: RunningServer, as_json: bool) -> int:
     found = await server_table(server)
     if found is None:
         shelf = own_shelf()
@@ -107,19 +104,15 @@ async def _ls(server: RunningServer, as_json: bool) -> int:
 
 
 @engines.command()
-@server_options
 @json_option
-def probe(url: str | None, api_key: str | None, as_json: bool) -> AsyncCommand:
+@for_server
+async def probe(server: RunningServer, as_json: bool) -> int:
     """Look at the machine again, and ask every build for its devices; a running server does the same.
 
     \b
     Example:
       llama-appliance engines probe
     """
-    return partial(_probe, parse_server(url, api_key), as_json)
-
-
-async def _probe(server: RunningServer, as_json: bool) -> int:
     shelf = own_shelf()
     async with opened(shelf) as owner:
         seen = await owner.probe()
@@ -135,9 +128,9 @@ async def _probe(server: RunningServer, as_json: bool) -> int:
 
 @engines.command()
 @click.argument("names", metavar="[SEAT|BUILD|BACKEND]...", nargs=-1)
-@server_options
 @json_option
-def prove(names: tuple[str, ...], url: str | None, api_key: str | None, as_json: bool) -> AsyncCommand:
+@for_server
+async def prove(server: RunningServer, names: tuple[str, ...], as_json: bool) -> int:
     """Try builds on their devices now: all untried ones, or the named ones. The exit status is 1 if one fails.
 
     \b
@@ -145,10 +138,6 @@ def prove(names: tuple[str, ...], url: str | None, api_key: str | None, as_json:
       llama-appliance engines prove
       llama-appliance engines prove vulkan
     """
-    return partial(_prove, parse_server(url, api_key), names, as_json)
-
-
-async def _prove(server: RunningServer, names: tuple[str, ...], as_json: bool) -> int:
     shelf = own_shelf()
     async with opened(shelf) as owner:
         seats = seats_named(owner, names) if names else None
@@ -170,8 +159,8 @@ def _quiet(proof: Proof) -> None:
 
 @engines.command()
 @click.argument("builds", metavar="[BUILD]...", nargs=-1)
-@server_options
-def forget(builds: tuple[str, ...], url: str | None, api_key: str | None) -> AsyncCommand:
+@for_server
+async def forget(server: RunningServer, builds: tuple[str, ...]) -> int:
     """Forget what was found out about all builds, or about the named ones: proofs, failures, devices.
 
     Choices made with 'use' and 'pin' stay. The devices are listed again at once; the next start or 'engines prove'
@@ -182,10 +171,6 @@ def forget(builds: tuple[str, ...], url: str | None, api_key: str | None) -> Asy
       llama-appliance engines forget
       llama-appliance engines forget linux-x64-vulkan/b11434
     """
-    return partial(_forget, parse_server(url, api_key), builds)
-
-
-async def _forget(server: RunningServer, builds: tuple[str, ...]) -> int:
     shelf = own_shelf()
     async with alone(shelf), opened(shelf) as owner:
         digests: tuple[str, ...] | None = None

@@ -10,9 +10,9 @@ import os
 import platform as python_platform
 import sys
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -24,7 +24,16 @@ from appliance.catalog.download_plan import PlannedFile
 from appliance.catalog.download_status import DownloadsOff, GatedRepo, HubFailed, RepoNotFound
 from appliance.catalog.hub import Hub, HubAccess, hub_access
 from appliance.catalog.sources import STARTER
-from appliance.cli.remote import NotRunning, RequestRefused, RunningServer, ServerFailed, ask, ask_raw
+from appliance.cli.remote import (
+    NotRunning,
+    RequestRefused,
+    RunningServer,
+    ServerFailed,
+    ask,
+    ask_raw,
+    parse_server,
+    server_options,
+)
 from appliance.cli.show import human_size
 from appliance.core.engines.builds import (
     Archive,
@@ -49,6 +58,7 @@ from appliance.engines.table import Table, table
 from appliance.engines.unpacking import SUFFIXES, is_archive
 from appliance.errors import UsageError
 from appliance.platform.console import say
+from appliance.settings import AsyncCommand
 from appliance.trio_parts import plain_nursery
 
 PROBE_TIME = 300.0
@@ -56,6 +66,17 @@ PROBE_TIME = 300.0
 STEP = 10
 """Percent between two lines of progress."""
 FROM_HELP = "Install from a folder or an archive on this machine, or from an address (with --sha256)."
+
+
+def for_server(verb: Callable[..., Awaitable[int]]) -> Callable[..., AsyncCommand]:
+    """Make a verb of a coroutine whose first argument is the server that the user's options name."""
+
+    @server_options
+    @wraps(verb)
+    def command(url: str | None, api_key: str | None, **options: object) -> AsyncCommand:
+        return partial(verb, parse_server(url, api_key), **options)
+
+    return command
 
 
 def own_shelf() -> Shelf:

@@ -24,6 +24,7 @@ from appliance.cli.engines.sources import (
     FROM_HELP,
     check_needs,
     fetch_archive,
+    for_server,
     in_use,
     keep,
     opened,
@@ -40,8 +41,6 @@ from appliance.cli.remote import (
     RunningServer,
     ServerFailed,
     ask,
-    parse_server,
-    server_options,
 )
 from appliance.cli.show import human_size, print_json
 from appliance.core.config.types import Config
@@ -58,7 +57,6 @@ from appliance.engines.updating import Candidate, Steps, canary, devices_of, pro
 from appliance.errors import UsageError
 from appliance.platform.children import open_children
 from appliance.platform.console import EXIT_OURS, can_ask, say, say_error
-from appliance.settings import AsyncCommand
 from appliance.store.activity import open_activity
 
 MOST = 3
@@ -145,11 +143,9 @@ async def _loaded(server: RunningServer) -> list[str]:
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.option("--force", is_flag=True, help="Also take a build that was rolled back, or an older one.")
 @source_options
-@server_options
 @json_option
-def update(
-    config_file: Path | None, config_dir: Path | None, url: str | None, api_key: str | None, **options: object
-) -> AsyncCommand:
+@for_server
+async def update(server: RunningServer, config_file: Path | None, config_dir: Path | None, **options: object) -> int:
     """Switch to a newer build: fetch it, prove it, try it with your own model, and only then use it.
 
     If anything goes wrong, the build in use stays. The two previous builds are kept. If the new one fails at work
@@ -166,7 +162,19 @@ def update(
     if wish.channel is not None and wish.source is not None:
         raise UsageError("--channel chooses from the list, and --from names a build that is taken instead; give one")
     config = loaded(config_file, config_dir).config if config_file or config_dir else None
-    return partial(_update, parse_server(url, api_key), wish, config)
+    try:
+        done, status = await _updated(server, wish, config)
+    except CannotInstall as cause:
+        return say_error(f"{cause}; the build in use stays", EXIT_OURS)
+    if wish.as_json:
+        print_json(done)
+    elif status:
+        say_error(done.why, status)
+    elif done.changed:
+        click.echo(f"{done.build} is in use; 'engines rollback' goes back to {done.before}")
+    else:
+        say(done.why)
+    return status
 
 
 class _Wish(Struct, frozen=True, kw_only=True):
@@ -195,22 +203,6 @@ class Updated(Struct, frozen=True, kw_only=True):
     channel: UpdateChannel
     why: str
     """Why nothing has changed; empty if something has."""
-
-
-async def _update(server: RunningServer, wish: _Wish, config: Config | None) -> int:
-    try:
-        done, status = await _updated(server, wish, config)
-    except CannotInstall as cause:
-        return say_error(f"{cause}; the build in use stays", EXIT_OURS)
-    if wish.as_json:
-        print_json(done)
-    elif status:
-        say_error(done.why, status)
-    elif done.changed:
-        click.echo(f"{done.build} is in use; 'engines rollback' goes back to {done.before}")
-    else:
-        say(done.why)
-    return status
 
 
 async def _updated(server: RunningServer, wish: _Wish, config: Config | None) -> tuple[Updated, int]:
