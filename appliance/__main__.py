@@ -67,7 +67,11 @@ def start(program: Program) -> int:
 
     if not isinstance(program, AppSettings | Later):
         gc.enable()
-        return trio.run(program)
+
+        async def command() -> int:
+            return await program or 0
+
+        return trio.run(command)
     from appliance.main import run_server
 
     gc.freeze()  # nor is it looked through later, while requests wait

@@ -142,11 +142,11 @@ async def _serve(
     with logging_into(traffic.program_log):
         async with (
             open_service_manager(stop.asked, owners.engines.doubt) as manager,
-            open_parent(settings.embedding) as parent,
+            open_parent(settings.embedding) as tell_ready,
             telling_console(traffic.logs if owners.configuration is not None else None),
             following_files(owners.reloads, watch=settings.watch_config),
             beside(partial(persist, "giving memory back", keep_small)),
-            beside(start.forget_after_trial, partial(_look_for_versions, settings)),
+            beside(start.forget_after_trial),
             trio.open_nursery() as serving,
         ):
             try:
@@ -159,7 +159,7 @@ async def _serve(
                 say(f"{PROGRAM} {__version__} listening on {where}")
                 manager.ready(where)
                 async with _until(stop.asked):
-                    failure = await parent.tell_ready(urls, __version__)
+                    failure = await tell_ready(urls, __version__)
                     if failure is None:
                         await scanned.wait()
                         failure = await _beside_serving(settings, owners, bound)
@@ -179,16 +179,6 @@ async def _beside_serving(settings: AppSettings, owners: Owners, bound: Sequence
         if error := await _load(owners, name):
             say(f"cannot preload: {error}")
     return await trio.sleep_forever()
-
-
-async def _look_for_versions(settings: AppSettings) -> None:
-    """Look for newer versions of the program, if the user has named an address."""
-    root = start.programs_folder()
-    if settings.offline or settings.trial or (address := start.look_address(root)) is None:
-        return
-    from appliance.programs.look import look_daily  # with keys and archives, which few servers need
-
-    await look_daily(root, address)
 
 
 async def _serve_single(model: str, owners: Owners) -> ApplianceError | None:

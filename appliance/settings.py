@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -58,8 +58,8 @@ class AppSettings(Struct, frozen=True, kw_only=True):
     """Also gets what goes to standard error."""
 
 
-AsyncCommand = Callable[[], Awaitable[int]]
-"""A command that needs the event loop; its result is the exit status."""
+AsyncCommand = Coroutine[object, None, int | None]
+"""A command that needs the event loop; its result is the exit status, and None is 0."""
 
 
 class Later(Struct, frozen=True):

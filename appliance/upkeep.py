@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 
@@ -17,7 +17,7 @@ from appliance.platform.machine import give_back_memory, own_bytes
 from appliance.platform.stopping import on_hangup
 from appliance.settings import AppSettings
 from appliance.traffic.program_log import LogFeeds, LogReader, ProgramLog, ToProgramLog
-from appliance.trio_parts import beside, persist
+from appliance.trio_parts import beside, persist, wait_any
 
 ROOT = "appliance"
 """The logger above all of the program's own."""
@@ -91,22 +91,12 @@ async def _write_lines(reader: LogReader, ended: trio.Event) -> None:
     """Until the end, or until nobody can read any more. One who reads slowly, or not at all, holds nothing up."""
     while True:
         last = ended.is_set()
-        if not await _write_out(reader.take()) or last:
+        text = "".join(f"{line}\n" for line in reader.take())
+        if text and not await trio.to_thread.run_sync(print_through, text, abandon_on_cancel=True):
+            return  # standard output is closed
+        if last:
             return
-        async with trio.open_nursery() as nursery:
-            for wait in (reader.wait, ended.wait):
-                nursery.start_soon(_cancel_after, wait, nursery.cancel_scope)
-
-
-async def _cancel_after(wait: Callable[[], Awaitable[None]], scope: trio.CancelScope) -> None:
-    await wait()
-    scope.cancel()
-
-
-async def _write_out(lines: Sequence[str]) -> bool:
-    """False when standard output is closed."""
-    text = "".join(f"{line}\n" for line in lines)
-    return not text or await trio.to_thread.run_sync(print_through, text, abandon_on_cancel=True)
+        await wait_any(reader.wait, ended.wait)
 
 
 @asynccontextmanager

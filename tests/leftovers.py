@@ -62,6 +62,14 @@ def processes() -> dict[int, str]:
     return found
 
 
+def is_alive(pid: int) -> bool:
+    """Whether there is such a process that has not ended."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 def _ports() -> frozenset[str]:
     return _listening() if _ports_are_told() else frozenset()
 

@@ -16,11 +16,10 @@ if sys.platform != "linux":
     pytest.skip("the bench measures Linux alone", allow_module_level=True)
 
 from ends import Ends, compiled, run_load
-from goals import GOALS, Cell, Goal, combined
+from goals import Cell, Goal, combined
 from processes import Failed, free_port, running, used, wait_accepting
 from relays import DIRECT, NGINX, PROGRAM, Program, engine_alone
 from report import BEGIN, END, Run
-from rows import ROWS
 from swaps import Engine, swaps
 
 pytestmark = pytest.mark.needs("cc")
@@ -85,24 +84,13 @@ def test_every_record_and_answer_is_counted(ends: Ends, engine: int) -> None:
 
 
 @pytest.mark.slow
-def test_a_reader_that_stops_gets_everything_later(ends: Ends, engine: int) -> None:
-    options = ("--streams", 2, "--pace-us", 1000, "--record-bytes", 8192, "--seconds", 1.0, "--slow")
-    assert run_load(ends, "streams", engine, *options)["chunks"] == 2000
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("fault", "told"), [("loses", "lost"), ("cuts", "broke off")])
-def test_what_a_relay_loses_is_noticed(fault: str, told: str, ends: Ends, engine: int, tmp_path: Path) -> None:
-    with _relay(fault, engine, tmp_path) as port, pytest.raises(Failed, match=told):
-        run_load(ends, "streams", port, *STREAM)
-
-
-@pytest.mark.slow
-def test_what_a_relay_holds_back_is_late(ends: Ends, engine: int, tmp_path: Path) -> None:
+def test_what_a_relay_loses_or_holds_back_is_noticed(ends: Ends, engine: int, tmp_path: Path) -> None:
+    for fault, told in (("loses", "lost"), ("cuts", "broke off")):
+        with _relay(fault, engine, tmp_path) as port, pytest.raises(Failed, match=told):
+            run_load(ends, "streams", port, *STREAM)
     with _relay("late", engine, tmp_path) as port:
         found = run_load(ends, "streams", port, *STREAM)
-    assert found["late_p50"] >= 30
-    assert found["first_p50"] >= 30
+    assert min(found["late_p50"], found["first_p50"]) >= 30
 
 
 @contextmanager
@@ -150,12 +138,6 @@ def test_rounds_are_combined_and_held_against_goals() -> None:
     assert Goal("", own, 1, 3, "us", over=Cell("json", "cpu_us", NGINX)).value(found) == 10
     assert Goal("", own, 15, 12, "us", at_least=True).verdict(14) == "enough"
     assert Goal("", Cell("swap", "cold_ms"), 1, 2, "ms").verdict(None) == "not measured"
-
-
-def test_goals_are_of_rows_that_there_are() -> None:
-    for goal in GOALS:
-        for cell in (goal.own, goal.times, goal.over):
-            assert cell is None or cell.row in ROWS
 
 
 def test_figures_are_published_between_the_marks(tmp_path: Path) -> None:

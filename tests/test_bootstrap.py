@@ -137,32 +137,6 @@ def test_later_starts_only_start(ready: Checkout) -> None:
 
 
 @pytest.mark.slow
-def test_a_slow_set_up_says_what_it_installs_and_that_it_goes_on(checkout: Checkout) -> None:
-    script = (checkout.folder / "bootstrap.py").read_text("utf-8")
-    assert script.count("TELL_EVERY = 10.0") == 1
-    (checkout.folder / "bootstrap.py").write_text(script.replace("TELL_EVERY = 10.0", "TELL_EVERY = 0.5"), "utf-8")
-    wait = "import pathlib, time\nwhile not pathlib.Path('go').exists(): time.sleep(0.05)\n"
-    (checkout.folder / "backend.py").write_text(wait + BACKEND)
-    with checkout.begin("setup") as process:
-        assert process.stderr is not None
-        said = [process.stderr.readline()]
-        while said[-1] and "  installing the program itself: goes on after " not in said[-1]:
-            said.append(process.stderr.readline())
-        (checkout.folder / "go").touch()
-        said += process.communicate(timeout=PATIENCE)[1].splitlines()
-    assert process.returncode == 0, said
-    begun = [line.strip() for line in said if ": goes on after " not in line]
-    assert begun[0].startswith("setting up ")
-    assert begun[1:4] == [
-        "installing 1 packages (requirements/serve.txt)",
-        "installing the embedded engine, llama.cpp",
-        "installing the program itself",
-    ]
-    assert begun[4].startswith("set up in ")
-    assert len(begun) == 5
-
-
-@pytest.mark.slow
 @pytest.mark.skipif(WINDOWS, reason="a Windows process cannot be replaced, nor asked to end")
 def test_the_server_takes_the_place_of_bootstrap(ready: Checkout) -> None:
     with ready.begin("serve", "--wait") as process:

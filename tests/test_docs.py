@@ -341,25 +341,6 @@ def _written(default: object) -> str:
     return ABSENT if default == ABSENT else json.dumps(default)
 
 
-def test_every_key_that_llama_swap_lacks_is_called_an_addition() -> None:
-    info = mi.type_info(Config)
-    assert isinstance(info, mi.StructType)
-    model = bare(next(field for field in info.fields if field.encode_name == "models").type)
-    assert isinstance(model, mi.DictType)
-    one = bare(model.value_type)
-    assert isinstance(one, mi.StructType)
-    for path, fields in (("", info.fields), ("models.<id>", one.fields)):
-        section = SWAP_KEYS.split("\n### Top level\n" if not path else f"\n### `{path}`\n")[1].split("\n### ")[0]
-        for field in fields:
-            assert isinstance(field.type, mi.Metadata)
-            if str((field.type.extra_json_schema or {}).get("description")).startswith("Addition:"):
-                own = SWAP_KEYS.partition(f"\n### `{field.encode_name}.<id>`\n")[2].split("\n### ")[0].splitlines()
-                rows = [line for line in own if line.startswith("| `")] or [
-                    next(line for line in section.splitlines() if re.match(rf"\| `{field.encode_name}\b", line))
-                ]
-                assert [row for row in rows if "| added" not in row] == []
-
-
 def test_the_verbs_and_files_of_the_page_exist() -> None:
     for verb in re.findall(r"`config ([a-z]+)", SWAP):
         assert verb in config.commands

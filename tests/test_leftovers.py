@@ -7,8 +7,8 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, contextmanager
 
 import pytest
 from leftovers import Leftovers
@@ -20,13 +20,44 @@ def test_nothing_held_is_nothing_found() -> None:
     assert Leftovers.now().since(Leftovers.now()) == []
 
 
-def test_a_child_is_seen() -> None:
+@contextmanager
+def child() -> Generator[str]:
+    with subprocess.Popen(SLEEPER) as process:
+        yield f"process {process.pid}:"
+        process.kill()
+
+
+@contextmanager
+def port() -> Generator[str]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield f"listening port 127.0.0.1:{listener.getsockname()[1]}"
+
+
+@contextmanager
+def thread() -> Generator[str]:
+    done = threading.Event()
+    running = threading.Thread(target=done.wait, name="left-behind")
+    running.start()
+    yield "thread left-behind"
+    done.set()
+    running.join()
+
+
+@contextmanager
+def descriptor() -> Generator[str]:
+    reader, writer = os.pipe()
+    yield f"file descriptor {reader}:"
+    os.close(reader)
+    os.close(writer)
+
+
+@pytest.mark.parametrize("held", [child, port, thread, descriptor])
+def test_what_is_held_is_seen(held: Callable[[], AbstractContextManager[str]]) -> None:
+    if held is descriptor and sys.platform != "linux":
+        pytest.skip("only Linux says what a descriptor is")
     before = Leftovers.now()
-    with subprocess.Popen(SLEEPER) as child:
-        try:
-            assert [line.split(":")[0] for line in Leftovers.now().since(before)] == [f"process {child.pid}"]
-        finally:
-            child.kill()
+    with held() as told:
+        assert any(line.startswith(told) for line in Leftovers.now().since(before))
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="orphans are told by their environment, which Windows hides")
@@ -41,47 +72,8 @@ def test_an_orphan_is_seen() -> None:
         os.kill(pid, 9)
 
 
-def test_a_listening_port_is_seen() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-        listener.close()
-        before = Leftovers.now()
-        with socket.create_server(("127.0.0.1", port)):
-            assert f"listening port 127.0.0.1:{port}" in Leftovers.now().since(before)
-
-
-def test_a_thread_is_seen() -> None:
-    before = Leftovers.now()
-    with thread("left-behind"):
-        assert any("thread left-behind" in line for line in Leftovers.now().since(before))
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux says what a descriptor is")
-def test_a_descriptor_is_seen() -> None:
-    before = Leftovers.now()
-    reader, writer = os.pipe()
-    try:
-        numbers = {line.split(":")[0] for line in Leftovers.now().since(before)}
-        assert numbers == {f"file descriptor {reader}", f"file descriptor {writer}"}
-    finally:
-        os.close(reader)
-        os.close(writer)
-
-
 def test_a_process_that_the_tests_begin_ignores_no_signal() -> None:
     """Whatever these tests were begun with; `.ci/in-debian --bare` begins them as nohup does."""
     code = "import signal; print(*(n.name for n in signal.Signals if signal.getsignal(n) is signal.SIG_IGN))"
     done = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, check=True, text=True)
     assert set(done.stdout.split()) <= {"SIGPIPE", "SIGXFSZ"}, "these two Python ignores itself"
-
-
-@contextmanager
-def thread(name: str) -> Generator[None]:
-    done = threading.Event()
-    running = threading.Thread(target=done.wait, name=name)
-    running.start()
-    try:
-        yield
-    finally:
-        done.set()
-        running.join()

@@ -47,18 +47,6 @@ async def test_a_change_wakes_all_who_wait_and_those_who_come_later_wait_for_the
     assert woken[2:] == ["late"]
 
 
-async def test_who_stopped_waiting_takes_no_wake_up_from_others() -> None:
-    changed = Changed()
-    with trio.move_on_after(0) as given_up:
-        await changed.wait()
-    assert given_up.cancelled_caught
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(changed.wait)
-        await wait_all_tasks_blocked()
-        changed.wake()
-        changed.wake()
-
-
 async def fail(error: Exception) -> None:
     raise error
 
@@ -72,23 +60,13 @@ async def nested(error: Exception, *tasks: Exception) -> None:
         raise error
 
 
-async def test_an_exception_of_the_block_leaves_a_plain_nursery_as_itself_and_cancels_its_tasks() -> None:
+async def test_one_exception_leaves_a_plain_nursery_as_itself_and_several_as_a_group() -> None:
     with pytest.raises(KeyError, match="mine") as caught:
         await nested(KeyError("mine"))
     assert caught.value.__context__ is None
-
-
-async def test_an_exception_of_a_task_leaves_a_plain_nursery_as_itself() -> None:
-    async def wait() -> None:
+    with pytest.raises(KeyError, match="its own"):
         async with plain_nursery() as nursery:
             nursery.start_soon(fail, KeyError("its own"))
-            await trio.sleep_forever()
-
-    with pytest.raises(KeyError, match="its own"):
-        await wait()
-
-
-async def test_several_exceptions_leave_a_plain_nursery_as_a_group() -> None:
     with pytest.RaisesGroup(KeyError, ValueError, flatten_subgroups=True):
         await nested(KeyError("a"), ValueError("b"))
 

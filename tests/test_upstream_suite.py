@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from columns import Outcome, as_json, read
+from columns import Outcome, read
 from known import stale
 from table import explained, gained, lost, neither, table
 
@@ -20,21 +20,12 @@ def line(test: str, outcome: str, when: str = "call", reason: str = "") -> str:
     return json.dumps({"test": test, "when": when, "outcome": outcome, "seconds": 0.5, "reason": reason})
 
 
-def test_what_only_one_of_them_passes() -> None:
+def test_what_only_one_of_them_passes_and_what_both_fail() -> None:
     assert [outcome.reason for outcome in lost(REAL, OURS)] == ["assert 501 == 200"]
     assert gained(REAL, OURS) == ["basic.py::b"]
-
-
-def test_a_test_that_did_not_run_is_lost() -> None:
     [missing] = lost(REAL, {"basic": []})
     assert (missing.test, missing.outcome) == ("basic.py::a", "missing")
-
-
-def test_a_suite_that_one_of_them_was_not_asked_for_is_not_lost() -> None:
-    assert lost(REAL, {}) == []
-
-
-def test_what_both_fail_is_ours_to_tell() -> None:
+    assert lost(REAL, {}) == []  # it was not asked for
     failing = {"basic": [Outcome("basic.py::a", "passed"), Outcome("basic.py::b", "failed", 0.1, "no page here")]}
     assert [outcome.reason for outcome in neither(REAL, failing)] == ["no page here"]
     assert neither(REAL, OURS) == []
@@ -83,16 +74,6 @@ def test_a_failure_behind_a_test_counts_and_a_success_behind_it_does_not(tmp_pat
         "basic.py::b": ("failed", "assert 1 == 2"),
         "basic.py::c": ("skipped", "no docker"),
     }
-
-
-def test_a_run_that_said_nothing_has_no_outcomes(tmp_path: Path) -> None:
-    assert read(tmp_path / "basic.jsonl") == []
-
-
-def test_the_document_holds_every_outcome() -> None:
-    document = json.loads(as_json({"real": REAL, "ours": OURS}, {"real": 1.23, "ours": 4.0}))
-    assert document["columns"]["real"]["seconds"] == 1.2
-    assert document["columns"]["ours"]["suites"]["basic"][0]["reason"] == "assert 501 == 200"
 
 
 def test_the_page_is_not_begun_where_it_cannot_be_driven(tmp_path: Path) -> None:

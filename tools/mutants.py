@@ -28,7 +28,6 @@ FLEET = (
     "tests/owners/test_lease_cancellation.py",
     "tests/children/test_fleet.py",
     "tests/children/test_fleet_seats.py",
-    "tests/children/test_condemned.py",
 )
 UPSTREAM = ("tests/upstream",)
 STREAMS = ("tests/core/answers/test_ring.py", "tests/owners/test_stream_owner.py")

@@ -9,21 +9,19 @@ import contextlib
 import signal
 import sys
 from collections.abc import AsyncIterator
-from functools import partial
 
 import click
 import msgspec
 import trio
 from msgspec import Struct
 
-from appliance.cli.remote import NotRunning, RunningServer, ask, ask_raw, parse_server, refuse_errors, server_options
+from appliance.cli.remote import NotRunning, RunningServer, ask, ask_raw, refuse_errors, server_options
 from appliance.core.bodies.sse import Decoder, SseEvent
 from appliance.core.config.decode import plain
 from appliance.core.config.yaml import parse
 from appliance.core.lenient_json import UNREADABLE
-from appliance.errors import UpstreamFailed, UsageError
+from appliance.errors import ApplianceError, UpstreamFailed, UsageError
 from appliance.platform.console import EXIT_INTERRUPTED, EXIT_OURS, harmless, say
-from appliance.settings import AsyncCommand
 from appliance.trio_parts import beside
 from appliance.upstream.client import HttpCall
 
@@ -147,15 +145,9 @@ def agent() -> None:
 @click.option("--tool", "tools", metavar="NAME", multiple=True, help="A tool of the server, or mcp:SERVER; repeatable.")
 @click.option("--json", "as_json", is_flag=True, help="Print the whole result as JSON at the end.")
 @server_options
-def run_agent(
-    file: str,
-    model: str | None,
-    system: str | None,
-    tools: tuple[str, ...],
-    as_json: bool,
-    url: str | None,
-    api_key: str | None,
-) -> AsyncCommand:
+async def run_agent(
+    server: RunningServer, file: str, model: str | None, system: str | None, tools: tuple[str, ...], as_json: bool
+) -> int:
     """Run the task in FILE and follow it to its end; - is standard input.
 
     A .json or .yaml file, or text that begins with {, is a task in the format of POST /api/runs; any other text is the
@@ -180,10 +172,6 @@ def run_agent(
         raise UsageError(f"{named(file)} does not name a model; add --model MODEL ('llama-appliance ls' lists them)")
     refuse_functions(task)
     refuse_unsendable(task, named(file))
-    return partial(_run, parse_server(url, api_key), task, as_json=as_json)
-
-
-async def _run(server: RunningServer, task: Task, *, as_json: bool) -> int:
     run = (await ask(server, "POST", RUNS, _BegunRun, task)).id
     screen = _Screen(quiet=as_json)
     end: _End | None = None
@@ -235,8 +223,8 @@ async def _cancel_on_signal(
 async def _cancel(server: RunningServer, run: str) -> None:
     try:
         await ask_raw(server, "DELETE", f"{RUNS}/{run}")
-    except click.ClickException as error:
-        say(f"run {run} could not be canceled: {error.message}")
+    except ApplianceError as error:
+        say(f"run {run} could not be canceled: {error}")
 
 
 async def _follow(server: RunningServer, run: str, screen: _Screen) -> _End:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from functools import partial
 from pathlib import Path
 
 import click
@@ -12,14 +11,13 @@ from msgspec import Struct
 
 from appliance.cli.config import loaded
 from appliance.cli.options import existing, plugin_option, source_options
-from appliance.cli.show import print_json, print_table
+from appliance.cli.show import json_option, print_json, print_table
 from appliance.core.runs.slash import NAME
 from appliance.errors import UsageError
 from appliance.platform.console import PROGRAM, say
 from appliance.plugins.folders import choice_of, default_data
-from appliance.plugins.manifest import PROMPTS, PluginSelection
+from appliance.plugins.manifest import PROMPTS
 from appliance.plugins.registry import ListedPlugin, open_plugins
-from appliance.settings import AsyncCommand
 
 AGENT = '''"""What the plugin is for, in a line."""
 
@@ -27,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from appliance.plugins import Context, Event, Request, Response
+from appliance.plugins import Context, Event, Request
 
 
 async def on_request(request: Request, context: Context) -> None:
@@ -37,31 +35,16 @@ async def on_request(request: Request, context: Context) -> None:
     messages.insert(0, {"role": "system", "content": context.settings["instruction"]})
 
 
-async def on_response(response: Response, context: Context) -> None:
-    """Change a whole answer."""
-    choices = response.body["choices"]
-    assert isinstance(choices, list)
-    for choice in choices:
-        assert isinstance(choice, dict)
-        message = choice["message"]
-        assert isinstance(message, dict)
-        message["content"] = changed(message.get("content"))
-
-
 async def on_stream(events: AsyncIterator[Event], context: Context) -> AsyncIterator[Event]:
-    """Change a streamed answer, piece by piece."""
+    """Change the answer, piece by piece. A whole answer comes as one piece."""
     async for event in events:
         choices = event.data.get("choices") if event.data is not None else None
         for choice in choices if isinstance(choices, list) else []:
             delta = choice.get("delta") if isinstance(choice, dict) else None
-            if isinstance(delta, dict) and "content" in delta:
-                delta["content"] = changed(delta["content"])
+            text = delta.get("content") if isinstance(delta, dict) else None
+            if isinstance(delta, dict) and isinstance(text, str):
+                delta["content"] = text.upper()
         yield event
-
-
-def changed(text: object) -> str | None:
-    """What becomes of the model's words."""
-    return text.upper() if isinstance(text, str) else None
 '''
 
 TEST = '''"""Run with pytest. The plugin is loaded from this folder, as the program loads it."""
@@ -83,11 +66,7 @@ def test_the_model_gets_the_instruction():
     ]
 
 
-def test_a_whole_answer():
-    assert take_turn(HERE, question("Hello"), reply("Good day")).text == "GOOD DAY"
-
-
-def test_a_streamed_answer():
+def test_the_answer():
     assert take_turn(HERE, question("Hello", stream=True), streamed("Good ", "day")).text == "GOOD DAY"
 '''
 COLUMNS = ("COMMAND", "STATE", "DESCRIPTION", "END POINTS", "FOLDER")
@@ -140,8 +119,8 @@ def agents() -> None:
 @agents.command()
 @source_options
 @plugin_option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def ls(config_file: Path | None, config_dir: Path | None, plugins: tuple[Path, ...], as_json: bool) -> AsyncCommand:
+@json_option
+async def ls(config_file: Path | None, config_dir: Path | None, plugins: tuple[Path, ...], as_json: bool) -> int:
     """List the plugins that 'serve' would have with the same options, with the errors of broken ones.
 
     This loads them, as 'serve' does: their code runs. Below the list are the current settings, and whether each comes
@@ -153,16 +132,13 @@ def ls(config_file: Path | None, config_dir: Path | None, plugins: tuple[Path, .
       llama-appliance agents ls --config config.yaml --plugins ~/plugins --json
     """
     config = loaded(config_file, config_dir).require() if config_file or config_dir else None
-    return partial(_ls, choice_of(config, existing(plugins)), as_json)
-
-
-async def _ls(choice: PluginSelection, as_json: bool) -> int:
+    choice = choice_of(config, existing(plugins))
     logging.getLogger("appliance").addHandler(logging.NullHandler())  # what goes wrong is listed
-    async with open_plugins(choice, default_data()) as plugins:
-        await plugins.wait_loaded()
-        found = plugins.listed(values=True)
+    async with open_plugins(choice, default_data()) as opened:
+        await opened.wait_loaded()
+        found = opened.listed(values=True)
         folders = tuple(map(str, choice.folders))
-        listing = AgentListing(agents=found, folders=folders, problems=plugins.problems, off=choice.off)
+        listing = AgentListing(agents=found, folders=folders, problems=opened.problems, off=choice.off)
     if as_json:
         print_json(listing)
         return 0

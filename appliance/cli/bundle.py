@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 import msgspec
 import trio
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from appliance import __version__
 from appliance.bundles import contents
@@ -24,10 +24,9 @@ from appliance.catalog.catalog import Catalog
 from appliance.catalog.configuration import Files
 from appliance.catalog.found import cache_directory
 from appliance.catalog.sources import ModelFolders, default_models_dir
-from appliance.cli.control import json_option
-from appliance.cli.options import ModelOptions, Size
+from appliance.cli.options import ModelOptions, Size, gathered, models_dir_option
 from appliance.cli.serve import home_option, write_below
-from appliance.cli.show import human_size, print_json, print_table
+from appliance.cli.show import human_size, json_option, print_json, print_table
 from appliance.core.bundles import keys
 from appliance.core.bundles.manifest import (
     FORMAT,
@@ -47,13 +46,11 @@ from appliance.engines.found import EngineFolders, here, installed_folder
 from appliance.engines.shelf import Shelf
 from appliance.errors import UsageError
 from appliance.platform.console import PROGRAM, say
-from appliance.settings import AsyncCommand
 from appliance.store.model_files import write_whole
 
 TRUST = {"signed": "signed with this key", "unchecked": "signed, and no key was named", "unsigned": "not signed"}
 
 a_file = click.Path(path_type=Path, dir_okay=False)
-models_dir_option = click.option("--models-dir", metavar="DIR", help="Folder with models, instead of the usual one.")
 bundle_argument = click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
 
 
@@ -118,63 +115,66 @@ def keygen(file: Path) -> None:
 # ---- export ----------------------------------------------------------------------------------------------------------
 
 
+def _words(_ctx: click.Context, _param: click.Parameter, text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
 class BundleWish(Struct, frozen=True, kw_only=True):
     """The contents and the form of a bundle to be made."""
 
     models: tuple[str, ...]
     engines: tuple[str, ...]
+    target: str
     program: Path | None
+    no_program: bool
     configs: tuple[Path, ...]
     plugins: tuple[Path, ...]
-    target: str
-    inventory: Inventory | None
-    seed: bytes | None
     part: int
-    out: Path
 
 
 @bundle.command()
-@click.option("--models", metavar="LIST", default="", help="Models by name, with commas.")
-@click.option("--engines", metavar="LIST", default="", help="Backends or builds that are here, with commas.")
-@click.option("--target", type=click.Choice(PLATFORMS), help="Kind of the other machine. Default: like this one.")
-@click.option(
-    "--program",
-    type=click.Path(path_type=Path, file_okay=False, exists=True),
-    metavar="DIR",
-    help="The program's folder. Default: this one, if it is a frozen program of that kind.",
-)
-@click.option("--no-program", is_flag=True, help="Leave out the program.")
-@click.option("--config", "configs", multiple=True, type=a_file, metavar="FILE", help="A configuration file.")
-@click.option(
-    "--plugins",
-    multiple=True,
-    type=click.Path(path_type=Path, file_okay=False, exists=True),
-    metavar="DIR",
-    help="Folder with plugins. May be given several times.",
+@gathered(
+    "wish",
+    BundleWish,
+    click.option("--models", metavar="LIST", default="", callback=_words, help="Models by name, with commas."),
+    click.option(
+        "--engines", metavar="LIST", default="", callback=_words, help="Backends or builds that are here, with commas."
+    ),
+    click.option(
+        "--target",
+        type=click.Choice(PLATFORMS),
+        default=here,
+        help="Kind of the other machine. Default: like this one.",
+    ),
+    click.option(
+        "--program",
+        type=click.Path(path_type=Path, file_okay=False, exists=True),
+        metavar="DIR",
+        help="The program's folder. Default: this one, if it is a frozen program of that kind.",
+    ),
+    click.option("--no-program", is_flag=True, help="Leave out the program."),
+    click.option("--config", "configs", multiple=True, type=a_file, metavar="FILE", help="A configuration file."),
+    click.option(
+        "--plugins",
+        multiple=True,
+        type=click.Path(path_type=Path, file_okay=False, exists=True),
+        metavar="DIR",
+        help="Folder with plugins. May be given several times.",
+    ),
+    click.option(
+        "--split", "part", type=Size(), default=0, metavar="SIZE", help="Write files of at most this size, such as 4G."
+    ),
 )
 @click.option(
     "--against", type=a_file, metavar="FILE", help="Leave out what this inventory of the other machine lists."
 )
 @click.option("--key", type=a_file, metavar="FILE", help="Sign with this private key; 'bundle keygen' makes one.")
-@click.option("--split", "part", type=Size(), metavar="SIZE", help="Write files of at most this size, such as 4G.")
 @models_dir_option
 @click.option("-o", "out", type=click.Path(path_type=Path), metavar="FILE", required=True, help="The bundle to write.")
 @json_option
-def export(
-    models: str,
-    engines: str,
-    target: str | None,
-    program: Path | None,
-    no_program: bool,
-    configs: tuple[Path, ...],
-    plugins: tuple[Path, ...],
-    against: Path | None,
-    key: Path | None,
-    part: int | None,
-    models_dir: str | None,
-    out: Path,
-    as_json: bool,
-) -> AsyncCommand:
+async def export(
+    wish: BundleWish, against: Path | None, key: Path | None, models_dir: str | None, out: Path, as_json: bool
+) -> None:
     """Write a bundle: models, engines, configuration, plugins, the program, their licences.
 
     \b
@@ -182,33 +182,19 @@ def export(
       llama-appliance bundle export --models qwen3-8b,nomic-embed --engines cpu,vulkan -o office.bundle --key mine
       llama-appliance bundle export --models qwen3-8b -o office.bundle --split 4G --against office.json
     """
-    target = target or here()
     refuse_existing(out)
-    for file in configs:
+    for file in wish.configs:
         Files(config=file).read().require()
-    own = contents.running() if target == here() else None
-    wish = BundleWish(
-        models=_words(models),
-        engines=_words(engines),
-        program=None if no_program else program or own,
-        configs=configs,
-        plugins=plugins,
-        target=target,
-        inventory=read_inventory(_content(against), target) if against is not None else None,
-        seed=keys.seed_of(_content(key), str(key)) if key is not None else None,
-        part=part or 0,
-        out=out.absolute(),
-    )
-    if part is not None and part < SMALLEST_PART:
+    known = read_inventory(_content(against), wish.target) if against is not None else None
+    seed = keys.seed_of(_content(key), str(key)) if key is not None else None
+    if 0 < wish.part < SMALLEST_PART:
         raise UsageError(f"--split takes at least {SMALLEST_PART >> 20}M")
-    return partial(_export, wish, _sources(models_dir), as_json)
-
-
-async def _export(wish: BundleWish, sources: ModelFolders, as_json: bool) -> int:
+    own = wish.program or (contents.running() if wish.target == here() else None)
+    wish = structs.replace(wish, program=None if wish.no_program else own)
     with _progress("reading", as_json) as tell:
         reader = contents.SumReader(trio.from_thread.check_cancelled, tell)
-        found = await trio.to_thread.run_sync(_items, wish, sources, reader)
-    items = without_known(found, wish.inventory)
+        found = await trio.to_thread.run_sync(_items, wish, _sources(models_dir), reader)
+    items = without_known(found, known)
     blobs = reader.blobs(items)
     manifest = BundleManifest(
         format=FORMAT,
@@ -223,20 +209,17 @@ async def _export(wish: BundleWish, sources: ModelFolders, as_json: bool) -> int
     read_manifest(text)  # an import would refuse what this refuses
     if wish.part and wish.part < (least := padded(len(text)) + padded(SIGNATURE_SIZE)):
         raise UsageError(f"--split {wish.part} is too small for the list of its contents; it takes {least} bytes")
-    signature = keys.sign(wish.seed, text) if wish.seed is not None else UNSIGNED
+    signature = keys.sign(seed, text) if seed is not None else UNSIGNED
     with _progress("writing", as_json, sum(blob.size for blob, _ in blobs)) as tell:
-        write = partial(
-            write_bundle, wish.out, text, signature, blobs, wish.part, trio.from_thread.check_cancelled, tell
-        )
+        write = partial(write_bundle, out, text, signature, blobs, wish.part, trio.from_thread.check_cancelled, tell)
         files = await trio.to_thread.run_sync(write)
     if wish.program is None:
         say("the program itself is not in it: the other machine needs one (--program DIR adds it)")
-    trust: Trust = "signed" if wish.seed is not None else "unsigned"
+    trust: Trust = "signed" if seed is not None else "unsigned"
     _tell(manifest, trust, [str(file) for file in files], [_carried(item) for item in items], as_json)
     if not as_json:
         for file in files:
             click.echo(str(file))
-    return 0
 
 
 def _items(wish: BundleWish, sources: ModelFolders, reader: contents.SumReader) -> list[BundleItem]:
@@ -258,8 +241,11 @@ def _items(wish: BundleWish, sources: ModelFolders, reader: contents.SumReader) 
 
 
 def _carried(item: BundleItem) -> BundleRow:
-    state = "left out" if item.left_out else "carried"
-    return BundleRow(kind=item.kind, name=item.name, digest=item.digest, size=item.size, state=state)
+    return _row(item, "left out" if item.left_out else "carried")
+
+
+def _row(item: BundleItem, state: str, place: str | None = None) -> BundleRow:
+    return BundleRow(kind=item.kind, name=item.name, digest=item.digest, size=item.size, state=state, place=place)
 
 
 # ---- the other side --------------------------------------------------------------------------------------------------
@@ -271,17 +257,14 @@ key_option = click.option("--key", type=a_file, metavar="FILE", help="The public
 @bundle_argument
 @key_option
 @json_option
-def verify(file: Path, key: Path | None, as_json: bool) -> AsyncCommand:
+async def verify(file: Path, key: Path | None, as_json: bool) -> None:
     """Read a bundle from beginning to end, and compare it with its sums and its signature. Nothing is written.
 
     \b
     Example:
       llama-appliance bundle verify /media/usb/office.bundle --key mine.pub
     """
-    return partial(_verify, file.absolute(), _public(key), as_json)
-
-
-async def _verify(file: Path, public: bytes | None, as_json: bool) -> int:
+    public = _public(key)
     with Bundle(file) as opened:
         trust = opened.trust(public)
         if public is not None:
@@ -291,7 +274,6 @@ async def _verify(file: Path, public: bytes | None, as_json: bool) -> int:
             await trio.to_thread.run_sync(opened.verify, trio.from_thread.check_cancelled, tell)
         rows = [_carried(item) for item in opened.manifest.items]
         _tell(opened.manifest, trust, [str(each) for each in opened.files], rows, as_json)
-    return 0
 
 
 @bundle.command("import")
@@ -301,9 +283,9 @@ async def _verify(file: Path, public: bytes | None, as_json: bool) -> int:
 @models_dir_option
 @home_option
 @json_option
-def take(
+async def take(
     file: Path, key: Path | None, unsigned: bool, models_dir: str | None, home: Path | None, as_json: bool
-) -> AsyncCommand:
+) -> None:
     """Take a bundle in. Interrupted in any way, the same command continues where it was.
 
     Nothing that is here changes. Settings and the program get folders of their own, and are not switched to.
@@ -314,14 +296,10 @@ def take(
       llama-appliance bundle import office.bundle --unsigned
     """
     write_below(home)
-    return partial(_import, file.absolute(), _public(key), unsigned, _sources(models_dir), as_json)
-
-
-async def _import(file: Path, public: bytes | None, unsigned: bool, sources: ModelFolders, as_json: bool) -> int:
-    homes = _homes(sources)
+    homes = _homes(_sources(models_dir))
     with Bundle(file) as opened, exclusive(homes):
-        trust = opened.trust(public)
-        refuse_untrusted(trust, named=public is not None, unsigned_is_fine=unsigned)
+        trust = opened.trust(_public(key))
+        refuse_untrusted(trust, named=key is not None, unsigned_is_fine=unsigned)
         refuse_foreign(opened.manifest, here())
         reader = contents.SumReader(trio.from_thread.check_cancelled)
         standings, wanted = await trio.to_thread.run_sync(plan, opened, homes, reader)
@@ -332,22 +310,13 @@ async def _import(file: Path, public: bytes | None, unsigned: bool, sources: Mod
                 say("stopped: the pieces that have come are kept, and the same command continues")
                 raise
         rows = [
-            BundleRow(
-                kind=standing.item.kind,
-                name=standing.item.name,
-                digest=standing.item.digest,
-                size=standing.item.size,
-                state="imported" if standing in wanted else "here",
-                place=standing.place,
-            )
-            for standing in standings
+            _row(standing.item, "imported" if standing in wanted else "here", standing.place) for standing in standings
         ]
         _tell(opened.manifest, trust, [str(each) for each in opened.files], rows, as_json)
     if not as_json:
         for standing in standings:
             for line in _next(standing.item, Path(standing.place)):
                 say(line)
-    return 0
 
 
 def _next(item: BundleItem, place: Path) -> list[str]:
@@ -367,7 +336,7 @@ def _next(item: BundleItem, place: Path) -> list[str]:
 @click.option("-o", "out", type=a_file, metavar="FILE", help="Write it here instead of to standard output.")
 @models_dir_option
 @home_option
-def inventory(out: Path | None, models_dir: str | None, home: Path | None) -> AsyncCommand:
+async def inventory(out: Path | None, models_dir: str | None, home: Path | None) -> None:
     """List what is on this machine, as JSON, for 'bundle export --against' on another one.
 
     \b
@@ -375,10 +344,7 @@ def inventory(out: Path | None, models_dir: str | None, home: Path | None) -> As
       llama-appliance bundle inventory -o /media/usb/office.json
     """
     write_below(home)
-    return partial(_inventory, _sources(models_dir), out.absolute() if out is not None else None)
-
-
-async def _inventory(sources: ModelFolders, out: Path | None) -> int:
+    sources = _sources(models_dir)
     homes, target = _homes(sources), here()
     with _progress("reading", False) as tell:
         snapshot = await trio.to_thread.run_sync(Catalog(sources).scan)
@@ -391,14 +357,9 @@ async def _inventory(sources: ModelFolders, out: Path | None) -> int:
     else:
         write_whole(out, msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
         say(f"{len(items)} things are listed in {out}")
-    return 0
 
 
 # ---- what verbs share ------------------------------------------------------------------------------------------------
-
-
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
 def _content(path: Path) -> bytes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -13,7 +12,7 @@ from msgspec import Struct
 
 from appliance.catalog.configuration import read_sources
 from appliance.cli.options import source_options
-from appliance.cli.show import print_json
+from appliance.cli.show import json_option, print_json
 from appliance.core.config.load import load
 from appliance.core.config.nodes import Loaded, Problem
 from appliance.core.config.show import schema as json_schema
@@ -28,23 +27,12 @@ from appliance.plugins.folders import choice_of, scan
 T = TypeVar("T")
 
 
-class ToldProblem(Struct, frozen=True, kw_only=True):
-    """One problem, as ``config check --json`` prints it."""
-
-    level: str
-    message: str
-    path: str
-    file: str | None
-    line: int | None
-    column: int | None
-
-
 class CheckOutput(Struct, frozen=True, kw_only=True):
     """The output of ``config check --json``."""
 
     ok: bool
     models: int
-    problems: list[ToldProblem]
+    problems: tuple[Problem, ...]
 
 
 class Resolved(Struct, frozen=True, kw_only=True):
@@ -76,7 +64,7 @@ def config() -> None:
 
 @config.command()
 @source_options
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def check(config_file: Path | None, config_dir: Path | None, as_json: bool) -> int:
     """Report everything that is wrong or odd; the exit status is 2 when the configuration cannot be used.
 
@@ -86,10 +74,10 @@ def check(config_file: Path | None, config_dir: Path | None, as_json: bool) -> i
     """
     outcome = loaded(config_file, config_dir)
     models = len(outcome.config.models) if outcome.config else 0
-    problems = (*outcome.problems, *_unknown_plugins(outcome.config))
+    named = outcome.config is not None and outcome.config.plugins
+    problems = (*outcome.problems, *(scan(choice_of(outcome.config, ())).unknown if named else ()))  # none is loaded
     if as_json:
-        told = [_told(problem) for problem in problems]
-        print_json(CheckOutput(ok=outcome.config is not None, models=models, problems=told))
+        print_json(CheckOutput(ok=outcome.config is not None, models=models, problems=problems))
     else:
         for problem in problems:
             say(str(problem))
@@ -147,7 +135,7 @@ def show(
 
 @config.command()
 @source_options
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 @click.argument("name")
 def resolve(config_file: Path | None, config_dir: Path | None, as_json: bool, name: str) -> int:
     """Say which model a request for NAME reaches, or which peer's model. A selector is resolved as if nothing were
@@ -177,7 +165,7 @@ def resolve(config_file: Path | None, config_dir: Path | None, as_json: bool, na
 @source_options
 @click.option("--running", default="", metavar="NAME,...", help="The running models.")
 @click.option("--want", required=True, metavar="NAME", help="The requested model.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def plan(config_file: Path | None, config_dir: Path | None, running: str, want: str, as_json: bool) -> int:
     """Say which running models the groups or the matrix would unload for another one, and why.
 
@@ -221,23 +209,6 @@ def _usable(config_file: Path | None, config_dir: Path | None) -> Config | None:
     for problem in outcome.problems:
         say(str(problem))
     return outcome.config
-
-
-def _unknown_plugins(used: Config | None) -> Sequence[Problem]:
-    """Find plugins by their folders alone: no plugin is loaded for it."""
-    return scan(choice_of(used, ())).unknown if used is not None and used.plugins else ()
-
-
-def _told(problem: Problem) -> ToldProblem:
-    at = problem.at
-    return ToldProblem(
-        level=problem.level,
-        message=problem.message,
-        path=problem.path,
-        file=at.file if at else None,
-        line=at.line if at else None,
-        column=at.column if at else None,
-    )
 
 
 def _resolved(used: Config, router: Router, name: str) -> Resolved:

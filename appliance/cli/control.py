@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import codecs
 import math
-from functools import partial
 from urllib.parse import quote
 
 import click
@@ -23,14 +22,12 @@ from appliance.cli.remote import (
     ServerModel,
     ask,
     ask_raw,
-    parse_server,
     refuse_errors,
     server_options,
 )
-from appliance.cli.show import print_json, print_table
+from appliance.cli.show import json_option, print_json, print_table
 from appliance.errors import UpstreamFailed
 from appliance.platform.console import EXIT_OURS, say
-from appliance.settings import AsyncCommand
 from appliance.upstream.client import HttpAnswer, HttpCall
 
 
@@ -51,13 +48,10 @@ class Health(Struct, frozen=True):
     pool: ListedPeers | None = None
 
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-
-
 @click.command()
 @server_options
 @json_option
-def ps(url: str | None, api_key: str | None, as_json: bool) -> AsyncCommand:
+async def ps(server: RunningServer, as_json: bool) -> int:
     """List the models that are running on the server at --url.
 
     \b
@@ -65,10 +59,6 @@ def ps(url: str | None, api_key: str | None, as_json: bool) -> AsyncCommand:
       llama-appliance ps
       llama-appliance ps --json
     """
-    return partial(_ps, parse_server(url, api_key), as_json)
-
-
-async def _ps(server: RunningServer, as_json: bool) -> int:
     models = (await ask(server, "GET", "/models", ModelList)).data
     aliases = {alias for entry in models for alias in entry.aliases}
     running = await _running(server, models)
@@ -102,21 +92,12 @@ async def _running(server: RunningServer, models: list[ServerModel]) -> list[Ser
 @click.command()
 @click.argument("model")
 @server_options
-@click.option("--no-wait", is_flag=True, help="Return as soon as loading has begun.")
 @click.option(
     "--dry-run", is_flag=True, help="Do not load anything: say how MODEL would fit into this machine's memory."
 )
 @json_option
 @catalog_options
-def load(
-    model: str,
-    url: str | None,
-    api_key: str | None,
-    no_wait: bool,
-    dry_run: bool,
-    as_json: bool,
-    choice: ModelOptions,
-) -> AsyncCommand:
+async def load(server: RunningServer, model: str, dry_run: bool, as_json: bool, choice: ModelOptions) -> int:
     """Load MODEL into the running server, and wait until it is ready.
 
     With --dry-run no server is needed; --model, --models-dir, --stores and --no-starter then say where to look for
@@ -128,8 +109,16 @@ def load(
       llama-appliance load starter --dry-run
     """
     if dry_run:
-        return partial(_foretell, choice.sources(), model, as_json)
-    return partial(_load, parse_server(url, api_key), model, no_wait, as_json)
+        return await _foretell(choice.sources(), model, as_json)
+    began = trio.current_time()
+    # the server knows how long a model may take
+    await ask_raw(server, "POST", "/models/load", {"model": model, "wait": True}, patience=math.inf)
+    seconds = round(trio.current_time() - began, 3)
+    if as_json:
+        print_json({"model": model, "state": "loaded", "seconds": seconds})
+    else:
+        click.echo(f"{model}: loaded after {seconds:.1f} s")
+    return 0
 
 
 async def _foretell(sources: ModelFolders, name: str, as_json: bool) -> int:
@@ -146,45 +135,17 @@ async def _foretell(sources: ModelFolders, name: str, as_json: bool) -> int:
     return 0 if plan.verdict != "no" else EXIT_OURS
 
 
-async def _load(server: RunningServer, model: str, no_wait: bool, as_json: bool) -> int:
-    began = trio.current_time()
-    if no_wait:
-        if await _state(server, model) in NOT_RUNNING:
-            await ask_raw(server, "POST", "/models/load", {"model": model})
-        state = await _state(server, model)
-    else:  # the server knows how long a model may take
-        await ask_raw(server, "POST", "/models/load", {"model": model, "wait": True}, patience=math.inf)
-        state = "loaded"
-    seconds = round(trio.current_time() - began, 3)
-    if as_json:
-        print_json({"model": model, "state": state, "seconds": seconds})
-    else:
-        click.echo(f"{model}: {state}" + ("" if no_wait else f" after {seconds:.1f} s"))
-    return 0
-
-
-async def _state(server: RunningServer, model: str) -> str:
-    """Return the model's state, by its id or an alias. An unknown name is left for the server to refuse."""
-    models = (await ask(server, "GET", "/models", ModelList)).data
-    entries = [*await _running(server, models), *models]
-    return next((entry.status.value for entry in entries if model in (entry.id, *entry.aliases)), "unloaded")
-
-
 @click.command()
 @click.argument("model")
 @server_options
 @json_option
-def unload(model: str, url: str | None, api_key: str | None, as_json: bool) -> AsyncCommand:
+async def unload(server: RunningServer, model: str, as_json: bool) -> int:
     """Unload MODEL from the running server. Requests that use it are ended.
 
     \b
     Example:
       llama-appliance unload starter
     """
-    return partial(_unload, parse_server(url, api_key), model, as_json)
-
-
-async def _unload(server: RunningServer, model: str, as_json: bool) -> int:
     await ask_raw(server, "POST", "/models/unload", {"model": model, "wait": True}, patience=math.inf)
     if as_json:
         print_json({"model": model, "state": "unloaded"})
@@ -198,7 +159,7 @@ async def _unload(server: RunningServer, model: str, as_json: bool) -> int:
 @server_options
 @click.option("-f", "--follow", is_flag=True, help="Keep printing new lines as they come; Ctrl-C ends.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: one string for each line.")
-def logs(model: str | None, url: str | None, api_key: str | None, follow: bool, as_json: bool) -> AsyncCommand:
+async def logs(server: RunningServer, model: str | None, follow: bool, as_json: bool) -> int:
     """Show the output of MODEL's process, or of all model processes with the model's name in front of each line.
 
     \b
@@ -206,10 +167,6 @@ def logs(model: str | None, url: str | None, api_key: str | None, follow: bool, 
       llama-appliance logs
       llama-appliance logs -f starter
     """
-    return partial(_logs, parse_server(url, api_key), model, follow, as_json)
-
-
-async def _logs(server: RunningServer, model: str | None, follow: bool, as_json: bool) -> int:
     path = f"/logs/stream/{'upstream' if model is None else quote(model, safe='')}"
     if not follow:
         text = (await ask_raw(server, "GET", f"{path}?no-follow")).decode("utf-8", "replace")

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import click
-
-from appliance.settings import AsyncCommand
 
 
 @click.command()
 @click.option("--no-page", is_flag=True, help="Do not open the page.")
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[-- SERVE OPTIONS]")
-def desktop(no_page: bool, words: tuple[str, ...]) -> AsyncCommand:
+async def desktop(no_page: bool, words: tuple[str, ...]) -> int:
     """Start the server if none runs, open the page, and show an icon with start, stop, log and quit.
 
     A second start opens the page of the first. Without a place for icons the page is opened anyway.
@@ -24,4 +20,4 @@ def desktop(no_page: bool, words: tuple[str, ...]) -> AsyncCommand:
     """
     from appliance.desktop.session import run_desktop  # with D-Bus, which nothing else needs
 
-    return partial(run_desktop, words, page=not no_page)
+    return await run_desktop(words, page=not no_page)

@@ -26,7 +26,8 @@ from appliance.catalog.configuration import Files
 from appliance.catalog.download_status import LoginUnusable
 from appliance.catalog.hub import find_token
 from appliance.cli.doctor_facts import DoctorOptions, examine, log_of
-from appliance.cli.remote import parse_server, server_options
+from appliance.cli.options import gathered, models_dir_option
+from appliance.cli.remote import server_options
 from appliance.cli.show import human_size, print_json, print_table
 from appliance.core.config.types import Config
 from appliance.core.doctor.bundle import Versions, numbered, report_of, secret_values, without_secrets
@@ -34,7 +35,6 @@ from appliance.core.doctor.diagnose import diagnose, headlines
 from appliance.core.doctor.facts import DoctorFacts, Finding, is_wrong
 from appliance.errors import ApplianceError, UsageError
 from appliance.platform.console import EXIT_OURS, PROGRAM, as_called, can_ask, harmless, say
-from appliance.settings import AsyncCommand
 
 ALL_WELL = "Nothing is wrong."
 MARKS = {"error": "ERROR  ", "warning": "WARNING", "note": "note   "}
@@ -60,10 +60,14 @@ class Examined(Struct, frozen=True, kw_only=True):
 
 
 @click.command()
-@server_options
-@click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="Also check this configuration.")
-@click.option("--models-dir", metavar="DIR", help="Folder with models, instead of the usual one.")
-@click.option("--model", metavar="MODEL", default="", help="Say which engine this model would get, and why.")
+@gathered(
+    "wish",
+    DoctorOptions,
+    server_options,
+    click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="Also check this configuration."),
+    models_dir_option,
+    click.option("--model", metavar="MODEL", default="", help="Say which engine this model would get, and why."),
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: the findings, and all facts behind them.")
 @click.option(
     "--report",
@@ -74,17 +78,7 @@ class Examined(Struct, frozen=True, kw_only=True):
 )
 @click.option("--logs", is_flag=True, help="With --report: add the logs. Known keys and tokens are removed from them.")
 @click.option("--yes", is_flag=True, help="With --report: write without asking.")
-def doctor(
-    url: str | None,
-    api_key: str | None,
-    config: Path | None,
-    models_dir: str | None,
-    model: str,
-    as_json: bool,
-    report: str | None,
-    logs: bool,
-    yes: bool,
-) -> AsyncCommand:
+async def doctor(wish: DoctorOptions, as_json: bool, report: str | None, logs: bool, yes: bool) -> int:
     """Report problems, their evidence and the commands that help: why is it on the processor, slow, not starting?
 
     Works with a running server and without one. The exit status is 1 when there is an error or a warning.
@@ -99,14 +93,8 @@ def doctor(
         raise UsageError(f"{'--yes' if yes else '--logs'} needs --report")
     if report is not None and as_json:
         raise UsageError("--report and --json cannot be given together; --json prints what the bundle leaves out")
-    server = parse_server(url, api_key)
-    wish = DoctorOptions(server=server, config=config, models_dir=models_dir, model=model)
     if report is not None:
-        return partial(write_report, wish, report, logs=logs, yes=yes)
-    return partial(_doctor, wish, as_json)
-
-
-async def _doctor(wish: DoctorOptions, as_json: bool) -> int:
+        return await write_report(wish, report, logs=logs, yes=yes)
     if sys.stderr.isatty():
         say("looking at the machine, the engines and the server ...")
     facts = await examine(wish)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TypeVar
 from urllib.parse import quote
 
-import click
 import msgspec
 import psutil
 import trio
@@ -22,7 +21,16 @@ from appliance.catalog.configuration import Files, config_paths
 from appliance.catalog.sources import STARTER, ModelFolders, default_models_dir
 from appliance.cli.engines.sources import own_shelf
 from appliance.cli.options import ModelOptions
-from appliance.cli.remote import NotRunning, RequestRefused, RunningServer, ServerFailed, ask, ask_raw
+from appliance.cli.remote import (
+    ModelList,
+    NotRunning,
+    RequestRefused,
+    RunningServer,
+    ServerFailed,
+    ServerModel,
+    ask,
+    ask_raw,
+)
 from appliance.core.config.types import Config
 from appliance.core.doctor.facts import Checkup, ConfigFact, DoctorFacts, Installed, ModelFact, ServedModel, ServerFact
 from appliance.core.engines.builds import BuildNeeds
@@ -52,44 +60,27 @@ class VersionAnswer(Struct, frozen=True):
     llama_appliance: str
 
 
-class StatusEntry(Struct, frozen=True, kw_only=True):
-    value: str = "unloaded"
-    failed: bool = False
-    error: str | None = None
-    args: tuple[str, ...] = ()
-
-
-class ModelEntry(Struct, frozen=True, kw_only=True):
-    id: str
-    status: StatusEntry = StatusEntry()
-
-
-class Entries(Struct, frozen=True):
-    """``GET /models``, as far as the doctor needs it."""
-
-    data: tuple[ModelEntry, ...]
-
-
 async def ask_server(server: RunningServer) -> ServerFact:
     """The server at the address, and the state of its models."""
     try:
         raw = await ask_raw(server, "GET", "/api/version", patience=PATIENCE)
         version = msgspec.json.decode(raw, type=VersionAnswer).llama_appliance
-        entries = (await ask(server, "GET", "/models", Entries)).data
+        entries = (await ask(server, "GET", "/models", ModelList)).data
     except NotRunning as cause:
         slow = "did not answer" in cause.why
         return ServerFact(url=server.url, answer="failed" if slow else "absent", why=cause.why)
     except RequestRefused as cause:
-        wants_key = "answered 401" in cause.message
-        return ServerFact(url=server.url, answer="refused" if wants_key else "other", why=cause.message)
+        wants_key = "answered 401" in str(cause)
+        return ServerFact(url=server.url, answer="refused" if wants_key else "other", why=str(cause))
     except ServerFailed as cause:
-        return ServerFact(url=server.url, answer="failed", why=cause.message)
+        return ServerFact(url=server.url, answer="failed", why=str(cause))
     except UNREADABLE:
         return ServerFact(url=server.url, answer="other", why="another program listens there")
     table = await _table(server)
     seats = dict(table.running) if table is not None else {}
     loaded = [entry for entry in entries if entry.status.value in ("loaded", "sleeping")]
-    layers = {entry.id: await _layers(server, entry.id) for entry in loaded[:ASKED_MODELS]}
+    printed = {entry.id: OFFLOADED.findall(await log_of(server, entry.id)) for entry in loaded[:ASKED_MODELS]}
+    layers = {model: (int(found[-1][0]), int(found[-1][1])) for model, found in printed.items() if found}
     return ServerFact(
         url=server.url,
         answer="answers",
@@ -99,7 +90,7 @@ async def ask_server(server: RunningServer) -> ServerFact:
     )
 
 
-def _running(entry: ModelEntry, seats: dict[str, str], layers: dict[str, tuple[int, int] | None]) -> ServedModel:
+def _running(entry: ServerModel, seats: dict[str, str], layers: dict[str, tuple[int, int]]) -> ServedModel:
     status = entry.status
     return ServedModel(
         id=entry.id,
@@ -115,14 +106,8 @@ async def _table(server: RunningServer) -> Table | None:
     """Return None if somebody named the server's engine."""
     try:
         return await ask(server, "GET", "/api/engines", Table)
-    except click.ClickException:
+    except ApplianceError:
         return None
-
-
-async def _layers(server: RunningServer, model: str) -> tuple[int, int] | None:
-    """Return how many layers are on the GPU, if the engine printed it."""
-    found = OFFLOADED.findall(await log_of(server, model))
-    return (int(found[-1][0]), int(found[-1][1])) if found else None
 
 
 async def log_of(server: RunningServer, source: str) -> str:
@@ -130,7 +115,7 @@ async def log_of(server: RunningServer, source: str) -> str:
     path = f"/logs/stream/{quote(source, safe='')}?no-follow"
     try:
         return (await ask_raw(server, "GET", path, patience=PATIENCE)).decode("utf-8", "replace")
-    except click.ClickException:
+    except ApplianceError:
         return ""
 
 

@@ -14,7 +14,7 @@ import msgspec
 import trio
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from appliance.cli.remote import ErrorAnswer, key_advice, server_options
+from appliance.cli.remote import ErrorAnswer, address_options, key_advice
 from appliance.core.bodies.sse import Decoder, RecordTooLong
 from appliance.core.config.types import Timeouts
 from appliance.core.headers import Headers
@@ -35,7 +35,6 @@ from appliance.core.settings import DEFAULT_URL, KEY_VARIABLE, URL_VARIABLE
 from appliance.errors import ApplianceError, UpstreamFailed
 from appliance.platform.console import EXIT_OURS, PROGRAM, say
 from appliance.programs import start
-from appliance.settings import AsyncCommand
 from appliance.upstream.client import Address, ConnectFailed, HttpAnswer, HttpCall, address_of
 
 PATH = "/mcp"
@@ -235,9 +234,9 @@ def _agreed(result: Raw) -> bytes:
 
 
 @click.command()
-@server_options
+@address_options
 @click.option("--print-config", is_flag=True, help="Print the entry for a desktop client's configuration, and exit.")
-def mcp(url: str | None, api_key: str | None, print_config: bool) -> AsyncCommand | int:
+async def mcp(url: str | None, api_key: str | None, print_config: bool) -> int:
     """Connect an MCP client, on standard input and output, to the models of a running server.
 
     The server must have been started with --mcp-server. Desktop clients start this command themselves; --print-config
@@ -256,7 +255,7 @@ def mcp(url: str | None, api_key: str | None, print_config: bool) -> AsyncComman
     if print_config:
         click.echo(client_config(where, key))
         return 0
-    return Relay(where, address).run
+    return await Relay(where, address).run()
 
 
 def client_config(url: str, key: str) -> str:

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from appliance.catalog.catalog import Catalog, Snapshot
 from appliance.catalog.sources import STARTER, ModelFolders, default_models_dir
-from appliance.cli.options import ModelOptions, catalog_options
+from appliance.cli.options import ModelOptions, catalog_options, models_dir_option
 from appliance.cli.remote import (
     NOT_RUNNING,
     ModelList,
@@ -21,10 +21,9 @@ from appliance.cli.remote import (
     RunningServer,
     ServerFailed,
     ask,
-    parse_server,
     server_options,
 )
-from appliance.cli.show import human_count, human_size, print_json, print_table
+from appliance.cli.show import human_count, human_size, json_option, print_json, print_table
 from appliance.core.engines.listing import Manual
 from appliance.core.fit.budget import room_of
 from appliance.core.fit.estimate import RAM
@@ -40,7 +39,6 @@ from appliance.platform.children import open_children
 from appliance.platform.console import can_ask, say
 from appliance.platform.drivers import look
 from appliance.platform.machine import free_memory
-from appliance.settings import AsyncCommand
 from appliance.store.engine_state import StateFile
 
 COLUMNS = ("ID", "ARCHITECTURE", "PARAMETERS", "QUANT", "SIZE", "CONTEXT", "FIT", "SOURCE", "STATE")
@@ -102,13 +100,11 @@ def print_plan(model: Model, plan: FitPlan) -> None:
 
 @click.command()
 @click.argument("model")
-@click.option("--models-dir", metavar="DIR", help="Folder with models, instead of the usual one.")
+@models_dir_option
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @server_options
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def rm(
-    model: str, models_dir: str | None, yes: bool, url: str | None, api_key: str | None, as_json: bool
-) -> AsyncCommand:
+@json_option
+async def rm(server: RunningServer, model: str, models_dir: str | None, yes: bool, as_json: bool) -> int:
     """Remove a model from the Hugging Face cache or the models folder, with all its parts.
 
     \b
@@ -116,22 +112,18 @@ def rm(
       llama-appliance rm ggml-org/gemma-3-4b-it-GGUF:Q4_K_M
       llama-appliance rm my-model --yes
     """
-    return partial(_rm, ModelOptions(models_dir=models_dir).sources(), parse_server(url, api_key), model, yes, as_json)
-
-
-async def _rm(sources: ModelFolders, server: RunningServer, name: str, yes: bool, as_json: bool) -> int:
-    snapshot = await trio.to_thread.run_sync(Catalog(sources).scan)
-    model = _exactly(snapshot, name)
-    await _refuse_running(server, model)
+    sources = ModelOptions(models_dir=models_dir).sources()
+    found = _exactly(await trio.to_thread.run_sync(Catalog(sources).scan), model)
+    await _refuse_running(server, found)
     if not yes and not as_json and can_ask():
-        ask = partial(click.confirm, f"Remove {model.id} ({human_size(model.size)})?", abort=True)
-        await trio.to_thread.run_sync(ask, abandon_on_cancel=True)
+        confirm = partial(click.confirm, f"Remove {found.id} ({human_size(found.size)})?", abort=True)
+        await trio.to_thread.run_sync(confirm, abandon_on_cancel=True)
     cache = sources.cache
     if cache is None:
         raise UsageError("there is no cache to remove a model from")
     from appliance.catalog.download_file import remove_model  # with all of downloading, which `ls` does without
 
-    removed = await trio.to_thread.run_sync(remove_model, model, cache, sources.models_dir)
+    removed = await trio.to_thread.run_sync(remove_model, found, cache, sources.models_dir)
     if as_json:
         print_json(removed)
     else:
@@ -188,13 +180,8 @@ class LsOutput(Struct, frozen=True, kw_only=True):
 @click.command()
 @catalog_options
 @server_options
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def ls(
-    choice: ModelOptions,
-    url: str | None,
-    api_key: str | None,
-    as_json: bool,
-) -> AsyncCommand:
+@json_option
+async def ls(choice: ModelOptions, server: RunningServer, as_json: bool) -> int:
     """List the models, and their states if a server runs. Works without one.
 
     \b
@@ -202,10 +189,7 @@ def ls(
       llama-appliance ls
       llama-appliance ls --models-dir ~/models --json
     """
-    return partial(_ls, choice.sources(), parse_server(url, api_key), as_json)
-
-
-async def _ls(sources: ModelFolders, server: RunningServer, as_json: bool) -> int:
+    sources = choice.sources()
     snapshot = await trio.to_thread.run_sync(Catalog(sources).scan)
     states = await _states(server)
     room, manual = await machine_room()
@@ -255,7 +239,7 @@ async def _states(server: RunningServer) -> dict[str, str] | None:
         if server.named:
             raise
         if isinstance(cause, RequestRefused):
-            say(f"the server does not say which models are loaded: {cause.message}")
+            say(f"the server does not say which models are loaded: {cause}")
         return None
     return {entry.id: entry.status.value for entry in answer.data}
 

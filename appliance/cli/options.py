@@ -88,13 +88,15 @@ class ModelOptions(Struct, frozen=True, kw_only=True):
         )
 
 
+models_dir_option = click.option("--models-dir", metavar="DIR", help="Folder with models, instead of the usual one.")
+
 catalog_options = gathered(
     "choice",
     ModelOptions,
     click.option(
         "--model", "models", multiple=True, metavar="[ID=]PATH", help="A model file. May be given several times."
     ),
-    click.option("--models-dir", metavar="DIR", help="Folder with models, instead of the usual one."),
+    models_dir_option,
     click.option("--no-starter", is_flag=True, help="Leave out the starter model that ships with the program."),
     click.option("--stores/--no-stores", default=True, help="Also use the models of LM Studio and Ollama, in place."),
 )
@@ -123,11 +125,6 @@ def plugin_option(command: Callable[..., T]) -> Callable[..., T]:
         metavar="DIR",
         help="Folder with plugins. May be given several times.",
     )(command)
-
-
-def no_plugins_option(command: Callable[..., T]) -> Callable[..., T]:
-    """``--no-plugins``, as the parameter ``no_plugins``."""
-    return click.option("--no-plugins", is_flag=True, help="Disable plugins and slash commands.")(command)
 
 
 def named(folders: Sequence[Path], *, none: bool) -> tuple[Path, ...] | None:
@@ -204,7 +201,8 @@ def api_keys(options: Iterable[str], file: Path | None, environ: Mapping[str, st
     keys = [key.strip() for option in options for key in option.split(",")]
     keys += [key.strip() for key in environ.get(variable, "").split(",")]
     if file is not None:
-        from_file = _key_lines(file)
+        lines = (line.strip() for line in text_of("--api-key-file", file).splitlines())
+        from_file = [line for line in lines if line and not line.startswith("#")]
         if not from_file:
             raise UsageError(f"--api-key-file {file} contains no key; put each key on a line of its own")
         keys += from_file
@@ -223,11 +221,6 @@ def text_of(option: str, file: Path) -> str:
     except (OSError, UnicodeDecodeError) as cause:
         why = cause.strerror if isinstance(cause, OSError) else "it is not text"
         raise UsageError(f"{option} {file} cannot be read: {why}") from None
-
-
-def _key_lines(file: Path) -> list[str]:
-    text = text_of("--api-key-file", file)
-    return [line.strip() for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
 
 
 def certificate(cert_file: str | None, key_file: str | None) -> tuple[str, str] | None:
@@ -257,8 +250,6 @@ class WebOptions(Struct, frozen=True, kw_only=True):
     path: Path | None
     cors_proxy: bool
     allow: tuple[str, ...]
-    ui_config: str | None
-    ui_config_file: str | None
     no_conversations: bool
 
     def applied(self, http: HttpSettings) -> HttpSettings:
@@ -274,17 +265,7 @@ class WebOptions(Struct, frozen=True, kw_only=True):
             static=str(self.path.absolute()) if self.path is not None else None,
             cors_proxy=self.cors_proxy,
             cors_proxy_allow=self.allow,
-            ui_settings=self._ui_settings(http),
         )
-
-    def _ui_settings(self, http: HttpSettings) -> bytes:
-        if self.ui_config is not None and self.ui_config_file is not None:
-            raise UsageError("--ui-config and --ui-config-file say the same thing; give one of them")
-        if self.ui_config is not None:
-            return ui_settings("--ui-config", self.ui_config)
-        if self.ui_config_file is not None:
-            return ui_settings("--ui-config-file", self.ui_config_file, is_file=True)
-        return http.ui_settings
 
 
 web_options = gathered(
@@ -308,8 +289,6 @@ web_options = gathered(
         metavar="HOST",
         help="A host or network of the local network that the proxy may also reach; 'loopback' is this machine.",
     ),
-    click.option("--ui-config", metavar="JSON", help="Settings for web pages, sent by /props."),
-    click.option("--ui-config-file", metavar="FILE", help="The same, from a file."),
     click.option("--no-conversations", is_flag=True, help="Do not keep the page's conversations on this machine."),
 )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,6 @@ from appliance.cli.show import human_size, print_table
 from appliance.core.models.download import ModelReference, parse_reference
 from appliance.errors import ApplianceError
 from appliance.platform.console import EXIT_INTERRUPTED, EXIT_OURS, EXIT_USER, PROGRAM, say, say_error
-from appliance.settings import AsyncCommand
 from appliance.trio_parts import beside, every
 
 STOPS = (signal.SIGINT, signal.SIGTERM)
@@ -59,30 +58,23 @@ async def followed(begin: Callable[[], Awaitable[Download]]) -> DownloadStatus:
 @asynccontextmanager
 async def stopping(begin: Callable[[], Awaitable[Download]]) -> AsyncGenerator[Download]:
     """Run the download for the length of the block; signals cancel it. Raises Stopped, and as ``begin``."""
-    begun: list[Download] = []
-    with trio.open_signal_receiver(*STOPS) as signals:
-        async with _watched(signals, begun) as asking:
-            with asking:
-                begun.append(await begin())
-            if asking.cancelled_caught:
-                raise Stopped
-            yield begun[0]
-
-
-@asynccontextmanager
-async def _watched(signals: AsyncIterator[int], begun: list[Download]) -> AsyncGenerator[trio.CancelScope]:
-    """Let a failure leave the block unchanged, and not inside a group."""
+    download: Download | None = None
     asking = trio.CancelScope()
-    async with beside(partial(_watch_signals, signals, begun, asking)):
-        yield asking
 
+    async def watch_signals() -> None:
+        async for _ in signals:
+            if download is None:
+                asking.cancel()
+            else:
+                download.cancel()
 
-async def _watch_signals(signals: AsyncIterator[int], begun: list[Download], asking: trio.CancelScope) -> None:
-    async for _ in signals:
-        for download in begun:
-            download.cancel()
-        if not begun:
-            asking.cancel()
+    with trio.open_signal_receiver(*STOPS) as signals:
+        async with beside(watch_signals):
+            with asking:
+                download = await begin()
+            if download is None:
+                raise Stopped
+            yield download
 
 
 async def draw_progress(download: Download) -> None:
@@ -144,7 +136,7 @@ def _files(count: int) -> str:
 )
 @click.option("--offline", is_flag=True, help="Do not use the network (or HF_HUB_OFFLINE=1).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
-def pull(model: str | None, limit_rate: int | None, parallel: int, offline: bool, as_json: bool) -> AsyncCommand | int:
+async def pull(model: str | None, limit_rate: int | None, parallel: int, offline: bool, as_json: bool) -> int:
     """Download a model from the Hugging Face hub, with all its parts and its projector.
 
     Without a TAG it takes Q4_K_M, else Q8_0, else the first. Stopped in any way, the same command goes on where it was.
@@ -171,7 +163,19 @@ def pull(model: str | None, limit_rate: int | None, parallel: int, offline: bool
         parallel=parallel,
         rate=limit_rate,
     )
-    return partial(_pull, settings, parse_reference(model), as_json)
+    wanted = parse_reference(model)
+    async with open_downloads(settings) as downloads:
+        outcome = await _download(downloads, wanted, as_json)
+    match outcome:
+        case DownloadStatus():
+            return _say_end(outcome, wanted, as_json)
+        case ApplianceError():
+            if as_json:
+                _print_line({"event": "failed", "model": str(wanted), "error": str(outcome), "reason": outcome.reason})
+            raise outcome
+        case None:
+            say("stopped before anything was downloaded")
+            return EXIT_INTERRUPTED
 
 
 def _list_unfinished(cache: Path, as_json: bool) -> int:
@@ -190,21 +194,6 @@ def _list_unfinished(cache: Path, as_json: bool) -> int:
     if not begun:
         say(f"no download is unfinished; '{PROGRAM} pull REPO' downloads a model")
     return 0
-
-
-async def _pull(settings: DownloadSettings, wanted: ModelReference, as_json: bool) -> int:
-    async with open_downloads(settings) as downloads:
-        outcome = await _download(downloads, wanted, as_json)
-    match outcome:
-        case DownloadStatus():
-            return _say_end(outcome, wanted, as_json)
-        case ApplianceError():
-            if as_json:
-                _print_line({"event": "failed", "model": str(wanted), "error": str(outcome), "reason": outcome.reason})
-            raise outcome
-        case None:
-            say("stopped before anything was downloaded")
-            return EXIT_INTERRUPTED
 
 
 async def _download(

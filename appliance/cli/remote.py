@@ -4,6 +4,7 @@ endpoint.
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager
@@ -20,8 +21,7 @@ from appliance.core.lenient_json import UNREADABLE, decoded
 from appliance.core.openai import NULL, ChatChoice, ChatCompletion, error_text
 from appliance.core.settings import DEFAULT_URL, KEY_VARIABLE, URL_VARIABLE
 from appliance.core.systemd import KEY_FILE
-from appliance.errors import UpstreamFailed, UsageError
-from appliance.platform.console import EXIT_OURS, EXIT_USER
+from appliance.errors import ApplianceError, CallerError, UpstreamFailed, UsageError
 from appliance.upstream.client import Address, HttpAnswer, HttpCall
 
 ANSWER_TIME = 30.0
@@ -44,6 +44,8 @@ class ServerModelStatus(Struct, frozen=True, kw_only=True):
     error: str | None = None
     engine: str | None = None
     """The build and devices on which it runs; None for a configured model, and in llama-server's own router."""
+    args: tuple[str, ...] = ()
+    """The command of its process."""
 
 
 class ServerModel(Struct, frozen=True, kw_only=True):
@@ -69,10 +71,8 @@ class RunningServer(Struct, frozen=True, kw_only=True):
     named: bool
 
 
-class NotRunning(click.ClickException):
+class NotRunning(ApplianceError):
     """Nothing answers where the server should be."""
-
-    exit_code = EXIT_OURS
 
     def __init__(self, server: RunningServer, why: str) -> None:
         self.why = why.partition(" (")[0]
@@ -82,16 +82,14 @@ class NotRunning(click.ClickException):
         )
 
 
-class RequestRefused(click.ClickException):
+class RequestRefused(CallerError):
     """The server answered with a status that blames the request."""
 
-    exit_code = EXIT_USER
+    reason = "invalid_request"
 
 
-class ServerFailed(click.ClickException):
+class ServerFailed(ApplianceError):
     """The server answered with a status that blames itself."""
-
-    exit_code = EXIT_OURS
 
 
 class ErrorBody(Struct, frozen=True):
@@ -107,6 +105,16 @@ class ErrorAnswer(Struct, frozen=True):
 
 
 def server_options(command: Callable[..., T]) -> Callable[..., T]:
+    """``--url`` and ``--api-key``, as the parameter ``server``."""
+
+    @functools.wraps(command)
+    def with_server(*, url: str | None, api_key: str | None, **given: object) -> T:
+        return command(server=parse_server(url, api_key), **given)
+
+    return address_options(with_server)
+
+
+def address_options(command: Callable[..., T]) -> Callable[..., T]:
     """``--url`` and ``--api-key``, as parameters of these names."""
     command = click.option(
         "--api-key", metavar="KEY", help=f"The server's key (or {KEY_VARIABLE}).", envvar=KEY_VARIABLE
@@ -136,7 +144,10 @@ def parse_server(url: str | None, api_key: str | None) -> RunningServer:
 
 async def ask(server: RunningServer, method: str, path: str, answer: type[T], body: object = None) -> T:
     """Send one request to the server, answered within `ANSWER_TIME`. Raises NotRunning, Refused or ServerFailed."""
-    return decode_answer(server, await ask_raw(server, method, path, body), answer)
+    found = decoded(answer, await ask_raw(server, method, path, body))
+    if found is None:
+        raise NotRunning(server, "another program listens there")
+    return found
 
 
 async def ask_raw(
@@ -153,14 +164,6 @@ async def ask_raw(
         raise NotRunning(server, f"it accepts connections but did not answer within {patience:g} s") from None
     except UpstreamFailed as cause:
         raise NotRunning(server, cause.why) from None
-
-
-def decode_answer(server: RunningServer, body: bytes, answer: type[T]) -> T:
-    """Raises NotRunning when another program has answered."""
-    found = decoded(answer, body)
-    if found is None:
-        raise NotRunning(server, "another program listens there")
-    return found
 
 
 async def refuse_errors(server: RunningServer, response: HttpAnswer) -> None:
@@ -186,7 +189,7 @@ def key_advice() -> str:
 
 
 Ask = Callable[[bytes], AbstractAsyncContextManager[HttpAnswer]]
-"""Sends a chat request and returns its successful response; otherwise raises ApplianceError or ClickException."""
+"""Sends a chat request and returns its successful response; otherwise raises ApplianceError."""
 
 
 class RunMessage(Struct, frozen=True, kw_only=True):

@@ -22,8 +22,8 @@ import trio
 from msgspec import Struct
 
 from appliance.catalog.catalog import Catalog
-from appliance.catalog.sources import STARTER, ModelFolders
-from appliance.cli.options import ModelOptions, catalog_options
+from appliance.catalog.sources import STARTER
+from appliance.cli.options import ModelOptions, catalog_options, gathered
 from appliance.cli.remote import (
     CHAT_PATH,
     JSON_HEADERS,
@@ -35,7 +35,6 @@ from appliance.cli.remote import (
     RunningServer,
     ServerFailed,
     ask_raw,
-    parse_server,
     refuse,
     refuse_errors,
     server_options,
@@ -48,7 +47,6 @@ from appliance.engines.found import ENGINE_HELP, finder, installed_folder
 from appliance.engines.owner import open_engines
 from appliance.errors import ApplianceError, UpstreamFailed, UsageError
 from appliance.fleet.owner import Fleet, open_fleet
-from appliance.settings import AsyncCommand
 from appliance.store.engine_state import StateFile
 from appliance.upstream.client import HttpAnswer, HttpCall
 
@@ -60,40 +58,31 @@ PROMPT = ">>> "
 T = TypeVar("T")
 
 
-class Choices(Struct, frozen=True, kw_only=True):
-    """The user's options, except for the prompt."""
+class ChatOptions(Struct, frozen=True, kw_only=True):
+    """The options that shape a conversation."""
 
     model: str
     system: str | None
-    temperature: float | None
-    max_tokens: int | None
+    temp: float | None
     as_json: bool
-    engine: str | None
-    sources: ModelFolders
 
 
 @click.command(name="run")
-@click.argument("model")
+@gathered(
+    "chat",
+    ChatOptions,
+    click.argument("model"),
+    click.option("--system", metavar="TEXT", help="A system prompt for the model."),
+    click.option("--temp", type=click.FloatRange(0, 5), help="Temperature; 0 gives the same answer every time."),
+    click.option("--json", "as_json", is_flag=True, help="Print the whole answer of the server as JSON."),
+)
 @click.argument("prompt", required=False)
-@click.option("--system", metavar="TEXT", help="A system prompt for the model.")
-@click.option("--temp", type=click.FloatRange(0, 5), help="Temperature; 0 gives the same answer every time.")
-@click.option("--max-tokens", type=click.IntRange(1), help="Longest answer, in tokens.")
-@click.option("--json", "as_json", is_flag=True, help="Print the whole answer of the server as JSON.")
 @server_options
 @click.option("--engine", metavar="ENGINE", help=f"If no server runs: {ENGINE_HELP}")
 @catalog_options
-def run_model(
-    model: str,
-    prompt: str | None,
-    system: str | None,
-    temp: float | None,
-    max_tokens: int | None,
-    as_json: bool,
-    url: str | None,
-    api_key: str | None,
-    engine: str | None,
-    choice: ModelOptions,
-) -> AsyncCommand:
+async def run_model(
+    server: RunningServer, chat: ChatOptions, prompt: str | None, engine: str | None, choice: ModelOptions
+) -> int:
     """Ask MODEL one question, or chat with it when there is no PROMPT. PROMPT - reads standard input.
 
     PROMPT - reads standard input. The command uses the server at --url; if none runs there, it loads the model until it
@@ -105,20 +94,28 @@ def run_model(
       llama-appliance run starter --system "Answer in one word." < question.txt
       llama-appliance run starter
     """
-    choices = Choices(
-        model=model,
-        system=system,
-        temperature=temp,
-        max_tokens=max_tokens,
-        as_json=as_json,
-        engine=engine,
-        sources=choice.sources(),
-    )
-    server = parse_server(url, api_key)
+    sources = choice.sources()
     question = _question(prompt)
-    if question is None and as_json:
+    if question is None and chat.as_json:
         raise UsageError("--json needs a PROMPT: a chat has no single answer")
-    return partial(_run, server, choices, question)
+    if await _answers(server):
+        return await _converse(partial(_ask_server, server), chat, question)
+    found = finder(engine)
+    model = (await trio.to_thread.run_sync(Catalog(sources).scan)).require(chat.model)
+    say(f"no server is running at {server.url}: loading {model.id} for this command")
+    outcome: int | Exception
+    file = StateFile(installed_folder())
+    async with (
+        open_engines(found.find, file, starter=STARTER, only=found.only) as engines,
+        open_fleet(FleetSettings(models_max=1), engines) as fleet,
+    ):
+        try:
+            outcome = await _converse(partial(_ask_fleet, fleet, model), chat, question)
+        except ApplianceError as error:
+            outcome = error  # it leaves the fleet's nursery as a value, so that it is reported as itself
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome
 
 
 def _question(prompt: str | None) -> str | None:
@@ -129,28 +126,6 @@ def _question(prompt: str | None) -> str | None:
     if not text or not text.strip():
         raise UsageError("the prompt is empty; give one, or start the command in a terminal to chat")
     return text
-
-
-async def _run(server: RunningServer, choices: Choices, question: str | None) -> int:
-    if await _answers(server):
-        return await _converse(partial(_ask_server, server), choices, question)
-    found = finder(choices.engine)
-    snapshot = await trio.to_thread.run_sync(Catalog(choices.sources).scan)
-    model = snapshot.require(choices.model)
-    say(f"no server is running at {server.url}: loading {model.id} for this command")
-    outcome: int | Exception
-    file = StateFile(installed_folder())
-    async with (
-        open_engines(found.find, file, starter=STARTER, only=found.only) as engines,
-        open_fleet(FleetSettings(models_max=1), engines) as fleet,
-    ):
-        try:
-            outcome = await _converse(partial(_ask_fleet, fleet, model), choices, question)
-        except (ApplianceError, click.ClickException) as error:
-            outcome = error  # it leaves the fleet's nursery as a value, so that it is reported as itself
-    if isinstance(outcome, Exception):
-        raise outcome
-    return outcome
 
 
 async def _answers(server: RunningServer) -> bool:
@@ -189,12 +164,12 @@ async def _ask_fleet(fleet: Fleet, model: Model, body: bytes) -> AsyncGenerator[
         yield response
 
 
-async def _converse(ask: Ask, choices: Choices, question: str | None) -> int:
-    history = (RunMessage(role="system", content=choices.system),) if choices.system else ()
+async def _converse(ask: Ask, chat: ChatOptions, question: str | None) -> int:
+    history = (RunMessage(role="system", content=chat.system),) if chat.system else ()
     if question is None:
-        return await _chat(ask, choices, history)
-    request = _request(choices, (*history, RunMessage(role="user", content=question)))
-    if choices.as_json:
+        return await _chat(ask, chat, history)
+    request = _request(chat, (*history, RunMessage(role="user", content=question)))
+    if chat.as_json:
         answer = await _until_interrupted(partial(whole_answer, ask, request))
         if answer is not None:
             click.echo(answer.decode())
@@ -204,8 +179,8 @@ async def _converse(ask: Ask, choices: Choices, question: str | None) -> int:
     return 0 if answer is not None else EXIT_INTERRUPTED
 
 
-async def _chat(ask: Ask, choices: Choices, history: tuple[RunMessage, ...]) -> int:
-    say(f"Chatting with {choices.model}. Ctrl-C stops an answer; {GOODBYE} or Ctrl-D ends.")
+async def _chat(ask: Ask, chat: ChatOptions, history: tuple[RunMessage, ...]) -> int:
+    say(f"Chatting with {chat.model}. Ctrl-C stops an answer; {GOODBYE} or Ctrl-D ends.")
     while (line := _next_line()) is not None:
         asked = (*history, RunMessage(role="user", content=line))
         said: list[str] = []
@@ -215,9 +190,9 @@ async def _chat(ask: Ask, choices: Choices, history: tuple[RunMessage, ...]) -> 
             _write(piece)
 
         try:
-            await _until_interrupted(partial(stream_answer, ask, _request(choices, asked), write))
-        except (ApplianceError, click.ClickException) as error:
-            say_error(error.format_message() if isinstance(error, click.ClickException) else str(error), 0)
+            await _until_interrupted(partial(stream_answer, ask, _request(chat, asked), write))
+        except ApplianceError as error:
+            say_error(str(error), 0)
             continue  # the question is not kept: it can be asked again
         click.echo()
         history = (*asked, RunMessage(role="assistant", content="".join(said)))
@@ -247,10 +222,8 @@ def _next_line() -> str | None:
             return line
 
 
-def _request(choices: Choices, messages: tuple[RunMessage, ...]) -> ChatRequest:
-    return ChatRequest(
-        model=choices.model, messages=messages, temperature=choices.temperature, max_tokens=choices.max_tokens
-    )
+def _request(chat: ChatOptions, messages: tuple[RunMessage, ...]) -> ChatRequest:
+    return ChatRequest(model=chat.model, messages=messages, temperature=chat.temp)
 
 
 def _write(piece: str) -> None:

@@ -26,7 +26,7 @@ from appliance.cli.remote import (
     stream_answer,
     whole_answer,
 )
-from appliance.cli.show import print_json
+from appliance.cli.show import json_option, print_json
 from appliance.core.lenient_json import UNREADABLE
 from appliance.core.models.model import Model
 from appliance.core.openai import ChatCompletion
@@ -36,7 +36,6 @@ from appliance.engines.owner import open_engines
 from appliance.errors import ApplianceError
 from appliance.fleet.owner import Fleet, open_fleet
 from appliance.platform.console import EXIT_OURS, PROGRAM
-from appliance.settings import AsyncCommand
 from appliance.store.engine_state import StateFile
 from appliance.upstream.client import Address, HttpAnswer, HttpCall
 
@@ -85,9 +84,11 @@ class WholeAnswer(ChatCompletion):
 
 @click.command()
 @click.option("--engine", metavar="ENGINE", help=ENGINE_HELP)
-@click.option("--model", metavar="MODEL", help="Model id or .gguf file; default: the starter model.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def selftest(engine: str | None, model: str | None, as_json: bool) -> AsyncCommand:
+@click.option(
+    "--model", metavar="MODEL", default=STARTER_ID, help="Model id or .gguf file; default: the starter model."
+)
+@json_option
+async def selftest(engine: str | None, model: str, as_json: bool) -> int:
     """Prove that the engine and the starter model work here: load, answer, stream, stop.
 
     \b
@@ -95,24 +96,20 @@ def selftest(engine: str | None, model: str | None, as_json: bool) -> AsyncComma
       llama-appliance selftest
       llama-appliance selftest --engine ./llama-server --json
     """
-    return partial(_selftest, engine, model or STARTER_ID, as_json)
-
-
-async def _selftest(engine_named: str | None, model_named: str, as_json: bool) -> int:
-    engine = await _chosen(engine_named)
-    is_file = model_named.endswith(".gguf")
-    sources = ModelOptions(models=(model_named,) if is_file else (), stores=not is_file).sources()
+    chosen = await _chosen(engine)
+    is_file = model.endswith(".gguf")
+    sources = ModelOptions(models=(model,) if is_file else (), stores=not is_file).sources()
     snapshot = await trio.to_thread.run_sync(Catalog(sources).scan)
-    model = next(m for m in snapshot.models if m.source == "path") if is_file else snapshot.require(model_named)
-    trial = SelftestTrial(model, quiet=as_json)
+    found = next(m for m in snapshot.models if m.source == "path") if is_file else snapshot.require(model)
+    trial = SelftestTrial(found, quiet=as_json)
     if not as_json:
-        click.echo(f"{PROGRAM} selftest: engine {engine.in_words()}, model {model.id}")
-    async with open_fleet(FleetSettings(models_max=1, load_timeout=LOAD_TIME), engine) as fleet:
+        click.echo(f"{PROGRAM} selftest: engine {chosen.in_words()}, model {found.id}")
+    async with open_fleet(FleetSettings(models_max=1, load_timeout=LOAD_TIME), chosen) as fleet:
         await trial.run(fleet)
     report = SelftestReport(
         ok=all(step.ok for step in trial.steps),
-        engine=engine,
-        model=model.id,
+        engine=chosen,
+        model=found.id,
         tokens_per_second=trial.tokens_per_second,
         steps=trial.steps,
     )
@@ -197,8 +194,8 @@ class SelftestTrial:
         try:
             with trio.fail_after(seconds):
                 detail, ok = await work(), True
-        except (ApplianceError, click.ClickException, StepFailed) as error:
-            detail, ok = error.format_message() if isinstance(error, click.ClickException) else str(error), False
+        except (ApplianceError, StepFailed) as error:
+            detail, ok = str(error), False
         except trio.TooSlowError:
             detail, ok = f"it took longer than {seconds:g} s", False
         step = TestStep(name=name, ok=ok, seconds=round(trio.current_time() - began, 3), detail=detail)

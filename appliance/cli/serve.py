@@ -24,7 +24,6 @@ from appliance.cli.options import (
     gathered,
     mcp_server_options,
     named,
-    no_plugins_option,
     plugin_option,
     source_options,
     tool_options,
@@ -229,7 +228,7 @@ def engine_args(words: Sequence[str]) -> tuple[str, ...]:
 @source_options
 @click.option("--watch-config", is_flag=True, help="Read configuration and presets again when they change.")
 @plugin_option
-@no_plugins_option
+@click.option("--no-plugins", is_flag=True, help="Disable plugins and slash commands.")
 @catalog_options
 @click.option(
     "--models-preset",
@@ -274,20 +273,12 @@ def engine_args(words: Sequence[str]) -> tuple[str, ...]:
     help="Longest time that a model may take to load.",
 )
 @click.option(
-    "--stop-timeout",
-    type=Seconds(),
-    default=FLEET.stop_timeout,
-    show_default=True,
-    help="Time that a model process gets to end by itself.",
-)
-@click.option(
     "--grace",
     type=Seconds(),
     default=HTTP.grace,
     show_default=True,
     help="Time that requests get to finish after the first Ctrl-C.",
 )
-@click.option("--reuse-port", is_flag=True, help="Let other processes listen on the same ports.")
 @mcp_server_options
 @embed_options
 @web_options
@@ -319,11 +310,9 @@ def serve(
     allow_hosts: tuple[str, ...],
     cors_origins: str,
     load_timeout: float,
-    stop_timeout: float,
     grace: float,
     max_body: int,
     max_connections: int,
-    reuse_port: bool,
     mcp_server: bool,
     mcp_server_tools: tuple[str, ...],
     tool_choice: ToolOptions,
@@ -354,7 +343,6 @@ def serve(
     basic = HttpSettings(
         listen=embed.listen(listen) or HTTP.listen,
         also=_further(also_listen, ollama_port or (config.ollama_port if config is not None else 0)),
-        reuse_port=reuse_port,
         tls=certificate(ssl_cert_file, ssl_key_file),
         api_keys=api_keys(embed.keys(keys), api_key_file, os.environ, KEY_VARIABLE),
         allow_hosts=allow_hosts,
@@ -382,7 +370,6 @@ def serve(
         fleet=FleetSettings(
             models_max=models_max,
             load_timeout=load_timeout,
-            stop_timeout=stop_timeout,
             engine_args=(*engine_args(engine_flags), *(("--offline",) if embed.offline else ())),
             threads=threads,
         ),

@@ -5,20 +5,18 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from appliance.cli.show import print_json
+from appliance.cli.show import json_option, print_json
 from appliance.core.settings import DEFAULT_HOST, DEFAULT_PORT
 from appliance.core.systemd import SYSUSERS
 from appliance.core.windows_service import is_for_everybody, with_folder, without_folder
 from appliance.errors import UsageError
 from appliance.platform.console import PROGRAM, as_called, say
 from appliance.programs.start import own_command
-from appliance.settings import AsyncCommand
 
 if TYPE_CHECKING:
     from appliance.service.launchd import Launchd
@@ -65,7 +63,7 @@ serve_words = click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar=
 @user_option
 @click.option("--no-start", is_flag=True, help="Do not start it now.")
 @serve_words
-def install(user: bool, no_start: bool, words: tuple[str, ...]) -> AsyncCommand:
+async def install(user: bool, no_start: bool, words: tuple[str, ...]) -> None:
     """Install the service, let it start with the machine (--user: with your session), and start it now.
 
     \b
@@ -73,51 +71,35 @@ def install(user: bool, no_start: bool, words: tuple[str, ...]) -> AsyncCommand:
       sudo llama-appliance service install
       sudo llama-appliance service install -- --listen 0.0.0.0:8080 --api-key-file /etc/llama-appliance/keys
     """
-
-    async def run() -> int:
-        entry = _entry(user)
-        await entry.install(_command(None, words), start=not no_start)
-        say(f"installed {entry.unit}{'' if no_start else ' and started it'}")
-        if entry.key is not None:
-            say(f"its page and its API ask for the key in {entry.key}, which only administrators can read")
-        return 0
-
-    return run
+    entry = _entry(user)
+    await entry.install(_command(None, words), start=not no_start)
+    say(f"installed {entry.unit}{'' if no_start else ' and started it'}")
+    if entry.key is not None:
+        say(f"its page and its API ask for the key in {entry.key}, which only administrators can read")
 
 
 @service.command()
 @user_option
 @click.option("--purge", is_flag=True, help="Also delete the service's models, data and user.")
-def uninstall(user: bool, purge: bool) -> AsyncCommand:
+async def uninstall(user: bool, purge: bool) -> None:
     """Stop the service and remove it. Its data stay unless --purge is given.
 
     \b
     Example:
       sudo llama-appliance service uninstall
     """
-
-    async def run() -> int:
-        if purge and user:
-            raise UsageError("--purge is for the service of the system; your own models and data belong to you")
-        entry = _entry(user)
-        kept = await entry.uninstall(purge=purge)
-        say(f"removed {entry.unit}" + (f"; {' and '.join(kept)} stay, --purge deletes them" if kept else ""))
-        return 0
-
-    return run
+    if purge and user:
+        raise UsageError("--purge is for the service of the system; your own models and data belong to you")
+    entry = _entry(user)
+    kept = await entry.uninstall(purge=purge)
+    say(f"removed {entry.unit}" + (f"; {' and '.join(kept)} stay, --purge deletes them" if kept else ""))
 
 
-def _steering(verb: str, text: str) -> Callable[..., AsyncCommand]:
+def _steering(verb: str, text: str) -> None:
     @service.command(verb, help=f"{text} Waits until it is done.\n\nExample: sudo llama-appliance service {verb}")
     @user_option
-    def steer(user: bool) -> AsyncCommand:
-        async def run() -> int:
-            await _entry(user).steer(verb)
-            return 0
-
-        return run
-
-    return steer
+    async def steer(user: bool) -> None:  # pyright: ignore[reportUnusedFunction]
+        await _entry(user).steer(verb)
 
 
 _steering("start", "Start the service.")
@@ -127,18 +109,14 @@ _steering("restart", "Stop the service and start it.")
 
 @service.command()
 @user_option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def status(user: bool, as_json: bool) -> AsyncCommand:
+@json_option
+async def status(user: bool, as_json: bool) -> int:
     """Show whether the service is installed and runs. The exit status is 3 if it does not run.
 
     \b
     Example:
       llama-appliance service status --json
     """
-    return partial(_show_status, user, as_json)
-
-
-async def _show_status(user: bool, as_json: bool) -> int:
     found = await _entry(user).status()
     if as_json:
         print_json(found)
@@ -158,7 +136,7 @@ def _in_words(found: ServiceStatus) -> str:
 
 
 @service.command("open")
-def open_page() -> AsyncCommand:
+async def open_page() -> None:
     """Open the page of the service in the browser.
 
     Without a service that runs, one of your own is installed and started first. A double click on the app of macOS
@@ -168,12 +146,7 @@ def open_page() -> AsyncCommand:
     Example:
       llama-appliance service open
     """
-
-    async def run() -> int:
-        click.launch(await page_of(_entry, _command(None, ())))
-        return 0
-
-    return run
+    click.launch(await page_of(_entry, _command(None, ())))
 
 
 async def page_of(entry_of: Callable[[bool], Systemd | Launchd | WindowsService], command: Sequence[str]) -> str:

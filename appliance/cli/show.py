@@ -16,6 +16,8 @@ WIDE = 100_000
 """Columns of output that is not a screen: no line is folded."""
 GAP = "  "
 
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
 
 def print_json(facts: object) -> None:
     """One JSON document on standard output."""

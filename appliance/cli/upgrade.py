@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -13,7 +12,8 @@ import trio
 from msgspec import Struct
 
 from appliance import __version__
-from appliance.cli.show import print_json, print_table
+from appliance.cli.options import gathered
+from appliance.cli.show import json_option, print_json, print_table
 from appliance.core.bundles.keys import is_signed, public_key_of
 from appliance.core.engines.events import RolledBack
 from appliance.core.engines.state import Step
@@ -26,11 +26,9 @@ from appliance.engines.updating import Steps, run_update
 from appliance.errors import UsageError
 from appliance.platform.children import open_children
 from appliance.platform.console import EXIT_OURS, PROGRAM, say, say_error
-from appliance.programs import look
 from appliance.programs.shelf import PayloadSource, Programs, damage_of, find, refuse_packaged
-from appliance.programs.start import look_address, own_folder, programs_folder
+from appliance.programs.start import own_folder, programs_folder
 from appliance.programs.trial import ImitatedServer, running, try_version
-from appliance.settings import AsyncCommand
 from appliance.store.model_files import write_whole
 
 SAID: dict[Step, str] = {
@@ -58,43 +56,34 @@ def upgrade() -> None:
     """
 
 
-key_option = click.option(
-    "--key",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    metavar="FILE",
-    help="The publisher's public key; it is remembered for the next upgrades.",
-)
-
-
-def _trying(command: Callable[..., AsyncCommand]) -> Callable[..., AsyncCommand]:
-    """The options of the verbs that try a version."""
-    for option in (
-        click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[-- SERVE OPTIONS]"),
-        click.option("--force", is_flag=True, help="Also take a version that was given up, or an older one."),
-        click.option("--unsigned", is_flag=True, help="Take it without a signature: you know where it comes from."),
-        key_option,
-        click.option("--model", metavar="MODEL", help="Ask this model instead of the starter model."),
-    ):
-        command = option(command)
-    return command
-
-
 class _Wishes(Struct, frozen=True, kw_only=True):
-    """The options of `_trying`."""
+    """The options of the verbs that try a version."""
 
-    model: str | None
     key: Path | None
     unsigned: bool
     force: bool
     words: tuple[str, ...]
 
 
+_trying = gathered(
+    "wishes",
+    _Wishes,
+    click.option(
+        "--key",
+        type=click.Path(path_type=Path, exists=True, dir_okay=False),
+        metavar="FILE",
+        help="The publisher's public key; it is remembered for the next upgrades.",
+    ),
+    click.option("--unsigned", is_flag=True, help="Take it without a signature: you know where it comes from."),
+    click.option("--force", is_flag=True, help="Also take a version that was given up, or an older one."),
+    click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[-- SERVE OPTIONS]"),
+)
+
+
 @upgrade.command()
 @click.argument("source", type=click.Path(path_type=Path, exists=True))
 @_trying
-def install(
-    source: Path, model: str | None, key: Path | None, unsigned: bool, force: bool, words: tuple[str, ...]
-) -> AsyncCommand:
+async def install(source: Path, wishes: _Wishes) -> int:
     """Switch to the version in SOURCE, a payload folder or its archive, if it works here.
 
     It is tried with the settings of the running server, or with the options of 'serve' after --.
@@ -104,44 +93,31 @@ def install(
       llama-appliance upgrade install /media/usb/llama-appliance --key publisher.pub
       llama-appliance upgrade install FILE.tar.gz -- --config ~/llama-swap.yaml
     """
-    wishes = _Wishes(model=model, key=key, unsigned=unsigned, force=force, words=words)
-    given = source.absolute()
-
-    async def run() -> int:
-        own = refuse_packaged(own_folder())
-        found = await trio.to_thread.run_sync(find, given)
-        return await _switch(Programs(programs_folder()), own, found, wishes)
-
-    return run
+    own = refuse_packaged(own_folder())
+    found = await trio.to_thread.run_sync(find, source)
+    return await _switch(Programs(programs_folder()), own, found, wishes)
 
 
 @upgrade.command()
 @click.argument("version")
 @_trying
-def switch(
-    version: str, model: str | None, key: Path | None, unsigned: bool, force: bool, words: tuple[str, ...]
-) -> AsyncCommand:
+async def switch(version: str, wishes: _Wishes) -> int:
     """Switch to a VERSION that 'upgrade list' shows, such as one that 'bundle import' brought, if it works here.
 
     \b
     Example:
       llama-appliance upgrade switch 0.3.0
     """
-    wishes = _Wishes(model=model, key=key, unsigned=unsigned, force=force, words=words)
-
-    async def run() -> int:
-        own = refuse_packaged(own_folder())
-        shelf = Programs(programs_folder())
-        there = await trio.to_thread.run_sync(shelf.placed)
-        means = matching(version, there)
-        if len(means) != 1:
-            names = ", ".join(name_of(each) for each in means or there) or "none"
-            what = "several versions here begin with that" if means else "there is no such version here"
-            raise UsageError(f"'{version}': {what}: {names}; 'upgrade install' brings one")
-        found = await trio.to_thread.run_sync(find, shelf.place_of(means[0]))
-        return await _switch(shelf, own, found, wishes)
-
-    return run
+    own = refuse_packaged(own_folder())
+    shelf = Programs(programs_folder())
+    there = await trio.to_thread.run_sync(shelf.placed)
+    means = matching(version, there)
+    if len(means) != 1:
+        names = ", ".join(name_of(each) for each in means or there) or "none"
+        what = "several versions here begin with that" if means else "there is no such version here"
+        raise UsageError(f"'{version}': {what}: {names}; 'upgrade install' brings one")
+    found = await trio.to_thread.run_sync(find, shelf.place_of(means[0]))
+    return await _switch(shelf, own, found, wishes)
 
 
 async def _switch(shelf: Programs, own: Path, found: PayloadSource, wishes: _Wishes) -> int:
@@ -206,77 +182,27 @@ async def _try(shelf: Programs, folders: tuple[Path, Path], wishes: _Wishes, fol
         say(f"   serve {' '.join(serving.words)}".rstrip())
     work = await trio.to_thread.run_sync(shelf.work_folder, "trial")
     async with open_children() as children:
-        return await try_version(folder, serving, wishes.model, work, children, lambda told: say(f"   {told}"))
+        return await try_version(folder, serving, work, children, lambda told: say(f"   {told}"))
 
 
 @upgrade.command()
-def rollback() -> AsyncCommand:
+async def rollback() -> None:
     """Return to the version before the one in use. The next start uses it.
 
     \b
     Example:
       llama-appliance upgrade rollback
     """
-
-    async def run() -> int:
-        refuse_packaged(own_folder())
-        shelf = Programs(programs_folder())
-        async with alone(shelf):
-            there = tuple(await trio.to_thread.run_sync(shelf.placed))
-            line = (await trio.to_thread.run_sync(shelf.state.read)).line(LINE)
-            if line is None or not any(one in there for one in line.previous):
-                raise UsageError("there is no version to return to; 'upgrade list' shows what is here")
-            event = RolledBack(backend=None, here=there, why="the user returned to the version before")
-            state = await trio.to_thread.run_sync(shelf.state.tell, [event])
-        say(f"{name_of(chosen(state, there) or '')} is used from the next start on; restart the server if it runs")
-        return 0
-
-    return run
-
-
-@upgrade.command()
-@click.option(
-    "--at", "address", metavar="URL", help="Look here from now on: the address of the folder with a payload's list."
-)
-@click.option("--off", is_flag=True, help="Stop looking.")
-@key_option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def check(address: str | None, off: bool, key: Path | None, as_json: bool) -> AsyncCommand:
-    """Look for a newer version at the address that --at has named. A running server then looks once a day.
-
-    Nothing is asked before an address was named, nothing is downloaded, and only a signed list is believed.
-
-    \b
-    Examples:
-      llama-appliance upgrade check --at https://example.org/llama-appliance --key publisher.pub
-      llama-appliance upgrade check
-    """
-    if off and address is not None:
-        raise UsageError("--at switches looking on, and --off switches it off; give one of them")
-
-    async def run() -> int:
-        shelf = Programs(programs_folder())
-        root = shelf.root
-        if key is not None:
-            await trio.to_thread.run_sync(_trust, shelf, key)
-        if off or address is not None:
-            await trio.to_thread.run_sync(look.switch, root, address)
-        at = await trio.to_thread.run_sync(look_address, root)
-        if at is None:
-            if not off:
-                raise UsageError(
-                    f"looking for newer versions is switched off; '{PROGRAM} upgrade check --at URL --key FILE' "
-                    "switches it on"
-                )
-            return 0
-        found = await look.look(root, at)
-        if as_json:
-            print_json(found)
-        else:
-            say(found.in_words)
-        return 0
-
-    return run
+    refuse_packaged(own_folder())
+    shelf = Programs(programs_folder())
+    async with alone(shelf):
+        there = tuple(await trio.to_thread.run_sync(shelf.placed))
+        line = (await trio.to_thread.run_sync(shelf.state.read)).line(LINE)
+        if line is None or not any(one in there for one in line.previous):
+            raise UsageError("there is no version to return to; 'upgrade list' shows what is here")
+        event = RolledBack(backend=None, here=there, why="the user returned to the version before")
+        state = await trio.to_thread.run_sync(shelf.state.tell, [event])
+    say(f"{name_of(chosen(state, there) or '')} is used from the next start on; restart the server if it runs")
 
 
 def _trust(shelf: Programs, key: Path) -> None:
@@ -298,7 +224,7 @@ class ListedVersion(Struct, frozen=True, kw_only=True):
 
 
 @upgrade.command("list")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def list_versions(as_json: bool) -> int:
     """List the versions of the program that are here.
 

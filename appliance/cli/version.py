@@ -10,7 +10,7 @@ import click
 from msgspec import Struct
 
 from appliance import __version__
-from appliance.cli.show import print_json
+from appliance.cli.show import json_option, print_json
 from appliance.core.payload import LIST, Payload, digest_of, read_payload
 from appliance.engines.found import ENGINE_HELP, Engine, find_engine, list_engines
 from appliance.errors import EngineNotFound
@@ -36,7 +36,7 @@ class VersionOutput(Struct, frozen=True, kw_only=True):
 
 @click.command()
 @click.option("--engine", metavar="ENGINE", help=ENGINE_HELP)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def version(engine: str | None, as_json: bool) -> None:
     """Show the versions of the program, Python and platform, and the engine that would be used.
 

@@ -238,8 +238,12 @@ class Io(Protocol):
         """The head of the answer is here. False: `Exchange.on_client_drained` when the client may have it."""
         ...
 
+    def wait_drained(self) -> None:
+        """Call `Exchange.on_client_drained` once the client has taken all. The engine is paused, or released."""
+        ...
+
     def pause(self) -> None:
-        """Receive nothing more of the engine; call `Exchange.on_client_drained` once the client has taken all."""
+        """Receive nothing more of the engine."""
         ...
 
     def resume(self) -> None:
@@ -321,7 +325,7 @@ class Exchange:
     def on_engine_bytes(self, data: bytes) -> bool:
         """Bytes have come. False: no more of them are wanted now. Every chunk of every stream passes here."""
         if self.state is not ExchangeState.BODY:
-            return self._hear_head(data) if self.state is ExchangeState.HEAD else False
+            return self._on_head_bytes(data) if self.state is ExchangeState.HEAD else False
         body, records, room = self._body, self._records, True
         assert body is not None
         self.received += len(data)
@@ -344,6 +348,7 @@ class Exchange:
         if not room:
             self.state = ExchangeState.FULL
             self._io.pause()
+            self._io.wait_drained()
         return room
 
     def on_engine_ended(self, *, broken: bool = False) -> None:
@@ -390,10 +395,10 @@ class Exchange:
 
     # ---- the head ----------------------------------------------------------------------------------------------------
 
-    def _hear_head(self, data: bytes) -> bool:
+    def _on_head_bytes(self, data: bytes) -> bool:
         self._held = received = self._held + data if self._held else data
         try:
-            if not self._knows(received):
+            if not self._reads_usual_head(received):
                 head, self._held = take_head(received)
                 if head is None:
                     return True
@@ -406,7 +411,7 @@ class Exchange:
         self.state = ExchangeState.HELD
         return False
 
-    def _knows(self, received: bytes) -> bool:
+    def _reads_usual_head(self, received: bytes) -> bool:
         """Read a head that is like one before it, but for its length. False: this head is not."""
         end = received.find(b"\r\n\r\n") + 4
         if end < 4 or self._options.method == "HEAD":
@@ -489,7 +494,7 @@ class Exchange:
         if whole and self.state is ExchangeState.DRAINING:
             self._end(None)
         elif self.state is ExchangeState.DRAINING:
-            self._io.pause()
+            self._io.wait_drained()
         return False
 
     def _record(self, content: bytes, status: int) -> bytes:
@@ -524,31 +529,10 @@ class Exchange:
             self._io.release(reusable=False, failure=failure)
             if self._records is not None and self._records.torn:
                 self._client.abort()
-        io, self._io = self._io, _OVER  # each holds the other: both would stay until Python looks for cycles
+        io = self._io
+        del self._io  # each holds the other: both would stay until Python looks for cycles
         io.done(failure)
         return False
-
-
-class _Over:
-    """The `Io` of an exchange that is over."""
-
-    def answering(self) -> bool:
-        return False
-
-    def pause(self) -> None:
-        pass
-
-    def resume(self) -> None:
-        pass
-
-    def release(self, *, reusable: bool, failure: Exception | None = None) -> None:
-        pass
-
-    def done(self, failure: Exception | None) -> None:
-        pass
-
-
-_OVER = _Over()
 
 
 class _EngineError(Struct):

@@ -130,8 +130,6 @@ def failure_of(run: TrialRun, boot: str) -> SeatFailed | None:
     )
 
 
-def model_to_ask(names: Sequence[str], named: str | None) -> str | None:
-    """Return the model that a version on trial is asked with: the named one, else the starter model, else the first."""
-    if named is not None:
-        return named
+def model_to_ask(names: Sequence[str]) -> str | None:
+    """Return the model that a version on trial is asked with: the starter model, else the first."""
     return STARTER if STARTER in names else next(iter(names), None)

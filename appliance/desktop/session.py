@@ -18,7 +18,7 @@ from typing import IO
 import platformdirs
 import psutil
 import trio
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from appliance.core import tray
 from appliance.core.lenient_json import decoded
@@ -128,7 +128,7 @@ class Desktop:
             await open_page(self.board.facts.url)
 
     def _say(self, condition: tray.Condition, url: str = "") -> None:
-        self.board.tell(TrayState(condition=condition, url=url, login=self.board.facts.login))
+        self.board.tell(structs.replace(self.board.facts, condition=condition, url=url))
 
     async def act(self, action: Action) -> None:
         """Do what the user has asked for."""
@@ -153,11 +153,13 @@ class Desktop:
             if self.board.facts.login:
                 file.unlink(missing_ok=True)
             else:
-                text = tray.autostart([*own_command(), "desktop", "--no-page", *_after_dashes(self._words)])
+                text = tray.autostart(
+                    [*own_command(), "desktop", "--no-page", *(("--", *self._words) if self._words else ())]
+                )
                 await trio.to_thread.run_sync(write_whole, file, text.encode())
         except OSError as cause:
             log.warning("%s cannot be changed: %s", file, cause)
-        self.board.tell(TrayState(condition=self.board.facts.condition, url=self.board.facts.url, login=file.exists()))
+        self.board.tell(structs.replace(self.board.facts, login=file.exists()))
 
 
 async def run_desktop(words: Sequence[str], *, page: bool) -> int:
@@ -212,10 +214,6 @@ def autostart_file() -> Path:
     """Return the desktop entry that starts the program at login, which may not be there."""
     config = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
     return config / "autostart" / f"{PROGRAM}.desktop"
-
-
-def _after_dashes(words: Sequence[str]) -> Sequence[str]:
-    return ("--", *words) if words else ()
 
 
 def _url_in(ready: Path) -> str | None:

@@ -138,7 +138,8 @@ class RemotePeer:
             nursery.start_soon(self._stay_linked)
             while True:
                 await self._look()
-                self._due = trio.current_time() + (LOOK_EVERY if self.up else self._pause())
+                pause = min(FIRST_PAUSE * 2.0 ** max(self._failures - 1, 0), LONGEST_PAUSE)
+                self._due = trio.current_time() + (LOOK_EVERY if self.up else pause)
                 while (left := self._due - trio.current_time()) > 0:
                     self._rescheduled = trio.Event()
                     with trio.move_on_after(left):
@@ -147,9 +148,6 @@ class RemotePeer:
     def _look_within(self, seconds: float) -> None:
         self._due = min(self._due, trio.current_time() + seconds)
         self._rescheduled.set()
-
-    def _pause(self) -> float:
-        return min(FIRST_PAUSE * 2.0 ** max(self._failures - 1, 0), LONGEST_PAUSE)
 
     async def _look(self) -> None:
         try:
@@ -248,7 +246,11 @@ class Peers:
     def adopt(self, config: Config | None) -> None:
         """Follow a configuration; unchanged peers keep their tasks. Raises UsageError, and changes nothing then."""
         wanted = config.peers if config is not None else {}
-        peers = {peer_id: self._kept(peer_id, peer) or self._new(peer_id, peer) for peer_id, peer in wanted.items()}
+        kept = {peer_id: peer for peer_id, peer in self._peers.items() if peer.config == wanted.get(peer_id)}
+        peers = {
+            peer_id: kept.get(peer_id) or RemotePeer(peer_id, peer, self._local, self._news.wake)
+            for peer_id, peer in wanted.items()
+        }
         before, self._peers = self._peers, peers
         for peer in before.values():
             if peers.get(peer.id) is not peer:
@@ -256,7 +258,7 @@ class Peers:
         for peer in peers.values():
             if before.get(peer.id) is not peer:
                 self._nursery.start_soon(peer.run, name=f"peer {peer.id}")
-        self._tell()
+        self._news.wake()
 
     # ---- choosing and asking -----------------------------------------------------------------------------------------
 
@@ -318,13 +320,13 @@ class Peers:
 
         def heard(models: Sequence[ModelState]) -> None:
             self._guests[token] = (label, models)
-            self._tell()
+            self._news.wake()
 
         try:
             yield heard
         finally:
             self._guests.pop(token, None)
-            self._tell()
+            self._news.wake()
 
     def guests(self) -> list[tuple[str, Sequence[ModelState]]]:
         """Return the appliances that are linked to this one: their label and models."""
@@ -334,30 +336,16 @@ class Peers:
         """Return after the next change of anything above."""
         await self._news.wait()
 
-    def _tell(self) -> None:
-        self._news.wake()
-
     def _get(self, peer_id: str) -> RemotePeer:
         try:
             return self._peers[peer_id]
         except KeyError:
             raise PeerFailed(peer_id, "it is not in the configuration any more") from None
 
-    def _kept(self, peer_id: str, config: Peer) -> RemotePeer | None:
-        peer = self._peers.get(peer_id)
-        return peer if peer is not None and peer.config == config else None
-
-    def _new(self, peer_id: str, config: Peer) -> RemotePeer:
-        return RemotePeer(peer_id, config, self._local, self._tell)
-
-
-def _nothing() -> Sequence[ModelState]:
-    return ()
-
 
 @asynccontextmanager
 async def open_peers(
-    config: Config | None, *, local_state: LocalState = _nothing, wait_changed: WaitChanged = trio.sleep_forever
+    config: Config | None, *, local_state: LocalState = tuple, wait_changed: WaitChanged = trio.sleep_forever
 ) -> AsyncGenerator[Peers]:
     """Own the tasks of ``config``'s peers, which get ``local_state`` after every change. Raises UsageError."""
     async with beside() as nursery:

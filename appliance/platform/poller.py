@@ -7,8 +7,8 @@ One task waits for that poller by its file descriptor and receives from every so
 
 Invariants. A descriptor has one `Receiver` at most. It gets nothing after `Receiver.close`, and its owner calls that
 before it closes the descriptor. Either one task waits for the next bytes, in `receive`, or between `listen` and
-`silence` a callback gets them. A task is parked while, and only while, the receiver names it, and whatever wakes it
-takes the name away first; so it is woken once. A callback never waits.
+`stop_listening` a callback gets them. A task is parked while, and only while, the receiver names it, and whatever wakes
+it takes the name away first; so it is woken once. A callback never waits.
 
 The poller reports an edge once. ``_news`` therefore says that something may be left to receive. Code that stops before
 the socket is empty sets it, or arms the poller again.
@@ -43,8 +43,8 @@ SHARE = 0.004
 
 log = logging.getLogger(__name__)
 
-Hears = Callable[[bytes], bool]
-Tell = Callable[[], object]
+OnData = Callable[[bytes], bool]
+Callback = Callable[[], object]
 
 
 class Socket(Protocol):
@@ -97,12 +97,12 @@ if sys.platform == "linux" or sys.platform == "darwin":
             "_ended",
             "_exact",
             "_fd",
-            "_left",
             "_listen_size",
-            "_listener",
-            "_listener_end",
             "_news",
-            "_room",
+            "_on_data",
+            "_on_end",
+            "_on_hang_up",
+            "_on_room",
             "_size",
             "_sock",
             "_system",
@@ -114,30 +114,30 @@ if sys.platform == "linux" or sys.platform == "darwin":
             self._system = system
             self._fd = sock.fileno()
             self._exact = isinstance(sock, socket.socket)  # with TLS a short piece does not mean that all was taken
-            self._left: Callable[[], None] | None = None
+            self._on_hang_up: Callable[[], None] | None = None
             self._broken: OSError | None = None  # the system reports it once, and a listener may be first
             self._ended = False
             self._news = eager
             self._task: trio.lowlevel.Task | None = None
-            self._listener: Hears | None = None
-            self._listener_end: Tell | None = None
-            self._room: Tell | None = None
+            self._on_data: OnData | None = None
+            self._on_end: Callback | None = None
+            self._on_room: Callback | None = None
             self._size = RECEIVE_SIZE
             self._listen_size = USUAL_SIZE
             system.add(self._fd, self)
 
-        def when_left(self, left: Callable[[], None]) -> None:
+        def on_hang_up(self, left: Callable[[], None]) -> None:
             """Call ``left`` once when the other side has closed its end: at once if it has, else in front of what it
             sent before. A second call replaces the first.
             """
-            self._left = left
+            self._on_hang_up = left
             if self._ended:
                 left()
 
         @property
         def waits(self) -> bool:
             """A task or a function waits, and nothing has come for it yet."""
-            return self._task is not None or self._listener is not None
+            return self._task is not None or self._on_data is not None
 
         @property
         def broken(self) -> bool:
@@ -172,7 +172,7 @@ if sys.platform == "linux" or sys.platform == "darwin":
                     data = self._take(size)
                 except BlockingIOError:
                     if not self._exact:
-                        self._again()
+                        self._rearm()
                 else:
                     if self._news:
                         await trio.lowlevel.cancel_shielded_checkpoint()
@@ -181,43 +181,43 @@ if sys.platform == "linux" or sys.platform == "darwin":
             self._task = trio.lowlevel.current_task()
             return await trio.lowlevel.wait_task_rescheduled(self._abort)
 
-        def listen(self, hears: Hears, ended: Tell) -> None:
-            """Call ``hears`` with everything that arrives until it returns False, or `silence`; no task waits for it.
+        def listen(self, on_data: OnData, on_end: Callback) -> None:
+            """Call ``on_data`` with all that arrives, until it returns False or `stop_listening`; no task waits for it.
 
-            ``ended`` is called once, and is the last: the other side has ended, or the connection is `broken`. Neither
+            ``on_end`` is called once, and is the last: the other side has ended, or the connection is `broken`. Neither
             is called before this returns, and neither may raise.
             """
-            self._listener, self._listener_end = hears, ended
+            self._on_data, self._on_end = on_data, on_end
             # Bytes that are here already make no new edge. They are reported in the next turn and not from this call,
             # so that the caller can finish its own work first.
             if self._news:
-                self._again()
+                self._rearm()
 
-        def silence(self) -> None:
+        def stop_listening(self) -> None:
             """End `listen`; the rest is left for `receive`. Idempotent."""
-            self._listener = self._listener_end = None
+            self._on_data = self._on_end = None
 
-        def when_room(self, room: Tell) -> None:
+        def on_room(self, room: Callback) -> None:
             """Call ``room`` once when the system takes bytes to send again. A second call replaces the first."""
             # To change the watch has the system look anew: room that was made between the failed send and this call is
             # reported, and no edge is lost.
-            self._room = room
+            self._on_room = room
             if self._fd >= 0:
-                self._again()
+                self._rearm()
 
-        def _again(self) -> None:
-            self._system.again(self._fd, room=self._room is not None)
+        def _rearm(self) -> None:
+            self._system.rearm(self._fd, room=self._on_room is not None)
 
         def has_room(self) -> None:
             """The poller says so."""
             # The watch for room ends with its first report. Otherwise every answer would cost a report for each time
             # that the client makes room, though nothing waits for it.
-            room, self._room = self._room, None
+            room, self._on_room = self._on_room, None
             if room is not None:
-                self._again()
+                self._rearm()
                 room()
 
-        def at_turn_end(self, call: Tell) -> bool:
+        def at_turn_end(self, call: Callback) -> bool:
             """Call it at the end of the poller's turn that is under way. False: there is none, and it is for now."""
             turn = self._system.turn
             if turn is None:
@@ -236,15 +236,15 @@ if sys.platform == "linux" or sys.platform == "darwin":
             if self._fd >= 0:
                 self._system.remove(self._fd)
                 self._fd = -1
-                self._left = self._listener = self._listener_end = self._room = None
+                self._on_hang_up = self._on_data = self._on_end = self._on_room = None
                 self.interrupt()
 
-        def tell(self, ended: int) -> None:
+        def on_news(self, ended: int) -> None:
             """The poller has news of it. ``ended`` is not 0: the other side sends nothing more. Every chunk passes."""
             if ended:
                 self._end()
-            if (listener := self._listener) is not None:
-                self._tell(listener)
+            if (on_data := self._on_data) is not None:
+                self._receive_for_listener(on_data)
                 return
             self._news = True
             if self._task is None:
@@ -253,45 +253,45 @@ if sys.platform == "linux" or sys.platform == "darwin":
                 data = self._take(self._size)
             except BlockingIOError:
                 if not self._exact:
-                    self._again()  # it took some, and not always all
+                    self._rearm()  # it took some, and not always all
             except OSError as error:
                 self._news = True
                 self._wake(outcome.Error(error))
             else:
                 self._wake(outcome.Value(data))
 
-        def _tell(self, listener: Hears) -> None:
+        def _receive_for_listener(self, on_data: OnData) -> None:
             try:
                 data = self._take(self._listen_size)
             except BlockingIOError:
                 if not self._exact:
-                    self._again()
+                    self._rearm()
                 return
             except OSError as error:
                 data, self._broken = b"", error
             if len(data) == self._listen_size:
                 self._listen_size = RECEIVE_SIZE
             elif not data:
-                ended, self._listener, self._listener_end, self._news = self._listener_end, None, None, True
-                if ended is not None:
-                    ended()
+                on_end, self._on_data, self._on_end, self._news = self._on_end, None, None, True
+                if on_end is not None:
+                    on_end()
                 return
             # One piece for each turn, even if there is more: a client that sends fast does not hold up the others.
-            # `_again` has the poller report the rest as a new edge, behind the sockets that are ready now.
-            goes_on = listener(data)
-            if self._listener is not listener:
+            # `_rearm` has the poller report the rest as a new edge, behind the sockets that are ready now.
+            goes_on = on_data(data)
+            if self._on_data is not on_data:
                 return  # it has ended this itself, and another callback may listen by now
             if not goes_on:
-                self.silence()
+                self.stop_listening()
             elif self._news:
-                self._again()
+                self._rearm()
 
         def _end(self) -> None:
             self._news = True
             if not self._ended:
                 self._ended = True
-                if self._left is not None:
-                    self._left()
+                if self._on_hang_up is not None:
+                    self._on_hang_up()
 
         def _take(self, size: int) -> bytes:
             """Receive once. Raises BlockingIOError, and OSError when the connection is broken."""
@@ -319,7 +319,7 @@ if sys.platform == "linux" or sys.platform == "darwin":
 
         def __init__(self, _: trio.Nursery) -> None:
             self.receivers: dict[int, Receiver] = {}
-            self.turn: list[Tell] | None = None
+            self.turn: list[Callback] | None = None
             """Calls for the end of the turn under way; None outside of one."""
             self.fresh = set[int]()
             """Descriptors watched since this turn began: its news is of others, which had their numbers before."""
@@ -337,7 +337,7 @@ if sys.platform == "linux" or sys.platform == "darwin":
                 # time for which other tasks wait.
                 for _ in range(ROUNDS):
                     ready = poll()
-                    self.turn = turn = list[Tell]()
+                    self.turn = turn = list[Callback]()
                     self.fresh.clear()
                     for each, flags in ready:
                         # A callback earlier in this turn has closed it.
@@ -348,7 +348,7 @@ if sys.platform == "linux" or sys.platform == "darwin":
                                 receiver.has_room()
                                 if flags == room:
                                     continue
-                            receiver.tell(flags & end)
+                            receiver.on_news(flags & end)
                         except Exception:  # it must not end the program, which has other sockets
                             log.exception("a socket is no longer watched, because its callback raised; this is a bug")
                             receiver.close()
@@ -374,7 +374,7 @@ else:
             self.waits = False
             self.open = True
 
-        def when_left(self, left: Callable[[], None]) -> None:
+        def on_hang_up(self, left: Callable[[], None]) -> None:
             self._watch = trio.CancelScope()
             self._system.nursery.start_soon(self._look, self._watch, left)
 
@@ -397,17 +397,17 @@ else:
                     return data
             raise trio.ClosedResourceError
 
-        def listen(self, hears: Hears, ended: Tell) -> None:
+        def listen(self, on_data: OnData, on_end: Callback) -> None:
             raise NotImplementedError("`Poller.listens` says that there is none")
 
-        def when_room(self, room: Tell) -> None:
+        def on_room(self, room: Callback) -> None:
             raise NotImplementedError("`Poller.listens` says that there is none")
 
-        def at_turn_end(self, call: Tell) -> bool:
+        def at_turn_end(self, call: Callback) -> bool:
             del call
             return False
 
-        def silence(self) -> None:
+        def stop_listening(self) -> None:
             pass
 
         def interrupt(self) -> bool:
@@ -469,7 +469,7 @@ if sys.platform == "linux":
             self.receivers[fd] = receiver
             self.fresh.add(fd)
 
-        def again(self, fd: int, *, room: bool = False) -> None:
+        def rearm(self, fd: int, *, room: bool = False) -> None:
             """Tell of what is there now as if it had just come; with ``room`` of room to send as well."""
             self._epoll.modify(fd, _EVENTS | select.EPOLLOUT if room else _EVENTS)
 
@@ -496,11 +496,11 @@ elif sys.platform == "darwin":
             self._kqueue = select.kqueue()
 
         def add(self, fd: int, receiver: Receiver) -> None:
-            self.again(fd)
+            self.rearm(fd)
             self.receivers[fd] = receiver
             self.fresh.add(fd)
 
-        def again(self, fd: int, *, room: bool = False) -> None:
+        def rearm(self, fd: int, *, room: bool = False) -> None:
             """Tell of what is there now as if it had just come; with ``room`` of room to send as well."""
             self._change(fd, select.KQ_EV_ADD | select.KQ_EV_CLEAR)
             if room:

@@ -150,14 +150,13 @@ def _began(process: psutil.Process) -> tuple[float, int]:
 async def try_version(
     folder: Path,
     serving: ImitatedServer,
-    named: str | None,
     work: Path,
     children: Children,
     tell: Callable[[str], None],
 ) -> str:
     """Start the version in ``folder``, ask it a chat, and end it; why it is not taken, or empty.
 
-    ``work`` is a new folder, for its copies. ``named``: the model to ask, else the starter model or the first one.
+    ``work`` is a new folder, for its copies. The starter model is asked, or the first one where that is not served.
     """
     key = secrets.token_urlsafe(24)
     argv = (str(folder / NAME), "serve", "--trial", str(work), *words_for_trial(serving.words))
@@ -168,7 +167,7 @@ async def try_version(
     try:
         async with open_process(children, command, output) as child:
             try:
-                await _try(child, work / READY, key, named, tell)
+                await _try(child, work / READY, key, tell)
             except _Failed as cause:
                 said = f"; it said: {' | '.join(lines)}" if lines else ""
                 return f"{cause}{said}"
@@ -177,7 +176,7 @@ async def try_version(
     return ""
 
 
-async def _try(child: Child, ready: Path, key: str, named: str | None, tell: Callable[[str], None]) -> None:
+async def _try(child: Child, ready: Path, key: str, tell: Callable[[str], None]) -> None:
     """Raises _Failed."""
     try:
         with trio.fail_after(START_TIME):
@@ -189,7 +188,7 @@ async def _try(child: Child, ready: Path, key: str, named: str | None, tell: Cal
     address = Address(LOOPBACK, urlsplit(url).port or 0, key, url)
     try:
         with trio.fail_after(CHAT_TIME):
-            tell(await _chat(address, named))
+            tell(await _chat(address))
     except trio.TooSlowError:
         raise _Failed(f"it did not answer within {CHAT_TIME:.0f} s") from None
     except (UpstreamFailed, Busy) as cause:
@@ -217,10 +216,10 @@ def _content(file: Path) -> bytes:
         return b""
 
 
-async def _chat(address: Address, named: str | None) -> str:
+async def _chat(address: Address) -> str:
     """Ask one question; return the result, in words. Raises _Failed, UpstreamFailed, Busy."""
     models = await _asked(address, "GET", "/v1/models", _Models)
-    model = model_to_ask([each.id for each in models.data], named)
+    model = model_to_ask([each.id for each in models.data])
     if model is None:
         return "it serves; there is no model that it could be asked with"
     question: dict[str, object] = {

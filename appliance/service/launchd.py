@@ -28,29 +28,25 @@ from appliance.core.launchd import (
     plist,
     read_job,
 )  # fmt: skip
-from appliance.core.systemd import NAME, says_who_may_ask
+from appliance.core.systemd import says_who_may_ask
 from appliance.errors import UsageError
-from appliance.platform.children import inherited_env, open_children
-from appliance.platform.process import Ran, run_to_end
+from appliance.platform.process import Ran
 from appliance.service.parent import Ready
-from appliance.service.systemd import COMMAND_TIME, ServiceFailed, make_key
+from appliance.service.systemd import COMMAND_TIME, PosixService, make_key, said_by
 from appliance.wire import ServiceStatus
 
 LOOK_EVERY = 0.2
 """Seconds between two looks at a job that starts or ends: launchctl does not wait for either."""
 
 
-class Launchd:
+class Launchd(PosixService):
     """One launchd domain: the machine's, or the user's. Every method raises ServiceFailed when launchctl refuses."""
 
-    key: Path | None = None
-    """The file with the key of the service, if `install` has given it one."""
-
     def __init__(self, *, user: bool, home: Path | None = None) -> None:
-        self._user = user
         self._place = agent(str(home or Path.home()), os.getuid()) if user else DAEMON
         self._job = f"{self._place.domain}/{LABEL}"
-        self.unit = Path(self._place.plist)
+        self.log = self._place.log
+        super().__init__(Path(self._place.plist), user=user)
 
     def text(self, command: Sequence[str]) -> str:
         """Return the plist that `install` writes. Raises UsageError."""
@@ -78,10 +74,10 @@ class Launchd:
     async def install(self, command: Sequence[str], *, start: bool) -> None:
         """Write the plist, let it start with the machine (or the login), and start it now if asked. Raises OSError."""
         text = self.text(command)
-        self._need_root()
+        self.need_root()
         if not self._user:
             await self._make_account()
-        for file in (self._place.log, self._place.ready, self._place.plist):
+        for file in (self._place.log, self._place.ready):
             Path(file).parent.mkdir(parents=True, exist_ok=True)
         if not self._user:
             for folder in (Path(HOME), Path(DAEMON.log).parent):
@@ -91,32 +87,29 @@ class Launchd:
             self.key = make_key(Path(KEY))
             shutil.chown(self.key, ACCOUNT, ACCOUNT)
         await self._end()
-        temporary = self.unit.with_suffix(".new")
-        temporary.write_text(text, "utf-8")
-        temporary.chmod(0o644)  # launchd refuses what others than the owner may write
-        temporary.replace(self.unit)
+        self.write(text)
         await self._launchctl("enable", self._job)
         if start:
             await self._begin()
 
     async def uninstall(self, *, purge: bool) -> list[str]:
         """End the service and remove the plist; with ``purge`` also its data and account. Returns what stays."""
-        self._need_root()
-        self._need_installed()
+        self.need_root()
+        self.need_installed()
         await self._end()
         self.unit.unlink()
         kept = [] if self._user else [HOME, str(Path(DAEMON.log).parent)]
         if not purge:
             return kept
-        await self._run("rm", "-rf", *kept)
-        await self._run("dscl", ".", "-delete", f"/Users/{ACCOUNT}")
-        await self._run("dscl", ".", "-delete", f"/Groups/{ACCOUNT}")
+        await self.run("rm", "-rf", *kept)
+        await self.run("dscl", ".", "-delete", f"/Users/{ACCOUNT}")
+        await self.run("dscl", ".", "-delete", f"/Groups/{ACCOUNT}")
         return []
 
     async def steer(self, verb: str) -> None:
         """Carry out ``start``, ``stop`` or ``restart`` and wait until it is done."""
-        self._need_root()
-        self._need_installed()
+        self.need_root()
+        self.need_installed()
         if verb != "start":
             await self._end()
         if verb != "stop":
@@ -165,9 +158,9 @@ class Launchd:
                 if self._ready(job) is not None:
                     return
                 if job is None or (job.pid is None and job.ended and job.ended != failed_before):
-                    raise self._failed("start", 1, f"it ended at once ({job.ended if job is not None else 'unloaded'})")
+                    raise self.failed("start", 1, f"it ended at once ({job.ended if job is not None else 'unloaded'})")
                 await trio.sleep(LOOK_EVERY)
-        raise self._failed("start", None, "")
+        raise self.failed("start", None, "")
 
     async def _end(self) -> None:
         """Unload the job, which ends its process: as a stop it may take its time, and then launchd kills it."""
@@ -178,7 +171,7 @@ class Launchd:
             while await self._look() is not None:  # noqa: ASYNC110  launchd has no event for it
                 await trio.sleep(LOOK_EVERY)
             return
-        raise self._failed("stop", None, "")
+        raise self.failed("stop", None, "")
 
     async def _look(self) -> LaunchdJob | None:
         """Return the job; None if it is not loaded."""
@@ -187,14 +180,14 @@ class Launchd:
             return read_job(ran.output.decode(errors="replace"))
         if ran.status == ABSENT:
             return None
-        raise self._failed(f"launchctl print {self._job}", ran.status, _said(ran))
+        raise self.failed(f"launchctl print {self._job}", ran.status, said_by(ran))
 
     async def _make_account(self) -> None:
         """Make the service's user and group, if they are not there. They cannot log in."""
         user, group = f"/Users/{ACCOUNT}", f"/Groups/{ACCOUNT}"
-        if (await self._run("dscl", ".", "-read", user, may_fail=True)).status == 0:
+        if (await self.run("dscl", ".", "-read", user, may_fail=True)).status == 0:
             return
-        taken = [await self._run("dscl", ".", "-list", *words) for words in
+        taken = [await self.run("dscl", ".", "-list", *words) for words in
                  (("/Users", "UniqueID"), ("/Groups", "PrimaryGroupID"))]  # fmt: skip
         try:
             number = str(free_id(b"\n".join(each.output for each in taken).decode(errors="replace")))
@@ -205,32 +198,9 @@ class Launchd:
             user: {"UniqueID": number, "PrimaryGroupID": number, "RealName": "Llama Appliance", "IsHidden": "1",
                    "UserShell": "/usr/bin/false", "NFSHomeDirectory": HOME},
         }.items():  # fmt: skip
-            await self._run("dscl", ".", "-create", record)
+            await self.run("dscl", ".", "-create", record)
             for key, value in values.items():
-                await self._run("dscl", ".", "-create", record, key, value)
-
-    def _need_root(self) -> None:
-        if not self._user and os.geteuid() != 0:
-            raise UsageError("a service of the machine needs root: use sudo, or --user for a service of your own")
-
-    def _need_installed(self) -> None:
-        if not self.unit.exists():
-            own = f"{NAME} service install{' --user' if self._user else ''}"
-            raise UsageError(f"there is no {self.unit}, so the service is not installed; '{own}' installs it")
-
-    def _failed(self, command: str, status: int | None, said: str) -> ServiceFailed:
-        return ServiceFailed(command, status, said, log=self._place.log)
+                await self.run("dscl", ".", "-create", record, key, value)
 
     async def _launchctl(self, *words: str, may_fail: bool = False) -> Ran:
-        return await self._run("launchctl", *words, may_fail=may_fail)
-
-    async def _run(self, *command: str, may_fail: bool = False) -> Ran:
-        async with open_children() as children:
-            ran = await run_to_end(children, command, inherited_env(), seconds=COMMAND_TIME)
-        if ran.status != 0 and not may_fail:
-            raise self._failed(" ".join(command), ran.status, _said(ran))
-        return ran
-
-
-def _said(ran: Ran) -> str:
-    return " ".join((ran.errors or ran.output).decode(errors="replace").split())
+        return await self.run("launchctl", *words, may_fail=may_fail)

@@ -10,7 +10,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
@@ -45,37 +45,34 @@ class Ready(Struct, frozen=True, kw_only=True):
     version: str
 
 
-class Parent:
-    """The application, as far as a message can reach it."""
-
-    def __init__(self, ready_file: Path | None) -> None:
-        self._file = ready_file
-
-    async def tell_ready(self, urls: Sequence[str], version: str) -> UsageError | None:
-        """Write the ready file, whole or not at all; the error if it cannot be written."""
-        if self._file is not None:
-            content = msgspec.json.encode(Ready(url=urls[0], urls=urls, pid=os.getpid(), version=version)) + b"\n"
-            try:
-                await trio.to_thread.run_sync(_write, self._file, content)
-            except OSError as cause:
-                return UsageError(f"--ready-file {self._file} cannot be written: {cause.strerror or cause}")
-        return None
+TellReady = Callable[[Sequence[str], str], Awaitable[UsageError | None]]
+"""Tells the application the addresses and the version; the error if that cannot be written."""
 
 
 @asynccontextmanager
-async def open_parent(settings: Embedding) -> AsyncGenerator[Parent]:
+async def open_parent(settings: Embedding) -> AsyncGenerator[TellReady]:
     """For the length of the block: the program gets the order to stop when the parent ends. The end removes the ready
-    file.
+    file. The block gets what writes it, whole or not at all.
 
     A ready file that an earlier run left is removed first, so that the application never reads an old address.
     """
     file = Path(settings.ready_file) if settings.ready_file is not None else None
+
+    async def tell_ready(urls: Sequence[str], version: str) -> UsageError | None:
+        if file is not None:
+            content = msgspec.json.encode(Ready(url=urls[0], urls=urls, pid=os.getpid(), version=version)) + b"\n"
+            try:
+                await trio.to_thread.run_sync(_write, file, content)
+            except OSError as cause:
+                return UsageError(f"--ready-file {file} cannot be written: {cause.strerror or cause}")
+        return None
+
     _remove(file)
     try:
         async with beside() as nursery:
             if settings.parent_pid is not None:
                 nursery.start_soon(persist, "watching the parent", partial(_follow, settings.parent_pid))
-            yield Parent(file)
+            yield tell_ready
     finally:
         _remove(file)
 
@@ -176,15 +173,12 @@ class NotifySocket:
             signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
     def ready(self, where: str) -> None:
-        """See `Manager`."""
         self._say(READY=1, STATUS=f"listening on {where}")
 
     def alive(self) -> None:
-        """See `Manager`."""
         self._say(WATCHDOG=1)
 
     def stopping(self) -> None:
-        """See `Manager`."""
         self._say(STOPPING=1, STATUS="requests under way may finish")
 
     def _say(self, **words: str | int) -> None:
@@ -194,7 +188,6 @@ class NotifySocket:
                 self._socket.sendto(message(**words), self._address)
 
     def close(self) -> None:
-        """See `Manager`."""
         if self._socket is not None:
             self._socket.close()
 

@@ -41,7 +41,7 @@ class ServiceFailed(ApplianceError):
     ``log``: where more may be read.
     """
 
-    def __init__(self, command: str, status: int | None, said: str, *, log: str = f"'journalctl -u {NAME}'") -> None:
+    def __init__(self, command: str, status: int | None, said: str, *, log: str) -> None:
         super().__init__(command, status, said)
         self.log = log
         self.command = command
@@ -62,16 +62,63 @@ def make_key(file: Path, form: str = "{}") -> Path:
     return file
 
 
-class Systemd:
-    """One service manager: the system's, or the user's. Every method raises ServiceFailed when systemd refuses."""
+class PosixService:
+    """A service of the system, or of the user, that a file describes. Methods raise ServiceFailed and UsageError."""
 
     key: Path | None = None
     """The file with the key of the service, if `install` has given it one."""
+    log = f"'journalctl -u {NAME}'"
+    """The place that says more of a failure."""
+
+    def __init__(self, unit: Path, *, user: bool) -> None:
+        self.unit = unit
+        self._user = user
+
+    def write(self, text: str) -> None:
+        """Write the file as a whole. Raises OSError."""
+        self.unit.parent.mkdir(parents=True, exist_ok=True)
+        temporary = self.unit.with_suffix(".new")
+        temporary.write_text(text, "utf-8")
+        temporary.chmod(0o644)  # launchd refuses what others than the owner may write
+        temporary.replace(self.unit)
+
+    def need_root(self) -> None:
+        if not self._user and os.geteuid() != 0:
+            raise UsageError("a service of the system needs root: use sudo, or --user for a service of your own")
+
+    def need_installed(self) -> None:
+        if not self.unit.exists():
+            raise UsageError(
+                f"there is no {self.unit}, so the service is not installed; '{self.own('install')}' installs it"
+            )
+
+    def own(self, verb: str) -> str:
+        """Return the command for this service."""
+        return f"{NAME} service {verb}{' --user' if self._user else ''}"
+
+    def failed(self, command: str, status: int | None, said: str) -> ServiceFailed:
+        return ServiceFailed(command, status, said, log=self.log)
+
+    async def run(self, *command: str, stdin: bytes = b"", may_fail: bool = False) -> Ran:
+        """Run a command of the service manager to its end."""
+        async with open_children() as children:
+            ran = await run_to_end(children, command, inherited_env(), seconds=COMMAND_TIME, stdin=stdin)
+        if ran.status != 0 and not may_fail:
+            raise self.failed(" ".join(command), ran.status, said_by(ran))
+        return ran
+
+
+def said_by(ran: Ran) -> str:
+    """Return what the command printed, on one line."""
+    return " ".join((ran.errors or ran.output).decode(errors="replace").split())
+
+
+class Systemd(PosixService):
+    """One service manager: the system's, or the user's. Every method raises ServiceFailed when systemd refuses."""
 
     def __init__(self, *, user: bool, environ: Mapping[str, str] = os.environ) -> None:
-        self._user = user
         config = Path(environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
-        self.unit = config / "systemd" / "user" / UNIT if user else Path("/etc/systemd/system") / UNIT
+        super().__init__(config / "systemd" / "user" / UNIT if user else Path("/etc/systemd/system") / UNIT, user=user)
 
     def text(self, command: Sequence[str]) -> str:
         """Return the unit that `install` writes. Raises UsageError."""
@@ -91,15 +138,12 @@ class Systemd:
         text = self.text(command)
         self._refuse_packaged()
         self._need_systemd()
-        self._need_root()
+        self.need_root()
         if not self._user:
-            await self._run("systemd-sysusers", "-", stdin=SYSUSERS.encode())
-        self.unit.parent.mkdir(parents=True, exist_ok=True)
+            await self.run("systemd-sysusers", "-", stdin=SYSUSERS.encode())
         if not self._user and not self.unit.exists() and not says_who_may_ask(command):
             self.key = make_key(Path(KEY_FILE), f"{KEY_VARIABLE}={{}}")
-        temporary = self.unit.with_suffix(".new")
-        temporary.write_text(text, "utf-8")
-        temporary.replace(self.unit)
+        self.write(text)
         await self._systemctl("daemon-reload")
         await self._systemctl("enable", UNIT)
         if start:
@@ -109,9 +153,8 @@ class Systemd:
         """Stop the service and remove the unit; with ``purge`` also its data and its user. Returns what stays."""
         self._refuse_packaged()
         self._need_systemd()
-        self._need_root()
-        if not self.unit.exists():
-            raise UsageError(f"there is no {self.unit}, so the service is not installed")
+        self.need_root()
+        self.need_installed()
         await self._systemctl("disable", "--now", UNIT)
         self.unit.unlink()
         await self._systemctl("daemon-reload")
@@ -120,16 +163,16 @@ class Systemd:
             return []
         if not purge:
             return [STATE, CACHE]
-        await self._run("rm", "-rf", "--one-file-system", STATE, CACHE, KEY_FILE)
-        await self._run("userdel", NAME)
+        await self.run("rm", "-rf", "--one-file-system", STATE, CACHE, KEY_FILE)
+        await self.run("userdel", NAME)
         return []
 
     async def steer(self, verb: str) -> None:
         """Carry out ``start``, ``stop`` or ``restart`` and wait until it is done."""
         self._need_systemd()
-        self._need_root()
-        if not self.unit.exists() and not (not self._user and PACKAGED.exists()):
-            raise UsageError(f"the service is not installed; '{self._own('install')}' installs it")
+        self.need_root()
+        if self._user or not PACKAGED.exists():
+            self.need_installed()
         await self._systemctl(verb, UNIT)
 
     async def status(self) -> ServiceStatus:
@@ -153,7 +196,7 @@ class Systemd:
         if not self._user and PACKAGED.exists():
             raise UsageError(
                 f"{PACKAGED} belongs to a package, which installs and removes the service; "
-                f"'{self._own('start')}' and '{self._own('stop')}' work, and '--user' makes a service of your own"
+                f"'{self.own('start')}' and '{self.own('stop')}' work, and '--user' makes a service of your own"
             )
 
     def _need_systemd(self) -> None:
@@ -162,20 +205,5 @@ class Systemd:
                 f"systemd does not run here, so it has no services; start '{NAME} serve' from the init system that does"
             )
 
-    def _need_root(self) -> None:
-        if not self._user and os.geteuid() != 0:
-            raise UsageError("a service of the system needs root: use sudo, or --user for a service of your own")
-
-    def _own(self, verb: str) -> str:
-        return f"{NAME} service {verb}{' --user' if self._user else ''}"
-
     async def _systemctl(self, *words: str, may_fail: bool = False) -> Ran:
-        return await self._run("systemctl", *(("--user",) if self._user else ()), *words, may_fail=may_fail)
-
-    async def _run(self, *command: str, stdin: bytes = b"", may_fail: bool = False) -> Ran:
-        async with open_children() as children:
-            ran = await run_to_end(children, command, inherited_env(), seconds=COMMAND_TIME, stdin=stdin)
-        if ran.status != 0 and not may_fail:
-            said = " ".join((ran.errors or ran.output).decode(errors="replace").split())
-            raise ServiceFailed(" ".join(command), ran.status, said)
-        return ran
+        return await self.run("systemctl", *(("--user",) if self._user else ()), *words, may_fail=may_fail)

@@ -105,8 +105,8 @@ class InFlightEntry:
         "_request",
         "cancel",
         "id",
+        "last_seen",
         "place",
-        "told",
     )
 
     def __init__(
@@ -120,7 +120,7 @@ class InFlightEntry:
     ) -> None:
         self.id = request_id
         self.cancel = cancel
-        self.told = UNSEEN
+        self.last_seen = UNSEEN
         """The part that readers know of."""
         self.place: ShownPlace | None = None
         """Set by the task that waits for the model."""
@@ -143,9 +143,9 @@ class InFlightEntry:
         """The answer's head has gone out."""
         self._headers = headers
         self._answer = answer
-        self._owner.tell(self)
+        self._owner.note_change(self)
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """It is over. Nothing of the request is reached through this any more: in a cycle it would wait for Python's
         collector, which then looks for some 20 ms, a few times a second.
         """
@@ -234,7 +234,7 @@ class InFlight:
     def end(self, entry: InFlightEntry) -> None:
         """Show it no more. Leaving the entry's block does so."""
         del self._entries[entry.id]
-        entry.let_go()
+        entry.release()
         if self._readers:
             self._add(entry.id)
 
@@ -261,7 +261,7 @@ class InFlight:
 
     # ---- between entries and readers ---------------------------------------------------------------------------------
 
-    def joined(self) -> None:
+    def reader_joined(self) -> None:
         """A reader follows the requests from now on."""
         self._readers += 1
 
@@ -271,7 +271,7 @@ class InFlight:
         if not self._readers:
             self._changes.clear()
 
-    def tell(self, entry: InFlightEntry) -> None:
+    def note_change(self, entry: InFlightEntry) -> None:
         """Let readers see the entry as it is now."""
         if self._readers:
             self._add(entry.id)
@@ -305,8 +305,8 @@ class InFlight:
             return
         self._next_look = now + UPDATE_INTERVAL
         for entry in self._entries.values():
-            if entry.told != (seen := entry.seen):
-                entry.told = seen
+            if entry.last_seen != (seen := entry.seen):
+                entry.last_seen = seen
                 self._add(entry.id)
 
     def _change(self, request_id: str) -> InFlightChange:
@@ -329,7 +329,7 @@ class InFlightReader:
         self._position = -1
 
     def __enter__(self) -> InFlightReader:
-        self._owner.joined()
+        self._owner.reader_joined()
         return self
 
     def __exit__(self, *exc: object) -> None:

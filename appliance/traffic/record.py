@@ -252,7 +252,7 @@ class RecordingSink(Passing):
             return self._status
         return status
 
-    def let_go(self, status: int) -> int:
+    def release(self, status: int) -> int:
         """Keep no more than row and capture need. Return the bytes of bodies that the capture takes, more or less."""
         record, parts = self._record, captured_parts(self._record.path)
         record.entry = None
@@ -272,7 +272,7 @@ class RecordingSink(Passing):
             return ErrorText(self._coding)
         return TokenCounter(self._record.path, streaming=self._streaming, content_encoding=self._coding)
 
-    def told(self, status: int) -> Usage | str | None:
+    def usage_or_error(self, status: int) -> Usage | str | None:
         """Return the cost of the answer, or the error's text, once, when all is over. None: there was no answer."""
         if not self._status:
             return None
@@ -288,17 +288,17 @@ class RecordingSink(Passing):
         reader.feed(piece)
         return reader.end(status) if isinstance(reader, ErrorText) else reader.end()
 
-    def row(self, told: Usage | str | None, status: int, seconds: float, ended: datetime) -> Row:
+    def row(self, found: Usage | str | None, status: int, seconds: float, ended: datetime) -> Row:
         """Return the request's row of the activity log."""
         record, metadata = self._record, self._record.metadata
         error, tokens, milliseconds = UNSET, NO_TOKENS, round(seconds * 1000)
-        if isinstance(told, str):
-            error = told
-        elif told is not None and status == 200:
-            tokens, milliseconds = told.tokens, told.duration_ms(seconds * 1000)
-            if told.prompt > 0 <= tokens.cache_tokens:
+        if isinstance(found, str):
+            error = found
+        elif found is not None and status == 200:
+            tokens, milliseconds = found.tokens, found.duration_ms(seconds * 1000)
+            if found.prompt > 0 <= tokens.cache_tokens:
                 moved, cached = "fallback" in metadata, tokens.cache_tokens
-                words = prompt_cache_told(told.prompt, cached, loaded=record.loaded, moved=moved, body=record.body)
+                words = prompt_cache_told(found.prompt, cached, loaded=record.loaded, moved=moved, body=record.body)
                 metadata = {**metadata, "prompt_cache": words}
         if status == CLIENT_LEFT:
             error = "the client left before the answer was complete"
@@ -317,7 +317,7 @@ class RecordingSink(Passing):
         )
 
     def exchange(self, status: int) -> CapturedExchange:
-        """Return its capture, once it was `told`; a failure's holds only the request."""
+        """Return its capture, once its cost was read (`usage_or_error`); a failure's holds only the request."""
         record, parts = self._record, captured_parts(self._record.path)
         body = record.body if parts.request else None
         if status != 200:
@@ -391,7 +391,7 @@ class Recorder:
         limit = self._packer.captures.limit
         if record.body is not None and len(record.body) > limit:
             record.body = None
-        ended, size = self._ended, sink.let_go(status)
+        ended, size = self._ended, sink.release(status)
         sure = size if 2 * size <= limit else 0  # a larger capture may be too large by itself
         ended.append((record, sink, route, status, time.perf_counter(), time.time(), size, sure))
         self._held += size
@@ -413,11 +413,11 @@ class Recorder:
         if self.captures.is_raw:
             self._packer.wake()
 
-    def follow(self, heard: Callable[[int], None]) -> Callable[[], None]:
-        """Call ``heard`` with the id of every row from now on, until the result is called. It must not block."""
+    def follow(self, on_row: Callable[[int], None]) -> Callable[[], None]:
+        """Call ``on_row`` with the id of every row from now on, until the result is called. It must not block."""
         self.settle()
-        self._listeners.add(heard)
-        return lambda: self._listeners.discard(heard)
+        self._listeners.add(on_row)
+        return lambda: self._listeners.discard(on_row)
 
     async def page(self, query: Query) -> ActivityPage:
         """Rows of the activity log. Raises Busy while another program has locked its file."""
@@ -469,25 +469,25 @@ class Recorder:
         record, sink, route, status, now, at, size, sure = ended
         self._held -= size
         self._sure -= sure
-        seconds, told, activity = now - record.began, sink.told(status), self._activity
+        seconds, found, activity = now - record.began, sink.usage_or_error(status), self._activity
         # Under a load that never ends the queue holds more rows than the log keeps. A row that newer ones would push
         # out is not made at all, and only its number is used up; its tokens are counted anyway. The same holds
         # for captures below.
         if activity.keep is not None and len(self._ended) >= activity.keep:
             row_id = activity.pass_over()
         else:
-            row_id = activity.add(sink.row(told, status, seconds, datetime.fromtimestamp(at, UTC)))
+            row_id = activity.add(sink.row(found, status, seconds, datetime.fromtimestamp(at, UTC)))
         captures = self._packer.captures
         if self._sure < captures.limit:
             captures.add(row_id, sink.exchange(status))
         if self._listeners:
-            for heard in tuple(self._listeners):
-                heard(row_id)
+            for on_row in tuple(self._listeners):
+                on_row(row_id)
         if record.known:
             first = None if record.first_byte_at is None else record.first_byte_at - record.began
             self.metrics.request_done(record.model, route, status, seconds, first)
-            if status == 200 and isinstance(told, Usage):
-                tokens = told.tokens
+            if status == 200 and isinstance(found, Usage):
+                tokens = found.tokens
                 self.metrics.tokens(record.model, tokens.input_tokens, tokens.output_tokens, tokens.cache_tokens)
 
 

@@ -130,7 +130,7 @@ class _Driver:
     def __init__(self, outgoing: Outgoing, wire: Wire, client: Flushing, hooks: RelayHooks | None) -> None:
         self._outgoing = outgoing
         self._wire = wire
-        self._listens = wire if isinstance(wire, PlainWire) and wire.listens else None
+        self._polled = wire if isinstance(wire, PlainWire) and wire.listens else None
         self._client = client
         self._hooks = hooks
         self._exchange: Exchange | None = None  # until it is over
@@ -164,7 +164,7 @@ class _Driver:
                         self._full = False
                         await self._client.flush()
                         exchange.on_client_drained()
-                    elif self._listens is not None:
+                    elif self._polled is not None:
                         await self._news.wait()
                         self._news = trio.Event()
                     else:
@@ -185,10 +185,10 @@ class _Driver:
 
     async def _send(self, head: bytes, body: bytes) -> None:
         pieces = (head + body,) if len(body) <= SEND_AT_ONCE else (head, body)
-        if self._listens is not None:
+        if self._polled is not None:
             for piece in pieces:
-                self._listens.push(piece)
-            self._hear()
+                self._polled.push(piece)
+            self._listen()
             return
         try:
             for piece in pieces:
@@ -208,13 +208,13 @@ class _Driver:
         else:
             exchange.on_engine_ended()
 
-    def _hear(self) -> None:
-        assert self._listens is not None
+    def _listen(self) -> None:
+        assert self._polled is not None
         assert self._exchange is not None
-        heard = self._exchange.on_engine_bytes if self._outgoing.progress is None else self._heard
-        self._listens.listen(heard, self._ended)
+        on_data = self._exchange.on_engine_bytes if self._outgoing.progress is None else self._on_data
+        self._polled.listen(on_data, self._ended)
 
-    def _heard(self, data: bytes) -> bool:
+    def _on_data(self, data: bytes) -> bool:
         if self._exchange is None:
             return False
         self._note(self._exchange)
@@ -225,9 +225,9 @@ class _Driver:
             self._outgoing.progress.received()
 
     def _ended(self) -> None:
-        assert self._listens is not None
+        assert self._polled is not None
         if self._exchange is not None:
-            self._exchange.on_engine_ended(broken=self._listens.broken)
+            self._exchange.on_engine_ended(broken=self._polled.broken)
 
     # ---- as `core.exchange.Io` ---------------------------------------------------------------------------------------
 
@@ -237,19 +237,21 @@ class _Driver:
         self._news.set()
         return not self._head_waits
 
-    def pause(self) -> None:
+    def wait_drained(self) -> None:
         self._full = True
-        if self._listens is not None:
-            self._listens.silence()
         self._news.set()
 
+    def pause(self) -> None:
+        if self._polled is not None:
+            self._polled.stop_listening()
+
     def resume(self) -> None:
-        if self._listens is not None:
-            self._hear()
+        if self._polled is not None:
+            self._listen()
 
     def release(self, *, reusable: bool, failure: Exception | None = None) -> None:
-        if self._listens is not None:
-            self._listens.silence()
+        if self._polled is not None:
+            self._polled.stop_listening()
         self._outgoing.give(self._wire, reusable=reusable)
 
     def done(self, failure: Exception | None) -> None:

@@ -95,7 +95,7 @@ class PlainWire:
                 rest = rest[self._sock.send(rest) :]
         except BlockingIOError:
             self._unsent = bytes(rest)
-            self._receiver.when_room(self._push_rest)
+            self._receiver.on_room(self._push_rest)
         except OSError:
             pass
 
@@ -112,10 +112,10 @@ class PlainWire:
         """It has a poller: a callback can get its bytes without a task."""
         return Poller.listens and self._receiver is not None
 
-    def listen(self, heard: Callable[[bytes], bool], ended: Callable[[], None]) -> None:
+    def listen(self, on_data: Callable[[bytes], bool], ended: Callable[[], None]) -> None:
         """See `Receiver.listen`; only where it `listens`."""
         assert self._receiver is not None
-        self._receiver.listen(heard, ended)
+        self._receiver.listen(on_data, ended)
 
     @property
     def broken(self) -> bool:
@@ -126,15 +126,15 @@ class PlainWire:
         """True if nothing is left to receive, and everything that was pushed has left."""
         return not self._unsent and (self._receiver is None or self._receiver.is_quiet())
 
-    def silence(self) -> None:
+    def stop_listening(self) -> None:
         """End `listen`. Idempotent."""
         if self._receiver is not None:
-            self._receiver.silence()
+            self._receiver.stop_listening()
 
-    def rest(self, lost: Callable[[], None]) -> None:
-        """Put it aside: ``lost`` is called when its other side closes it, now or while it is used again."""
+    def on_hang_up(self, lost: Callable[[], None]) -> None:
+        """Call ``lost`` when its other side closes it, now or while it is used again."""
         if self._receiver is not None:
-            self._receiver.when_left(lost)
+            self._receiver.on_hang_up(lost)
 
     def close(self) -> None:
         if self._fd >= 0:

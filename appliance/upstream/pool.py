@@ -63,7 +63,7 @@ class Pool:
         while free and (len(free) >= MAX_FREE or next(iter(free.values())) < now - MAX_AGE):
             self._drop(key, next(iter(free)))
         free[wire] = now
-        wire.rest(partial(self._lost, key, wire))
+        wire.on_hang_up(partial(self._lost, key, wire))
 
     def close(self) -> None:
         for key, free in list(self._free.items()):

@@ -2,67 +2,43 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import AsyncGenerator, Collection
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 import trio
+from fleet_harness import InOrder, fake_engine
 from hollow_models import dense, write_hollow
 
+from appliance.catalog.catalog import Headers
 from appliance.core.engines.machine import Gpu, MachineLook
 from appliance.core.fit.budget import GpuMemory
-from appliance.core.models.gguf import read_gguf
 from appliance.core.models.model import Model
 from appliance.core.settings import FleetSettings
-from appliance.engines.found import Engine
 from appliance.fleet.owner import Fleet, open_fleet
 
-FAKE = Path(__file__).parents[1] / "fakes" / "llama_server.py"
 GIB, MIB = 1 << 30, 1 << 20
-ON_GPU = Engine(
-    name="gpu", id="gpu", backend="cuda12", version=None, source="test", seat="gpu",
-    command=(sys.executable, "-S", "-E", str(FAKE)), gpus={"CUDA0": "gpu0"},
-)  # fmt: skip
+ON_GPU = fake_engine("gpu", gpus={"CUDA0": "gpu0"})
 
 
-class Machine:
+def machine(*, ram: int, gpu: int) -> InOrder:
     """One engine on a machine that somebody has looked at."""
-
-    def __init__(self, *, ram: int, gpu: int) -> None:
-        card = Gpu(vendor="NVIDIA", name="Card", driver="nvidia", total=gpu, free=gpu)
-        self.look: MachineLook | None = MachineLook(
-            platform="linux-x64", system="s", environment="native", cpu="c", memory_total=ram, memory_available=ram,
-            gpus=(card,),
-        )  # fmt: skip
-
-    async def lacks(self, cards: tuple[str, ...]) -> str:
-        await trio.lowlevel.checkpoint()
-        return ""
-
-    def choose(
-        self, model: str = "", tried: Collection[str] = (), word: str = "", cards: tuple[str, ...] = ()
-    ) -> Engine | None:
-        return None if ON_GPU.seat in tried else ON_GPU
-
-    def failed(self, engine: Engine, model: str, why: str) -> None:
-        raise AssertionError(why)
-
-    def pardoned(self, seat: str, model: str) -> None:
-        """They stay in their order."""
-
-    async def check(self, engine: Engine) -> str:
-        await trio.lowlevel.checkpoint()
-        return ""
+    card = Gpu(vendor="NVIDIA", name="Card", driver="nvidia", total=gpu, free=gpu)
+    look = MachineLook(
+        platform="linux-x64", system="s", environment="native", cpu="c", memory_total=ram, memory_available=ram,
+        gpus=(card,),
+    )  # fmt: skip
+    return InOrder(ON_GPU, look=look)
 
 
 @asynccontextmanager
-async def fleet_on(machine: Machine) -> AsyncGenerator[Fleet]:
+async def fleet_on(chooser: InOrder, *, fit: bool = True) -> AsyncGenerator[Fleet]:
     with trio.fail_after(30):
-        async with open_fleet(FleetSettings(threads=1), machine) as fleet:
+        async with open_fleet(FleetSettings(threads=1, fit=fit), chooser) as fleet:
             fleet.see_machine()
             yield fleet
+    assert chooser.told == []
 
 
 @pytest.fixture
@@ -71,13 +47,7 @@ def models(tmp_path: Path) -> list[Model]:
     found: list[Model] = []
     for name in ("a", "b", "c"):
         path = write_hollow(tmp_path / f"{name}.gguf", dense())
-        with path.open("rb") as file:
-
-            def read_at(offset: int, size: int) -> bytes:
-                file.seek(offset)
-                return file.read(size)
-
-            info = read_gguf(read_at, path.stat().st_size)
+        info = Headers().read(str(path)).info
         args = ("--ctx-size", "4096")
         found.append(Model(id=name, source="path", path=str(path), size=path.stat().st_size, info=info, args=args))
     return found
@@ -90,7 +60,7 @@ def argv_of(fleet: Fleet, model: str) -> tuple[str, ...]:
 
 
 async def test_a_gpu_holds_what_fits_and_the_longest_unused_makes_room(models: list[Model]) -> None:
-    async with fleet_on(Machine(ram=64 * GIB, gpu=1700 * MIB)) as fleet:  # a budget of 850 MiB: two of them
+    async with fleet_on(machine(ram=64 * GIB, gpu=1700 * MIB)) as fleet:  # a budget of 850 MiB: two of them
         for model in models[:2]:
             await fleet.load(model)
         assert [fleet.is_ready(name) for name in "ab"] == [True, True]
@@ -99,26 +69,26 @@ async def test_a_gpu_holds_what_fits_and_the_longest_unused_makes_room(models: l
 
 
 async def test_before_the_machine_is_looked_at_nothing_is_unloaded(models: list[Model]) -> None:
-    machine = Machine(ram=64 * GIB, gpu=2 * GIB)
-    look, machine.look = machine.look, None
-    async with fleet_on(machine) as fleet:
+    chooser = machine(ram=64 * GIB, gpu=2 * GIB)
+    look, chooser.look = chooser.look, None
+    async with fleet_on(chooser) as fleet:
         for model in models:
             await fleet.load(model)
         assert [fleet.is_ready(name) for name in "abc"] == [True, True, True]
-        machine.look = look
+        chooser.look = look
         fleet.see_machine()
         assert [fleet.is_ready(name) for name in "abc"] == [True, True, True]
 
 
 async def test_one_that_takes_more_than_there_is_may_try_it_alone(models: list[Model]) -> None:
-    async with fleet_on(Machine(ram=64 * GIB, gpu=300 * MIB)) as fleet:
+    async with fleet_on(machine(ram=64 * GIB, gpu=300 * MIB)) as fleet:
         for model in models[:2]:
             await fleet.load(model)
         assert [fleet.is_ready(name) for name in "ab"] == [False, True]
 
 
 async def test_another_program_on_the_gpu_has_idle_models_unloaded_and_busy_ones_stay(models: list[Model]) -> None:
-    async with fleet_on(Machine(ram=64 * GIB, gpu=2 * GIB)) as fleet:
+    async with fleet_on(machine(ram=64 * GIB, gpu=2 * GIB)) as fleet:
         await fleet.load(models[0])
         async with fleet.lease(models[1]):
             fleet.see_gpus({"gpu0": GpuMemory(used=2 * GIB, total=2 * GIB)})  # a game has started
@@ -133,7 +103,7 @@ async def test_another_program_on_the_gpu_has_idle_models_unloaded_and_busy_ones
 
 
 async def test_on_a_gpu_the_engine_is_asked_for_its_buffers_and_told_the_reserve(models: list[Model]) -> None:
-    async with fleet_on(Machine(ram=64 * GIB, gpu=8 * GIB)) as fleet:
+    async with fleet_on(machine(ram=64 * GIB, gpu=8 * GIB)) as fleet:
         await fleet.load(models[0])
         argv = " ".join(argv_of(fleet, "a"))
         assert "--log-verbosity 4" in argv
@@ -142,17 +112,15 @@ async def test_on_a_gpu_the_engine_is_asked_for_its_buffers_and_told_the_reserve
 
 
 async def test_where_the_users_own_flags_decide_nothing_is_added(models: list[Model]) -> None:
-    with trio.fail_after(30):
-        async with open_fleet(FleetSettings(threads=1, fit=False), Machine(ram=64 * GIB, gpu=8 * GIB)) as fleet:
-            fleet.see_machine()
-            await fleet.load(models[0])
-            argv = " ".join(argv_of(fleet, "a"))
-            assert "--fit-target" not in argv
-            assert "--log-verbosity" not in argv
+    async with fleet_on(machine(ram=64 * GIB, gpu=8 * GIB), fit=False) as fleet:
+        await fleet.load(models[0])
+        argv = " ".join(argv_of(fleet, "a"))
+        assert "--fit-target" not in argv
+        assert "--log-verbosity" not in argv
 
 
 async def test_the_caches_of_prompts_share_the_budget(models: list[Model]) -> None:
-    async with fleet_on(Machine(ram=8 * GIB, gpu=32 * GIB)) as fleet:  # a budget of 6 GiB
+    async with fleet_on(machine(ram=8 * GIB, gpu=32 * GIB)) as fleet:  # a budget of 6 GiB
         sizes: list[int] = []
         for model in models:
             await fleet.load(model)

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import time
 
-import pytest
 import trio
 from configured_harness import Fleets, Settings, World, ask
-
-from appliance.errors import Busy, ModelFailedToStart, TooManyRequests
 
 FIVE = ("a", "b", "c", "d", "e")
 
@@ -92,34 +89,6 @@ async def test_a_stream_of_requests_starves_nobody(fleets: Fleets) -> None:
         assert 0.3 <= turn < 1.2
 
 
-async def test_without_patience_b_waits_for_a_gap(fleets: Fleets) -> None:
-    async with fleets.open(servers(fleets, "a", "b"), {"b": {"patience": 60}}) as world:
-        turns: list[str] = []
-
-        async def use(name: str) -> None:
-            async with world.lease(name):
-                turns.append(name)
-
-        async with trio.open_nursery() as nursery, world.lease("a"):
-            nursery.start_soon(use, "b")
-            await world.until_state("b", "queued")
-            nursery.start_soon(use, "a")
-            await world.until(lambda: "a" in turns)
-        assert turns == ["a", "b"]
-
-
-async def test_what_is_pinned_stays_and_who_is_in_its_way_hears_of_it(fleets: Fleets) -> None:
-    models = servers(fleets, "a", "b", "c")
-    models["a"]["pinned"] = True
-    async with fleets.open(models, modelsMax=2, groups={"all": {"swap": False, "members": list(models)}}) as world:
-        assert await in_order(world, "a", "b", "c") == [{"a"}, {"a", "b"}, {"a", "c"}]
-    async with fleets.open(models) as world:
-        await world.load("a")
-        with pytest.raises(Busy, match="'a', which is pinned"):
-            await world.load("b")
-        assert world.loaded() == {"a"}
-
-
 async def test_memory_is_what_was_measured_and_never_less_than_was_told(fleets: Fleets) -> None:
     together = {"all": {"swap": False, "members": ["grown", "told", "c", "d"]}}
     models = {
@@ -138,50 +107,6 @@ async def test_memory_is_what_was_measured_and_never_less_than_was_told(fleets: 
         assert await in_order(world, "d") == [{"c", "d"}], "no measurement says that 'grown' needs no gpu0"
 
 
-async def test_what_can_never_fit_is_refused_at_once(fleets: Fleets) -> None:
-    models = {"big": fleets.server("big", {"memory": {"gpu1": "30GiB"}})}
-    async with fleets.open(models, memory={"gpu1": "24GiB"}) as world:
-        with pytest.raises(ModelFailedToStart, match="30720 MiB of gpu1"):
-            await world.load("big")
-
-
-async def test_a_model_stays_for_the_time_it_was_promised(fleets: Fleets) -> None:
-    async with fleets.open(servers(fleets, "a", "b"), {"a": {"min_loaded_time": 0.5}}) as world:
-        await world.load("a")
-        await world.load("b")
-        assert world.event("b", "begun").at - world.event("a", "ready").at > 0.5
-
-
-async def test_a_place_in_the_queue_is_for_a_time(fleets: Fleets) -> None:
-    async with fleets.open(servers(fleets, "a", "b"), {"queue_timeout": 2.0}) as world, world.lease("a"):
-        with pytest.raises(Busy, match="waited 2 s") as refusal:
-            await world.load("b")
-        assert refusal.value.retry_after >= 1
-        assert world.loaded() == {"a"}
-
-
-async def test_the_queue_has_an_end(fleets: Fleets) -> None:
-    models = servers(fleets, "a", "b", "c")
-    async with fleets.open(models, queueLimit=1) as world, trio.open_nursery() as nursery, world.lease("a"):
-        nursery.start_soon(world.load, "b")
-        await world.until_state("b", "queued")
-        with pytest.raises(Busy) as refusal:
-            await world.load("c")
-        assert refusal.value.retry_after >= 1
-
-
-async def test_a_model_has_as_many_requests_as_it_may(fleets: Fleets) -> None:
-    """Those that wait count, too: while it starts, and in the queue."""
-    models = servers(fleets, "a", "b", concurrencyLimit=2)
-    async with fleets.open(models) as world, trio.open_nursery() as nursery, world.lease("a"), world.lease("a"):
-        for _ in range(2):
-            nursery.start_soon(world.load, "b")
-        await world.until(lambda: world.waiting("b") == 2)
-        for name in ("a", "b"):
-            with pytest.raises(TooManyRequests, match="has 2 under way or waiting"):
-                await world.load(name)
-
-
 async def test_the_more_important_goes_first(fleets: Fleets) -> None:
     routing = {"scheduler": {"settings": {"fifo": {"priority": {"c": 5, "b": -1}}}}}
     order: list[str] = []
@@ -196,22 +121,3 @@ async def test_the_more_important_goes_first(fleets: Fleets) -> None:
                 nursery.start_soon(use, name)
                 await world.until_state(name, "queued")
         assert order == ["c", "d", "b"]
-
-
-async def test_many_requests_for_many_models_all_end(fleets: Fleets) -> None:
-    matrix = {"sets": {"one": "(a | b) & c", "two": "d & +one"}}
-    models = servers(fleets, *FIVE, concurrencyLimit=100)
-    async with fleets.open(models, matrix=matrix, patience=1) as world:
-        answers: list[bytes] = []
-
-        async def use(name: str) -> None:
-            async with world.lease(name) as address:
-                answers.append(await ask(address))
-
-        async with trio.open_nursery() as nursery:
-            for number in range(100):
-                nursery.start_soon(use, FIVE[number * 7 % 5])
-                if number % 10 == 0:
-                    await trio.sleep(0.02)  # arrivals, not a batch
-        assert len(answers) == 100
-        assert all(status.leases == 0 and status.waiting == 0 for status in world.fleet.status())

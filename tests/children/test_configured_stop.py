@@ -8,10 +8,10 @@ import sys
 import time
 from collections.abc import Generator
 
-import psutil
 import pytest
 import trio
 from configured_harness import PYTHON, SLEEP, WINDOWS, Fleets, Settings, World, ask, free_port, script
+from leftovers import is_alive
 from waiting import SOON, until
 
 from appliance.errors import ModelFailedToStart, ModelUnloaded, UpstreamFailed
@@ -53,10 +53,6 @@ subprocess.call(sys.argv[end + 1:])
 def both(inner: str, outer: str) -> str:
     """A command that starts one server, and then becomes the other or waits for it."""
     return f"{script(BOTH)} {inner} and {outer}" if WINDOWS else f'sh -c "{inner} & exec {outer}"'
-
-
-def is_alive(pid: int) -> bool:
-    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
 async def unload_timed(world: World, model: str) -> float:
@@ -116,15 +112,6 @@ async def test_a_server_may_end_after_its_wrapper(fleets: Fleets) -> None:
         assert world.event("m", "begun").pid != world.status("m").pid, "the shell executes it in its own place"
         assert 0.3 < await unload_timed(world, "m") < SOON
         assert world.event("m", "end").at - world.event("m", "term").at > 0.29
-
-
-@pytest.mark.skipif(WINDOWS, reason="nobody leaves a job")
-async def test_a_pipe_held_by_a_stranger_is_not_waited_for(fleets: Fleets) -> None:
-    port = free_port()
-    cmd = f'sh -c "setsid sleep 4 & exec {fleets.command("m", port)}"'
-    async with fleets.open({"m": {"cmd": cmd, "proxy": f"http://127.0.0.1:{port}"}}) as world:
-        await world.load("m")
-        assert await unload_timed(world, "m") < SOON
 
 
 async def test_the_stop_command_gets_the_process_and_the_environment(fleets: Fleets) -> None:
@@ -224,15 +211,6 @@ async def test_a_container_in_use_is_stopped_by_its_command_when_its_time_is_ove
             await ask(address)
 
 
-@forks
-async def test_the_end_of_the_fleet_stops_a_container_too(fleets: Fleets, container: Settings) -> None:
-    async with fleets.open({"m": container}) as world:
-        await world.load("m")
-        server = world.event("m", "begun").pid
-        assert is_alive(server)
-    assert not is_alive(server)
-
-
 async def test_a_stop_while_it_starts_is_polite_but_short(fleets: Fleets) -> None:
     note = fleets.folder / "stopped"
     stop = script("import os, sys; open(sys.argv[2], 'w'); os.kill(int(sys.argv[1]), 15)")
@@ -252,16 +230,6 @@ async def test_a_stop_while_it_starts_is_polite_but_short(fleets: Fleets) -> Non
         assert note.exists()
         assert WINDOWS or world.event("m", "end")
     assert refused
-
-
-async def test_leases_under_way_are_let_finish_by_an_unload(fleets: Fleets) -> None:
-    async with fleets.open({"m": fleets.server("m")}) as world:
-        async with world.lease("m") as address, trio.open_nursery() as nursery:
-            nursery.start_soon(world.fleet.unload, "m")
-            await world.until_state("m", "stopping")
-            assert await ask(address) == b"hello"
-            nursery.cancel_scope.cancel()
-        await world.until_state("m", "unloaded")
 
 
 async def test_cancelling_the_fleet_kills_at_once_and_all(fleets: Fleets) -> None:

@@ -11,20 +11,18 @@ from pathlib import Path
 import psutil
 import pytest
 import trio
-from configured_harness import KILLED
+from fleet_harness import fake_engine, fake_model, pid_of
 from trio.testing import assert_no_checkpoints, wait_all_tasks_blocked
 from waiting import SOON
 
 from appliance.core.models.model import Model
 from appliance.core.settings import FleetSettings
-from appliance.engines.found import Engine
-from appliance.errors import Busy, ModelFailedToStart, ModelUnloaded, ShuttingDown, UpstreamFailed
+from appliance.errors import Busy, ModelFailedToStart, ShuttingDown, UpstreamFailed
 from appliance.fleet.lease import QueuePlace
 from appliance.fleet.owner import Fleet, open_fleet
 from appliance.fleet.status import Observer
 from appliance.upstream.client import Address, HttpCall
 
-FAKE = Path(__file__).parents[1] / "fakes" / "llama_server.py"
 JSON = ((b"Content-Type", b"application/json"),)
 
 
@@ -35,18 +33,13 @@ class World:
         self._folder = folder
 
     def model(self, name: str, *flags: str) -> Model:
-        path = self._folder / f"{name}.gguf"
-        path.write_bytes(b"GGUF" + bytes(64))
-        return Model(id=name, source="path", path=str(path), args=flags)
+        return fake_model(self._folder, name, *flags)
 
     @asynccontextmanager
     async def fleet(self, observer: Observer | None = None, **settings: float) -> AsyncGenerator[Fleet]:
-        engine = Engine(
-            name="fake", backend="cpu", version=None, source="test", command=(sys.executable, "-S", "-E", str(FAKE))
-        )
         chosen = FleetSettings(models_max=int(settings.pop("models_max", 2)), threads=1, **settings)
         with trio.fail_after(30):
-            async with open_fleet(chosen, engine, observer=observer) as fleet:
+            async with open_fleet(chosen, fake_engine(), observer=observer) as fleet:
                 yield fleet
 
 
@@ -55,7 +48,7 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-class Waits:
+class Waits(Observer):
     """Hears how long each lease was waited for."""
 
     def __init__(self) -> None:
@@ -63,14 +56,6 @@ class Waits:
 
     def waited(self, model: str, seconds: float) -> None:
         self.seconds.append(seconds)
-
-    def loaded(self, model: str, seconds: float) -> None: ...
-
-    def evicted(self, model: str) -> None: ...
-
-    def load_failed(self, model: str) -> None: ...
-
-    def died(self, model: str) -> None: ...
 
 
 async def ask(address: Address, body: bytes = b'{"messages":[]}') -> bytes:
@@ -82,13 +67,6 @@ async def ask(address: Address, body: bytes = b'{"messages":[]}') -> bytes:
 async def ask_for_ever(address: Address) -> None:
     while True:
         await ask(address)
-
-
-def pid_of(fleet: Fleet, model: str) -> int:
-    status = fleet.known(model)
-    assert status is not None
-    assert status.pid is not None
-    return status.pid
 
 
 def state_of(fleet: Fleet, model: str) -> str:
@@ -190,22 +168,6 @@ async def test_a_busy_model_is_waited_for(world: World) -> None:
         assert order == ["b"]
 
 
-async def test_many_requests_for_many_models_with_little_room(world: World) -> None:
-    async with world.fleet(models_max=2) as fleet:
-        answers: list[bytes] = []
-
-        async def use(name: str) -> None:
-            async with fleet.lease(world.model(name)) as address:
-                answers.append(await ask(address))
-                assert sum(s.pid is not None for s in fleet.status()) <= 2
-
-        async with trio.open_nursery() as nursery:
-            for number in range(60):
-                nursery.start_soon(use, "abcdef"[number % 6])
-        assert len(answers) == 60
-        assert all(s.leases == 0 and s.waiting == 0 for s in fleet.status())
-
-
 async def test_a_failed_start_says_why_at_once_and_the_next_request_tries_again(world: World) -> None:
     async with world.fleet() as fleet:
         began = time.monotonic()
@@ -222,58 +184,9 @@ async def test_a_failed_start_says_why_at_once_and_the_next_request_tries_again(
             await ask(address)
 
 
-async def test_all_who_waited_hear_of_the_failed_start(world: World) -> None:
-    async with world.fleet() as fleet:
-        failures: list[str] = []
-
-        async def use() -> None:
-            try:
-                async with fleet.lease(world.model("a", "--load-delay", "0.2", "--fail-to-load")):
-                    pass
-            except ModelFailedToStart as failure:
-                failures.append(str(failure))
-
-        async with trio.open_nursery() as nursery:
-            for _ in range(5):
-                nursery.start_soon(use)
-        assert len(failures) == 5
-
-
-async def test_a_model_that_never_gets_ready_is_given_up(world: World) -> None:
-    async with world.fleet(load_timeout=0.5) as fleet:
-        with pytest.raises(ModelFailedToStart, match=r"not ready within 0\.5 s"):
-            async with fleet.lease(world.model("a", "--never-ready")):
-                pass
-
-
-async def test_an_engine_that_cannot_be_executed(world: World) -> None:
-    engine = Engine(name="none", backend="cpu", version=None, source="test", command=("/nonexistent/llama-server",))
-    async with open_fleet(FleetSettings(threads=1), engine) as fleet:
-        with pytest.raises(ModelFailedToStart, match="/nonexistent/llama-server"):
-            async with fleet.lease(world.model("a")):
-                pass
-
-
 async def test_a_lost_port_race_is_run_again(world: World, tmp_path: Path) -> None:
     async with world.fleet() as fleet, fleet.lease(world.model("a", "--port-taken-once", str(tmp_path / "mark"))) as a:
         await ask(a)
-
-
-async def test_a_dead_child_is_replaced_by_the_next_request(world: World) -> None:
-    async with world.fleet() as fleet:
-        async with fleet.lease(world.model("a")) as address:
-            first = pid_of(fleet, "a")
-            psutil.Process(first).kill()
-            with pytest.raises(UpstreamFailed):
-                await ask_for_ever(address)
-        while state_of(fleet, "a") != "unloaded":
-            await fleet.wait_changed()
-        status = fleet.known("a")
-        assert status is not None
-        assert KILLED in str(status.error)
-        async with fleet.lease(world.model("a")) as address:
-            await ask(address)
-            assert pid_of(fleet, "a") != first
 
 
 async def test_unload_lets_requests_finish_and_then_gives_up_on_them(world: World) -> None:
@@ -289,29 +202,6 @@ async def test_unload_lets_requests_finish_and_then_gives_up_on_them(world: Worl
             with pytest.raises(UpstreamFailed):
                 await ask(address)
         assert await fleet.unload("a") is False
-
-
-async def test_unload_while_loading(world: World) -> None:
-    async with world.fleet() as fleet:
-        refused: list[ModelUnloaded] = []
-
-        async def use() -> None:
-            try:
-                async with fleet.lease(world.model("a", "--load-delay", "20")):
-                    pass
-            except ModelUnloaded as error:
-                refused.append(error)
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(use)
-            await trio.sleep(0.1)
-            began = time.monotonic()
-            assert await fleet.unload("a")
-        assert refused
-        assert time.monotonic() - began < SOON
-        status = fleet.known("a")
-        assert status is not None
-        assert status.exit_code is None, "a deliberate end is not a failure"
 
 
 @pytest.mark.parametrize("flags", [("--ignore-exit-line",), ("--ignore-exit-line", "--ignore-sigterm")])
@@ -350,22 +240,6 @@ async def test_a_follower_sees_history_then_news(world: World) -> None:
         assert len(lines) >= 2
 
 
-async def test_cancelled_waiters_leave_nothing_behind(world: World) -> None:
-    async with world.fleet(models_max=1) as fleet, fleet.lease(world.model("a")):
-        async with trio.open_nursery() as nursery:
-            for number in range(100):
-
-                async def use(name: str = f"m{number % 7}") -> None:
-                    async with fleet.lease(world.model(name)):
-                        raise AssertionError("there is no room for it")
-
-                nursery.start_soon(use)
-            await trio.sleep(0.05)
-            nursery.cancel_scope.cancel()
-        assert [s.model for s in fleet.status()] == ["a"]
-        assert state_of(fleet, "a") == "loaded"
-
-
 async def test_a_place_in_the_queue_has_a_limit(world: World) -> None:
     async with world.fleet(models_max=1, queue_timeout=2) as fleet, fleet.lease(world.model("a")):
         with pytest.raises(Busy):
@@ -394,14 +268,45 @@ async def test_the_end_of_the_fleet_refuses_and_stops_everything(world: World) -
     assert not any(psutil.pid_exists(pid) for pid in pids)
 
 
-async def test_cancelling_the_fleet_kills_at_once(world: World) -> None:
-    began = 0.0
-    with trio.move_on_after(10) as scope:
-        async with world.fleet() as fleet:
-            await fleet.load(world.model("a", "--ignore-exit-line", "--ignore-sigterm"))
-            pid = pid_of(fleet, "a")
-            began = time.monotonic()
-            scope.cancel()
-            await trio.sleep_forever()
-    assert time.monotonic() - began < SOON
-    assert not psutil.pid_exists(pid)
+HANG = b'{"messages":[],"stream":true,"fake":{"stall_after_tokens":2}}'
+
+
+async def test_users_of_a_process_that_hangs_are_cut_off_and_who_comes_next_is_served(world: World) -> None:
+    model = world.model("a", "--ignore-sigterm", "--ignore-exit-line")
+    cut = trio.Event()
+
+    async def hang(fleet: Fleet, *, task_status: trio.TaskStatus[int]) -> None:
+        async with fleet.lease(model) as address:
+            async with HttpCall(address, "POST", "/v1/chat/completions", (), HANG) as response:
+                await response.receive()
+                task_status.started(pid_of(fleet, "a"))
+                with pytest.raises(UpstreamFailed):
+                    await response.read(1 << 20)
+            cut.set()
+
+    async with world.fleet(stop_timeout=30) as fleet:
+        assert not fleet.condemn("a", "it does not exist")
+        async with trio.open_nursery() as nursery:
+            first = await nursery.start(hang, fleet)
+            assert fleet.condemn("a", "no byte for 2 s")
+            assert not fleet.condemn("a", "twice")
+            await cut.wait()
+            async with fleet.lease(model):
+                assert pid_of(fleet, "a") != first
+        status = fleet.known("a")
+        assert status is not None
+        assert (status.state, status.leases, status.waiting) == ("loaded", 0, 0)
+        assert sys.platform == "win32" or not psutil.pid_exists(first)
+
+
+async def test_who_waits_while_it_dies_gets_the_next_one_and_the_reason_is_kept(world: World) -> None:
+    model = world.model("a", "--load-delay", "0.3")
+    async with world.fleet(stop_timeout=2) as fleet:
+        await fleet.load(model)
+        assert fleet.condemn("a", "no byte for 2 s")
+        async with fleet.lease(model):
+            pass
+        assert fleet.condemn("a", "no byte for 3 s")
+        while (status := fleet.known("a")) is None or status.pid is not None:
+            await fleet.wait_changed()
+        assert status.error == "it was stopped: no byte for 3 s"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncGenerator, Collection
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import psutil
 import pytest
 import trio
+from fleet_harness import InOrder, fake_engine, fake_model
 
 from appliance.core.models.model import Model
 from appliance.core.settings import FleetSettings
@@ -18,45 +19,8 @@ from appliance.errors import EngineNotFound, ModelFailedToStart, UpstreamFailed
 from appliance.fleet.owner import Fleet, open_fleet
 from appliance.upstream.client import Address, HttpCall
 
-FAKE = Path(__file__).parents[1] / "fakes" / "llama_server.py"
 JSON = ((b"Content-Type", b"application/json"),)
 ASK = b'{"messages":[],"stream":true,"max_tokens":64}'
-
-
-class InOrder:
-    """Engines in an order; one that failed goes to the end. ``damage`` is by seat."""
-
-    def __init__(self, *engines: Engine) -> None:
-        self.engines = list(engines)
-        self.damage: dict[str, str] = {}
-        self.told: list[tuple[str, str, str]] = []
-
-    async def lacks(self, cards: tuple[str, ...]) -> str:
-        await trio.lowlevel.checkpoint()
-        return ""
-
-    def choose(
-        self, model: str = "", tried: Collection[str] = (), word: str = "", cards: tuple[str, ...] = ()
-    ) -> Engine | None:
-        left = [engine for engine in self.engines if engine.seat not in tried]
-        return next((engine for engine in left if engine.backend == word), left[0] if left else None)
-
-    def failed(self, engine: Engine, model: str, why: str) -> None:
-        self.told.append((engine.seat, model, why))
-        self.engines.remove(engine)
-        self.engines.append(engine)
-
-    def pardoned(self, seat: str, model: str) -> None:
-        """They stay in their order."""
-
-    async def check(self, engine: Engine) -> str:
-        await trio.lowlevel.checkpoint()
-        return self.damage.get(engine.seat, "")
-
-
-def engine(seat: str, *flags: str) -> Engine:
-    command = (sys.executable, "-S", "-E", str(FAKE))
-    return Engine(name=seat, id=seat, backend=seat, version=None, source="test", command=command, seat=seat, args=flags)
 
 
 @asynccontextmanager
@@ -69,9 +33,7 @@ async def fleet_of(*engines: Engine) -> AsyncGenerator[tuple[Fleet, InOrder]]:
 
 @pytest.fixture
 def model(tmp_path: Path) -> Model:
-    path = tmp_path / "m.gguf"
-    path.write_bytes(b"GGUF" + bytes(64))
-    return Model(id="m", source="path", path=str(path))
+    return fake_model(tmp_path, "m")
 
 
 async def read_all(address: Address) -> bytes:
@@ -80,7 +42,7 @@ async def read_all(address: Address) -> bytes:
 
 
 async def test_what_does_not_start_here_starts_there_and_the_first_is_blamed(model: Model) -> None:
-    async with fleet_of(engine("gpu", "--fail-to-load"), engine("cpu")) as (fleet, chooser):
+    async with fleet_of(fake_engine("gpu", "--fail-to-load"), fake_engine("cpu")) as (fleet, chooser):
         async with fleet.lease(model) as address:
             assert b"[DONE]" in await read_all(address)
             assert fleet.seat_of("m") == "cpu"
@@ -89,7 +51,7 @@ async def test_what_does_not_start_here_starts_there_and_the_first_is_blamed(mod
 
 
 async def test_what_starts_nowhere_is_told_as_the_first_engine_told_it_and_nobody_is_blamed(model: Model) -> None:
-    engines = engine("gpu", "--fail-to-load", "--exit-code", "7"), engine("cpu", "--fail-to-load")
+    engines = fake_engine("gpu", "--fail-to-load", "--exit-code", "7"), fake_engine("cpu", "--fail-to-load")
     async with fleet_of(*engines) as (fleet, chooser):
         with pytest.raises(ModelFailedToStart, match="exit status 7"):
             await fleet.load(model)
@@ -97,7 +59,7 @@ async def test_what_starts_nowhere_is_told_as_the_first_engine_told_it_and_nobod
 
 
 async def test_one_that_dies_at_work_is_blamed_and_the_next_load_is_on_the_other(model: Model) -> None:
-    async with fleet_of(engine("gpu", "--die-after-tokens", "3"), engine("cpu")) as (fleet, chooser):
+    async with fleet_of(fake_engine("gpu", "--die-after-tokens", "3"), fake_engine("cpu")) as (fleet, chooser):
         async with fleet.lease(model) as address:
             assert fleet.has_fallback("m")
             with pytest.raises(UpstreamFailed):
@@ -109,7 +71,7 @@ async def test_one_that_dies_at_work_is_blamed_and_the_next_load_is_on_the_other
 
 
 async def test_a_broken_connection_alone_is_no_fallback(model: Model) -> None:
-    async with fleet_of(engine("gpu"), engine("cpu")) as (fleet, chooser):
+    async with fleet_of(fake_engine("gpu"), fake_engine("cpu")) as (fleet, chooser):
         async with fleet.lease(model) as address:
             assert (await fleet.broke("m", address)).following is None
         assert chooser.told == []
@@ -117,7 +79,7 @@ async def test_a_broken_connection_alone_is_no_fallback(model: Model) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGTERM, and no status that tells of it")
 async def test_one_that_was_asked_to_end_has_not_failed(model: Model) -> None:
-    async with fleet_of(engine("gpu"), engine("cpu")) as (fleet, chooser):
+    async with fleet_of(fake_engine("gpu"), fake_engine("cpu")) as (fleet, chooser):
         async with fleet.lease(model) as address:
             pid = next(status.pid for status in fleet.status())
             assert pid is not None
@@ -129,7 +91,7 @@ async def test_one_that_was_asked_to_end_has_not_failed(model: Model) -> None:
 
 
 async def test_with_one_engine_there_is_nothing_to_fall_back_to(model: Model) -> None:
-    only = engine("gpu", "--die-after-tokens", "3")
+    only = fake_engine("gpu", "--die-after-tokens", "3")
     async with open_fleet(FleetSettings(threads=1), only) as fleet, fleet.lease(model) as address:
         assert not fleet.has_fallback("m")
         with pytest.raises(UpstreamFailed):
@@ -138,7 +100,7 @@ async def test_with_one_engine_there_is_nothing_to_fall_back_to(model: Model) ->
 
 
 async def test_a_damaged_build_is_never_started(model: Model) -> None:
-    async with fleet_of(engine("gpu"), engine("cpu")) as (fleet, chooser):
+    async with fleet_of(fake_engine("gpu"), fake_engine("cpu")) as (fleet, chooser):
         chooser.damage["gpu"] = "libggml.so is missing"
         await fleet.load(model)
         assert fleet.seat_of("m") == "cpu"
@@ -156,7 +118,7 @@ async def test_without_any_engine_it_is_said(model: Model) -> None:
 
 
 async def test_an_idle_model_moves_to_the_engine_that_is_best_now_and_a_used_one_stays(model: Model) -> None:
-    async with fleet_of(engine("cpu"), engine("gpu", "--log-lines", "1")) as (fleet, chooser):
+    async with fleet_of(fake_engine("cpu"), fake_engine("gpu", "--log-lines", "1")) as (fleet, chooser):
         async with fleet.lease(model):
             chooser.engines.reverse()
             fleet.reseat()
@@ -170,7 +132,7 @@ async def test_an_idle_model_moves_to_the_engine_that_is_best_now_and_a_used_one
 
 
 async def test_a_model_stays_where_only_the_name_of_its_seat_is_another(model: Model) -> None:
-    async with fleet_of(engine("unasked"), engine("listed")) as (fleet, chooser):
+    async with fleet_of(fake_engine("unasked"), fake_engine("listed")) as (fleet, chooser):
         await fleet.load(model)
         chooser.engines.reverse()
         fleet.reseat()

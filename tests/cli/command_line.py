@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from appliance.settings import Program
+from appliance.settings import AppSettings, Program
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
@@ -19,3 +19,10 @@ class Outcome(Struct, frozen=True, kw_only=True):
 
 
 Command = Callable[..., Outcome]
+
+
+def settings_of(command: Command, *argv: str) -> AppSettings:
+    """The server that this command line would start."""
+    outcome = command(*argv)
+    assert isinstance(outcome.program, AppSettings), outcome.err
+    return outcome.program

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 from command_line import Command, Outcome
 
+from appliance import __main__ as main
 from appliance.cli.app import run
 from appliance.core.settings import KEY_VARIABLE, URL_VARIABLE
 from appliance.engines.found import ENGINE_VARIABLE
-from appliance.settings import Program
+from appliance.settings import AppSettings, Later, Program
 
 
 @pytest.fixture(autouse=True)
@@ -33,12 +34,14 @@ def plain_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture
 def command(capfd: pytest.CaptureFixture[str]) -> Command:
-    """Parse a command line; what it would start is recorded, not started."""
+    """Carry out a command line; a server that it would start is recorded, not started."""
 
     def parse(*argv: str) -> Outcome:
         started: list[Program] = []
 
         def start(program: Program) -> int:
+            if not isinstance(program, AppSettings | Later):
+                return main.start(program)
             started.append(program)
             return 0
 

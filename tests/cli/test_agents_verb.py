@@ -9,12 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from command_line import Command
+from command_line import Command, settings_of
 from plugin_folders import write_plugin
 
 from appliance.plugins.folders import bundled_folder, choice_of
-from appliance.plugins.manifest import PluginSelection
-from appliance.settings import AppSettings
 
 PATIENCE = 60.0
 
@@ -107,10 +105,10 @@ def test_new_writes_a_plugin_whose_test_passes_and_that_loads(tmp_path: Path):
         check=False,
     )
     assert tested.returncode == 0, tested.stdout
-    assert "3 passed" in tested.stdout
+    assert "2 passed" in tested.stdout
     listing = json.loads(agents("ls", "--plugins", "mine", "--json", cwd=tmp_path).stdout)
     mine = next(each for each in listing["agents"] if each["name"] == "shout-2")
-    assert (mine["state"], mine["hooks"]) == ("ready", ["on_request", "on_response", "on_stream"])
+    assert (mine["state"], mine["hooks"]) == ("ready", ["on_request", "on_stream"])
     again = agents("new", "shout-2", "--in", "mine", cwd=tmp_path)
     assert again.returncode == 2
     assert "exists; choose another name" in again.stderr
@@ -124,25 +122,6 @@ def test_new_refuses_a_name_that_cannot_be_a_command(command: Command, tmp_path:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_serve_takes_folders_of_plugins(command: Command, tmp_path: Path):
-    outcome = command("serve", "--plugins", str(tmp_path))
-    assert isinstance(outcome.program, AppSettings)
-    assert outcome.program.plugins == (tmp_path,)
-    outcome = command("serve", "--plugins", str(tmp_path / "nowhere"))
-    assert outcome.status == 2
-    assert "there is no folder" in outcome.err
-
-
-def test_serve_without_plugins(command: Command, tmp_path: Path):
-    outcome = command("serve", "--no-plugins")
-    assert isinstance(outcome.program, AppSettings)
-    assert outcome.program.plugins is None
-    assert "--no-plugins" in str(choice_of(None, outcome.program.plugins).off)
-    outcome = command("serve", "--no-plugins", "--plugins", str(tmp_path))
-    assert outcome.status == 2
-    assert "leave out one" in outcome.err
-
-
 def test_config_check_tells_of_plugins_that_are_not_there(command: Command, tmp_path: Path):
     config = tmp_path / "config.yaml"
     config.write_text("plugins: {rga: {}, json: {}}")
@@ -151,13 +130,24 @@ def test_config_check_tells_of_plugins_that_are_not_there(command: Command, tmp_
     assert outcome.err == "warning: plugins.rga: there is no plugin 'rga'; did you mean 'rag'?\n"
 
 
-def test_who_stands_in_for_llama_server_takes_no_text_for_a_command(command: Command, gguf: Path):
-    outcome = command("llama-server", "--model", str(gguf))
-    assert isinstance(outcome.program, AppSettings)
-    assert outcome.program.plugins is None
-    choice = choice_of(None, outcome.program.plugins)
-    assert choice.folders == ()
-    assert "as llama-server" in str(choice.off)
-    served = command("serve")
-    assert isinstance(served.program, AppSettings)
-    assert choice_of(None, served.program.plugins) == PluginSelection(folders=(bundled_folder(),))
+@pytest.mark.parametrize(
+    ("line", "folders", "off"),
+    [
+        ("serve", (bundled_folder(),), None),
+        ("serve --plugins .", (bundled_folder(), Path()), None),
+        ("serve --no-plugins", (), "--no-plugins"),
+        ("llama-server --model m.gguf", (), "as llama-server"),
+    ],
+)
+def test_which_plugins_a_server_has(
+    command: Command,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    line: str,
+    folders: tuple[Path, ...],
+    off: str | None,
+):
+    monkeypatch.chdir(tmp_path)
+    choice = choice_of(None, settings_of(command, *line.split()).plugins)
+    assert choice.folders == tuple(folder.absolute() for folder in folders)
+    assert choice.off is off is None or str(off) in str(choice.off)

@@ -1,40 +1,15 @@
-"""What ``doctor`` refuses, and how its page looks."""
+"""How the page of ``doctor`` looks, and where its bundle may be."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from command_line import Command
 
 from appliance.cli.doctor import ALL_WELL, page
 from appliance.core.doctor.facts import DoctorFacts, Finding
 
 FACTS = DoctorFacts(version="1.0", now=0.0)
-
-
-@pytest.mark.parametrize(
-    ("argv", "words"),
-    [
-        (("doctor", "--yes"), "--yes needs --report"),
-        (("doctor", "--logs"), "--logs needs --report"),
-        (("doctor", "--json", "--report"), "--report and --json"),
-        (("doctor", "--url", "ftp://x"), "--url ftp://x"),
-        (("doctor", "extra"), "extra"),
-    ],
-)
-def test_what_cannot_be_meant_is_refused(command: Command, argv: tuple[str, ...], words: str) -> None:
-    outcome = command(*argv)
-    assert outcome.status == 2
-    assert words in outcome.err
-    assert outcome.program is None
-
-
-@pytest.mark.parametrize("argv", [("doctor",), ("doctor", "--report"), ("doctor", "--report", "x.zip", "--yes")])
-def test_what_can_be_meant_is_done(command: Command, argv: tuple[str, ...]) -> None:
-    outcome = command(*argv)
-    assert (outcome.status, outcome.err) == (0, "")
-    assert callable(outcome.program)
 
 
 def test_the_page_has_evidence_and_commands() -> None:

@@ -69,18 +69,3 @@ def test_people_get_a_table(command: Command, preset: Path) -> None:
     (size,) = [line.split() for line in lines if line.startswith("  ctx-size") and " 77 " in line]
     assert size[:3] == ["ctx-size", "77", "section"]
     assert "D: cannot be used: its preset [D] does not say which file it is" in outcome.out
-
-
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        (("--models-preset", "p.ini", "--config", "x.yaml"), "--models-preset cannot be combined with --config"),
-        (("--config", "x.yaml", "--", "-c", "4"), "unexpected argument '-c'"),
-        (("--models-preset", "none.ini"), "there is no file"),
-        (("--models-preset", "p.ini", "--", "--foo"), "unknown flag --foo"),
-    ],
-)
-def test_mistakes(command: Command, argv: tuple[str, ...], message: str) -> None:
-    outcome = command("config", "show", *argv)
-    assert (outcome.status, outcome.out) == (2, "")
-    assert message in outcome.err

@@ -23,7 +23,6 @@ COMMAND = Path(sysconfig.get_path("scripts")) / ("llama-appliance.exe" if os.nam
 REPO = "acme/tiny-GGUF"
 MODEL = f"{REPO}:Q8_0"
 SIZE = 24 << 20
-NO_LINKS = Path(__file__).parents[1] / "no_links.py"
 
 
 @pytest.fixture
@@ -98,21 +97,6 @@ def test_pull_then_ls_then_rm(tmp_path: Path, hub: FakeHub) -> None:
     assert not list((tmp_path / "cache").glob("models--*"))
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere no filter of system calls can be set")
-def test_where_links_cannot_be_made_the_file_itself_is_in_the_snapshot(tmp_path: Path, hub: FakeHub) -> None:
-    for _ in range(2):
-        without = [sys.executable, NO_LINKS, COMMAND, "pull", REPO]
-        done = subprocess.run(without, env=environment(tmp_path, hub), capture_output=True, text=True, timeout=60)
-        assert (done.returncode, done.stdout) == (0, f"{MODEL}\n"), done.stderr
-    (file,) = (tmp_path / "cache").glob("models--*/snapshots/*/tiny-Q8_0.gguf")
-    assert not file.is_symlink()
-    original = hub.root / REPO / "tiny-Q8_0.gguf"
-    assert file.read_bytes() == original.read_bytes()
-    assert hub.sent() == original.stat().st_size
-    assert ran(tmp_path, hub, "rm", MODEL, "--yes").returncode == 0
-    assert not list((tmp_path / "cache").glob("models--*"))
-
-
 def test_json_lines_tell_the_whole_story(tmp_path: Path, hub: FakeHub) -> None:
     hub.behave(rate=20_000_000)
     lines = [json.loads(line) for line in ran(tmp_path, hub, "pull", REPO, "--json").stdout.splitlines()]
@@ -181,18 +165,6 @@ def test_what_cannot_work_is_said_in_one_line(
     assert told.stdout == ""
 
 
-def test_the_users_token_opens_a_gated_repository(tmp_path: Path, hub: FakeHub) -> None:
-    hub.behave(gated=True)
-    told = ran(tmp_path, hub, "pull", REPO)
-    assert told.returncode == 2
-    assert f"open {hub.url}/{REPO}, accept its terms" in told.stderr
-    assert ran(tmp_path, hub, "pull", REPO, env={"HF_TOKEN": "hf_right"}).returncode == 0
-    stored = tmp_path / ".cache" / "huggingface" / "token"
-    stored.parent.mkdir(parents=True)
-    stored.write_text("hf_right")
-    assert ran(tmp_path, hub, "pull", f"{REPO}:F16").returncode == 0
-
-
 def test_a_second_pull_of_the_same_is_refused_while_the_first_runs(tmp_path: Path, hub: FakeHub) -> None:
     hub.behave(rate=2_000_000 if sys.platform == "win32" else 8_000_000)
     with started(tmp_path, hub, "pull", REPO) as first:
@@ -237,13 +209,6 @@ def test_https_is_spoken_and_its_certificate_checked(tmp_path: Path, hub: FakeHu
         assert "certificate is not trusted" in distrusted.stderr
         trusted = ran(tmp_path, secure, "pull", MODEL, env={"SSL_CERT_FILE": str(certificate)})
         assert trusted.returncode == 0, trusted.stderr
-
-
-def test_rm_of_what_is_not_ours_is_refused(tmp_path: Path, hub: FakeHub) -> None:
-    assert "it is part of the program" in ran(tmp_path, hub, "rm", "starter").stderr
-    unknown = ran(tmp_path, hub, "rm", "nothing")
-    assert unknown.returncode == 2
-    assert "not found" in unknown.stderr
 
 
 class Running(BaseHTTPRequestHandler):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from command_line import Command
+from command_line import Command, settings_of
 
 from appliance.catalog.catalog import Catalog
 from appliance.core.models.model import Model
@@ -22,19 +22,13 @@ def preset(tmp_path: Path) -> Path:
     return path
 
 
-def router(command: Command, *argv: str) -> AppSettings:
-    outcome = command("llama-server", *argv)
-    assert isinstance(outcome.program, AppSettings), outcome.err
-    return outcome.program
-
-
 def only(app: AppSettings) -> Model:
     (model,) = Catalog(app.sources, app.config).scan().models
     return model
 
 
 def test_defaults_are_llama_servers(command: Command, tmp_path: Path) -> None:
-    app = router(command)
+    app = settings_of(command, "llama-server")
     assert app.http.listen == (("127.0.0.1", 8080),)
     assert (app.http.single, app.http.autoload, app.http.page, app.http.tls) == (None, True, True, None)
     assert (app.http.open_inference, app.http.cors.origins, app.http.api_keys) == (True, "localhost", ())
@@ -45,7 +39,7 @@ def test_defaults_are_llama_servers(command: Command, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("flag", ["--model", "-m"])
 def test_a_model_makes_it_the_single_mode(command: Command, flag: str) -> None:
-    assert router(command, flag, "x.gguf").http.single == "x.gguf"
+    assert settings_of(command, "llama-server", flag, "x.gguf").http.single == "x.gguf"
 
 
 @pytest.mark.parametrize("flag", ["--hf-repo", "-hf", "-hfr"])
@@ -56,16 +50,12 @@ def test_a_repository_is_looked_at_before_the_mode_is_known(command: Command, fl
     assert (refused.program, "--port x: a port is a number" in refused.err) == (None, True)
 
 
-def test_a_model_in_the_environment_makes_it_the_single_mode(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LLAMA_ARG_MODEL", "env.gguf")
-    assert router(command).http.single == "env.gguf"
-
-
 def test_the_routers_own_options(command: Command, tmp_path: Path, preset: Path) -> None:
     (tmp_path / "models").mkdir()
     (tmp_path / "keys").write_text("k3\n")
-    app = router(
+    app = settings_of(
         command,
+        "llama-server",
         *("--models-dir", "models", "--models-preset", "p.ini", "--models-max", "0", "--no-models-autoload"),
         *("--host", "127.0.0.1,::1,a.sock", "--port", "7", "--api-prefix", "/api", "--no-ui"),
         *("--api-key", "k1,k2", "--api-key-file", "keys", "--cors-origins", "localhost", "--cors-methods", "GET"),
@@ -82,23 +72,14 @@ def test_the_routers_own_options(command: Command, tmp_path: Path, preset: Path)
     assert (app.http.open_inference, app.http.ping_after, app.http.static) == (False, 4.0, str(tmp_path / "models"))
 
 
-def test_pings_can_be_switched_off(command: Command) -> None:
-    assert router(command, "--sse-ping-interval", "-1").http.ping_after == 0
-
-
-def test_tools_of_web_pages_close_the_door_for_other_pages(command: Command) -> None:
-    app = router(command, "--ui-mcp-proxy")
-    assert (app.http.cors_proxy, app.http.cors.origins, app.http.open_inference) == (True, "localhost", False)
-    assert router(command, "--ui-mcp-proxy", "--cors-origins", "*").http.cors.origins == "*"
-
-
 def test_everything_else_is_for_every_model(command: Command, preset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LLAMA_ARG_CTX_SIZE", "55")
     monkeypatch.setenv("LLAMA_ARG_BATCH", "64")
     monkeypatch.setenv("LLAMA_ARG_N_PREDICT", "5")
     monkeypatch.setenv("HF_TOKEN", "secret")
-    app = router(
+    app = settings_of(
         command,
+        "llama-server",
         *("--models-preset", str(preset), "--temp", "0.8", "--no_jinja", "-n", "6", "--timeout", "9", "--tags", "t"),
         *("--sleep-idle-seconds", "7", "--alias", "dropped", "--api-key", "k", "--port", "0", "--hf-token", "secret"),
     )
@@ -120,7 +101,7 @@ def test_the_environment_sets_up_the_router(command: Command, preset: Path, monk
         "LLAMA_API_KEY": "env-key",
     }.items():
         monkeypatch.setenv(name, value)
-    app = router(command, "--models-max", "3")
+    app = settings_of(command, "llama-server", "--models-max", "3")
     assert (app.http.listen, app.http.api_keys, app.http.autoload) == ((("127.0.0.1", 81),), ("env-key",), False)
     assert app.fleet.models_max == 3
     assert only(app).id == "m"
@@ -151,15 +132,6 @@ def test_mistakes(command: Command, preset: Path, line: str, message: str) -> No
     assert message in outcome.err
 
 
-def test_all_mistakes_of_a_preset_file_with_their_places(command: Command, preset: Path) -> None:
-    preset.write_text("[m]\nctx_size = 1\njinja = no\n[n\n", "utf-8")
-    outcome = command("llama-server", "--models-preset", str(preset))
-    assert (outcome.status, outcome.program) == (1, None)
-    assert [line.partition(": ")[0] for line in outcome.err.splitlines()[1:]] == [
-        f"  {preset}:{line}:1" for line in (2, 3, 4)
-    ]
-
-
 def test_what_is_odd_about_a_preset_file_is_told(command: Command, preset: Path) -> None:
     preset.write_text("[m]\nmodel = /x.gguf\nport = 3\n", "utf-8")
     outcome = command("llama-server", "--models-preset", str(preset))
@@ -174,16 +146,16 @@ def test_more_models_at_the_start_than_may_run(command: Command, preset: Path) -
     outcome = command("llama-server", "--models-preset", str(preset), "--models-max", "1")
     assert (outcome.status, outcome.program) == (1, None)
     assert "2 models are configured to load at the start (a, b), and --models-max is 1" in outcome.err
-    app = router(command, "--models-preset", str(preset), "--models-max", "2")
+    app = settings_of(command, "llama-server", "--models-preset", str(preset), "--models-max", "2")
     assert [m.id for m in Catalog(app.sources).scan().models if m.load_on_startup] == ["a", "b"]
-    assert router(command, "--models-preset", str(preset), "--models-max", "0").fleet.models_max == 0
+    assert (
+        settings_of(command, "llama-server", "--models-preset", str(preset), "--models-max", "0").fleet.models_max == 0
+    )
 
 
 def test_serve_takes_the_same_file(command: Command, preset: Path) -> None:
-    outcome = command("serve", "--models-preset", str(preset), "--no-starter", "--no-stores")
-    assert isinstance(outcome.program, AppSettings), outcome.err
-    assert outcome.program.sources.presets is not None
-    models = {model.id: model for model in Catalog(outcome.program.sources).scan().models}
+    app = settings_of(command, "serve", "--models-preset", str(preset), "--no-starter", "--no-stores")
+    models = {model.id: model for model in Catalog(app.sources).scan().models}
     assert models["m"].args == ("--ctx-size", "3", "--n-gpu-layers", "1")
     preset.write_text("[m]\nfoo=1\n", "utf-8")
     outcome = command("serve", "--models-preset", str(preset))
@@ -202,7 +174,7 @@ def cached_presets(tmp_path: Path, text: str) -> None:
 
 def test_a_repository_that_holds_presets_is_the_router_mode(command: Command, tmp_path: Path) -> None:
     cached_presets(tmp_path, "[m]\nhf-repo = org/model:q8_0\nc = 3\n")
-    app = router(command, "--hf-repo", "org/presets", "-t", "1")
+    app = settings_of(command, "llama-server", "--hf-repo", "org/presets", "-t", "1")
     model = only(app)
     assert (model.id, app.http.single) == ("m", None)
     assert model.args == ("--ctx-size", "3", "--threads", "1", "--hf-repo", "org/model:q8_0")
@@ -246,7 +218,7 @@ def test_what_a_configuration_file_says(
     command: Command, tmp_path: Path, text: str, expected: tuple[int, bool]
 ) -> None:
     configured(tmp_path, text)
-    app = router(command)
+    app = settings_of(command, "llama-server")
     assert (app.fleet.models_max, app.http.autoload) == expected
 
 
@@ -266,7 +238,7 @@ def test_environment_and_command_line_beat_the_configuration_file(
 
 def test_a_configuration_file_may_name_the_model(command: Command, tmp_path: Path) -> None:
     configured(tmp_path, "model = folder/x.gguf\n")
-    assert router(command).http.single == "x.gguf"
+    assert settings_of(command, "llama-server").http.single == "x.gguf"
 
 
 def test_mistakes_in_a_configuration_file(command: Command, tmp_path: Path) -> None:
@@ -277,19 +249,12 @@ def test_mistakes_in_a_configuration_file(command: Command, tmp_path: Path) -> N
     assert f"{path}:2:1: error: models-max is a whole number, not 'abc'" in outcome.err
 
 
-def test_downloads_are_asked_for_with_the_token_of_the_options(command: Command) -> None:
-    assert router(command, "--hf-token", "hf_x").hub_token == "hf_x"
-    assert router(command).hub_token is None
-
-
 @pytest.mark.parametrize(("said", "seconds"), [("1", 2.0), ("no", 2.0), ("", 0.0)])
 def test_a_variable_slows_it_down_for_those_who_watch_its_queue(
     command: Command, monkeypatch: pytest.MonkeyPatch, said: str, seconds: float
 ) -> None:
     monkeypatch.setenv("LLAMA_SERVER_DEBUG_FAKE_TIMING", said)
-    app = router(command)
+    app = settings_of(command, "llama-server")
     assert (app.fleet.start_delay, app.http.held_for) == (seconds, seconds)
-    monkeypatch.chdir("/")
-    one = command("llama-server", "-m", "x.gguf").program
-    assert isinstance(one, AppSettings)
+    one = settings_of(command, "llama-server", "-m", "x.gguf")
     assert (one.fleet.start_delay, one.http.held_for) == (0.0, 0.0)

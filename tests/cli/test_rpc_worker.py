@@ -20,10 +20,9 @@ import pytest
 import trio
 from command_line import Command
 from engine_folders import make_build
-from rpc_builds import build_with_rpc, llama_server, tokens
+from rpc_builds import build_with_rpc
 
-from appliance.cli.engines.commands import rpc_worker
-from appliance.core.engines.workers import RpcWorker, command_on
+from appliance.core.engines.workers import RpcWorker
 from appliance.engines.found import Engine
 from appliance.engines.probing import look_at_worker
 from appliance.fleet.rpc_server import PROGRAM, RpcServing
@@ -87,14 +86,6 @@ def test_how_the_options_are_handed_on() -> None:
     every = RpcServing(program="p", host="10.0.0.2", port=5, threads=3, devices=("CUDA0", "CPU"), cache=True)
     assert every.argv()[-10:] == ("p", "-H", "10.0.0.2", "-p", "5", "-t", "3", "-d", "CUDA0,CPU", "-c")
     assert every.endpoint == "10.0.0.2:5"
-
-
-def test_the_page_has_every_option() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "rpc.md").read_text("utf-8")
-    table = page[page.index("## The worker") : page.index("## What happens when")]
-    told = set(re.findall(r"^\| `(--[a-z-]+)", table, re.MULTILINE)) | {"--allow-unauthenticated"}
-    assert told == {flag for option in rpc_worker.params for flag in option.opts}
-    assert "--allow-unauthenticated" in page
 
 
 class Running:
@@ -212,18 +203,6 @@ def test_a_client_that_gave_up_waiting_does_not_take_it_along(start: Callable[..
 
 
 @pytest.mark.needs("ggml-rpc-server")
-@pytest.mark.skipif(sys.platform == "win32", reason="a process cannot be killed by a signal there")
-def test_the_worker_does_not_outlive_the_program(start: Callable[..., Running], engine: Engine) -> None:
-    running = start()
-    endpoint_of(running.line(), engine)
-    server = running.server()
-    running.process.kill()
-    running.process.wait(TIME)
-    psutil.wait_procs([server], timeout=20)
-    assert not server.is_running() or server.status() == psutil.STATUS_ZOMBIE
-
-
-@pytest.mark.needs("ggml-rpc-server")
 def test_a_device_that_is_not_there(engine: Engine) -> None:
     done = subprocess.run(
         [str(COMMAND), "rpc-worker", "--engine", str(engine.folder), "--listen", "127.0.0.1:0", "--device", "CUDA7"],
@@ -234,17 +213,3 @@ def test_a_device_that_is_not_there(engine: Engine) -> None:
     assert done.returncode == 2
     assert "there is no device 'CUDA7'; this engine has: CPU: " in done.stderr
     assert done.stdout == ""
-
-
-@pytest.mark.needs("ggml-rpc-server")
-async def test_two_of_them_serve_a_model(
-    start: Callable[..., Running], engine: Engine, starter_model: Path, tmp_path: Path
-) -> None:
-    pair = [start(), start("--device", "CPU", "--cache")]
-    workers = [await look_at_worker(endpoint_of(each.line(), engine)) for each in pair]
-    async with llama_server(engine.command, starter_model, tmp_path / "local.log") as (_, url):
-        expected = await tokens(url, "Hello", 32)
-    argv = command_on(engine.command, (), (), workers)
-    async with llama_server(argv, starter_model, tmp_path / "split.log") as (_, url):
-        assert await tokens(url, "Hello", 32) == expected
-    assert (tmp_path / "cache" / "rpc").is_dir()

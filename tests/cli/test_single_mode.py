@@ -5,32 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from command_line import Command
+from command_line import Command, settings_of
 from gguf_files import write_model
 
 from appliance.core.llama.older import SHORTHANDS
-from appliance.settings import AppSettings
 
-
-@pytest.fixture(autouse=True)
-def _no_llama_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    import os
-
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    monkeypatch.setenv("LLAMA_CACHE", str(tmp_path / "none"))
-    for name in list(os.environ):
-        if name.startswith(("LLAMA_ARG_", "LLAMA_API_KEY", "AIP_")):
-            monkeypatch.delenv(name)
-
-
-def single(command: Command, *argv: str) -> AppSettings:
-    outcome = command("llama-server", *argv)
-    assert isinstance(outcome.program, AppSettings), outcome.err
-    return outcome.program
+pytestmark = pytest.mark.usefixtures("plain_environment")
 
 
 def test_defaults_are_llama_servers(command: Command) -> None:
-    app = single(command, "-m", "folder/some-model.Q8_0.gguf")
+    app = settings_of(command, "llama-server", "-m", "folder/some-model.Q8_0.gguf")
     assert app.http.listen == (("127.0.0.1", 8080),)
     assert app.http.single == "some-model.Q8_0.gguf"
     assert app.sources.files[0].path == str(Path("folder/some-model.Q8_0.gguf").absolute())
@@ -43,8 +27,9 @@ def test_defaults_are_llama_servers(command: Command) -> None:
 def test_the_front_takes_its_own_options_and_the_engine_gets_the_rest(command: Command, tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text("k3\n")
-    app = single(
+    app = settings_of(
         command,
+        "llama-server",
         *("--port", "0", "--temp", "0.8", "--seed", "42", "--host", "0.0.0.0", "--slots", "--no-jinja", "--no_ui"),
         *("--model", "m.gguf", "--api-key", "k1,k2", "--api-key-file", str(keys), "--api-prefix", "/api"),
         *("--cors-origins", "localhost", "--cors-methods", "GET", "--no-cors-credentials", "--ctx-size", "64"),
@@ -63,7 +48,7 @@ def test_the_front_takes_its_own_options_and_the_engine_gets_the_rest(command: C
 
 
 def test_several_hosts(command: Command) -> None:
-    app = single(command, "-m", "m.gguf", "--host", "127.0.0.1,::1", "--port", "7")
+    app = settings_of(command, "llama-server", "-m", "m.gguf", "--host", "127.0.0.1,::1", "--port", "7")
     assert app.http.listen == (("127.0.0.1", 7), ("::1", 7))
 
 
@@ -79,14 +64,14 @@ def test_the_environment_counts_and_flags_beat_it(command: Command, monkeypatch:
         "HF_TOKEN": "secret",
     }.items():
         monkeypatch.setenv(name, value)
-    app = single(command, "--port", "82", "-n", "6")
+    app = settings_of(command, "llama-server", "--port", "82", "-n", "6")
     assert app.http.listen == (("::1", 82),)
     assert (app.http.single, app.http.api_keys, app.http.page) == ("env.gguf", ("env-key",), False)
     assert app.fleet.engine_args == ("--no-ui", "--ctx-size", "128", "-n", "6")
 
 
 def test_it_is_gone_soon_after_sigterm(command: Command) -> None:
-    app = single(command, "-m", "m.gguf")
+    app = settings_of(command, "llama-server", "-m", "m.gguf")
     assert app.http.grace + app.fleet.stop_timeout <= 3
 
 
@@ -106,7 +91,26 @@ def test_they_count_where_they_stand(command: Command, monkeypatch: pytest.Monke
     (folder / "refs").mkdir()
     (folder / "refs" / "main").write_text(commit)
     monkeypatch.setenv("LLAMA_CACHE", str(tmp_path / "cache"))
-    app = single(command, "--port", "5", "-c", "7", "--vision-gemma-4b-default", "--no-jinja")
+    app = settings_of(command, "llama-server", "--port", "5", "-c", "7", "--vision-gemma-4b-default", "--no-jinja")
     assert app.http.listen == (("127.0.0.1", 8014),)
     assert app.http.single == "ggml-org/gemma-3-4b-it-qat-GGUF"
     assert app.fleet.engine_args == ("-c", "7", "--ctx-size", "0", "--jinja", "--no-jinja")
+
+
+@pytest.mark.parametrize("model", [(), ("-m", "x.gguf")])
+def test_a_container_of_vertex_ai_says_where_to_listen(
+    command: Command, monkeypatch: pytest.MonkeyPatch, model: tuple[str, ...]
+) -> None:
+    def where(*words: str) -> tuple[object, ...]:
+        http = settings_of(command, "llama-server", *model, "--port", "5", *words).http
+        return http.listen, http.predict, http.health
+
+    assert where() == ((("127.0.0.1", 5),), None, None)
+    monkeypatch.setenv("AIP_MODE", "PREDICTION")
+    assert where() == ((("127.0.0.1", 8080),), "/predict", None)
+    monkeypatch.setenv("AIP_HTTP_PORT", "7")
+    monkeypatch.setenv("AIP_PREDICT_ROUTE", "v1/models/m:predict")
+    monkeypatch.setenv("AIP_HEALTH_ROUTE", "/v1/models/m")
+    assert where("--host", "0.0.0.0") == ((("0.0.0.0", 7),), "/v1/models/m:predict", "/v1/models/m")
+    monkeypatch.setenv("AIP_HTTP_PORT", "x")
+    assert "AIP_HTTP_PORT=x: a port is a number" in command("llama-server").err

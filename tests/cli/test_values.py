@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.cli.options import ListenAddress, Size, api_keys, certificate
+from appliance.cli.options import ListenAddress, Size, api_keys
 from appliance.core.settings import UnixSocket
 from appliance.errors import UsageError
 
@@ -79,12 +79,3 @@ def test_a_socket_in_a_file_is_an_address() -> None:
     assert ListenAddress().convert("unix:/run/llama.sock", None, None) == UnixSocket("/run/llama.sock")
     with pytest.raises(click.BadParameter, match="is not an address such as"):
         ListenAddress().convert("unix:", None, None)
-
-
-def test_a_certificate_and_its_key_go_together() -> None:
-    assert certificate("c.pem", "k.pem") == ("c.pem", "k.pem")
-    assert certificate(None, None) is None
-    with pytest.raises(UsageError, match="--ssl-cert-file needs --ssl-key-file"):
-        certificate("c.pem", None)
-    with pytest.raises(UsageError, match="--ssl-key-file needs --ssl-cert-file"):
-        certificate(None, "k.pem")

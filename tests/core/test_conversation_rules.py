@@ -162,22 +162,11 @@ def test_tool_calls_are_put_together() -> None:
 
 
 PIECES = [
-    "audio",
-    "video",
-    "image",
-    "text",
-    "/",
-    "/",
-    "png",
-    "ogg",
-    "svg+xml",
-    "html",
-    ";",
-    ",",
+    *["audio", "video", "image", "text", "/", "/", "png", "ogg", "svg+xml", "html", ";", ","],
     " ",
     "\r\n",
     "\0",
-    "ሴ",
+    "\u1234",
     "\xff",
 ]
 TYPES = (

@@ -72,6 +72,7 @@ class Engine:
     client: Client
     ready: bool = True
     paused: bool = False
+    waits: bool = False
     released: bool = False
     reusable: bool = False
     ends: list[Exception | None] = field(default_factory=list[Exception | None])
@@ -80,6 +81,10 @@ class Engine:
     def answering(self) -> bool:
         self.paused = not self.ready
         return self.ready
+
+    def wait_drained(self) -> None:
+        assert not self.waits, "it waits already"
+        self.waits = True
 
     def pause(self) -> None:
         self.paused = True
@@ -186,6 +191,7 @@ class Exchanges(RuleBasedStateMachine):
     def the_client_is_drained(self) -> None:
         self.client.full = False
         self.engine.ready = True
+        self.engine.waits = False
         self.exchange.on_client_drained()
 
     @rule()
@@ -194,6 +200,12 @@ class Exchanges(RuleBasedStateMachine):
         self.exchange.cancel(Left())
         assert self.engine.ends
         assert over or isinstance(self.engine.ends[0], Left)
+
+    @invariant()
+    def a_full_client_is_waited_for(self) -> None:
+        if hasattr(self, "engine") and not self.engine.ends:
+            full = self.exchange.state in (ExchangeState.FULL, ExchangeState.DRAINING)
+            assert full == self.engine.waits
 
     @invariant()
     def only_what_was_said_leaves(self) -> None:

@@ -131,7 +131,6 @@ def test_a_version_is_named_by_a_beginning_and_asked_with_the_starter_model() ->
     assert matching("0.3", (OLD, NEW)) == [NEW]
     assert matching("0.", (OLD, NEW)) == [OLD, NEW]
     assert matching("0.2.0-aaaaaaaaaaaa", (OLD, f"{OLD}b")) == [OLD]
-    assert model_to_ask(["big", "starter"], None) == "starter"
-    assert model_to_ask(["big"], None) == "big"
-    assert model_to_ask(["starter"], "mine") == "mine"
-    assert model_to_ask([], None) is None
+    assert model_to_ask(["big", "starter"]) == "starter"
+    assert model_to_ask(["big"]) == "big"
+    assert model_to_ask([]) is None

@@ -44,14 +44,13 @@ def main() -> None:
         if count == last:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    import trio
-
+    from appliance.__main__ import start
     from appliance.cli.app import cli
 
     sys.argv[0] = os.environ.get("STARTED_AS", sys.argv[0])
     program = cli.main(args=argv, prog_name="llama-appliance", standalone_mode=False)
     sys.addaudithook(watch)
-    sys.exit(program if isinstance(program, int) else trio.run(program))
+    sys.exit(program if isinstance(program, int) else start(program))
 
 
 if __name__ == "__main__":

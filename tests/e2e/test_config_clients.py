@@ -104,7 +104,7 @@ def test_the_verbs(server: Server, cli: Cli) -> None:
     assert json.loads(cli("ps", "--json").stdout)["running"] == []
     loaded = cli("load", "gpt-4o-mini")
     assert loaded.stdout.startswith("gpt-4o-mini: loaded"), loaded.stderr
-    assert json.loads(cli("load", "one", "--no-wait", "--json").stdout)["state"] == "loaded"
+    assert json.loads(cli("load", "one", "--json").stdout)["state"] == "loaded"
     assert [line.split() for line in cli("ps").stdout.splitlines()[1:]] == [["one", "loaded", "-"]]
     rows = {row["id"]: row["state"] for row in json.loads(cli("ls", "--json").stdout)["models"]}
     assert (rows["one"], rows["two"]) == ("loaded", "unloaded")

@@ -30,15 +30,13 @@ def test_serve_has_a_page_of_ones_own_and_the_proxy(
 ) -> None:
     (tmp_path / "page").mkdir()
     (tmp_path / "page" / "index.html").write_text("<!doctype html>mine")
-    (tmp_path / "ui.json").write_text('{"theme": "light"}')
     server = start_server(
         *("serve", "--listen", "127.0.0.1:0", "--no-stores", "--path", "page", "--cors-proxy"),
-        *("--cors-proxy-allow", "127.0.0.1", "--ui-config-file", "ui.json"),
+        *("--cors-proxy-allow", "127.0.0.1"),
         env={ENGINE_VARIABLE: str(fake_engine)},
     )
     assert http(server, "GET", "/").body == b"<!doctype html>mine"
-    props = http(server, "GET", "/props").json()
-    assert (props["cors_proxy_enabled"], props["ui_settings"]) == (True, {"theme": "light"})
+    assert http(server, "GET", "/props").json()["cors_proxy_enabled"]
     seen = http(server, "GET", f"/cors-proxy?url={server.url}/health")
     assert (seen.status, seen.json()["status"]) == (200, "ok")
     elsewhere = http(server, "GET", "/cors-proxy?url=http://10.0.0.1/")

@@ -37,13 +37,6 @@ def test_it_answers_with_its_own_engine_and_leaves_no_process(server: Server, pr
     assert not alive
 
 
-def test_it_streams(server: Server) -> None:
-    records = [line for line in chat(server, stream=True).decode().splitlines() if line.startswith("data: ")]
-    assert records[-1] == "data: [DONE]"
-    assert len(records) > 3
-    assert server.stop() == 0
-
-
 def test_every_page_and_list_it_serves_is_inside(server: Server) -> None:
     """Modules imported late are the ones a frozen program lacks without anybody noticing."""
     for path in ("/health", "/v1/models", "/models", "/props"):
@@ -69,18 +62,6 @@ models:
     cmd: "'{engine}' --model '{model}' --port ${{PORT}} --threads 1 --ctx-size 512"
     aliases: [al]
 """
-
-
-def test_it_searches_files_in_a_process_of_its_own(program: Path, tmp_path: Path) -> None:
-    (tmp_path / "hay").write_text("a needle\n", encoding="utf-8")
-    server = Server(program, tmp_path, bare_environment(), "--tools", "grep_search,file_glob_search")
-    try:
-        for tool, params in (("grep_search", {"pattern": r"need\w+"}), ("file_glob_search", {"type": "all"})):
-            answer = server.ask("/tools", {"tool": tool, "params": {"path": str(tmp_path), **params}})
-            assert "hay" in json.loads(answer)["plain_text_response"]
-        assert server.stop() == 0
-    finally:
-        server.close()
 
 
 def test_it_runs_a_configuration(program: Path, tmp_path: Path) -> None:
@@ -126,22 +107,6 @@ def test_plugins_shipped_along_and_somebody_elses_work_in_it(program: Path, tmp_
         question = [{"role": "user", "content": "/fixed What is your name?"}]
         answer = json.loads(running.ask("/v1/chat/completions", {"model": "starter", "messages": question}))
         assert answer["choices"][0]["message"]["content"] == "said by a plugin"
-        assert running.stop() == 0
-    finally:
-        running.close()
-
-
-def test_one_line_of_configuration_is_enough_for_answers_from_documents(program: Path, tmp_path: Path) -> None:
-    (tmp_path / "papers").mkdir()
-    (tmp_path / "papers" / "museum.md").write_text("The museum of clocks opens at ten in winter.\n", "utf-8")
-    file = tmp_path / "config.yaml"
-    file.write_text("plugins: {rag: {settings: {documents: [~/papers]}}}\n", "utf-8")
-    options = ("--config", str(file), "--", "--embeddings", "--pooling", "mean")
-    running = Server(program, tmp_path, bare_environment() | {"HOME": str(tmp_path)}, *options)
-    try:
-        question = [{"role": "user", "content": "/rag When does the museum of clocks open?"}]
-        answer = json.loads(running.ask("/v1/chat/completions", {"model": "starter", "messages": question}))
-        assert answer["sources"][0]["file"] == "papers/museum.md"
         assert running.stop() == 0
     finally:
         running.close()

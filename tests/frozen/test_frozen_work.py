@@ -158,17 +158,5 @@ def test_a_desktop_client_is_connected_to_the_program(program: Path, home: Path,
     assert answers[2]["structuredContent"]["text"] == "Hm."
 
 
-def test_the_schema_of_the_configuration_says_what_plugins_have(program: Path, home: Path) -> None:
-    schema = json.loads(run(program, home, "config", "schema").stdout)
-    assert set(schema["$defs"]["PluginConfig"]["properties"]) == {"enabled", "settings", "timeout"}
-
-
-def test_where_settings_come_from_is_listed(program: Path, home: Path, server: Server) -> None:
-    listing = json.loads(run(program, home, "agents", "ls", "--config", "config.json", "--json").stdout)
-    [rag] = [each for each in listing["agents"] if each["name"] == "rag"]
-    assert rag["values"]["settings.documents"] == ["~/papers"]
-    assert rag["sources"]["settings.documents"] == "configuration"
-
-
 def test_what_the_program_started_ends_with_it(server: Server) -> None:
     assert server.stop() == 0

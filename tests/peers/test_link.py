@@ -142,15 +142,6 @@ async def test_a_link_that_breaks_is_made_again_and_the_death_is_noticed_at_once
             assert (await one.wait(lambda peer: peer.linked)).up
 
 
-async def test_with_a_wrong_key_there_is_no_link(free_port: Callable[[], int]):
-    port = free_port()
-    async with appliance(free_port(), port=port, models=[A]), appliance(port, "wrong") as two:
-        found = await two.wait(lambda peer: peer.up is False)
-        assert "apiKey" in str(found.error)
-        assert not found.linked
-        assert found.models == ()
-
-
 async def test_models_are_looked_up_at_once_when_the_link_tells_of_new_ones(free_port: Callable[[], int]):
     port = free_port()
     async with appliance(free_port(), port=port, models=[A]) as one, appliance(port) as two:

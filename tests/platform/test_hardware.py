@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import psutil
 import pytest
+from file_trees import write
 
 from appliance import __version__
 from appliance.core.machine import CpuNames, Environment, architecture_of
@@ -35,14 +36,6 @@ Features\t: fp asimd
 CPU implementer\t: 0x41
 CPU architecture: 8
 """
-
-
-def write(root: Path, files: dict[str, str]) -> Path:
-    for name, text in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    return root
 
 
 async def test_this_machine():

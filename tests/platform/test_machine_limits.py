@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from file_trees import write
 
 from appliance.core.engines.machine import arm_level, x86_level
 from appliance.platform import machine_linux
@@ -14,14 +15,6 @@ from appliance.platform.libraries import find_library, loaders, vulkan_drivers
 
 GIB = 1 << 30
 linux = pytest.mark.skipif(sys.platform != "linux", reason="Linux' files")
-
-
-def write(root: Path, files: dict[str, str]) -> Path:
-    for name, text in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text + "\n")
-    return root
 
 
 SERVICE = {
@@ -51,7 +44,14 @@ NESTED_V1 = {
 
 @pytest.mark.parametrize(
     ("files", "limit", "left"),
-    [(SERVICE, 4 * GIB, 2 * GIB), (DOCKER_V1, 2 * GIB, GIB), (NESTED_V1, GIB, 0), ({}, sys.maxsize, sys.maxsize)],
+    [
+        (SERVICE, 4 * GIB, 2 * GIB),
+        (DOCKER_V1, 2 * GIB, GIB),
+        (NESTED_V1, GIB, 0),
+        ({"sys/fs/cgroup/memory.max": f"{GIB}\n"}, GIB, GIB),
+        ({"sys/fs/cgroup/memory.max": "max\n"}, sys.maxsize, sys.maxsize),
+        ({}, sys.maxsize, sys.maxsize),
+    ],
 )
 def test_memory_of_groups(tmp_path: Path, files: dict[str, str], limit: int, left: int) -> None:
     root = write(tmp_path, files)
@@ -128,7 +128,7 @@ def test_vulkan_drivers_and_their_versions(tmp_path: Path) -> None:
             "usr/share/vulkan/icd.d/lvp_icd.x86_64.json": icd("/usr/lib/libvulkan_lvp.so"),
             "usr/lib/libvulkan_lvp.so": "\0\0Mesa 22.3.6 (LLVM 15)\0",
             "etc/vulkan/icd.d/nvidia_icd.json": icd("libGLX_nvidia.so.0"),
-            "usr/lib64/libGLX_nvidia.so.0": "x",
+            "usr/lib64/libGLX_nvidia.so.0": "x\n",
             "usr/share/vulkan/icd.d/radeon_icd.x86_64.json": icd("../lost.so"),
             "usr/share/vulkan/icd.d/broken.json": '{"ICD": {}}',
             "usr/share/vulkan/icd.d/worse.json": "\0{",

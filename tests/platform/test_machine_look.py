@@ -10,6 +10,7 @@ import psutil
 import pytest
 import trio
 from fake_nvml_library import build
+from file_trees import write
 
 from appliance.core.engines.machine import MachineLook
 from appliance.platform.children import inherited_env, open_children
@@ -18,13 +19,6 @@ from appliance.platform.drivers import look
 linux = pytest.mark.skipif(sys.platform != "linux", reason="libraries and files as Linux has them")
 XEON = "processor\t: 0\nmodel name\t: Intel(R) Xeon(R) Gold 6430\nflags\t\t: sse2 pni cx16 popcnt ssse3 sse4_1 sse4_2\n"
 GIB = 1 << 30
-
-
-def write(root: Path, files: dict[str, str]) -> None:
-    for name, text in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
 
 
 async def see(root: Path | str = "/", seconds: float = 20.0, **env: str) -> MachineLook:

@@ -83,7 +83,7 @@ async def test_room_to_send_is_told_once_and_beside_what_arrives():
                     near.send(b"x" * RECEIVE_SIZE)
             except BlockingIOError:
                 pass
-            receiver.when_room(lambda: told.append("room"))
+            receiver.on_room(lambda: told.append("room"))
             far.send(b"meanwhile")
             await wait_all_tasks_blocked()
             assert (told, heard) == ([], [b"meanwhile"])
@@ -97,7 +97,7 @@ async def test_room_to_send_is_told_once_and_beside_what_arrives():
                 assert told == ["room"]
                 near.send(b"y")
             receiver.close()
-            receiver.when_room(lambda: told.append("closed"))
+            receiver.on_room(lambda: told.append("closed"))
             assert told == ["room"]
 
 
@@ -203,7 +203,7 @@ async def test_the_other_side_leaving_is_told_once_and_in_front_of_unread_bytes(
         with pairs(1) as [(near, far)]:
             told: list[str] = []
             receiver = poller.receiver(near)
-            receiver.when_left(lambda: told.append("left"))
+            receiver.on_hang_up(lambda: told.append("left"))
             far.send(b"a request that nobody reads yet")
             await wait_all_tasks_blocked()
             assert told == []
@@ -211,7 +211,7 @@ async def test_the_other_side_leaving_is_told_once_and_in_front_of_unread_bytes(
             for _ in range(3):
                 await wait_all_tasks_blocked()
             assert told == ["left"]
-            receiver.when_left(lambda: told.append("again"))
+            receiver.on_hang_up(lambda: told.append("again"))
             assert told == ["left", "again"]
             assert await receiver.receive() == b"a request that nobody reads yet"
             assert await receiver.receive() == b""
@@ -267,7 +267,7 @@ class End:
         self.stops = False
         self.scope = trio.CancelScope()
         self.left = 0
-        self.receiver.when_left(self._leave)
+        self.receiver.on_hang_up(self._leave)
 
     def _leave(self) -> None:
         self.left += 1
@@ -287,9 +287,9 @@ class End:
         assert self.listens
         self.listens = False  # and is left for whoever receives
 
-    def silence(self) -> None:
+    def stop_listening(self) -> None:
         self.listens = False
-        self.receiver.silence()
+        self.receiver.stop_listening()
 
     def _take(self, data: bytes) -> None:
         assert not self.over, "something came behind the end"
@@ -329,7 +329,7 @@ async def test_any_order_of_events(steps: list[tuple[str, int]]):
                         case "listen" if not end.waits and not end.over:
                             end.listen()
                         case "silence":
-                            end.silence()
+                            end.stop_listening()
                         case "follow" | "receive" if not end.waits and not end.over and not end.listens:
                             end.waits = True  # from now on, though the task may not run in this turn
                             nursery.start_soon(end.wait, step)
@@ -344,7 +344,7 @@ async def test_any_order_of_events(steps: list[tuple[str, int]]):
                     assert end.sent.startswith(end.got)
                     if end.listens:
                         assert end.got == end.sent
-                        end.silence()
+                        end.stop_listening()
                     if not end.waits and not end.over:
                         nursery.start_soon(end.wait, "follow")
                 await wait_all_tasks_blocked()
@@ -426,7 +426,7 @@ async def test_news_of_a_closed_socket_is_not_told_to_one_that_got_its_number_in
                         receivers[other].close()
                         os.dup2(third.fileno(), other.fileno())
                         made.append(poller.receiver(other))
-                        made[0].when_left(lambda: ends.append("new"))
+                        made[0].on_hang_up(lambda: ends.append("new"))
 
                 return ended
 

@@ -7,11 +7,12 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 
-import psutil
 import pytest
 import trio
 from hypothesis import given
 from hypothesis import strategies as st
+from leftovers import is_alive
+from waiting import until
 
 from appliance.core.tools.texts import CappedOutput
 from appliance.platform.children import Child, Children, open_children
@@ -19,11 +20,13 @@ from appliance.platform.process import (
     MAX_LINE,
     Command,
     LineSink,
+    Ran,
     StopSteps,
     before_end,
     into,
     open_process,
     run,
+    run_to_end,
     text_of,
 )
 
@@ -37,15 +40,9 @@ def sh(script: str, *, stdin: bytes | None = b"", ending: StopSteps | None = Non
     return Command(argv=argv, env=ENV, stdin=stdin, ending=ending or StopSteps(), own_errors=own_errors)
 
 
-def lives(pid: int) -> bool:
-    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-
-
 async def said(output: CappedOutput, word: str) -> None:
     """Wait until ``word`` has been printed."""
-    with trio.fail_after(20):
-        while word not in output.text():  # noqa: ASYNC110 - a sink tells nobody
-            await trio.sleep(0.01)
+    await until(lambda: word in output.text())
 
 
 async def test_a_block_that_waits_for_the_end_gets_all_of_both_outputs() -> None:
@@ -82,10 +79,8 @@ async def test_however_the_block_is_left_the_whole_group_is_gone(
                 pid = child.pid
                 await said(output, "there")
                 await leave(scope)
-        assert not lives(pid)
-        with trio.fail_after(10):
-            while lives(int(output.text().split()[0])):  # noqa: ASYNC110 - the kernel tells nobody
-                await trio.sleep(0.01)
+        assert not is_alive(pid)
+        await until(lambda: not is_alive(int(output.text().split()[0])))
     assert trio.current_time() - began < LONG
 
 
@@ -158,10 +153,25 @@ async def test_time_is_bounded() -> None:
     assert (ended.status, ended.timed_out) == (-9, True)
 
 
+async def test_a_program_is_run_to_its_end_within_a_time_and_with_so_much_output() -> None:
+    async with open_children() as children:
+
+        async def ran(script: str, *, seconds: float = LONG, stdin: bytes = b"") -> Ran:
+            argv = ("/bin/sh", "-c", script)
+            return await run_to_end(children, argv, ENV, seconds=seconds, stdin=stdin, most=5000)
+
+        found = await ran("read line; echo out $line; echo err >&2; exit 3", stdin=b"in\n")
+        assert (found.status, found.output, found.errors, found.flooded) == (3, b"out in\n", b"err\n", False)
+        found = await ran("echo begun; sleep 300", seconds=2.0)
+        assert (found.status, found.output, found.flooded) == (None, b"begun\n", False)
+        found = await ran("yes")
+        assert (found.status, len(found.output), found.flooded) == (None, 5000, True)
+        assert (await ran("exit 0", stdin=b"x" * 1_000_000)).status == 0, "nobody has to read the input"
+
+
 async def test_readiness_and_the_end_are_raced(tmp_path: Path) -> None:
     async def ready() -> str:
-        while not (tmp_path / "ready").exists():  # noqa: ASYNC110 - nothing tells of a file
-            await trio.sleep(0.01)
+        await until((tmp_path / "ready").exists)
         return "ready"
 
     async def fails() -> str:

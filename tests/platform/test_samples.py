@@ -8,14 +8,12 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 import psutil
-import pytest
 import trio
-from waiting import PATIENCE, until
+from waiting import until
 
 from appliance.core.machine import GpuSample, Sample, SystemSample
 from appliance.core.sizes import MIB
 from appliance.platform.drivers import Gpus
-from appliance.platform.machine import resident_bytes
 from appliance.platform.sampler import MAX_INTERFACES, new_sampler
 from appliance.platform.samples import Samples, open_samples
 
@@ -126,24 +124,3 @@ async def test_samples_arrive_while_the_block_is_open():
     count = len(taken)
     await trio.sleep(0.15)
     assert len(samples.since().sys_stats) == count
-
-
-@pytest.mark.parametrize("wait", [0, 0.001, 0.01])
-async def test_leaving_at_once_is_quick(wait: float):
-    with trio.fail_after(PATIENCE):
-        async with open_samples(Gpus(None), 60):
-            await trio.sleep(wait)
-
-
-async def test_no_samples_when_they_are_off():
-    async with open_samples(Gpus(None), None) as samples:
-        assert not samples.enabled
-        assert samples.latest is None
-        assert samples.since().enabled is False
-
-
-def test_resident_bytes():
-    mine = resident_bytes(os.getpid())
-    assert mine is not None
-    assert MIB < mine < psutil.virtual_memory().total
-    assert resident_bytes(2**31 - 1) is None

@@ -468,7 +468,7 @@ async def test_a_long_answer_is_compressed_while_it_comes():
             job.put(job.work())
             batches += 1
     assert batches >= 5
-    sink.told(200)
+    sink.usage_or_error(200)
     assert packer.captures.add(1, sink.exchange(200))
     read = packer.captures.find(1)
     assert read is not None

@@ -12,7 +12,6 @@ from appliance.cli.engines.sources import (
     FROM_HELP,
     check_needs,
     fetch_archive,
-    for_server,
     keep,
     opened,
     own_shelf,
@@ -21,7 +20,7 @@ from appliance.cli.engines.sources import (
     sources_of,
     tell_server,
 )
-from appliance.cli.remote import RunningServer
+from appliance.cli.remote import RunningServer, server_options
 from appliance.core.engines.builds import AvailableBuild
 from appliance.core.engines.choice import Ranked, WantedEngine
 from appliance.core.engines.events import BuildRemoved, EngineChosen, RolledBack
@@ -48,7 +47,7 @@ T = TypeVar("T")
 @click.option(
     "--force", is_flag=True, help="Install even if this machine does not meet the build's stated requirements."
 )
-@for_server
+@server_options
 async def install(
     server: RunningServer,
     word: str | None,
@@ -131,7 +130,7 @@ def _model_option(command: Callable[..., T]) -> Callable[..., T]:
 @click.command()
 @click.argument("word", metavar="SEAT|BUILD|BACKEND|auto")
 @_model_option
-@for_server
+@server_options
 async def use(server: RunningServer, word: str, model: str | None) -> int:
     """Prefer an engine; the others stay in reserve in case it fails. 'auto' leaves the choice to the program again.
 
@@ -147,7 +146,7 @@ async def use(server: RunningServer, word: str, model: str | None) -> int:
 @click.command()
 @click.argument("word", metavar="SEAT|BUILD|BACKEND")
 @_model_option
-@for_server
+@server_options
 async def pin(server: RunningServer, word: str, model: str | None) -> int:
     """Use one engine and nothing else: no fallback, and no update, until 'engines use auto'.
 
@@ -203,7 +202,7 @@ def _check_word(owner: Engines, word: str, pinned: bool) -> None:
 @click.command()
 @click.argument("build")
 @click.option("--force", is_flag=True, help="Even if a running model uses it.")
-@for_server
+@server_options
 async def remove(server: RunningServer, build: str, force: bool) -> int:
     """Remove an installed build from the disk; never the only engine that works.
 
@@ -241,7 +240,7 @@ def working(ranked: Sequence[Ranked]) -> list[str]:
 
 @click.command()
 @click.argument("backend", metavar="[BACKEND]", required=False)
-@for_server
+@server_options
 async def rollback(server: RunningServer, backend: str | None) -> int:
     """Return to the build that was used before the last update.
 

@@ -12,10 +12,8 @@ from functools import partial
 import click
 from msgspec import Struct
 
-from appliance.cli.control import json_option
 from appliance.cli.engines.changes import install, pin, remove, rollback, use
 from appliance.cli.engines.sources import (
-    for_server,
     keep,
     note_named_engine,
     opened,
@@ -27,8 +25,8 @@ from appliance.cli.engines.sources import (
     tell_server,
 )
 from appliance.cli.engines.update import update
-from appliance.cli.remote import RunningServer
-from appliance.cli.show import human_size, print_json, print_table
+from appliance.cli.remote import RunningServer, server_options
+from appliance.cli.show import human_size, json_option, print_json, print_table
 from appliance.core.engines.events import Forgotten
 from appliance.core.engines.machine import MachineLook
 from appliance.core.engines.proofs import Proof
@@ -82,7 +80,7 @@ def engines() -> None:
 
 @engines.command()
 @json_option
-@for_server
+@server_options
 async def ls(server: RunningServer, as_json: bool) -> int:
     """List every build on every device: whether it works, how fast it is, which one is used and why.
 
@@ -105,7 +103,7 @@ async def ls(server: RunningServer, as_json: bool) -> int:
 
 @engines.command()
 @json_option
-@for_server
+@server_options
 async def probe(server: RunningServer, as_json: bool) -> int:
     """Look at the machine again, and ask every build for its devices; a running server does the same.
 
@@ -129,7 +127,7 @@ async def probe(server: RunningServer, as_json: bool) -> int:
 @engines.command()
 @click.argument("names", metavar="[SEAT|BUILD|BACKEND]...", nargs=-1)
 @json_option
-@for_server
+@server_options
 async def prove(server: RunningServer, names: tuple[str, ...], as_json: bool) -> int:
     """Try builds on their devices now: all untried ones, or the named ones. The exit status is 1 if one fails.
 
@@ -159,7 +157,7 @@ def _quiet(proof: Proof) -> None:
 
 @engines.command()
 @click.argument("builds", metavar="[BUILD]...", nargs=-1)
-@for_server
+@server_options
 async def forget(server: RunningServer, builds: tuple[str, ...]) -> int:
     """Forget what was found out about all builds, or about the named ones: proofs, failures, devices.
 
@@ -294,7 +292,7 @@ def rpc_worker(
         threads=threads or engine_threads(),
         cache=cache,
     )
-    return partial(_serve, serving)
+    return _serve(serving)
 
 
 async def _serve(serving: RpcServing) -> int:

@@ -10,9 +10,9 @@ import os
 import platform as python_platform
 import sys
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
-from functools import partial, wraps
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -31,8 +31,6 @@ from appliance.cli.remote import (
     ServerFailed,
     ask,
     ask_raw,
-    parse_server,
-    server_options,
 )
 from appliance.cli.show import human_size
 from appliance.core.engines.builds import (
@@ -58,7 +56,6 @@ from appliance.engines.table import Table, table
 from appliance.engines.unpacking import SUFFIXES, is_archive
 from appliance.errors import UsageError
 from appliance.platform.console import say
-from appliance.settings import AsyncCommand
 from appliance.trio_parts import plain_nursery
 
 PROBE_TIME = 300.0
@@ -66,17 +63,6 @@ PROBE_TIME = 300.0
 STEP = 10
 """Percent between two lines of progress."""
 FROM_HELP = "Install from a folder or an archive on this machine, or from an address (with --sha256)."
-
-
-def for_server(verb: Callable[..., Awaitable[int]]) -> Callable[..., AsyncCommand]:
-    """Make a verb of a coroutine whose first argument is the server that the user's options name."""
-
-    @server_options
-    @wraps(verb)
-    def command(url: str | None, api_key: str | None, **options: object) -> AsyncCommand:
-        return partial(verb, parse_server(url, api_key), **options)
-
-    return command
 
 
 def own_shelf() -> Shelf:
@@ -128,7 +114,7 @@ async def tell_server(server: RunningServer) -> None:
     except NotRunning:
         return
     except (RequestRefused, ServerFailed) as cause:
-        say(f"note: the running server could not be notified: {cause.message}; restart it to use the change")
+        say(f"note: the running server could not be notified: {cause}; restart it to use the change")
 
 
 def seats_named(engines: Engines, names: tuple[str, ...]) -> list[Seat]:

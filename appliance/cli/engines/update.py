@@ -19,12 +19,10 @@ from msgspec import Struct, structs
 from appliance.catalog.catalog import STARTER_ID, Catalog, Snapshot
 from appliance.catalog.sources import STARTER
 from appliance.cli.config import loaded
-from appliance.cli.control import json_option
 from appliance.cli.engines.sources import (
     FROM_HELP,
     check_needs,
     fetch_archive,
-    for_server,
     in_use,
     keep,
     opened,
@@ -41,8 +39,9 @@ from appliance.cli.remote import (
     RunningServer,
     ServerFailed,
     ask,
+    server_options,
 )
-from appliance.cli.show import human_size, print_json
+from appliance.cli.show import human_size, json_option, print_json
 from appliance.core.config.types import Config
 from appliance.core.engines.builds import AvailableBuild, Catalogue, UpdateChannel, parse_asked
 from appliance.core.engines.choice import Ranked, best
@@ -144,7 +143,7 @@ async def _loaded(server: RunningServer) -> list[str]:
 @click.option("--force", is_flag=True, help="Also take a build that was rolled back, or an older one.")
 @source_options
 @json_option
-@for_server
+@server_options
 async def update(server: RunningServer, config_file: Path | None, config_dir: Path | None, **options: object) -> int:
     """Switch to a newer build: fetch it, prove it, try it with your own model, and only then use it.
 

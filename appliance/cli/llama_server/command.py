@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 
 import click
@@ -31,8 +30,7 @@ from appliance.cli.show import print_json, print_table
 from appliance.core.config.nodes import Problem
 from appliance.core.llama import flags
 from appliance.core.llama import flags as llama_flags
-from appliance.core.llama.explained import usage
-from appliance.core.llama.flags import Option
+from appliance.core.llama.flags import FLAGS, Kind, Option, explained
 from appliance.core.llama.older import modern_variables, modern_words, spelled_out
 from appliance.core.llama.preset_file import DEFAULT, EVERYWHERE, HF_TOKEN, EffectiveOption, is_known, parse, read_key
 from appliance.core.llama.presets import Layers, ToldOption, explain
@@ -154,10 +152,11 @@ def llama_server(words: tuple[str, ...]) -> AppSettings | Later | AsyncCommand |
         say(f"error: {mistake}")
         return EXIT_OURS
     if flags.partition(from_argv, ("--help",))[0]:
-        click.echo(usage("llama-server"))
+        click.echo("usage: llama-server [options]\n\nWith a model it serves this one; without, it is the router.\n")
+        click.echo("\n".join(explained(flag) for flag in FLAGS if flag.kind is not Kind.REMOVED))
         return 0
     if flags.partition(from_argv, ANSWERED_BY_ENGINE)[0]:
-        return partial(_run_engine, said)
+        return _run_engine(said)
     for note in (*notes, *more_notes):
         say(f"warning: {note}")
     return stand_in(from_argv, environ)
@@ -171,7 +170,7 @@ def llama(ctx: click.Context, words: tuple[str, ...]) -> object:
     if verb in ("serve", "server"):
         return ctx.invoke(llama_server, words=words[1:])
     if verb in ("version", "--version"):
-        return partial(_run_engine, ("--version",))
+        return _run_engine(("--version",))
     if verb in ("help", "--help"):
         click.echo(
             "usage: llama serve [options], as llama-server\n       llama version\n\nIn place of other commands:\n"

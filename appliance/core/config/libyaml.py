@@ -1,4 +1,4 @@
-"""The one place that knows PyYAML: text to the events and tokens of libyaml, and its complaints in plain words.
+"""The one place that knows PyYAML: text to the events of libyaml, and its complaints in plain words.
 
 Go's yaml.v3, which reads llama-swap's files, is a port of libyaml. So both take the same texts for YAML, with the same
 rule for tabs. The types of values are another matter: PyYAML's are those of YAML 1.1, and nobody asks it for them.
@@ -7,13 +7,11 @@ rule for tabs. The types of values are another matter: PyYAML's are those of YAM
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from typing import TypeVar
+from collections.abc import Iterator
 
 from yaml.error import MarkedYAMLError, YAMLError
-from yaml.events import Event, ScalarEvent
+from yaml.events import Event
 from yaml.reader import ReaderError
-from yaml.tokens import ScalarToken, Token
 
 from appliance.core.config.nodes import BREAK
 from appliance.errors import UsageError
@@ -77,13 +75,6 @@ _COMPLAINTS = (
 )
 """Patterns of "context: problem: the two characters there", in the order in which they are tried, and what is said."""
 
-_HALF = re.compile(r"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
-_PRIVATE = range(0xE000, 0xF900)
-_STAND_IN = re.compile(r"\\u[ef][0-9a-f]{3}|[\ue000-\uf8ff]")
-_LIKE_ONE = re.compile(r"(?=([ef][0-9a-f]{3}))", re.IGNORECASE)
-
-_Item = TypeVar("_Item", Event, Token)
-
 
 class NotYaml(Exception):
     """The text breaks a rule of YAML at an offset."""
@@ -96,46 +87,18 @@ class NotYaml(Exception):
 
 def events(text: str) -> Iterator[Event]:
     """The parser's events, from the stream's start to its end. Raises `NotYaml`, possibly after some."""
-    return _items(text, CParser.get_event)
-
-
-def tokens(text: str) -> Iterator[Token]:
-    """The scanner's tokens; text can have right tokens and yet not be a document. Raises `NotYaml`."""
-    return _items(text, CParser.get_token)
-
-
-def _items(text: str, get: Callable[[CParser], _Item | None]) -> Iterator[_Item]:
-    readable, originals = _without_halves(text)
     try:
-        parser = CParser(readable)
-        while (item := get(parser)) is not None:
-            if originals and isinstance(item, ScalarEvent | ScalarToken):
-                item.value = _STAND_IN.sub(lambda found: originals.get(found[0], found[0]), item.value)
-            yield item
+        parser = CParser(text)
+        while (event := parser.get_event()) is not None:
+            yield event
     except MarkedYAMLError as error:
         raise _plain(error, text) from None
     except ReaderError as error:
-        raise _not_allowed(text, len(readable.encode()[: error.position].decode())) from None
+        raise _not_allowed(text, len(text.encode()[: error.position].decode())) from None
     except UnicodeEncodeError as error:
         raise _not_allowed(text, error.start) from None
     except YAMLError as error:
         raise NotYaml(f"this is not YAML: {error}", 0) from None
-
-
-# JSON writes a character beyond U+FFFF as two escapes, \ud83d\ude00, and libyaml refuses each of them. To put the
-# character there instead would move every place behind it, and needs to know whether the escapes are in double quotes;
-# elsewhere they are text. So wherever a half stands, the escape of a private character that the text has nowhere takes
-# its place. Where libyaml read an escape its value has that character, elsewhere the same text: both are unmistakable.
-def _without_halves(text: str) -> tuple[str, dict[str, str]]:
-    """The text with stand-ins for halves of characters, and what they stand for: escapes and characters."""
-    halves = dict.fromkeys(_HALF.findall(text))
-    if not halves:
-        return text, {}
-    taken = {ord(char) for char in set(text)} | {int(code, 16) for code in _LIKE_ONE.findall(text)}
-    stand_ins = dict(zip(halves, (f"\\u{code:04x}" for code in _PRIVATE if code not in taken), strict=False))
-    originals = {escape: half for half, escape in stand_ins.items()}
-    originals |= {chr(int(escape[2:], 16)): chr(int(half[2:], 16)) for half, escape in stand_ins.items()}
-    return _HALF.sub(lambda half: stand_ins.get(half[0], half[0]), text), originals
 
 
 def _not_allowed(text: str, offset: int) -> NotYaml:

@@ -48,7 +48,7 @@ def load(
     documents: list[MappingNode] = []
     readable = True
     for source in sources:
-        root, found = _read(source, env)
+        root, found = parse(source.text, source.file, env)
         files += found
         if isinstance(root, MappingNode):
             documents.append(root)
@@ -64,17 +64,6 @@ def load(
     ordered = sorted(_causes([files, *stages]), key=place)
     failed = any(problem.level == "error" for problem in ordered)
     return Loaded(None if failed else config, tuple(ordered), given)
-
-
-def _read(source: SourceFile, env: Mapping[str, str]) -> tuple[Node | None, list[Problem]]:
-    """The tree of one file; None for an empty file, and for one that cannot be read, which then has an error."""
-    text, problems = source.text, list[Problem]()
-    if "${env." in text:
-        from appliance.core.config.env import substitute_env  # its patterns take longer than a file without it
-
-        text, problems = substitute_env(text, source.file, env)
-    root, found = parse(text, source.file)
-    return root, [*problems, *found]
 
 
 def _mean(

@@ -6,10 +6,9 @@ The schema is for editors; it is made from the types, so it cannot say anything 
 from __future__ import annotations
 
 import re
-from typing import Any, cast
+from typing import Any
 
 import msgspec
-import msgspec.inspect as mi
 import yaml
 
 from appliance.core.config.decode import OLD_NAMES
@@ -24,7 +23,7 @@ _BARE = re.compile(r"[A-Za-z/][\w./-]*( [\w./-]+)*", re.ASCII)
 """Text that needs no quotes in any dialect of YAML, but for the words below."""
 _WORDS = frozenset(["y", "yes", "n", "no", "true", "false", "on", "off", "null", "inf", "nan"])
 
-Schema = dict[str, object]
+Schema = dict[str, Any]
 
 
 def schema() -> Schema:
@@ -32,70 +31,41 @@ def schema() -> Schema:
 
     It takes what the decoder takes beside the exact type: macros, any single value for text, no value for the default.
     """
-    parts: dict[str, Schema] = {}
-    _of(mi.type_info(Config), parts)
-    root = parts.pop(Config.__name__)
-    return {"$schema": DIALECT, "title": "Configuration of llama-appliance", **root, "$defs": parts}
+    parts: dict[str, Schema] = msgspec.json.schema(Config, schema_hook=lambda _: {"$comment": "any value"})["$defs"]
+    for part in parts.values():
+        properties = {name: _or_null(rule) for name, rule in part["properties"].items()}
+        for old, new in OLD_NAMES.items():
+            if new in properties:
+                properties[old] = {**properties[new], "deprecated": True, "description": f"Old name of {new}"}
+        part["properties"] = properties
+    return {
+        **parts.pop(Config.__name__),
+        "$schema": DIALECT,
+        "title": "Configuration of llama-appliance",
+        "$defs": parts,
+    }
 
 
-def _of(kind: mi.Type, parts: dict[str, Schema]) -> Schema:
-    """The schema of one type; structs go to ``parts`` and are referred to."""
-    match kind:
-        case mi.Metadata(type=inner):
-            notes = cast("Schema | None", kind.extra_json_schema)  # pyright: ignore[reportUnknownMemberType]  a bare dict
-            return {**_of(inner, parts), **(notes or {})}
-        case mi.StructType(cls=cls):
-            if cls.__name__ not in parts:
-                parts[cls.__name__] = {}  # taken, so that a type within itself would end here
-                parts[cls.__name__] = _object(kind, parts)
-            return {"$ref": f"#/$defs/{cls.__name__}"}
-        case mi.DictType(value_type=item):
-            return {"type": "object", "additionalProperties": _or_null(_of(item, parts))}
-        case mi.ListType(item_type=item):
-            return {"type": "array", "items": _of(item, parts)}
-        case mi.UnionType(types=kinds):
-            return {"anyOf": [_of(each, parts) for each in kinds]}
-        case mi.LiteralType(values=values):
-            return {"enum": list(values)}
-        case mi.IntType(ge=least):
-            number: Schema = {"type": "integer"} if least is None else {"type": "integer", "minimum": least}
-            return {"anyOf": [number, {"type": "string", "pattern": MACRO}]}
-        case mi.BoolType():
-            return {"anyOf": [{"type": "boolean"}, {"type": "string", "pattern": MACRO}]}
-        case mi.StrType():
-            return {"type": ["string", "number", "boolean"]}
-        case mi.FloatType():
-            return {"type": "number"}
-        case mi.NoneType():
-            return {"type": "null"}
-        case mi.CustomType():
-            return {}
-        case _:
-            raise TypeError(f"the schema has a type that JSON schema has no words for: {kind}")
-
-
-def _object(info: mi.StructType, parts: dict[str, Schema]) -> Schema:
-    properties: dict[str, Schema] = {}
-    for field in info.fields:
-        properties[field.encode_name] = {**_or_null(_of(field.type, parts)), **_default(field)}
-    for old, new in OLD_NAMES.items():
-        if new in properties:
-            properties[old] = {**properties[new], "deprecated": True, "description": f"Old name of {new}"}
-    return {"type": "object", "properties": properties, "additionalProperties": False}
-
-
-def _or_null(of_value: Schema) -> Schema:
+def _or_null(rule: Schema) -> Schema:
     """A key without a value has its default."""
-    rule = {word: value for word, value in of_value.items() if word != "description"}
-    if not rule:
-        return of_value
-    notes = {word: value for word, value in of_value.items() if word == "description"}
-    return {**notes, "anyOf": [rule, {"type": "null"}]}
+    notes = {word: rule.pop(word) for word in ("description", "default") if word in rule}
+    return {**notes, "anyOf": [_as_read(rule), {"type": "null"}]}
 
 
-def _default(field: mi.Field) -> Schema:
-    value = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
-    return {} if value is msgspec.NODEFAULT else {"default": msgspec.to_builtins(value)}
+def _as_read(rule: Schema) -> Schema:
+    match rule:
+        case {"type": "integer" | "boolean"}:
+            return {"anyOf": [rule, {"type": "string", "pattern": MACRO}]}
+        case {"type": "string"}:
+            return {"type": ["string", "number", "boolean"]}
+        case {"type": "array", "items": item}:
+            return {**rule, "items": _as_read(item)}
+        case {"type": "object", "additionalProperties": item}:
+            return {**rule, "additionalProperties": _or_null(item)}
+        case {"anyOf": kinds}:
+            return {"anyOf": [_as_read(kind) for kind in kinds]}
+        case _:
+            return rule
 
 
 class _Dumper(yaml.SafeDumper):

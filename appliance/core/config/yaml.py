@@ -2,18 +2,24 @@
 
 Anchors, aliases and ``<<`` merges are gone afterwards: what they stand for is in their place, and keeps the place of
 its own text. `core.config.scalars` has the dialect of plain scalars; keys are text whatever they look like.
+
+``${env.NAME}`` in a value or a key is replaced by the variable, also under unknown keys and in ``#`` lines of block
+texts; in YAML's own comments it is not looked at. The value is part of one text, whatever it consists of, and a bare
+text has the type that it then looks like. (llama-swap puts values into the file before it is YAML, with backslashes in
+front of quotes and backslashes, which then appear twice outside of double quotes.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from bisect import bisect_left
+from collections.abc import Mapping
 
 from msgspec import Struct
 from yaml.events import (
     AliasEvent,
     CollectionStartEvent,
     DocumentStartEvent,
-    Event,
     MappingStartEvent,
     NodeEvent,
     ScalarEvent,
@@ -39,16 +45,22 @@ MAX_NODES = 200_000
 """Values in one file with every alias written out: a few lines of nested aliases can stand for billions."""
 _CORE = "tag:yaml.org,2002:"
 _MERGE = f"{_CORE}merge"
+_MACRO = re.compile(r"\$\{env\.([a-zA-Z_][a-zA-Z0-9_]*)\}")
+_LOOKS_LIKE_ONE = re.compile(r"\$\{env\.[^}\s]*\}?")
+_PAIR = re.compile(r"\\u(d[89ab][0-9a-f]{2})\\u(d[c-f][0-9a-f]{2})", re.IGNORECASE)
+_LETTERS = range(0x3400, 0x4DC0)
+"""No YAML has another meaning for them."""
+NO_ENV: Mapping[str, str] = {}
 
 
-def parse(text: str, file: str) -> tuple[Node | None, list[Problem]]:
+def parse(text: str, file: str, env: Mapping[str, str] = NO_ENV) -> tuple[Node | None, list[Problem]]:
     """The root mapping, or None for a file without content (empty, comments, ``null``) or without a usable root.
 
     The node has everything that can be read in spite of errors, so that later steps can find more of them. ``file`` is
-    only a name for the places.
+    only a name for the places. A variable that is not in ``env`` is an error, and its macro stays.
     """
     text = text.removeprefix("\ufeff")
-    builder = _Builder(LineIndex(file, text), events(text))
+    builder = _Builder(text, file, env)
     try:
         root = builder.document()
     except NotYaml as error:
@@ -71,13 +83,30 @@ class _Anchored(Struct):
     height: int = 0
 
 
+# JSON writes a character beyond U+FFFF as the escapes of two halves, \ud83d\ude00, and libyaml refuses each of them. So
+# they become one escape of YAML's, \U0001f600, which is two characters shorter: places behind it are moved back.
+#
+# The text is not YAML as long as it has macros: between brackets, their braces begin a mapping. So YAML reads letters
+# instead of "${env." and "}", as many, so that nothing moves. The values are put into what it has read, and no value
+# can change the structure of the file.
 class _Builder:
     """Makes nodes of events. A `NotYaml` of its own is a mistake behind which nothing can be read."""
 
-    def __init__(self, lines: LineIndex, items: Iterator[Event]) -> None:
+    def __init__(self, text: str, file: str, env: Mapping[str, str]) -> None:
         self.problems: list[Problem] = []
-        self._lines = lines
-        self._events = items
+        self._lines = LineIndex(file, text)
+        self._pairs = [pair.start() - 2 * number for number, pair in enumerate(_PAIR.finditer(text))]
+        self._text = text = _PAIR.sub(_whole_escape, text) if self._pairs else text
+        self._env = env
+        self._refused: set[str] = set()
+        """Variables that cannot be used; each is reported once."""
+        self._hidden: re.Pattern[str] | None = None
+        """A macro as YAML reads it; None for a text without any."""
+        if "${env." in text:
+            letter = next(chr(code) for code in _LETTERS if chr(code) not in text)
+            text = _MACRO.sub(rf"{letter * len('${env.')}\1{letter}", text)
+            self._hidden = re.compile(rf"{letter}+(\w+?){letter}", re.ASCII)
+        self._events = events(text)
         self._anchors: dict[str, _Anchored] = {}
         self._count = 0
         self._path: list[str] = []
@@ -98,9 +127,12 @@ class _Builder:
         return None if isinstance(root, ScalarNode) and root.value is None else root
 
     def report(self, message: str, at: Position | int, *, warning: bool = False) -> None:
-        at = self._lines.at(at) if isinstance(at, int) else at
+        at = self._at(at) if isinstance(at, int) else at
         path = ".".join(self._path).replace(".[", "[")
         self.problems.append(Problem(message=message, path=path, at=at, level="warning" if warning else "error"))
+
+    def _at(self, offset: int) -> Position:
+        return self._lines.at(offset + 2 * bisect_left(self._pairs, offset))
 
     def _next(self) -> NodeEvent | None:
         """The next node's first event; None at the end of the collection."""
@@ -141,17 +173,18 @@ class _Builder:
         anchored = self._anchors.get(name)
         if anchored is None:
             self.report(f"no anchor &{name} stands before the alias *{name}; check the spelling", offset)
-            return ScalarNode(None, "", self._lines.at(offset))
+            return ScalarNode(None, "", self._at(offset))
         if anchored.node is None:
             raise NotYaml(f"*{name} stands inside of &{name}: a value cannot contain itself", offset)
         self._grow(anchored.size, anchored.height, offset)
         return anchored.node
 
     def _scalar(self, event: ScalarEvent) -> ScalarNode:
-        at, text, tag = self._lines.at(event.start_mark.index), event.value, event.tag
+        at, text, tag = self._at(event.start_mark.index), event.value, event.tag
         plain = not event.style
-        if not text.isascii():
-            text = self._whole_characters(text, at)
+        if self._hidden is not None:
+            text = self._with_env(self._hidden, text, event.start_mark.index)
+            text = text.strip(" \t") if plain else text
         if tag is None:
             return ScalarNode(typed(text) if plain else text, text, at, quoted=not plain)
         try:
@@ -165,23 +198,30 @@ class _Builder:
             value = text
         return ScalarNode(value, str(value) if isinstance(value, str) else text, at, quoted=isinstance(value, str))
 
-    def _whole_characters(self, text: str, at: Position) -> str:
-        """Join the halves of characters beyond U+FFFF, as JSON writes them."""
-        try:
-            return text.encode("utf-16", "surrogatepass").decode("utf-16")
-        except UnicodeDecodeError:
-            self.report(
-                "a \\uD800 to \\uDFFF escape without its other half is not a character; write it as \\U and 8 digits",
-                at,
-            )
-            return text.encode("utf-8", "replace").decode()
+    def _with_env(self, hidden: re.Pattern[str], text: str, offset: int) -> str:
+        """The text of the scalar at ``offset`` with its macros replaced."""
+        for odd in _LOOKS_LIKE_ONE.findall(text):
+            why = "is not an environment macro and stays: a name is letters, digits and _, as in ${env.HOME}"
+            self.report(f"'{odd}' {why}", self._text.find(odd, offset), warning=True)
+
+        def value_of(macro: re.Match[str]) -> str:
+            name = macro[1]
+            written = f"${{env.{name}}}"
+            value = self._env.get(name)
+            why = _unusable(value, written)
+            if why and name not in self._refused:
+                self._refused.add(name)
+                self.report(f"environment variable {name} {why}", self._text.find(written, offset))
+            return written if why or value is None else value
+
+        return hidden.sub(value_of, text)
 
     def _check_tag(self, event: CollectionStartEvent, known: tuple[str, ...]) -> None:
         tag = event.tag
         if tag is not None and tag != "!" and tag.removeprefix(_CORE) not in known:
             self.report(
                 f"the tag {_short(tag)} is unknown here and ignored",
-                self._lines.at(event.start_mark.index),
+                self._at(event.start_mark.index),
                 warning=True,
             )
 
@@ -192,7 +232,7 @@ class _Builder:
             self._path.append(f"[{len(items)}]")
             items.append(self._node(inner))
             self._path.pop()
-        return SequenceNode(tuple(items), self._lines.at(event.start_mark.index))
+        return SequenceNode(tuple(items), self._at(event.start_mark.index))
 
     def _mapping(self, event: MappingStartEvent) -> MappingNode:
         self._check_tag(event, ("map", "set"))
@@ -220,7 +260,7 @@ class _Builder:
         entries = list(own.values())
         if merge is not None:
             entries[merge[0] : merge[0]] = self._merged(merge[1], own, merge[2])
-        return MappingNode(tuple(entries), self._lines.at(event.start_mark.index))
+        return MappingNode(tuple(entries), self._at(event.start_mark.index))
 
     def _value(self) -> Node:
         event = self._next()
@@ -230,7 +270,7 @@ class _Builder:
     def _key(self, event: NodeEvent) -> ScalarNode | None:
         """The key as text, or None after a report."""
         node = self._node(event)
-        at = self._lines.at(event.start_mark.index) if isinstance(event, AliasEvent) else node.at
+        at = self._at(event.start_mark.index) if isinstance(event, AliasEvent) else node.at
         if not isinstance(node, ScalarNode):
             self.report("a mapping or list cannot be a key; put the key in quotes if it is text", at)
             return None
@@ -254,6 +294,19 @@ class _Builder:
                 if entry.key.text not in own:
                     found.setdefault(entry.key.text, entry)
         return list(found.values())
+
+
+def _whole_escape(pair: re.Match[str]) -> str:
+    character = bytes.fromhex(pair[1] + pair[2]).decode("utf-16-be")
+    return f"\\U{ord(character):08x}"
+
+
+def _unusable(value: str | None, macro: str) -> str:
+    if value is None:
+        return f"is not set; set it, or remove {macro}"
+    if re.search("[\n\r\0]", value):
+        return "contains a line break or a NUL character, which a configuration value cannot hold"
+    return "is not valid UTF-8" if re.search("[\ud800-\udfff]", value) else ""
 
 
 def _is_merge(event: NodeEvent) -> bool:

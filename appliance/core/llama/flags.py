@@ -16,267 +16,293 @@ from typing import NamedTuple
 
 from appliance.errors import UsageError
 
-# One option per line: spellings / negative spellings, kind, and the environment name if it has one.
+# One option per row: spellings / negative spellings | kind, and the variable if it has one | the words of ``--help``. A
+# row that is too long goes on in an indented line.
 _TABLE = """
--h --help --usage                                                  switch
---version                                                          switch
--cl --cache-list                                                   switch
---completion-bash                                                  switch
--t --threads                                                       integer  LLAMA_ARG_THREADS
--tb --threads-batch                                                integer
--C --cpu-mask                                                      text
--Cr --cpu-range                                                    text
---cpu-strict                                                       choice
---prio                                                             integer
---poll                                                             integer
--Cb --cpu-mask-batch                                               text
--Crb --cpu-range-batch                                             text
---cpu-strict-batch                                                 choice
---prio-batch                                                       integer
---poll-batch                                                       choice
--c --ctx-size                                                      integer  LLAMA_ARG_CTX_SIZE
--n --predict --n-predict                                           integer  LLAMA_ARG_N_PREDICT
--b --batch-size                                                    integer  LLAMA_ARG_BATCH
--ub --ubatch-size                                                  integer  LLAMA_ARG_UBATCH
---keep                                                             integer
---swa-full                                                         switch   LLAMA_ARG_SWA_FULL
--fa --flash-attn                                                   choice   LLAMA_ARG_FLASH_ATTN
---perf / --no-perf                                                 toggle   LLAMA_ARG_PERF
--e --escape / --no-escape                                          toggle
---rope-scaling                                                     choice   LLAMA_ARG_ROPE_SCALING_TYPE
---rope-scale                                                       number   LLAMA_ARG_ROPE_SCALE
---rope-freq-base                                                   number   LLAMA_ARG_ROPE_FREQ_BASE
---rope-freq-scale                                                  number   LLAMA_ARG_ROPE_FREQ_SCALE
---yarn-orig-ctx                                                    integer  LLAMA_ARG_YARN_ORIG_CTX
---yarn-ext-factor                                                  number   LLAMA_ARG_YARN_EXT_FACTOR
---yarn-attn-factor                                                 number   LLAMA_ARG_YARN_ATTN_FACTOR
---yarn-beta-slow                                                   number   LLAMA_ARG_YARN_BETA_SLOW
---yarn-beta-fast                                                   number   LLAMA_ARG_YARN_BETA_FAST
--kvo --kv-offload / -nkvo --no-kv-offload                          toggle   LLAMA_ARG_KV_OFFLOAD
---repack / -nr --no-repack                                         toggle   LLAMA_ARG_REPACK
---no-host                                                          switch   LLAMA_ARG_NO_HOST
--ctk --cache-type-k                                                choice   LLAMA_ARG_CACHE_TYPE_K
--ctv --cache-type-v                                                choice   LLAMA_ARG_CACHE_TYPE_V
--dt --defrag-thold                                                 number   LLAMA_ARG_DEFRAG_THOLD
---rpc                                                              list     LLAMA_ARG_RPC
--lm --load-mode                                                    choice   LLAMA_ARG_LOAD_MODE
--lzm --lazy-mode                                                   choice   LLAMA_ARG_LAZY_MODE
---numa                                                             choice   LLAMA_ARG_NUMA
--dev --device                                                      list     LLAMA_ARG_DEVICE
---list-devices                                                     switch
--ot --override-tensor                                              list     LLAMA_ARG_OVERRIDE_TENSOR
--cmoe --cpu-moe                                                    switch   LLAMA_ARG_CPU_MOE
--ncmoe --n-cpu-moe                                                 integer  LLAMA_ARG_N_CPU_MOE
---moe-cache-mib                                                    integer  LLAMA_ARG_MOE_CACHE_MIB
--ncffn --n-cpu-ffn                                                 integer  LLAMA_ARG_N_CPU_FFN
--ngl --gpu-layers --n-gpu-layers                                   text     LLAMA_ARG_N_GPU_LAYERS
--sm --split-mode                                                   choice   LLAMA_ARG_SPLIT_MODE
--ts --tensor-split                                                 list     LLAMA_ARG_TENSOR_SPLIT
--mg --main-gpu                                                     integer  LLAMA_ARG_MAIN_GPU
--fit --fit                                                         choice   LLAMA_ARG_FIT
--fitt --fit-target                                                 list     LLAMA_ARG_FIT_TARGET
--fitc --fit-ctx                                                    integer  LLAMA_ARG_FIT_CTX
---check-tensors                                                    switch
---override-kv                                                      list
---op-offload / --no-op-offload                                     toggle
---lora                                                             list
---lora-scaled                                                      list
---control-vector                                                   list
---control-vector-scaled                                            list
---control-vector-layer-range                                       pair
--m --model                                                         path     LLAMA_ARG_MODEL
--mu --model-url                                                    text     LLAMA_ARG_MODEL_URL
--dr --docker-repo                                                  text     LLAMA_ARG_DOCKER_REPO
--hf -hfr --hf-repo                                                 text     LLAMA_ARG_HF_REPO
--hff --hf-file                                                     path     LLAMA_ARG_HF_FILE
--hft --hf-token                                                    text     HF_TOKEN
---log-disable                                                      switch
---log-file                                                         path     LLAMA_ARG_LOG_FILE
---log-jsonl / --no-log-jsonl                                       toggle   LLAMA_ARG_LOG_JSONL
---log-colors                                                       choice   LLAMA_ARG_LOG_COLORS
--v --verbose --log-verbose                                         switch
---offline                                                          switch   LLAMA_ARG_OFFLINE
--lv --verbosity --log-verbosity                                    integer  LLAMA_ARG_LOG_VERBOSITY
---log-prefix / --no-log-prefix                                     toggle   LLAMA_ARG_LOG_PREFIX
---log-timestamps / --no-log-timestamps                             toggle   LLAMA_ARG_LOG_TIMESTAMPS
---spec-draft-type-k -ctkd --cache-type-k-draft                     choice   LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_K
---spec-draft-type-v -ctvd --cache-type-v-draft                     choice   LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_V
---samplers                                                         list
--s --seed                                                          integer
---sampler-seq --sampling-seq                                       text
---ignore-eos                                                       switch
---temp --temperature                                               number   LLAMA_ARG_TEMPERATURE
---top-k                                                            integer  LLAMA_ARG_TOP_K
---top-p                                                            number   LLAMA_ARG_TOP_P
---min-p                                                            number   LLAMA_ARG_MIN_P
---top-nsigma --top-n-sigma                                         number
---xtc-probability                                                  number
---xtc-threshold                                                    number
---typical --typical-p                                              number
---repeat-last-n                                                    integer
---repeat-penalty                                                   number   LLAMA_ARG_REPEAT_PENALTY
---presence-penalty                                                 number   LLAMA_ARG_PRESENCE_PENALTY
---frequency-penalty                                                number   LLAMA_ARG_FREQUENCY_PENALTY
---dry-multiplier                                                   number
---dry-base                                                         number
---dry-allowed-length                                               integer
---dry-penalty-last-n                                               integer
---dry-sequence-breaker                                             text
---adaptive-target                                                  number
---adaptive-decay                                                   number
---dynatemp-range                                                   number
---dynatemp-exp                                                     number
---mirostat                                                         integer
---mirostat-lr                                                      number
---mirostat-ent                                                     number
--l --logit-bias                                                    text
---grammar                                                          text
---grammar-file                                                     path
--j --json-schema                                                   json
--jf --json-schema-file                                             path
--bs --backend-sampling                                             switch   LLAMA_ARG_BACKEND_SAMPLING
---spec-draft-hf -hfd -hfrd --hf-repo-draft                         text     LLAMA_ARG_SPEC_DRAFT_HF_REPO
---spec-draft-threads -td --threads-draft                           integer
---spec-draft-threads-batch -tbd --threads-batch-draft              integer
---spec-draft-cpu-mask -Cd --cpu-mask-draft                         text
---spec-draft-cpu-range -Crd --cpu-range-draft                      text
---spec-draft-cpu-strict --cpu-strict-draft                         choice
---spec-draft-prio --prio-draft                                     integer
---spec-draft-poll --poll-draft                                     choice
---spec-draft-cpu-mask-batch -Cbd --cpu-mask-batch-draft            text
---spec-draft-cpu-strict-batch --cpu-strict-batch-draft             choice
---spec-draft-prio-batch --prio-batch-draft                         integer
---spec-draft-poll-batch --poll-batch-draft                         choice
---spec-draft-override-tensor -otd --override-tensor-draft          list
---spec-draft-cpu-moe -cmoed --cpu-moe-draft                        switch   LLAMA_ARG_SPEC_DRAFT_CPU_MOE
---spec-draft-n-cpu-moe --spec-draft-ncmoe -ncmoed --n-cpu-moe-draft integer  LLAMA_ARG_SPEC_DRAFT_N_CPU_MOE
---spec-draft-n-max                                                 integer  LLAMA_ARG_SPEC_DRAFT_N_MAX
---spec-draft-n-min                                                 integer  LLAMA_ARG_SPEC_DRAFT_N_MIN
---spec-synth-len                                                   number   LLAMA_ARG_SPEC_SYNTH_LEN
---spec-synth-rates                                                 list     LLAMA_ARG_SPEC_SYNTH_RATES
---spec-draft-p-split --draft-p-split                               number   LLAMA_ARG_SPEC_DRAFT_P_SPLIT
---spec-draft-p-min --draft-p-min                                   number   LLAMA_ARG_SPEC_DRAFT_P_MIN
---spec-draft-backend-sampling / --no-spec-draft-backend-sampling   toggle   LLAMA_ARG_SPEC_DRAFT_BACKEND_SAMPLING
---spec-draft-sampling                                              choice   LLAMA_ARG_SPEC_DRAFT_SAMPLING
---spec-draft-device -devd --device-draft                           list
---spec-draft-ngl -ngld --gpu-layers-draft --n-gpu-layers-draft     text     LLAMA_ARG_N_GPU_LAYERS_DRAFT
---spec-draft-model -md --model-draft                               path     LLAMA_ARG_SPEC_DRAFT_MODEL
---spec-type                                                        list     LLAMA_ARG_SPEC_TYPE
---spec-ngram-mod-n-min                                             integer
---spec-ngram-mod-n-max                                             integer
---spec-ngram-mod-n-match                                           integer
---spec-ngram-simple-size-n                                         integer
---spec-ngram-simple-size-m                                         integer
---spec-ngram-simple-min-hits                                       integer
---spec-ngram-map-k-size-n                                          integer
---spec-ngram-map-k-size-m                                          integer
---spec-ngram-map-k-min-hits                                        integer
---spec-ngram-map-k4v-size-n                                        integer
---spec-ngram-map-k4v-size-m                                        integer
---spec-ngram-map-k4v-min-hits                                      integer
---draft --draft-n --draft-max                                      removed  LLAMA_ARG_DRAFT_MAX
---draft-min --draft-n-min                                          removed  LLAMA_ARG_DRAFT_MIN
---spec-ngram-size-n                                                removed
---spec-ngram-size-m                                                removed
---spec-ngram-min-hits                                              removed
--lcs --lookup-cache-static                                         path
--lcd --lookup-cache-dynamic                                        path
---kv-unified-per-slot                                              integer  LLAMA_ARG_KV_UNIFIED_PER_SLOT
--ctxcp --ctx-checkpoints --swa-checkpoints                         integer  LLAMA_ARG_CTX_CHECKPOINTS
--cms --checkpoint-min-step                                         integer  LLAMA_ARG_CHECKPOINT_MIN_SPACING_NT
--cram --cache-ram                                                  integer  LLAMA_ARG_CACHE_RAM
--kvu --kv-unified / -no-kvu --no-kv-unified                        toggle   LLAMA_ARG_KV_UNIFIED
---cache-idle-slots / --no-cache-idle-slots                         toggle   LLAMA_ARG_CACHE_IDLE_SLOTS
---context-shift / --no-context-shift                               toggle   LLAMA_ARG_CONTEXT_SHIFT
--r --reverse-prompt                                                text
--sp --special                                                      switch
---warmup / --no-warmup                                             toggle
---spm-infill                                                       switch
---pooling                                                          choice   LLAMA_ARG_POOLING
--np --parallel                                                     integer  LLAMA_ARG_N_PARALLEL
--cb --cont-batching / -nocb --no-cont-batching                     toggle   LLAMA_ARG_CONT_BATCHING
--mm --mmproj                                                       path     LLAMA_ARG_MMPROJ
--mmu --mmproj-url                                                  text     LLAMA_ARG_MMPROJ_URL
---mmproj-auto / --no-mmproj --no-mmproj-auto                       toggle   LLAMA_ARG_MMPROJ_AUTO
---mmproj-offload / --no-mmproj-offload                             toggle   LLAMA_ARG_MMPROJ_OFFLOAD
--mmdev --mmproj-device                                             text     MTMD_BACKEND_DEVICE
---image-min-tokens                                                 integer  LLAMA_ARG_IMAGE_MIN_TOKENS
---image-max-tokens                                                 integer  LLAMA_ARG_IMAGE_MAX_TOKENS
---mtmd-batch-max-tokens                                            integer  LLAMA_ARG_MTMD_BATCH_MAX_TOKENS
---video-fps                                                        number   LLAMA_ARG_VIDEO_FPS
---video-timestamp-interval                                         integer  LLAMA_ARG_VIDEO_TIMESTAMP_INTERVAL
---video-ffmpeg-dir                                                 path     LLAMA_ARG_VIDEO_FFMPEG_DIR
--a --alias                                                         list     LLAMA_ARG_ALIAS
---tags                                                             list     LLAMA_ARG_TAGS
---embd-normalize                                                   integer
---host                                                             list     LLAMA_ARG_HOST
---port                                                             integer  LLAMA_ARG_PORT
---reuse-port                                                       switch   LLAMA_ARG_REUSE_PORT
---path                                                             path     LLAMA_ARG_STATIC_PATH
---cors-origins                                                     list     LLAMA_ARG_CORS_ORIGINS
---cors-methods                                                     list     LLAMA_ARG_CORS_METHODS
---cors-headers                                                     list     LLAMA_ARG_CORS_HEADERS
---cors-credentials / --no-cors-credentials                         toggle   LLAMA_ARG_CORS_CREDENTIALS
---api-prefix                                                       text     LLAMA_ARG_API_PREFIX
---ui-config --webui-config                                         json     LLAMA_ARG_UI_CONFIG
---ui-config-file --webui-config-file                               path     LLAMA_ARG_UI_CONFIG_FILE
---ui-mcp-proxy --webui-mcp-proxy / --no-ui-mcp-proxy --no-webui-mcp-proxy toggle   LLAMA_ARG_UI_MCP_PROXY
---tools                                                            list     LLAMA_ARG_TOOLS
---tools-runtime                                                    text     LLAMA_ARG_TOOLS_RUNTIME
---tools-root                                                       path
---allow-unauthenticated                                            switch
---mcp-servers-config                                               path     LLAMA_ARG_MCP_SERVERS_CONFIG
---mcp-servers-json                                                 json     LLAMA_ARG_MCP_SERVERS_JSON
--ag --agent / -no-ag --no-agent                                    toggle   LLAMA_ARG_AGENT
---ui --webui / --no-ui --no-webui                                  toggle   LLAMA_ARG_UI
---embedding --embeddings                                           switch   LLAMA_ARG_EMBEDDINGS
---rerank --reranking                                               switch   LLAMA_ARG_RERANKING
---api-key                                                          list     LLAMA_API_KEY
---api-key-file                                                     path     LLAMA_ARG_API_KEY_FILE
---ssl-key-file                                                     path     LLAMA_ARG_SSL_KEY_FILE
---ssl-cert-file                                                    path     LLAMA_ARG_SSL_CERT_FILE
---chat-template-kwargs                                             text     LLAMA_ARG_CHAT_TEMPLATE_KWARGS
--to --timeout                                                      integer  LLAMA_ARG_TIMEOUT
---sse-ping-interval                                                integer  LLAMA_ARG_SSE_PING_INTERVAL
---threads-http                                                     integer  LLAMA_ARG_THREADS_HTTP
---cache-prompt / --no-cache-prompt                                 toggle   LLAMA_ARG_CACHE_PROMPT
---cache-reuse                                                      integer  LLAMA_ARG_CACHE_REUSE
---metrics                                                          switch   LLAMA_ARG_ENDPOINT_METRICS
---props                                                            switch   LLAMA_ARG_ENDPOINT_PROPS
---slots / --no-slots                                               toggle   LLAMA_ARG_ENDPOINT_SLOTS
---slot-save-path                                                   path     LLAMA_ARG_SLOT_SAVE_PATH
---media-path                                                       path
---models-dir                                                       path     LLAMA_ARG_MODELS_DIR
---models-preset                                                    path     LLAMA_ARG_MODELS_PRESET
---models-max                                                       integer  LLAMA_ARG_MODELS_MAX
---models-autoload / --no-models-autoload                           toggle   LLAMA_ARG_MODELS_AUTOLOAD
---jinja / --no-jinja                                               toggle   LLAMA_ARG_JINJA
---reasoning-format                                                 choice   LLAMA_ARG_THINK
--rea --reasoning                                                   choice   LLAMA_ARG_REASONING
---reasoning-effort                                                 choice   LLAMA_ARG_REASONING_EFFORT
---reasoning-budget                                                 integer  LLAMA_ARG_THINK_BUDGET
---reasoning-budget-message                                         text     LLAMA_ARG_THINK_BUDGET_MESSAGE
---reasoning-preserve / --no-reasoning-preserve                     toggle   LLAMA_ARG_REASONING_PRESERVE
---chat-template                                                    text     LLAMA_ARG_CHAT_TEMPLATE
---chat-template-file                                               path     LLAMA_ARG_CHAT_TEMPLATE_FILE
---skip-chat-parsing / --no-skip-chat-parsing                       toggle   LLAMA_ARG_SKIP_CHAT_PARSING
---prefill-assistant / --no-prefill-assistant                       toggle   LLAMA_ARG_PREFILL_ASSISTANT
--sps --slot-prompt-similarity                                      number
---lora-init-without-apply                                          switch
---sleep-idle-seconds                                               integer
---log-prompts-dir                                                  path
---embd-gemma-default                                               switch
---fim-qwen-1.5b-default                                            switch
---fim-qwen-3b-default                                              switch
---fim-qwen-7b-default                                              switch
---fim-qwen-7b-spec                                                 switch
---fim-qwen-14b-spec                                                switch
---fim-qwen-30b-default                                             switch
---gpt-oss-20b-default                                              switch
---gpt-oss-120b-default                                             switch
---vision-gemma-4b-default                                          switch
---vision-gemma-12b-default                                         switch
---spec-default                                                     switch"""
+-h --help --usage | switch | print this list and end
+--version | switch | print the version of the engine and end
+-cl --cache-list | switch | print the models in the cache and end
+--completion-bash | switch | print a script of completions for bash and end
+-t --threads | integer LLAMA_ARG_THREADS | processor threads that generate; -1 chooses
+-tb --threads-batch | integer | processor threads that read prompts; as --threads unless given
+-C --cpu-mask | text | processors to run on, as a hexadecimal mask
+-Cr --cpu-range | text | processors to run on, as LOW-HIGH
+--cpu-strict | choice | 1 binds each thread to one processor
+--prio | integer | priority of the threads: -1 low, 0 normal, 1 medium, 2 high, 3 realtime
+--poll | integer | how eagerly threads look for work, 0 (they sleep) to 100
+-Cb --cpu-mask-batch | text | the same mask for reading prompts
+-Crb --cpu-range-batch | text | the same range for reading prompts
+--cpu-strict-batch | choice | the same binding for reading prompts
+--prio-batch | integer | the same priority for reading prompts
+--poll-batch | choice | the same eagerness for reading prompts
+-c --ctx-size | integer LLAMA_ARG_CTX_SIZE | tokens of context for all slots together; 0 takes the model's own
+-n --predict --n-predict | integer LLAMA_ARG_N_PREDICT | tokens that an answer may have; -1: no limit
+-b --batch-size | integer LLAMA_ARG_BATCH | tokens of prompts that are taken up at once (2048)
+-ub --ubatch-size | integer LLAMA_ARG_UBATCH | tokens of them that are computed at once (512)
+--keep | integer | tokens at the beginning that a context shift keeps; -1 is all
+--swa-full | switch LLAMA_ARG_SWA_FULL | keep the whole cache of sliding-window attention
+-fa --flash-attn | choice LLAMA_ARG_FLASH_ATTN | flash attention: on, off or auto
+--perf / --no-perf | toggle LLAMA_ARG_PERF | measure the time of each step
+-e --escape / --no-escape | toggle | understand \\n, \\t and the like in reverse prompts
+--rope-scaling | choice LLAMA_ARG_ROPE_SCALING_TYPE | how RoPE frequencies are scaled: none, linear or yarn
+--rope-scale | number LLAMA_ARG_ROPE_SCALE | factor by which RoPE lengthens the context
+--rope-freq-base | number LLAMA_ARG_ROPE_FREQ_BASE | base of RoPE's frequencies; the model's own unless given
+--rope-freq-scale | number LLAMA_ARG_ROPE_FREQ_SCALE | factor on RoPE's frequencies; 1/N lengthens the context N times
+--yarn-orig-ctx | integer LLAMA_ARG_YARN_ORIG_CTX | YaRN: context that the model was trained with; 0 asks the model
+--yarn-ext-factor | number LLAMA_ARG_YARN_EXT_FACTOR | YaRN: how extrapolation and interpolation are mixed
+--yarn-attn-factor | number LLAMA_ARG_YARN_ATTN_FACTOR | YaRN: factor on the attention
+--yarn-beta-slow | number LLAMA_ARG_YARN_BETA_SLOW | YaRN: upper dimension of the correction
+--yarn-beta-fast | number LLAMA_ARG_YARN_BETA_FAST | YaRN: lower dimension of the correction
+-kvo --kv-offload / -nkvo --no-kv-offload | toggle LLAMA_ARG_KV_OFFLOAD |
+    keep the cache of keys and values on the device
+--repack / -nr --no-repack | toggle LLAMA_ARG_REPACK | arrange weights anew for this processor
+--no-host | switch LLAMA_ARG_NO_HOST | bypass the host buffer, so that other buffers can be used
+-ctk --cache-type-k | choice LLAMA_ARG_CACHE_TYPE_K | type of the cache's keys: f16, q8_0 and so on
+-ctv --cache-type-v | choice LLAMA_ARG_CACHE_TYPE_V | type of the cache's values
+-dt --defrag-thold | number LLAMA_ARG_DEFRAG_THOLD | accepted without effect; llama.cpp no longer defragments
+--rpc | list LLAMA_ARG_RPC | workers on other machines, as HOST:PORT
+-lm --load-mode | choice LLAMA_ARG_LOAD_MODE | how the file is read: auto, none, mmap, mlock, mmap+mlock or dio
+-lzm --lazy-mode | choice LLAMA_ARG_LAZY_MODE | read some tensors only when they are needed: on, auto or off
+--numa | choice LLAMA_ARG_NUMA | placement on machines with several nodes: distribute, isolate or numactl
+-dev --device | list LLAMA_ARG_DEVICE | devices to use, from --list-devices; none is the processor alone
+--list-devices | switch | print the devices and end
+-ot --override-tensor | list LLAMA_ARG_OVERRIDE_TENSOR |
+    tensors by name and the buffer that holds them, as PATTERN=BUFFER
+-cmoe --cpu-moe | switch LLAMA_ARG_CPU_MOE | keep the weights of all experts on the processor
+-ncmoe --n-cpu-moe | integer LLAMA_ARG_N_CPU_MOE | keep the experts of the first N layers on the processor
+--moe-cache-mib | integer LLAMA_ARG_MOE_CACHE_MIB | MiB on the device for experts that are often used
+-ncffn --n-cpu-ffn | integer LLAMA_ARG_N_CPU_FFN | keep the dense weights of the first N layers on the processor
+-ngl --gpu-layers --n-gpu-layers | text LLAMA_ARG_N_GPU_LAYERS | layers on the device: a number, auto or all
+-sm --split-mode | choice LLAMA_ARG_SPLIT_MODE | how several devices share the model: none, layer, row or tensor
+-ts --tensor-split | list LLAMA_ARG_TENSOR_SPLIT | share of each device, as in 3,1
+-mg --main-gpu | integer LLAMA_ARG_MAIN_GPU | the device that is used alone, or holds intermediate results
+-fit --fit | choice LLAMA_ARG_FIT | choose what is not given so that it fits into memory: on or off
+-fitt --fit-target | list LLAMA_ARG_FIT_TARGET | MiB that --fit leaves free on each device
+-fitc --fit-ctx | integer LLAMA_ARG_FIT_CTX | smallest context that --fit may choose
+--check-tensors | switch | look for damaged numbers in the weights
+--override-kv | list | replace a value of the model's metadata, as KEY=TYPE:VALUE
+--op-offload / --no-op-offload | toggle | compute large steps on the device even where weights are not there
+--lora | list | adapter to apply; several by commas
+--lora-scaled | list | adapter with its strength, as FILE:SCALE or FILE SCALE
+--control-vector | list | control vector to apply; several by commas
+--control-vector-scaled | list | control vector with its strength, as FILE:SCALE or FILE SCALE
+--control-vector-layer-range | pair | first and last layer that control vectors apply to
+-m --model | path LLAMA_ARG_MODEL | the model's file
+-mu --model-url | text LLAMA_ARG_MODEL_URL | address to download the model from
+-dr --docker-repo | text LLAMA_ARG_DOCKER_REPO | model in a registry of images, as [HOST/]NAME[:TAG]
+-hf -hfr --hf-repo | text LLAMA_ARG_HF_REPO | model on Hugging Face, as ORG/REPO[:TAG]
+-hff --hf-file | path LLAMA_ARG_HF_FILE | file of that repository, instead of the choice by its tag
+-hft --hf-token | text HF_TOKEN | Hugging Face access token
+--log-disable | switch | write no log
+--log-file | path LLAMA_ARG_LOG_FILE | also write the log into this file
+--log-jsonl / --no-log-jsonl | toggle LLAMA_ARG_LOG_JSONL | write the log as JSON, one object in a line
+--log-colors | choice LLAMA_ARG_LOG_COLORS | colours in the log: on, off or auto
+-v --verbose --log-verbose | switch | log everything
+--offline | switch LLAMA_ARG_OFFLINE | download nothing
+-lv --verbosity --log-verbosity | integer LLAMA_ARG_LOG_VERBOSITY | log what is at most so detailed, a number
+--log-prefix / --no-log-prefix | toggle LLAMA_ARG_LOG_PREFIX | begin each line of the log with its level
+--log-timestamps / --no-log-timestamps | toggle LLAMA_ARG_LOG_TIMESTAMPS | begin each line of the log with the time
+--spec-draft-type-k -ctkd --cache-type-k-draft | choice LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_K |
+    type of the keys in the draft model's cache
+--spec-draft-type-v -ctvd --cache-type-v-draft | choice LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_V |
+    type of the values in the draft model's cache
+--samplers | list | samplers in their order, separated by semicolons
+-s --seed | integer | seed of the random numbers; -1 is another one each time
+--sampler-seq --sampling-seq | text | samplers in their order, one letter each
+--ignore-eos | switch | go on after the model's end of text
+--temp --temperature | number LLAMA_ARG_TEMPERATURE | how freely tokens are chosen; 0 takes the likeliest
+--top-k | integer LLAMA_ARG_TOP_K | choose among the K likeliest; 0 is all
+--top-p | number LLAMA_ARG_TOP_P | choose among the likeliest that together have this probability
+--min-p | number LLAMA_ARG_MIN_P | leave out what is less likely than this part of the likeliest
+--top-nsigma --top-n-sigma | number | leave out what is further than N deviations from the likeliest; -1 is off
+--xtc-probability | number | probability with which the likeliest are left out
+--xtc-threshold | number | probability from which a token counts as likely for that
+--typical --typical-p | number | locally typical sampling; 1 is off
+--repeat-last-n | integer | tokens that penalties look back on; 0 is none, -1 the context
+--repeat-penalty | number LLAMA_ARG_REPEAT_PENALTY | penalty of tokens that were there before; 1 is none
+--presence-penalty | number LLAMA_ARG_PRESENCE_PENALTY | penalty of tokens that were there at all; 0 is none
+--frequency-penalty | number LLAMA_ARG_FREQUENCY_PENALTY | penalty by how often a token was there; 0 is none
+--dry-multiplier | number | strength of the penalty for repeated passages; 0 is none
+--dry-base | number | base of that penalty
+--dry-allowed-length | integer | length of a repetition that costs nothing
+--dry-penalty-last-n | integer | tokens that this penalty looks back on
+--dry-sequence-breaker | text | text at which a repetition ends; none: no such text
+--adaptive-target | number | probability that chosen tokens should have; negative is off
+--adaptive-decay | number | how fast that target follows
+--dynatemp-range | number | how far the temperature may vary; 0 is not at all
+--dynatemp-exp | number | how the temperature follows the uncertainty
+--mirostat | integer | Mirostat sampling: 0 off, 1, or 2 for its second version
+--mirostat-lr | number | Mirostat's learning rate
+--mirostat-ent | number | Mirostat's target
+-l --logit-bias | text | make a token likelier or less likely, as ID+BIAS or ID-BIAS
+--grammar | text | grammar that answers must follow
+--grammar-file | path | file with that grammar
+-j --json-schema | json | JSON schema that answers must follow
+-jf --json-schema-file | path | file with that schema
+-bs --backend-sampling | switch LLAMA_ARG_BACKEND_SAMPLING | choose tokens on the device
+--spec-draft-hf -hfd -hfrd --hf-repo-draft | text LLAMA_ARG_SPEC_DRAFT_HF_REPO |
+    draft model on Hugging Face, as ORG/REPO[:TAG]
+--spec-draft-threads -td --threads-draft | integer | processor threads of the draft model
+--spec-draft-threads-batch -tbd --threads-batch-draft | integer |
+    processor threads that read prompts for the draft model
+--spec-draft-cpu-mask -Cd --cpu-mask-draft | text | processors of the draft model, as a mask
+--spec-draft-cpu-range -Crd --cpu-range-draft | text | processors of the draft model, as LOW-HIGH
+--spec-draft-cpu-strict --cpu-strict-draft | choice | binding of the draft model's threads
+--spec-draft-prio --prio-draft | integer | priority of the draft model's threads
+--spec-draft-poll --poll-draft | choice | eagerness of the draft model's threads
+--spec-draft-cpu-mask-batch -Cbd --cpu-mask-batch-draft | text |
+    mask of processors that read prompts for the draft model
+--spec-draft-cpu-strict-batch --cpu-strict-batch-draft | choice |
+    binding of the threads that read prompts for the draft model
+--spec-draft-prio-batch --prio-batch-draft | integer | priority of the threads that read prompts for the draft model
+--spec-draft-poll-batch --poll-batch-draft | choice | eagerness of the threads that read prompts for the draft model
+--spec-draft-override-tensor -otd --override-tensor-draft | list |
+    the draft model's tensors and their buffers, as PATTERN=BUFFER
+--spec-draft-cpu-moe -cmoed --cpu-moe-draft | switch LLAMA_ARG_SPEC_DRAFT_CPU_MOE |
+    keep the draft model's experts on the processor
+--spec-draft-n-cpu-moe --spec-draft-ncmoe -ncmoed --n-cpu-moe-draft | integer LLAMA_ARG_SPEC_DRAFT_N_CPU_MOE |
+    keep the experts of the draft model's first N layers on the processor
+--spec-draft-n-max | integer LLAMA_ARG_SPEC_DRAFT_N_MAX | most tokens that a draft guesses ahead
+--spec-draft-n-min | integer LLAMA_ARG_SPEC_DRAFT_N_MIN | fewest tokens of a draft that is used
+--spec-synth-len | number LLAMA_ARG_SPEC_SYNTH_LEN | for measurements: mean length of made-up accepted drafts
+--spec-synth-rates | list LLAMA_ARG_SPEC_SYNTH_RATES | for measurements: rates at which made-up drafts are accepted
+--spec-draft-p-split --draft-p-split | number LLAMA_ARG_SPEC_DRAFT_P_SPLIT | probability at which a draft branches
+--spec-draft-p-min --draft-p-min | number LLAMA_ARG_SPEC_DRAFT_P_MIN | least probability of a guessed token
+--spec-draft-backend-sampling / --no-spec-draft-backend-sampling | toggle LLAMA_ARG_SPEC_DRAFT_BACKEND_SAMPLING |
+    choose the draft's tokens on the device
+--spec-draft-sampling | choice LLAMA_ARG_SPEC_DRAFT_SAMPLING | how the draft chooses: greedy or probabilistic
+--spec-draft-device -devd --device-draft | list | devices of the draft model
+--spec-draft-ngl -ngld --gpu-layers-draft --n-gpu-layers-draft | text LLAMA_ARG_N_GPU_LAYERS_DRAFT |
+    layers of the draft model on the device
+--spec-draft-model -md --model-draft | path LLAMA_ARG_SPEC_DRAFT_MODEL | file of the draft model, which guesses ahead
+--spec-type | list LLAMA_ARG_SPEC_TYPE | kinds of speculative decoding, by commas
+--spec-ngram-mod-n-min | integer | ngram-mod: fewest tokens that it guesses
+--spec-ngram-mod-n-max | integer | ngram-mod: most tokens that it guesses
+--spec-ngram-mod-n-match | integer | ngram-mod: tokens that must match
+--spec-ngram-simple-size-n | integer | ngram-simple: tokens that it looks up
+--spec-ngram-simple-size-m | integer | ngram-simple: tokens that it guesses
+--spec-ngram-simple-min-hits | integer | ngram-simple: times that the tokens must have come before
+--spec-ngram-map-k-size-n | integer | ngram-map-k: tokens that it looks up
+--spec-ngram-map-k-size-m | integer | ngram-map-k: tokens that it guesses
+--spec-ngram-map-k-min-hits | integer | ngram-map-k: times that the tokens must have come before
+--spec-ngram-map-k4v-size-n | integer | ngram-map-k4v: tokens that it looks up
+--spec-ngram-map-k4v-size-m | integer | ngram-map-k4v: tokens that it guesses
+--spec-ngram-map-k4v-min-hits | integer | ngram-map-k4v: times that the tokens must have come before
+--draft --draft-n --draft-max | removed LLAMA_ARG_DRAFT_MAX
+--draft-min --draft-n-min | removed LLAMA_ARG_DRAFT_MIN
+--spec-ngram-size-n | removed
+--spec-ngram-size-m | removed
+--spec-ngram-min-hits | removed
+-lcs --lookup-cache-static | path | file of guesses that is only read
+-lcd --lookup-cache-dynamic | path | file of guesses that generation adds to
+--kv-unified-per-slot | integer LLAMA_ARG_KV_UNIFIED_PER_SLOT |
+    tokens of a unified cache that are set aside for each slot
+-ctxcp --ctx-checkpoints --swa-checkpoints | integer LLAMA_ARG_CTX_CHECKPOINTS |
+    most checkpoints of the context for each slot
+-cms --checkpoint-min-step | integer LLAMA_ARG_CHECKPOINT_MIN_SPACING_NT | fewest tokens between two checkpoints
+-cram --cache-ram | integer LLAMA_ARG_CACHE_RAM | MiB of memory for prompts that may come again; -1: no limit, 0 is none
+-kvu --kv-unified / -no-kvu --no-kv-unified | toggle LLAMA_ARG_KV_UNIFIED | one cache for all slots
+--cache-idle-slots / --no-cache-idle-slots | toggle LLAMA_ARG_CACHE_IDLE_SLOTS | put the cache of idle slots aside
+--context-shift / --no-context-shift | toggle LLAMA_ARG_CONTEXT_SHIFT | drop old tokens when the context is full
+-r --reverse-prompt | text | text at which generation stops
+-sp --special | switch | put special tokens into answers
+--warmup / --no-warmup | toggle | run the model once, empty, before it serves
+--spm-infill | switch | /infill puts the suffix before the prefix
+--pooling | choice LLAMA_ARG_POOLING | how embeddings of tokens become one: none, mean, cls, last or rank
+-np --parallel | integer LLAMA_ARG_N_PARALLEL | slots: requests that are answered at once; -1 chooses
+-cb --cont-batching / -nocb --no-cont-batching | toggle LLAMA_ARG_CONT_BATCHING |
+    compute the requests of all slots together
+-mm --mmproj | path LLAMA_ARG_MMPROJ | file of the projector for images and sound
+-mmu --mmproj-url | text LLAMA_ARG_MMPROJ_URL | address to download the projector from
+--mmproj-auto / --no-mmproj --no-mmproj-auto | toggle LLAMA_ARG_MMPROJ_AUTO | use a projector that lies beside the model
+--mmproj-offload / --no-mmproj-offload | toggle LLAMA_ARG_MMPROJ_OFFLOAD | put the projector on the device
+-mmdev --mmproj-device | text MTMD_BACKEND_DEVICE | the device of the projector
+--image-min-tokens | integer LLAMA_ARG_IMAGE_MIN_TOKENS | fewest tokens of an image
+--image-max-tokens | integer LLAMA_ARG_IMAGE_MAX_TOKENS | most tokens of an image
+--mtmd-batch-max-tokens | integer LLAMA_ARG_MTMD_BATCH_MAX_TOKENS | tokens of media that are computed at once
+--video-fps | number LLAMA_ARG_VIDEO_FPS | pictures of a second of video that are looked at
+--video-timestamp-interval | integer LLAMA_ARG_VIDEO_TIMESTAMP_INTERVAL | milliseconds between two time marks in a video
+--video-ffmpeg-dir | path LLAMA_ARG_VIDEO_FFMPEG_DIR | folder of ffmpeg, which reads videos
+-a --alias | list LLAMA_ARG_ALIAS | names of the model for clients, by commas
+--tags | list LLAMA_ARG_TAGS | words about the model, for people
+--embd-normalize | integer | how embeddings are normalised; 2 is Euclidean
+--host | list LLAMA_ARG_HOST | address to listen on, a list of them, or a file that ends in .sock
+--port | integer LLAMA_ARG_PORT | port to listen on; 0 takes a free one
+--reuse-port | switch LLAMA_ARG_REUSE_PORT | let other processes listen on the same port
+--path | path LLAMA_ARG_STATIC_PATH | folder that is served instead of the page
+--cors-origins | list LLAMA_ARG_CORS_ORIGINS | web pages that may use the server
+--cors-methods | list LLAMA_ARG_CORS_METHODS | methods that web pages may use
+--cors-headers | list LLAMA_ARG_CORS_HEADERS | headers that web pages may send
+--cors-credentials / --no-cors-credentials | toggle LLAMA_ARG_CORS_CREDENTIALS | web pages may send credentials
+--api-prefix | text LLAMA_ARG_API_PREFIX | path that stands before every route
+--ui-config --webui-config | json LLAMA_ARG_UI_CONFIG | settings for the page, as JSON
+--ui-config-file --webui-config-file | path LLAMA_ARG_UI_CONFIG_FILE | file with these settings
+--ui-mcp-proxy --webui-mcp-proxy / --no-ui-mcp-proxy --no-webui-mcp-proxy | toggle LLAMA_ARG_UI_MCP_PROXY |
+    let the page reach MCP servers through this one
+--tools | list LLAMA_ARG_TOOLS | tools of this machine for models: names, or all
+--tools-runtime | text LLAMA_ARG_TOOLS_RUNTIME | where they run: docker, podman or ssh
+--tools-root | path | folder that they cannot leave
+--allow-unauthenticated | switch | let in other machines without a key
+--mcp-servers-config | path LLAMA_ARG_MCP_SERVERS_CONFIG | file that names MCP servers
+--mcp-servers-json | json LLAMA_ARG_MCP_SERVERS_JSON | the same as JSON
+-ag --agent / -no-ag --no-agent | toggle LLAMA_ARG_AGENT | all tools, and the proxy for MCP
+--ui --webui / --no-ui --no-webui | toggle LLAMA_ARG_UI | serve a page at /
+--embedding --embeddings | switch LLAMA_ARG_EMBEDDINGS | serve embeddings
+--rerank --reranking | switch LLAMA_ARG_RERANKING | serve reranking
+--api-key | list LLAMA_API_KEY | keys of clients, by commas
+--api-key-file | path LLAMA_ARG_API_KEY_FILE | file with keys, one in a line
+--ssl-key-file | path LLAMA_ARG_SSL_KEY_FILE | private key for HTTPS, in PEM form
+--ssl-cert-file | path LLAMA_ARG_SSL_CERT_FILE | certificate for HTTPS, in PEM form
+--chat-template-kwargs | text LLAMA_ARG_CHAT_TEMPLATE_KWARGS | variables of the chat template, as JSON
+-to --timeout | integer LLAMA_ARG_TIMEOUT | seconds after which a silent or slow client is cut off
+--sse-ping-interval | integer LLAMA_ARG_SSE_PING_INTERVAL |
+    seconds of silence before a stream gets a comment; -1 is never
+--threads-http | integer LLAMA_ARG_THREADS_HTTP | accepted without effect; the front needs no threads
+--cache-prompt / --no-cache-prompt | toggle LLAMA_ARG_CACHE_PROMPT |
+    use the part of a prompt that is in the cache already
+--cache-reuse | integer LLAMA_ARG_CACHE_REUSE | fewest tokens that are taken from the cache by a shift; 0 is off
+--metrics | switch LLAMA_ARG_ENDPOINT_METRICS | serve /metrics
+--props | switch LLAMA_ARG_ENDPOINT_PROPS | let clients change settings by POST /props
+--slots / --no-slots | toggle LLAMA_ARG_ENDPOINT_SLOTS | serve /slots
+--slot-save-path | path LLAMA_ARG_SLOT_SAVE_PATH | folder for saved slots
+--media-path | path | folder of media that requests may name
+--models-dir | path LLAMA_ARG_MODELS_DIR | router: folder with models
+--models-preset | path LLAMA_ARG_MODELS_PRESET | router: file of presets
+--models-max | integer LLAMA_ARG_MODELS_MAX | router: models loaded at once; 0: no limit
+--models-autoload / --no-models-autoload | toggle LLAMA_ARG_MODELS_AUTOLOAD |
+    router: a request loads the model that it names
+--jinja / --no-jinja | toggle LLAMA_ARG_JINJA | use the model's own chat template
+--reasoning-format | choice LLAMA_ARG_THINK | where thoughts go: none, auto, deepseek or deepseek-legacy
+-rea --reasoning | choice LLAMA_ARG_REASONING | whether the model thinks: on, off or auto
+--reasoning-effort | choice LLAMA_ARG_REASONING_EFFORT | how much it thinks, in the template's words
+--reasoning-budget | integer LLAMA_ARG_THINK_BUDGET | tokens that it may think; -1: no limit, 0 ends it at once
+--reasoning-budget-message | text LLAMA_ARG_THINK_BUDGET_MESSAGE |
+    text at which thinking ends when its tokens are used up
+--reasoning-preserve / --no-reasoning-preserve | toggle LLAMA_ARG_REASONING_PRESERVE |
+    keep earlier thoughts in the conversation
+--chat-template | text LLAMA_ARG_CHAT_TEMPLATE | chat template, or the name of a built-in one
+--chat-template-file | path LLAMA_ARG_CHAT_TEMPLATE_FILE | file with that template
+--skip-chat-parsing / --no-skip-chat-parsing | toggle LLAMA_ARG_SKIP_CHAT_PARSING |
+    take an answer as text, without looking for calls and thoughts
+--prefill-assistant / --no-prefill-assistant | toggle LLAMA_ARG_PREFILL_ASSISTANT |
+    go on with the last message if it is the assistant's
+-sps --slot-prompt-similarity | number | how alike prompts must be to take the same slot; 0 is off
+--lora-init-without-apply | switch | load adapters, and apply them only when a client asks for it
+--sleep-idle-seconds | integer | seconds without a request after which the model sleeps; -1 is never
+--log-prompts-dir | path | folder that gets every prompt
+--embd-gemma-default | switch | EmbeddingGemma from Hugging Face
+--fim-qwen-1.5b-default | switch | Qwen 2.5 Coder 1.5B from Hugging Face, for completion in editors
+--fim-qwen-3b-default | switch | Qwen 2.5 Coder 3B, likewise
+--fim-qwen-7b-default | switch | Qwen 2.5 Coder 7B, likewise
+--fim-qwen-7b-spec | switch | Qwen 2.5 Coder 7B with a draft model
+--fim-qwen-14b-spec | switch | Qwen 2.5 Coder 14B with a draft model
+--fim-qwen-30b-default | switch | Qwen 3 Coder 30B, likewise
+--gpt-oss-20b-default | switch | gpt-oss 20B from Hugging Face
+--gpt-oss-120b-default | switch | gpt-oss 120B from Hugging Face
+--vision-gemma-4b-default | switch | Gemma 3 4B with images, from Hugging Face
+--vision-gemma-12b-default | switch | Gemma 3 12B with images, from Hugging Face
+--spec-default | switch | guess ahead by the usual means
+"""
 REPLACEMENT = {
     "--draft-max": "--spec-draft-n-max or --spec-ngram-mod-n-max",
     "--draft-n-min": "--spec-draft-n-min or --spec-ngram-mod-n-min",
@@ -294,6 +320,7 @@ _FORMER = {
 }
 TRUE_WORDS = frozenset({"on", "enabled", "true", "1"})
 FALSE_WORDS = frozenset({"off", "disabled", "false", "0"})
+_HELP_COLUMN = 44
 
 
 class Kind(StrEnum):
@@ -320,6 +347,8 @@ class Flag(NamedTuple):
     negatives: tuple[str, ...]
     kind: Kind
     env: str | None
+    words: str
+    """Its explanation in ``--help``; empty for one that has been removed."""
 
     @property
     def arity(self) -> int:
@@ -347,22 +376,21 @@ class Option(NamedTuple):
     on: bool = True
 
 
-def _flag(line: str) -> Flag:
-    *spelled, end = line.split()
-    env = end if end.isupper() else None
-    kind = spelled.pop() if env else end
-    cut = spelled.index("/") if "/" in spelled else len(spelled)
-    name = spelled[:cut][-1]
+def _flag(row: str) -> Flag:
+    spelled, kind, *words = (part.strip() for part in row.split("|"))
+    positive, _, negative = spelled.partition(" / ")
+    kind, _, env = kind.partition(" ")
     return Flag(
-        name=name,
-        spellings=tuple(spelled[:cut]),
-        negatives=tuple(spelled[cut + 1 :]),
+        name=positive.split()[-1],
+        spellings=tuple(positive.split()),
+        negatives=tuple(negative.split()),
         kind=Kind(kind),
-        env=env,
+        env=env or None,
+        words="".join(words),
     )
 
 
-FLAGS: tuple[Flag, ...] = tuple(_flag(line) for line in _TABLE.strip().splitlines())
+FLAGS: tuple[Flag, ...] = tuple(map(_flag, _TABLE.strip().replace("\n    ", " ").splitlines()))
 _BY_SPELLING = {word: flag for flag in FLAGS for word in (*flag.spellings, *flag.negatives)}
 
 
@@ -475,6 +503,16 @@ def canonical(name: str) -> str:
     if flag is None:
         raise KeyError(name)
     return flag.name
+
+
+def explained(flag: Flag) -> str:
+    """Return the option's lines in ``--help``: its spellings, what it does, and its variable."""
+    values = {Kind.INTEGER: " N", Kind.NUMBER: " X", Kind.PATH: " PATH", Kind.LIST: " A,B,...", Kind.JSON: " JSON"}
+    value = " FIRST LAST" if flag.arity == 2 else values.get(flag.kind, " VALUE") if flag.arity else ""
+    spelled = ", ".join((*flag.spellings, *flag.negatives)) + value
+    words = flag.words + (f" (env: {flag.env})" if flag.env else "")
+    gap = f"\n{'':{_HELP_COLUMN}}" if len(spelled) > _HELP_COLUMN - 2 else " " * (_HELP_COLUMN - len(spelled))
+    return f"{spelled}{gap}{words}"
 
 
 def _switched(flag: Flag, variable: str, *, on: bool) -> Option:

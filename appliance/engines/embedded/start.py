@@ -23,7 +23,7 @@ from importlib.util import find_spec, module_from_spec
 from types import FrameType, ModuleType
 from typing import NoReturn
 
-from appliance.core.llama.flags import FLAGS, Kind, from_env, last, merge, split
+from appliance.core.llama.flags import FLAGS, Kind, explained, from_env, last, merge, split
 from appliance.engines.embedded import WHEEL
 from appliance.engines.embedded import version as wheel_version
 from appliance.engines.embedded.carriers import ParameterTarget
@@ -111,8 +111,6 @@ def _number(native: ModuleType, packages: str) -> None:
 
 
 def usage() -> str:
-    from appliance.core.llama.explained import explained  # for those who do not wait for a model
-
     lines = ["usage: llama-server (embedded engine) --model FILE [options]", ""]
     lines += [explained(flag) for flag in FLAGS if flag.name not in REFUSED and flag.kind is not Kind.REMOVED]
     lines = [f"{line} (default: {PORT})" if line.startswith("--port ") else line for line in lines]

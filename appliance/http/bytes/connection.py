@@ -72,7 +72,7 @@ class Answers(Protocol):
     """Has every request of a connection answered; the gateway."""
 
     def begin(self, connection: Connection, data: bytes) -> bool:
-        """Answer the request that ``data`` is without a task; `Connection.answered` or `Connection.go_on` ends that.
+        """Answer the request that ``data`` is without a task, until `Connection.answered` or `go_on_in_task` is called.
 
         False: nothing has happened, and it is for `answer`.
         """
@@ -120,7 +120,7 @@ class Connection:
         """The client is not there any more, or was cut off."""
         self.left = False
         """The client has closed its end."""
-        self.leaving: Callable[[], None] | None = None
+        self.on_left: Callable[[], None] | None = None
         """Called when the client leaves, or is cut off."""
         self.stranger = True
         """The newest request needed no key, or had none that is good."""
@@ -141,20 +141,20 @@ class Connection:
         self._born = trio.current_time()
         self._busy = False  # a request is answered without a task
         self._has_task = False
-        self._told = False  # that it is closed
+        self._reported = False  # that it is closed
         self._first = True  # nothing has come yet
         self._idle = True
         self._overdue = False
         self._last = False  # one request is taken although it is ending
-        self._owed = False  # the client may still be sending what was not read
+        self._unread = False  # the client may still be sending what was not read
         self._expects = False  # the client waits for 100 Continue before it sends the body
 
     def begin(self) -> None:
         """Serve requests until the client leaves, something is overdue, or the server ends."""
         self.due = trio.current_time() + (LAST_HEAD if self._last else HEAD_TIMEOUT)
-        self._receiver.when_left(self._client_left)
+        self._receiver.on_hang_up(self._client_left)
         if self._listens:
-            self._receiver.listen(self._hear, self.close)
+            self._receiver.listen(self._on_data, self.close)
         else:
             self._start(None)
 
@@ -172,11 +172,11 @@ class Connection:
             return False
         if self._idle:
             return self._receiver.waits and not self._has_news()
-        return self.stranger and bool(self._unsent or self._owed or self.queued)
+        return self.stranger and bool(self._unsent or self._unread or self.queued)
 
     # ---- without a task ----------------------------------------------------------------------------------------------
 
-    def _hear(self, data: bytes) -> bool:
+    def _on_data(self, data: bytes) -> bool:
         """The first bytes of a request, or some behind one that is answered."""
         if self._busy:  # the client does not wait for its answer
             # Listening ends with the first pipelined bytes. A client that sends on without reading its answers then
@@ -209,15 +209,15 @@ class Connection:
         """The request that `Answers.begin` took has its answer. ``stays``: the connection is good for another one."""
         self._busy = False
         if not stays or self.ending or self.gone:
-            self._part()
+            self._send_close_notify()
             self.close()
         elif self._buffer:
             self._start(None)
         else:
             self._wait_for_next()
-            self._receiver.listen(self._hear, self.close)
+            self._receiver.listen(self._on_data, self.close)
 
-    def go_on(self, work: Work) -> None:
+    def go_on_in_task(self, work: Work) -> None:
         """The same request needs a task, which does this for it."""
         self._busy = False
         self._start(work)
@@ -231,7 +231,7 @@ class Connection:
     def _wait_for_room(self) -> None:
         if not self._has_task:  # which looks at the time by itself
             self.due = trio.current_time() + self._settings.write_stall - (self._pace.behind if self.stranger else 0.0)
-        self._receiver.when_room(self._has_room)
+        self._receiver.on_room(self._has_room)
 
     def _has_room(self) -> None:
         unsent, self._unsent = self._unsent, b""
@@ -240,9 +240,9 @@ class Connection:
             return
         if not self._has_task:
             self.due = math.inf
-        self._tell_drained()
+        self._call_drained()
 
-    def _tell_drained(self) -> None:
+    def _call_drained(self) -> None:
         drained, self._drained = self._drained, None
         if drained is not None:
             drained()
@@ -250,7 +250,7 @@ class Connection:
     # ---- in a task ---------------------------------------------------------------------------------------------------
 
     def _start(self, work: Work | None) -> None:
-        self._receiver.silence()
+        self._receiver.stop_listening()
         self._has_task = True
         self._owner.start(partial(self._run, work))
 
@@ -266,7 +266,7 @@ class Connection:
                 good = await self._answers.answer(self, head) and await self._is_good()
             if good and self._waits_untasked:
                 self._has_task = False
-                self._receiver.listen(self._hear, self.close)
+                self._receiver.listen(self._on_data, self.close)
         except (RequestError, Busy) as error:
             await self._refuse(error)
         except Overdue:
@@ -282,9 +282,9 @@ class Connection:
         if not self._has_task:
             return
         try:
-            if self._owed and not self.gone:
+            if self._unread and not self.gone:
                 await self._linger()
-            self._part()
+            self._send_close_notify()
         finally:
             self._has_task = False
             self.close()
@@ -373,7 +373,7 @@ class Connection:
         elif self._first:
             self._start(_overdue)  # the client gets an error
         else:
-            self._part()
+            self._send_close_notify()
             self.close()
 
     async def read_body(self, body: Body) -> bytes:
@@ -432,8 +432,8 @@ class Connection:
 
     def _client_left(self) -> None:
         self.left = True
-        if self.leaving is not None:
-            self.leaving()
+        if self.on_left is not None:
+            self.on_left()
 
     # ---- sending -----------------------------------------------------------------------------------------------------
 
@@ -474,8 +474,8 @@ class Connection:
             return False
         # The callback waits for the end of the turn. This runs inside of `push` as well, and the exchange that pushes
         # must not be called back from within its own call.
-        if self._drained is not None and not self._receiver.at_turn_end(self._tell_drained):
-            self._tell_drained()
+        if self._drained is not None and not self._receiver.at_turn_end(self._call_drained):
+            self._call_drained()
         return True
 
     def _send(self, data: bytes) -> bool:
@@ -522,7 +522,7 @@ class Connection:
         """Answer what is not a request, did not come in time, or came where there is no place."""
         if self.gone or (self.ending and not self.turned_away):
             return
-        self._idle, self._owed = False, True
+        self._idle, self._unread = False, True
         await self.write(refusal(error))
 
     # ---- ending ------------------------------------------------------------------------------------------------------
@@ -541,7 +541,7 @@ class Connection:
         """Close now, because another client needs the place. A client without an answer gets an error first."""
         if self.queued or (self._idle and (self._first or self._buffer)):
             self.push(refusal(FULL))
-        if self.queued or self._idle or self._owed:
+        if self.queued or self._idle or self._unread:
             self.close()
         else:
             self.abort()
@@ -556,9 +556,9 @@ class Connection:
         if self._idle and (starts or self._has_news()):
             self._last, self.due = True, trio.current_time() + LAST_HEAD
         elif self._idle and not self._has_task:
-            self._part()
+            self._send_close_notify()
             self.close()
-        elif self._idle or self._owed:
+        elif self._idle or self._unread:
             self.due = math.inf
             self.interrupt()
 
@@ -580,15 +580,15 @@ class Connection:
 
     def cut(self, *, reset: bool) -> None:
         """End in the middle of an answer. That is not the client's doing, and ends no request as if it had left."""
-        self.leaving = None
+        self.on_left = None
         if reset:
             self.abort()
         else:
             self.close()
 
-    def owe(self) -> None:
+    def mark_unread(self) -> None:
         """Part of a request was not read: the client may still be sending it."""
-        self._owed = True
+        self._unread = True
 
     def close(self) -> None:
         """Close the socket, behind what was pushed; a task that waits for it learns of that. Idempotent."""
@@ -600,14 +600,14 @@ class Connection:
             self.socket.close()
         # The owner learns of it last, and once. While a task or the fast path still uses the connection it counts as
         # open: otherwise the server could end with an answer under way.
-        if not (self._has_task or self._busy or self._told):
-            self._told = True
+        if not (self._has_task or self._busy or self._reported):
+            self._reported = True
             self._owner.closed(self)
 
-    def _part(self) -> None:
+    def _send_close_notify(self) -> None:
         """Send close_notify, where there is TLS."""
         if isinstance(self.socket, TlsSocket) and not self.gone:
-            self.socket.part()
+            self.socket.unwrap()
 
     def _lose(self) -> None:
         self.gone, self._unsent = True, b""

@@ -137,7 +137,7 @@ class TlsSocket:
         self._outgoing = ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._secure = False
-        self._parted = False
+        self._unwrapped = False
         self._unsent = b""
         """Encrypted; the client gets it before anything else."""
         self._taken = 0
@@ -166,7 +166,7 @@ class TlsSocket:
 
     def send(self, data: memoryview, /) -> int:
         """How many bytes were taken. Raises BlockingIOError, and OSError before the handshake."""
-        if not self._secure or self._parted:
+        if not self._secure or self._unwrapped:
             raise OSError(errno.ENOTCONN, "there is no TLS connection")
         # Bytes that are encrypted cannot be taken back. So the caller's bytes are encrypted once, `_taken` remembers
         # how many, and the caller learns of them only when all of the encrypted ones have left. Until then it must
@@ -181,11 +181,11 @@ class TlsSocket:
         taken, self._taken = self._taken, 0
         return taken
 
-    def part(self) -> None:
+    def unwrap(self) -> None:
         """Send close_notify, as far as the system takes it now. Raises nothing."""
-        if not self._secure or self._parted:
+        if not self._secure or self._unwrapped:
             return
-        self._parted = True
+        self._unwrapped = True
         try:
             self._tls.unwrap()
         except OSError:
@@ -196,7 +196,7 @@ class TlsSocket:
             pass
 
     def shutdown(self, how: int, /) -> None:
-        self.part()
+        self.unwrap()
         self._sock.shutdown(how)
 
     def close(self) -> None:

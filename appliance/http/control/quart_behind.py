@@ -60,7 +60,7 @@ class QuartBehind:
         body = await visit.body.read(_limit(request.path))
         lent = _Lent(connection, _written(request, head, body))
         if follows:
-            connection.leaving = lent.over.set
+            connection.on_left = lent.over.set
             if connection.left:
                 lent.over.set()
         context, over = WorkerContext(None), ExitStack()

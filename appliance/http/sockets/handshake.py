@@ -72,7 +72,7 @@ class Handshake:
         # With all of importlib.metadata and email, for clients that have no websockets.
         from trio_websocket import ConnectionClosed, wrap_server_stream
 
-        self._connection.leaving = self._client_left
+        self._connection.on_left = self._client_left
         stream = _Stream(self._connection, self._offer.written(), self._visit)
         request = await wrap_server_stream(
             self._nursery,
@@ -90,7 +90,7 @@ class Handshake:
 
     async def refuse(self, status: int, headers: Headers, content: bytes) -> None:
         """Answer in HTTP that there is no websocket."""
-        self._connection.leaving = None
+        self._connection.on_left = None
         await send_whole(self._visit.sink, status, headers, content)
 
     async def fail(self, error: Exception) -> None:
@@ -129,7 +129,7 @@ async def answer_handshake(
     try:
         offer = read_offer(head)
     except BadRequest as error:
-        connection.owe()
+        connection.mark_unread()
         await explain(visit, error)
         return
     handshake: Handshake | None = None
@@ -148,10 +148,10 @@ async def answer_handshake(
     except* LocalProtocolError:  # trio-websocket's reader was to answer a ping behind our own close frame
         pass
     finally:
-        connection.leaving = None
+        connection.on_left = None
         visit.body.release()
         if handshake is not None and handshake.websocket is not None:
-            connection.owe()  # it may still be sending: closing now would discard the error response
+            connection.mark_unread()  # it may still be sending: closing now would discard the error response
 
 
 class _ClientWebsocket(Websocket):

@@ -32,7 +32,7 @@ from appliance.fleet.status import Broken
 from appliance.http.way.edge import Edge
 from appliance.http.way.older import METRICS, Silent, media_marker, send_metrics
 from appliance.http.way.outgoing import edited, reached, renamed, sent_headers
-from appliance.http.way.progress import LoadingStream, Ping, Pings, queue_headers, told_meanwhile
+from appliance.http.way.progress import LoadingStream, Ping, Pings, queue_headers, write_meanwhile
 from appliance.http.way.visit import ModelRequest
 from appliance.traffic.record import aside
 from appliance.traffic.request import Request
@@ -111,7 +111,7 @@ class Course:
     @property
     def _continues(self) -> bool:
         """Only what goes to a client as it is: plugins, tools and agents read an answer themselves."""
-        return self._wish is FallbackWish.CONTINUE and self._job.told and not self._job.request.inward
+        return self._wish is FallbackWish.CONTINUE and self._job.reports_wait and not self._job.request.inward
 
     async def fall(self, error: UpstreamFailed) -> bool:
         """The connection broke. True: the request is to be asked again, with ``body``; False: the answer is whole.
@@ -144,11 +144,11 @@ class Course:
         return await self._continue(following, error, ended or error.why, broke_at)
 
     async def _replay(self, following: str) -> None:
-        told = self._note("replayed", following)
+        note = self._note("replayed", following)
         if self._job.sink.status is None:
-            self.headers = ((_REPLAYED, told.encode("latin-1", "replace")),)
+            self.headers = ((_REPLAYED, note.encode("latin-1", "replace")),)
         else:
-            await aside(self._job.sink).write(f": {' '.join(told.split())}\n\n".encode())
+            await aside(self._job.sink).write(f": {' '.join(note.split())}\n\n".encode())
 
     async def _continue(self, following: str, error: UpstreamFailed, why: str, broke_at: float) -> bool:
         partial = self._partial()
@@ -158,8 +158,8 @@ class Course:
             return False
         body = partial if isinstance(partial, Refusal) else continued_body(self._first_body, partial)
         if isinstance(partial, Refusal) or isinstance(body, Refusal):
-            told = next(one.why for one in (partial, body) if isinstance(one, Refusal))
-            raise UpstreamFailed(self.model.id, f"{error.why}; it was not continued on {following}: {told}")
+            why_not = next(one.why for one in (partial, body) if isinstance(one, Refusal))
+            raise UpstreamFailed(self.model.id, f"{error.why}; it was not continued on {following}: {why_not}")
         if not partial.begun:
             await self._replay(following)
             return True
@@ -180,10 +180,10 @@ class Course:
 
     def _note(self, what: str, following: str) -> str:
         """Note it in the activity log as well."""
-        told = f"{what}; from={self._seat}; on={following}"
+        note = f"{what}; from={self._seat}; on={following}"
         metadata = self._job.record.metadata
-        metadata["fallback"] = f"{metadata['fallback']}, {told}" if "fallback" in metadata else told
-        return told
+        metadata["fallback"] = f"{metadata['fallback']}, {note}" if "fallback" in metadata else note
+        return note
 
 
 class _Sent(Struct, frozen=True):
@@ -260,13 +260,13 @@ class Ask:
         lease.asks = sent.path, job.body
         if job.record.entry is not None:
             job.record.entry.place = place
-        waits = job.streams and job.told and not job.request.inward
+        waits = job.streams and job.reports_wait and not job.request.inward
         loading = self._loading_stream(job, course.model, place) if waits and course.falls == 0 else None
         # Only one of the two may write: a comment in the middle of a record would tear it. The text about a load
         # belongs in front of an answer, so later attempts write comments alone.
         ping = self.pings.begin(aside(job.sink), place) if waits and loading is None else None
         try:
-            async with told_meanwhile(loading) if loading is not None else nullcontext() as told, lease as address:
+            async with write_meanwhile(loading) if loading is not None else nullcontext() as finish, lease as address:
                 job.record.loaded = place.loaded
                 course.begin(lease, address)  # what was named on the hub has its whole name by now
                 if loading is not None:
@@ -290,7 +290,7 @@ class Ask:
                     there, job.request.method, sent.path, sent.headers, body, self.pool, job.record.watch
                 )
                 sink = Silent(job.sink) if sent.wordless and course.splicer is None else job.sink
-                await relay(outgoing, answer, sink, _Hooks(lease, told, ping))
+                await relay(outgoing, answer, sink, _Hooks(lease, finish, ping))
         finally:
             if ping is not None:
                 ping.stop()
@@ -324,7 +324,7 @@ class Ask:
         await relay(outgoing, RelayOptions(label=there.label, method=request.method), job.sink)
 
     def _loading_stream(self, job: ModelRequest, model: Model, place: QueuePlace) -> LoadingStream | None:
-        """Return the teller of the load's progress to a stream's client, where the configuration wants one."""
+        """Return the writer of the load's progress to a stream's client, where the configuration wants one."""
         config = self._targets.config
         own = model.config or config
         wanted = own is not None and own.send_loading_state is True and job.route.loading_state
@@ -336,9 +336,9 @@ class Ask:
 class _Hooks:
     """Between an exchange and the lease, the words to a waiting client, and the pings of one attempt."""
 
-    def __init__(self, lease: Lease, told: Callable[[], Awaitable[None]] | None, ping: Ping | None) -> None:
+    def __init__(self, lease: Lease, finish: Callable[[], Awaitable[None]] | None, ping: Ping | None) -> None:
         self._lease = lease
-        self._told = told
+        self._finish = finish
         self._ping = ping
 
     def began(self, exchange: Exchange) -> None:
@@ -347,5 +347,5 @@ class _Hooks:
     async def answering(self) -> None:
         if self._ping is not None:
             self._ping.stop()
-        if self._told is not None:
-            await self._told()
+        if self._finish is not None:
+            await self._finish()

@@ -154,15 +154,17 @@ class _Taken(NamedTuple):
 class RequestEnder(Protocol):
     """Ends requests of the fast path; the gateway."""
 
-    def over(self, route: Route | None, sink: Sink, record: Record, body: Body, own: HttpSink, *, left: bool) -> None:
+    def write_down(
+        self, route: Route | None, sink: Sink, record: Record, body: Body, own: HttpSink, *, left: bool
+    ) -> None:
         """Write a request down."""
         ...
 
-    async def go_on(self, request: FastRequest, failure: Exception) -> bool:
+    async def go_on_in_task(self, request: FastRequest, failure: Exception) -> bool:
         """Go on with a request whose exchange has failed, in a task. As `bytes.connection.Work`."""
         ...
 
-    async def tell(self, request: FastRequest, raise_why: Callable[[], None]) -> bool:
+    async def explain_in_task(self, request: FastRequest, raise_why: Callable[[], None]) -> bool:
         """Tell a client why there is no answer, in a task. As `bytes.connection.Work`."""
         ...
 
@@ -403,7 +405,7 @@ class FastRequest:
         """End the request."""
         self._exchange.cancel(why)
 
-    async def rest(self, visit: Visit, failure: Exception) -> None:
+    async def finish_in_task(self, visit: Visit, failure: Exception) -> None:
         """Do what is left of the request, in a task. Raises as `Ask.ask`, or ``failure`` itself."""
         with self.entry as entry:
             entry.cancel = visit.cancel
@@ -425,11 +427,11 @@ class FastRequest:
         return self._course
 
     def _open(self) -> Sink:
-        self.connection.leaving = self._leave
+        self.connection.on_left = self._client_left
         through = followed(self.own, self.route)
         return self._fast_path.traffic.recorder.watch(self.record, through) if self.route.metered else self.own
 
-    def _leave(self) -> None:
+    def _client_left(self) -> None:
         self._exchange.cancel(ClientLeft())
 
     def _engine_ended(self) -> None:
@@ -442,15 +444,17 @@ class FastRequest:
             self._ping.stop()
         return True
 
-    def pause(self) -> None:
-        self._wire.silence()
+    def wait_drained(self) -> None:
         self.connection.when_drained(self._exchange.on_client_drained)
+
+    def pause(self) -> None:
+        self._wire.stop_listening()
 
     def resume(self) -> None:
         self._wire.listen(self._exchange.on_engine_bytes, self._engine_ended)
 
     def release(self, *, reusable: bool, failure: Exception | None = None) -> None:
-        self._wire.silence()
+        self._wire.stop_listening()
         if reusable:
             self._fast_path.pool.give(self.found.address, self._wire)
         else:
@@ -478,22 +482,22 @@ class FastRequest:
         try:
             if failure is None or isinstance(failure, ClientLeft | StreamEnded):
                 traffic.inflight.end(self.entry)
-                self._over(left=failure is not None)
+                self._write_down(left=failure is not None)
             else:
                 self._failed(failure)
         except Exception:
             log.exception("a request that has its answer could not be ended; this is a bug")
 
-    def _over(self, *, left: bool) -> None:
-        self.connection.leaving = None
+    def _write_down(self, *, left: bool) -> None:
+        self.connection.on_left = None
         try:
-            self._fast_path.ending.over(self.route, self.sink, self.record, self.body, self.own, left=left)
+            self._fast_path.ending.write_down(self.route, self.sink, self.record, self.body, self.own, left=left)
         finally:
             self.connection.answered(stays=self.own.stays and not left)
 
     def _failed(self, failure: Exception) -> None:
-        self.connection.leaving = None
-        self.connection.go_on(partial(self._fast_path.ending.go_on, self, failure))
+        self.connection.on_left = None
+        self.connection.go_on_in_task(partial(self._fast_path.ending.go_on_in_task, self, failure))
 
 
 class KeptRequest(FastRequest):
@@ -508,10 +512,10 @@ class KeptRequest(FastRequest):
         self._reserved, record.outlives = self.body.hand_over(), True
         generation.cancel = partial(self.cancel, StreamEnded())
         generation.follow(FirstReader(generation, self.own, self.connection.when_drained, self._client_done))
-        self.connection.leaving = self._leave
+        self.connection.on_left = self._client_left
         return lasting.sink(request, record, RingSink(generation), self.route)
 
-    def _leave(self) -> None:
+    def _client_left(self) -> None:
         self._end_client(left=True)
         self._generation.unfollow()
 
@@ -520,24 +524,26 @@ class KeptRequest(FastRequest):
         if end is None:
             self._end_client(left=False)
         else:
-            self.connection.leaving = None
-            self.connection.go_on(partial(self._fast_path.ending.tell, self, partial(tell_end, self._generation, end)))
+            self.connection.on_left = None
+            self.connection.go_on_in_task(
+                partial(self._fast_path.ending.explain_in_task, self, partial(tell_end, self._generation, end))
+            )
 
     def _end_client(self, *, left: bool) -> None:
-        self.connection.leaving = None
+        self.connection.on_left = None
         try:
-            self._fast_path.ending.over(self.route, self.own, self.record, self.body, self.own, left=left)
+            self._fast_path.ending.write_down(self.route, self.own, self.record, self.body, self.own, left=left)
         finally:
             self.connection.answered(stays=self.own.stays and self.own.ended and not left)
 
     def _inner(self) -> Visit:
         return Visit(self.record.request, self.route, self.sink, self.record, self.body)
 
-    def _over(self, *, left: bool) -> None:
+    def _write_down(self, *, left: bool) -> None:
         self._generation.cancel = nothing
         self._fast_path.lasting.close(self._generation, self._inner(), self._reserved)
 
     def _failed(self, failure: Exception) -> None:
         inner = self._inner()
-        work = partial(self.rest, inner, failure)
-        self._fast_path.lasting.go_on(self._generation, inner, work, self._reserved)
+        work = partial(self.finish_in_task, inner, failure)
+        self._fast_path.lasting.go_on_in_task(self._generation, inner, work, self._reserved)

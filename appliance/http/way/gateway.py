@@ -110,15 +110,15 @@ class Gateway:
                     await self._own_routes.answer(visit, own, connection, head)
         return own.stays and own.ended
 
-    async def go_on(self, request: FastRequest, failure: Exception) -> bool:
+    async def go_on_in_task(self, request: FastRequest, failure: Exception) -> bool:
         """See `fast_path.RequestEnder`."""
         record, own = request.record, request.own
         visit = Visit(record.request, request.route, request.sink, record, request.body, request.connection)
         async with _Answering(self, visit, own):
-            await request.rest(visit, failure)
+            await request.finish_in_task(visit, failure)
         return own.stays and own.ended
 
-    async def tell(self, request: FastRequest, raise_why: Callable[[], None]) -> bool:
+    async def explain_in_task(self, request: FastRequest, raise_why: Callable[[], None]) -> bool:
         """See `fast_path.RequestEnder`."""
         record, own = request.record, request.own
         visit = Visit(record.request, request.route, own, record, request.body, request.connection)
@@ -134,13 +134,13 @@ class Gateway:
         """A request is over."""
         connection, record = visit.client, visit.record
         assert connection is not None
-        connection.leaving = None
+        connection.on_left = None
         self._traffic.lifetime.requests.end(visit.cancel)
         if not visit.body.complete:
-            connection.owe()
-        self.over(visit.route, visit.sink, record, visit.body, own, left=visit.left, fault=visit.fault)
+            connection.mark_unread()
+        self.write_down(visit.route, visit.sink, record, visit.body, own, left=visit.left, fault=visit.fault)
 
-    def over(
+    def write_down(
         self,
         route: Route | None,
         sink: Sink,

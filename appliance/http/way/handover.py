@@ -137,7 +137,7 @@ async def answered(ask: AskModel, job: ModelRequest) -> AsyncGenerator[HandoverR
 
     async def work(handover: Handover) -> None:
         try:
-            await ask(structs.replace(job, sink=handover, told=False))
+            await ask(structs.replace(job, sink=handover, reports_wait=False))
         except ApplianceError as error:
             handover.fail(error)
         finally:

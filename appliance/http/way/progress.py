@@ -6,7 +6,7 @@ is the order in which their comments are due.
 
 ``sendLoadingState`` shows a streaming chat client the load of its model, as the model's reasoning. A `Sender` passes
 pieces on from a source that may be silent for long. Both write in a task beside the work that the answer waits for
-(`told_meanwhile`), and the client never holds that work up.
+(`write_meanwhile`), and the client never holds that work up.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ def queue_headers(place: QueuePlace) -> Headers:
     """The headers about the wait of a request: the place to which it came, and its time, past or expected."""
     if place.came_to is None:
         return ()
-    told = [(b"X-Queue-Position", b"%d" % place.came_to)]
+    headers = [(b"X-Queue-Position", b"%d" % place.came_to)]
     if place.waited:
-        told.append((b"X-Queue-Wait", b"%.3f" % place.waited))
+        headers.append((b"X-Queue-Wait", b"%.3f" % place.waited))
     elif (expected := place.expected()) is not None:
-        told.append((b"X-Queue-Expected", b"%.3f" % expected))
-    return told
+        headers.append((b"X-Queue-Expected", b"%.3f" % expected))
+    return headers
 
 
 def waiting_comment(place: QueuePlace) -> bytes:
@@ -77,8 +77,8 @@ class Ping:
     def say(self) -> None:
         """Start the answer where that has not happened. Bytes that the client does not take now wait in its sink."""
         if self._sink.status is None:
-            told = queue_headers(self._place) if self._place is not None else ()
-            self._sink.start(200, (EVENT_STREAM, *UNBUFFERED, *told))
+            about = queue_headers(self._place) if self._place is not None else ()
+            self._sink.start(200, (EVENT_STREAM, *UNBUFFERED, *about))
         self._sink.push(waiting_comment(self._place) if self._place is not None else PING)
 
     def stop(self) -> None:
@@ -126,7 +126,7 @@ class Pings:
             ping.say()  # the client may be found gone, and stop it
 
 
-class Teller(Protocol):
+class ProgressWriter(Protocol):
     """Writes in a task of its own."""
 
     async def run(self) -> None:
@@ -139,26 +139,26 @@ class Teller(Protocol):
 
 
 @asynccontextmanager
-async def told_meanwhile(teller: Teller) -> AsyncGenerator[Callable[[], Awaitable[None]]]:
-    """Run ``teller`` beside the block. What is yielded returns when the teller has written its last.
+async def write_meanwhile(writer: ProgressWriter) -> AsyncGenerator[Callable[[], Awaitable[None]]]:
+    """Run ``writer`` beside the block. What is yielded returns when the writer has written its last.
 
-    An ApplianceError of the block leaves as itself, when the teller has finished what it was writing.
+    An ApplianceError of the block leaves as itself, when the writer has finished what it was writing.
     """
     done = trio.Event()
 
     async def run() -> None:
         try:
-            await teller.run()
+            await writer.run()
         finally:
             done.set()
 
     async def stop() -> None:
-        teller.stop()
+        writer.stop()
         await done.wait()
 
-    # The answer may begin only when the teller has written its last line: two writers in one stream would tear each
+    # The answer may begin only when the writer has written its last line: two writers in one stream would tear each
     # other's records. So the block calls ``stop`` before the first byte of the engine passes, and waits for it. Leaving
-    # the block cancels a teller that still waits for its client.
+    # the block cancels a writer that still waits for its client.
     async with beside(run):
         try:
             yield stop
@@ -195,7 +195,7 @@ class LoadingStream:
             await self._say(self._text.header())
             while not await self._over_within(TICK):
                 waited = trio.current_time() - began
-                await self._say(self._text.tick(waited, *_told(self._place)))
+                await self._say(self._text.tick(waited, *_progress_of(self._place)))
             if self._loaded:
                 await self._say(self._text.end(trio.current_time() - began))
         await self._ping(started=started)
@@ -248,7 +248,7 @@ class _Progress(Struct):
     value: float | None = None
 
 
-def _told(place: QueuePlace) -> tuple[int | None, float | None, float | None, float | None]:
+def _progress_of(place: QueuePlace) -> tuple[int | None, float | None, float | None, float | None]:
     raw = place.progress()
     progress = decoded(_Progress, raw) if raw is not None else None
     return place.position(), progress.value if progress is not None else None, place.fetched(), place.expected()
@@ -306,7 +306,7 @@ async def sending(sink: Sink, ping_after: float) -> AsyncGenerator[Sender]:
     An ApplianceError of the block leaves as itself.
     """
     sender = Sender(sink, ping_after)
-    async with told_meanwhile(sender) as stop:
+    async with write_meanwhile(sender) as stop:
         yield sender
         await stop()
     sender.begin(sink)  # where there was nothing to send

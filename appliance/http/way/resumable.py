@@ -132,7 +132,9 @@ class Lasting:
         self._streams.start(generation, work)
         await be_first_reader(generation, job.sink.inner if isinstance(job.sink, RecordingSink) else job.sink)
 
-    def go_on(self, generation: Generation, inner: Visit, work: Callable[[], Awaitable[None]], reserved: int) -> None:
+    def go_on_in_task(
+        self, generation: Generation, inner: Visit, work: Callable[[], Awaitable[None]], reserved: int
+    ) -> None:
         """Do the rest of a request in a task, which had none so far."""
         self._streams.start(generation, lambda _: self._within(inner, work, reserved))
 

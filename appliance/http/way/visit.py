@@ -22,9 +22,9 @@ class ClientConnection(Protocol):
     """The connection that a request came on, as far as its answer knows it."""
 
     left: bool
-    leaving: Callable[[], None] | None
+    on_left: Callable[[], None] | None
 
-    def owe(self) -> None: ...
+    def mark_unread(self) -> None: ...
 
 
 class Visit:
@@ -81,7 +81,7 @@ class Visit:
     def stay(self) -> None:
         """The request ends when its client leaves."""
         if self.client is not None:
-            self.client.leaving = self._client_left
+            self.client.on_left = self._client_left
             if self.client.left:
                 self._client_left()
 
@@ -102,7 +102,7 @@ class ModelRequest(Struct, frozen=True, kw_only=True):
     streams: bool = False
     extended: bool = False
     """The client's body had the member `appliance.core.bodies.head.EXTENSION`."""
-    told: bool = True
+    reports_wait: bool = True
     """The answer itself may report the wait, where it is a stream; False: its caller does."""
     path: str
     sink: Sink

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Generator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from contract_harness import Engine, Json
+from contract_harness import Engine, Json, Running, Start, started
 
 from appliance.engines.found import EMBEDDED, list_engines
 
@@ -27,6 +29,24 @@ def engine(request: pytest.FixtureRequest, starter_model: Path, fake_llama_serve
         if (found.name == EMBEDDED) == (name == "embedded"):
             return Engine(name, found.command, starter_model, dict(LONG))
     pytest.skip(f"no {name} engine on this machine")
+
+
+@pytest.fixture
+def start(engine: Engine, free_port: Callable[[], int], tmp_path: Path) -> Generator[Start]:
+    """Start the engine with these flags and environment; ``ready=False`` does not wait for it."""
+    with ExitStack() as stack:
+
+        def begin(
+            *flags: str, env: dict[str, str] | None = None, model: Path | None = None, ready: bool = True
+        ) -> Running:
+            port = free_port()
+            argv = engine.argv(port, *flags, model=model)
+            running = stack.enter_context(started(argv, port, tmp_path, env))
+            if ready:
+                running.wait_ready()
+            return running
+
+        yield begin
 
 
 @pytest.fixture(scope="session")

@@ -8,8 +8,7 @@ import os
 import re
 import socket
 import subprocess
-import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -22,6 +21,8 @@ START_TIMEOUT = 60.0
 """Generous: the machine may be busy, and a cold page cache holds the first start of an engine."""
 LOADING = {"error": {"message": "Loading model", "type": "unavailable_error", "code": 503}}
 STATE_LINE = "cmd_child_to_router:state:"
+CHILD = {"LLAMA_SERVER_ROUTER_PORT": "1"}
+"""Its presence tells an engine that a router is its parent; nothing connects to the port."""
 
 Json = dict[str, object]
 
@@ -91,6 +92,20 @@ class Running:
         self.refusals: list[Answer] = []
         """What /health answered before it answered 200."""
 
+    def say_exit(self) -> None:
+        """As a router tells its child."""
+        assert self.process.stdin
+        self.process.stdin.write(b"cmd_router_to_child:exit\n")
+        self.process.stdin.flush()
+
+    def close_stdin(self) -> None:
+        assert self.process.stdin
+        self.process.stdin.close()
+
+    def wait_state_ready(self) -> None:
+        """Until it has told its router."""
+        wait(lambda: any(line["state"] == "ready" for line in self.states()), within=10)
+
     def stdout(self) -> str:
         return (self.folder / "stdout").read_text(errors="replace")
 
@@ -159,6 +174,9 @@ class Running:
         return sum(as_object(slot)["is_processing"] is True for slot in slots)
 
 
+Start = Callable[..., Running]
+
+
 def as_object(value: object) -> Json:
     assert isinstance(value, dict), f"not a JSON object: {value!r}"
     return value  # pyright: ignore[reportUnknownVariableType]
@@ -197,8 +215,3 @@ def started(argv: Sequence[str], port: int, folder: Path, env: dict[str, str] | 
         process.wait()
         if process.stdin:
             process.stdin.close()
-
-
-def can_terminate() -> bool:
-    """Whether a process can be asked to end by a signal here."""
-    return sys.platform != "win32"

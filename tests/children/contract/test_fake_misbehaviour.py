@@ -3,43 +3,24 @@
 from __future__ import annotations
 
 import http.client
-import json
 import os
 import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Generator
-from contextlib import ExitStack
 from pathlib import Path
 
-import psutil
 import pytest
-from contract_harness import LOADING, Engine, Json, Running, started
+from contract_harness import CHILD, Engine, Json, Running, Start
 from waiting import wait
 
 PROMPT: Json = {"prompt": "x"}
-CHILD = {"LLAMA_SERVER_ROUTER_PORT": "1"}
-
-Start = Callable[..., Running]
 
 
 @pytest.fixture
-def start(
-    fake_llama_server: tuple[str, ...], fake_model: Path, free_port: Callable[[], int], tmp_path: Path
-) -> Generator[Start]:
-    """Start the fake with these flags and environment; ``ready=False`` does not wait for it."""
-    with ExitStack() as stack:
-
-        def begin(*flags: str, env: dict[str, str] | None = None, ready: bool = True) -> Running:
-            port = free_port()
-            argv = Engine("fake", fake_llama_server, fake_model, {}).argv(port, *flags)
-            running = stack.enter_context(started(argv, port, tmp_path, env))
-            if ready:
-                running.wait_ready()
-            return running
-
-        yield begin
+def engine(fake_llama_server: tuple[str, ...], fake_model: Path) -> Engine:
+    """The fake, with a model that it need not read."""
+    return Engine("fake", fake_llama_server, fake_model, {})
 
 
 def raw(running: Running, fake: Json, *, stream: bool = True) -> bytes:
@@ -54,87 +35,12 @@ def raw(running: Running, fake: Json, *, stream: bool = True) -> bytes:
     return received
 
 
-def test_it_starts_fast(start: Start) -> None:
-    """Of the processor's time, and the fastest of five: the machine may be busy, the program may not be slow."""
-    times: list[float] = []
-    for _ in range(5):
-        running = start()
-        used = psutil.Process(running.process.pid).cpu_times()
-        times.append(used.user + used.system)
-        running.process.kill()
-        running.process.wait()
-    assert min(times) < 0.12
-
-
-def test_flags_it_does_not_know_are_passed_over(start: Start) -> None:
-    running = start("--flash-attn", "on", "--no-warmup", "--temp", "-1", "-ngl", "99", "--jinja", "--parallel", "3")
-    slots: list[object] = json.loads(running.ask("GET", "/slots").body)
-    assert len(slots) == 3
-
-
-def test_load_delay_reports_progress(start: Start) -> None:
-    running = start("--load-delay", "0.5", env=CHILD, ready=False)
-    began = time.monotonic()
-    running.wait_ready()
-    assert time.monotonic() - began > 0.4
-    assert len([line for line in running.states() if line["state"] == "loading"]) >= 3
-
-
-def test_fail_to_load(start: Start) -> None:
-    running = start("--fail-to-load", "--exit-code", "7", ready=False)
-    assert running.process.wait(10) == 7
-    assert "error loading model" in running.stderr()
-
-
-def test_never_ready(start: Start) -> None:
-    running = start("--never-ready", ready=False)
-
-    def answers() -> bool:
-        try:
-            return running.ask("GET", "/health").json() == LOADING
-        except OSError:
-            return False
-
-    wait(answers)
-
-
 def test_port_taken_once(start: Start, tmp_path: Path) -> None:
     marker = str(tmp_path / "taken")
     first = start("--port-taken-once", marker, ready=False)
     assert first.process.wait(10) == 1
     assert "couldn't bind" in first.stderr()
     start("--port-taken-once", marker)
-
-
-def test_echo_returns_every_byte_of_head_and_body(start: Start) -> None:
-    running = start()
-    body = b'{ "prompt":"\\u00e9\xc3\xa9",\t"fake": {"echo": true}, "n": 1.0e0 }'
-    answer = running.ask("POST", "/completion", body, {"X-Odd-Case": "Value"}).json()
-    assert str(answer["body"]).encode("latin-1") == body
-    assert "X-Odd-Case: Value" in str(answer["head"])
-
-
-def test_status_refuses_with_an_error_of_its_own(start: Start) -> None:
-    answer = start().ask("POST", "/completion", {**PROMPT, "fake": {"status": 503}})
-    assert answer.status == 503
-    assert answer.json()["error"] == {
-        "code": 503,
-        "message": "the fake was told to refuse",
-        "type": "unavailable_error",
-        "fake": True,
-    }
-
-
-def test_an_unknown_fault_is_refused(start: Start) -> None:
-    assert start().ask("POST", "/completion", {**PROMPT, "fake": {"tokenz": 3}}).status == 400
-
-
-def test_tokens_and_their_size_and_delay(start: Start) -> None:
-    running = start("--tokens", "3", "--token-size", "1000", "--token-delay", "0.1")
-    began = time.monotonic()
-    answer = running.stream("/completion", PROMPT)
-    assert time.monotonic() - began > 0.3
-    assert [len(str(record["content"])) for record in answer.objects()] == [1000, 1000, 1000, 0]
 
 
 @pytest.mark.parametrize("mid_record", [False, True])
@@ -207,10 +113,8 @@ def test_ignore_sigterm(start: Start) -> None:
 
 def test_ignore_exit_line(start: Start) -> None:
     running = start("--ignore-exit-line", env=CHILD)
-    assert running.process.stdin
-    running.process.stdin.write(b"cmd_router_to_child:exit\n")
-    running.process.stdin.flush()
-    running.process.stdin.close()
+    running.say_exit()
+    running.close_stdin()
     assert running.process.wait(10) == 1, "it ended for the end of stdin, not for the line"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from msgspec import structs
@@ -114,21 +114,33 @@ WELL = DoctorFacts(
 )
 
 
-def with_look(**changed: object) -> DoctorFacts:
-    seen = structs.replace(LOOK, **changed)
-    return structs.replace(WELL, look=seen, state=structs.replace(WELL.state, look=seen))
+def facts(
+    *,
+    look: Mapping[str, object] | None = None,
+    state: Mapping[str, object] | None = None,
+    checkup: Mapping[str, object] | None = None,
+    server: Mapping[str, object] | None = None,
+    **changed: object,
+) -> DoctorFacts:
+    """The healthy machine's facts with these changed; of four of them only the named parts."""
+    seen = structs.replace(LOOK, **look or {})
+    parts = {
+        "look": seen,
+        "state": structs.replace(WELL.state, look=seen, **state or {}),
+        "checkup": structs.replace(WELL.checkup, **checkup or {}),
+        "server": structs.replace(ANSWERS, **server or {}),
+    }
+    return structs.replace(WELL, **{**parts, **changed})
 
 
-def with_(**changed: object) -> DoctorFacts:
-    return structs.replace(WELL, **changed)
+def running(state: str = "loaded", **known: object) -> dict[str, object]:
+    """A server with one model."""
+    return {"running": (structs.replace(ServedModel(id="qwen", state=state), **known),)}
 
 
-def with_checkup(**changed: object) -> DoctorFacts:
-    return structs.replace(WELL, checkup=structs.replace(WELL.checkup, **changed))
-
-
-def with_server(**changed: object) -> DoctorFacts:
-    return structs.replace(WELL, server=structs.replace(ANSWERS, **changed))
+def card(**changed: object) -> dict[str, object]:
+    """A machine with one graphics card."""
+    return {"gpus": (structs.replace(CARD, **changed),)}
 
 
 def proof(fault: Fault | None = "garbage", at: float = NOW - 60, build: Installed = CUDA_BUILD) -> Proof:
@@ -160,235 +172,124 @@ def config(level: Literal["error", "warning"]) -> ConfigFact:
     return ConfigFact(files=("config.yaml",), problems=(problem,))
 
 
-AMD = structs.replace(CARD, vendor="amd", name="Radeon", driver="amdgpu", driver_version="", compute=None)
-CASES: Sequence[tuple[str, str, DoctorFacts, str]] = (
-    ("no-engine", "error", with_(engines=(), ranked=()), "no build"),
-    ("no-usable-engine", "error", with_(ranked=(ranked(CPU_BUILD, standing="failed", why="hangs"),)), "hangs"),
-    ("gpu-without-build", "warning", with_(engines=(CPU_BUILD,), ranked=(ON_CPU,)), "engines install cuda13"),
+NO_GPU: dict[str, object] = {"gpus": ()}
+CPU_ONLY = {"engines": (CPU_BUILD,), "ranked": (ON_CPU,)}
+BAD_MODEL = ModelFact(id="bad", source="path", path="/x.gguf", error="the file ends early")
+FAILED = ranked(CUDA_BUILD, CUDA, standing="failed", why="it said 'xyzzy'")
+HUNG = ranked(VULKAN_BUILD, CUDA, standing="failed", why="x", fault="it hung for 30 s")
+
+
+def model(**known: object) -> tuple[ModelFact, ...]:
+    return (structs.replace(ModelFact(id="huge", source="path"), **known),)
+
+
+def disk(free: int) -> dict[str, object]:
+    return {"disks": (Disk(what="models", path="/data", free=free, total=GIB),)}
+
+
+def on_bus(vendor: str, driver: str = "") -> dict[str, object]:
+    """A card on the bus that no library tells of, and no device file."""
+    return {"cards": (BusCard(pci=PCI, vendor=vendor, driver=driver),), "device_files": ()}
+
+
+ERROR: Sequence[tuple[str, DoctorFacts, str]] = (
+    ("no-engine", facts(engines=(), ranked=()), "no build"),
+    ("no-usable-engine", facts(ranked=(ranked(CPU_BUILD, standing="failed", why="hangs"),)), "hangs"),
+    ("bad-pin", facts(state={"use": "linux-x64-vulkan/b1", "pinned": True}), "engines use auto"),
+    ("named-engine", facts(named_engine="/opt/x", named_fault="no such file"), "no such file"),
+    ("model-failed", facts(server=running("unloaded", error="exit status 1\n  out of memory")), "out of memory"),
+    ("disk-full", facts(checkup=disk(1 << 20)), "/data: 1.0 MiB"),
+    ("config-errors", facts(config=config("error")), "config check --config config.yaml"),
+    ("config-unreadable", facts(config=ConfigFact(unreadable="there is no file x.yaml")), "x.yaml"),
     (
-        "gpu-without-build",
-        "warning",
-        structs.replace(with_look(gpus=(AMD,)), engines=(CPU_BUILD,)),
-        "engines install rocm",
+        "port-taken",
+        facts(server={"answer": "other"}, port=PortOwner(port=8080, pid=7, name="nginx")),
+        "nginx (process 7)",
     ),
+    ("server-failed", facts(server={"answer": "failed", "why": "it did not answer within 10 s"}), "within 10 s"),
+)
+WARNING: Sequence[tuple[str, DoctorFacts, str]] = (
+    ("gpu-without-build", facts(**CPU_ONLY), "engines install cuda13"),
+    ("gpu-without-build", facts(look=card(vendor="amd", driver_version=""), **CPU_ONLY), "engines install rocm"),
+    ("gpu-without-build", facts(look=card(driver_version="550.54"), **CPU_ONLY), "engines install cuda12"),
     (
         "gpu-without-build",
-        "warning",
-        structs.replace(with_look(gpus=(structs.replace(CARD, driver_version="550.54"),)), engines=(CPU_BUILD,)),
-        "engines install cuda12",
-    ),
-    (
-        "gpu-without-build",
-        "warning",
-        with_(engines=(structs.replace(CUDA_BUILD, damage="1 file missing"), CPU_BUILD)),
+        facts(engines=(structs.replace(CUDA_BUILD, damage="1 file missing"), CPU_BUILD)),
         "cuda13 (damaged)",
     ),
-    ("driver-too-old", "warning", with_look(gpus=(structs.replace(CARD, driver_version="570.86"),)), "580.0 or later"),
-    ("card-too-old", "warning", with_look(gpus=(structs.replace(CARD, compute="6.1"),)), "compute capability 6.1"),
-    ("driver-mismatch", "warning", with_look(problems=("NVML: Driver/library version mismatch",)), "reboot"),
-    ("driver-silent", "warning", with_look(problems=("AMD's driver hung when asked for its cards",)), "hung"),
-    (
-        "nouveau",
-        "warning",
-        structs.replace(
-            with_look(gpus=()), checkup=Checkup(cards=(BusCard(pci=PCI, vendor="NVIDIA", driver="nouveau"),))
-        ),
-        "nouveau",
-    ),
-    (
-        "card-without-driver",
-        "warning",
-        structs.replace(with_look(gpus=()), checkup=Checkup(cards=(BusCard(pci=PCI, vendor="AMD"),))),
-        PCI,
-    ),
-    (
-        "no-vulkan-loader",
-        "warning",
-        structs.replace(with_look(loaders={"vulkan": ""}), engines=(VULKAN_BUILD, CUDA_BUILD)),
-        "libvulkan1",
-    ),
+    ("driver-too-old", facts(look=card(driver_version="570.86")), "580.0 or later"),
+    ("card-too-old", facts(look=card(compute="6.1")), "compute capability 6.1"),
+    ("driver-mismatch", facts(look={"problems": ("NVML: Driver/library version mismatch",)}), "reboot"),
+    ("driver-silent", facts(look={"problems": ("AMD's driver hung when asked for its cards",)}), "hung"),
+    ("nouveau", facts(look=NO_GPU, checkup=on_bus("NVIDIA", "nouveau")), "nouveau"),
+    ("card-without-driver", facts(look=NO_GPU, checkup=on_bus("AMD")), PCI),
+    ("no-vulkan-loader", facts(look={"loaders": {"vulkan": ""}}, engines=(VULKAN_BUILD, CUDA_BUILD)), "libvulkan1"),
     (
         "no-vulkan-driver",
-        "warning",
-        with_(
+        facts(
             engines=(VULKAN_BUILD, CUDA_BUILD),
-            state=EngineState(look=LOOK, listed=(ListedDevices(digest="c2", system="", drivers=""),)),
+            state={"listed": (ListedDevices(digest="c2", system="", drivers=""),)},
         ),
         "lists no device",
     ),
     (
         "no-permission",
-        "warning",
-        with_checkup(device_files=(DeviceFile(path="/dev/kfd", usable=False, group="render"),)),
+        facts(checkup={"device_files": (DeviceFile(path="/dev/kfd", usable=False, group="render"),)}),
         "usermod -aG render ",
     ),
-    ("hidden-cards", "warning", with_look(hidden={"CUDA_VISIBLE_DEVICES": "-1"}), "CUDA_VISIBLE_DEVICES=-1"),
-    ("hidden-cards", "note", with_look(hidden={"CUDA_VISIBLE_DEVICES": "1"}), "unset CUDA_VISIBLE_DEVICES"),
-    (
-        "software-renderer",
-        "note",
-        structs.replace(with_look(gpus=()), ranked=(ON_CPU, ranked(VULKAN_BUILD, LAVAPIPE))),
-        "llvmpipe",
-    ),
-    ("integrated-only", "note", with_look(gpus=(structs.replace(CARD, integrated=True),)), "Test Card"),
-    ("wsl-without-gpu", "note", with_look(environment="wsl", gpus=()), "/dev/dxg"),
-    (
-        "container-without-gpu",
-        "warning",
-        structs.replace(with_look(environment="container", gpus=()), checkup=Checkup(cards=WELL.checkup.cards)),
-        "--gpus all",
-    ),
+    ("hidden-cards", facts(look={"hidden": {"CUDA_VISIBLE_DEVICES": "-1"}}), "CUDA_VISIBLE_DEVICES=-1"),
+    ("container-without-gpu", facts(look={"environment": "container", **NO_GPU}, checkup=on_bus("AMD")), "--gpus all"),
     (
         "damaged-build",
-        "warning",
-        with_(engines=(CUDA_BUILD, structs.replace(CPU_BUILD, damage="libggml.so missing"))),
+        facts(engines=(CUDA_BUILD, structs.replace(CPU_BUILD, damage="libggml.so missing"))),
         "libggml.so missing",
     ),
-    (
-        "engine-cannot-list",
-        "warning",
-        with_(ranked=(ON_CPU, ranked(VULKAN_BUILD, CUDA, standing="failed", why="x", fault="it hung for 30 s"))),
-        "it hung for 30 s",
-    ),
-    ("failed-proof", "warning", with_(state=EngineState(look=LOOK, proofs=(proof(),))), "xyzzy"),
-    ("probation", "warning", with_(state=EngineState(look=LOOK, probations=(probation(),))), "tried again in 5 min"),
-    (
-        "untried",
-        "note",
-        with_(ranked=(ON_CARD, ranked(CPU_BUILD, standing="untried", why="not tried here yet"))),
-        "engines prove",
-    ),
+    ("engine-cannot-list", facts(ranked=(ON_CPU, HUNG)), "it hung for 30 s"),
+    ("failed-proof", facts(state={"proofs": (proof(),)}), "xyzzy"),
+    ("probation", facts(state={"probations": (probation(),)}), "tried again in 5 min"),
     (
         "bad-pin",
-        "error",
-        with_(state=EngineState(look=LOOK, use="linux-x64-vulkan/b1", pinned=True)),
-        "engines use auto",
-    ),
-    (
-        "bad-pin",
-        "warning",
-        with_(
-            state=EngineState(look=LOOK, use="vulkan"), ranked=(ON_CARD, ranked(VULKAN_BUILD, LAVAPIPE, wanted=True))
-        ),
+        facts(state={"use": "vulkan"}, ranked=(ON_CARD, ranked(VULKAN_BUILD, LAVAPIPE, wanted=True))),
         "Vulkan0",
     ),
-    ("named-engine", "note", with_(named_engine="/opt/llama-server"), "/opt/llama-server"),
-    ("named-engine", "error", with_(named_engine="/opt/x", named_fault="no such file"), "no such file"),
-    ("card-is-slower", "note", with_(ranked=(ON_CPU, ON_CARD)), "tokens/s"),
-    (
-        "other-engine",
-        "note",
-        with_server(running=(ServedModel(id="qwen", state="loaded", seat=ON_CPU.seat.id),)),
-        "unload qwen",
-    ),
+    ("model-on-processor", facts(server=running(seat=ON_CPU.seat.id)), "now the better choice"),
     (
         "model-on-processor",
-        "warning",
-        with_server(running=(ServedModel(id="qwen", state="loaded", seat=ON_CPU.seat.id),)),
-        "now the better choice",
-    ),
-    (
-        "model-on-processor",
-        "warning",
-        structs.replace(
-            with_server(
-                running=(ServedModel(id="qwen", state="loaded", command=("llama-server", "--device", "none")),)
-            ),
-            ranked=(ON_CPU, ranked(CUDA_BUILD, CUDA, standing="failed", why="it said 'xyzzy'")),
-        ),
+        facts(server=running(command=("llama-server", "--device", "none")), ranked=(ON_CPU, FAILED)),
         "xyzzy",
     ),
-    (
-        "layers-on-processor",
-        "note",
-        with_server(running=(ServedModel(id="qwen", state="loaded", layers=(20, 33)),)),
-        "20 of 33 layers",
-    ),
-    (
-        "model-failed",
-        "error",
-        with_server(running=(ServedModel(id="qwen", state="unloaded", error="exit status 1\n  out of memory"),)),
-        "out of memory",
-    ),
-    (
-        "clock-set-back",
-        "warning",
-        with_(state=EngineState(look=LOOK, proofs=(proof(None, NOW + 86400),))),
-        "24.0 h ahead",
-    ),
-    ("no-avx2", "note", with_look(cpu_features=("avx",), cpu_level="x86-64-v2"), "x86-64-v2"),
-    ("few-cores", "note", with_look(cores=2), "leave 2"),
-    ("memory-limit", "note", with_look(memory_total=8 * GIB), "8.0 GiB"),
-    ("model-too-large", "warning", with_(models=(ModelFact(id="huge", source="path", size=400 * GIB),)), "huge"),
-    (
-        "model-too-large",
-        "warning",
-        with_(models=(ModelFact(id="huge", source="path", fit="will not fit", why="needs 90 GiB"),)),
-        "needs 90 GiB",
-    ),
-    (
-        "model-partly-on-gpu",
-        "note",
-        with_(models=(ModelFact(id="big", source="path", fit="partly", why="12 of 40 layers"),)),
-        "12 of 40",
-    ),
-    ("swap", "note", with_checkup(swap_used=4 * GIB), "swap: 4.0 GiB"),
-    (
-        "swap",
-        "warning",
-        structs.replace(with_look(memory_available=GIB), checkup=structs.replace(WELL.checkup, swap_used=4 * GIB)),
-        "memory",
-    ),
-    (
-        "disk-full",
-        "error",
-        with_checkup(disks=(Disk(what="models", path="/data", free=1 << 20, total=GIB),)),
-        "/data: 1.0 MiB",
-    ),
-    (
-        "disk-full",
-        "warning",
-        with_checkup(disks=(Disk(what="models", path="/data", free=GIB, total=GIB),)),
-        "almost full",
-    ),
-    ("few-open-files", "warning", with_checkup(open_files=256), "256"),
-    ("no-models", "warning", with_(models=(), server=structs.replace(ANSWERS, running=())), "pull"),
-    (
-        "broken-models",
-        "warning",
-        with_(models=(*WELL.models, ModelFact(id="bad", source="path", path="/x.gguf", error="the file ends early"))),
-        "the file ends early (/x.gguf)",
-    ),
-    ("config-errors", "error", with_(config=config("error")), "config check --config config.yaml"),
-    ("config-warnings", "warning", with_(config=config("warning")), "config.yaml:3:1"),
-    ("config-unreadable", "error", with_(config=ConfigFact(unreadable="there is no file x.yaml")), "x.yaml"),
-    (
-        "server-not-running",
-        "note",
-        with_(server=ServerFact(url=URL, answer="absent", why="refused")),
-        "llama-appliance serve",
-    ),
-    (
-        "port-taken",
-        "error",
-        with_(
-            server=ServerFact(url=URL, answer="other", why="another program"),
-            port=PortOwner(port=8080, pid=7, name="nginx"),
-        ),
-        "nginx (process 7)",
-    ),
-    (
-        "server-failed",
-        "error",
-        with_(server=ServerFact(url=URL, answer="failed", why="it did not answer within 10 s")),
-        "within 10 s",
-    ),
-    (
-        "server-wants-key",
-        "warning",
-        with_(server=ServerFact(url=URL, answer="refused", why="answered 401")),
-        "--api-key KEY",
-    ),
-    ("other-version", "warning", with_server(version="0.9"), "0.9"),
-    ("not-examined", "warning", with_(trouble={"the engines": "disk error"}), "disk error"),
+    ("clock-set-back", facts(state={"proofs": (proof(None, NOW + 86400),)}), "24.0 h ahead"),
+    ("model-too-large", facts(models=model(size=400 * GIB)), "huge"),
+    ("model-too-large", facts(models=model(fit="will not fit", why="needs 90 GiB")), "needs 90 GiB"),
+    ("swap", facts(look={"memory_available": GIB}, checkup={"swap_used": 4 * GIB}), "memory"),
+    ("disk-full", facts(checkup=disk(GIB)), "almost full"),
+    ("few-open-files", facts(checkup={"open_files": 256}), "256"),
+    ("no-models", facts(models=(), server={"running": ()}), "pull"),
+    ("broken-models", facts(models=(*WELL.models, BAD_MODEL)), "the file ends early (/x.gguf)"),
+    ("config-warnings", facts(config=config("warning")), "config.yaml:3:1"),
+    ("server-wants-key", facts(server={"answer": "refused", "why": "answered 401"}), "--api-key KEY"),
+    ("other-version", facts(server={"version": "0.9"}), "0.9"),
+    ("not-examined", facts(trouble={"the engines": "disk error"}), "disk error"),
+)
+NOTE: Sequence[tuple[str, DoctorFacts, str]] = (
+    ("hidden-cards", facts(look={"hidden": {"CUDA_VISIBLE_DEVICES": "1"}}), "unset CUDA_VISIBLE_DEVICES"),
+    ("software-renderer", facts(look=NO_GPU, ranked=(ON_CPU, ranked(VULKAN_BUILD, LAVAPIPE))), "llvmpipe"),
+    ("integrated-only", facts(look=card(integrated=True)), "Test Card"),
+    ("wsl-without-gpu", facts(look={"environment": "wsl", **NO_GPU}), "/dev/dxg"),
+    ("untried", facts(ranked=(ON_CARD, ranked(CPU_BUILD, standing="untried", why="not tried"))), "engines prove"),
+    ("named-engine", facts(named_engine="/opt/llama-server"), "/opt/llama-server"),
+    ("card-is-slower", facts(ranked=(ON_CPU, ON_CARD)), "tokens/s"),
+    ("other-engine", facts(server=running(seat=ON_CPU.seat.id)), "unload qwen"),
+    ("layers-on-processor", facts(server=running(layers=(20, 33))), "20 of 33 layers"),
+    ("no-avx2", facts(look={"cpu_features": ("avx",), "cpu_level": "x86-64-v2"}), "x86-64-v2"),
+    ("few-cores", facts(look={"cores": 2}), "leave 2"),
+    ("memory-limit", facts(look={"memory_total": 8 * GIB}), "8.0 GiB"),
+    ("model-partly-on-gpu", facts(models=model(fit="partly", why="12 of 40 layers")), "12 of 40"),
+    ("swap", facts(checkup={"swap_used": 4 * GIB}), "swap: 4.0 GiB"),
+    ("server-not-running", facts(server={"answer": "absent", "why": "refused"}), "llama-appliance serve"),
+)
+CASES: Sequence[tuple[str, str, DoctorFacts, str]] = tuple(
+    (id, severity, changed, words)
+    for severity, cases in (("error", ERROR), ("warning", WARNING), ("note", NOTE))
+    for id, changed, words in cases
 )

@@ -10,10 +10,10 @@ from typing import Literal, get_args, get_origin, get_type_hints
 
 import click
 import pytest
-from doctor_cases import CASES, LOOK, NOW, PCI, URL, VULKAN_BUILD, WELL, config, probation, proof, with_, with_look
+from doctor_cases import CASES, NOW, PCI, URL, VULKAN_BUILD, WELL, config, facts, probation, proof
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from appliance.cli.app import cli
 from appliance.core import doctor
@@ -21,7 +21,6 @@ from appliance.core.config.nodes import Position
 from appliance.core.doctor.diagnose import TOPICS, diagnose, headlines
 from appliance.core.doctor.facts import DoctorFacts, Finding, is_wrong
 from appliance.core.engines.builds import numbers_of
-from appliance.core.engines.state import EngineState
 
 
 def said(finding: Finding) -> str:
@@ -33,17 +32,17 @@ def test_a_healthy_machine_has_nothing_at_all() -> None:
 
 
 @pytest.mark.parametrize(
-    ("id", "severity", "facts", "words"), CASES, ids=[f"{case[0]}-{n}" for n, case in enumerate(CASES)]
+    ("id", "severity", "changed", "words"), CASES, ids=[f"{case[0]}-{n}" for n, case in enumerate(CASES)]
 )
-def test_each_fault_is_found_with_its_evidence(id: str, severity: str, facts: DoctorFacts, words: str) -> None:
-    found = [finding for finding in diagnose(facts) if finding.id == id]
+def test_each_fault_is_found_with_its_evidence(id: str, severity: str, changed: DoctorFacts, words: str) -> None:
+    found = [finding for finding in diagnose(changed) if finding.id == id]
     assert [finding.severity for finding in found] == [severity]
     assert words in said(found[0])
 
 
-@pytest.mark.parametrize("facts", [case[2] for case in CASES], ids=[f"{case[0]}-{n}" for n, case in enumerate(CASES)])
-def test_every_command_can_be_typed(facts: DoctorFacts) -> None:
-    for finding in diagnose(facts):
+@pytest.mark.parametrize("changed", [case[2] for case in CASES], ids=[f"{case[0]}-{n}" for n, case in enumerate(CASES)])
+def test_every_command_can_be_typed(changed: DoctorFacts) -> None:
+    for finding in diagnose(changed):
         for command in finding.commands:
             words = shlex.split(command)
             if words[0] == "llama-appliance":
@@ -67,23 +66,24 @@ def test_every_topic_is_covered() -> None:
 
 
 def test_what_is_over_is_not_told() -> None:
-    book = EngineState(
-        look=LOOK, proofs=(proof(at=NOW - 90000), proof(build=VULKAN_BUILD)), probations=(probation(until=NOW - 1),)
-    )
-    assert diagnose(with_(state=book)) == []
+    book = {
+        "proofs": (proof(at=NOW - 90000), proof(build=VULKAN_BUILD)),
+        "probations": (probation(until=NOW - 1),),
+    }
+    assert diagnose(facts(state=book)) == []
 
 
 def test_the_gravest_comes_first() -> None:
-    facts = structs.replace(with_look(cores=2), config=config("error"), named_engine="x", trouble={"a": ""})
+    ill = facts(look={"cores": 2}, config=config("error"), named_engine="x", trouble={"a": ""})
     order = ["error", "warning", "note"]
-    severities = [order.index(finding.severity) for finding in diagnose(facts)]
+    severities = [order.index(finding.severity) for finding in diagnose(ill)]
     assert severities == sorted(severities)
     assert set(severities) == {0, 1, 2}
 
 
 def test_notes_are_nothing_wrong() -> None:
-    assert not is_wrong(diagnose(with_look(cores=2)))
-    assert is_wrong(diagnose(with_look(problems=("x",))))
+    assert not is_wrong(diagnose(facts(look={"cores": 2})))
+    assert is_wrong(diagnose(facts(look={"problems": ("x",)})))
 
 
 @pytest.mark.parametrize(("text", "parts"), [("550.54.14", (550, 54, 14)), ("", ()), ("R5²80", (5, 80))])
@@ -131,15 +131,15 @@ def any_of(kind: object) -> st.SearchStrategy[object]:
     )
 
 
-@given(facts=any_of(DoctorFacts))
-def test_it_never_fails_and_always_says_why_and_what_to_do(facts: DoctorFacts) -> None:
-    for finding in diagnose(facts):
+@given(drawn=any_of(DoctorFacts))
+def test_it_never_fails_and_always_says_why_and_what_to_do(drawn: DoctorFacts) -> None:
+    for finding in diagnose(drawn):
         assert finding.evidence, finding
         assert all(line.strip() for line in finding.evidence), finding
         assert finding.advice or finding.commands
         assert finding.title
         assert all(len(line.splitlines()) == 1 for line in (finding.title, *finding.evidence, *finding.commands))
-    assert all("\n" not in value for _, value in headlines(facts))
+    assert all("\n" not in value for _, value in headlines(drawn))
 
 
 def test_every_finding_is_documented() -> None:

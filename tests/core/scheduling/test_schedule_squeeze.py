@@ -51,27 +51,9 @@ def stopped(schedule: Schedule, now: float = 10.0) -> list[str]:
     return [effect.model for effect in schedule.squeeze(now) if isinstance(effect, Stop)]
 
 
-def test_nothing_goes_while_all_fits():
-    assert stopped(loaded([One(ram=1, gpu=5), One(ram=1, gpu=5)], FleetLimits(memory={"gpu0": 10}))) == []
-
-
-def test_the_number_of_processes_is_no_matter_of_memory():
-    assert stopped(loaded([One(ram=1, gpu=1)] * 3, FleetLimits(capacity=1, memory={"gpu0": 3}))) == []
-
-
 def test_the_long_unused_goes_first_and_no_more_than_need_be():
     models = [One(ram=1, gpu=4, used=2), One(ram=1, gpu=4, used=1), One(ram=1, gpu=4, used=3)]
     assert stopped(loaded(models, FleetLimits(memory={"gpu0": 8}))) == ["m1"]
-
-
-def test_what_takes_nothing_there_stays():
-    models = [One(ram=9, gpu=0, used=1), One(ram=1, gpu=4, used=2)]
-    assert stopped(loaded(models, FleetLimits(memory={"gpu0": 3}))) == ["m1"]
-
-
-def test_models_in_use_and_pinned_ones_stay_and_the_idle_ones_beside_them_go():
-    models = [One(ram=1, gpu=4, leased=True), One(ram=1, gpu=4, pinned=True), One(ram=1, gpu=1), One(ram=1, gpu=0)]
-    assert stopped(loaded(models, FleetLimits(memory={"gpu0": 5}))) == ["m2"]
 
 
 def test_a_model_that_was_loaded_just_now_goes_later():
