@@ -142,7 +142,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             where = ":".join(map(str, DEFAULT_SERVER))
             terminalreporter.line(f"end what listens on {where}: verbs ask that server, in tests as well", red=True)
     seconds = Counter[str]()
-    for report in (each for reports in terminalreporter.stats.values() for each in reports if hasattr(each, "when")):
+    for report in (each for reports in terminalreporter.stats.values() for each in reports if hasattr(each, "duration")):
         seconds["/".join(Path(report.nodeid.partition("::")[0]).parent.parts[:2])] += report.duration
     terminalreporter.section("seconds, by folder")
     terminalreporter.line(", ".join(f"{folder} {took:.0f}" for folder, took in seconds.most_common()))

@@ -9,6 +9,9 @@ from pathlib import Path
 from gguf_files import Value, aligned, header, padded, tensor
 from msgspec import Struct
 
+from appliance.core.models.gguf import GgufInfo, read_gguf
+from appliance.core.models.shape import Shape as ModelShape
+
 Shape = tuple[int, ...]
 
 TYPES = {"F32": (0, 1, 4), "F16": (1, 1, 2), "Q4_0": (2, 32, 18), "Q8_0": (8, 32, 34), "Q4_K": (12, 256, 144)}
@@ -40,6 +43,18 @@ def encode(model: Hollow) -> tuple[bytes, int]:
         body += tensor(name, shape, number, offset)
         offset += padded(math.prod(shape) // block * size)
     return aligned(body), offset
+
+
+def info_of(model: Hollow) -> GgufInfo:
+    """What the program reads of it."""
+    head, data = encode(model)
+    return read_gguf(lambda offset, n: head[offset : offset + n], len(head) + data)
+
+
+def shape_of(model: Hollow) -> ModelShape:
+    found = info_of(model).shape
+    assert found is not None
+    return found
 
 
 def write_hollow(path: Path, model: Hollow) -> Path:

@@ -12,7 +12,7 @@ from pathlib import Path
 from appliance.bundles.container import Check, Tell, sums_of
 from appliance.catalog.catalog import Snapshot
 from appliance.catalog.found import all_shards, current_snapshot
-from appliance.core.bundles.manifest import Blob, BundleItem, Kind, PresentItem, digest_of, is_plain, model_digest
+from appliance.core.bundles.manifest import Blob, BundleItem, PresentItem, digest_of, is_plain, model_digest
 from appliance.core.engines.builds import MANIFEST as ENGINE
 from appliance.core.engines.builds import Build, numbers_of, parse_asked
 from appliance.core.models.model import Model
@@ -158,7 +158,7 @@ def model(found: Model, cache: Path, reader: SumReader) -> BundleItem:
         raise UsageError("the starter model is part of every program; leave it out")
     if found.error:
         raise UsageError(f"{found.id} cannot be used: {found.error}")
-    paths = [Path(path) for path in (*all_shards(Path(found.path)), found.mmproj, found.draft) if path]
+    paths = _weights(found)
     repo, commit, snapshot = _in_hub_cache(found, cache)
     if snapshot is not None:
         named = [(path, path.relative_to(snapshot).as_posix()) for path in paths]
@@ -219,27 +219,22 @@ def known(
     places: EngineFolders, programs: Path, snapshot: Snapshot, target: str, reader: SumReader
 ) -> list[PresentItem]:
     """List what is here, with its digests. Models outside the hub's cache are read whole."""
-    found = [_known("engine", build.id, build.digest) for _, build in builds_for(places, target)]
+    builds = builds_for(places, target)
+    found = [PresentItem(kind="engine", name=build.id, digest=build.digest) for _, build in builds]
     own = running()
-    for folder in (
-        *([own] if own is not None else []),
-        *(path.parent for path in sorted(programs.glob(f"[!.]*/{LIST}"))),
-    ):
-        payload, digest = payload_in(folder)
-        found.append(_known("program", program_name(payload, digest), digest))
+    for folder in (own, *(path.parent for path in sorted(programs.glob(f"[!.]*/{LIST}")))):
+        if folder is not None:
+            payload, digest = payload_in(folder)
+            found.append(PresentItem(kind="program", name=program_name(payload, digest), digest=digest))
     for one in snapshot.models:
         if one.config is None and one.path and not one.error and one.source != "starter":
-            sums = [PayloadFile(path="x.gguf", sha256=sha256_of(Path(path), reader)) for path in _weights(one)]
-            found.append(_known("model", one.id, model_digest(sums)))
+            sums = [PayloadFile(path="x.gguf", sha256=sha256_of(path, reader)) for path in _weights(one)]
+            found.append(PresentItem(kind="model", name=one.id, digest=model_digest(sums)))
     return found
 
 
-def _known(kind: Kind, name: str, digest: str) -> PresentItem:
-    return PresentItem(kind=kind, name=name, digest=digest)
-
-
-def _weights(found: Model) -> list[str]:
-    return [path for path in (*all_shards(Path(found.path)), found.mmproj, found.draft) if path]
+def _weights(found: Model) -> list[Path]:
+    return [Path(path) for path in (*all_shards(Path(found.path)), found.mmproj, found.draft) if path]
 
 
 def sha256_of(path: Path, reader: SumReader) -> str:

@@ -72,15 +72,9 @@ class Homes(Struct, frozen=True, kw_only=True):
 
     def incoming(self, item: BundleItem) -> Path:
         """Return the folder in which its files arrive, under their paths: on the file system of its place."""
-        match item.kind:
-            case "program":
-                return self.programs / INCOMING / item.name
-            case "engine":
-                return self.shelf.root / INCOMING / item.name
-            case "model":
-                return self.models / INCOMING / item.digest[:12]
-            case "settings":
-                return self.data / "settings" / INCOMING / item.digest[:12]
+        roots = {"program": self.programs, "engine": self.shelf.root, "model": self.models}
+        root = roots.get(item.kind, self.data / "settings")
+        return root / INCOMING / (item.name if item.kind in ("program", "engine") else item.digest[:12])
 
     def arrival_of(self, item: BundleItem, file: PayloadFile) -> Path:
         """Return where a file has all its bytes for the first time."""

@@ -32,15 +32,12 @@ log = logging.getLogger(__name__)
 
 def read_sources(config: Path | None, config_dir: Path | None) -> list[SourceFile]:
     """``config`` first, then the folder's .yml and .yaml by name, as they are merged. Raises UsageError."""
-    children = _children(config_dir) if config_dir is not None else []
-    if config is not None and config_dir is not None:
-        _refuse_twice(config, config_dir, children)
-    paths = [*([config] if config is not None else []), *children]
+    paths = _paths(config, config_dir)
+    if config is not None and any(_is_same(path, config) for path in paths[1:]):
+        raise UsageError(f"{config} is in {config_dir}, and would be read twice; leave out --config, or move the file")
     if not paths:
         where = f" in {config_dir}" if config_dir is not None else ""
-        advice = (
-            f"add one that ends in {' or '.join(ENDINGS)}" if config_dir is not None else "name one with --config FILE"
-        )
+        advice = f"add one that ends in {' or '.join(ENDINGS)}" if where else "name one with --config FILE"
         raise UsageError(f"there is no configuration file{where}; {advice}")
     return [_read(path) for path in paths]
 
@@ -48,9 +45,13 @@ def read_sources(config: Path | None, config_dir: Path | None) -> list[SourceFil
 def config_paths(config: Path | None, config_dir: Path | None) -> list[Path]:
     """The files that `read_sources` would read now, to look for changes. ``config`` need not exist; never raises."""
     try:
-        children = _children(config_dir) if config_dir is not None else []
+        return _paths(config, config_dir)
     except UsageError:
-        children = []
+        return _paths(config, None)
+
+
+def _paths(config: Path | None, config_dir: Path | None) -> list[Path]:
+    children = _children(config_dir) if config_dir is not None else []
     return [*([config] if config is not None else []), *children]
 
 
@@ -70,14 +71,11 @@ def _children(folder: Path) -> list[Path]:
         raise UsageError(f"{folder} cannot be read: {error.strerror or error}") from None
 
 
-def _refuse_twice(config: Path, folder: Path, children: list[Path]) -> None:
-    for child in children:
-        try:
-            same = child.samefile(config)
-        except OSError:
-            continue  # a missing file is reported when it is read
-        if same:
-            raise UsageError(f"{config} is in {folder}, and would be read twice; leave out --config, or move the file")
+def _is_same(path: Path, other: Path) -> bool:
+    try:
+        return path.samefile(other)
+    except OSError:
+        return False  # a missing file is reported when it is read
 
 
 def _read(path: Path) -> SourceFile:
@@ -138,16 +136,10 @@ class Files:
     def signature(self) -> tuple[tuple[str, int, int, int], ...] | None:
         """Changes when a file does; None while there is none, as when an editor puts a new one into place."""
         found: list[tuple[str, int, int, int]] = []
-        try:
-            paths = config_paths(self.config, self.config_dir)
-        except UsageError:
-            return None
-        for path in paths:
-            try:
+        for path in config_paths(self.config, self.config_dir):
+            with suppress(OSError):
                 status = path.stat()
-            except OSError:
-                continue
-            found.append((str(path), status.st_ino, status.st_mtime_ns, status.st_size))
+                found.append((str(path), status.st_ino, status.st_mtime_ns, status.st_size))
         return tuple(found) or None
 
 
@@ -289,14 +281,11 @@ class Reloads:
 
     async def reload(self) -> Reloaded:
         """Read everything again, the folders with models too. Raises InvalidConfig, UsageError and Conflict."""
-        done = Reloaded(warnings=(), changed=())
-        if self._configuration is not None:
-            done = await self._configuration.reload()
+        done = [await self._configuration.reload()] if self._configuration is not None else []
         if self.presets:
-            again = await self.reload_presets()
-            both = dict.fromkeys((*done.changed, *again.changed))
-            done = Reloaded(warnings=(*done.warnings, *again.warnings), changed=tuple(both))
-        return Reloaded(warnings=(*done.warnings, *await self._look_beside()), changed=done.changed)
+            done.append(await self.reload_presets())
+        warnings = [warning for one in done for warning in one.warnings] + await self._look_beside()
+        return Reloaded(warnings=tuple(warnings), changed=tuple(dict.fromkeys(m for one in done for m in one.changed)))
 
     async def reload_presets(self) -> Reloaded:
         """Read the presets again; unchanged models' processes go on. A mistake is also logged, and changes nothing."""

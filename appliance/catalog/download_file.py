@@ -211,10 +211,9 @@ def _remove_cached(model_id: str, folder: Path, tag: str) -> RemovedModel:
     snapshots = folder / "snapshots"
     entries = list(_files_below(snapshots))
     gone = [entry for entry in entries if _belongs(entry.name, tag)]
+    if not any(_is_model(entry.name) for entry in entries if entry not in gone):
+        gone = [entry for entry in entries if stem_of(entry.name) is not None]
     left = [entry for entry in entries if entry not in set(gone)]
-    if not any(_is_model(entry.name) for entry in left):
-        gone += [entry for entry in left if _is_companion(entry.name)]
-        left = [entry for entry in left if not _is_companion(entry.name)]
     blobs = {blob for entry in gone if (blob := _blob_of(entry, folder))} - {_blob_of(entry, folder) for entry in left}
     size = sum(remove(path) for path in (*gone, *sorted(blob for blob in blobs if blob)))
     for blob, head in begun_in(folder):
@@ -246,18 +245,12 @@ def _other_models(folder: Path, stem: str) -> bool:
 
 
 def _belongs(name: str, tag: str) -> bool:
-    stem = stem_of(name)
-    return stem is not None and _is_model(name) and tag_of(stem) == tag
+    return _is_model(name) and tag_of(stem_of(name) or "") == tag
 
 
 def _is_model(name: str) -> bool:
     stem = stem_of(name)
     return stem is not None and not is_companion(stem, anywhere=True)
-
-
-def _is_companion(name: str) -> bool:
-    stem = stem_of(name)
-    return stem is not None and is_companion(stem, anywhere=True)
 
 
 def _blob_of(entry: Path, folder: Path) -> Path | None:

@@ -73,13 +73,13 @@ async def _headers(hub: Hub, url: str) -> tuple[int, str]:
             raise NotFound(f"{host} has no such file, or requires a login ({answer.status}): {shown}")
         if answer.status >= 400:
             raise hub.refusal(answer, shown)
-        size = answer.headers.get(b"x-linked-size") or answer.headers.get(b"content-length") or b""
         found = _SHA256.fullmatch(answer.headers.get(b"x-linked-etag", b"").decode("latin-1"))
-    if not size.isdigit() or int(size) == 0:
+        size = answer.size
+    if not size:
         raise NotFound(
             f"{host} does not report the size of {shown}; download it yourself, and name the file with --model"
         )
-    return int(size), found[1] if found else ""
+    return size, found[1] if found else ""
 
 
 class Registry(Hub):

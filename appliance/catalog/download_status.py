@@ -103,14 +103,8 @@ class NotEnoughSpace(ModelError):
     reason = "disk_full"
 
     def __init__(self, folder: str, needed: int, free: int) -> None:
-        super().__init__(folder, needed, free)
-        self.folder = folder
-        self.needed = needed
-        self.free = free
-
-    def __str__(self) -> str:
-        return (
-            f"the download needs {self.needed / 1e9:.2f} GB in {self.folder}, where {self.free / 1e9:.2f} GB are free; "
+        super().__init__(
+            f"the download needs {needed / 1e9:.2f} GB in {folder}, where {free / 1e9:.2f} GB are free; "
             "make room, or name another cache with HF_HUB_CACHE"
         )
 
@@ -133,12 +127,7 @@ class DownloadFailed(ModelError):
     reason = "download_failed"
 
     def __init__(self, path: str, why: str) -> None:
-        super().__init__(path, why)
-        self.path = path
-        self.why = why
-
-    def __str__(self) -> str:
-        return f"{self.path} was not downloaded: {self.why}"
+        super().__init__(f"{path} was not downloaded: {why}")
 
 
 State = Literal["queued", "downloading", "paused", "finished", "failed", "cancelled"]

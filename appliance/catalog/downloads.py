@@ -240,12 +240,7 @@ class Downloads:
 
     async def fetch(self, wanted: Remote) -> Download:
         """The same for a model that is named in another way than by a tag."""
-        if self._settings.hub.offline:
-            raise DownloadsOff
-        access = self._settings.hub
-        if access.token is None and not isinstance(wanted, RegistryImage):
-            access = structs.replace(access, token=await find_token())
-        hub, plan = await self._planned(wanted, access)
+        hub, plan = await self._planned(wanted, await self._access(login=not isinstance(wanted, RegistryImage)))
         return await self._begin(hub, plan)
 
     async def _planned(self, wanted: Remote, access: HubAccess) -> tuple[Hub, DownloadPlan]:
@@ -294,11 +289,11 @@ class Downloads:
 
     async def search(self, text: str) -> list[HubModel]:
         """Return the hub's repositories of models that match. Raises DownloadsOff, TokenRefused, HubFailed."""
-        return await (await self._hub()).search(text)
+        return await Hub(await self._access()).search(text)
 
     async def choices(self, repo: str) -> list[ModelFiles]:
         """Return the quantisations of a repository. Raises BadRequest, NotFound, and the errors of `start`."""
-        hub, repo = await self._hub(), parse_reference(repo).repo
+        hub, repo = Hub(await self._access()), parse_reference(repo).repo
         return all_choices(repo, await hub.files_of(repo, await hub.commit_of(repo)))
 
     @property
@@ -317,11 +312,12 @@ class Downloads:
                     return False
         return False
 
-    async def _hub(self) -> Hub:
-        if self._settings.hub.offline:
-            raise DownloadsOff
+    async def _access(self, *, login: bool = True) -> HubAccess:
+        """Return the hub with the user's token, if there is one. Raises DownloadsOff, LoginUnusable."""
         access = self._settings.hub
-        return Hub(access if access.token else structs.replace(access, token=await find_token()))
+        if access.offline:
+            raise DownloadsOff
+        return structs.replace(access, token=await find_token()) if login and not access.token else access
 
     def find(self, model: str) -> Download | None:
         """Return the download of a model, even one that has ended."""

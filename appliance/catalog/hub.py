@@ -1,14 +1,8 @@
 """The Hugging Face hub, or a mirror of it: three calls of its API, and files by their path.
 
-huggingface_hub (2.4) does what it does well: it finds the token, so that ``hf auth login`` works. The rest is ours.
-- Transfer: the library begins an interrupted download anew, checks no hash, and runs in a thread that cannot be
-  cancelled.
-- Lists of files: three calls of the API, 45 lines on top of the client that the transfer needs anyway. The library
-  brings a second HTTP client with its own errors and redirects, and costs the server 22 MB for good and 200 ms
-  (measured).
-- Names and cache: see `catalog.found`.
-
-Connections are direct: a proxy (HTTPS_PROXY, a system setting) is not used, and a failure says so where one is set.
+huggingface_hub (2.4) finds the token, so that ``hf auth login`` works. The rest is ours: the library begins an
+interrupted download anew, checks no hash, runs in a thread that cannot be cancelled, and costs the server 22 MB
+(measured). Connections are direct: a proxy (HTTPS_PROXY, a system setting) is not used, and a failure says so.
 """
 
 from __future__ import annotations
@@ -108,6 +102,12 @@ class HubAnswer(Struct, frozen=True):
     headers: dict[bytes, bytes]
     response: HttpAnswer
 
+    @property
+    def size(self) -> int | None:
+        """Bytes of the file that was asked for; None if the headers lack it."""
+        text = self.headers.get(b"x-linked-size") or self.headers.get(b"content-length") or b""
+        return int(text) if text.isdigit() else None
+
     async def receive(self) -> bytes:
         """Return the next bytes, b"" at the end. Raises HubFailed."""
         try:
@@ -161,8 +161,7 @@ class Hub:
         async with self.open("HEAD", self.url_of(repo, path), stop_at_size=True) as answer:
             if answer.status >= 400:
                 raise self.refusal(answer, repo)
-            text = answer.headers.get(b"x-linked-size") or answer.headers.get(b"content-length") or b""
-            return int(text) if text.isdigit() else None
+            return answer.size
 
     def url_of(self, repo: str, path: str) -> str:
         """``path`` begins with the commit."""

@@ -35,12 +35,14 @@ from appliance.core.models.download import (
     WantedModel,
     parse_image,
     parse_location,
-    parse_reference,
+    read_reference,
     sidecars_of,
 )
 from appliance.core.models.names import QUANTISATIONS, prefer
 from appliance.errors import BadRequest, InvalidConfig, UsageError
 
+_Need = tuple[Remote, tuple[str, ...]]
+"""A download, and the options that say the same."""
 LARGEST = 4 << 20
 """Largest preset file in bytes; a thousand models take about 100 KB."""
 
@@ -48,11 +50,6 @@ LARGEST = 4 << 20
 def placed(model: FoundModel, definition: Definition, cache: Path | None) -> FoundModel:
     """Return the model with its files, or with the downloads into ``cache`` for its first request."""
     model, projector, needs = _model(model, definition, cache)
-    args = [*definition.args]
-    fetch: list[Remote] = []
-    for wanted, words in needs:
-        args += words
-        fetch.append(wanted)
     if definition.mmproj_url and definition.projector:
         mistake, seeing = _read(lambda: parse_location(definition.mmproj_url, _path(definition.mmproj)))
         if seeing is None:
@@ -60,66 +57,60 @@ def placed(model: FoundModel, definition: Definition, cache: Path | None) -> Fou
         elif hit := _here(cache, seeing):
             projector = hit.files[0]
         else:
-            args += [PROJECTOR_URL, definition.mmproj_url]
-            fetch.append(seeing)
+            needs.append((seeing, (PROJECTOR_URL, definition.mmproj_url)))
     draft = definition.draft
     if not draft and definition.draft_repo and (guesses := _draft(definition)):
         if hit := _here(cache, guesses):
             draft = hit.files[0]
         else:
-            args += [DRAFT_REPO, definition.draft_repo]
-            fetch.append(guesses)
-    if fetch and "--offline" in args:
-        error = f"{fetch[0]} is not in the cache, and 'offline' forbids downloading it; remove that once"
+            needs.append((guesses, (DRAFT_REPO, definition.draft_repo)))
+    args = [*definition.args, *(word for _, words in needs for word in words)]
+    if needs and "--offline" in args:
+        error = f"{needs[0][0]} is not in the cache, and 'offline' forbids downloading it; remove that once"
         model = structs.replace(model, error=model.error or error)
     return structs.replace(
         model,
         args=tuple(args),
-        fetch=tuple(fetch),
-        mmproj=_absolute(projector) if projector and definition.projector else None,
-        draft=_absolute(draft) if draft else None,
+        fetch=tuple(wanted for wanted, _ in needs),
+        mmproj=_path(projector) if definition.projector else None,
+        draft=_path(draft),
     )
 
 
-def _model(
-    model: FoundModel, definition: Definition, cache: Path | None
-) -> tuple[FoundModel, str, list[tuple[Remote, list[str]]]]:
-    """Return the model with its own files and projector, and options for missing ones: repository, image, address."""
+def _model(model: FoundModel, definition: Definition, cache: Path | None) -> tuple[FoundModel, str, list[_Need]]:
+    """Return the model with its own files and its projector, or what has to be fetched for it."""
     projector = definition.mmproj
-    if not definition.repo and (definition.image or definition.url):
-        return _from_elsewhere(model, definition, cache)
-    if definition.model:
+    elsewhere = not definition.repo and bool(definition.image or definition.url)
+    if definition.model and not elsewhere:
         path = _absolute(definition.model)
         if path != (model.files[:1] or ("",))[0]:
             model = FoundModel(id=model.id, source=model.source, files=all_shards(Path(path)))
-    elif model.source == "cache" and model.files and (definition.repo, definition.repo_file) == (model.id, ""):
-        projector = projector or model.mmproj or ""  # it was just found there
-    elif (wanted := _wanted(definition, model.id)) and (hit := _here(cache, wanted)):
-        projector = projector or hit.mmproj or ""
-        repo = wanted.reference.repo
-        model = structs.replace(model, files=hit.files, repo=repo, tag=hit.tag, mmproj=None)
-    elif wanted and definition.repo:
-        words = [REPO, definition.repo, *((REPO_FILE, definition.repo_file) if definition.repo_file else ())]
-        return model, projector, [(wanted, words)]
-    elif not model.files:
+        return model, projector, []
+    if model.source == "cache" and model.files and (definition.repo, definition.repo_file) == (model.id, ""):
+        return model, projector or model.mmproj or "", []  # it was just found there
+    mistake, wanted = _from_elsewhere(definition) if elsewhere else (None, _wanted(definition, model.id))
+    if wanted is not None and (hit := _here(cache, wanted)):
+        repo = wanted.reference.repo if isinstance(wanted, WantedModel) and not elsewhere else model.repo
+        tag = model.tag if elsewhere else hit.tag
+        model = structs.replace(model, files=hit.files, repo=repo, tag=tag, mmproj=None)
+        return model, projector or hit.mmproj or "", []
+    if elsewhere:
+        words = (IMAGE, definition.image) if definition.image else (URL, definition.url)
+        return structs.replace(model, files=(), error=mistake), projector, [(wanted, words)] if wanted else []
+    if wanted and definition.repo:
+        file = (REPO_FILE, definition.repo_file) if definition.repo_file else ()
+        return model, projector, [(wanted, (REPO, definition.repo, *file))]
+    if not model.files:
         error = f"its preset [{model.id}] does not say which file it is; add model = PATH, or hf-repo = ORG/REPO:TAG"
         model = structs.replace(model, error=error)
     return model, projector, []
 
 
-def _from_elsewhere(
-    model: FoundModel, definition: Definition, cache: Path | None
-) -> tuple[FoundModel, str, list[tuple[Remote, list[str]]]]:
-    """Return the same for a model in a registry or at an address."""
-    image, url = definition.image, definition.url
-    projector = definition.mmproj
-    mistake, wanted = _read(lambda: parse_image(image) if image else parse_location(url, _path(definition.model)))
-    if wanted is None:
-        return structs.replace(model, files=(), error=mistake), projector, []
-    if (hit := _here(cache, wanted)) is None:
-        words = [IMAGE, image] if image else [URL, url]
-        return structs.replace(model, files=()), projector, [(wanted, words)]
-    return structs.replace(model, files=hit.files, mmproj=None), projector or hit.mmproj or "", []
+def _from_elsewhere(definition: Definition) -> tuple[str | None, Remote | None]:
+    """Return the model in a registry or at an address, or the mistake in its name."""
+    if definition.image:
+        return _read(lambda: parse_image(definition.image))
+    return _read(lambda: parse_location(definition.url, _path(definition.model)))
 
 
 def _read(parse: Callable[[], Remote]) -> tuple[str | None, Remote | None]:
@@ -140,18 +131,16 @@ def _here(cache: Path | None, wanted: Remote) -> Cached | None:
 
 def _wanted(definition: Definition, model_id: str) -> WantedModel | None:
     """Return the model of a preset's repository, or its name. None if it does not name a repository."""
-    try:
-        reference = parse_reference(definition.repo or model_id)
-    except BadRequest:
+    reference = read_reference(definition.repo or model_id)
+    if reference is None:
         return None
     projector = definition.projector and not definition.mmproj and not definition.mmproj_url
     return WantedModel(reference=reference, file=definition.repo_file, projector=projector)
 
 
 def _draft(definition: Definition) -> WantedModel | None:
-    try:
-        reference = parse_reference(definition.draft_repo)
-    except BadRequest:
+    reference = read_reference(definition.draft_repo)
+    if reference is None:
         return None
     spec_type = next((value for flag, value in pairwise(definition.args) if flag == "--spec-type"), "")
     return WantedModel(reference=reference, projector=False, sidecars=sidecars_of(spec_type))
@@ -182,8 +171,8 @@ class PresetSource(Struct, frozen=True, kw_only=True):
         try:
             status = self.file.stat() if self.file is not None else None
         except OSError:
-            return None
-        return (status.st_ino, status.st_mtime_ns, status.st_size) if status is not None else None
+            status = None
+        return status and (status.st_ino, status.st_mtime_ns, status.st_size)
 
     def read(self) -> tuple[Layers, list[Problem]]:
         """Read the file again; the problems are warnings. Raises UsageError, InvalidConfig among them."""

@@ -47,6 +47,7 @@ from appliance.core.models.names import (
     tag_of,
 )
 from appliance.errors import UsageError
+from appliance.wire import ImageLayer, ImageManifest
 
 HOME_POINTER = ".lmstudio-home-pointer"
 """The file with the place of LM Studio's own folder, if it was moved."""
@@ -129,19 +130,6 @@ def _text(path: Path) -> str:
         return ""
 
 
-class ManifestLayer(Struct, rename="camel"):
-    media_type: str = ""
-    digest: str = ""
-    size: int = 0
-
-
-class LayerManifest(Struct):
-    layers: list[ManifestLayer] = []
-
-    def of(self, kind: str) -> list[ManifestLayer]:
-        return [layer for layer in self.layers if layer.media_type == LAYER + kind]
-
-
 class _Number(NamedTuple):
     """A parameter of the same meaning in llama-server, and the values with the same meaning."""
 
@@ -198,11 +186,6 @@ def scan_ollama(root: Path, notes: list[str]) -> Iterator[FoundModel]:
         yield _named_by_all(tags)
 
 
-def read_manifest(content: bytes) -> LayerManifest | None:
-    """Parse a manifest; None for anything else. Raises nothing."""
-    return decoded(LayerManifest, content)
-
-
 def engine_args(content: bytes) -> tuple[str, ...]:
     """Return the llama-server flags for a parameters layer, if that is certain. Raises nothing."""
     values = decoded(dict[str, object], content) or {}
@@ -241,18 +224,18 @@ def _shown(registry: str, namespace: str, model: str) -> str:
 
 def _model(root: Path, name: str, path: Path, notes: list[str]) -> FoundModel:
     """Raises _Unusable."""
-    manifest = read_manifest(_read(path, "its manifest"))
+    manifest = decoded(ImageManifest, _read(path, "its manifest"))
     if manifest is None:
         raise _Unusable("its manifest cannot be understood; pull it again")
-    weights = manifest.of("model")
+    weights = _layers(manifest, "model")
     if not weights:
         raise _Unusable("it has no GGUF weights here; it runs elsewhere, or is in another format")
     if len(weights) > 1:
         raise _Unusable("its weights are in several parts, which the engine cannot open under these names")
     args: list[str] = []
-    for layer in manifest.of("params")[:1]:
+    for layer in _layers(manifest, "params")[:1]:
         args += engine_args(_read(_blob(root, layer), "its parameters"))
-    for layer in manifest.of("adapter"):
+    for layer in _layers(manifest, "adapter"):
         args += ["--lora", str(_blob(root, layer))]
     return FoundModel(
         id=name,
@@ -263,9 +246,13 @@ def _model(root: Path, name: str, path: Path, notes: list[str]) -> FoundModel:
     )
 
 
-def _projector(root: Path, name: str, manifest: LayerManifest, notes: list[str]) -> str | None:
+def _layers(manifest: ImageManifest, kind: str) -> list[ImageLayer]:
+    return [layer for layer in manifest.layers if layer.media_type == LAYER + kind]
+
+
+def _projector(root: Path, name: str, manifest: ImageManifest, notes: list[str]) -> str | None:
     """A model works without its projector."""
-    for layer in manifest.of("projector"):
+    for layer in _layers(manifest, "projector"):
         try:
             return str(_blob(root, layer))
         except _Unusable as error:
@@ -273,7 +260,7 @@ def _projector(root: Path, name: str, manifest: LayerManifest, notes: list[str])
     return None
 
 
-def _blob(root: Path, layer: ManifestLayer) -> Path:
+def _blob(root: Path, layer: ImageLayer) -> Path:
     """Return the file of a layer, complete as far as its size tells. Raises _Unusable."""
     name = blob_name(layer.digest)
     if name is None:

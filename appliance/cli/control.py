@@ -124,12 +124,11 @@ async def load(server: RunningServer, model: str, dry_run: bool, as_json: bool, 
 async def _foretell(sources: ModelFolders, name: str, as_json: bool) -> int:
     from appliance.catalog.catalog import Catalog  # only this verb of these reads model files
     from appliance.cli.models import machine_room, planned, print_plan
-    from appliance.core.fit.plan import fit_of
 
     snapshot = await trio.to_thread.run_sync(Catalog(sources).scan)
     model, plan = planned(snapshot.models, name, *await machine_room())
     if as_json:
-        print_json(fit_of(plan))
+        print_json(plan)
     else:
         print_plan(model, plan)
     return 0 if plan.verdict != "no" else EXIT_OURS

@@ -27,7 +27,7 @@ from appliance.cli.show import human_count, human_size, json_option, print_json,
 from appliance.core.engines.listing import Manual
 from appliance.core.fit.budget import room_of
 from appliance.core.fit.estimate import RAM
-from appliance.core.fit.plan import Fit, FitPlan, fit_of
+from appliance.core.fit.plan import FitPlan
 from appliance.core.models.model import Model
 from appliance.core.near_names import did_you_mean
 from appliance.core.settings import FleetSettings
@@ -83,18 +83,16 @@ def planned(
 
 def print_plan(model: Model, plan: FitPlan) -> None:
     """Print the plan for people."""
-    found = plan.estimate
     click.echo(f"{model.id}: {plan.word}: {plan.why}")
     rows = [
         (device, *(human_size(size) for size in (use.model, use.cache, use.compute + use.output, use.total)), free)
-        for device, use in found.devices.items()
-        if use.total
+        for device, use in plan.memory.items()
         for free in (human_size(plan.room[device]) if device in plan.room else "-",)
     ]
     columns = ("DEVICE", "WEIGHTS", "CONTEXT", "COMPUTE", "TOTAL", "FREE")
     print_table(columns, rows, right=columns[1:])
-    slots = "1 slot" if found.parallel == 1 else f"{found.parallel} slots of up to {plan.slot_context}"
-    click.echo(f"context {found.context} tokens, {slots}; {human_size(plan.reserve)} stay free on each device")
+    slots = "1 slot" if plan.parallel == 1 else f"{plan.parallel} slots of up to {plan.slot_context}"
+    click.echo(f"context {plan.context} tokens, {slots}; {human_size(plan.reserve)} stay free on each device")
     click.echo(f"flags: {' '.join(plan.flags) or 'none are needed'}")
 
 
@@ -164,7 +162,7 @@ class ModelRow(Struct, frozen=True, kw_only=True):
     size: int | None = None
     context_length: int | None = None
     error: str | None = None
-    fit: Fit | None = None
+    fit: FitPlan | None = None
     """None if it cannot be predicted."""
 
 
@@ -258,7 +256,7 @@ def _row(model: Model, state: str | None, plan: FitPlan | None) -> ModelRow:
         size=model.size,
         context_length=info.context_length if info else None,
         error=model.error,
-        fit=fit_of(plan) if plan else None,
+        fit=plan,
     )
 
 

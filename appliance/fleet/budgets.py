@@ -264,7 +264,7 @@ def _expected(
 ) -> Mapping[str, int]:
     gpus = tuple(device for device, _ in room if device != RAM)
     asked = asked_of(flags, gpus=gpus, projector=companions[0], draft=companions[1], manual=manual)
-    found = plan(shape, dict(room), asked, reserve=0).estimate if room else estimate(shape, asked.options)
+    found = plan(shape, dict(room), asked, reserve=0) if room else estimate(shape, asked.options)
     return found.by_device()
 
 

@@ -21,11 +21,11 @@ from typing import TypeVar
 
 import msgspec
 import trio
-from msgspec import UNSET, Struct
+from msgspec import UNSET, structs
 
 from appliance.core.records.activity import Query, SortKey, histogram, pages
 from appliance.errors import Busy
-from appliance.store.activity_schema import BUSY, BUSY_MS, COLUMNS, open_file, open_memory, unusable
+from appliance.store.activity_schema import BUSY, BUSY_MS, COLUMNS, ActivityRow, open_file, open_memory, unusable
 from appliance.trio_parts import WriteBehind, beside, persist
 from appliance.wire import ActivityPage, Row, Stats, Tokens
 
@@ -85,11 +85,11 @@ class ActivityTable:
         """Add all of the rows or, when it raises, none."""
         with self._connection:
             try:
-                self._connection.executemany(_INSERT, [(row.id, *_values(row)) for row in rows])
+                self._connection.executemany(_INSERT, [_stored(row, row.id) for row in rows])
             except sqlite3.IntegrityError:
                 # Another process writes to this file and has used one of the ids: these rows get other ones.
                 self._connection.rollback()
-                self._connection.executemany(_INSERT, [(None, *_values(row)) for row in rows])
+                self._connection.executemany(_INSERT, [_stored(row, None) for row in rows])
                 self.taken_by_others = self.last_id()
             if self._keep is not None:
                 self._connection.execute(
@@ -165,26 +165,22 @@ class _Column:
         return [counts.get(number, 0) for number in range(bins)]
 
 
-def _values(row: Row) -> tuple[_Value, ...]:
-    tokens = row.tokens
-    return (
-        int(row.timestamp.timestamp()),
-        _text(row.model),
-        _text(row.req_path),
-        _text(row.resp_content_type),
-        row.resp_status_code,
-        tokens.cache_tokens,
-        tokens.draft_tokens,
-        tokens.draft_acc_tokens,
-        tokens.input_tokens,
-        tokens.output_tokens,
-        tokens.prompt_per_second,
-        tokens.tokens_per_second,
-        row.duration_ms,
-        _text(row.error_msg or ""),
-        msgspec.json.encode({_text(key): _text(value) for key, value in row.metadata.items()}).decode()
-        if row.metadata
-        else "",
+def _stored(row: Row, number: int | None) -> tuple[object, ...]:
+    """Return a row as the table has it; without a number the table gives one."""
+    metadata = {_text(key): _text(value) for key, value in row.metadata.items()} if row.metadata else None
+    return structs.astuple(
+        ActivityRow(
+            id=number,
+            ts_created=int(row.timestamp.timestamp()),
+            model_id=_text(row.model),
+            req_path=_text(row.req_path),
+            resp_content_type=_text(row.resp_content_type),
+            resp_status_code=row.resp_status_code,
+            duration_ms=row.duration_ms,
+            error_msg=_text(row.error_msg or ""),
+            metadata_json=msgspec.json.encode(metadata).decode() if metadata else "",
+            **structs.asdict(row.tokens),
+        )
     )
 
 
@@ -193,46 +189,17 @@ def _text(text: str) -> str:
     return text if text.isascii() and len(text) <= MAX_TEXT else text[:MAX_TEXT].encode("utf-8", "replace").decode()
 
 
-class _StoredRow(Struct, array_like=True, frozen=True):
-    """A row as the table has it, in the order of COLUMNS."""
-
-    id: int
-    ts_created: int
-    model_id: str
-    req_path: str
-    resp_content_type: str
-    resp_status_code: int
-    cache_tokens: int
-    draft_tokens: int
-    draft_acc_tokens: int
-    input_tokens: int
-    output_tokens: int
-    prompt_per_second: float
-    tokens_per_second: float
-    duration_ms: int
-    error_msg: str
-    metadata_json: str
-
-
 def _row(values: object) -> Row:
-    stored = msgspec.convert(values, _StoredRow)
+    stored = msgspec.convert(values, ActivityRow)
     metadata = stored.metadata_json
     return Row(
-        id=stored.id,
+        id=stored.id or 0,
         timestamp=datetime.fromtimestamp(stored.ts_created, UTC),
         model=stored.model_id,
         req_path=stored.req_path,
         resp_content_type=stored.resp_content_type,
         resp_status_code=stored.resp_status_code,
-        tokens=Tokens(
-            cache_tokens=stored.cache_tokens,
-            draft_tokens=stored.draft_tokens,
-            draft_acc_tokens=stored.draft_acc_tokens,
-            input_tokens=stored.input_tokens,
-            output_tokens=stored.output_tokens,
-            prompt_per_second=stored.prompt_per_second,
-            tokens_per_second=stored.tokens_per_second,
-        ),
+        tokens=Tokens(**{name: getattr(stored, name) for name in Tokens.__struct_fields__}),
         duration_ms=stored.duration_ms,
         error_msg=stored.error_msg or UNSET,
         metadata=msgspec.json.decode(metadata, type=dict[str, str]) if metadata else UNSET,
@@ -344,7 +311,7 @@ class Activity:
     def _write_waiting(self) -> bool:
         """False when the file is locked and the rows stay queued."""
         waiting = tuple(self._waiting)
-        rows = [msgspec.structs.replace(row, id=id) for id, row in waiting if id > self._written]
+        rows = [structs.replace(row, id=id) for id, row in waiting if id > self._written]
         if not rows:
             return True
         try:

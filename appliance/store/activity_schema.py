@@ -13,6 +13,8 @@ import sys
 from glob import escape
 from pathlib import Path
 
+from msgspec import Struct
+
 from appliance.errors import UsageError
 from appliance.store.versions import restored
 
@@ -59,26 +61,29 @@ CREATE INDEX IF NOT EXISTS idx_activity_token_speed ON activity (tokens_per_seco
 """
 """For the histograms of all models."""
 
-COLUMNS = (
-    "id",
-    "ts_created",
-    "model_id",
-    "req_path",
-    "resp_content_type",
-    "resp_status_code",
-    "cache_tokens",
-    "draft_tokens",
-    "draft_acc_tokens",
-    "input_tokens",
-    "output_tokens",
-    "prompt_per_second",
-    "tokens_per_second",
-    "duration_ms",
-    "error_msg",
-    "metadata_json",
-)
+
+class ActivityRow(Struct, array_like=True, frozen=True):
+    """A row as the table has it."""
+
+    id: int | None
+    ts_created: int
+    model_id: str
+    req_path: str
+    resp_content_type: str
+    resp_status_code: int
+    cache_tokens: int
+    draft_tokens: int
+    draft_acc_tokens: int
+    input_tokens: int
+    output_tokens: int
+    prompt_per_second: float
+    tokens_per_second: float
+    duration_ms: int
+    error_msg: str
+    metadata_json: str
 
 
+COLUMNS = ActivityRow.__struct_fields__
 log = logging.getLogger(__name__)
 
 BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)

@@ -246,9 +246,8 @@ class ConversationStore:
         with self._writing(now, check=False) as change:
             ended = structs.replace(message, revision=message.revision + 1)
             self._store(row[1], rules.stored(ended), change, ended.state)
-            if (
-                found := self._db.execute("SELECT body FROM conversations WHERE id = ?", (row[1],)).fetchone()
-            ) is not None:
+            found = self._db.execute("SELECT body FROM conversations WHERE id = ?", (row[1],)).fetchone()
+            if found is not None:
                 self._save(structs.replace(_conversation(found[0]), updated=now), change)
         return row[1]
 
@@ -261,11 +260,9 @@ class ConversationStore:
     def restore(self, conversations: Iterable[str], now: int) -> None:
         """Take back a deletion of these. Raises NotFound when it is too late for one of them."""
         with self._writing(now, check=False) as change:
+            mark = "UPDATE conversations SET deleted = NULL, change = ? WHERE id = ?"
             for each in conversations:
-                done = self._db.execute(
-                    "UPDATE conversations SET deleted = NULL, change = ? WHERE id = ?", (change, each)
-                )
-                if not done.rowcount:
+                if not self._db.execute(mark, (change, each)).rowcount:
                     raise NotFound(f"the conversation '{each}' is gone for good")
 
     def delete_message(self, conversation: str, message: str, now: int) -> list[str]:
@@ -287,12 +284,9 @@ class ConversationStore:
     def restore_messages(self, conversation: str, ids: Iterable[str], leaf: str | None, now: int) -> None:
         """Take back a deletion of these. Raises NotFound when it is too late for one of them."""
         with self._writing(now, check=False) as change:
+            mark = "UPDATE messages SET deleted = NULL, change = ? WHERE id = ? AND conversation = ?"
             for each in ids:
-                done = self._db.execute(
-                    "UPDATE messages SET deleted = NULL, change = ? WHERE id = ? AND conversation = ?",
-                    (change, each, conversation),
-                )
-                if not done.rowcount:
+                if not self._db.execute(mark, (change, each, conversation)).rowcount:
                     raise NotFound(f"the message '{each}' is gone for good")
             known, found = self._messages(conversation), self._find(conversation)
             self._save(structs.replace(found, leaf=leaf if leaf in known else found.leaf), change)

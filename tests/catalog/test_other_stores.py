@@ -6,29 +6,26 @@ import hashlib
 import json
 import os
 import sys
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from gguf_files import write_model
 from hypothesis import example, given
 from hypothesis import strategies as st
+from two_users import STRANGER, acting_as, open_folder
 
 from appliance.catalog.catalog import Catalog, Snapshot
 from appliance.catalog.sources import (
     ModelFolders,
-    blob_name,
     engine_args,
     lm_studio_directories,
     ollama_directories,
-    read_manifest,
     resolve_sources,
 )
 from appliance.core.models.model import FOREIGN, Model, engine_flags
 
-POSIX = sys.platform != "win32"
+two_users = pytest.mark.skipif(sys.platform == "win32" or os.geteuid() != 0, reason="root alone can play another user")
 LIBRARY = ("registry.ollama.ai", "library")
 
 
@@ -154,9 +151,13 @@ def test_names_are_those_that_ollama_shows(store: Path) -> None:
         (b'{"layers": 5}', "cannot be understood"),
         (b"[" * 100_000, "cannot be understood"),
         (b"{}", "no GGUF weights"),
-        (b'{"layers": [{"mediaType": "application/vnd.ollama.image.model", "digest": "sha256:../../x"}]}', "cannot be"),
         (
-            b'{"layers": [{"mediaType": "application/vnd.ollama.image.model", "digest": "sha256:%s"}]}' % (b"0" * 64),
+            b'{"layers": [{"mediaType": "application/vnd.ollama.image.model", "digest": "sha256:../../x", "size": 1}]}',
+            "cannot be one",
+        ),
+        (
+            b'{"layers": [{"mediaType": "application/vnd.ollama.image.model", "digest": "sha256:%s", "size": 1}]}'
+            % (b"0" * 64),
             "does not exist",
         ),
     ],
@@ -176,21 +177,13 @@ def test_a_download_that_is_not_finished_is_noted(store: Path) -> None:
     weights = layer(store, "model", gguf(store))
     pulled(store, "half:latest", {**weights, "size": 10**9})
     assert "instead of 1000000000" in note(ollama(store))
-
-
-def test_a_missing_projector_costs_only_itself(store: Path) -> None:
     lost = {"mediaType": "application/vnd.ollama.image.projector", "digest": "sha256:" + "1" * 64, "size": 5}
-    pulled(store, "llava:7b", layer(store, "model", gguf(store)), lost)
+    pulled(store, "half:latest", layer(store, "model", b"not a model at all"), lost)
     snapshot = ollama(store)
-    assert only(snapshot).mmproj is None
+    model = only(snapshot)
+    assert "GGUF" in (model.error or "")
+    assert model.mmproj is None
     assert "is used without its projector" in snapshot.notes[0]
-
-
-def test_weights_that_are_no_gguf_say_so(store: Path) -> None:
-    pulled(store, "odd:latest", layer(store, "model", b"not a model at all"))
-    model = only(ollama(store))
-    assert model.error is not None
-    assert "GGUF" in model.error
 
 
 def test_stores_that_are_not_there_are_no_matter(tmp_path: Path) -> None:
@@ -199,70 +192,45 @@ def test_stores_that_are_not_there_are_no_matter(tmp_path: Path) -> None:
     assert (snapshot.models, snapshot.notes) == ((), ())
 
 
-@contextmanager
-def unprivileged() -> Iterator[None]:
-    """As an ordinary user: root may read everything, so permissions would test nothing."""
-    if os.geteuid():
-        yield
-        return
-    os.seteuid(65534)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+)
 
 
-@pytest.mark.skipif(not POSIX, reason="permissions of POSIX")
+@two_users
 def test_stores_that_may_not_be_read_are_noted() -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        root = Path(folder)
-        root.chmod(0o755)
+    with open_folder() as root:
         pulled(root / "ollama", "a:latest", layer(root / "ollama", "model", gguf(root / "ollama")))
         write_model(root / "lm" / "pub" / "repo" / "x-Q4_0.gguf")
         closed = (root / "ollama" / "manifests", root / "ollama" / "blobs", root / "lm" / "pub")
         for path in closed:
             path.chmod(0)
-        try:
-            with unprivileged():
-                first = Catalog(ModelFolders(starter=None, ollama=(root / "ollama",), lm_studio=(root / "lm",))).scan()
-            closed[0].chmod(0o755)
-            with unprivileged():
-                second = ollama(root / "ollama")
-        finally:
-            for path in closed:
-                path.chmod(0o755)
+        with acting_as(STRANGER):
+            first = Catalog(ModelFolders(starter=None, ollama=(root / "ollama",), lm_studio=(root / "lm",))).scan()
+        closed[0].chmod(0o755)
+        with acting_as(STRANGER):
+            second = ollama(root / "ollama")
     assert first.models == ()
     assert len(first.notes) == 2
-    assert all("Permission denied" in text for text in first.notes)
-    assert "Permission denied" in note(second)
+    assert all("Permission denied" in text for text in (*first.notes, note(second)))
 
 
-@given(
-    st.binary() | st.recursive(st.none() | st.integers() | st.floats() | st.text(), st.lists).map(repr).map(str.encode)
-)
-@example(b"[" * 100_000)
-@example(b'{"layers": [null]}')
-@example(b'{"layers": [{"size": 1e999}]}')
-@example(b'{"layers": [{"digest": "\xff"}]}')
-def test_no_bytes_make_the_readers_raise(content: bytes) -> None:
-    read_manifest(content)
-    engine_args(content)
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
-)
 LAYERS = st.dictionaries(st.sampled_from(["mediaType", "digest", "size", "from"]), JSON)
 
 
-@given(st.fixed_dictionaries({"layers": st.lists(LAYERS, max_size=4) | JSON}), st.dictionaries(st.text(), JSON))
-def test_no_manifest_makes_the_readers_raise(manifest: object, parameters: object) -> None:
-    found = read_manifest(json.dumps(manifest).encode())
-    for each in found.layers if found else []:
-        name = blob_name(each.digest)
-        assert name is None or "/" not in name
-    engine_args(json.dumps(parameters).encode())
+@given(
+    st.fixed_dictionaries({"layers": st.lists(LAYERS, max_size=4) | JSON}).map(json.dumps).map(str.encode)
+    | st.binary(),
+    st.dictionaries(st.text(), JSON).map(json.dumps).map(str.encode) | st.binary(),
+)
+@example(b'{"layers": [{"size": 1e999}]}', b"[" * 100_000)
+def test_no_content_makes_the_readers_raise(manifest: bytes, parameters: bytes) -> None:
+    with TemporaryDirectory() as folder:
+        pulled(Path(folder), "m:latest").write_bytes(manifest)
+        snapshot = ollama(Path(folder))
+        assert (snapshot.models, len(snapshot.notes)) == ((), 1)
+    engine_args(parameters)
 
 
 @given(st.sampled_from(["num_ctx", "temperature", "seed", "top_p", "repeat_last_n"]), JSON)
@@ -298,21 +266,14 @@ def test_models_of_lm_studio_have_the_ids_of_their_repositories(store: Path) -> 
 
 
 def test_models_that_share_a_tag_or_have_none_keep_their_own_names(store: Path) -> None:
-    for name in ("small-Q4_0", "large-Q4_0", "plain"):
+    for name in ("small-Q4_0", "large-Q4_0", "plain", "big-Q8_0-00001-of-00002", "big-Q8_0-00002-of-00002"):
         write_model(store / "pub" / "repo" / f"{name}.gguf")
     assert [m.id for m in lm_studio(store).models] == [
+        "pub/repo:Q8_0",
         "pub/repo:large-Q4_0",
         "pub/repo:plain",
         "pub/repo:small-Q4_0",
     ]
-
-
-def test_shards_of_lm_studio_are_one_model(store: Path) -> None:
-    for number in (1, 2):
-        path = store / "pub" / "big" / f"big-Q4_0-0000{number}-of-00002.gguf"
-        write_model(path, split__count=2, split__no=number - 1)
-    model = only(lm_studio(store))
-    assert (model.id, model.error) == ("pub/big:Q4_0", None)
 
 
 def test_a_model_in_the_hub_cache_and_in_lm_studio_is_listed_once(store: Path, tmp_path: Path) -> None:
@@ -329,7 +290,13 @@ def test_a_model_in_the_hub_cache_and_in_lm_studio_is_listed_once(store: Path, t
 # ---- where they are --------------------------------------------------------------------------------------------------
 
 
-def test_where_lm_studio_keeps_models(tmp_path: Path) -> None:
+def test_where_models_are_kept_and_looked_for_only_when_asked(tmp_path: Path) -> None:
+    assert ollama_directories({"OLLAMA_MODELS": "/data/models"}, tmp_path) == (Path("/data/models").absolute(),)
+    assert ollama_directories({"OLLAMA_MODELS": ""}, tmp_path)[0] == tmp_path / ".ollama" / "models"
+    without = resolve_sources(environ={}, home=tmp_path)
+    assert (without.lm_studio, without.ollama) == ((), ())
+    found = resolve_sources(environ={}, home=tmp_path, stores=True)
+    assert (found.lm_studio, found.ollama) == (lm_studio_directories(tmp_path), ollama_directories({}, tmp_path))
     assert lm_studio_directories(tmp_path) == (
         tmp_path / ".lmstudio" / "models",
         tmp_path / ".cache" / "lm-studio" / "models",
@@ -342,16 +309,3 @@ def test_where_lm_studio_keeps_models(tmp_path: Path) -> None:
     (moved / "settings.json").write_bytes(b"\xff{")
     (tmp_path / ".lmstudio-home-pointer").write_bytes(b"relative\0path")
     assert lm_studio_directories(tmp_path)[0] == tmp_path / ".lmstudio" / "models"
-
-
-def test_where_ollama_keeps_models(tmp_path: Path) -> None:
-    assert ollama_directories({"OLLAMA_MODELS": "/data/models"}, tmp_path) == (Path("/data/models").absolute(),)
-    assert ollama_directories({"OLLAMA_MODELS": ""}, tmp_path)[0] == tmp_path / ".ollama" / "models"
-
-
-def test_stores_are_looked_into_only_when_asked(tmp_path: Path) -> None:
-    without = resolve_sources(environ={}, home=tmp_path)
-    assert (without.lm_studio, without.ollama) == ((), ())
-    found = resolve_sources(environ={}, home=tmp_path, stores=True)
-    assert found.lm_studio == lm_studio_directories(tmp_path)
-    assert found.ollama == ollama_directories({}, tmp_path)

@@ -99,29 +99,20 @@ def test_sections_beside_and_over_what_is_on_disk(disk: Disk) -> None:
     assert not any(model.error for model in models.values())
 
 
-def test_what_is_said_for_all_does_not_replace_a_models_own_files(disk: Disk) -> None:
-    disk.model("D/a.gguf", "D/mmproj-F16.gguf", "other.gguf")
+def test_a_section_replaces_the_files_of_a_model_and_what_is_said_for_all_does_not(disk: Disk) -> None:
+    disk.model("D/a.gguf", "D/mmproj-F16.gguf", "other.gguf", "own-mmproj.gguf")
     disk.cached("org/repo", "model-Q8_0.gguf")
+    draft = disk.cached("org/draft", "d-F32.gguf") / "d-F32.gguf"
     models = disk.serve("[*]\nmodel=/star.gguf\n[m]\nc=1\n")
     assert models["D"].path == str(disk.models / "D" / "a.gguf")
     assert models["org/repo:Q8_0"].path.endswith("model-Q8_0.gguf")
     assert models["m"].path == absolute("/star.gguf")
-
-
-def test_a_section_replaces_the_files_of_a_model(disk: Disk) -> None:
-    disk.model("plain.gguf", "D/a.gguf", "D/mmproj-F16.gguf", "own-mmproj.gguf")
-    disk.cached("org/repo", "model-Q8_0.gguf")
-    models = disk.serve(
-        f"[D]\nmmproj={disk.models / 'own-mmproj.gguf'}\n[org/repo:Q8_0]\nmodel={disk.models / 'plain.gguf'}\n"
-    )
-    assert models["D"].mmproj == str(disk.models / "own-mmproj.gguf")
-    assert models["org/repo:Q8_0"].path == str(disk.models / "plain.gguf")
-
-
-def test_a_projector_can_be_declined(disk: Disk) -> None:
-    disk.model("D/a.gguf", "D/mmproj-F16.gguf")
-    model = disk.serve("[D]\nno-mmproj = true\n")["D"]
-    assert (model.mmproj, model.input_modalities) == (None, ("text",))
+    own, other = disk.models / "own-mmproj.gguf", disk.models / "other.gguf"
+    models = disk.serve(f"[D]\nmmproj={own}\n[org/repo:Q8_0]\nmodel={other}\n[other]\nhf-repo-draft=org/draft\n")
+    assert (models["D"].mmproj, models["org/repo:Q8_0"].path) == (str(own), str(other))
+    assert (models["other"].draft, models["other"].args) == (str(draft), ())
+    declined = disk.serve("[D]\nno-mmproj = true\n")["D"]
+    assert (declined.mmproj, declined.input_modalities) == (None, ("text",))
 
 
 @pytest.mark.parametrize(
@@ -137,6 +128,7 @@ def test_a_repository_that_is_in_the_cache(disk: Disk, setting: str, file: str) 
     model = disk.serve(f"[a]\n{setting}\n")["a"]
     assert (model.path, model.mmproj, model.args) == (str(snapshot / file), str(snapshot / "mmproj-F16.gguf"), ())
     assert (model.error, model.source) == (None, "preset")
+    assert disk.serve("[org/repo]\nngl=5\n")["org/repo"].path == str(snapshot / "model-Q4_K_M.gguf")
 
 
 URL = "https://example.org/x.gguf"
@@ -190,11 +182,6 @@ def test_a_section_without_a_file_is_listed_and_says_what_to_do(disk: Disk) -> N
         catalog.snapshot.require("m")
 
 
-def test_a_section_named_as_a_repository_is_the_file_llama_server_would_pick(disk: Disk) -> None:
-    disk.cached("org/repo", "model-Q8_0.gguf", "model-Q4_K_M.gguf")
-    assert disk.serve("[org/repo]\nngl=5\n")["org/repo"].path.endswith("model-Q4_K_M.gguf")
-
-
 def test_a_sharded_model_goes_by_both_its_names(disk: Disk) -> None:
     disk.model("big-00001-of-00002.gguf", "big-00002-of-00002.gguf")
     models = disk.serve("[big-00001-of-00002]\nc=1\n")
@@ -222,13 +209,6 @@ def test_cached_models_that_a_preset_stands_for_are_not_listed(disk: Disk, text:
     catalog = disk.catalog(text)
     assert {model.id for model in catalog.snapshot.models if model.hidden} == hidden
     assert all(catalog.snapshot.require(name).path for name in hidden)
-
-
-def test_a_cached_draft_is_used_where_it_is(disk: Disk) -> None:
-    disk.model("plain.gguf")
-    snapshot = disk.cached("org/draft", "d-F32.gguf")
-    model = disk.serve("[plain]\nhf-repo-draft = org/draft\n")["plain"]
-    assert (model.draft, model.args) == (str(snapshot / "d-F32.gguf"), ())
 
 
 def test_an_alias_that_a_model_on_disk_has_for_a_name_is_left_out_and_told(disk: Disk) -> None:
@@ -274,10 +254,11 @@ def test_the_routers_own_keys_reach_the_model(disk: Disk) -> None:
 
 def test_a_changed_file_shows_when_the_catalog_is_asked_to_look(disk: Disk) -> None:
     catalog = disk.catalog("[a]\nm=/x\n[gone]\nm=/g\n")
-    disk.file.write_text("[a]\nm=/y\nalias=q\n[b]\nm=/z\n")
+    disk.file.write_text("[a]\nm=/y\nalias=q\n[b]\nm=/z\nport=3\n")
     catalog.refresh(0)
     assert [model.id for model in catalog.snapshot.models] == ["a", "gone"]
     snapshot = catalog.scan()
+    assert any("port is for the server" in note for note in snapshot.notes)
     assert {model.id: (model.path, model.aliases) for model in snapshot.models} == {
         "a": (absolute("/y"), ("q",)),
         "b": (absolute("/z"), ()),
@@ -297,12 +278,6 @@ def test_a_mistake_changes_nothing(disk: Disk) -> None:
         catalog.scan()
     catalog.refresh(0)
     assert [model.path for model in catalog.snapshot.models] == [absolute("/x")]
-
-
-def test_what_is_odd_about_the_file_is_in_the_notes_of_a_later_look(disk: Disk) -> None:
-    catalog = disk.catalog("[a]\nm=/x\n")
-    disk.file.write_text("[a]\nm=/x\nport=3\n")
-    assert any("port is for the server" in note for note in catalog.scan().notes)
 
 
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import os
 import sqlite3
 import subprocess
 import sys
-import textwrap
 import time
 import tracemalloc
 from collections.abc import Sequence
@@ -20,6 +19,8 @@ import psutil
 import pytest
 import trio
 from command_lines import run_in_shell
+from full_disk import full_disk, posix_only
+from two_users import STRANGER, open_folder
 from waiting import PATIENCE, SOON, until
 
 from appliance.core.records.activity import SORT_KEYS, Query, histogram
@@ -77,16 +78,20 @@ async def test_names_that_no_database_takes_are_kept_as_far_as_possible():
     async with open_activity(None, 10) as activity:
         activity.add(msgspec.structs.replace(row(model="a\ud800\0b" + "x" * 5000), metadata={"\udfff": "\ud800"}))
         (found,) = (await activity.page(ALL)).data
-    assert found.model.startswith("a?\0bxx")
-    assert len(found.model) == 2000
-    assert found.metadata == {"?": "?"}
+    assert (found.model, found.metadata) == ("a?\0b" + "x" * 1996, {"?": "?"})
 
 
 async def test_a_file_is_never_pruned_and_its_ids_go_on(tmp_path: Path):
     path = tmp_path / "activity.db"
     async with open_activity(path, 2) as activity:
         assert [activity.add(row(n)) for n in range(5)] == [1, 2, 3, 4, 5]
+        with closing(sqlite3.connect(path)) as connection, trio.fail_after(PATIENCE):  # without being asked for
+            await until(lambda: connection.execute("SELECT COUNT(*) FROM activity").fetchone() == (5,))
     with closing(sqlite3.connect(path)) as connection, connection:
+        done = connection.execute("SELECT version_id, is_applied FROM goose_db_version ORDER BY id").fetchall()
+        assert done == [(0, 1), (1, 1)], "llama-swap looks for it"
+        indexes = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'index'")}
+        assert {"idx_activity_created_id", "idx_activity_model_created_id"} <= indexes
         connection.execute("DELETE FROM activity WHERE id = 5")
     async with open_activity(path, 2) as activity:
         assert activity.add(row()) == 6
@@ -103,14 +108,6 @@ async def test_memory_keeps_the_newest():
         page = await activity.page(Query(limit=2, page=2))
         assert ([found.id for found in page.data], page.total, page.total_pages) == ([8], 3, 2)
         assert activity.add(row()) == 11
-
-
-async def test_rows_are_written_without_being_asked_for(tmp_path: Path):
-    path = tmp_path / "activity.db"
-    async with open_activity(path, 10) as activity:
-        activity.add(row())
-        with closing(sqlite3.connect(path)) as connection, trio.fail_after(PATIENCE):
-            await until(lambda: connection.execute("SELECT COUNT(*) FROM activity").fetchone() == (1,))
 
 
 @pytest.fixture
@@ -249,40 +246,28 @@ async def test_a_locked_file_is_not_called_damaged(tmp_path: Path):
         assert "another program holds it; stop that program" in await refusal(path, busy_ms=50)
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such permissions")
-def test_a_user_without_the_right_to_write_is_told(tmp_path: Path):
-    """Root may write everywhere, so a process without its rights asks."""
-    (tmp_path / "old.db").touch(0o444)
-    script = """
-        import os
-        from pathlib import Path
-        from appliance.errors import UsageError
-        from appliance.store.activity_schema import open_file
-        if os.getuid() == 0:
-            os.setgroups([])
-            os.setgid(65534)
-            os.setuid(65534)
-        for name in ("new.db", "old.db"):
-            try:
-                open_file(Path(name))
-            except UsageError as error:
-                print(error)
-    """
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
-    tmp_path.chmod(0o555)
+REFUSED = """
+import os, sys
+from pathlib import Path
+from appliance.errors import UsageError
+from appliance.store.activity_schema import open_file
+os.setuid(int(sys.argv[1]))
+for name in ("new.db", "old.db"):
     try:
-        said = subprocess.run(
-            [sys.executable, "-c", textwrap.dedent(script)],
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-    finally:
-        tmp_path.chmod(0o755)
-    assert said.stderr == ""
-    new, old = said.stdout.splitlines()
+        open_file(Path(name))
+    except UsageError as error:
+        print(error)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32" or os.geteuid() != 0, reason="root alone can play another user")
+def test_a_user_without_the_right_to_write_is_told() -> None:
+    with open_folder() as folder:
+        (folder / "old.db").touch(0o444)
+        environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+        command = [sys.executable, "-c", REFUSED, str(STRANGER)]
+        told = subprocess.check_output(command, cwd=folder, env=environment, text=True, timeout=60)
+    new, old = told.splitlines()
     assert new.startswith("store.path 'new.db': the directory '.' cannot be written; allow it")
     assert old.startswith("store.path 'old.db' cannot be written; allow it")
 
@@ -290,45 +275,21 @@ def test_a_user_without_the_right_to_write_is_told(tmp_path: Path):
 async def test_a_file_of_llama_swap_goes_on(tmp_path: Path):
     """The columns of its migration 1, and one that a later migration may add."""
     path = tmp_path / "swap.db"
-    kinds = {
-        "INTEGER NOT NULL DEFAULT 0": [
-            "cache_tokens",
-            "draft_tokens",
-            "draft_acc_tokens",
-            "input_tokens",
-            "output_tokens",
-            "duration_ms",
-            "resp_status_code",
-        ],
-        "REAL NOT NULL DEFAULT 0": ["prompt_per_second", "tokens_per_second"],
-        "TEXT NOT NULL DEFAULT ''": ["req_path", "resp_content_type", "error_msg", "metadata_json"],
-    }
-    columns = [f"{name} {kind}" for kind, names in kinds.items() for name in names]
+    numbers = "cache_tokens draft_tokens draft_acc_tokens input_tokens output_tokens duration_ms resp_status_code"
+    columns = [f"{name} INTEGER NOT NULL DEFAULT 0" for name in numbers.split()]
+    columns += [f"{name} REAL NOT NULL DEFAULT 0" for name in ("prompt_per_second", "tokens_per_second")]
+    texts = ("req_path", "resp_content_type", "error_msg", "metadata_json", "src")
+    columns += [f"{name} TEXT NOT NULL DEFAULT ''" for name in texts]
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute(
             "CREATE TABLE activity (id INTEGER PRIMARY KEY AUTOINCREMENT, ts_created INTEGER NOT NULL,"
-            f" model_id TEXT NOT NULL, src TEXT NOT NULL DEFAULT 'x', {', '.join(columns)})"
+            f" model_id TEXT NOT NULL, {', '.join(columns)})"
         )
         connection.execute("INSERT INTO activity (ts_created, model_id) VALUES (?, 'old')", (int(NOON.timestamp()),))
     async with open_activity(path, 10) as activity:
         assert activity.add(row()) == 2
-        assert [(found.id, found.model, found.timestamp) for found in (await activity.page(ALL)).data] == [
-            (2, "m", NOON),
-            (1, "old", NOON),
-        ]
-
-
-def test_a_new_file_has_what_llama_swap_looks_for(tmp_path: Path):
-    async def make() -> None:
-        async with open_activity(tmp_path / "new.db", 10):
-            pass
-
-    trio.run(make)
-    with closing(sqlite3.connect(tmp_path / "new.db")) as connection:
-        done = connection.execute("SELECT version_id, is_applied FROM goose_db_version ORDER BY id").fetchall()
-        assert done == [(0, 1), (1, 1)]
-        indexes = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'index'")}
-        assert {"idx_activity_created_id", "idx_activity_model_created_id"} <= indexes
+        found = (await activity.page(ALL)).data
+    assert [(one.id, one.model, one.timestamp) for one in found] == [(2, "m", NOON), (1, "old", NOON)]
 
 
 # ---- trouble while it runs ----
@@ -387,54 +348,26 @@ async def test_more_rows_than_can_wait_are_lost_and_said_once(tmp_path: Path, ca
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
 
 
-FULL_DISK = """
-    import logging, resource, signal, sys
-    from datetime import UTC, datetime
-    from pathlib import Path
-    import trio
-    from appliance.core.records.activity import Query
-    from appliance.store.activity import open_activity
-    from appliance.wire import Row
-
-    logging.basicConfig(format="%(levelname)s %(message)s", stream=sys.stdout)
-
-    async def main():
-        async with open_activity(Path(sys.argv[1]), 200) as activity:
-            text = "x" * 1000
-            def add(n):
-                return activity.add(Row(timestamp=datetime.now(UTC), model=str(n), req_path=text, resp_status_code=200,
-                                        duration_ms=1))
-            for n in range(1, 8):
-                add(n)
-            print((await activity.page(Query())).total)
-            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-            resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.RLIM_INFINITY))
-            for n in range(8, 60):
-                last = add(n)
+@posix_only
+async def test_a_full_disk_costs_a_warning_and_no_row_that_is_still_to_be_seen(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    path = tmp_path / "activity.db"
+    async with open_activity(path, 200) as activity:
+        for n in range(7):
+            activity.add(row(n))
+        assert (await activity.page(ALL)).total == 7
+        with full_disk():
+            for n in range(7, 60):
+                last = activity.add(row(n))
                 if n % 5 == 0:
                     await activity.page(Query())
-            page = await activity.page(Query(limit=999))
-            print(page.total, page.data[0].id == last, [int(row.model) for row in page.data] == list(range(59, 0, -1)))
-            print((await activity.stats()).total_requests)
-
-    trio.run(main)
-"""
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no file size limit for a process")
-def test_a_full_disk_costs_a_warning_and_no_row_that_is_still_to_be_seen(tmp_path: Path):
-    said = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(FULL_DISK), str(tmp_path / "activity.db")],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert said.stderr == ""
-    before, warning, after, total = said.stdout.splitlines()
-    assert before == "7"
-    assert warning.startswith("WARNING the activity log cannot be written to ")
-    assert after == "59 True True"
-    assert total == "59"
+            page = await activity.page(ALL)
+            assert (page.total, page.data[0].id) == (60, last)
+            assert [found.duration_ms for found in page.data] == list(range(59, -1, -1))
+            assert (await activity.stats()).total_requests == 60
+    (warning,) = caplog.messages
+    assert warning.startswith("the activity log cannot be written to ")
 
 
 async def test_leaving_writes_what_is_waiting_even_when_cancelled(tmp_path: Path):

@@ -61,9 +61,3 @@ def test_a_damaged_file_is_set_aside(tmp_path: Path, content: bytes, caplog: pyt
     assert len(caplog.messages) == 1
     DerivedModels(path).write({"a": Derived(name="a", base="b")})
     assert json.loads(path.read_bytes())["models"][0]["base"] == "b"
-
-
-def test_without_a_file_nothing_is_kept():
-    file = DerivedModels(None)
-    file.write({"a": Derived(name="a", base="b")})
-    assert file.read() == {}

@@ -1,9 +1,8 @@
-"""The memory on disk: no change is lost between programs, old files are taken over once, nothing damaged stops one."""
+"""The memory on disk: no change is lost between programs, and nothing damaged stops one."""
 
 from __future__ import annotations
 
 import logging
-import os
 import signal
 import subprocess
 import sys
@@ -176,19 +175,6 @@ def test_a_file_where_the_folder_should_be(tmp_path: Path) -> None:
             file.read()
     with pytest.raises(OSError, match="engines"):
         file.tell([proof()])
-
-
-@pytest.mark.skipif(sys.platform == "win32" or os.geteuid() == 0, reason="nothing is forbidden to the superuser")
-def test_a_folder_that_nobody_may_write_into_can_be_read(folder: Path) -> None:
-    StateFile(folder).tell([proof(1)])
-    (folder / f".{FILE}.lock").unlink()
-    folder.chmod(0o500)
-    try:
-        assert len(StateFile(folder).read().proofs) == 1
-        with pytest.raises(PermissionError):
-            StateFile(folder).tell([proof(2)])
-    finally:
-        folder.chmod(0o700)
 
 
 def test_a_lock_that_is_kept_is_an_error_after_a_while_and_goes_with_its_holder(folder: Path) -> None:

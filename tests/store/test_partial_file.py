@@ -44,23 +44,37 @@ def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partial_file, "CHUNK", CHUNK)
 
 
-def test_a_file_in_pieces_gets_its_name_and_leaves_nothing_else(tmp_path: Path) -> None:
+GIT = PartialHead(oid=hashlib.sha1(b"blob %d\0" % len(DATA) + DATA).hexdigest(), size=len(DATA), repo="o/r", path="x")
+
+
+@pytest.mark.parametrize("whole", [head(), GIT], ids=["sha256", "git"])
+def test_a_file_in_pieces_gets_its_name_and_leaves_nothing_else(tmp_path: Path, whole: PartialHead) -> None:
     final = tmp_path / "blob"
-    partial = open_partial(final, head(), nothing)
-    for at in range(0, len(DATA), 50):
-        assert not final.exists()
+    partial = open_partial(final, head(b"other"), nothing)
+    partial.write(b"oth")
+    partial.close()
+    partial = open_partial(final, whole, nothing)
+    assert partial.length == 0, "the part of other contents is no part of it"
+    partial.write(b"x" * 200)
+    partial.start_over()
+    for at in range(0, 100, 50):
         partial.write(DATA[at : at + 50])
-    partial.finish()
+    partial.came_from(PartialSource("host", '"1"'))
+    partial.close()
+    assert journaled(final) == (whole, 100)
+    again = open_partial(final, whole, nothing)
+    assert (again.length, again.source) == (100, PartialSource("host", '"1"'))
+    again.write(DATA[100:])
+    assert not final.exists()
+    again.finish()
     assert final.read_bytes() == DATA
     assert [path.name for path in tmp_path.iterdir()] == ["blob"]
-
-
-def test_gits_own_hash_is_checked_too(tmp_path: Path) -> None:
-    oid = hashlib.sha1(b"blob 5\0hello").hexdigest()
-    partial = open_partial(tmp_path / "blob", PartialHead(oid=oid, size=5, repo="o/r", path="x"), nothing)
-    partial.write(b"hello")
-    partial.finish()
-    assert (tmp_path / "blob").read_bytes() == b"hello"
+    begun = open_partial(tmp_path / "discarded", whole, nothing)
+    begun.write(DATA[:100])
+    begun.close()
+    discard(tmp_path / "discarded")
+    assert [path.name for path in tmp_path.iterdir()] == ["blob"]
+    assert journaled(tmp_path / "discarded") is None
 
 
 @pytest.mark.parametrize("written", [DATA[:-1] + b"x", DATA[:-1], DATA + b"x"])
@@ -75,49 +89,6 @@ def test_wrong_contents_never_get_the_name(tmp_path: Path, written: bytes) -> No
         complete()
     partial.close()
     assert list(tmp_path.iterdir()) == []
-
-
-def test_closing_keeps_every_byte(tmp_path: Path) -> None:
-    partial = open_partial(tmp_path / "blob", head(), nothing)
-    partial.write(DATA[:100])
-    partial.came_from(PartialSource("host", '"1"'))
-    partial.close()
-    assert journaled(tmp_path / "blob") == (head(), 100)
-    again = open_partial(tmp_path / "blob", head(), nothing)
-    assert again.length == 100
-    assert again.source == PartialSource("host", '"1"')
-    again.write(DATA[100:])
-    again.finish()
-    assert (tmp_path / "blob").read_bytes() == DATA
-
-
-def test_a_partial_file_of_other_contents_is_begun_anew(tmp_path: Path) -> None:
-    partial = open_partial(tmp_path / "blob", head(), nothing)
-    partial.write(DATA[:100])
-    partial.close()
-    other = open_partial(tmp_path / "blob", head(b"other"), nothing)
-    assert other.length == 0
-    other.write(b"other")
-    other.finish()
-    assert (tmp_path / "blob").read_bytes() == b"other"
-
-
-def test_starting_over_forgets_everything(tmp_path: Path) -> None:
-    partial = open_partial(tmp_path / "blob", head(), nothing)
-    partial.write(b"x" * 200)
-    partial.start_over()
-    partial.write(DATA)
-    partial.finish()
-    assert (tmp_path / "blob").read_bytes() == DATA
-
-
-def test_discarding_leaves_nothing(tmp_path: Path) -> None:
-    partial = open_partial(tmp_path / "blob", head(), nothing)
-    partial.write(DATA[:100])
-    partial.close()
-    discard(tmp_path / "blob")
-    assert list(tmp_path.iterdir()) == []
-    assert journaled(tmp_path / "blob") is None
 
 
 def test_a_listing_of_unfinished_files_does_not_hinder_the_last_byte(tmp_path: Path) -> None:
@@ -135,8 +106,7 @@ def test_a_listing_of_unfinished_files_does_not_hinder_the_last_byte(tmp_path: P
 def test_what_a_file_holds(tmp_path: Path) -> None:
     path = tmp_path / "m.gguf"
     path.write_bytes(DATA)
-    git = hashlib.sha1(b"blob %d\0" % len(DATA) + DATA).hexdigest()
-    for oid in (head().oid, git):
+    for oid in (head().oid, GIT.oid):
         assert holds(path, oid, len(DATA), nothing)
         assert holds(path, oid, None, nothing)
         assert not holds(path, oid, len(DATA) + 1, nothing)
@@ -147,9 +117,9 @@ def test_what_a_file_holds(tmp_path: Path) -> None:
     def stop() -> None:
         raise InterruptedError
 
-    assert not holds(path, git, 1, stop), "a file of another size is not read"
+    assert not holds(path, GIT.oid, 1, stop), "a file of another size is not read"
     with pytest.raises(InterruptedError):
-        holds(path, git, len(DATA), stop)
+        holds(path, GIT.oid, len(DATA), stop)
 
 
 @given(data=st.data(), received=st.integers(0, len(DATA) - 1))

@@ -116,29 +116,6 @@ def started(folder: Path) -> Generator[subprocess.Popen[bytes]]:
             program.kill()
 
 
-def run_and_kill(folder: Path) -> None:
-    """Some records are in its files then, and some it had only just said."""
-    with started(folder):
-        time.sleep(0.3)
-
-
-async def test_what_a_killed_program_has_said_is_there_with_its_break(tmp_path: Path):
-    run_and_kill(tmp_path)
-    (part,) = files_in(tmp_path)
-    assert part.suffix == ".part"
-    with part.open("ab") as file:
-        file.write(b"data: torn by the cra")
-    async with opened(tmp_path) as (_, stored):
-        (found,) = stored
-        assert found.data.startswith(b"data: 0\n\ndata: 1\n\n")
-        assert found.data.endswith(b"\n\n" + LAST)
-        assert b"torn" not in found.data
-        assert found.interrupted_at == len(found.data) - len(LAST)
-        assert found.completed_at == pytest.approx(time.time(), abs=5)
-    async with opened(tmp_path) as (_, again):
-        assert [(one.data, one.interrupted_at) for one in again] == [(found.data, found.interrupted_at)]
-
-
 async def test_who_had_seen_more_than_was_saved_hears_of_the_break(tmp_path: Path):
     line = b'{"conversation":"a","started_at":5,"interrupted":"ZGF0YTogZW5kCgo="}\n'
     (tmp_path / "stream-0000000007.part").write_bytes(line + b"data: 1\n\n")
@@ -328,12 +305,16 @@ async def test_killed_before_any_change_of_the_folder_nothing_is_lost(tmp_path: 
         killed = killed_before(last, folder)
         async with opened(folder) as (_, stored):
             found = {one.about.conversation: one for one in stored}
-            assert found.pop("a").data == b"data: 1\n\ndata: end\n\n"
+            cut = found.pop("a")
+            assert (cut.data, cut.interrupted_at) == (b"data: 1\n\ndata: end\n\n", 9)
+            assert cut.completed_at == pytest.approx(time.time(), abs=30)
             for one in found.values():
                 said = one.data.removesuffix(LAST)
                 assert whole[one.dropped :].startswith(said)
                 assert said == b"" or said.endswith(b"\n\n")
         assert {path.suffix for path in files_in(folder)} <= {".sse"}
+        async with opened(folder) as (_, again):
+            assert [(one.data, one.interrupted_at) for one in again] == [(s.data, s.interrupted_at) for s in stored]
         if not killed:
             assert found["b"].data == whole[found["b"].dropped :]
             assert last > 20
@@ -356,10 +337,3 @@ def test_a_folder_that_cannot_be_used_is_told_before_anything_runs(tmp_path: Pat
         check_streams(StreamsConfig(path=str(tmp_path / "file" / "below")))
     check_streams(StreamsConfig(path=str(tmp_path / "new")))
     check_streams(StreamsConfig())
-
-
-async def test_later_it_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    (tmp_path / "file").write_text("")
-    async with open_streams(StreamsConfig(path=str(tmp_path / "file" / "below"))) as streams:
-        assert streams.find("a") is None
-    assert "in memory alone" in caplog.text

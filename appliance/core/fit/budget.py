@@ -13,14 +13,8 @@ from appliance.core.sizes import GIB
 NO_MEMORY: Mapping[str, int] = {}
 
 
-class Reserve(Struct, frozen=True, kw_only=True):
-    """Bytes that are left to others."""
-
-    ram: int = 2 * GIB
-    gpu: int = GIB
-
-
-USUAL = Reserve()
+RAM_RESERVE, GPU_RESERVE = 2 * GIB, GIB
+"""Bytes that are left to others."""
 
 
 class GpuMemory(Struct, frozen=True):
@@ -30,15 +24,15 @@ class GpuMemory(Struct, frozen=True):
     total: int
 
 
-def budgets_of(look: MachineLook, reserve: Reserve = USUAL) -> Mapping[str, int]:
+def budgets_of(look: MachineLook) -> Mapping[str, int]:
     """Return bytes by device, ``gpu<i>`` in the order of ``look.gpus``. At least half of a device is for models.
 
     A GPU that does not report its memory, or has none of its own, has no budget.
     """
-    budgets = {RAM: _beside(look.memory_total, reserve.ram)} if look.memory_total > 0 else {}
+    budgets = {RAM: _beside(look.memory_total, RAM_RESERVE)} if look.memory_total > 0 else {}
     for number, gpu in enumerate(look.gpus):
         if gpu.total and gpu.total > 0 and not gpu.integrated:
-            budgets[f"gpu{number}"] = _beside(gpu.total, reserve.gpu)
+            budgets[f"gpu{number}"] = _beside(gpu.total, GPU_RESERVE)
     return budgets
 
 
@@ -56,13 +50,12 @@ def squeezed(
     samples: Mapping[str, GpuMemory],
     own: Mapping[str, int],
     *,
-    reserve: int = GIB,
     before: Mapping[str, int] = NO_MEMORY,
 ) -> Mapping[str, int]:
     """The budgets that hold while others use the GPUs.
 
     Use of a GPU beyond ``own``, the sum of our models there, belongs to others: a game, another program. Its budget is
-    the rest, less ``reserve``, never more than the configured one. ``before`` is the previous result: a budget goes
+    the rest, less the reserve, never more than the configured one. ``before`` is the previous result: a budget goes
     down at once, and up again only by a quarter of the reserve or more, so that a display with small changes does not
     make models come and go. Devices without a sample keep their budget.
     """
@@ -73,9 +66,9 @@ def squeezed(
             now[device] = most
             continue
         others = max(0, sample.used - own.get(device, 0))
-        left = min(most, max(0, sample.total - others - reserve))
+        left = min(most, max(0, sample.total - others - GPU_RESERVE))
         last = before.get(device, most)
-        now[device] = last if last < left < min(most, last + reserve // 4) else left
+        now[device] = last if last < left < min(most, last + GPU_RESERVE // 4) else left
     return now
 
 

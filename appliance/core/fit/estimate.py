@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 from math import ceil
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
-from appliance.core.fit.compute import FLOAT, Batch, Walk, sampled
+from appliance.core.fit.compute import FLOAT, Batch, compute_of, inputs_of
 from appliance.core.models.gguf_bytes import TENSOR_TYPES
 from appliance.core.models.shape import ModelLayer, Shape
 from appliance.core.sizes import MIB
@@ -57,8 +57,6 @@ class Options(Struct, frozen=True, kw_only=True):
     flash: bool = True
     gpu_layers: int | None = None
     """Layers on GPUs: the last so many of all layers and the output; None: all."""
-    split: tuple[float, ...] = ()
-    """Shares of the GPUs; without them free memory decides, here equal shares."""
     window_full: bool = False
     embedding: bool = False
     experts_in_ram: int = 0
@@ -84,6 +82,14 @@ class DeviceUse(Struct, frozen=True, kw_only=True):
     @property
     def total(self) -> int:
         return self.model + self.cache + self.compute + self.output
+
+    def __add__(self, other: DeviceUse) -> DeviceUse:
+        return DeviceUse(
+            model=self.model + other.model,
+            cache=self.cache + other.cache,
+            compute=self.compute + other.compute,
+            output=self.output + other.output,
+        )
 
 
 class Estimate(Struct, frozen=True, kw_only=True):
@@ -134,22 +140,17 @@ def placed(costs: Costs, places: Sequence[str], gpus: Sequence[str]) -> Estimate
     """Return the estimate for layers, and at the end the output, on these devices."""
     uses: dict[str, DeviceUse] = {RAM: costs.ram, **dict.fromkeys(gpus, DeviceUse())}
     for number, place in enumerate(places):
-        have, last = uses[place], number == len(places) - 1
-        in_ram = costs.in_ram[number]
+        weights, in_ram = costs.weights[number], costs.in_ram[number]
         if place == RAM:
-            size = costs.ram_output if last else costs.weights[number]
-            uses[RAM] = _more(have, model=size, cache=costs.kept[number])
-        else:
-            uses[place] = _more(have, model=costs.weights[number] - in_ram, cache=costs.kept[number])
-            uses[RAM] = _more(uses[RAM], model=in_ram)
-    for gpu in gpus:
-        if gpu in places:
-            uses[gpu] = _more(uses[gpu], compute=costs.gpu_compute)
-    if gpus and places[0] == RAM:
-        uses[gpus[0]] = structs.replace(uses[gpus[0]], compute=max(uses[gpus[0]].compute, costs.copied_compute))
-    first = gpus[0] if gpus else RAM
-    extra = costs.extra
-    uses[first] = _more(uses[first], extra.model, extra.cache, extra.compute, extra.output)
+            weights, in_ram = costs.ram_output if number == len(places) - 1 else weights, 0
+        uses[place] += DeviceUse(model=weights - in_ram, cache=costs.kept[number])
+        uses[RAM] += DeviceUse(model=in_ram)
+    for number, gpu in enumerate(gpus):
+        compute = costs.gpu_compute if gpu in places else 0
+        if number == 0 and places[0] == RAM:
+            compute = max(compute, costs.copied_compute)
+        uses[gpu] += DeviceUse(compute=compute)
+    uses[gpus[0] if gpus else RAM] += costs.extra
     on_gpus = sum(place != RAM for place in places)
     return Estimate(devices=uses, context=costs.context, parallel=costs.slots, gpu_layers=on_gpus, layers=len(places))
 
@@ -170,24 +171,15 @@ def costs_of(shape: Shape, options: Options) -> Costs:
         ram=DeviceUse(
             model=max(0, shape.input - (shape.tail if repack else 0)),
             cache=sum(kept) if options.cache_in_ram else 0,
-            compute=_walked(shape, batch, own=True, compute=not options.gpus),
+            compute=inputs_of(shape, batch) if options.gpus else compute_of(shape, batch, gpu=False),
             output=slots * rows * FLOAT,
         ),
         ram_output=output + (shape.output_repacked if repack else 0),
-        gpu_compute=_walked(shape, batch, own=False, compute=True) if options.gpus else 0,
-        copied_compute=_walked(shape, batch, own=False, compute=True, copied=True) if options.gpus else 0,
+        gpu_compute=compute_of(shape, batch, gpu=True) if options.gpus else 0,
+        copied_compute=compute_of(shape, batch, gpu=True, copied=True) if options.gpus else 0,
         extra=_extra(options, context),
         context=context,
         slots=slots,
-    )
-
-
-def _more(use: DeviceUse, model: int = 0, cache: int = 0, compute: int = 0, output: int = 0) -> DeviceUse:
-    return DeviceUse(
-        model=use.model + model,
-        cache=use.cache + cache,
-        compute=use.compute + compute,
-        output=use.output + output,
     )
 
 
@@ -198,8 +190,7 @@ def _extra(options: Options, context: int) -> DeviceUse:
         return use
     asked = Options(context=context, parallel=options.parallel, unified=options.unified, batch=options.batch,
                     ubatch=options.ubatch, flash=options.flash, repack=options.repack)  # fmt: skip
-    own = estimate(options.draft, asked).devices[RAM]
-    return _more(use, own.model, own.cache, own.compute, own.output)
+    return use + estimate(options.draft, asked).devices[RAM]
 
 
 def slots_of(options: Options) -> tuple[int, bool]:
@@ -220,23 +211,14 @@ def cells_of(shape: Shape, options: Options) -> tuple[int, int]:
 
 
 def places_of(layers: int, options: Options) -> tuple[str, ...]:
-    """Return the device of each layer, and at the end that of the output: the first layers stay in main memory."""
+    """Return the device of each layer, and at the end that of the output: the first layers stay in main memory.
+
+    Free memory decides about the shares of several GPUs, here they are equal.
+    """
     wanted = layers + 1 if options.gpu_layers is None else min(max(0, options.gpu_layers), layers + 1)
     wanted = wanted if options.gpus else 0
     first = layers + 1 - wanted
-    split = [max(0.0, share) for share in options.split[: len(options.gpus)]]
-    split += [0.0] * (len(options.gpus) - len(split))
-    shares = split if sum(split) else [1.0] * len(options.gpus)
-    return (RAM,) * first + tuple(_gpu_at(number / wanted, shares, options.gpus) for number in range(wanted))
-
-
-def _gpu_at(place: float, shares: Sequence[float], gpus: Sequence[str]) -> str:
-    upto, whole = 0.0, sum(shares)
-    for gpu, share in zip(gpus, shares, strict=True):
-        upto += share
-        if place < upto / whole:
-            return gpu
-    return gpus[-1]
+    return (RAM,) * first + tuple(options.gpus[number * len(options.gpus) // wanted] for number in range(wanted))
 
 
 def _batch(shape: Shape, options: Options, each: int, slots: int, unified: bool) -> Batch:
@@ -261,14 +243,6 @@ def _kept(layer: ModelLayer, options: Options, batch: Batch, slots: int, each: i
     cells = (batch.near_cells if layer.windowed else each) * (1 if unified else slots)
     sizes = layer.keys * BYTES.get(options.keys_type, 2.0) + layer.values * BYTES.get(options.values_type, 2.0)
     return ceil(cells * sizes) + layer.state * slots * FLOAT
-
-
-def _walked(shape: Shape, batch: Batch, *, own: bool, compute: bool, copied: bool = False) -> int:
-    walk = Walk(shape, batch, copied=copied)
-    stream = walk.inputs(own=own, compute=compute)
-    if compute:
-        walk.layers(stream, sampled(shape.layers))
-    return walk.arena.peak
 
 
 def _padded(cells: int) -> int:

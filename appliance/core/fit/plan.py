@@ -12,6 +12,7 @@ holds those of the model's own engine flags that concern its memory.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
@@ -107,7 +108,6 @@ def asked_of(
         ubatch=words.whole("--ubatch-size") or 512,
         flash=words.text("--flash-attn") not in ("off", "0", "false", "disabled"),
         gpu_layers=layers,
-        split=words.numbers("--tensor-split"),
         window_full=words.on("--swa-full"),
         embedding=words.on("--embedding") or ranking,
         experts_in_ram=MOST if words.on("--cpu-moe") else words.whole("--n-cpu-moe") or 0,
@@ -147,10 +147,6 @@ class _Words:
         text = self.text(name)
         return min(int(text), MOST) if text.isascii() and text.isdecimal() else None
 
-    def numbers(self, name: str) -> tuple[float, ...]:
-        words = self.text(name).replace("/", ",").split(",")
-        return tuple(float(w) for w in words if w.replace(".", "", 1).isdecimal() and w.isascii())
-
     def toggle(self, name: str) -> bool | None:
         option = last(self._said, name)
         return option.on if option else None
@@ -163,18 +159,26 @@ Verdict = Literal["fits", "partly", "no"]
 
 
 class FitPlan(Struct, frozen=True, kw_only=True):
-    """The plan. ``flags`` are added to the user's own; sizes in bytes."""
+    """The plan, for people and programs. ``flags`` are added to the user's own; sizes in bytes.
+
+    With the verdict "no" it is the plan of the smallest start.
+    """
 
     verdict: Verdict
     why: str
     flags: tuple[str, ...]
-    estimate: Estimate
-    """The estimate of the chosen start; with the verdict "no", of the smallest start."""
+    context: int
+    """Tokens of all slots together."""
+    parallel: int
+    gpu_layers: int
+    layers: int
+    memory: Mapping[str, DeviceUse]
+    """The use of each device that has a part of it."""
     room: Mapping[str, int]
     """The free memory of each device; ``reserve`` of it stays free."""
     reserve: int
     prompt_cache: int = 0
-    """Bytes that the process may keep of earlier prompts, in main memory and beyond the estimate."""
+    """Bytes that the process may keep of earlier prompts, in main memory and beyond ``memory``."""
     slot_context: int
     """Tokens that one slot can have."""
 
@@ -182,25 +186,11 @@ class FitPlan(Struct, frozen=True, kw_only=True):
     def word(self) -> str:
         """A word for a column of a table."""
         if self.verdict == "partly":
-            return f"partly: {self.estimate.gpu_layers} of {self.estimate.layers} layers"
+            return f"partly: {self.gpu_layers} of {self.layers} layers"
         return "fits" if self.verdict == "fits" else "will not fit"
 
-
-class Fit(Struct, frozen=True, kw_only=True):
-    """A plan in JSON. Sizes in bytes."""
-
-    verdict: str
-    why: str
-    flags: tuple[str, ...]
-    context: int
-    parallel: int
-    gpu_layers: int
-    layers: int
-    memory: Mapping[str, DeviceUse]
-    room: Mapping[str, int]
-    reserve: int
-    prompt_cache: int
-    slot_context: int
+    def by_device(self) -> dict[str, int]:
+        return {device: use.total for device, use in self.memory.items()}
 
 
 class _Try(Struct, frozen=True):
@@ -227,31 +217,22 @@ def plan(
     tries = [_tried(shape, choice, left, asked) for choice in _choices(shape, options, asked)]
     whole = next((one for one in tries if one.places and (not gpus or RAM not in one.places)), None)
     chosen = whole or max((one for one in tries if one.places), key=_on_gpus, default=None)
-    if chosen is None or chosen.places is None:
-        least = tries[-1]
-        found = placed(least.costs, places_of(len(shape.layers), least.options), least.options.gpus)
-        cached, why = asked.prompt_cache or 0, _too_large(found, left)
-        return FitPlan(
-            verdict="no",
-            why=why,
-            flags=_cache_flags(cached, asked),
-            estimate=found,
-            room=room,
-            reserve=reserve,
-            prompt_cache=cached,
-            slot_context=_each(least, asked),
-        )
-    found = placed(chosen.costs, chosen.places, chosen.options.gpus)
-    cached = _prompt_cache(found, left, asked, spoken_for)
+    one, places = (chosen, chosen.places) if chosen else (tries[-1], None)
+    found = placed(one.costs, places or places_of(len(shape.layers), one.options), one.options.gpus)
+    cached = _prompt_cache(found, left, asked, spoken_for) if places else asked.prompt_cache or 0
     return FitPlan(
-        verdict="fits" if chosen is whole else "partly",
-        why=_why(found, shape, asked, left, gpus),
-        flags=(*_flags(chosen, shape, asked, gpus, reserve), *_cache_flags(cached, asked)),
-        estimate=found,
+        verdict="no" if not places else "fits" if one is whole else "partly",
+        why=_why(found, shape, asked, left, gpus) if places else _too_large(found, left),
+        flags=(*(_flags(one, shape, asked, gpus, reserve) if places else ()), *_cache_flags(cached, asked)),
+        context=found.context,
+        parallel=found.parallel,
+        gpu_layers=found.gpu_layers,
+        layers=found.layers,
+        memory={device: use for device, use in found.devices.items() if use.total},
         room=room,
         reserve=reserve,
         prompt_cache=cached,
-        slot_context=_each(chosen, asked),
+        slot_context=_each(one, asked),
     )
 
 
@@ -282,25 +263,6 @@ def foretold(size: int, room: Mapping[str, int], *, reserve: int = RESERVE) -> F
         needed=needed,
         free=gpus if gpus >= needed else gpus + ram,
         speed="fast" if rate >= 15 else "medium" if rate >= 6 else "slow",
-    )
-
-
-def fit_of(plan: FitPlan) -> Fit:
-    """Return the plan for people and programs; unused devices are left out."""
-    found = plan.estimate
-    return Fit(
-        verdict=plan.verdict,
-        why=plan.why,
-        flags=plan.flags,
-        context=found.context,
-        parallel=found.parallel,
-        gpu_layers=found.gpu_layers,
-        layers=found.layers,
-        memory={device: use for device, use in found.devices.items() if use.total},
-        room=plan.room,
-        reserve=plan.reserve,
-        prompt_cache=plan.prompt_cache,
-        slot_context=plan.slot_context,
     )
 
 
@@ -376,17 +338,11 @@ def _most_packed(costs: Costs, count: int, left: Mapping[str, int], gpus: Sequen
 
     Main memory needs no check: the more layers on GPUs, the less it holds.
     """
-    best = _packed(costs, count, count, left, gpus)
-    low, high = 0, count - 1
-    while best is None or RAM in best:
-        number = (low + high) // 2
-        if low > high:
-            break
-        if (places := _packed(costs, count, number, left, gpus)) is None:
-            high = number - 1
-        else:
-            best, low = places, number + 1
-    return best
+    whole = _packed(costs, count, count, left, gpus)
+    if whole is not None:
+        return whole
+    fitting = bisect_left(range(count), True, key=lambda number: _packed(costs, count, number, left, gpus) is None)
+    return _packed(costs, count, fitting - 1, left, gpus) if fitting else None
 
 
 def _packed(

@@ -20,7 +20,6 @@ from appliance.core.config.types import Config
 from appliance.core.models.names import (
     PROJECTOR_TYPES,
     QUANTISATIONS,
-    Shard,
     folder_of,
     is_companion,
     is_projector,
@@ -30,7 +29,7 @@ from appliance.core.models.names import (
     stem_of,
     tag_of,
 )
-from appliance.errors import ApplianceError, BadRequest, NotFound, UsageError
+from appliance.errors import BadRequest, NotFound, UsageError
 
 HUB_HOSTS = ("huggingface.co", "www.huggingface.co", "hf.co")
 ANY_TAG = "LATEST"
@@ -105,7 +104,6 @@ class ModelFiles(Struct, frozen=True):
 
 class _Candidate(Struct, frozen=True):
     stem: str
-    shard: Shard | None
     first: RemoteFile
 
 
@@ -149,7 +147,7 @@ def choose(reference: ModelReference, files: Iterable[RemoteFile]) -> ModelFiles
         more = ", ..." if len(tags) > SHOWN_TAGS else ""
         raise NotFound(f"{reference.repo} has no {reference.tag}; it has {', '.join(tags[:SHOWN_TAGS])}{more}")
     tag, found = wanted
-    return ModelFiles(tag, _shards(reference.repo, found, known), nearest_projector(found.first.folder, known))
+    return _whole(reference.repo, tag, found.first, known)
 
 
 def all_choices(repo: str, files: Iterable[RemoteFile]) -> list[ModelFiles]:
@@ -175,7 +173,7 @@ def _candidates(files: Iterable[RemoteFile]) -> Iterable[_Candidate]:
         key = (file.folder, name, shard.total if shard else 0)
         if key not in seen and not is_companion(name, anywhere=True):
             seen.add(key)
-            yield _Candidate(name, shard, file)
+            yield _Candidate(name, file)
 
 
 def _wanted(candidates: Sequence[tuple[str, _Candidate]], tag: str | None) -> tuple[str, _Candidate] | None:
@@ -186,14 +184,14 @@ def _wanted(candidates: Sequence[tuple[str, _Candidate]], tag: str | None) -> tu
     return next(iter(exact or longer), None)
 
 
-def _shards(repo: str, found: _Candidate, known: Mapping[str, RemoteFile]) -> tuple[RemoteFile, ...]:
-    if found.shard is None:
-        return (found.first,)
-    before = f"{found.first.folder}/" if found.first.folder else ""
-    paths = [before + found.shard.name(number) for number in range(1, found.shard.total + 1)]
+def _whole(repo: str, tag: str, first: RemoteFile, known: Mapping[str, RemoteFile]) -> ModelFiles:
+    """Return a model by one of its files: with the other shards and the projector. Raises NotFound."""
+    shard = shard_of(stem_of(first.name) or "")
+    before = f"{first.folder}/" if first.folder else ""
+    paths = [before + shard.name(number) for number in range(1, shard.total + 1)] if shard else [first.path]
     if missing := [path for path in paths if path not in known]:
         raise NotFound(f"{repo} lacks {missing[0]}, a part of the model; its owner has to upload it")
-    return tuple(known[path] for path in paths)
+    return ModelFiles(tag, tuple(known[path] for path in paths), nearest_projector(first.folder, known))
 
 
 def nearest_projector(folder: str, known: Mapping[str, RemoteFile]) -> RemoteFile | None:
@@ -340,34 +338,20 @@ def pick(wanted: WantedModel, files: Iterable[RemoteFile]) -> ModelFiles:
     known = {file.path: file for file in sorted(files, key=lambda file: file.path)}
     if wanted.presets and PRESET_FILE in known:
         return ModelFiles("", (known[PRESET_FILE],))
-    if wanted.file:
-        return _named(wanted, known)
     if sidecar := _sidecar(wanted, list(known.values())):
         return ModelFiles(tag_of(stem_of(sidecar.name) or "") or "", (sidecar,))
-    choice = choose(wanted.reference, known.values())
+    choice = _named(wanted, known) if wanted.file else choose(wanted.reference, known.values())
     return choice if wanted.projector else structs.replace(choice, projector=None)
 
 
-def _named(wanted: WantedModel, known: dict[str, RemoteFile]) -> ModelFiles:
+def _named(wanted: WantedModel, known: Mapping[str, RemoteFile]) -> ModelFiles:
     found = known.get(wanted.file)
     if found is None:
         models = [path for path in known if stem_of(path.rpartition("/")[2]) is not None]
         more = ", ..." if len(models) > SHOWN_FILES else ""
         here = f"; it has {', '.join(models[:SHOWN_FILES])}{more}" if models else ""
         raise NotFound(f"{wanted.reference.repo} has no file {wanted.file}{here}")
-    stem = stem_of(found.name) or ""
-    tag = tag_of(stem) or ""
-    if (shard := shard_of(stem)) is None:
-        return ModelFiles(tag, (found,), _projector_for(wanted, known, found))
-    before = f"{found.folder}/" if found.folder else ""
-    paths = [before + shard.name(number) for number in range(1, shard.total + 1)]
-    if missing := [path for path in paths if path not in known]:
-        raise NotFound(f"{wanted.reference.repo} lacks {missing[0]}, a part of the model; its owner has to upload it")
-    return ModelFiles(tag, tuple(known[path] for path in paths), _projector_for(wanted, known, found))
-
-
-def _projector_for(wanted: WantedModel, known: dict[str, RemoteFile], model: RemoteFile) -> RemoteFile | None:
-    return nearest_projector(model.folder, known) if wanted.projector else None
+    return _whole(wanted.reference.repo, tag_of(stem_of(found.name) or "") or "", found, known)
 
 
 def _sidecar(wanted: WantedModel, files: Sequence[RemoteFile]) -> RemoteFile | None:
@@ -460,11 +444,7 @@ def parse_location(url: str, path: str | None) -> Location | WantedModel:
     if not name or name in (".", "..") or not name.isprintable() or "\\" in name or ":" in name:
         raise UsageError(f"{shown_url(url)!r} does not end in the name of a file")
     on_hub = _RESOLVE.fullmatch(unquote(parts.path)) if parts.hostname in HUB_HOSTS and path is None else None
-    if on_hub is not None:
-        try:
-            reference = parse_reference(on_hub[1])
-        except ApplianceError:
-            return Location(url=url)
+    if on_hub is not None and (reference := read_reference(on_hub[1])) is not None:
         return WantedModel(reference=ModelReference(reference.repo), file=on_hub[2])
     return Location(url=url, path=path)
 

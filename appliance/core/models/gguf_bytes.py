@@ -183,7 +183,7 @@ class Tensors(Struct, frozen=True, kw_only=True):
 class Cursor:
     """Walks the header from front to back, holding one window of it."""
 
-    __slots__ = ("_buffer", "_limit", "_read_at", "_size", "_start", "_window", "position")
+    __slots__ = ("_buffer", "_limit", "_read_at", "_size", "_start", "_strings_left", "_window", "position")
 
     def __init__(self, read_at: ReadAt, size: int, window: int = WINDOW) -> None:
         self._read_at = read_at
@@ -192,6 +192,7 @@ class Cursor:
         self._window = window
         self._buffer = b""
         self._start = 0
+        self._strings_left = MAX_STRINGS
         self.position = 0
 
     def _check(self, end: int) -> None:
@@ -255,8 +256,11 @@ class Cursor:
             raise GgufError(f"{what} is {length} bytes long, the limit is {limit}")
         return self.take(length)
 
-    def skip_strings(self, count: int) -> None:
+    def skip_strings(self, count: int, key: str) -> None:
         """Step over ``count`` length-prefixed strings; the one loop here that runs hundreds of thousands of times."""
+        if count > self._strings_left:
+            raise GgufError(f"{key} counts {count} strings, a header may hold {MAX_STRINGS}")
+        self._strings_left -= count
         unpack = U64.unpack_from
         while count:
             index = self.position - self._start
@@ -276,25 +280,12 @@ class Cursor:
             self.position = self._start + index
 
 
-class _Strings:
-    """Counts how many more array strings this header may have."""
-
-    def __init__(self) -> None:
-        self.left = MAX_STRINGS
-
-    def spend(self, count: int, key: str) -> None:
-        if count > self.left:
-            raise GgufError(f"{key} counts {count} strings, a header may hold {MAX_STRINGS}")
-        self.left -= count
-
-
 def read_metadata(cursor: Cursor, count: int, wanted: Callable[[str], bool]) -> dict[str, Value]:
     """Read the key-value table; keep the values of ``wanted`` keys, check and step over the rest."""
     if count > MAX_KEYS:
         raise GgufError(f"it counts {count} metadata keys, the limit is {MAX_KEYS}")
     seen: set[bytes] = set()
     key_bytes = 0
-    strings = _Strings()
     kept: dict[str, Value] = {}
     for _ in range(count):
         raw = cursor.string(MAX_KEY_BYTES, "a metadata key")
@@ -306,7 +297,7 @@ def read_metadata(cursor: Cursor, count: int, wanted: Callable[[str], bool]) -> 
             raise GgufError(f"metadata key {shown(key)} is there twice")
         seen.add(raw)
         keep = wanted(key)
-        value = _value(cursor, key, strings, keep)
+        value = _value(cursor, key, keep)
         if keep and value is not None:
             if len(kept) == MAX_KEPT:
                 raise GgufError(f"it has more than {MAX_KEPT} keys that describe a model")
@@ -314,10 +305,10 @@ def read_metadata(cursor: Cursor, count: int, wanted: Callable[[str], bool]) -> 
     return kept
 
 
-def _value(cursor: Cursor, key: str, strings: _Strings, keep: bool) -> Value | None:
+def _value(cursor: Cursor, key: str, keep: bool) -> Value | None:
     kind = cursor.u32()
     if kind == ARRAY:
-        return _array(cursor, key, strings, keep)
+        return _array(cursor, key, keep)
     if kind == STRING:
         length = cursor.u64()
         if keep and length <= MAX_KEPT_TEXT:
@@ -330,13 +321,12 @@ def _value(cursor: Cursor, key: str, strings: _Strings, keep: bool) -> Value | N
     return cursor.unpack(shape)[0]
 
 
-def _array(cursor: Cursor, key: str, strings: _Strings, keep: bool) -> Array:
+def _array(cursor: Cursor, key: str, keep: bool) -> Array:
     kind, count = cursor.u32_u64()
     if kind == ARRAY:
         raise GgufError(f"metadata key {shown(key)} holds an array of arrays, which llama.cpp does not read")
     if kind == STRING:
-        strings.spend(count, shown(key))
-        cursor.skip_strings(count)
+        cursor.skip_strings(count, shown(key))
         return Array(count)
     shape = NUMBERS.get(kind)
     if shape is None:

@@ -192,13 +192,8 @@ def with_parts(shape: Shape, parts: Iterable[Part]) -> Shape:
             tied = tied and part.kind != "output"
         elif part.layer < len(layers):
             layer = layers[part.layer]
-            layers[part.layer] = structs.replace(
-                layer,
-                attention=layer.attention + (part.size if part.kind == "attention" else 0),
-                feed=layer.feed + (part.size if part.kind == "feed" else 0),
-                experts=layer.experts + (part.size if part.kind == "experts" else 0),
-                repacked=layer.repacked + part.repacked,
-            )
+            more = {part.kind: getattr(layer, part.kind) + part.size, "repacked": layer.repacked + part.repacked}
+            layers[part.layer] = structs.replace(layer, **more)
     return structs.replace(
         shape, layers=tuple(layers), **sums, output_repacked=repacked, tied=tied, feed=feed, gated=gated
     )

@@ -6,7 +6,7 @@ what ``capabilities`` say. Names that stand for a model elsewhere (peers, select
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Literal
 
 from msgspec import UNSET, Struct
@@ -47,17 +47,14 @@ def with_found(config: Config | None, found: Iterable[Model]) -> Config:
 class _Rendered(Struct, frozen=True):
     """A model's ``capabilities`` in a listing; all empty if none are configured."""
 
-    architecture: Object
-    flags: dict[str, bool]
-    context: int
-
-
-_NOTHING = _Rendered({}, {}, 0)
+    architecture: Object = {}
+    flags: dict[str, bool] = {}
+    context: int = 0
 
 
 def _render(told: Capabilities) -> _Rendered:
     if told == NO_CAPABILITIES:
-        return _NOTHING
+        return _Rendered()
     pairs = {
         "audio_transcriptions": ("audio", "text"),
         "audio_speech": ("text", "audio"),
@@ -92,7 +89,7 @@ class _Added(Struct, frozen=True):
 
 def _added(model: ModelConfig, identity: Object, renamed: Object | None = None) -> _Added:
     rendered = _render(model.capabilities)
-    told = rendered is not _NOTHING
+    told = model.capabilities != NO_CAPABILITIES
     metadata = {key: value for key, value in model.metadata.items() if not (told and key in _FROM_CAPABILITIES)}
     own: Object = {
         "name": model.name.strip() or UNSET,
@@ -132,20 +129,25 @@ class ModelLister:
                 found.append(entry)
             else:
                 found += [one.to(entry) for one in added]
-        found += self._virtual(_Loaded(self._ids, base, self._full.keys() & set(remote)), profile, now)
-        return sorted(found, key=lambda entry: entry.id)
+        loaded = {name for name in self._full if name in remote}
+        loaded |= {name for name, entry in base.items() if entry.status.value in RUNNING}
 
-    def _virtual(self, loaded: _Loaded, profile: str | None, now: int) -> Iterator[ListedModel]:
-        """The entries of names that have no process of their own here."""
+        def value(names: Iterable[str]) -> str:
+            """``loaded`` when one of them is loaded, or on its way there."""
+            ids = (name if name in base else self._ids.get(name, "") for name in names)
+            return "loaded" if any(model_id in loaded for model_id in ids) else UNLOADED
+
         for full, (peer_id, name) in self._full.items():
             identity: Object = {"type": "peer", "peerID": peer_id}
-            yield _virtual(full, "peer", now, loaded.value((full,)), identity, f"{peer_id}: {name}")
+            found.append(_virtual(full, "peer", now, value((full,)), identity, f"{peer_id}: {name}"))
         for selector_id, selector in self._config.selectors.items():
-            yield _selector(selector_id, selector, now, loaded)
+            used = selector.targets[:1] if selector.strategy == "pin" else selector.targets
+            found.append(_selector(selector_id, selector, now, value(used)))
         pins = self._config.profiles[profile].pins if profile in self._config.profiles else {}
         for name, target in pins.items():
-            if target and name not in self._config.selectors and not loaded.knows(name):
-                yield _virtual(name, "profile", now, loaded.value((target,)), {"type": "profile"})
+            if target and not (name in self._config.selectors or name in self._ids or name in base):
+                found.append(_virtual(name, "profile", now, value((target,)), {"type": "profile"}))
+        return sorted(found, key=lambda entry: entry.id)
 
 
 def _names_of(model_id: str, model: ModelConfig, config: Config) -> list[_Added]:
@@ -177,30 +179,10 @@ def _peer_models(config: Config) -> list[tuple[str, str]]:
     return [(peer_id, name) for peer_id, peer in config.peers.items() for name in peer.models]
 
 
-class _Loaded:
-    """Which names mean something, and whether it runs."""
-
-    def __init__(self, ids: Mapping[str, str], base: Mapping[str, ListedModel], remote: Collection[str]) -> None:
-        self._ids = ids
-        self._base = base
-        self._remote = remote
-
-    def knows(self, name: str) -> bool:
-        return name in self._ids or name in self._base
-
-    def value(self, names: Iterable[str]) -> str:
-        """``loaded`` when one of them is loaded, or on its way there."""
-        ids = [name if name in self._base else self._ids.get(name, "") for name in names]
-        runs = any(self._base[one].status.value in RUNNING for one in ids if one in self._base)
-        return "loaded" if runs or any(one in self._remote for one in ids if one not in self._base) else UNLOADED
-
-
-def _selector(selector_id: str, selector: Selector, now: int, loaded: _Loaded) -> ListedModel:
+def _selector(selector_id: str, selector: Selector, now: int, value: str) -> ListedModel:
     identity: Object = {"type": "selector", "strategy": selector.strategy, "targets": list(selector.targets)}
     if selector.strategy == "spillover":
         identity["spillover"] = selector.settings.spillover
-    used = selector.targets[:1] if selector.strategy == "pin" else selector.targets
-    value = loaded.value(used)
     return _virtual(selector_id, "selector", now, value, identity, selector.name, selector.description)
 
 

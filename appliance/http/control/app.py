@@ -21,7 +21,6 @@ from werkzeug.exceptions import HTTPException
 
 from appliance.catalog.catalog import Catalog
 from appliance.core.engines.choice import Seat
-from appliance.core.fit.plan import fit_of
 from appliance.core.lenient_json import UNREADABLE
 from appliance.core.settings import HttpSettings
 from appliance.engines.owner import Engines
@@ -73,7 +72,7 @@ class FitRoutes:
         plan = self._fleet.plan(await find_model(self._catalog, name))
         if plan is None:
             raise NotFound(f"what model '{name}' takes cannot be foretold: no file here says enough of it")
-        return json_answer({"model": name, **to_builtins(fit_of(plan))})
+        return json_answer({"model": name, **to_builtins(plan)})
 
 
 def add_fit_routes(app: Quart, routes: FitRoutes) -> None:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.core.engines.machine import Gpu, MachineLook
-from appliance.core.fit.budget import GpuMemory, Reserve, budgets_of, room_of, squeezed
+from appliance.core.fit.budget import GpuMemory, budgets_of, room_of, squeezed
 
 GIB = 1 << 30
 MIB = 1 << 20
@@ -30,11 +30,7 @@ def look(*gpus: Gpu, memory: int = 32 * GIB) -> MachineLook:
 
 def test_a_machine_has_budgets_less_what_is_left_to_others():
     assert budgets_of(look(gpu(24 * GIB), gpu(8 * GIB))) == {"ram": 30 * GIB, "gpu0": 23 * GIB, "gpu1": 7 * GIB}
-    assert budgets_of(look(gpu(24 * GIB)), Reserve(ram=0, gpu=4 * GIB)) == {"ram": 32 * GIB, "gpu0": 20 * GIB}
-
-
-def test_small_devices_keep_half_for_models():
-    assert budgets_of(look(gpu(GIB), memory=2 * GIB)) == {"ram": GIB, "gpu0": GIB // 2}
+    assert budgets_of(look(gpu(GIB), memory=2 * GIB)) == {"ram": GIB, "gpu0": GIB // 2}, "half is for models"
 
 
 def test_gpus_without_memory_of_their_own_have_no_budget_and_keep_their_number():
@@ -65,9 +61,6 @@ def test_a_display_that_breathes_changes_nothing_upwards():
     first = squeezed(budget, {"gpu0": GpuMemory(2 * GIB, 24 * GIB)}, {})
     again = squeezed(budget, {"gpu0": GpuMemory(2 * GIB - 100 * MIB, 24 * GIB)}, {}, before=first)
     assert again == first
-
-
-def test_devices_without_a_sample_keep_their_budget():
     assert squeezed({"ram": GIB, "gpu0": GIB}, {"gpu0": GpuMemory(0, 0)}, {}) == {"ram": GIB, "gpu0": GIB}
 
 

@@ -56,21 +56,12 @@ def read(*texts: str) -> Buffers:
 
 
 def test_buffers_are_summed_by_device_after_the_last_attempt():
+    assert read(LOG).by_device() == {}, "nothing is known before the model is loaded"
     found = read(LOG, LOADED).by_device()
-    assert found == {"ram": round((254.05 + 0.49 + 24 + 12.02) * MIB), "gpu0": round((105.52 + 10 + 30.5) * MIB)}
-
-
-def test_nothing_is_known_before_the_model_is_loaded():
-    assert read(LOG).by_device() == {}
-
-
-def test_devices_may_have_other_names():
     assert set(read(LOG, LOADED).by_device({"Vulkan0": "gpu1"})) == {"ram", "gpu1"}
-
-
-def test_workers_are_called_by_their_address():
     line = "I load_tensors: RPC0[127.0.0.1:50172] model buffer size =    18.00 MiB"
     assert read(line, LOADED).by_device() == {"rpc:127.0.0.1:50172": 18 * MIB}
+    assert found == {"ram": round((254.05 + 0.49 + 24 + 12.02) * MIB), "gpu0": round((105.52 + 10 + 30.5) * MIB)}
 
 
 def test_a_server_that_wakes_up_is_counted_anew():
@@ -78,22 +69,16 @@ def test_a_server_that_wakes_up_is_counted_anew():
 
 
 def test_an_absurd_size_counts_for_nothing():
-    assert (
-        read("I x:  CUDA0 model buffer size = 99999999999999999 MiB", "I x: CUDA0 KV buffer size = 1.2.3 MiB")
-        is not None
-    )
-    assert read("I x:  CUDA0 model buffer size = 99999999999999999 MiB", LOADED).by_device() == {}
+    sizes = ("I x:  CUDA0 model buffer size = 99999999999999999 MiB", "I x: CUDA0 KV buffer size = 1.2.3 MiB")
+    assert read(*sizes, LOADED).by_device() == {}
 
 
 def test_lines_of_each_request_are_left_out_and_all_others_stay():
+    buffers = Buffers()
+    assert all(buffers.read(line) for line in (*LOG.splitlines(), *REQUEST.splitlines())), "it is not loaded yet"
     buffers = read(LOG, LOADED)
     assert not [line for line in REQUEST.splitlines() if buffers.read(line)]
     assert [line for line in TOLD.splitlines() if buffers.read(line)] == TOLD.splitlines()
-
-
-def test_until_it_is_loaded_every_line_is_told():
-    buffers = Buffers()
-    assert all(buffers.read(line) for line in (*LOG.splitlines(), *REQUEST.splitlines()))
 
 
 def test_endless_lines_take_no_time():

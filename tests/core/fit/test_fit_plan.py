@@ -5,26 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
-from hollow_models import Hollow, bert, dense, encode, experts, gemma, latent, mamba
+from hollow_models import bert, dense, experts, gemma, latent, mamba, shape_of
 from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.core.engines.listing import Manual
 from appliance.core.fit.estimate import AUTO_PARALLEL, RAM, estimate
 from appliance.core.fit.plan import CACHE, LEAST_CONTEXT, PER_SLOT, SHARE, FitOptions, FitPlan, asked_of, plan
-from appliance.core.models.gguf import read_gguf
 from appliance.core.models.shape import Shape
 
 MIB = 1 << 20
 GIB = 1 << 30
 RANK = {"no": 0, "partly": 1, "fits": 2}
-
-
-def shape_of(model: Hollow) -> Shape:
-    header, data = encode(model)
-    shape = read_gguf(lambda offset, n: header[offset : offset + n], len(header) + data).shape
-    assert shape is not None
-    return shape
 
 
 LLAMA = shape_of(dense(context=131072))
@@ -62,23 +54,14 @@ def shared_out(pool: int, slots: int, *, said: bool = False) -> tuple[str, ...]:
 # ---- what is chosen --------------------------------------------------------------------------------------------------
 
 
-def test_with_room_for_all_nothing_is_changed():
-    found = planned({RAM: 8 * GIB})
-    assert (found.verdict, found.flags, found.estimate.context) == ("fits", (), 131072)
-    assert found.word == "fits"
-
-
-def test_the_context_is_made_smaller_before_anything_else():
-    found = planned({RAM: 600 * MIB})
-    assert found.verdict == "fits"
-    assert found.flags == ("--ctx-size", "16384")
-    assert "context 16384 of 131072 tokens" in found.why
-    assert found.estimate.parallel == AUTO_PARALLEL
-
-
-def test_slots_are_given_up_last():
-    found = planned({RAM: 380 * MIB}, shape=SHAPES[1])
-    assert found.flags == ("--ctx-size", "4096", "--parallel", "1")
+def test_less_room_means_less_context_and_one_slot_at_last():
+    whole, smaller = planned({RAM: 8 * GIB}), planned({RAM: 600 * MIB})
+    assert (whole.verdict, whole.word, whole.flags, whole.context) == ("fits", "fits", (), 131072)
+    assert (smaller.verdict, smaller.flags) == ("fits", ("--ctx-size", "16384"))
+    assert "context 16384 of 131072 tokens" in smaller.why
+    assert smaller.parallel == AUTO_PARALLEL
+    assert planned({RAM: 380 * MIB}, shape=SHAPES[1]).flags == ("--ctx-size", "4096", "--parallel", "1")
+    assert planned({RAM: 8 * GIB}, shape=shape_of(dense(context=2048))).context == 2048
 
 
 def test_what_cannot_fit_says_what_it_takes_and_what_helps():
@@ -89,10 +72,12 @@ def test_what_cannot_fit_says_what_it_takes_and_what_helps():
     assert "less context" in planned({RAM: 1200 * MIB}, "--ctx-size", "131072").why
 
 
-def test_part_of_a_model_goes_to_a_gpu_that_is_too_small():
+def test_a_gpu_gets_the_layers_that_fit():
     found = planned({RAM: 8 * GIB, "gpu0": 200 * MIB})
-    assert found.word == f"partly: {found.estimate.gpu_layers} of 9 layers"
-    assert 0 < found.estimate.gpu_layers < 9
+    assert found.word == f"partly: {found.gpu_layers} of 9 layers"
+    assert 0 < found.gpu_layers < 9
+    none = planned({RAM: 8 * GIB, "gpu0": 20 * MIB})
+    assert (none.verdict, none.gpu_layers, none.flags) == ("partly", 0, ("--device", "none"))
 
 
 def test_layers_and_context_on_gpus_are_left_to_the_server_with_the_reserve():
@@ -100,23 +85,14 @@ def test_layers_and_context_on_gpus_are_left_to_the_server_with_the_reserve():
     assert found.flags == ("--device", "none") or found.flags[-2:] == ("--fit-target", "1024,1024")
     assert "--n-gpu-layers" not in found.flags
     told = planned({RAM: 8 * GIB, "gpu0": 200 * MIB}, "--fit", "off")
-    assert told.flags[-2:] == ("--n-gpu-layers", str(told.estimate.gpu_layers))
-
-
-def test_a_gpu_without_room_even_to_compute_is_left_alone():
-    found = planned({RAM: 8 * GIB, "gpu0": 20 * MIB})
-    assert (found.verdict, found.estimate.gpu_layers, found.flags) == ("partly", 0, ("--device", "none"))
-
-
-def test_models_that_were_trained_for_little_get_no_more():
-    assert planned({RAM: 8 * GIB}, shape=shape_of(dense(context=2048))).estimate.context == 2048
+    assert told.flags[-2:] == ("--n-gpu-layers", str(told.gpu_layers))
 
 
 def test_separate_slots_get_their_own_context():
     found = planned({RAM: 600 * MIB}, "--parallel", "2")
-    assert (found.estimate.parallel, found.estimate.context) == (2, 32768)
+    assert (found.parallel, found.context) == (2, 32768)
     least = planned({RAM: 100 * MIB}, "--parallel", "2")
-    assert least.estimate.context == 2 * LEAST_CONTEXT
+    assert least.context == 2 * LEAST_CONTEXT
 
 
 @pytest.mark.parametrize(
@@ -133,23 +109,20 @@ def test_flags_are_read_as_the_server_reads_them(flags: str, said: tuple[int, in
     assert (options.context, options.parallel, options.gpu_layers) == said
 
 
-def test_flags_of_another_engine_are_no_mistake_here():
-    assert asked_of(["--from-the-future", "1"]) == FitOptions(understood=False)
-    assert planned({RAM: 8 * GIB}, "--from-the-future").verdict == "fits"
-
-
 def test_the_rest_of_the_flags_counts():
-    sizes, places = "-ctk q8_0 -ctv q4_0 -b 64 -ub 32 -fa off --swa-full", "-ncmoe 3 -nkvo -ts 3,1 -kvu"
+    sizes, places = "-ctk q8_0 -ctv q4_0 -b 64 -ub 32 -fa off --swa-full", "-ncmoe 3 -nkvo -kvu"
     options = asked_of([*sizes.split(), *places.split()]).options
     assert (options.keys_type, options.values_type, options.batch, options.ubatch) == ("q8_0", "q4_0", 64, 32)
     assert (options.flash, options.window_full, options.cache_in_ram, options.unified) == (False, True, True, True)
-    assert (options.experts_in_ram, options.split) == (3, (3.0, 1.0))
+    assert options.experts_in_ram == 3
     assert asked_of(["--reranking"]).options.embedding
     assert asked_of(["--device", "none"], gpus=["gpu0"]).options.gpus == ()
+    assert asked_of(["--from-the-future", "1"]) == FitOptions(understood=False), "another engine's are no mistake"
+    assert planned({RAM: 8 * GIB}, "--from-the-future").verdict == "fits"
 
 
 def test_a_cache_of_prompts_takes_half_of_what_is_left():
-    taken = cached({RAM: 4 * GIB}, "--ctx-size", "4096").estimate.devices[RAM].total
+    taken = cached({RAM: 4 * GIB}, "--ctx-size", "4096").memory[RAM].total
     assert 360 * MIB < taken < 361 * MIB
     found = cached({RAM: 4 * GIB}, "--ctx-size", "4096")
     assert (found.flags, found.prompt_cache) == (("--cache-ram", "1856"), 1856 * MIB)
@@ -174,7 +147,7 @@ def test_slots_do_not_use_up_each_others_context():
     assert apart({RAM: 8 * GIB}, shape=shape_of(dense(context=40960))) == shared_out(40960, 2)
     found = cached({RAM: 8 * GIB}, CACHE, "0", manual=NEW)
     assert "4 slots of 32768 tokens, so that none ends the others" in found.why
-    assert (found.slot_context, found.estimate.context) == (32768, 131072)
+    assert (found.slot_context, found.context) == (32768, 131072)
 
 
 def test_the_context_that_somebody_set_is_shared_out_as_well():
@@ -184,7 +157,7 @@ def test_the_context_that_somebody_set_is_shared_out_as_well():
     for said in (("-np", "3"), ("-np", "3", "-kvu"), ("-kvu",), ("-no-kvu",), (PER_SLOT, "512"), ("--embedding",)):
         assert not {PER_SLOT, "--parallel", "--kv-unified"} & set(apart({RAM: 8 * GIB}, *said)), said
     found = cached({RAM: 8 * GIB}, PER_SLOT, "512", manual=NEW)
-    assert (found.estimate.context, "--ctx-size" in found.flags) == (2048, False), "the server sizes it so"
+    assert (found.context, "--ctx-size" in found.flags) == (2048, False), "the server sizes it so"
     assert found.slot_context == 512
 
 
@@ -234,17 +207,17 @@ def test_more_room_is_never_worse(
         after = cached(more_room, *flags, CACHE, "0", shape=shape, manual=manual)
         assert RANK[after.verdict] >= RANK[before.verdict]
         if before.verdict != "no":
-            assert after.estimate.gpu_layers >= before.estimate.gpu_layers
+            assert after.gpu_layers >= before.gpu_layers
 
 
 @given(st.sampled_from(SHAPES), ROOMS, FLAGS, SIZES)
 def test_what_is_foretold_fits(shape: Shape, room: dict[str, int], flags: list[str], reserve: int):
     found = planned(room, *flags, shape=shape, reserve=reserve)
     if found.verdict != "no":
-        taken = found.estimate.by_device()
+        taken = found.by_device()
         assert all(size <= max(0, room[device] - reserve) for device, size in taken.items())
     if found.verdict == "fits":
-        assert found.estimate.gpu_layers == (found.estimate.layers if len(room) > 1 else 0)
+        assert found.gpu_layers == (found.layers if len(room) > 1 else 0)
 
 
 SAID = st.lists(
@@ -282,18 +255,21 @@ def test_slots_and_caches_stay_within_what_is_left_what_was_said_and_what_the_bu
     assert CACHE not in found.flags or manual is None or not manual.options or manual.names(CACHE)
     if found.verdict == "no":
         return
-    taken = found.estimate.by_device()
+    taken = found.by_device()
     assert all(size <= room[device] for device, size in taken.items())
     if CACHE not in names and found.prompt_cache:
         assert taken[RAM] + spoken_for + found.prompt_cache <= room[RAM]
     if manual is None or not manual.names(PER_SLOT) or names & {PER_SLOT, "--parallel", "--kv-unified"}:
         return
-    slots, each = found.estimate.parallel, found.slot_context
-    assert slots * each <= found.estimate.context
+    slots, each = found.parallel, found.slot_context
+    assert slots * each <= found.context
     assert slots == 1 or each >= min(shape.trained, SHARE)
     if len(room) == 1:
         started = asked_of([*words, *found.flags], manual=manual)
-        assert estimate(shape, started.options) == found.estimate, "what is started is what was planned"
+        again = estimate(shape, started.options)
+        assert (again.by_device(), again.context) == (found.by_device(), found.context), (
+            "what is started is what was planned"
+        )
         assert not started.apart or slots == 1
 
 
@@ -302,13 +278,13 @@ def test_what_somebody_said_stays(shape: Shape, room: dict[str, int], flags: lis
     found = planned(room, *flags, shape=shape)
     assert not {flag for flag in flags if flag.startswith("--")} & set(found.flags)
     if "--parallel" in flags:
-        assert found.estimate.parallel == 3
+        assert found.parallel == 3
     if "--n-gpu-layers" in flags and len(room) > 1:
-        assert found.estimate.gpu_layers == 4
+        assert found.gpu_layers == 4
     if "--ctx-size" in flags:
-        assert 3000 <= found.estimate.context <= 3 * 1024 + 256 * 3
+        assert 3000 <= found.context <= 3 * 1024 + 256 * 3
     elif PER_SLOT not in flags:
-        assert found.estimate.context >= min(LEAST_CONTEXT, shape.trained)
+        assert found.context >= min(LEAST_CONTEXT, shape.trained)
 
 
 @given(st.lists(st.sampled_from(SHAPES), min_size=1, max_size=6), st.integers(0, 40_000), SIZES, st.booleans())
@@ -322,7 +298,7 @@ def test_models_and_their_caches_never_take_more_than_there_is(
         if found.verdict == "no":
             assert found.prompt_cache == 0
             continue
-        free -= found.estimate.devices[RAM].total + (found.prompt_cache if grown else 0)
+        free -= found.memory[RAM].total + (found.prompt_cache if grown else 0)
         promised += found.prompt_cache
         assert found.prompt_cache % (64 * MIB) == 0
         assert 0 <= found.prompt_cache <= 8 * GIB

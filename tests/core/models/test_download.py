@@ -138,26 +138,20 @@ def test_what_is_not_there_is_named(tag: str | None, paths: list[str], why: str)
         (200, {b"content-length": b"100"}, 40, Continue(skip=40)),
         (206, {b"content-range": b"bytes 40-99/100"}, 40, Continue()),
         (206, {b"content-range": b"bytes 40-99/*"}, 40, Continue()),
+        (200, {b"content-length": b"99"}, 0, None),
+        (200, {b"content-encoding": b"gzip"}, 0, None),
+        (206, {b"content-range": b"bytes 39-99/100"}, 40, None),
+        (206, {b"content-range": b"bytes 40-98/99"}, 40, None),
+        (206, {b"content-range": b"lines 1-2/3"}, 40, None),
+        (206, {}, 40, None),
+        (416, {b"content-range": b"bytes */30"}, 40, None),
     ],
 )
-def test_answers_that_go_on(status: int, headers: dict[bytes, bytes], have: int, expected: Continue) -> None:
-    assert judge(status, headers, have, 100) == expected
-
-
-@pytest.mark.parametrize(
-    ("status", "headers", "have"),
-    [
-        (200, {b"content-length": b"99"}, 0),
-        (200, {b"content-encoding": b"gzip"}, 0),
-        (206, {b"content-range": b"bytes 39-99/100"}, 40),
-        (206, {b"content-range": b"bytes 40-98/99"}, 40),
-        (206, {b"content-range": b"lines 1-2/3"}, 40),
-        (206, {}, 40),
-        (416, {b"content-range": b"bytes */30"}, 40),
-    ],
-)
-def test_answers_that_belong_to_something_else(status: int, headers: dict[bytes, bytes], have: int) -> None:
-    assert isinstance(judge(status, headers, have, 100), StartOver)
+def test_an_answer_goes_on_or_belongs_to_something_else(
+    status: int, headers: dict[bytes, bytes], have: int, expected: Continue | None
+) -> None:
+    found = judge(status, headers, have, 100)
+    assert found == expected or (expected is None and isinstance(found, StartOver))
 
 
 def test_attempts_come_slower_and_when_the_server_wants_them() -> None:
@@ -167,6 +161,7 @@ def test_attempts_come_slower_and_when_the_server_wants_them() -> None:
     assert retry_after(b"100000000") == 300
     assert retry_after(b"Wed, 21 Oct 2026 07:28:00 GMT") is None
     assert retry_after(None) is None
+    assert Throttle(None).take(10**12, 0.0) == 0
 
 
 @given(
@@ -180,7 +175,3 @@ def test_the_rate_is_never_exceeded_over_the_whole(rate: int, steps: list[tuple[
         now += throttle.take(count, now)
         taken += count
     assert taken <= rate * (now - 100.0) * 1.000001 + 1
-
-
-def test_no_rate_is_no_limit() -> None:
-    assert Throttle(None).take(10**12, 0.0) == 0

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import math
-import random
 import struct
 import time
 import tracemalloc
-from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
 from appliance.core.models import gguf_bytes
-from appliance.core.models.gguf import GgufInfo, merge_shards, read_gguf
+from appliance.core.models.gguf import GgufInfo, read_gguf
 from appliance.core.models.gguf_bytes import GgufError
 
 U8, I8, U16, I16, U32, I32, F32, BOOL, STR, ARR, U64, I64, F64 = range(13)
@@ -148,11 +146,6 @@ def test_the_kind_of_a_model(keys, tensors, kind):
     assert read(gguf(keys, tensors)).kind == kind
 
 
-def test_keys_may_come_before_the_architecture_they_belong_to():
-    keys = [("b.context_length", U32, 1), ("a.context_length", U64, 2), ("general.architecture", STR, "a")]
-    assert read(gguf(keys)).context_length == 2
-
-
 def test_without_a_file_type_the_largest_share_of_bytes_names_the_quantisation():
     tensors = [("a", [32, 100], 2), ("b", [32, 100], 8), ("c", [64], 0)]
     keys = [("general.architecture", STR, "llama")]
@@ -171,15 +164,6 @@ def test_a_tensor_type_from_the_future_is_no_reason_to_refuse():
     for offset in (96, 1 << 40):
         hostile = data.replace(struct.pack("<IQ", 142, 0), struct.pack("<IQ", 142, offset))
         assert "past the end" in refusal(hostile)
-
-
-def test_shards_are_added_up():
-    keys = [*LLAMA, ("split.no", U16, 0), ("split.count", U16, 2)]
-    first, second = read(gguf(keys)), read(gguf([("general.architecture", STR, "llama")], WEIGHTS))
-    whole = merge_shards(first, [second])
-    assert (first.split_count, first.tensor_count) == (2, 0)
-    assert (whole.tensor_count, whole.parameters) == (second.tensor_count, second.parameters)
-    assert (whole.context_length, whole.tensor_bytes) == (8192, second.tensor_bytes)
 
 
 def test_only_the_first_shard_has_to_say_what_it_is():
@@ -265,8 +249,22 @@ def test_a_file_that_shrinks_while_it_is_read_is_refused():
             read(SMALL[:end], size=len(SMALL), window=16)
 
 
+def one(key: str, kind: int, rest: bytes) -> bytes:
+    """A header with the architecture and one more key whose value is ``rest``."""
+    head = struct.pack("<4sIQQ", b"GGUF", 3, 0, 2) + text("general.architecture") + typed(STR, "x")
+    return head + text(key) + struct.pack("<I", kind) + rest
+
+
+BIG = (1 << 64) - 1
+
+
+def with_tensor(entry: bytes, *, count: int = 1, data: int = 4096) -> bytes:
+    head = struct.pack("<4sIQQ", b"GGUF", 3, count, 1) + text("general.architecture") + typed(STR, "x") + entry
+    return head.ljust(-(-len(head) // 32) * 32, b"\0") + bytes(data)
+
+
 @pytest.mark.parametrize(
-    ("start", "words"),
+    ("data", "words"),
     [
         (b"tjgg" + bytes(20), "GGJT"),
         (b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
@@ -279,24 +277,6 @@ def test_a_file_that_shrinks_while_it_is_read_is_refused():
         (struct.pack("<4sIQQ", b"GGUF", 3, 1 << 40, 0), "tensors"),
         (struct.pack("<4sIQQ", b"GGUF", 3, 0, 60_000), "ends too early"),
         (struct.pack("<4sIQQ", b"GGUF", 3, 0, 0), "architecture"),
-    ],
-)
-def test_the_first_bytes(start, words):
-    assert words in refusal(start)
-
-
-def one(key: str, kind: int, rest: bytes) -> bytes:
-    """A header with the architecture and one more key whose value is ``rest``."""
-    head = struct.pack("<4sIQQ", b"GGUF", 3, 0, 2) + text("general.architecture") + typed(STR, "x")
-    return head + text(key) + struct.pack("<I", kind) + rest
-
-
-BIG = (1 << 64) - 1
-
-
-@pytest.mark.parametrize(
-    ("data", "words"),
-    [
         (one("k", STR, struct.pack("<Q", BIG)), "ends too early"),
         (one("k", STR, struct.pack("<Q", 1 << 40)), "ends too early"),
         (one("general.name", STR, struct.pack("<Q", BIG)), "ends too early"),
@@ -318,26 +298,6 @@ BIG = (1 << 64) - 1
         (one("x.context_length", I32, struct.pack("<i", -1)), "whole number"),
         (one("x.context_length", F32, struct.pack("<f", 1.5)), "whole number"),
         (one("k" * (1 << 20) + "k", U8, b"\0"), "metadata key"),
-    ],
-)
-def test_hostile_metadata(data, words):
-    assert words in refusal(data)
-
-
-def test_many_long_keys_are_refused():
-    keys = b"".join(text(f"{n:04}" + "k" * 1000) + typed(U8, 1) for n in range(2000))
-    data = struct.pack("<4sIQQ", b"GGUF", 3, 0, 2001) + text("general.architecture") + typed(STR, "x") + keys
-    assert "metadata keys take more than" in refusal(data)
-
-
-def with_tensor(entry: bytes, *, count: int = 1, data: int = 4096) -> bytes:
-    head = struct.pack("<4sIQQ", b"GGUF", 3, count, 1) + text("general.architecture") + typed(STR, "x") + entry
-    return head.ljust(-(-len(head) // 32) * 32, b"\0") + bytes(data)
-
-
-@pytest.mark.parametrize(
-    ("data", "words"),
-    [
         (with_tensor(tensor("t", [4], 0, 4096)), "past the end"),
         (with_tensor(tensor("t", [1025], 0, 0)), "past the end"),
         (with_tensor(tensor("t", [4], 0, BIG & ~31)), "past the end"),
@@ -351,7 +311,7 @@ def with_tensor(entry: bytes, *, count: int = 1, data: int = 4096) -> bytes:
         (with_tensor(tensor("t" * 64, [4], 0, 0)), "64 bytes long"),
     ],
 )
-def test_hostile_tensors(data, words):
+def test_what_is_refused(data: bytes, words: str):
     assert words in refusal(data)
 
 
@@ -422,14 +382,7 @@ def test_hostile_counts_cost_little(data, claimed):
     assert seconds < 5
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(data=st.binary(max_size=200), behind=st.sampled_from([b"", b"GGUF\x03\0\0\0", SMALL[:24], SMALL[:60]]))
-@example(data=b"\xff" * 64, behind=SMALL[:24])
-def test_garbage_raises_only_our_error(data, behind):
-    _survives(behind + data)
-
-
-@settings(deadline=None)
+@settings(deadline=None, max_examples=300)
 @given(
     edits=st.lists(
         st.tuples(
@@ -456,31 +409,3 @@ def _survives(data: bytes, **more: int) -> object:
         return read(data, **more) if data else None
     except GgufError as error:
         return str(error)
-
-
-def test_random_bytes_of_every_kind_of_file_within_a_time():
-    """A second of seeded flips over every byte of the header; slow or stray errors show here first."""
-    flips = random.Random(5)
-    began = time.thread_time()
-    for position in range(HEADER):
-        for value in (0, 0x7F, 0xFF, flips.randrange(256)):
-            data = bytearray(SMALL)
-            data[position] = value
-            _survives(bytes(data))
-    assert time.thread_time() - began < 30
-
-
-def test_the_starter_model_is_described(starter_model: Path):
-    size = starter_model.stat().st_size
-    with starter_model.open("rb") as file:
-
-        def read_at(offset: int, count: int) -> bytes:
-            file.seek(offset)
-            return file.read(count)
-
-        info = read_gguf(read_at, size)
-    assert info.kind == "generation"
-    assert info.quantisation == "Q8_0"
-    assert info.context_length
-    assert info.vocabulary_size
-    assert 0 < info.tensor_bytes < size

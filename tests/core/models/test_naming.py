@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,6 @@ from hypothesis import strategies as st
 from appliance.core.models.gguf import GgufInfo
 from appliance.core.models.model import Model, engine_flags
 from appliance.core.models.names import (
-    QUANTISATIONS,
     ModelNames,
     Named,
     Shard,
@@ -19,7 +19,6 @@ from appliance.core.models.names import (
     is_companion,
     is_speakable,
     model_name,
-    prefer,
     repo_of,
     shard_of,
     split_named_path,
@@ -31,20 +30,65 @@ from appliance.core.models.names import (
 
 
 @pytest.mark.parametrize(
-    ("name", "stem"),
+    ("read", "text", "meaning"),
     [
-        ("X.gguf", "X"),
-        ("X.GGUF", "X"),
-        ("a b.c.gguf", "a b.c"),
-        (".gguf", None),
-        ("._X.gguf", None),
-        ("X.gguf.part", None),
-        ("X.bin", None),
-        ("gguf", None),
+        (stem_of, "X.gguf", "X"),
+        (stem_of, "X.GGUF", "X"),
+        (stem_of, "a b.c.gguf", "a b.c"),
+        (stem_of, ".gguf", None),
+        (stem_of, "._X.gguf", None),
+        (stem_of, "X.gguf.part", None),
+        (stem_of, "X.bin", None),
+        (stem_of, "gguf", None),
+        (tag_of, "Qwen3-8B-Q4_K_M", "Q4_K_M"),
+        (tag_of, "qwen-q8_0", "Q8_0"),
+        (tag_of, "model.F16", "F16"),
+        (tag_of, "Qwen3-UD-Q4_K_XL-00001-of-00003", "Q4_K_XL"),
+        (tag_of, "stories260K", None),
+        (tag_of, "a-b c", None),
+        (tag_of, "ends-", None),
+        (tag_of, "a-Q8_0\n", None),
+        (repo_of, "models--ggml-org--tinygemma3-GGUF", "ggml-org/tinygemma3-GGUF"),
+        (repo_of, "models--a--b.c_d", "a/b.c_d"),
+        (repo_of, "models--a", None),
+        (repo_of, "models--a--b--c", None),
+        (repo_of, "datasets--a--b", None),
+        (repo_of, "models--..--b", None),
+        (repo_of, "models--a--b\n", None),
+        (repo_of, "models--a--b/../c", None),
+        (repo_of, "models--.a--b", None),
+        (repo_of, "models--a--", None),
+        (repo_of, "models----b", None),
+        (repo_of, ".locks", None),
+        (split_named_path, "x.gguf", (None, "x.gguf")),
+        (split_named_path, "chat=x.gguf", ("chat", "x.gguf")),
+        (split_named_path, "org/repo:Q4=x.gguf", ("org/repo:Q4", "x.gguf")),
+        (split_named_path, "chat=a=b.gguf", ("chat", "a=b.gguf")),
+        (split_named_path, "chat=C:\\m\\x.gguf", ("chat", "C:\\m\\x.gguf")),
+        (split_named_path, "/m/a=b.gguf", (None, "/m/a=b.gguf")),
+        (split_named_path, "./a=b.gguf", (None, "./a=b.gguf")),
+        (split_named_path, "~/a=b.gguf", (None, "~/a=b.gguf")),
+        (split_named_path, "C:\\m\\a=b.gguf", (None, "C:\\m\\a=b.gguf")),
+        (split_named_path, "=x.gguf", (None, "=x.gguf")),
+        (split_named_path, "x=", (None, "x=")),
+        (shard_of, "m-00000-of-00002", None),
+        (shard_of, "m-1-of-2", None),
+        (shard_of, "m-00001-of-99999", None),
+        (shard_of, "-00001-of-00002", None),
+        (shard_of, "m-٠٠٠٠١-of-00002", None),
+        (shard_of, "m-00001-of-0", None),
     ],
 )
-def test_model_files_are_told_by_their_suffix(name, stem):
-    assert stem_of(name) == stem
+def test_the_meaning_of_names(read: Callable[[str], object], text: str, meaning: object):
+    assert read(text) == meaning
+
+
+def test_a_commit_is_forty_small_hex_digits_and_a_name_can_be_written_down():
+    assert is_commit("0123456789abcdef0123456789abcdef01234567")
+    for text in ("", "main", "a" * 39, "a" * 41, "A" * 40, "../" + "a" * 37, "a" * 40 + "\n", "٠" * 40):
+        assert not is_commit(text)
+    for name in ("", "a\nb", "a\x1bb", "a\udcffb", "a" * 256, "\u202eabc"):
+        assert not is_speakable(name)
 
 
 @given(stem=st.text(min_size=1), number=st.integers(1, 1000), total=st.integers(1, 1000))
@@ -58,30 +102,6 @@ def test_a_shard_names_its_siblings(stem, number, total):
         assert shard == Shard(stem, number, total)
         assert shard.name(number) == f"{name}.gguf"
         assert model_name(name) == stem
-
-
-@pytest.mark.parametrize(
-    "stem", ["m-00000-of-00002", "m-1-of-2", "m-00001-of-99999", "-00001-of-00002", "m-٠٠٠٠١-of-00002", "m-00001-of-0"]
-)
-def test_what_is_no_shard(stem):
-    assert shard_of(stem) is None
-
-
-@pytest.mark.parametrize(
-    ("stem", "tag"),
-    [
-        ("Qwen3-8B-Q4_K_M", "Q4_K_M"),
-        ("qwen-q8_0", "Q8_0"),
-        ("model.F16", "F16"),
-        ("Qwen3-UD-Q4_K_XL-00001-of-00003", "Q4_K_XL"),
-        ("stories260K", None),
-        ("a-b c", None),
-        ("ends-", None),
-        ("a-Q8_0\n", None),
-    ],
-)
-def test_the_tag_is_the_end_of_the_stem(stem, tag):
-    assert tag_of(stem) == tag
 
 
 @pytest.mark.parametrize(
@@ -103,70 +123,11 @@ def test_companions(stem, in_folder, in_cache):
     assert is_companion(stem, anywhere=True) is in_cache
 
 
-@pytest.mark.parametrize(
-    ("folder", "repo"),
-    [
-        ("models--ggml-org--tinygemma3-GGUF", "ggml-org/tinygemma3-GGUF"),
-        ("models--a--b.c_d", "a/b.c_d"),
-        ("models--a", None),
-        ("models--a--b--c", None),
-        ("datasets--a--b", None),
-        ("models--..--b", None),
-        ("models--a--b\n", None),
-        ("models--a--b/../c", None),
-        ("models--.a--b", None),
-        ("models--a--", None),
-        ("models----b", None),
-        (".locks", None),
-    ],
-)
-def test_repositories_are_told_by_their_folder(folder, repo):
-    assert repo_of(folder) == repo
-
-
 @given(st.text())
 def test_whatever_a_folder_is_called_a_repository_has_two_plain_parts(text):
     for folder in (text, f"models--{text}", f"models--{text}--{text}"):
         repo = repo_of(folder)
         assert repo is None or re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", repo, re.ASCII)
-
-
-def test_a_commit_is_forty_small_hex_digits():
-    assert is_commit("0123456789abcdef0123456789abcdef01234567")
-    for text in ("", "main", "a" * 39, "a" * 41, "A" * 40, "../" + "a" * 37, "a" * 40 + "\n", "٠" * 40):
-        assert not is_commit(text)
-
-
-@pytest.mark.parametrize("name", ["", "a\nb", "a\x1bb", "a\udcffb", "a" * 256, "\u202eabc"])
-def test_names_that_cannot_be_written_down(name):
-    assert not is_speakable(name)
-
-
-@pytest.mark.parametrize(
-    ("text", "split"),
-    [
-        ("x.gguf", (None, "x.gguf")),
-        ("chat=x.gguf", ("chat", "x.gguf")),
-        ("org/repo:Q4=x.gguf", ("org/repo:Q4", "x.gguf")),
-        ("chat=a=b.gguf", ("chat", "a=b.gguf")),
-        ("chat=C:\\m\\x.gguf", ("chat", "C:\\m\\x.gguf")),
-        ("/m/a=b.gguf", (None, "/m/a=b.gguf")),
-        ("./a=b.gguf", (None, "./a=b.gguf")),
-        ("~/a=b.gguf", (None, "~/a=b.gguf")),
-        ("C:\\m\\a=b.gguf", (None, "C:\\m\\a=b.gguf")),
-        ("=x.gguf", (None, "=x.gguf")),
-        ("x=", (None, "x=")),
-    ],
-)
-def test_a_model_flag_may_give_a_name(text, split):
-    assert split_named_path(text) == split
-
-
-def test_the_preferred_quantisation():
-    assert prefer([("F16", 1), ("Q8_0", 2), ("Q4_K_M", 3)], QUANTISATIONS) == 3
-    assert prefer([("F16", 1), ("Q8_0", 2)], QUANTISATIONS) == 2
-    assert prefer([(None, 1), ("F16", 2)], QUANTISATIONS) == 1
-    assert prefer([], QUANTISATIONS) is None
 
 
 # ---- lookup ----------------------------------------------------------------------------------------------------------

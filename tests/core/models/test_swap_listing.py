@@ -52,22 +52,16 @@ def complete(model: ModelConfig) -> dict[str, object]:
 
 def test_a_configured_model_keeps_the_routers_entry_and_gains_llama_swaps_keys():
     model = ModelConfig(name=" Llama ", description="big", aliases=["l"], metadata={"port": 5800, "list": [1.5]}, ttl=5)
-    [entry] = listed(Config(models={"llama": model}), [base("llama", "loaded")])
+    config = Config(models={"llama": model, "plain": ModelConfig(metadata={"context_length": 5})})
+    found, entry, plain = listed(config, [base("found"), base("llama", "loaded"), base("plain")])
+    assert found == base("found"), "a model that was only found stays as it is"
+    assert plain == {**base("plain"), "meta": {"llamaswap": {"context_length": 5, "type": "model"}}}
     assert entry == {
         **base("llama", "loaded"),
         "name": "Llama",
         "description": "big",
         "meta": {"llamaswap": {"port": 5800, "list": [1.5], "type": "model", "aliases": ["l"]}},
     }
-
-
-def test_what_is_not_configured_is_left_out():
-    [entry] = listed(Config(models={"llama": ModelConfig()}), [base("llama")])
-    assert entry == {**base("llama"), "meta": {"llamaswap": {"type": "model"}}}
-
-
-def test_a_model_that_was_only_found_stays_as_it_is():
-    assert listed(Config(), [base("starter")]) == [base("starter")]
 
 
 def test_the_engines_own_meta_is_kept_beside_llama_swaps():
@@ -105,12 +99,6 @@ def test_flags_that_speak_of_a_way_from_one_thing_to_another_need_both_ends():
     assert entry["architecture"] == {"input_modalities": ["image"], "output_modalities": ["text"]}
     whisper = Capabilities(inputs=["audio"], outputs=["text"])
     assert complete(ModelConfig(capabilities=whisper))["capabilities"] == {"audio_transcriptions": True}
-
-
-def test_metadata_may_say_what_capabilities_do_not():
-    entry = complete(ModelConfig(metadata={"context_length": 5}))
-    assert entry["meta"] == {"llamaswap": {"context_length": 5, "type": "model"}}
-    assert "context_length" not in entry
 
 
 def test_unlisted_models_and_their_aliases_are_hidden():
@@ -177,13 +165,6 @@ def test_the_active_profile_adds_the_names_that_mean_nothing_else():
     assert listed(config, entries, "gone") == listed(config, entries)
 
 
-def test_states_in_llama_swaps_words():
-    words = ("queued", "loading", "loaded", "sleeping", "stopping", "unloaded", "anything else")
-    assert [swap_state(word) for word in words] == [
-        "starting", "starting", "ready", "ready", "stopping", "stopped", "stopped",
-    ]  # fmt: skip
-
-
 def test_model_status_has_local_models_first_and_peers_without_a_state():
     config = Config(
         models={
@@ -192,6 +173,9 @@ def test_model_status_has_local_models_first_and_peers_without_a_state():
         },
         peers={"p": Peer(models=["y", "x"])},
     )
+    words = ("queued", "loading", "loaded", "sleeping", "stopping", "unloaded", "anything else")
+    swaps = ("starting", "starting", "ready", "ready", "stopping", "stopped", "stopped")
+    assert tuple(map(swap_state, words)) == swaps
     blank = {"name": "", "description": "", "unlisted": False, "peerID": ""}
     assert msgspec.to_builtins(model_status(config, {"z": "sleeping"})) == [
         {**blank, "id": "a", "state": "stopped", "aliases": ["b"]},
