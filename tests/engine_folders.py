@@ -9,6 +9,7 @@ import hashlib
 import io
 import platform
 import sys
+import tarfile
 import zipfile
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
@@ -97,6 +98,13 @@ def make_build(
     return folder
 
 
+def pack(folder: Path, archive: Path) -> Path:
+    """A build as it is handed around."""
+    with tarfile.open(archive, "w:gz", compresslevel=1) as file:
+        file.add(folder, f"llama-{folder.name}")
+    return archive
+
+
 def lying_program(name: str) -> bytes:
     """The lying engine as one executable file. ``name`` makes it another file than others."""
     if sys.platform != "win32":
@@ -121,8 +129,3 @@ def tell(folder: Path, lie: Lie) -> None:
     new = folder / f"{LIES}.new"
     new.write_bytes(msgspec.json.encode(lie))
     new.replace(folder / LIES)
-
-
-def lie_of(folder: Path) -> Lie:
-    """What it does now."""
-    return msgspec.json.decode((folder / LIES).read_bytes(), type=Lie)

@@ -201,7 +201,7 @@ async def rollback() -> None:
         if line is None or not any(one in there for one in line.previous):
             raise UsageError("there is no version to return to; 'upgrade list' shows what is here")
         event = RolledBack(backend=None, here=there, why="the user returned to the version before")
-        state, _ = await trio.to_thread.run_sync(shelf.state.tell, [event])
+        state = await trio.to_thread.run_sync(shelf.state.tell, [event])
     say(f"{name_of(chosen(state, there) or '')} is used from the next start on; restart the server if it runs")
 
 

@@ -28,7 +28,6 @@ from appliance.core.engines.builds import (
     Catalogue,
     FileSum,
     Release,
-    Wants,
     check_entry,
 )
 from appliance.engines.found import EXECUTABLE, MAX_MANIFEST, build_of, check_build, read_build
@@ -269,25 +268,11 @@ def manifest_file() -> Path:
     return SHIPPED if SHIPPED.is_file() or not CHECKOUT.is_file() else CHECKOUT
 
 
-class _Archive(Struct, frozen=True, kw_only=True):
-    name: str
-    size: int = 0
-    sha256: str = ""
-    url: str = ""
+class _BuildList(Struct, frozen=True, kw_only=True):
+    """The file. ``base`` is the address of an archive that has none, with ``{build}`` and ``{name}``."""
 
-
-class _Build(Struct, frozen=True, kw_only=True):
-    platform: str
-    backend: str
-    build: str
-    archives: tuple[_Archive, ...]
-    licence: str = ""
-    needs: Wants = Wants()
-
-
-class _File(Struct, frozen=True, kw_only=True):
     base: str
-    builds: tuple[_Build, ...]
+    builds: tuple[AvailableBuild, ...]
     releases: tuple[Release, ...] = ()
 
 
@@ -305,29 +290,20 @@ def read_manifest(path: Path | None = None) -> Catalogue:
     path = path or manifest_file()
     try:
         with path.open("rb") as file:
-            found = msgspec.convert(tomllib.load(file), type=_File)
+            found = msgspec.convert(tomllib.load(file), type=_BuildList)
     except FileNotFoundError:
         raise UsageError(f"there is no list of builds at {path}; name a build of your own with --from") from None
     except (tomllib.TOMLDecodeError, msgspec.ValidationError, UnicodeDecodeError) as cause:
         raise UsageError(f"{path} is not a valid list of builds: {cause}") from None
-    return Catalogue(entries=tuple(_entry(found.base, build) for build in found.builds), releases=found.releases)
+    return Catalogue(entries=tuple(_addressed(each, found.base) for each in found.builds), releases=found.releases)
 
 
-def _entry(base: str, build: _Build) -> AvailableBuild:
-    entry = AvailableBuild(
-        platform=build.platform,
-        backend=build.backend,
-        build=build.build,
-        archives=tuple(_archive(base, build.build, archive) for archive in build.archives),
-        needs=build.needs,
-        licence=build.licence,
-    )
+def _addressed(entry: AvailableBuild, base: str) -> AvailableBuild:
     check_entry(entry)
-    return entry
-
-
-def _archive(base: str, build: str, archive: _Archive) -> Archive:
-    url = archive.url or base.replace("{build}", build).replace("{name}", archive.name)
-    if PurePosixPath(archive.name).name != archive.name or urlsplit(url).scheme not in ("https", "http"):
-        raise UsageError(f"'{archive.name}' in the list of builds has an invalid file name or address: {url}")
-    return Archive(name=archive.name, url=url, sha256=archive.sha256, size=archive.size)
+    archives: list[Archive] = []
+    for archive in entry.archives:
+        url = archive.url or base.replace("{build}", entry.build).replace("{name}", archive.name)
+        if PurePosixPath(archive.name).name != archive.name or urlsplit(url).scheme not in ("https", "http"):
+            raise UsageError(f"'{archive.name}' in the list of builds has an invalid file name or address: {url}")
+        archives.append(structs.replace(archive, url=url))
+    return structs.replace(entry, archives=tuple(archives))

@@ -21,7 +21,7 @@ import trio
 from msgspec import structs
 
 from appliance.core.engines.cards import seats_on, why_none
-from appliance.core.engines.choice import EngineOffer, Ranked, Seat, WantedEngine, best, device_flags, rank, seats_of
+from appliance.core.engines.choice import Ranked, Seat, WantedEngine, best, device_flags, rank, seats_of
 from appliance.core.engines.events import Learnt, MachineSeen, Pardoned, SeatFailed, Trusted, reduce
 from appliance.core.engines.listing import Device, Manual, cpu_device, drivers_of, identify, memory_names
 from appliance.core.engines.machine import VISIBILITY, MachineLook
@@ -220,7 +220,7 @@ class Engines:
 
     def tell(self, event: Learnt) -> None:
         """Remember something: at once here, and in the file a moment later."""
-        self.state, _ = reduce(self.state, event)
+        self.state = reduce(self.state, event)
         self._events.append(event)
         self.behind.wake()
         self._arrange()
@@ -231,7 +231,7 @@ class Engines:
             try:
                 state: EngineState | None = None
                 while events := self._events[:]:
-                    state, _ = await trio.to_thread.run_sync(self._file.tell, events)
+                    state = await trio.to_thread.run_sync(self._file.tell, events)
                     del self._events[: len(events)]
                 state = state or await trio.to_thread.run_sync(self._file.read)
             except OSError as cause:
@@ -242,7 +242,7 @@ class Engines:
                 return False
             self._is_unwritable = False
             for event in self._events:
-                state, _ = reduce(state, event)
+                state = reduce(state, event)
             self.state = state
         self._arrange()
         return True
@@ -411,19 +411,18 @@ class Engines:
         self._ranked.clear()
         for place, engine in enumerate(self.engines):
             listed = self._listed(engine)
-            offer = EngineOffer(
+            build = Seat(
                 build=engine.id,
                 backend="cpu" if engine.name == "embedded" else engine.backend,
                 digest=engine.digest,
                 place=place,
                 damage=self._damage.get(engine.id, engine.damage),
-                devices=listed.devices if listed else None,
                 fault=listed.why if listed else "",
             )
             failed = {
                 p.key.device for p in self.state.proofs if p.key.digest == engine.digest and not p.ok and p.holds(now)
             }
-            self._seats += seats_of(offer, cpu, failed)
+            self._seats += seats_of(build, listed.devices if listed else None, cpu, failed)
 
 
 async def usual_port(found: Finder, file: StateFile, *, starter: Path) -> int | None:

@@ -16,10 +16,10 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 
 import trio
-from msgspec import structs
 
 from appliance.core.engines.listing import DeviceListing, Manual, parse_listing, parse_manual, printable
 from appliance.core.engines.proofs import Fault
+from appliance.core.engines.trials import LOST_LIBRARY
 from appliance.core.engines.workers import (
     NO_DEBUGGER,
     BadWorkerAnswer,
@@ -42,8 +42,6 @@ MORE_WORDS = ("-lv", "5")
 """Before ``--list-devices``, which acts as soon as it is read: what the log then says of Vulkan and CUDA devices."""
 SIGNALLED = 128
 """A shell between us and the program says so much more than the signal's number."""
-LOST_DLLS = (0xC0000135, 0xC0000139, 0xC0000142)
-LOST_LIBRARY = ("error while loading shared libraries", "Library not loaded", "symbol lookup error")
 LOOK_TIME = 2.0
 """Seconds that one look may take, the connection included."""
 _LINGER = "hh" if sys.platform == "win32" else "ii"
@@ -59,29 +57,19 @@ AGAIN = 0.25
 async def list_devices(engine: Engine, children: Children, *, seconds: float | None = None) -> DeviceListing:
     """Ask the build which devices it can use, within ``seconds`` or else `LIMIT`. Never raises for what it does."""
     limit = LIMIT if seconds is None else seconds
-    listing, ran = await _ask(engine, children, MORE_WORDS, limit)
-    if ran is not None and ran.status and MORE_WORDS[0] in ran.errors.decode(errors="replace"):
-        again, _ = await _ask(engine, children, (), limit)  # a program that does not know how to say more
-        return structs.replace(again, seconds=again.seconds + listing.seconds)
-    return listing
-
-
-async def _ask(
-    engine: Engine, children: Children, words: tuple[str, ...], limit: float
-) -> tuple[DeviceListing, Ran | None]:
     # A crash is not looked at with a debugger, which ggml starts where there is one.
     env = {**inherited_env(), **NO_DEBUGGER}
     try:
-        ran = await run_to_end(children, (*engine.command, *words, LIST), env, seconds=limit)
+        ran = await run_to_end(children, (*engine.command, *MORE_WORDS, LIST), env, seconds=limit)
+        if ran.status and MORE_WORDS[0].encode() in ran.errors:  # a program that does not know how to say more
+            ran = await run_to_end(children, (*engine.command, LIST), env, seconds=limit)
     except (OSError, ValueError) as error:
-        return DeviceListing(fault="damaged", why=f"it cannot be started: {error}"), None
+        return DeviceListing(fault="damaged", why=f"it cannot be started: {error}")
     log = ran.errors.decode(errors="replace")
     wrong = _wrong(ran, log, limit)
-    if wrong is None:
-        listing = parse_listing(ran.output.decode(errors="replace"), log)
-    else:
-        listing = DeviceListing(fault=wrong[0], why=wrong[1])
-    return structs.replace(listing, seconds=ran.seconds), ran
+    if wrong is not None:
+        return DeviceListing(fault=wrong[0], why=wrong[1])
+    return parse_listing(ran.output.decode(errors="replace"), log)
 
 
 async def read_manual(engine: Engine, children: Children) -> Manual:
@@ -103,10 +91,8 @@ def _wrong(ran: Ran, log: str, limit: float) -> tuple[Fault, str] | None:
     if status == 0:
         return None
     last = next((printable(line) for line in reversed(log.splitlines()) if line.strip()), "")
-    if lost := next((line for line in log.splitlines() if any(words in line for words in LOST_LIBRARY)), ""):
+    if lost := next((line for line in (*log.splitlines(), describe_status(status)) if LOST_LIBRARY.search(line)), ""):
         return "missing", printable(lost)
-    if status & 0xFFFFFFFF in LOST_DLLS:
-        return "missing", describe_status(status)
     if status in (126, 127) and sys.platform != "win32":
         return "damaged", f"it cannot be executed: {last}"
     if sys.platform != "win32" and SIGNALLED < status <= SIGNALLED + 64:

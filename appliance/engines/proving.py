@@ -24,6 +24,7 @@ from appliance.core.lenient_json import decoded
 from appliance.engines.found import Engine
 from appliance.engines.trial import TrialFailed, TrialServer, open_trial
 from appliance.platform.children import Children
+from appliance.platform.machine import free_memory
 from appliance.store.model_files import write_sparse
 from appliance.store.partial_file import FileTaken, claim
 from appliance.trio_parts import lacking
@@ -39,6 +40,8 @@ MEASURING_TIME = 60.0
 DEADLY = ("crash", "garbage")
 """Faults with the measuring model that count. That a build cannot load it says more of the file than of the build,
 which has loaded the starter."""
+ROOM = 4
+"""The measuring model takes at most this part of the free memory; where there is less, the starter's speed counts."""
 ALL_LAYERS = "99"
 LOCK = "proving.lock"
 LOOK_EVERY = 0.25
@@ -187,12 +190,15 @@ async def _measured(
     engine: Engine, device: Device, children: Children, until: float, folder: Path | None
 ) -> ProvenSpeeds | None:
     """Its speeds with the measuring model; None without room or time. Raises TrialFailed when it dies at work."""
-    memory = None if device.name == CPU else device.free
+    room = free_memory() if device.name == CPU else min(free_memory(), device.free)
+    if room < ROOM * trials.weights_size():
+        log.info("%s on %s is measured with the starter alone: memory is short", engine.name, device.name)
+        return None
     limit = min(until, trio.current_time() + MEASURING_TIME)
     try:
-        ballast = await trio.to_thread.run_sync(write_ballast, folder or measuring_folder(), memory)
-        async with open_trial(engine, device_args(device), ballast.path, children, seconds=_left(limit)) as trial:
-            return speeds_of(await _measure(trial, limit), ballast.part)
+        ballast = await trio.to_thread.run_sync(write_ballast, folder or measuring_folder())
+        async with open_trial(engine, device_args(device), ballast, children, seconds=_left(limit)) as trial:
+            return speeds_of(await _measure(trial, limit))
     except OSError as cause:
         log.warning("The speed of %s was not measured: %s", engine.name, cause)
         return None
@@ -218,7 +224,7 @@ async def _measure(trial: TrialServer, until: float) -> list[EngineTimings]:
 
 def _weight(model: Path) -> float:
     """How much of the whole measuring model the starter is; both are Q8_0, so that bytes tell."""
-    return model.stat().st_size / (trials.weights_of(trials.LAYERS) * trials.BLOCK_BYTES / trials.BLOCK)
+    return model.stat().st_size / trials.weights_size()
 
 
 def _said(answer: bytes) -> CompletionAnswer:
@@ -235,35 +241,21 @@ def _left(until: float) -> float:
 # ---- the measuring model ---------------------------------------------------------------------------------------------
 
 
-class Ballast(Struct, frozen=True, kw_only=True):
-    """A measuring model that is there. ``part``: how much of the whole one it is, 1.0 where memory is plenty."""
-
-    path: Path
-    part: float
-
-
 def measuring_folder() -> Path:
     """The folder of the measuring model."""
     return Path(platformdirs.user_cache_dir(APP_NAME, appauthor=False)) / "measuring"
 
 
-def write_ballast(folder: Path, device_memory: int | None = None) -> Ballast:
-    """The measuring model for the memory that is free now, on this machine and on the device. Raises OSError.
+def write_ballast(folder: Path) -> Path:
+    """Have the measuring model in the folder, and those of other versions deleted. It takes milliseconds.
 
-    Takes milliseconds, also the first time. Those of other versions are deleted.
+    Raises OSError.
     """
-    import psutil  # seven milliseconds, which a program that measures no engine saves
-
-    free = psutil.virtual_memory().available
-    layers = trials.layers_for(free if device_memory is None else min(free, device_memory))
-    path = folder / trials.file_name(layers)
-    head = trials.header(layers)
-    size = len(head) + trials.weights_size(layers)
-    if not path.is_file() or path.stat().st_size != size:
-        write_sparse(path, head, size - len(head))
-    known = {trials.file_name(count) for count in range(1, trials.LAYERS + 1)}
-    for other in folder.glob(f"{trials.PREFIX}*{trials.SUFFIX}"):
-        if other.name not in known:
+    path, head, size = folder / trials.FILE_NAME, trials.header(), trials.weights_size()
+    if not path.is_file() or path.stat().st_size != len(head) + size:
+        write_sparse(path, head, size)
+    for other in folder.glob("ballast-*.gguf"):
+        if other != path:
             with contextlib.suppress(OSError):  # somebody measures with it; the next time will do
                 other.unlink()
-    return Ballast(path=path, part=layers / trials.LAYERS)
+    return path

@@ -24,7 +24,8 @@ from pathlib import Path
 import trio
 
 from appliance.core.engines.builds import MANIFEST
-from appliance.core.engines.events import Discard, Effect, Event, PlaceBuild, Remove, Restarted, StepDone
+from appliance.core.engines.events import Event, Restarted, StepDone
+from appliance.core.engines.state import Journal
 from appliance.errors import Conflict
 from appliance.store.engine_state import StateFile
 from appliance.store.model_files import sync_folder
@@ -118,26 +119,26 @@ class Shelf:
         shutil.rmtree(self.root / STAGED, ignore_errors=True)
         self._sweep()
 
-    def carry_out(self, effect: Effect) -> None:
-        """Carry out an event's changes on disk; `engines.updating` carries out its trials."""
-        match effect:
-            case Discard():
+    def work(self, journal: Journal) -> None:
+        """Carry out the journal's step on the disk; `engines.updating` carries out its trials."""
+        match journal.step:
+            case "place":
+                if journal.build not in self.placed():
+                    self.put(journal.build)
+            case "tidy":
+                self.remove(journal.surplus)
                 self.discard()
-            case PlaceBuild(build):
-                if build not in self.placed():
-                    self.put(build)
-            case Remove(builds):
-                self.remove(builds)
+            case "discard":
+                self.discard()
             case _:
-                raise AssertionError(effect)
+                raise AssertionError(journal)
 
     def settle(self, event: Event) -> None:
         """Report an event, and do all that follows from it, until nothing is left to be done."""
-        _, effects = self.state.tell([event])
-        while effects:
-            for effect in effects:
-                self.carry_out(effect)
-            _, effects = self.state.tell([StepDone(time.time())])
+        journal = self.state.tell([event]).journal
+        while journal is not None:
+            self.work(journal)
+            journal = self.state.tell([StepDone(time.time())]).journal
 
     def recover(self) -> None:
         """Clean up, or complete, what a killed program has left, at every start; nothing while another is at work."""
@@ -148,10 +149,15 @@ class Shelf:
         except FileTaken:
             return
         try:
+            staged, placed = self.staged(), self.placed()
             if (journal := self.state.read().journal) is not None:
                 log.warning("an update to %s was cut short at the step '%s'", journal.build, journal.step)
-            staged, placed = tuple(self.staged()), tuple(self.placed())
-            self.settle(Restarted(staged=staged, placed=placed, at=time.time()))
+                self.settle(Restarted(is_there=journal.build in (*staged, *placed)))
+                return
+            for build in staged:  # an installation that was cut short is completed: it needs no test
+                if build not in placed:
+                    self.put(build)
+            self.discard()
         finally:
             lock.release()
 

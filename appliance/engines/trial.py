@@ -166,7 +166,6 @@ async def open_trial(
     children: Children,
     *,
     seconds: float,
-    extra: Sequence[str] = (),
 ) -> AsyncGenerator[TrialServer]:
     """Start ``engine`` with ``model`` on loopback, with a key of its own; ``args`` name its devices.
 
@@ -175,7 +174,7 @@ async def open_trial(
     """
     for attempts_left in reversed(range(PORT_ATTEMPTS)):
         port, key, output, begun = free_port(), secrets.token_urlsafe(24), _Output(), False
-        command = _command(engine, (*args, *extra), model, port, key)
+        command = _command(engine, args, model, port, key)
         try:
             async with open_process(children, command, output.read, rest=PIPE_TIME) as child:
                 trial = TrialServer(Address(LOOPBACK, port, key, engine.name), child, output)

@@ -14,9 +14,9 @@ import trio
 from msgspec import Struct
 
 from appliance.core.engines.choice import Ranked, best
-from appliance.core.engines.events import BuildRefused, Canary, Effect, Event, Prove, StageBuild, StepDone, UpdateBegun
+from appliance.core.engines.events import BuildRefused, StepDone, UpdateBegun
 from appliance.core.engines.proofs import EngineTimings, Proof, ProvenSpeeds, canary_failure, speeds_of
-from appliance.core.engines.state import Step
+from appliance.core.engines.state import Journal, Step
 from appliance.core.lenient_json import UNREADABLE
 from appliance.engines.found import Engine, find_engine
 from appliance.engines.owner import open_engines
@@ -49,14 +49,15 @@ class Steps(Struct, frozen=True, kw_only=True):
 
 async def run_update(shelf: Shelf, build: str, old: str, steps: Steps, held: Collection[str] = ()) -> str:
     """Go from ``old`` to ``build``; why not, or empty. The caller is `alone`. A step that raises changes nothing."""
-    effects = await _tell(shelf, UpdateBegun(build=build, old=old, at=time.time(), held=tuple(held)), steps)
+    begun = UpdateBegun(build=build, old=old, at=time.time(), held=tuple(held))
+    journal = (await trio.to_thread.run_sync(shelf.state.tell, [begun])).journal
     done = False
     try:
-        while effects:
-            for effect in effects:
-                if why := await _carry_out(shelf, effect, steps):
-                    return why
-            effects = await _tell(shelf, StepDone(time.time()), steps)
+        while journal is not None:
+            steps.tell(journal.step)
+            if why := await _work(shelf, journal, steps):
+                return why
+            journal = (await trio.to_thread.run_sync(shelf.state.tell, [StepDone(time.time())])).journal
         done = True
         return ""
     finally:
@@ -65,26 +66,18 @@ async def run_update(shelf: Shelf, build: str, old: str, steps: Steps, held: Col
                 await trio.to_thread.run_sync(shelf.settle, BuildRefused())
 
 
-async def _tell(shelf: Shelf, event: Event, steps: Steps) -> tuple[Effect, ...]:
-    """Report an event; its state is on the disk when this returns."""
-    state, effects = await trio.to_thread.run_sync(shelf.state.tell, [event])
-    if state.journal is not None:
-        steps.tell(state.journal.step)
-    return effects
-
-
-async def _carry_out(shelf: Shelf, effect: Effect, steps: Steps) -> str:
-    match effect:
-        case StageBuild(build):
-            if build not in await trio.to_thread.run_sync(shelf.placed):
+async def _work(shelf: Shelf, journal: Journal, steps: Steps) -> str:
+    match journal.step:
+        case "stage":
+            if journal.build not in await trio.to_thread.run_sync(shelf.placed):
                 await steps.stage()
             return ""
-        case Prove(build):
-            return await steps.prove(await trio.to_thread.run_sync(shelf.folder_of, build))
-        case Canary(build):
-            return await steps.canary(await trio.to_thread.run_sync(shelf.folder_of, build))
+        case "prove":
+            return await steps.prove(await trio.to_thread.run_sync(shelf.folder_of, journal.build))
+        case "canary":
+            return await steps.canary(await trio.to_thread.run_sync(shelf.folder_of, journal.build))
         case _:
-            await trio.to_thread.run_sync(shelf.carry_out, effect)
+            await trio.to_thread.run_sync(shelf.work, journal)
             return ""
 
 

@@ -16,15 +16,12 @@ from pathlib import Path
 from msgspec import Struct, structs
 
 from appliance.core.engines.machine import Gpu, normal_pci
-from appliance.core.machine import Accelerator, AcceleratorMemory, Driver, GpuSample
+from appliance.core.machine import GpuSample
 from appliance.core.sizes import MIB
 
 ROOT = Path("/")
 NVIDIA, AMD, INTEL = "0x10de", "0x1002", "0x8086"
 VENDORS = {NVIDIA: "NVIDIA", AMD: "AMD", INTEL: "Intel"}
-DISPLAYED = (AMD, INTEL)
-"""Vendors whose cards are sampled through their display driver; NVIDIA's are sampled by their library."""
-CARD = re.compile(r"card(\d+)")
 MICRO, MILLI = 1e-6, 1e-3
 CLASSES = ("0x03", "0x12")
 """PCI classes: displays and 3D controllers; processing accelerators."""
@@ -37,109 +34,6 @@ SET_ASIDE = ("vfio-pci", "pci-stub", "pciback", "xen-pciback")
 """Drivers that keep a card for a virtual machine."""
 NODES = "sys/class/kfd/kfd/topology/nodes"
 KFD = "dev/kfd"
-
-
-class DriverCard(Struct, frozen=True, kw_only=True):
-    """One GPU of a driver; ``hwmon`` is its folder of sensors, if it has one."""
-
-    device: Path
-    vendor: str
-    name: str
-    uuid: str | None
-    hwmon: Path | None
-    sensors: dict[str, Path]
-    """Temperatures by label: edge, junction, mem (amdgpu); pkg, vram (xe)."""
-
-
-def find_cards(root: Path = ROOT) -> list[DriverCard]:
-    """Return AMD and Intel GPUs in the kernel's order. NVIDIA's are left to NVML; virtual displays are not GPUs."""
-    folder = root / "sys/class/drm"
-    numbered = sorted(
-        (int(match[1]), path) for path in entries(folder) if (match := CARD.fullmatch(path.name)) is not None
-    )
-    return [card for _, path in numbered if (card := _card(path / "device")) is not None]
-
-
-def sample(card: DriverCard, index: int, now: datetime) -> GpuSample:
-    """Take one sample. A question would wake a GPU that is powered down, so only its name is reported."""
-    # Reading a sensor wakes the card, and a sample every few seconds would keep a laptop's GPU awake for ever.
-    if read_text(card.device / "power" / "runtime_status") == "suspended":
-        return GpuSample(timestamp=now, id=index, name=card.name, uuid=card.uuid)
-    used, total = (read_number(card.device / f"mem_info_vram_{which}") for which in ("used", "total"))
-    return GpuSample(
-        timestamp=now,
-        id=index,
-        name=card.name,
-        uuid=card.uuid,
-        temp_c=_degrees(card, "edge", "pkg"),
-        vram_temp_c=_degrees(card, "mem", "vram"),
-        gpu_util_pct=read_number(card.device / "gpu_busy_percent"),
-        mem_util_pct=read_number(card.device / "mem_busy_percent"),
-        mem_used_mb=None if used is None else used // MIB,
-        mem_total_mb=None if total is None else total // MIB,
-        fan_speed_pct=_fan_percent(card.hwmon),
-        power_draw_w=_watts(card.hwmon, "power1_average", "power1_input"),
-    )
-
-
-def accelerator(card: DriverCard, index: int, root: Path = ROOT) -> Accelerator:
-    """Return the GPU's hardware. Only amdgpu reports the size of its own memory; Intel's drivers do not."""
-    capacity = read_number(card.device / "mem_info_vram_total")
-    driver = _driver(card.device)
-    return Accelerator(
-        index=index,
-        vendor=card.vendor,
-        model=read_text(card.device / "product_name"),
-        architecture=None,
-        memory=AcceleratorMemory(kind="dedicated" if capacity else "unknown", capacity_bytes=capacity or None),
-        driver=Driver(name=driver, version=_module_version(driver, root) or None) if driver else None,
-        power_limit_watts=_watts(card.hwmon, "power1_cap") or None,
-    )
-
-
-def _card(device: Path) -> DriverCard | None:
-    number = read_text(device / "vendor")
-    if number not in DISPLAYED:
-        return None
-    vendor = VENDORS[number]
-    hwmon = next(iter(entries(device / "hwmon")), None)
-    model = (read_text(device / "device") or "").removeprefix("0x")
-    named = [path for path in entries(hwmon) if path.match("temp*_label")] if hwmon is not None else []
-    labels = [(path, read_text(path)) for path in named]
-    return DriverCard(
-        device=device,
-        vendor=vendor,
-        name=read_text(device / "product_name") or f"{vendor} GPU {model}".strip(),
-        uuid=read_text(device / "unique_id"),
-        hwmon=hwmon,
-        sensors={label: path.with_name(path.name.replace("_label", "_input")) for path, label in labels if label},
-    )
-
-
-def _degrees(card: DriverCard, *labels: str) -> int | None:
-    for label in labels:
-        sensor = card.sensors.get(label)
-        if sensor is not None and (value := read_number(sensor)) is not None:
-            return round(value * MILLI)
-    return None
-
-
-def _fan_percent(hwmon: Path | None) -> float | None:
-    if hwmon is None:
-        return None
-    value, full = read_number(hwmon / "pwm1"), read_number(hwmon / "pwm1_max")
-    return None if value is None or not full else round(100 * value / full, 1)
-
-
-def _watts(hwmon: Path | None, *names: str) -> float | None:
-    """Read the first of these hwmon files that is readable; they are in microwatts."""
-    for path in [hwmon / name for name in names] if hwmon is not None else []:
-        if (value := read_number(path)) is not None:
-            return round(value * MICRO, 1)
-    return None
-
-
-# ---- on the bus ------------------------------------------------------------------------------------------------------
 
 
 class Slot(Struct, frozen=True, kw_only=True):
@@ -162,6 +56,33 @@ def slots(root: Path = ROOT) -> list[Slot]:
             device = (read_text(folder / "device") or "").removeprefix("0x")
             found.append(Slot(pci=pci, vendor=vendor, device=device, driver=_driver(folder), folder=folder))
     return found[:MAX_CARDS]
+
+
+def sampled(root: Path = ROOT) -> list[Slot]:
+    """Return AMD's and Intel's cards that have a driver, in the order of a look. NVIDIA's are left to their library."""
+    found = [slot for slot in slots(root) if slot.vendor != NVIDIA and slot.driver]
+    return sorted(found, key=lambda slot: slot.vendor != AMD)
+
+
+def sample(card: Slot, index: int, now: datetime) -> GpuSample:
+    """Take one sample. A question would wake a GPU that is powered down, so only its name is reported."""
+    named = GpuSample(timestamp=now, id=index, name=_name(card), uuid=read_text(card.folder / "unique_id"))
+    # Reading a sensor wakes the card, and a sample every few seconds would keep a laptop's GPU awake for ever.
+    if _is_asleep(card):
+        return named
+    used, total = (read_number(card.folder / f"mem_info_vram_{which}") for which in ("used", "total"))
+    hwmon = _hwmon(card)
+    return structs.replace(
+        named,
+        temp_c=_degrees(hwmon, "edge", "pkg"),
+        vram_temp_c=_degrees(hwmon, "mem", "vram"),
+        gpu_util_pct=read_number(card.folder / "gpu_busy_percent"),
+        mem_util_pct=read_number(card.folder / "mem_busy_percent"),
+        mem_used_mb=None if used is None else used // MIB,
+        mem_total_mb=None if total is None else total // MIB,
+        fan_speed_pct=_fan_percent(hwmon),
+        power_draw_w=_watts(hwmon, "power1_average", "power1_input"),
+    )
 
 
 def nvidia_from_files(root: Path = ROOT) -> list[Gpu]:
@@ -203,7 +124,7 @@ def intel(root: Path = ROOT) -> list[Gpu]:
     return [
         Gpu(
             vendor="Intel",
-            name=f"Intel GPU {slot.device}".strip(),
+            name=_name(slot),
             driver=slot.driver,
             driver_version=_module_version(slot.driver, root),
             pci=slot.pci,
@@ -274,12 +195,12 @@ def _gfx(version: int) -> str | None:
 
 
 def _amd(slot: Slot, node: _Node, root: Path) -> Gpu:
-    asleep = read_text(slot.folder / "power/runtime_status") == "suspended"
+    asleep = _is_asleep(slot)
     total = None if asleep else read_number(slot.folder / "mem_info_vram_total")
     used = None if asleep else read_number(slot.folder / "mem_info_vram_used")
     gpu = Gpu(
         vendor="AMD",
-        name=read_text(slot.folder / "product_name") or f"AMD GPU {slot.device}".strip(),
+        name=_name(slot),
         driver=slot.driver,
         driver_version=_module_version(slot.driver, root),
         pci=slot.pci,
@@ -287,6 +208,7 @@ def _amd(slot: Slot, node: _Node, root: Path) -> Gpu:
         total=total or None,
         gfx=node.gfx,
         integrated=True if node.is_apu else None,
+        power_limit=None if asleep else _watts(_hwmon(slot), "power1_cap") or None,
     )
     return structs.replace(gpu, free=max(0, total - used)) if total and used is not None else gpu
 
@@ -294,6 +216,43 @@ def _amd(slot: Slot, node: _Node, root: Path) -> Gpu:
 def _module_version(driver: str, root: Path) -> str:
     """Return the version of a driver outside the kernel's tree; those inside are as old as the kernel."""
     return (read_text(root / "sys/module" / driver / "version") or "") if driver else ""
+
+
+# ---- one card's files ------------------------------------------------------------------------------------------------
+
+
+def _name(card: Slot) -> str:
+    return read_text(card.folder / "product_name") or f"{VENDORS[card.vendor]} GPU {card.device}".strip()
+
+
+def _is_asleep(card: Slot) -> bool:
+    return read_text(card.folder / "power/runtime_status") == "suspended"
+
+
+def _hwmon(card: Slot) -> Path:
+    """The folder of the card's sensors, which need not be there."""
+    return next(iter(entries(card.folder / "hwmon")), card.folder / "hwmon")
+
+
+def _degrees(hwmon: Path, *labels: str) -> int | None:
+    """Read the first temperature with one of these labels: edge, junction, mem (amdgpu); pkg, vram (xe)."""
+    sensors = {read_text(path): path for path in entries(hwmon) if path.match("temp*_label")}
+    for label in labels:
+        if (path := sensors.get(label)) is not None:
+            value = read_number(path.with_name(path.name.replace("_label", "_input")))
+            return None if value is None else round(value * MILLI)
+    return None
+
+
+def _fan_percent(hwmon: Path) -> float | None:
+    value, full = read_number(hwmon / "pwm1"), read_number(hwmon / "pwm1_max")
+    return None if value is None or not full else round(100 * value / full, 1)
+
+
+def _watts(hwmon: Path, *names: str) -> float | None:
+    """Read the first of these hwmon files that is readable; they are in microwatts."""
+    values = (read_number(hwmon / name) for name in names)
+    return next((round(value * MICRO, 1) for value in values if value is not None), None)
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 WORD = "--driver-process"
 """The argument that makes the frozen program this one."""
-LOOK, SAMPLES, ACCELERATORS, PROCESSES = "look", "samples", "accelerators", "processes"
+LOOK, SAMPLES, PROCESSES = "look", "samples", "processes"
 """The questions; `PROCESSES` comes with the number of the GPU behind it."""
 NO_DRIVER = 3
 """Exit status if the driver cannot be asked."""
@@ -68,7 +68,7 @@ def main() -> None:
     """Answer until the input ends. The driver is opened with the first question to it."""
     from contextlib import ExitStack
 
-    from appliance.platform.nvml import load_library, open_nvml
+    from appliance.platform.nvml import open_nvml
 
     nvml: Nvml | None = None
     with ExitStack() as opened:
@@ -78,7 +78,7 @@ def main() -> None:
                 _say(ProbeEnd(see(msgspec.json.decode(rest, type=ProbeOrder), lambda name: _say(ProbeStage(name)))))
                 continue
             if nvml is None:
-                nvml = opened.enter_context(open_nvml(load_library(), lambda why: print(why, file=sys.stderr)))
+                nvml = opened.enter_context(open_nvml(lambda why: print(why, file=sys.stderr)))
             if nvml is None:
                 sys.exit(NO_DRIVER)
             _say(answer(nvml, question, rest))
@@ -90,7 +90,6 @@ def answer(nvml: Nvml, question: str, rest: str) -> object:
 
     asked: dict[str, Callable[[], object]] = {
         SAMPLES: lambda: nvml.samples(datetime.now(UTC)),
-        ACCELERATORS: nvml.accelerators,
         PROCESSES: lambda: nvml.processes(int(rest)),
     }
     return asked[question]() if question in asked else None
@@ -101,6 +100,8 @@ def see(order: ProbeOrder, begin: Callable[[str], None] = lambda name: None) -> 
     import os
     import platform
     from pathlib import Path
+
+    import psutil
 
     from appliance.core.engines.builds import platform_of
     from appliance.platform.machine import here
@@ -116,7 +117,7 @@ def see(order: ProbeOrder, begin: Callable[[str], None] = lambda name: None) -> 
     # A stage is announced before it begins, and the line is flushed. If a driver kills or hangs this process, the last
     # announced stage is to blame, and the parent starts anew without it.
     begin(STAGES[0])
-    total, available = here.memory(root)
+    memory, (limit, left) = psutil.virtual_memory(), here.memory_limits(root)
     level, features = here.cpu_level(root)
     gpus: list[Gpu] = []
     problems: list[str] = []
@@ -131,7 +132,7 @@ def see(order: ProbeOrder, begin: Callable[[str], None] = lambda name: None) -> 
     loaders = here.loaders(root) if doing("loaders") else {}
     if doing("problems"):
         problems += here.problems(root)
-    if here.nvidia_is_loaded(root) and not loaders.get("cuda", "?"):
+    if any(gpu.vendor == "NVIDIA" for gpu in gpus) and not loaders.get("cuda", "?"):
         problems.append(
             "NVIDIA's driver runs, and its libcuda.so.1 is not here: install it, or start the container with --gpus all"
         )
@@ -143,8 +144,8 @@ def see(order: ProbeOrder, begin: Callable[[str], None] = lambda name: None) -> 
         cpu_level=level,
         cpu_features=features,
         cores=here.cores(root),
-        memory_total=total,
-        memory_available=available,
+        memory_total=min(memory.total, limit),
+        memory_available=min(memory.available, left),
         gpus=tuple(gpus),
         loaders=loaders,
         hidden={name: os.environ[name] for name in VISIBILITY if name in os.environ},
@@ -155,7 +156,7 @@ def see(order: ProbeOrder, begin: Callable[[str], None] = lambda name: None) -> 
 def _through_nvml(root: Path, problems: list[str]) -> list[Gpu]:
     """NVIDIA's cards, where its library is installed; a library without its driver is a problem."""
     from appliance.platform.libraries import NVML, find_library
-    from appliance.platform.nvml import load_library, open_nvml
+    from appliance.platform.nvml import open_nvml
 
     if not find_library(NVML, root):
         return []
@@ -164,7 +165,7 @@ def _through_nvml(root: Path, problems: list[str]) -> list[Gpu]:
         updated = "was updated and the old one runs (driver/library version mismatch): restart the machine"
         problems.append(f"NVIDIA's driver {updated if MISMATCH in why.lower() else f'does not answer: {why}'}")
 
-    with open_nvml(load_library(), refused) as nvml:
+    with open_nvml(refused) as nvml:
         return [] if nvml is None else nvml.gpus()
 
 

@@ -25,10 +25,9 @@ from appliance.core.engines.builds import platform_of
 from appliance.core.engines.listing import printable
 from appliance.core.engines.machine import MachineLook
 from appliance.core.lenient_json import UNREADABLE, decoded
-from appliance.core.machine import Accelerator, GpuSample
+from appliance.core.machine import GpuSample
 from appliance.platform.children import Child, Children, describe_status, inherited_env, open_children
 from appliance.platform.driver_process import (
-    ACCELERATORS,
     LOOK,
     PROCESSES,
     SAMPLES,
@@ -66,7 +65,6 @@ Ask = tuple[str, "DriverReply"]
 
 _TOLD: msgspec.json.Decoder[Told] = msgspec.json.Decoder(Told)
 _SAMPLES = msgspec.json.Decoder(list[GpuSample])
-_ACCELERATORS = msgspec.json.Decoder(list[Accelerator])
 _PROCESSES = msgspec.json.Decoder(list[tuple[int, int | None]] | None)
 
 log = logging.getLogger(__name__)
@@ -158,10 +156,6 @@ class Gpus:
     async def samples(self) -> list[GpuSample]:
         """Return how busy they are."""
         return await self._ask(SAMPLES, _SAMPLES.decode, [])
-
-    async def accelerators(self) -> list[Accelerator]:
-        """Return their hardware."""
-        return await self._ask(ACCELERATORS, _ACCELERATORS.decode, [])
 
     async def processes(self, index: int) -> list[tuple[int, int | None]] | None:
         """Return the processes on one GPU with their bytes there, None for unknown bytes; None: unknown."""

@@ -9,7 +9,7 @@ import logging
 import os
 import platform
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -18,9 +18,12 @@ import trio
 
 from appliance import __version__
 from appliance.core.doctor.facts import BusCard, Checkup, DeviceFile, Disk, PortOwner
+from appliance.core.engines.machine import Gpu, MachineLook
 from appliance.core.machine import (
     Accelerator,
+    AcceleratorMemory,
     Detector,
+    Driver,
     Hardware,
     MainMemory,
     Method,
@@ -28,8 +31,10 @@ from appliance.core.machine import (
     architecture_of,
 )
 from appliance.platform.cards_linux import VENDORS, slots
-from appliance.platform.drivers import open_gpus
+from appliance.platform.children import open_children
+from appliance.platform.drivers import look
 from appliance.platform.machine import here
+from appliance.platform.sampler import swap_bytes
 
 BUDGET = 10.0
 """Seconds; a driver that is installed but faulty may never answer."""
@@ -39,13 +44,12 @@ log = logging.getLogger(__name__)
 
 
 async def detect(budget: float = BUDGET) -> Hardware | None:
-    """Look, in a thread; None when the system does not tell, or not within ``budget`` seconds."""
+    """Look at the machine; None when the system does not tell, or not within ``budget`` seconds."""
     with trio.move_on_after(budget):
         try:
-            async with open_gpus() as gpus:
-                nvidia = await gpus.accelerators()
-            # A driver that hangs holds its thread for ever, so the thread is abandoned when the time is over.
-            return await trio.to_thread.run_sync(look, nvidia, abandon_on_cancel=True)
+            async with open_children() as children:
+                seen = await look(children)
+            return await trio.to_thread.run_sync(_described, seen, abandon_on_cancel=True)
         except (OSError, psutil.Error) as error:
             log.warning("the hardware cannot be described: %s", error)
             return None
@@ -53,9 +57,11 @@ async def detect(budget: float = BUDGET) -> Hardware | None:
     return None
 
 
-def look(nvidia: Sequence[Accelerator] = ()) -> Hardware:
-    """Return the result of `detect`; blocks. NVIDIA's cards come first. Raises OSError or psutil.Error."""
+def _described(seen: MachineLook) -> Hardware:
+    """Return the result of `detect`; blocks. Raises OSError or psutil.Error."""
     cpu = here.cpu_names()
+    # The indices are those of samples. A card that is known from files alone, as its library does not answer, has none.
+    cards = sorted(seen.gpus, key=lambda gpu: gpu.vendor == "NVIDIA" and gpu.total is None)
     return Hardware(
         captured_at=datetime.now(UTC),
         capture=Method(detector=Detector(name="llama-appliance", version=__version__)),
@@ -69,8 +75,21 @@ def look(nvidia: Sequence[Accelerator] = ()) -> Hardware:
             physical_core_count=psutil.cpu_count(logical=False),
             logical_thread_count=psutil.cpu_count(logical=True),
         ),
-        memory=MainMemory(capacity_bytes=min(psutil.virtual_memory().total, here.memory_limit())),
-        accelerators=(*nvidia, *here.accelerators(first=len(nvidia))),
+        memory=MainMemory(capacity_bytes=seen.memory_total),
+        accelerators=tuple(_accelerator(index, gpu) for index, gpu in enumerate(gpu for gpu in cards if gpu.driver)),
+    )
+
+
+def _accelerator(index: int, gpu: Gpu) -> Accelerator:
+    kind = "unified" if gpu.vendor == "Apple" else "dedicated" if gpu.total else "unknown"
+    return Accelerator(
+        index=index,
+        vendor=gpu.vendor,
+        model=gpu.name,
+        architecture=gpu.architecture,
+        memory=AcceleratorMemory(kind=kind, capacity_bytes=gpu.total),
+        driver=Driver(name=gpu.driver, version=gpu.driver_version or None),
+        power_limit_watts=gpu.power_limit,
     )
 
 
@@ -79,11 +98,11 @@ def look(nvidia: Sequence[Accelerator] = ()) -> Hardware:
 
 def checkup(folders: Mapping[str, Path], root: Path = Path("/")) -> Checkup:
     """Look around. ``folders`` are those that the program writes to, by their content. Blocks for milliseconds."""
-    swap = _swap()
+    swap = swap_bytes()
     return Checkup(
         disks=tuple(_disks(folders)),
-        swap_used=swap[0],
-        swap_total=swap[1],
+        swap_used=swap[1],
+        swap_total=swap[0],
         open_files=_open_files(),
         cores=psutil.cpu_count(logical=True) or 0,
         memory=psutil.virtual_memory().total,
@@ -129,14 +148,6 @@ def _disks(folders: Mapping[str, Path]) -> Iterator[Disk]:
         if device not in seen:
             seen.add(device)
             yield Disk(what=what, path=str(folder), free=usage.free, total=usage.total)
-
-
-def _swap() -> tuple[int, int]:
-    try:
-        swap = psutil.swap_memory()
-    except (OSError, RuntimeError):
-        return 0, 0
-    return swap.used, swap.total
 
 
 def _open_files() -> int | None:

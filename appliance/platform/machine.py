@@ -101,7 +101,7 @@ def free_memory() -> int:
     """Bytes that a new program could have: what the system has left, or the container."""
     import psutil  # seven milliseconds, which a server that has started no model saves
 
-    return min(psutil.virtual_memory().available, here.memory_left())
+    return min(psutil.virtual_memory().available, here.memory_limits()[1])
 
 
 def resident_bytes(pid: int) -> int | None:

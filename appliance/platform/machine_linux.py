@@ -18,10 +18,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
 from appliance.core.engines.machine import Gpu, arm_level, x86_level
-from appliance.core.machine import Accelerator, CpuNames, Environment, OperatingSystem
+from appliance.core.machine import CpuNames, Environment, OperatingSystem
 from appliance.platform import cards_linux
-from appliance.platform.cards_linux import accelerator, find_cards, read_number, read_text
-from appliance.platform.libraries import loaders as installed_loaders
+from appliance.platform.cards_linux import read_number, read_text
+from appliance.platform.libraries import loaders
 
 ROOT = Path("/")
 CPUINFO = "proc/cpuinfo"
@@ -135,11 +135,6 @@ def environment(root: Path = ROOT, environ: Mapping[str, str] = os.environ) -> E
     return Environment(kind="native" if flags else "unknown", name=None, version=None)
 
 
-def accelerators(first: int, root: Path = ROOT) -> list[Accelerator]:
-    """Return the GPUs other than NVIDIA's, numbered from ``first``."""
-    return [accelerator(card, first + at, root) for at, card in enumerate(find_cards(root))]
-
-
 def gpus_of(vendor: str, root: Path = ROOT) -> list[Gpu]:
     """Return the cards of ``nvidia`` (without their library), ``amd`` or ``intel``."""
     looks = {"nvidia": cards_linux.nvidia_from_files, "amd": cards_linux.amd, "intel": cards_linux.intel}
@@ -152,35 +147,18 @@ def problems(root: Path = ROOT, environ: Mapping[str, str] = os.environ) -> list
     return cards_linux.problems(root) + ([NO_CUDA_IN_WSL] if lent else [])
 
 
-def loaders(root: Path = ROOT, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """See `libraries.loaders`."""
-    return installed_loaders(root, environ)
-
-
-def nvidia_is_loaded(root: Path = ROOT) -> bool:
-    """True if the kernel runs NVIDIA's driver."""
-    return bool(cards_linux.nvidia_version(root)) or read_text(root / "sys/module/nvidia/initstate") is not None
-
-
 # ---- what this process may use ---------------------------------------------------------------------------------------
 
 
-def memory(root: Path = ROOT) -> tuple[int, int]:
-    """Return the bytes in all, and the bytes that programs can still get."""
-    import psutil  # seven milliseconds, and the server asks this module for little else
+def memory_limits(root: Path = ROOT) -> tuple[int, int]:
+    """Return the bytes that this process and its group may have in all, and those that are unused.
 
-    told = psutil.virtual_memory()
-    return min(told.total, memory_limit(root)), min(told.available, memory_left(root))
-
-
-def memory_limit(root: Path = ROOT) -> int:
-    """Return the bytes that this process and its group may have in all; `sys.maxsize` without a limit."""
-    return min((limit for _, limit in _memory(root)), default=sys.maxsize)
-
-
-def memory_left(root: Path = ROOT) -> int:
-    """Return the unused bytes of the limits; file pages that the kernel would give up count as unused."""
-    return min((max(0, limit - _taken(group)) for group, limit in _memory(root)), default=sys.maxsize)
+    File pages that the kernel would give up count as unused. Without a limit it is `sys.maxsize`.
+    """
+    found = [(limit, max(0, limit - _taken(group))) for group, limit in _memory(root)]
+    return min((limit for limit, _ in found), default=sys.maxsize), min(
+        (left for _, left in found), default=sys.maxsize
+    )
 
 
 def cores(root: Path = ROOT) -> int:

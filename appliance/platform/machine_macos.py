@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from appliance.core.engines.machine import Gpu, arm_level
-from appliance.core.machine import Accelerator, AcceleratorMemory, CpuNames, Environment, OperatingSystem
+from appliance.core.machine import CpuNames, Environment, OperatingSystem
 
 ROOT = Path("/")
 APPLE = {"FEAT_DotProd": "dotprod", "FEAT_FP16": "fp16", "FEAT_I8MM": "i8mm", "FEAT_BF16": "bf16", "FEAT_SME": "sme"}
@@ -51,32 +51,15 @@ def system() -> str:
     return f"macOS {platform.mac_ver()[0]} ({_text('kern.osversion') or ''})"
 
 
-def accelerators(first: int) -> list[Accelerator]:
-    """Return the GPU of Apple's processors, which shares their memory. Those of Intel Macs are not reported."""
-    if not is_apple():
-        return []
-    memory = AcceleratorMemory(kind="unified", capacity_bytes=_number("hw.memsize"))
-    model = _text("machdep.cpu.brand_string")
-    return [
-        Accelerator(
-            index=first,
-            vendor="Apple",
-            model=model,
-            architecture=None,
-            memory=memory,
-            driver=None,
-            power_limit_watts=None,
-        )
-    ]
-
-
 def gpus_of(vendor: str, root: Path = ROOT) -> list[Gpu]:
     """Return the GPU of Apple's processors, which shares their memory."""
     if vendor != "apple" or not is_apple():
         return []
-    total, available = memory()
+    import psutil  # seven milliseconds, and the server asks this module for little else
+
+    memory = psutil.virtual_memory()
     name = cpu_names().model or "Apple GPU"
-    return [Gpu(vendor="Apple", name=name, driver="metal", total=total, free=available, integrated=True)]
+    return [Gpu(vendor="Apple", name=name, driver="metal", total=memory.total, free=memory.available, integrated=True)]
 
 
 def problems(root: Path = ROOT) -> list[str]:
@@ -89,27 +72,9 @@ def loaders(root: Path = ROOT) -> dict[str, str]:
     return {"metal": "/System/Library/Frameworks/Metal.framework"} if is_apple() else {}
 
 
-def nvidia_is_loaded(root: Path = ROOT) -> bool:
-    """NVIDIA has no driver for any current macOS."""
-    return False
-
-
-def memory(root: Path = ROOT) -> tuple[int, int]:
-    """Bytes in all, and bytes that programs can still get."""
-    import psutil  # seven milliseconds, and the server asks this module for little else
-
-    told = psutil.virtual_memory()
-    return told.total, told.available
-
-
-def memory_limit(root: Path = ROOT) -> int:
+def memory_limits(root: Path = ROOT) -> tuple[int, int]:
     """No limit below the machine's memory."""
-    return sys.maxsize
-
-
-def memory_left(root: Path = ROOT) -> int:
-    """No limit below the machine's memory."""
-    return sys.maxsize
+    return sys.maxsize, sys.maxsize
 
 
 def cores(root: Path = ROOT) -> int:

@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 
 from appliance.core.engines.machine import Gpu, arm_level
-from appliance.core.machine import Accelerator, CpuNames, Environment, OperatingSystem
-from appliance.platform.libraries import loaders as installed_loaders
+from appliance.core.machine import CpuNames, Environment, OperatingSystem
+from appliance.platform.libraries import loaders as loaders
 
 assert sys.platform == "win32"
 
@@ -68,11 +68,6 @@ def system() -> str:
     return f"Windows {platform.version()}.{revision if isinstance(revision, int) else 0}{place}"
 
 
-def accelerators(first: int) -> list[Accelerator]:
-    """Return none except NVIDIA's, which NVML reports."""
-    return []
-
-
 def gpus_of(vendor: str, root: Path = ROOT) -> list[Gpu]:
     """Return the vendor's cards, as their drivers entered them in the registry."""
     return [gpu for gpu in _gpus() if gpu.vendor.lower() == vendor]
@@ -83,37 +78,14 @@ def problems(root: Path = ROOT) -> list[str]:
     return []
 
 
-def loaders(root: Path = ROOT) -> dict[str, str]:
-    """See `libraries.loaders`."""
-    return installed_loaders(root)
-
-
-def nvidia_is_loaded(root: Path = ROOT) -> bool:
-    """True if NVIDIA's driver has entered a card."""
-    return bool(gpus_of("nvidia"))
-
-
-def memory(root: Path = ROOT) -> tuple[int, int]:
-    """Bytes in all, and bytes that programs can still get."""
-    import psutil  # seven milliseconds, and the server asks this module for little else
-
-    told = psutil.virtual_memory()
-    return told.total, told.available
-
-
-def memory_limit(root: Path = ROOT) -> int:
+def memory_limits(root: Path = ROOT) -> tuple[int, int]:
     """No limit below the machine's memory."""
-    return sys.maxsize
-
-
-def memory_left(root: Path = ROOT) -> int:
-    """No limit below the machine's memory."""
-    return sys.maxsize
+    return sys.maxsize, sys.maxsize
 
 
 def cores(root: Path = ROOT) -> int:
     """Processors that this program may use."""
-    import psutil  # as above
+    import psutil  # seven milliseconds, and the server asks this module for little else
 
     return len(psutil.Process().cpu_affinity() or ()) or os.cpu_count() or 1
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from datetime import datetime
-from typing import ParamSpec, Protocol, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar
 
 from appliance.core.engines.machine import Gpu, normal_pci
-from appliance.core.machine import Accelerator, AcceleratorMemory, Driver, GpuSample
+from appliance.core.machine import GpuSample
 from appliance.core.sizes import MIB
 
 LIBRARY = "nvml.dll" if sys.platform == "win32" else "libnvidia-ml.so.1"
@@ -36,95 +36,17 @@ ARCHITECTURES = {
 
 T = TypeVar("T")
 P = ParamSpec("P")
-Device = object
-
-
-class Memory(Protocol):
-    """Bytes."""
-
-    total: int
-    used: int
-    free: int
-
-
-class PciInfo(Protocol):
-    """The place of a device: ``00000000:01:00.0``."""
-
-    busId: str
-
-
-class Utilization(Protocol):
-    """Percent of the driver's last sampling period."""
-
-    gpu: int
-    memory: int
-
-
-class FieldValue(Protocol):
-    """A field that only newer drivers know; ``nvmlReturn`` 0 is success."""
-
-    nvmlReturn: int
-
-    @property
-    def value(self) -> FieldUnion: ...
-
-
-class FieldUnion(Protocol):
-    uiVal: int
-
-
-class ProcessOnGpu(Protocol):
-    """Bytes that one process has on one GPU; None if the driver does not report them."""
-
-    pid: int
-    usedGpuMemory: int | None
-
-
-class Library(Protocol):
-    """The part of the ``pynvml`` module that is used here."""
-
-    NVMLError: type[Exception]
-    NVML_TEMPERATURE_GPU: int
-    nvmlMemory_v2: int
-
-    def nvmlInit(self) -> None: ...
-    def nvmlShutdown(self) -> None: ...
-    def nvmlSystemGetDriverVersion(self) -> str: ...
-    def nvmlDeviceGetCount(self) -> int: ...
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> Device: ...
-    def nvmlDeviceGetName(self, handle: Device) -> str: ...
-    def nvmlDeviceGetUUID(self, handle: Device) -> str: ...
-    def nvmlDeviceGetPciInfo(self, handle: Device) -> PciInfo: ...
-    def nvmlDeviceGetCudaComputeCapability(self, handle: Device) -> Sequence[int]: ...
-    def nvmlDeviceGetArchitecture(self, device: Device) -> int: ...
-    def nvmlDeviceGetTemperature(self, handle: Device, sensor: int) -> int: ...
-    def nvmlDeviceGetFieldValues(self, handle: Device, fieldIds: list[int]) -> Sequence[FieldValue]: ...
-    def nvmlDeviceGetUtilizationRates(self, handle: Device) -> Utilization: ...
-    def nvmlDeviceGetMemoryInfo(self, handle: Device, version: int | None = None) -> Memory: ...
-    def nvmlDeviceGetFanSpeed(self, handle: Device) -> int: ...
-    def nvmlDeviceGetPowerUsage(self, handle: Device) -> int: ...
-    def nvmlDeviceGetEnforcedPowerLimit(self, handle: Device) -> int: ...
-    def nvmlDeviceGetComputeRunningProcesses(self, handle: Device) -> Sequence[ProcessOnGpu]: ...
-
-
-def load_library() -> Library | None:
-    """Return the bindings, if the driver's library can be loaded here."""
-    try:
-        # pynvml can be imported without a driver, and fails only when it is used. A look for the library costs less.
-        ctypes.CDLL(LIBRARY)
-    except OSError:
-        return None
-    import pynvml
-
-    return cast("Library", pynvml)  # an untyped module; the protocol names what is used of it
 
 
 class Nvml:
-    """The GPUs that the driver showed when it was opened. Calls block for up to some milliseconds; use a thread."""
+    """The GPUs that the driver showed when it was opened; ``library`` is ``pynvml``, which has no types.
 
-    def __init__(self, library: Library) -> None:
+    Calls block for up to some milliseconds: use a thread.
+    """
+
+    def __init__(self, library: Any) -> None:
         self._library = library
-        self._devices: list[Device] = []
+        self._devices: list[object] = []
         for index in range(self._try(library.nvmlDeviceGetCount) or 0):
             device = self._try(library.nvmlDeviceGetHandleByIndex, index)
             if device is not None:
@@ -136,32 +58,8 @@ class Nvml:
         """Sample every GPU; a value that a model or driver does not report is None."""
         return [self._sample(index, device, now) for index, device in enumerate(self._devices)]
 
-    def accelerators(self) -> list[Accelerator]:
-        """Return the GPUs' hardware."""
-        library = self._library
-        driver = Driver(name="nvidia", version=self._try(library.nvmlSystemGetDriverVersion))
-        found: list[Accelerator] = []
-        for index, device in enumerate(self._devices):
-            architecture = self._try(library.nvmlDeviceGetArchitecture, device)
-            memory = self._memory(device)
-            limit = self._try(library.nvmlDeviceGetEnforcedPowerLimit, device)
-            found.append(
-                Accelerator(
-                    index=index,
-                    vendor="NVIDIA",
-                    model=self._names[index],
-                    architecture=None if architecture is None else ARCHITECTURES.get(architecture),
-                    memory=AcceleratorMemory(kind="dedicated", capacity_bytes=memory.total)
-                    if memory is not None
-                    else AcceleratorMemory(kind="unknown", capacity_bytes=None),
-                    driver=driver,
-                    power_limit_watts=round(limit * MILLIWATT, 1) if limit else None,
-                )
-            )
-        return found
-
     def gpus(self) -> list[Gpu]:
-        """Return the GPUs, for the choice of engines."""
+        """Return the GPUs' hardware."""
         version = self._try(self._library.nvmlSystemGetDriverVersion) or ""
         return [self._gpu(index, device, version) for index, device in enumerate(self._devices)]
 
@@ -172,11 +70,13 @@ class Nvml:
         running = self._try(self._library.nvmlDeviceGetComputeRunningProcesses, self._devices[index])
         return None if running is None else [(entry.pid, entry.usedGpuMemory) for entry in running]
 
-    def _gpu(self, index: int, device: Device, version: str) -> Gpu:
+    def _gpu(self, index: int, device: object, version: str) -> Gpu:
         library = self._library
         place = self._try(lambda: library.nvmlDeviceGetPciInfo(device).busId)
         capability = self._try(library.nvmlDeviceGetCudaComputeCapability, device)
         memory = self._memory(device)
+        architecture = self._try(library.nvmlDeviceGetArchitecture, device)
+        limit = self._try(library.nvmlDeviceGetEnforcedPowerLimit, device)
         return Gpu(
             vendor="NVIDIA",
             name=self._names[index] or "NVIDIA GPU",
@@ -187,9 +87,11 @@ class Nvml:
             total=None if memory is None else memory.total,
             free=None if memory is None else memory.free,
             compute=".".join(str(part) for part in capability) if capability else None,
+            architecture=None if architecture is None else ARCHITECTURES.get(architecture),
+            power_limit=round(limit * MILLIWATT, 1) if limit else None,
         )
 
-    def _sample(self, index: int, device: Device, now: datetime) -> GpuSample:
+    def _sample(self, index: int, device: object, now: datetime) -> GpuSample:
         library = self._library
         busy = self._try(library.nvmlDeviceGetUtilizationRates, device)
         memory = self._memory(device)
@@ -209,7 +111,7 @@ class Nvml:
             power_draw_w=None if power is None else round(power * MILLIWATT, 1),
         )
 
-    def _memory(self, device: Device) -> Memory | None:
+    def _memory(self, device: object) -> Any:
         """Return the memory as ``nvidia-smi`` counts it, without the driver's own reserve, if the driver can (510)."""
         library = self._library
         # The older call counts the driver's reserve as used, some hundred MiB, and a model that just fits would be
@@ -217,7 +119,7 @@ class Nvml:
         newer = self._try(library.nvmlDeviceGetMemoryInfo, device, version=library.nvmlMemory_v2)
         return newer or self._try(library.nvmlDeviceGetMemoryInfo, device)
 
-    def _memory_temperature(self, device: Device) -> int | None:
+    def _memory_temperature(self, device: object) -> int | None:
         fields = self._try(self._library.nvmlDeviceGetFieldValues, device, [MEMORY_TEMPERATURE])
         if fields is None or fields[0].nvmlReturn != 0:
             return None
@@ -232,11 +134,17 @@ class Nvml:
 
 
 @contextmanager
-def open_nvml(library: Library | None, refused: Callable[[str], None] = lambda why: None) -> Generator[Nvml | None]:
+def open_nvml(refused: Callable[[str], None]) -> Generator[Nvml | None]:
     """Initialise the library for the block. None without a working driver; ``refused`` then gets NVML's message."""
-    if library is None:
+    try:
+        # pynvml can be imported without a driver, and fails only when it is used. A look for the library costs less.
+        ctypes.CDLL(LIBRARY)
+    except OSError:
         yield None
         return
+    import pynvml
+
+    library: Any = pynvml
     try:
         library.nvmlInit()
     except library.NVMLError as error:

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 class Sampler:
     """Takes the samples. Its methods block for a millisecond or some, and are called by one task, in threads."""
 
-    def __init__(self, cards: list[cards_linux.DriverCard]) -> None:
+    def __init__(self, cards: list[cards_linux.Slot]) -> None:
         self._cards = cards
         self._busy_before = _processor_times()
 
@@ -44,7 +44,7 @@ class Sampler:
 
     def _system(self, now: datetime) -> SystemSample:
         before, self._busy_before = self._busy_before, _processor_times()
-        memory, swap = psutil.virtual_memory(), _swap()
+        memory, swap = psutil.virtual_memory(), swap_bytes()
         load = _load_average()
         return SystemSample(
             timestamp=now,
@@ -63,14 +63,14 @@ class Sampler:
 
 def new_sampler() -> Sampler:
     """Blocks for a moment: use a thread."""
-    return Sampler(cards_linux.find_cards() if sys.platform == "linux" else [])
+    return Sampler(cards_linux.sampled() if sys.platform == "linux" else [])
 
 
-def _swap() -> tuple[int, int]:
+def swap_bytes() -> tuple[int, int]:
     """Bytes in all, and in use. Nothing on a Windows whose performance counters are switched off."""
     try:
         swap = psutil.swap_memory()
-    except RuntimeError:
+    except (OSError, RuntimeError):
         return 0, 0
     return swap.total, swap.used
 

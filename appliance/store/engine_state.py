@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from appliance.core.engines.events import Effect, Event, reduce
+from appliance.core.engines.events import Event, reduce
 from appliance.core.engines.state import EngineState
 from appliance.store.model_files import replace, write_whole
 
@@ -53,10 +53,10 @@ class StateFile:
         except FileNotFoundError:
             return EngineState()
         except ValueError:
-            return self.tell(())[0]
+            return self.tell(())
 
-    def tell(self, events: Sequence[Event]) -> tuple[EngineState, tuple[Effect, ...]]:
-        """Apply the events, in their order. Return the state, which is then on the disk, and the last event's work.
+    def tell(self, events: Sequence[Event]) -> EngineState:
+        """Apply the events, in their order. Return the state, which is then on the disk.
 
         Raises OSError, and then nothing has changed, and what `reduce` raises.
         """
@@ -65,15 +65,14 @@ class StateFile:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(self.path.with_name(f".{FILE}.lock"), timeout=self._wait):
             state = before = self._load_or_begin()
-            effects: tuple[Effect, ...] = ()
             for event in events:
-                state, effects = reduce(state, event)
+                state = reduce(state, event)
             if state != before:
                 self._write(state)
-        return state, effects
+        return state
 
     def _load(self) -> EngineState:
-        """Raises ValueError for something else than a state (msgspec's errors are some), and OSError."""
+        """Raises ValueError for something else than a state, and OSError."""
         with self.path.open("rb") as file:
             data = file.read(MAX_SIZE + 1)
         try:

@@ -39,9 +39,9 @@ def payload(*, version: str = "0.3.0", platform: str = "linux-x64", files: tuple
 
 
 def switched(at: float) -> EngineState:
-    state, _ = reduce(EngineState(), UpdateBegun(build=NEW, old=OLD, at=at))
+    state = reduce(EngineState(), UpdateBegun(build=NEW, old=OLD, at=at))
     while state.journal is not None:
-        state, _ = reduce(state, StepDone(at))
+        state = reduce(state, StepDone(at))
     return state
 
 
@@ -66,7 +66,7 @@ def test_a_payload_that_cannot_follow_is_refused_in_words(new: Payload, why: str
 
 
 def test_a_version_that_was_given_up_needs_force() -> None:
-    state, _ = reduce(switched(0), RolledBack(backend=None, here=(OLD, NEW), why="too slow"))
+    state = reduce(switched(0), RolledBack(backend=None, here=(OLD, NEW), why="too slow"))
     facts = {"platform": "linux-x64", "own": "0.2.0", "program": NEW, "state": state}
     assert "too slow" in refusal(payload(), **facts, force=False)  # type: ignore[arg-type]
     assert refusal(payload(), **facts, force=True) == ""  # type: ignore[arg-type]
@@ -100,7 +100,7 @@ def test_only_a_crash_within_the_first_hour_leads_back(after: int, same_boot: bo
     run = TrialRun(program=NEW, pid=1, boot="b", at=1000.0 + after, until=0.0)
     event = failure_of(run, "b" if same_boot else "another")
     if event is not None:
-        state, _ = reduce(state, event)
+        state = reduce(state, event)
     is_early = 0 <= after < TRIAL
     assert trial_end(switched(1000.0), NEW, run.at) == (1000.0 + TRIAL if is_early else None)
     assert chosen(state, (OLD, NEW)) == (OLD if is_early and same_boot else NEW)

@@ -9,7 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-import tarfile
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any
 
 import psutil
 import pytest
-from engine_folders import Lie, Listed, make_build, tell
+from engine_folders import Lie, Listed, make_build, pack, tell
 from homes import Home
 from hub_process import FakeHub, fake_hub
 from program import COMMAND, Server, fresh_environment, http
@@ -99,12 +98,6 @@ def proving(machine: Machine, cache: Path) -> Generator[Command]:
 @pytest.fixture
 def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path / "home")
-
-
-def pack(folder: Path, archive: Path) -> Path:
-    with tarfile.open(archive, "w:gz", compresslevel=1) as file:
-        file.add(folder, f"llama-{folder.name}")
-    return archive
 
 
 @pytest.mark.needs("libvulkan")

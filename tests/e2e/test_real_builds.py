@@ -14,8 +14,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from program import Server, http
-from real_machine import PROOFS_TIME, Machine, assert_knows, seat_of, seats_of, streamed
+from program import Server, http, run_command
+from real_machine import PROOFS_TIME, Machine, assert_knows, copy_without, seat_of, seats_of, streamed
 from waiting import wait
 
 pytestmark = [
@@ -130,6 +130,31 @@ def test_an_engine_that_ends_in_the_middle_of_an_answer_is_replaced(
     assert said == whole
     assert gap < SWITCH_TIME
     assert f"failed on engine {seat}" in server.told()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not X64, reason="variants of other processors have other names")
+def test_the_best_variant_is_loaded_and_without_it_the_next(
+    cpu_build: Path, tmp_path: Path, running: ExitStack
+) -> None:
+    variants = {path.name for path in cpu_build.glob("libggml-cpu-*.so")}
+    assert len(variants) == 14
+    loaded: list[str] = []
+    left_out: set[str] = set()
+    for step in range(3):
+        build = copy_without(cpu_build, tmp_path / f"builds-{step}", f"b{step}", left_out)
+        home = Machine(tmp_path / f"home-{step}", [build], {})
+        server = running.enter_context(home.serve("--", "--verbosity", "4")).wait_listening()
+        assert_knows(server)
+        lines = run_command("logs", "starter", "--url", server.url, cwd=home.folder).stdout
+        [used] = re.findall(rf"loaded CPU backend from .*/{cpu_build.parent.name}/b{step}/(libggml-cpu-\w+\.so)", lines)
+        assert used in variants - left_out
+        loaded.append(used)
+        left_out = {loaded[0]} if step == 0 else variants - {"libggml-cpu-x64.so"}
+        server.process.terminate()
+        assert server.wait(15) == 0
+    assert len(set(loaded)) == 3 or loaded[:1] == ["libggml-cpu-x64.so"], loaded
+    assert loaded[-1] == "libggml-cpu-x64.so"
 
 
 def wait_seat(server: Server, seat: str) -> None:

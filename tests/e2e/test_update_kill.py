@@ -8,12 +8,11 @@ import shutil
 import signal
 import subprocess
 import sys
-import tarfile
 from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_folders import Lie, make_build
+from engine_folders import Lie, make_build, pack
 from homes import NEVER, Home, changes_of
 from program import COMMAND, fresh_environment
 
@@ -42,12 +41,6 @@ class Machine(Home):
     def state(self) -> dict[str, Any]:
         """What is remembered of changes."""
         return json.loads((self.root / "state.json").read_text())["state"]
-
-
-def pack(folder: Path, archive: Path) -> Path:
-    with tarfile.open(archive, "w:gz") as file:
-        file.add(folder, f"llama-{folder.name}")
-    return archive
 
 
 @pytest.fixture(scope="module")

@@ -171,22 +171,6 @@ def test_every_family_of_routes_answers(chat: Engine, path: str, body: object, k
     assert chat.json("POST", path, body)[key]
 
 
-def test_words_survive_tokenizing(chat: Engine) -> None:
-    tokens = chat.json("POST", "/tokenize", {"content": "a small house"})["tokens"]
-    assert str(chat.json("POST", "/detokenize", {"tokens": tokens})["content"]).strip() == "a small house"
-
-
-def test_a_chat_is_streamed_as_server_sent_events(chat: Engine) -> None:
-    connection, answer = chat.open("POST", "/v1/chat/completions", CHAT | {"stream": True})
-    with contextlib.closing(connection):
-        assert answer.getheader("Transfer-Encoding") == "chunked"
-        assert str(answer.getheader("Content-Type")).startswith("text/event-stream")
-        records = answer.read().decode().strip().split("\n\n")
-    assert records[-1] == "data: [DONE]"
-    chunks = [json.loads(record.removeprefix("data: ")) for record in records[:-1]]
-    assert "".join(choice["delta"].get("content") or "" for chunk in chunks for choice in chunk["choices"])
-
-
 def test_the_introspection_routes_describe_the_model(chat: Engine) -> None:
     models = chat.json("GET", "/v1/models")["data"]
     assert isinstance(models, list)
@@ -257,15 +241,6 @@ def test_the_environment_counts_and_flags_beat_it(start: Start) -> None:
     assert props["total_slots"] == 2
     assert props["default_generation_settings"]["n_ctx"] == 512  # type: ignore[index]
     assert engine.ask("GET", "/slots", key="secret")[0] == 501
-
-
-def test_the_sampling_defaults_of_the_command_line_hold(start: Start) -> None:
-    engine = start("-n", "3", "--temp", "0", "--top-k", "7", "--seed", "42", "--ignore-eos", "--no-jinja")
-    engine.wait_health(200)
-    settings = engine.json("GET", "/props")["default_generation_settings"]["params"]  # type: ignore[index]
-    assert (settings["temperature"], settings["top_k"], settings["seed"]) == (0, 7, 42)
-    answer = engine.json("POST", "/completion", {"prompt": "Once"})
-    assert answer["tokens_predicted"] == 3
 
 
 def test_how_the_log_looks_stops_no_server(start: Start) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 import time
 from collections.abc import AsyncGenerator, Callable
@@ -17,11 +16,10 @@ from engine_folders import HERE, Lie, Listed, make_build, tell
 from msgspec import structs
 from waiting import until
 
-from appliance.core.engines.builds import MANIFEST
 from appliance.core.engines.choice import Ranked
 from appliance.core.engines.events import EngineChosen, StepDone, UpdateBegun
 from appliance.engines.background import keeping_up
-from appliance.engines.found import EXECUTABLE, Engine, EngineFolders, Finder, list_engines, read_build
+from appliance.engines.found import EXECUTABLE, Engine, EngineFolders, Finder, list_engines
 from appliance.engines.owner import Engines, open_engines, usual_port
 from appliance.platform.machine import Suspends
 from appliance.store.engine_state import FILE, StateFile
@@ -101,26 +99,6 @@ async def test_what_is_learnt_holds_at_the_next_start_without_a_look(world: Worl
         assert [(one.seat.id, one.standing, one.seconds) for one in after] == [
             (one.seat.id, one.standing, one.seconds) for one in before
         ]
-
-
-async def test_the_chosen_engine_is_told_its_devices(world: World) -> None:
-    async with world.proven() as engines:
-        engine = engines.choose()
-        assert engine is not None
-        assert engine.args == ("--device", "CUDA0")
-
-
-async def test_a_build_whose_files_change_is_tried_anew(world: World) -> None:
-    async with world.proven():
-        pass
-    program = world.gpu / EXECUTABLE
-    program.write_bytes(program.read_bytes() + b"# another compiler\n")
-    content = program.read_bytes()
-    build = read_build(world.gpu)
-    sums = structs.replace(build.files[0], size=len(content), sha256=hashlib.sha256(content).hexdigest())
-    (world.gpu / MANIFEST).write_bytes(msgspec.json.encode(structs.replace(build, files=(sums,))))
-    async with world.open() as engines:
-        assert chosen(engines) == CPU
 
 
 async def test_only_the_card_that_fails_is_left_out(world: World) -> None:
@@ -254,15 +232,6 @@ async def test_after_a_sleep_the_devices_are_asked_again(world: World) -> None:
         await until(lambda: chosen(engines) == CPU)
 
 
-async def test_a_card_that_is_damaged_on_disk_is_not_started(world: World) -> None:
-    async with world.proven() as engines:
-        engine = engines.choose()
-        assert engine is not None
-        (world.gpu / EXECUTABLE).write_text("#!/bin/sh\nexit 0\n")
-        assert EXECUTABLE in await engines.check(engine)
-        assert chosen(engines) == CPU
-
-
 async def test_a_damaged_build_that_is_installed_again_is_used_again(world: World) -> None:
     async with world.proven() as engines:
         engine = engines.choose()
@@ -321,15 +290,6 @@ async def test_an_updated_build_that_fails_gives_way_also_when_the_disk_takes_no
         engines.failed(engine, "a", "killed by SIGABRT")
         await engines.sync()
     assert (file.read().role(new), file.read().role(old), file.read().use) == ("withdrawn", "current", "cuda12")
-
-
-async def test_what_somebody_asked_for_goes_first_and_pinned_it_goes_alone(world: World) -> None:
-    async with world.proven() as engines:
-        engines.tell(EngineChosen(word="cpu"))
-        assert chosen(engines) == CPU
-        assert chosen(engines, word="cuda12") == GPU
-        engines.tell(EngineChosen(word="cuda", pinned=True))
-        assert {one.seat.backend for one in engines.ranked()} == {"cuda12"}
 
 
 async def test_what_another_program_chooses_is_followed(world: World) -> None:

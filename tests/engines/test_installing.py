@@ -16,10 +16,9 @@ from pathlib import Path
 import msgspec
 import pytest
 import trio
-from engine_folders import HERE, make_build
+from engine_folders import HERE, make_build, pack
 
-from appliance.cli.engines.sources import sources_of
-from appliance.core.engines.builds import BACKENDS, Archive, AvailableBuild, Build, Wants, find_entry, parse_asked
+from appliance.core.engines.builds import BACKENDS, Archive, AvailableBuild, Build, BuildNeeds
 from appliance.engines import installing
 from appliance.engines.found import EXECUTABLE, Engine, EngineFolders, check_build, list_engines
 from appliance.engines.installing import (
@@ -35,7 +34,7 @@ from appliance.engines.shelf import Shelf
 from appliance.errors import UsageError
 
 WINDOWS = sys.platform == "win32"
-ENTRY = AvailableBuild(platform=HERE, backend="cpu", build="b200", needs=Wants(libraries=("libgomp.so.1",)))
+ENTRY = AvailableBuild(platform=HERE, backend="cpu", build="b200", needs=BuildNeeds(libraries=("libgomp.so.1",)))
 
 
 async def no_fetch(archive: Archive, path: Path) -> None:
@@ -164,21 +163,27 @@ async def test_a_damaged_build_is_repaired_by_installing_it_again(tmp_path: Path
     assert not (shelf.root / ".work").exists()
 
 
-def test_what_is_staged_or_on_its_way_out_is_found_by_nobody(tmp_path: Path) -> None:
+def test_what_is_staged_is_found_by_nobody_until_a_start_completes_its_installation(tmp_path: Path) -> None:
     shelf = Shelf(tmp_path / "engines")
     make_build(shelf.root / ".staged", build="b200")
     make_build(shelf.work_folder("new").parent, build="b200")
     assert shelf.staged() == [f"{HERE}-cpu/b200"]
     assert shelf.placed() == []
     assert builds_found(shelf.root) == []
+    shelf.recover()
+    assert [engine.id for engine in builds_found(shelf.root)] == [f"{HERE}-cpu/b200"]
+    make_build(shelf.root / ".staged", "vulkan", build="b200")
+    whole = make_build(shelf.root / ".staged", build="b200") / EXECUTABLE
+    whole.write_text("begun in place of a build that was damaged, and is whole")
+    shelf.recover()
+    assert shelf.placed() == [f"{HERE}-cpu/b200", f"{HERE}-vulkan/b200"]
+    assert builds_found(shelf.root)[0].damage == ""
+    assert not [path.name for path in shelf.root.iterdir() if path.name in (".staged", ".work")]
 
 
 def test_archives_and_folders_say_what_they_are(tmp_path: Path) -> None:
     folder = make_build(tmp_path / "source", backend="vulkan", build="b200")
-    archive = tmp_path / "a.tar.gz"
-    with tarfile.open(archive, "w:gz") as tar:
-        tar.add(folder, "b200")
-    for source in (folder, archive):
+    for source in (folder, pack(folder, tmp_path / "a.tar.gz")):
         found = described(source)
         assert found is not None
         assert found.id == f"{HERE}-vulkan/b200"
@@ -207,26 +212,12 @@ def test_every_listed_build_has_an_address_and_a_sum_and_is_there_once() -> None
         assert len(runtime) == entry.backend.startswith("cuda")
 
 
-def test_the_newest_listed_build_is_meant_and_what_there_is_is_told() -> None:
-    entries = (listed := read_manifest()).entries
-    builds = sorted(int(e.build[1:]) for e in entries if (e.platform, e.backend) == ("linux-x64", "cpu"))
-    assert len(builds) > 1
-    for word, build in (("cpu", builds[-1]), (f"cpu/b{builds[0]}", builds[0])):
-        assert find_entry(listed, parse_asked(word, "linux-x64")).build == f"b{build}"
-    with pytest.raises(UsageError, match=f"b{builds[0]}"):
-        find_entry(listed, parse_asked("cpu/b1", "linux-x64"))
-    with pytest.raises(UsageError, match="is listed; there is metal"):
-        find_entry(listed, parse_asked("cuda12", "macos-arm64"))
-    with pytest.raises(UsageError, match="for macos-arm64 there is metal"):
-        sources_of(None, None, "macos-arm64", None)
-
-
 def test_the_list_has_no_words_that_nobody_reads() -> None:
     content = tomllib.loads(manifest_file().read_text("utf-8"))
     assert set(content) == {"base", "releases", "builds"}
     for each in content["builds"]:
         assert set(each) == {"platform", "backend", "build", "licence", "archives", "needs"}
-        assert set(each["needs"]) <= set(Wants.__struct_fields__)
+        assert set(each["needs"]) <= set(BuildNeeds.__struct_fields__)
         assert all(set(archive) <= {"name", "size", "sha256", "url"} for archive in each["archives"])
 
 

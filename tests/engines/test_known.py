@@ -78,10 +78,3 @@ async def test_the_constants_are_what_the_starter_says_and_nothing_else_comes_ne
     lengths = [answer.tokens_evaluated for answer in answers]
     assert lengths == sorted(lengths)
     assert lengths[0] < BATCH < lengths[-2]
-
-
-def test_an_answer_is_known_once_and_to_its_end() -> None:
-    assert len({known.prompt for known in KNOWN}) == len(KNOWN)
-    ends = {known.tokens[-1] for known in KNOWN}
-    assert len(ends) == 1, "each answer ends with the token that ends a turn"
-    assert all(known.tokens.count(known.tokens[-1]) == 1 for known in KNOWN)

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal
 
 import psutil
 import pytest
 import trio
-from engine_folders import Lie, Listed, make_build
 
 from appliance.core.engines.listing import Device, DeviceListing
 from appliance.core.sizes import MIB
 from appliance.engines import embedded
-from appliance.engines.found import EXECUTABLE, Engine
+from appliance.engines.found import Engine
 from appliance.engines.probing import list_devices
 from appliance.platform.children import open_children
 
@@ -59,7 +58,6 @@ async def test_devices_with_what_the_log_says_of_them(
     )
     assert listing.devices == (Device(name="CUDA0", description="Card", total=8192 * MIB, free=8000 * MIB),)
     assert (listing.fault, listing.targets) == (None, {"CUDA0": "8.6"})
-    assert 0 < listing.seconds < 10
 
 
 @posix
@@ -99,10 +97,11 @@ async def test_faults(script: Callable[[str], Engine], lines: str, fault: str, w
 
 @posix
 async def test_one_that_hangs_is_ended_with_what_it_started(script: Callable[[str], Engine], tmp_path: Path) -> None:
+    began = time.monotonic()
     listing = await ask(script(f"trap '' TERM; sleep 60 & echo $! > {tmp_path}/pid; {LIST}; sleep 60"), seconds=0.5)
     assert (listing.fault, listing.devices) == ("hang", ())
     assert "0.5 s" in listing.why
-    assert listing.seconds < 5
+    assert time.monotonic() - began < 10
     left = int((tmp_path / "pid").read_text())
     with suppress(psutil.NoSuchProcess):
         assert psutil.Process(left).status() == psutil.STATUS_ZOMBIE
@@ -110,9 +109,7 @@ async def test_one_that_hangs_is_ended_with_what_it_started(script: Callable[[st
 
 @posix
 async def test_one_that_ends_and_leaves_its_output_open_is_not_waited_for(script: Callable[[str], Engine]) -> None:
-    listing = await ask(script(f"{LIST}; sleep 60 & exit 0"))
-    assert listing.fault is None
-    assert listing.seconds < 10
+    assert (await ask(script(f"{LIST}; sleep 60 & exit 0"))).fault is None
 
 
 @posix
@@ -121,34 +118,6 @@ async def test_one_that_prints_without_end_is_ended(script: Callable[[str], Engi
     listing = await ask(script(f"while :; do echo 'Available devices: and so on and on and on' {where}; done"))
     assert (listing.fault, listing.devices) == ("list", ())
     assert "MiB" in listing.why
-    assert listing.seconds < 10
-
-
-@pytest.mark.parametrize(
-    ("lie", "fault", "seconds"),
-    [
-        ("well", None, None),
-        ("crash", "crash", None),
-        ("hang", "hang", 1.0),
-        ("absurd", "memory", None),
-        ("flood", "list", None),
-        ("garbage", "list", None),
-        ("fail", "list", None),
-    ],
-)
-async def test_builds_that_lie(
-    tmp_path: Path,
-    lie: Literal["well", "hang", "crash", "absurd", "flood", "garbage", "fail"],
-    fault: str | None,
-    seconds: float | None,
-) -> None:
-    folder = make_build(tmp_path, "cuda12", devices=[Listed(name="CUDA0")], lie=Lie(list=lie))
-    listing = await ask(engine(str(folder / EXECUTABLE)), seconds)
-    assert listing.fault == fault
-    assert [device.name for device in listing.devices] == (["CUDA0"] if lie == "well" else [])
-    assert bool(listing.why) == (fault is not None)
-    assert len(listing.why) < 500
-    assert listing.why.isprintable()
 
 
 async def test_one_that_is_not_there() -> None:

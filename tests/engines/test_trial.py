@@ -71,15 +71,6 @@ async def test_it_asks_for_a_key_that_nobody_else_has(fake_engine: Path, fake_mo
             assert response.status == 401
 
 
-async def test_its_failure_is_no_group_and_ends_it(fake_engine: Path, fake_model: Path) -> None:
-    async with open_children() as children:
-        with pytest.raises(TrialFailed) as caught:
-            async with open_trial(fake(fake_engine), (), fake_model, children, seconds=10):
-                raise TrialFailed("garbage", "as the test wants")
-        assert str(caught.value) == "garbage: as the test wants"
-        assert not running()
-
-
 async def test_leaving_in_the_middle_of_an_answer_ends_it_at_once(tmp_path: Path, fake_model: Path) -> None:
     engine = engine_in(make_build(tmp_path, lie=Lie(work="hang")))
     async with open_children() as children:
@@ -153,16 +144,3 @@ async def test_a_flood_of_lines_and_endless_lines_take_no_memory(
         assert max(map(len, trial.lines())) <= MAX_LINE
         assert any("loading model" in line for line in trial.lines()), "the beginning is kept"
         assert any("listening on" in line for line in trial.lines()), "and so is the end"
-
-
-async def test_words_from_the_user_reach_it(fake_engine: Path, tmp_path: Path) -> None:
-    async with open_children() as children:
-        with pytest.raises(TrialFailed, match="failed to open GGUF file") as caught:
-            async with open_trial(fake(fake_engine), (), tmp_path / "no.gguf", children, seconds=10):
-                pytest.fail("there is no model")
-        assert caught.value.fault == "load"
-        extra = ("--alias", "a name")
-        model = tmp_path / "m.gguf"
-        await trio.Path(model).write_bytes(b"GGUF")
-        async with open_trial(fake(fake_engine), (), model, children, seconds=10, extra=extra) as trial:
-            assert any("listening on" in line for line in trial.lines())

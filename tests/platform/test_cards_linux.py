@@ -4,15 +4,37 @@ from __future__ import annotations
 
 import os
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from appliance.core.engines.machine import normal_pci
-from appliance.platform.cards_linux import amd, intel, nvidia_from_files, nvidia_version, problems
+from appliance.core.machine import GpuSample
+from appliance.platform.cards_linux import amd, intel, nvidia_from_files, nvidia_version, problems, sample, sampled
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="trees with links like sysfs; Windows has no sysfs")
 MIB = 1 << 20
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+RADEON = {
+    "product_name": "Radeon RX 7900 XTX",
+    "unique_id": "9a1b2c3d4e5f6071",
+    "gpu_busy_percent": "63",
+    "mem_busy_percent": "21",
+    "mem_info_vram_total": str(24560 * MIB),
+    "mem_info_vram_used": str(5000 * MIB),
+    "power__runtime_status": "active",
+    "hwmon__hwmon3__temp1_label": "edge",
+    "hwmon__hwmon3__temp1_input": "52600",
+    "hwmon__hwmon3__temp2_label": "junction",
+    "hwmon__hwmon3__temp2_input": "71000",
+    "hwmon__hwmon3__temp3_label": "mem",
+    "hwmon__hwmon3__temp3_input": "66000",
+    "hwmon__hwmon3__power1_average": "211400000",
+    "hwmon__hwmon3__power1_cap": "327000000",
+    "hwmon__hwmon3__pwm1": "102",
+    "hwmon__hwmon3__pwm1_max": "255",
+}
 
 
 def card(
@@ -22,7 +44,7 @@ def card(
     folder.mkdir(parents=True)
     for name, text in {"class": kind, "vendor": vendor, "device": device, **files}.items():
         path = folder / name.replace("__", "/")
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text + "\n")
     if driver:
         (folder / "driver").symlink_to(f"../../../../bus/pci/drivers/{driver}")
@@ -56,10 +78,41 @@ def test_amd_cards_with_their_targets(tmp_path: Path) -> None:
     assert (instinct.pci, instinct.gfx, instinct.uuid) == ("0001:21:00.0", "gfx90a", "9a1b")
 
 
-def test_a_sleeping_card_is_not_asked_for_its_memory(tmp_path: Path) -> None:
-    sizes = {"mem_info_vram_total": "1000", "power__runtime_status": "suspended"}
-    card(tmp_path, "0000:03:00.0", "0x1002", "0x744c", "amdgpu", **sizes)
-    assert (amd(tmp_path)[0].total, amd(tmp_path)[0].name) == (None, "AMD GPU 744c")
+def test_a_sleeping_card_is_not_asked(tmp_path: Path) -> None:
+    card(tmp_path, "0000:03:00.0", "0x1002", "0x744c", "amdgpu", **RADEON | {"power__runtime_status": "suspended"})
+    (gpu,), (slot,) = amd(tmp_path), sampled(tmp_path)
+    assert (gpu.name, gpu.total, gpu.power_limit) == ("Radeon RX 7900 XTX", None, None)
+    assert sample(slot, 4, NOW) == GpuSample(timestamp=NOW, id=4, name=gpu.name, uuid=gpu.uuid)
+
+
+def test_everything_that_amdgpu_measures_is_read_anew_each_time(tmp_path: Path) -> None:
+    folder = card(tmp_path, "0000:03:00.0", "0x1002", "0x744c", "amdgpu", **RADEON)
+    assert amd(tmp_path)[0].power_limit == 327
+    (slot,) = sampled(tmp_path)
+    gpu = sample(slot, 4, NOW)
+    assert (gpu.timestamp, gpu.id, gpu.name, gpu.uuid) == (NOW, 4, "Radeon RX 7900 XTX", "9a1b2c3d4e5f6071")
+    assert (gpu.temp_c, gpu.vram_temp_c, gpu.gpu_util_pct, gpu.mem_util_pct) == (53, 66, 63, 21)
+    assert (gpu.mem_used_mb, gpu.mem_total_mb) == (5000, 24560)
+    assert (gpu.fan_speed_pct, gpu.power_draw_w) == (40.0, 211.4)
+    (folder / "gpu_busy_percent").write_text("7\n")
+    (folder / "hwmon/hwmon3/power1_average").unlink()
+    (folder / "hwmon/hwmon3/power1_input").write_text("9000000\n")
+    (folder / "hwmon/hwmon3/temp1_input").write_text("not a number\n")
+    gpu = sample(slot, 0, NOW)
+    assert (gpu.gpu_util_pct, gpu.power_draw_w, gpu.temp_c) == (7, 9.0, None)
+
+
+def test_an_intel_card_tells_its_temperatures_and_nothing_is_made_up(tmp_path: Path) -> None:
+    files = {"temp2_label": "pkg", "temp2_input": "44000", "temp3_label": "vram", "temp3_input": "48000"}
+    sensors = {f"hwmon__hwmon1__{name}": text for name, text in files.items()}
+    card(tmp_path, "0000:02:00.0", "0x10de", "0x2684", "nvidia")
+    card(tmp_path, "0000:04:00.0", "0x8086", "0xe20b", "xe", **sensors)
+    card(tmp_path, "0000:05:00.0", "0x1002", "0x744c", "amdgpu", **RADEON)
+    card(tmp_path, "0000:06:00.0", "0x1002", "0x744c")
+    radeon, arc = sampled(tmp_path)
+    assert radeon.pci == "0000:05:00.0", "those that have a driver, in the order of a look"
+    told = GpuSample(timestamp=NOW, id=1, name="Intel GPU e20b", uuid=None, temp_c=44, vram_temp_c=48)
+    assert sample(arc, 1, NOW) == told
 
 
 def test_a_module_outside_the_kernels_tree_has_a_version(tmp_path: Path) -> None:
@@ -127,6 +180,7 @@ def closed(root: Path) -> None:
 
 def test_no_files_no_cards(tmp_path: Path) -> None:
     assert (amd(tmp_path), intel(tmp_path), nvidia_from_files(tmp_path), problems(tmp_path)) == ([], [], [], [])
+    assert sampled(tmp_path) == []
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import trio
 from fake_nvml_library import build
 from waiting import until
 
+from appliance.core.machine import AcceleratorMemory, Driver
 from appliance.platform import drivers as module
 from appliance.platform.drivers import Gpus, open_gpus, process_memory
 from appliance.platform.hardware import detect
@@ -54,8 +55,12 @@ async def test_samples_come_from_another_process(library: Library):
         assert not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
     told = samples.since()
     assert [gpu.id for gpu in (told.gpu_stats or ())[:2]] == [0, 1]
-    first = (told.gpu_stats or ())[0]
+    first, second, *_ = list(told.gpu_stats or ())
     assert (first.name, first.uuid, first.mem_total_mb, first.mem_used_mb) == ("NVIDIA Fake 1", "GPU-1", 8192, 1024)
+    assert (first.temp_c, first.vram_temp_c, first.power_draw_w, first.fan_speed_pct) == (41, 47, 123.5, None)
+    assert (first.mem_util_pct, second.mem_util_pct) == (7, 7)
+    assert second.mem_used_mb == 2048, "an old driver counts its own reserve as used"
+    assert (second.name, second.temp_c, second.vram_temp_c, second.power_draw_w) == ("NVIDIA Fake 2", None, None, None)
     assert [gpu.gpu_util_pct for gpu in told.gpu_stats or ()][:4] == [40, 41, 42, 43]
     assert {gpu.timestamp for gpu in told.gpu_stats or ()} <= {system.timestamp for system in told.sys_stats}
     assert "nvidia-ml" not in mapped()
@@ -85,8 +90,11 @@ async def test_hardware(library: Library):
     found = await detect()
     assert found is not None
     assert [card.model for card in found.accelerators][:2] == ["NVIDIA Fake 1", "NVIDIA Fake 2"]
-    assert found.accelerators[0].driver is not None
-    assert found.accelerators[0].driver.version == "570.86"
+    first, second = found.accelerators[:2]
+    assert (first.kind, first.vendor, first.architecture, first.power_limit_watts) == ("gpu", "NVIDIA", "Hopper", 700)
+    assert first.memory == AcceleratorMemory(kind="dedicated", capacity_bytes=8 * GIB)
+    assert first.driver == Driver(name="nvidia", version="570.86")
+    assert (second.architecture, second.power_limit_watts) == (None, None)
     assert [card.index for card in found.accelerators] == list(range(len(found.accelerators)))
     assert "nvidia-ml" not in mapped()
 
@@ -149,6 +157,5 @@ async def test_without_a_library_nothing_is_started(monkeypatch: pytest.MonkeyPa
         pytest.skip("there is a real driver here")
     async with open_gpus() as gpus:
         assert await gpus.samples() == []
-        assert await gpus.accelerators() == []
         assert await gpus.processes(0) is None
         assert started() == []

@@ -124,13 +124,3 @@ def test_distributions(tmp_path: Path):
     rolling = write(tmp_path / "b", {"usr/lib/os-release": "NAME='Arch Linux'\n"})
     assert (linux.operating_system(rolling).name, linux.operating_system(rolling).version) == ("Arch Linux", None)
     assert linux.operating_system(tmp_path / "none").name is None
-
-
-def test_accelerators_are_numbered_after_those_of_nvidia(tmp_path: Path):
-    files = {
-        "sys/class/drm/card0/device/vendor": "0x10de\n",
-        "sys/class/drm/card1/device/vendor": "0x1002\n",
-        "sys/class/drm/card1/device/mem_info_vram_total": str(16 << 30),
-    }
-    (found,) = linux.accelerators(1, write(tmp_path, files))
-    assert (found.index, found.vendor, found.memory.capacity_bytes) == (1, "AMD", 16 << 30)

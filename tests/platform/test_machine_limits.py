@@ -55,7 +55,7 @@ NESTED_V1 = {
 )
 def test_memory_of_groups(tmp_path: Path, files: dict[str, str], limit: int, left: int) -> None:
     root = write(tmp_path, files)
-    assert (machine_linux.memory_limit(root), machine_linux.memory_left(root)) == (limit, left)
+    assert machine_linux.memory_limits(root) == (limit, left)
 
 
 @linux

@@ -43,7 +43,7 @@ async def test_this_machine() -> None:
 @linux
 @pytest.mark.needs("cc")
 async def test_nvidia_cards_through_their_library(tmp_path: Path) -> None:
-    write(tmp_path / "root", {"proc/cpuinfo": XEON})
+    write(tmp_path / "root", {"proc/cpuinfo": XEON, "usr/lib/libcuda.so.1": ""})
     build(tmp_path / "lib")
     seen = await see(tmp_path / "root", LD_LIBRARY_PATH=str(tmp_path / "lib"))
     first, second = seen.gpus
@@ -103,7 +103,7 @@ async def test_a_driver_that_was_updated_under_its_program(tmp_path: Path) -> No
 @linux
 @pytest.mark.needs("cc")
 async def test_a_library_that_prints_is_not_taken_for_a_look(tmp_path: Path) -> None:
-    write(tmp_path / "root", {"proc/cpuinfo": XEON})
+    write(tmp_path / "root", {"proc/cpuinfo": XEON, "usr/lib/libcuda.so.1": ""})
     build(tmp_path / "lib", at_init='write(1, "{}\\nhello\\n", 9)')
     seen = await see(tmp_path / "root", LD_LIBRARY_PATH=str(tmp_path / "lib"))
     assert len(seen.gpus) == 2

@@ -14,7 +14,7 @@ import pytest
 from filelock import FileLock, Timeout
 from full_disk import REFUSED, full_disk
 
-from appliance.core.engines.events import EngineChosen, PlaceBuild, StepDone, UpdateBegun
+from appliance.core.engines.events import EngineChosen, StepDone, UpdateBegun
 from appliance.core.engines.proofs import Proof, ProofKey
 from appliance.core.engines.state import EngineState
 from appliance.errors import Conflict
@@ -60,22 +60,18 @@ def start(code: str, *words: str) -> subprocess.Popen[bytes]:
 def test_a_change_is_there_for_the_next_program(folder: Path) -> None:
     assert StateFile(folder).read() == EngineState()
     assert not folder.exists(), "who only reads writes nothing"
-    after, effects = StateFile(folder).tell([proof()])
-    assert (after.proofs, effects) == ((proof(),), ())
+    after = StateFile(folder).tell([proof()])
+    assert after.proofs == (proof(),)
     assert StateFile(folder).read() == after
     assert sorted(each.name for each in folder.iterdir()) == FILES
 
 
-def test_the_work_that_an_event_asks_for_is_told_once_its_state_is_on_the_disk(folder: Path) -> None:
+def test_an_event_that_is_refused_changes_nothing(folder: Path) -> None:
     begun = UpdateBegun(build="l-x-cpu/b2", old="l-x-cpu/b1", at=1.0)
-    _, effects = StateFile(folder).tell([begun, *[StepDone(1.0)] * 3])
-    assert effects == (PlaceBuild("l-x-cpu/b2"),)
-    journal = StateFile(folder).read().journal
-    assert journal is not None
-    assert journal.step == "place"
+    after = StateFile(folder).tell([begun, *[StepDone(1.0)] * 3])
     with pytest.raises(Conflict):
         StateFile(folder).tell([EngineChosen(word="cpu"), begun])
-    assert StateFile(folder).read().use is None, "nothing has changed"
+    assert StateFile(folder).read() == after
 
 
 def test_a_change_that_changes_nothing_writes_nothing(folder: Path) -> None:
@@ -113,7 +109,7 @@ def test_a_program_that_is_killed_while_it_writes_leaves_a_whole_file(folder: Pa
     writer.wait()
     proofs = StateFile(folder).read().proofs
     assert told <= len(proofs) <= told + 1 or len(proofs) == 200
-    assert StateFile(folder, wait=1.0).tell([proof()])[0].proofs[-1] == proof(), "the lock has gone with it"
+    assert StateFile(folder, wait=1.0).tell([proof()]).proofs[-1] == proof(), "the lock has gone with it"
     assert not list(folder.glob("*.unreadable"))
 
 
@@ -144,7 +140,7 @@ def test_what_cannot_be_read_is_moved_aside_and_told(
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
     assert "could not be read" in record.message
-    assert file.tell([proof()])[0] == StateFile(folder).read()
+    assert file.tell([proof()]) == StateFile(folder).read()
     assert len(caplog.records) == 1
 
 
@@ -168,7 +164,7 @@ def test_on_a_full_disk_the_old_file_stays_whole(folder: Path) -> None:
         assert len(StateFile(folder).read().proofs) == 1
         assert not list(folder.glob("*.new"))
         assert not list(folder.glob(".*.new"))
-    assert len(StateFile(folder).tell([proof(3)])[0].proofs) == 2
+    assert len(StateFile(folder).tell([proof(3)]).proofs) == 2
 
 
 def test_a_file_where_the_folder_should_be(tmp_path: Path) -> None:
@@ -193,6 +189,6 @@ def test_a_lock_that_is_kept_is_an_error_after_a_while_and_goes_with_its_holder(
     finally:
         holder.kill()
         holder.communicate()
-    assert StateFile(folder, wait=0.2).tell([proof()])[0].proofs == (proof(),)
+    assert StateFile(folder, wait=0.2).tell([proof()]).proofs == (proof(),)
     with FileLock(lock, timeout=0):
         assert StateFile(folder).read().proofs == (proof(),), "who only reads needs no lock"

@@ -32,7 +32,6 @@ from appliance.engines.owner import Engines
 from appliance.engines.shelf import Shelf, alone
 from appliance.errors import UsageError
 from appliance.platform.console import EXIT_OURS, say, say_error
-from appliance.settings import AsyncCommand
 
 AUTO = "auto"
 T = TypeVar("T")
@@ -42,19 +41,21 @@ T = TypeVar("T")
 @click.argument("word", metavar="[BACKEND|BUILD]", required=False)
 @click.option("--from", "source", metavar="DIR|ARCHIVE|URL", help=FROM_HELP)
 @click.option("--sha256", metavar="SUM", help="The SHA-256 of the file that --from names.")
-@click.option("--platform", "for_platform", metavar="PLATFORM", help="For another machine, such as windows-x64.")
+@click.option(
+    "--platform", "for_platform", metavar="PLATFORM", default=here, help="For another machine, such as windows-x64."
+)
 @click.option(
     "--force", is_flag=True, help="Install even if this machine does not meet the build's stated requirements."
 )
 @server_options
-def install(
+async def install(
+    server: RunningServer,
     word: str | None,
     source: str | None,
     sha256: str | None,
-    for_platform: str | None,
+    for_platform: str,
     force: bool,
-    server: RunningServer,
-) -> AsyncCommand:
+) -> int:
     """Install a build of llama.cpp beside the others, and try it.
 
     It is used when it is the best, or after 'engines use'. An interrupted download resumes where it stopped. Nothing
@@ -66,12 +67,6 @@ def install(
       llama-appliance engines install cuda12 --from /media/usb/builds
       llama-appliance engines install cpu --from llama-b11434-bin-ubuntu-x64.tar.gz
     """
-    return _install(server, word, source, sha256, for_platform or here(), force)
-
-
-async def _install(
-    server: RunningServer, word: str | None, source: str | None, sha256: str | None, for_platform: str, force: bool
-) -> int:
     shelf = own_shelf()
     try:
         sources = await trio.to_thread.run_sync(sources_of, word, source, for_platform, sha256)
@@ -136,7 +131,7 @@ def _model_option(command: Callable[..., T]) -> Callable[..., T]:
 @click.argument("word", metavar="SEAT|BUILD|BACKEND|auto")
 @_model_option
 @server_options
-def use(word: str, model: str | None, server: RunningServer) -> AsyncCommand:
+async def use(server: RunningServer, word: str, model: str | None) -> int:
     """Prefer an engine; the others stay in reserve in case it fails. 'auto' leaves the choice to the program again.
 
     \b
@@ -145,14 +140,14 @@ def use(word: str, model: str | None, server: RunningServer) -> AsyncCommand:
       llama-appliance engines use linux-x64-cpu/b11434 --model starter
       llama-appliance engines use auto
     """
-    return _choose(server, word, model, False)
+    return await _choose(server, word, model, pinned=False)
 
 
 @click.command()
 @click.argument("word", metavar="SEAT|BUILD|BACKEND")
 @_model_option
 @server_options
-def pin(word: str, model: str | None, server: RunningServer) -> AsyncCommand:
+async def pin(server: RunningServer, word: str, model: str | None) -> int:
     """Use one engine and nothing else: no fallback, and no update, until 'engines use auto'.
 
     With --model, the model prefers it; a single model cannot be limited to one engine.
@@ -161,10 +156,10 @@ def pin(word: str, model: str | None, server: RunningServer) -> AsyncCommand:
     Example:
       llama-appliance engines pin cuda12
     """
-    return _choose(server, word, model, True)
+    return await _choose(server, word, model, pinned=True)
 
 
-async def _choose(server: RunningServer, word: str, model: str | None, pinned: bool) -> int:
+async def _choose(server: RunningServer, word: str, model: str | None, *, pinned: bool) -> int:
     if pinned and word == AUTO:
         raise UsageError("'auto' cannot be pinned; 'engines use auto' leaves the choice to the program")
     if pinned and model is not None:
@@ -208,17 +203,13 @@ def _check_word(owner: Engines, word: str, pinned: bool) -> None:
 @click.argument("build")
 @click.option("--force", is_flag=True, help="Even if a running model uses it.")
 @server_options
-def remove(build: str, force: bool, server: RunningServer) -> AsyncCommand:
+async def remove(server: RunningServer, build: str, force: bool) -> int:
     """Remove an installed build from the disk; never the only engine that works.
 
     \b
     Example:
       llama-appliance engines remove linux-x64-vulkan/b11400
     """
-    return _remove(server, build, force)
-
-
-async def _remove(server: RunningServer, build: str, force: bool) -> int:
     shelf = own_shelf()
     seen = await server_table(server)
     running = [seat.rpartition(":")[0] for seat in seen.running.values()] if seen is not None else []
@@ -250,7 +241,7 @@ def working(ranked: Sequence[Ranked]) -> list[str]:
 @click.command()
 @click.argument("backend", metavar="[BACKEND]", required=False)
 @server_options
-def rollback(backend: str | None, server: RunningServer) -> AsyncCommand:
+async def rollback(server: RunningServer, backend: str | None) -> int:
     """Return to the build that was used before the last update.
 
     \b
@@ -258,16 +249,12 @@ def rollback(backend: str | None, server: RunningServer) -> AsyncCommand:
       llama-appliance engines rollback
       llama-appliance engines rollback vulkan
     """
-    return _rollback(server, backend)
-
-
-async def _rollback(server: RunningServer, backend: str | None) -> int:
     shelf = own_shelf()
     async with alone(shelf), opened(shelf) as owner:
         here = tuple(engine.id for engine in owner.engines if not engine.damage)
         lines = [line.name for line in lines_to_roll_back(owner.state, backend, here)]
         event = RolledBack(backend=backend, here=here, why="'engines rollback' replaced it")
-        state, _ = await trio.to_thread.run_sync(shelf.state.tell, [event])
+        state = await trio.to_thread.run_sync(shelf.state.tell, [event])
     await tell_server(server)
     line = state.line(lines[-1])
     click.echo(f"{lines[-1]}: {line.current if line is not None else ''} is used again")

@@ -79,9 +79,9 @@ def engines() -> None:
 
 
 @engines.command()
-@server_options
 @json_option
-def ls(server: RunningServer, as_json: bool) -> AsyncCommand:
+@server_options
+async def ls(server: RunningServer, as_json: bool) -> int:
     """List every build on every device: whether it works, how fast it is, which one is used and why.
 
     \b
@@ -89,10 +89,6 @@ def ls(server: RunningServer, as_json: bool) -> AsyncCommand:
       llama-appliance engines ls
       llama-appliance engines ls --json
     """
-    return _ls(server, as_json)
-
-
-async def _ls(server: RunningServer, as_json: bool) -> int:
     found = await server_table(server)
     if found is None:
         shelf = own_shelf()
@@ -106,19 +102,15 @@ async def _ls(server: RunningServer, as_json: bool) -> int:
 
 
 @engines.command()
-@server_options
 @json_option
-def probe(server: RunningServer, as_json: bool) -> AsyncCommand:
+@server_options
+async def probe(server: RunningServer, as_json: bool) -> int:
     """Look at the machine again, and ask every build for its devices; a running server does the same.
 
     \b
     Example:
       llama-appliance engines probe
     """
-    return _probe(server, as_json)
-
-
-async def _probe(server: RunningServer, as_json: bool) -> int:
     shelf = own_shelf()
     async with opened(shelf) as owner:
         seen = await owner.probe()
@@ -134,9 +126,9 @@ async def _probe(server: RunningServer, as_json: bool) -> int:
 
 @engines.command()
 @click.argument("names", metavar="[SEAT|BUILD|BACKEND]...", nargs=-1)
-@server_options
 @json_option
-def prove(names: tuple[str, ...], server: RunningServer, as_json: bool) -> AsyncCommand:
+@server_options
+async def prove(server: RunningServer, names: tuple[str, ...], as_json: bool) -> int:
     """Try builds on their devices now: all untried ones, or the named ones. The exit status is 1 if one fails.
 
     \b
@@ -144,10 +136,6 @@ def prove(names: tuple[str, ...], server: RunningServer, as_json: bool) -> Async
       llama-appliance engines prove
       llama-appliance engines prove vulkan
     """
-    return _prove(server, names, as_json)
-
-
-async def _prove(server: RunningServer, names: tuple[str, ...], as_json: bool) -> int:
     shelf = own_shelf()
     async with opened(shelf) as owner:
         seats = seats_named(owner, names) if names else None
@@ -170,7 +158,7 @@ def _quiet(proof: Proof) -> None:
 @engines.command()
 @click.argument("builds", metavar="[BUILD]...", nargs=-1)
 @server_options
-def forget(builds: tuple[str, ...], server: RunningServer) -> AsyncCommand:
+async def forget(server: RunningServer, builds: tuple[str, ...]) -> int:
     """Forget what was found out about all builds, or about the named ones: proofs, failures, devices.
 
     Choices made with 'use' and 'pin' stay. The devices are listed again at once; the next start or 'engines prove'
@@ -181,10 +169,6 @@ def forget(builds: tuple[str, ...], server: RunningServer) -> AsyncCommand:
       llama-appliance engines forget
       llama-appliance engines forget linux-x64-vulkan/b11434
     """
-    return _forget(server, builds)
-
-
-async def _forget(server: RunningServer, builds: tuple[str, ...]) -> int:
     shelf = own_shelf()
     async with alone(shelf), opened(shelf) as owner:
         digests: tuple[str, ...] | None = None

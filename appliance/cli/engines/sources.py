@@ -24,14 +24,20 @@ from appliance.catalog.download_plan import PlannedFile
 from appliance.catalog.download_status import DownloadsOff, GatedRepo, HubFailed, RepoNotFound
 from appliance.catalog.hub import Hub, HubAccess, hub_access
 from appliance.catalog.sources import STARTER
-from appliance.cli.remote import NotRunning, RequestRefused, RunningServer, ServerFailed, ask, ask_raw
+from appliance.cli.remote import (
+    NotRunning,
+    RequestRefused,
+    RunningServer,
+    ServerFailed,
+    ask,
+    ask_raw,
+)
 from appliance.cli.show import human_size
 from appliance.core.engines.builds import (
     Archive,
     AvailableBuild,
     Build,
     InstallWish,
-    Wants,
     check_entry,
     find_entry,
     parse_asked,
@@ -272,7 +278,7 @@ def _named(asked: InstallWish | None, build: Build | None, name: str, platform: 
     """Return the entry of an unlisted build: from its own description, the request, and its name."""
     if build is not None and build.backend and build.build:
         place = build.platform or (asked.platform if asked is not None else platform)
-        entry = AvailableBuild(platform=place, backend=build.backend, build=build.build, needs=_wants(build))
+        entry = AvailableBuild(platform=place, backend=build.backend, build=build.build, needs=build.needs)
         other = asked is not None and (asked.backend != entry.backend or asked.build not in (None, entry.build))
         if other:
             raise UsageError(f"{name} is {entry.id}, and you asked for something else")
@@ -293,11 +299,6 @@ def _named(asked: InstallWish | None, build: Build | None, name: str, platform: 
         entry = listed or AvailableBuild(platform=asked.platform, backend=asked.backend, build=release)
     check_entry(entry)
     return entry
-
-
-def _wants(build: Build) -> Wants:
-    needs = build.needs
-    return Wants(driver=needs.driver, compute=needs.compute, cpu=needs.cpu, libraries=needs.libraries)
 
 
 def _listed(name: str, platform: str) -> AvailableBuild | None:

@@ -56,7 +56,6 @@ from appliance.engines.updating import Candidate, Steps, canary, devices_of, pro
 from appliance.errors import UsageError
 from appliance.platform.children import open_children
 from appliance.platform.console import EXIT_OURS, can_ask, say, say_error
-from appliance.settings import AsyncCommand
 from appliance.store.activity import open_activity
 
 MOST = 3
@@ -143,21 +142,9 @@ async def _loaded(server: RunningServer) -> list[str]:
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.option("--force", is_flag=True, help="Also take a build that was rolled back, or an older one.")
 @source_options
-@server_options
 @json_option
-def update(
-    backend: str | None,
-    source: str | None,
-    sha256: str | None,
-    channel: UpdateChannel | None,
-    model: str | None,
-    yes: bool,
-    force: bool,
-    config_file: Path | None,
-    config_dir: Path | None,
-    server: RunningServer,
-    as_json: bool,
-) -> AsyncCommand:
+@server_options
+async def update(server: RunningServer, config_file: Path | None, config_dir: Path | None, **options: object) -> int:
     """Switch to a newer build: fetch it, prove it, try it with your own model, and only then use it.
 
     If anything goes wrong, the build in use stays. The two previous builds are kept. If the new one fails at work
@@ -170,24 +157,27 @@ def update(
       llama-appliance engines update --channel stable
       llama-appliance engines update --from llama-b11500-bin-ubuntu-x64.tar.gz
     """
-    if channel is not None and source is not None:
+    wish = msgspec.convert(options, _Wish)
+    if wish.channel is not None and wish.source is not None:
         raise UsageError("--channel chooses from the list, and --from names a build that is taken instead; give one")
     config = loaded(config_file, config_dir).config if config_file or config_dir else None
-    wish = _Wish(
-        backend=backend,
-        source=source,
-        sha256=sha256,
-        channel=channel,
-        model=model,
-        yes=yes,
-        force=force,
-        as_json=as_json,
-    )
-    return _update(server, wish, config)
+    try:
+        done, status = await _updated(server, wish, config)
+    except CannotInstall as cause:
+        return say_error(f"{cause}; the build in use stays", EXIT_OURS)
+    if wish.as_json:
+        print_json(done)
+    elif status:
+        say_error(done.why, status)
+    elif done.changed:
+        click.echo(f"{done.build} is in use; 'engines rollback' goes back to {done.before}")
+    else:
+        say(done.why)
+    return status
 
 
 class _Wish(Struct, frozen=True, kw_only=True):
-    """The options, as they were given."""
+    """The options of an update, as they were given."""
 
     backend: str | None
     source: str | None
@@ -212,22 +202,6 @@ class Updated(Struct, frozen=True, kw_only=True):
     channel: UpdateChannel
     why: str
     """Why nothing has changed; empty if something has."""
-
-
-async def _update(server: RunningServer, wish: _Wish, config: Config | None) -> int:
-    try:
-        done, status = await _updated(server, wish, config)
-    except CannotInstall as cause:
-        return say_error(f"{cause}; the build in use stays", EXIT_OURS)
-    if wish.as_json:
-        print_json(done)
-    elif status:
-        say_error(done.why, status)
-    elif done.changed:
-        click.echo(f"{done.build} is in use; 'engines rollback' goes back to {done.before}")
-    else:
-        say(done.why)
-    return status
 
 
 async def _updated(server: RunningServer, wish: _Wish, config: Config | None) -> tuple[Updated, int]:

@@ -63,6 +63,12 @@ class BuildNeeds(Struct, frozen=True, kw_only=True):
     """Features that the processor must have, such as ``avx2``."""
     libraries: tuple[str, ...] = ()
     """Shared libraries that the system must have, such as ``libvulkan.so.1``."""
+    targets: tuple[str, ...] = ()
+    """AMD's cards that it was compiled for, such as ``gfx1100``; no others can run it."""
+    libc: str = ""
+    """Least version of glibc."""
+    macos: str = ""
+    """Least version of macOS."""
 
 
 class Build(Struct, frozen=True, kw_only=True):
@@ -100,20 +106,10 @@ class Archive(Struct, frozen=True, kw_only=True):
     """One file to fetch. ``sha256`` is empty if unknown; ``size`` (bytes) is then 0."""
 
     name: str
-    url: str
+    url: str = ""
+    """Empty in the list of builds, for one that lies where most do."""
     sha256: str = ""
     size: int = 0
-
-
-class Wants(BuildNeeds, frozen=True, kw_only=True):
-    """The requirements of a listed build, beyond those in its ``engine.json``."""
-
-    targets: tuple[str, ...] = ()
-    """AMD's cards that it was compiled for, such as ``gfx1100``; no others can run it."""
-    libc: str = ""
-    """Least version of glibc."""
-    macos: str = ""
-    """Least version of macOS."""
 
 
 class AvailableBuild(Struct, frozen=True, kw_only=True):
@@ -123,7 +119,7 @@ class AvailableBuild(Struct, frozen=True, kw_only=True):
     backend: str
     build: str
     archives: tuple[Archive, ...] = ()
-    needs: Wants = Wants()
+    needs: BuildNeeds = BuildNeeds()
     licence: str = ""
 
     @property
@@ -252,7 +248,7 @@ def check_entry(entry: AvailableBuild) -> None:
 
 
 def unmet(
-    needs: Wants, backend: str, platform: str, look: MachineLook, *, libc: str = "", macos: str = ""
+    needs: BuildNeeds, backend: str, platform: str, look: MachineLook, *, libc: str = "", macos: str = ""
 ) -> list[str]:
     """Return what is missing, one line each; empty: nothing known. ``libc`` and ``macos`` are this machine's."""
     if platform != look.platform:
@@ -271,7 +267,7 @@ def _too_old(what: str, least: str, has: str) -> list[str]:
     return [f"it needs {what} {least} or newer; this system has {has}"] if old else []
 
 
-def _cards(needs: Wants, backend: str, look: MachineLook) -> list[str]:
+def _cards(needs: BuildNeeds, backend: str, look: MachineLook) -> list[str]:
     vendor = VENDORS.get(backend)
     if vendor is None:
         return []
@@ -299,7 +295,7 @@ def runs_on(made_for: str, has: str) -> bool:
     return bool(made and card) and made[0] == card[0] and made <= card
 
 
-def _libraries(needs: Wants, backend: str, look: MachineLook) -> list[str]:
+def _libraries(needs: BuildNeeds, backend: str, look: MachineLook) -> list[str]:
     problems: list[str] = []
     loader = LOADERS.get(backend)
     if loader is not None and look.loaders.get(loader) == "":
@@ -311,6 +307,6 @@ def _libraries(needs: Wants, backend: str, look: MachineLook) -> list[str]:
     return problems
 
 
-def _processor(needs: Wants, look: MachineLook) -> list[str]:
+def _processor(needs: BuildNeeds, look: MachineLook) -> list[str]:
     missing = [feature for feature in needs.cpu if look.cpu_features and feature not in look.cpu_features]
     return [f"it needs a processor with {', '.join(missing)}, which {look.cpu} lacks"] if missing else []

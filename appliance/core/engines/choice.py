@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from appliance.core.engines.listing import CPU, Device
 from appliance.core.engines.proofs import Probation, Proof
@@ -42,7 +42,7 @@ class Seat(Struct, frozen=True, kw_only=True):
     digest: str
     place: int
     """The rank of the place where the build was found: 0 is the best."""
-    devices: tuple[Device, ...]
+    devices: tuple[Device, ...] = ()
     damage: str = ""
     """The problem with its files; empty: none."""
     fault: str = ""
@@ -62,20 +62,6 @@ class Seat(Struct, frozen=True, kw_only=True):
     @property
     def software(self) -> bool:
         return any(device.software for device in self.devices)
-
-
-class EngineOffer(Struct, frozen=True, kw_only=True):
-    """An engine as far as its seats need it."""
-
-    build: str
-    backend: str
-    digest: str
-    place: int
-    damage: str = ""
-    devices: tuple[Device, ...] | None = None
-    """Its devices; None: it has not been asked yet."""
-    fault: str = ""
-    """The reason why it could not list its devices."""
 
 
 class WantedEngine(Struct, frozen=True, kw_only=True):
@@ -107,21 +93,23 @@ class Ranked(Struct, frozen=True, kw_only=True):
         return self.standing not in ("failed", "damaged")
 
 
-def seats_of(offer: EngineOffer, cpu: Device, failed: Collection[str] = ()) -> list[Seat]:
-    """Return its seats, the best one first. Cards of one kind (with or without memory of their own) work together.
+def seats_of(build: Seat, listed: Sequence[Device] | None, cpu: Device, failed: Collection[str] = ()) -> list[Seat]:
+    """Return the seats of a build, which is a seat without devices, the best one first.
 
-    A device in ``failed`` (by id) and a software renderer have seats of their own, so that they can be shown and
-    requested without spoiling the others.
+    ``listed`` are its devices; None: it has not been asked yet. Cards of one kind (with or without memory of their own)
+    work together. A device in ``failed`` (by id) and a software renderer have seats of their own, so that they can be
+    shown and requested without spoiling the others.
     """
-    if offer.fault:
-        return [_seat(offer, (), fault=offer.fault)]
-    if offer.devices is None:
-        return [_seat(offer, (cpu,) if offer.backend == CPU.lower() else ())]
-    good = [device for device in offer.devices if not device.software and device.id not in failed]
+    if build.fault:
+        return [build]
+    if listed is None:
+        return [structs.replace(build, devices=(cpu,) if build.backend == CPU.lower() else ())]
+    good = [device for device in listed if not device.software and device.id not in failed]
     groups = [[d for d in good if not d.integrated], [d for d in good if d.integrated]]
-    alone = [[device] for device in offer.devices if device not in good]
-    seats = [_seat(offer, tuple(group)) for group in (*groups, *alone) if group]
-    return [*seats, _seat(offer, (cpu,), spare=bool(offer.devices) or offer.backend not in NO_CARDS)]
+    alone = [[device] for device in listed if device not in good]
+    spare = bool(listed) or build.backend not in NO_CARDS
+    seats = [structs.replace(build, devices=tuple(group)) for group in (*groups, *alone) if group]
+    return [*seats, structs.replace(build, devices=(cpu,), spare=spare)]
 
 
 def device_flags(seat: Seat, listed: Sequence[Device]) -> tuple[str, ...]:
@@ -203,16 +191,3 @@ def _by_speed(placed: list[Ranked]) -> list[Ranked]:
         ordered.append(first)
         rest.remove(first)
     return ordered
-
-
-def _seat(offer: EngineOffer, devices: tuple[Device, ...], *, fault: str = "", spare: bool = False) -> Seat:
-    return Seat(
-        build=offer.build,
-        backend=offer.backend,
-        digest=offer.digest,
-        place=offer.place,
-        devices=devices,
-        damage=offer.damage,
-        fault=fault,
-        spare=spare,
-    )

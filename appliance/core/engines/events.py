@@ -1,9 +1,9 @@
 """The events of engines, and what follows from each: the one function that changes the state.
 
-`reduce` takes the state and an event, and returns the new state with the work that it asks for. One rule makes an
-update survive a kill at any instant: **the new state is on the disk before its work begins, and the work is done before
-`StepDone` is reported.** A program that finds a journal therefore knows that the work of its step may be half done, and
-`Restarted` says how to go on.
+`reduce` takes the state and an event, and returns the new state. The step of its journal is the work to be done now.
+One rule makes an update survive a kill at any instant: **the new state is on the disk before its work begins, and the
+work is done before `StepDone` is reported.** A program that finds a journal therefore knows that the work of its step
+may be half done, and `Restarted` says how to go on.
 
     UpdateBegun -> stage -> prove -> canary -> place -> (the switch) tidy -> no journal
                      |  Refused, or killed: discard -> no journal
@@ -118,7 +118,7 @@ Learnt = (
     | Forgotten
     | BuildRemoved
 )
-"""Events that never fail and ask for no work: they may be remembered first and written later."""
+"""Events that never fail and leave the journal as it is: they may be remembered first and written later."""
 
 
 class RolledBack(Struct, frozen=True, kw_only=True):
@@ -142,7 +142,7 @@ class UpdateBegun(Struct, frozen=True, kw_only=True):
 
 
 class StepDone(Struct, frozen=True):
-    """The work that the last event asked for is done."""
+    """The work of the journal's step is done."""
 
     at: float
 
@@ -152,75 +152,33 @@ class BuildRefused(Struct, frozen=True):
 
 
 class Restarted(Struct, frozen=True, kw_only=True):
-    """A program starts. ``staged`` are the complete builds in the staging folder, ``placed`` those in their place.
+    """A program starts. ``is_there``: the journal's build is complete, among the staged ones or in its place.
 
-    Builds not yet known to work are thrown away, with everything that is staged. An update that had passed every test
-    is completed, and so is an installation, which needs no test.
+    A build that is not yet known to work is thrown away. An update that had passed every test is completed.
     """
 
-    staged: tuple[str, ...]
-    placed: tuple[str, ...]
-    at: float
+    is_there: bool
 
 
 Event = Learnt | RolledBack | UpdateBegun | StepDone | BuildRefused | Restarted
 
-# ---- what is to be done: carrying it out twice does no harm ----------------------------------------------------------
 
-
-class StageBuild(Struct, frozen=True):
-    """Have the build, complete, among the staged ones, unless it is in its place already."""
-
-    build: str
-
-
-class Prove(Struct, frozen=True):
-    """Find out whether the build works on the devices that it is for."""
-
-    build: str
-
-
-class Canary(Struct, frozen=True):
-    """Find out whether the build runs the user's own model, and not too slowly."""
-
-    build: str
-
-
-class PlaceBuild(Struct, frozen=True):
-    """Move the staged build to its place among the others, by one rename, unless it is there already."""
-
-    build: str
-
-
-class Remove(Struct, frozen=True):
-    """Remove builds; a missing one is not an error."""
-
-    builds: tuple[str, ...]
-
-
-class Discard(Struct, frozen=True):
-    """Remove everything that is staged."""
-
-
-Effect = StageBuild | Prove | Canary | PlaceBuild | Remove | Discard
-
-
-def reduce(state: EngineState, event: Event) -> tuple[EngineState, tuple[Effect, ...]]:
-    """Return the state after the event, and the work to be done once that state is on the disk."""
+def reduce(state: EngineState, event: Event) -> EngineState:
+    """Return the state after the event. The step of its journal is the work to be done once that is on the disk."""
     match event:
         case UpdateBegun():
-            return _working(structs.replace(state, journal=_begun(state, event)))
+            return structs.replace(state, journal=_begun(state, event))
         case StepDone():
-            return _working(_advanced(state, event.at))
+            return _advanced(state, event.at)
         case BuildRefused():
             on_trial = state.journal is not None and state.journal.step not in ("tidy", "discard")
-            return _working(_at_step(state, "discard") if on_trial else state)
+            return _at_step(state, "discard") if on_trial else state
         case Restarted():
             return _restarted(state, event)
         case RolledBack():
-            return _rolled_back(state, event), ()
+            return _rolled_back(state, event)
         case _:
-            return _learnt(state, event), ()
+            return _learnt(state, event)
 
 
 def _learnt(state: EngineState, event: Learnt) -> EngineState:
@@ -350,34 +308,12 @@ def _switched(state: EngineState, journal: Journal, now: float) -> EngineState:
     return structs.replace(state.trusting(journal.build).with_line(entry), journal=tidying)
 
 
-def _restarted(state: EngineState, event: Restarted) -> tuple[EngineState, tuple[Effect, ...]]:
-    journal = state.journal
-    if journal is None:  # an installation that was cut short is completed: it needs no test
-        return state, (*(PlaceBuild(build) for build in event.staged if build not in event.placed), Discard())
-    is_lost = journal.build not in (*event.staged, *event.placed)
-    if journal.step in NEXT or (journal.step == "place" and is_lost):
-        state = _at_step(state, "discard")
-    return _working(state)
-
-
-def _working(state: EngineState) -> tuple[EngineState, tuple[Effect, ...]]:
-    """Return the state with the work of its step."""
+def _restarted(state: EngineState, event: Restarted) -> EngineState:
     journal = state.journal
     if journal is None:
-        return state, ()
-    match journal.step:
-        case "stage":
-            return state, (StageBuild(journal.build),)
-        case "prove":
-            return state, (Prove(journal.build),)
-        case "canary":
-            return state, (Canary(journal.build),)
-        case "place":
-            return state, (PlaceBuild(journal.build),)
-        case "tidy":
-            return state, (Remove(journal.surplus), Discard())
-        case "discard":
-            return state, (Discard(),)
+        return state
+    is_unproven = journal.step in NEXT or (journal.step == "place" and not event.is_there)
+    return _at_step(state, "discard") if is_unproven else state
 
 
 def _at_step(state: EngineState, step: Step) -> EngineState:

@@ -114,8 +114,6 @@ class DeviceListing(Struct, frozen=True, kw_only=True):
     """One line: the fault, or the build's remark about devices that it could not use."""
     targets: Mapping[str, str] = NO_TARGETS
     """Compute capabilities of CUDA and HIP devices, ``8.9`` or ``gfx1100``, by name."""
-    seconds: float = 0.0
-    """Seconds that it took."""
 
 
 class Manual(Struct, frozen=True, kw_only=True):

@@ -44,6 +44,10 @@ class Gpu(Struct, frozen=True, kw_only=True):
     gfx: str | None = None
     """AMD's target, ``gfx1100``."""
     integrated: bool | None = None
+    architecture: str | None = None
+    """The maker's name of its generation, ``Hopper``; known for NVIDIA's."""
+    power_limit: float | None = None
+    """Watts."""
 
 
 class MachineLook(Struct, frozen=True, kw_only=True):

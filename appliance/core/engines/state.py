@@ -54,7 +54,13 @@ class BuildLine(Struct, frozen=True, kw_only=True):
 
 
 class Journal(Struct, frozen=True, kw_only=True):
-    """The update under way. ``step`` is the current step, or the one at which the program was killed."""
+    """The update under way. ``step`` is the current step, or the one at which the program was killed.
+
+    The work of a step may be carried out twice without harm. *stage*: have the build, complete, among the staged ones,
+    unless it is in its place. *prove*: find out whether it works on the devices that it is for. *canary*: find out
+    whether it runs the user's own model, and not too slowly. *place*: move it to its place by one rename, unless it is
+    there. *tidy*: remove the surplus, then everything that is staged. *discard*: remove everything that is staged.
+    """
 
     line: str
     build: str

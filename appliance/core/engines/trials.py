@@ -38,18 +38,15 @@ USING = re.compile(
 BUFFER = re.compile(r": +(?P<place>\S+) +model buffer size = ")
 LONGEST = 300
 """Longest line that is shown, in characters."""
-VERSION = 1
-"""The version of everything in this file; a file of another version is not used."""
-PREFIX, SUFFIX = "ballast-", ".gguf"
+FILE_NAME = "ballast-1-5x2048.gguf"
+"""The measuring model's file. Its first number is the version of everything that is written into it."""
 WIDTH = 2048
 FEED_FORWARD = 5632
 HEADS = 16
 KV_HEADS = 4
 CONTEXT = 4096
 LAYERS = 5
-"""Layers of the whole model, 240 MB. A machine with little memory gets fewer, see `layers_for`."""
-SHARE = 8
-"""The measuring model uses at most this part of the free memory."""
+"""Together 240 MB."""
 ALIGNMENT = 32
 F32, Q8_0 = 0, 8
 BLOCK, BLOCK_BYTES = 32, 34
@@ -208,33 +205,18 @@ class Tensor(Struct, frozen=True):
         return self.weights * 4 if self.kind == F32 else self.weights // BLOCK * BLOCK_BYTES
 
 
-def file_name(layers: int) -> str:
-    return f"{PREFIX}{VERSION}-{layers}x{WIDTH}{SUFFIX}"
-
-
-def layers_for(memory: int) -> int:
-    """Return how many layers fit into ``memory`` free bytes; at least one."""
-    layer = sum(tensor.size for tensor in _layer(0))
-    return max(1, min(LAYERS, memory // SHARE // layer))
-
-
-def weights_of(layers: int) -> int:
-    """Return the number of the model's weights."""
-    return sum(tensor.weights for tensor in tensors(layers))
-
-
-def tensors(layers: int) -> list[Tensor]:
+def tensors() -> list[Tensor]:
     """Return all tensors, in the order of the file."""
-    repeating = [tensor for at in range(layers) for tensor in _layer(at)]
+    repeating = [tensor for at in range(LAYERS) for tensor in _layer(at)]
     return [Tensor("token_embd.weight", WIDTH, _vocabulary()), _norm("output_norm"), *repeating]
 
 
-def header(layers: int) -> bytes:
+def header() -> bytes:
     """Return everything in front of the weights, padded so that the weights begin at its end."""
-    keys = list(_keys(layers))
+    keys = list(_keys())
     described: list[bytes] = []
     at = 0
-    for tensor in tensors(layers):
+    for tensor in tensors():
         dims = struct.pack(f"<I{len(tensor.shape)}Q", len(tensor.shape), *tensor.shape)
         described.append(_string(tensor.name) + dims + struct.pack("<IQ", tensor.kind, at))
         at += _aligned(tensor.size)
@@ -243,9 +225,9 @@ def header(layers: int) -> bytes:
     return text.ljust(_aligned(len(text)), b"\0")
 
 
-def weights_size(layers: int) -> int:
+def weights_size() -> int:
     """Return the number of bytes behind the header."""
-    return sum(_aligned(tensor.size) for tensor in tensors(layers))
+    return sum(_aligned(tensor.size) for tensor in tensors())
 
 
 def _layer(at: int) -> list[Tensor]:
@@ -267,13 +249,13 @@ def _norm(name: str) -> Tensor:
     return Tensor(f"{name}.weight", WIDTH)
 
 
-def _keys(layers: int) -> Iterator[bytes]:
+def _keys() -> Iterator[bytes]:
     yield _text("general.architecture", "llama")
     yield _text("general.name", "measuring model")
     for name, number in {
         "context_length": CONTEXT,
         "embedding_length": WIDTH,
-        "block_count": layers,
+        "block_count": LAYERS,
         "feed_forward_length": FEED_FORWARD,
         "attention.head_count": HEADS,
         "attention.head_count_kv": KV_HEADS,

@@ -125,9 +125,36 @@ def as_json(option: Option, text: str) -> object:
     return value
 
 
-def integer(*paths: str, least: int = -_INT32, scale: int = 1, mark: str = "") -> Carrier:
+def given(option: Option) -> str:
+    return option.values[0]
+
+
+def is_on(option: Option) -> bool:
+    """A switch, or a toggle whose negative spelling clears what the positive one sets."""
+    return option.on
+
+
+def as_on_off(option: Option) -> bool:
+    value = ON_OFF.get(option.values[0])
+    if value is None:
+        raise bad(option, "is neither on nor off")
+    return value
+
+
+def as_directory(option: Option) -> str:
+    """An existing directory; the library wants it to end in a separator."""
+    from pathlib import Path  # five milliseconds, which options without a directory do without
+
+    if not Path(option.values[0]).is_dir():
+        raise bad(option, "is not a directory")
+    return option.values[0].rstrip("/") + "/"
+
+
+def stored(read: Callable[[Option], object], *paths: str, mark: str = "") -> Carrier:
+    """Store what ``read`` makes of the option. ``mark`` is the name of a sampling value that the user chose."""
+
     def carry(target: ParameterTarget, option: Option) -> None:
-        value = as_integer(option, least) * scale
+        value = read(option)
         for path in paths:
             target.set(path, value)
         if mark:
@@ -136,42 +163,26 @@ def integer(*paths: str, least: int = -_INT32, scale: int = 1, mark: str = "") -
     return carry
 
 
+def integer(*paths: str, least: int = -_INT32, scale: int = 1, mark: str = "") -> Carrier:
+    return stored(lambda option: as_integer(option, least) * scale, *paths, mark=mark)
+
+
 def number(path: str, *, mark: str = "", least: float = -math.inf) -> Carrier:
     """A value below ``least`` counts as ``least``."""
-
-    def carry(target: ParameterTarget, option: Option) -> None:
-        target.set(path, max(least, as_number(option)))
-        if mark:
-            target.mark_sampling(mark)
-
-    return carry
+    return stored(lambda option: max(least, as_number(option)), path, mark=mark)
 
 
 def text(*paths: str) -> Carrier:
-    def carry(target: ParameterTarget, option: Option) -> None:
-        for path in paths:
-            target.set(path, option.values[0])
-
-    return carry
-
-
-def text_of_file(path: str) -> Carrier:
-    return lambda target, option: target.set(path, as_file(option))
+    return stored(given, *paths)
 
 
 def switch(path: str) -> Carrier:
-    """A switch, or a toggle whose negative spelling clears what the positive one sets."""
-    return lambda target, option: target.set(path, option.on)
+    return stored(is_on, path)
 
 
 def unset(*paths: str) -> Carrier:
-    """The same for parameters that are named after their absence."""
-
-    def carry(target: ParameterTarget, option: Option) -> None:
-        for path in paths:
-            target.set(path, not option.on)
-
-    return carry
+    """A switch for parameters that are named after their absence."""
+    return stored(lambda option: not option.on, *paths)
 
 
 def names(path: str) -> Carrier:
@@ -192,29 +203,6 @@ def choice(path: str, enum: str, members: Mapping[str, str]) -> Carrier:
         if member is None:
             raise bad(option, f"is none of {', '.join(members)}")
         target.set(path, target.member(enum, member))
-
-    return carry
-
-
-def on_off(path: str) -> Carrier:
-    def carry(target: ParameterTarget, option: Option) -> None:
-        value = ON_OFF.get(option.values[0])
-        if value is None:
-            raise bad(option, "is neither on nor off")
-        target.set(path, value)
-
-    return carry
-
-
-def directory(path: str) -> Carrier:
-    """An existing directory; the library wants it to end in a separator."""
-
-    def carry(target: ParameterTarget, option: Option) -> None:
-        from pathlib import Path  # five milliseconds, which options without a directory do without
-
-        if not Path(option.values[0]).is_dir():
-            raise bad(option, "is not a directory")
-        target.set(path, option.values[0].rstrip("/") + "/")
 
     return carry
 

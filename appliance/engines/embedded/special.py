@@ -10,6 +10,7 @@ import json
 import os
 import re
 import sys
+from collections.abc import Callable
 from types import ModuleType
 
 from appliance.core.llama.flags import Option
@@ -54,11 +55,11 @@ def context_size(target: ParameterTarget, option: Option) -> None:
         target.set("fit_params_min_ctx", -1)
 
 
-def rope_scale(target: ParameterTarget, option: Option) -> None:
+def rope_scale(option: Option) -> float:
     factor = as_number(option)
     if factor <= 0:
         raise bad(option, "is not above 0")
-    target.set("rope_freq_scale", 1 / factor)
+    return 1 / factor
 
 
 def lora(target: ParameterTarget, option: Option) -> None:
@@ -79,10 +80,10 @@ def _add_loras(target: ParameterTarget, pairs: list[tuple[str, float]]) -> None:
     target.extend("lora_adapters", [target.native.CommonAdapterLoraInfo(path, scale) for path, scale in pairs])
 
 
-def seed(target: ParameterTarget, option: Option) -> None:
+def seed(option: Option) -> int:
     """-1 is the largest unsigned number, which asks for a random seed."""
     try:
-        target.set("sampling.seed", int(option.values[0]) & 0xFFFFFFFF)
+        return int(option.values[0]) & 0xFFFFFFFF
     except ValueError:
         raise bad(option, "is not an integer") from None
 
@@ -112,31 +113,23 @@ def dry_base(target: ParameterTarget, option: Option) -> None:
         target.set("sampling.dry_base", base)
 
 
-def grammar(target: ParameterTarget, option: Option) -> None:
-    _set_grammar(target, "USER", option.values[0])
+def grammar(read: Callable[[Option], str]) -> Carrier:
+    return lambda target, option: _set_grammar(target, "USER", read(option))
 
 
-def grammar_file(target: ParameterTarget, option: Option) -> None:
-    _set_grammar(target, "USER", as_file(option))
+def json_schema(read: Callable[[Option], str]) -> Carrier:
+    def carry(target: ParameterTarget, option: Option) -> None:
+        schema = read(option)
+        found = as_json(option, schema)
+        if isinstance(found, dict):  # llguidance gives up a schema with a keyword that it does not know, unless told so
+            schema = json.dumps({**found, "x-guidance": {"lenient": True, "coerce_one_of": True}})
+        try:
+            rules = target.native.json_schema_to_grammar(schema)
+        except ValueError as cause:
+            raise bad(option, f"is not a usable JSON schema: {cause}") from None
+        _set_grammar(target, "OUTPUT_FORMAT", rules)
 
-
-def json_schema(target: ParameterTarget, option: Option) -> None:
-    _set_schema(target, option, option.values[0])
-
-
-def json_schema_file(target: ParameterTarget, option: Option) -> None:
-    _set_schema(target, option, as_file(option))
-
-
-def _set_schema(target: ParameterTarget, option: Option, schema: str) -> None:
-    found = as_json(option, schema)
-    if isinstance(found, dict):  # llguidance gives up a schema with a keyword that it does not know, unless told so
-        schema = json.dumps({**found, "x-guidance": {"lenient": True, "coerce_one_of": True}})
-    try:
-        rules = target.native.json_schema_to_grammar(schema)
-    except ValueError as cause:
-        raise bad(option, f"is not a usable JSON schema: {cause}") from None
-    _set_grammar(target, "OUTPUT_FORMAT", rules)
+    return carry
 
 
 def _set_grammar(target: ParameterTarget, kind: str, rules: str) -> None:
@@ -161,14 +154,14 @@ def _add_speculative(target: ParameterTarget, kind: object) -> None:
     target.extend("speculative.types", [kind])
 
 
-def synthetic_rates(target: ParameterTarget, option: Option) -> None:
-    target.set("speculative.synth_rates", [as_number(option, word) for word in as_list(option)])
+def synthetic_rates(option: Option) -> list[float]:
+    return [as_number(option, word) for word in as_list(option)]
 
 
-def speculative_sampling(target: ParameterTarget, option: Option) -> None:
+def is_probabilistic(option: Option) -> bool:
     if option.values[0] not in ("greedy", "probabilistic"):
         raise bad(option, "is neither greedy nor probabilistic")
-    target.set("speculative.draft.probabilistic", option.values[0] == "probabilistic")
+    return option.values[0] == "probabilistic"
 
 
 def reverse_prompt(target: ParameterTarget, option: Option) -> None:
@@ -210,22 +203,18 @@ def rerank(target: ParameterTarget, option: Option) -> None:
     target.set("pooling_type", target.member("llama_pooling_type", "RANK"))
 
 
-def parallel(target: ParameterTarget, option: Option) -> None:
-    slots = as_integer(option)
-    if slots == 0:
+def slots(option: Option) -> int:
+    count = as_integer(option)
+    if count == 0:
         raise bad(option, "is not a number of slots; -1 chooses")
-    target.set("n_parallel", slots)
+    return count
 
 
-def port(target: ParameterTarget, option: Option) -> None:
+def port(option: Option) -> int:
     number = as_integer(option, 0)
     if number > 65535:
         raise bad(option, "is not a port")
-    target.set("port", number)
-
-
-def hosts(target: ParameterTarget, option: Option) -> None:
-    target.set("hostnames", as_list(option))
+    return number
 
 
 def api_keys(target: ParameterTarget, option: Option) -> None:
@@ -242,15 +231,15 @@ def cors_origins(target: ParameterTarget, option: Option) -> None:
     target.set("cors_origins_explicit", True)
 
 
-def ui_config(target: ParameterTarget, option: Option) -> None:
-    as_json(option, option.values[0])
-    target.set("ui_config_json", option.values[0])
+def json_text(read: Callable[[Option], str]) -> Callable[[Option], str]:
+    """Text that has to be JSON."""
 
+    def read_json(option: Option) -> str:
+        found = read(option)
+        as_json(option, found)
+        return found
 
-def ui_config_file(target: ParameterTarget, option: Option) -> None:
-    config = as_file(option)
-    as_json(option, config)
-    target.set("ui_config_json", config)
+    return read_json
 
 
 def template_kwargs(target: ParameterTarget, option: Option) -> None:
@@ -282,20 +271,11 @@ def reasoning_preserve(target: ParameterTarget, option: Option) -> None:
     target.template_kwarg("preserve_reasoning", option.on)
 
 
-def sleep_idle(target: ParameterTarget, option: Option) -> None:
+def idle_seconds(option: Option) -> int:
     seconds = as_integer(option, -1)
     if seconds == 0:
         raise bad(option, "is not a number of seconds; -1 never sleeps")
-    target.set("sleep_idle_seconds", seconds)
-
-
-def verbose(target: ParameterTarget, option: Option) -> None:
-    target.set("verbosity", 2**31 - 1)
-
-
-def log_nothing(target: ParameterTarget, option: Option) -> None:
-    """Below the level of every message."""
-    target.set("verbosity", -1)
+    return seconds
 
 
 def look(option: Option, fixed: bool, why: str) -> None:
@@ -307,14 +287,10 @@ def look(option: Option, fixed: bool, why: str) -> None:
         print(f"warning: {option.flag} has no effect: the embedded engine {why}", file=sys.stderr)
 
 
-def threads(path: str) -> Carrier:
+def threads(option: Option) -> int:
     """Zero or less means every processor, as in llama.cpp."""
-
-    def carry(target: ParameterTarget, option: Option) -> None:
-        count = as_integer(option)
-        target.set(path, count if count > 0 else os.cpu_count() or 1)
-
-    return carry
+    count = as_integer(option)
+    return count if count > 0 else os.cpu_count() or 1
 
 
 def cpu_mask(path: str) -> Carrier:
@@ -369,13 +345,9 @@ def priority(path: str) -> Carrier:
     return carry
 
 
-def gpu_layers(path: str) -> Carrier:
-    def carry(target: ParameterTarget, option: Option) -> None:
-        words = {"auto": -1, "all": -2}
-        value = words.get(option.values[0])
-        target.set(path, as_integer(option, 0) if value is None else value)
-
-    return carry
+def gpu_layers(option: Option) -> int:
+    value = {"auto": -1, "all": -2}.get(option.values[0])
+    return as_integer(option, 0) if value is None else value
 
 
 def tensor_split(target: ParameterTarget, option: Option) -> None:

@@ -31,8 +31,8 @@ from appliance.engines.embedded.params import REFUSED, fill
 from appliance.engines.embedded.special import accelerators
 from appliance.errors import EngineNotFound, UsageError
 
-FORMER_PORT, PORT, MOVED_AT = 8080, 9931, 11521
-"""The ports on which llama-server listens by default, before and since this build. The wheel itself has none."""
+PORT = 9931
+"""The port on which llama-server listens by default. The wheel itself has none."""
 ANSWERED = ("--help", "--version", "--list-devices")
 _MIB = 1024 * 1024
 LAST_WORDS = 0.5
@@ -113,9 +113,7 @@ def _number(native: ModuleType, packages: str) -> None:
 def usage() -> str:
     lines = ["usage: llama-server (embedded engine) --model FILE [options]", ""]
     lines += [explained(flag) for flag in FLAGS if flag.name not in REFUSED and flag.kind is not Kind.REMOVED]
-    number = wheel_version().rpartition(".")[2]
-    port = PORT if number.isdecimal() and int(number) >= MOVED_AT else FORMER_PORT
-    lines = [f"{line} (default: {port})" if line.startswith("--port ") else line for line in lines]
+    lines = [f"{line} (default: {PORT})" if line.startswith("--port ") else line for line in lines]
     lines += ["", "Options of llama-server that this engine refuses, with exit status 2:", ""]
     lines += [f"{', '.join(flag.spellings)}: {REFUSED[flag.name]}" for flag in FLAGS if flag.name in REFUSED]
     return "\n".join(lines)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.core.engines.cards import meant_by, seats_on, why_none
-from appliance.core.engines.choice import EngineOffer, Seat, seats_of
+from appliance.core.engines.choice import Seat, seats_of
 from appliance.core.engines.listing import Device, cpu_device
 
 PROCESSOR = cpu_device("Test CPU", 1 << 34)
@@ -23,10 +23,8 @@ def card(name: str, description: str, bus: int | None = None) -> Device:
 
 
 def offer(backend: str, *devices: Device) -> list[Seat]:
-    return seats_of(
-        EngineOffer(build=f"linux-x64-{backend}/b1", backend=backend, digest=backend, place=1, devices=devices),
-        PROCESSOR,
-    )
+    build = Seat(build=f"linux-x64-{backend}/b1", backend=backend, digest=backend, place=1)
+    return seats_of(build, devices, PROCESSOR)
 
 
 CUDA = (

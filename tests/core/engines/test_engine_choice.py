@@ -205,12 +205,6 @@ def test_a_backend_is_asked_for_by_its_name_and_not_by_what_its_processor_seat_i
     assert [WantedEngine(word="cpu").matches(one) for one in (on_gpu, its_cpu, on_cpu)] == [False, False, True]
 
 
-def test_what_somebody_pinned_leaves_nothing_else() -> None:
-    on_cpu, on_gpu = seat(PROCESSOR), seat(CARD)
-    assert order(rank([on_cpu, on_gpu], {}, wanted=WantedEngine(word="cuda", only=True))) == [on_gpu.id]
-    assert best(rank([on_cpu], {}, wanted=WantedEngine(word="cuda", only=True))) is None
-
-
 def test_a_card_that_nobody_has_tried_does_not_go_before_its_own_build_on_the_processor() -> None:
     on_card = seat(CARD)
     spare = structs.replace(seat(PROCESSOR, backend="cuda12"), spare=True)

@@ -50,7 +50,7 @@ class Engines(RuleBasedStateMachine):
         self.now = 1e9
 
     def tell(self, event: Learnt) -> None:
-        self.state, _ = reduce(self.state, event)
+        self.state = reduce(self.state, event)
 
     def ranked(self, model: str) -> list[Ranked]:
         known = {one.id: self.state.proofs_of(one, self.now) for one in SEATS}

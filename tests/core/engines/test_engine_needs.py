@@ -11,10 +11,10 @@ from msgspec import structs
 
 from appliance.core.engines.builds import (
     AvailableBuild,
+    BuildNeeds,
     Catalogue,
     InstallWish,
     Release,
-    Wants,
     check_entry,
     find_entry,
     numbers_of,
@@ -138,31 +138,31 @@ def test_no_build_can_have_a_name_that_leads_elsewhere(build: str) -> None:
 @pytest.mark.parametrize(
     ("needs", "backend", "look", "said"),
     [
-        (Wants(), "cpu", LOOK, None),
-        (Wants(driver="525"), "cuda12", LOOK, "needs a graphics card of NVIDIA; this machine's are: none"),
-        (Wants(driver="525"), "cuda12", structs.replace(LOOK, gpus=(CARD,)), None),
+        (BuildNeeds(), "cpu", LOOK, None),
+        (BuildNeeds(driver="525"), "cuda12", LOOK, "needs a graphics card of NVIDIA; this machine's are: none"),
+        (BuildNeeds(driver="525"), "cuda12", structs.replace(LOOK, gpus=(CARD,)), None),
         (
-            Wants(driver="580"),
+            BuildNeeds(driver="580"),
             "cuda13",
             structs.replace(LOOK, gpus=(CARD,)),
             "needs the driver 580 or newer; GTX has 550",
         ),
-        (Wants(compute=("8.0",)), "cuda12", structs.replace(LOOK, gpus=(CARD,)), None),
+        (BuildNeeds(compute=("8.0",)), "cuda12", structs.replace(LOOK, gpus=(CARD,)), None),
         (
-            Wants(compute=("8.9", "9.0")),
+            BuildNeeds(compute=("8.9", "9.0")),
             "cuda12",
             structs.replace(LOOK, gpus=(CARD,)),
             "compute capability 8.9, 9.0, not",
         ),
-        (Wants(), "vulkan", structs.replace(LOOK, loaders={"vulkan": ""}), "no vulkan library"),
-        (Wants(), "vulkan", structs.replace(LOOK, loaders={"vulkan": "/usr/lib/libvulkan.so.1"}), None),
-        (Wants(cpu=("avx2",)), "cpu", structs.replace(LOOK, cpu_features=("sse4_2",)), "a processor with avx2"),
-        (Wants(cpu=("avx2",)), "cpu", LOOK, None),
-        (Wants(libc="2.39"), "cpu", LOOK, "needs glibc 2.39 or newer; this system has 2.36"),
-        (Wants(libc="2.35"), "cpu", LOOK, None),
+        (BuildNeeds(), "vulkan", structs.replace(LOOK, loaders={"vulkan": ""}), "no vulkan library"),
+        (BuildNeeds(), "vulkan", structs.replace(LOOK, loaders={"vulkan": "/usr/lib/libvulkan.so.1"}), None),
+        (BuildNeeds(cpu=("avx2",)), "cpu", structs.replace(LOOK, cpu_features=("sse4_2",)), "a processor with avx2"),
+        (BuildNeeds(cpu=("avx2",)), "cpu", LOOK, None),
+        (BuildNeeds(libc="2.39"), "cpu", LOOK, "needs glibc 2.39 or newer; this system has 2.36"),
+        (BuildNeeds(libc="2.35"), "cpu", LOOK, None),
     ],
 )
-def test_what_is_missing_is_told(needs: Wants, backend: str, look: MachineLook, said: str | None) -> None:
+def test_what_is_missing_is_told(needs: BuildNeeds, backend: str, look: MachineLook, said: str | None) -> None:
     found = unmet(needs, backend, "linux-x64", look, libc="2.36")
     assert len(found) == (said is not None)
     assert said is None or said in found[0]
@@ -171,6 +171,6 @@ def test_what_is_missing_is_told(needs: Wants, backend: str, look: MachineLook, 
 def test_a_build_for_amd_cards_of_another_kind() -> None:
     card = Gpu(vendor="AMD", name="Radeon", driver="amdgpu", gfx="gfx803")
     look = structs.replace(LOOK, gpus=(card,))
-    assert unmet(Wants(targets=("gfx1100",)), "rocm", "linux-x64", look) == ["it was not made for Radeon (gfx803)"]
-    assert unmet(Wants(targets=("gfx803",)), "rocm", "linux-x64", look) == []
-    assert unmet(Wants(), "cpu", "windows-x64", look) == ["it is for windows-x64, and this machine is linux-x64"]
+    assert unmet(BuildNeeds(targets=("gfx1100",)), "rocm", "linux-x64", look) == ["it was not made for Radeon (gfx803)"]
+    assert unmet(BuildNeeds(targets=("gfx803",)), "rocm", "linux-x64", look) == []
+    assert unmet(BuildNeeds(), "cpu", "windows-x64", look) == ["it is for windows-x64, and this machine is linux-x64"]

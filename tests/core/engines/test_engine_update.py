@@ -12,25 +12,27 @@ from appliance.core.engines.events import (
     KEPT,
     BuildRefused,
     BuildRemoved,
-    Canary,
-    Discard,
-    Effect,
     EngineChosen,
     Event,
-    PlaceBuild,
-    Prove,
-    Remove,
     Restarted,
     RolledBack,
     SeatFailed,
-    StageBuild,
     StepDone,
     UpdateBegun,
     reduce,
 )
 from appliance.core.engines.listing import Device, cpu_device
 from appliance.core.engines.proofs import ProvenSpeeds, canary_failure
-from appliance.core.engines.state import TRIAL, BuildLine, EngineState, check_removable, line_of, lines_to_roll_back
+from appliance.core.engines.state import (
+    TRIAL,
+    BuildLine,
+    EngineState,
+    Journal,
+    Step,
+    check_removable,
+    line_of,
+    lines_to_roll_back,
+)
 from appliance.errors import Conflict, UsageError
 
 LINE = "linux-x64-cpu"
@@ -64,44 +66,43 @@ class Disk(Struct):
             raise Killed
         self.life -= 1
 
-    def tell(self, event: Event) -> tuple[Effect, ...]:
+    def tell(self, event: Event) -> Journal | None:
         """The state is on the disk before its work begins, as `store.engine_state` and `engines.shelf` do it."""
-        state, effects = reduce(self.state, event)
+        state = reduce(self.state, event)
         if state != self.state:
             self.pay()
             self.state = state
             self.check()
-        return effects
+        return state.journal
 
-    def carry_out(self, effect: Effect, *, good: bool = True) -> bool:
-        """Whether the update goes on."""
-        match effect:
-            case StageBuild(name):
+    def work(self, journal: Journal) -> None:
+        match journal.step:
+            case "stage":
                 self.pay()
-                self.staged.add(name)
-            case Prove() | Canary():
-                return good
-            case PlaceBuild(name):
-                if name not in self.placed:
+                self.staged.add(journal.build)
+            case "place":
+                if journal.build not in self.placed:
                     self.pay()
-                    self.staged.remove(name)
-                    self.placed.add(name)
-            case Remove(builds):
-                for name in builds:
+                    self.staged.remove(journal.build)
+                    self.placed.add(journal.build)
+            case "tidy":
+                for name in journal.surplus:
                     self.pay()
                     self.placed.discard(name)
-            case Discard():
                 self.pay()
                 self.staged.clear()
+            case "discard":
+                self.pay()
+                self.staged.clear()
+            case "prove" | "canary":
+                pass
         self.check()
-        return True
 
     def settle(self, event: Event) -> None:
-        effects = self.tell(event)
-        while effects:
-            for effect in effects:
-                self.carry_out(effect)
-            effects = self.tell(StepDone(1.0))
+        journal = self.tell(event)
+        while journal is not None:
+            self.work(journal)
+            journal = self.tell(StepDone(1.0))
 
     def check(self) -> None:
         """The build in use is there, whole, and known to work; nothing that is kept is missing."""
@@ -111,26 +112,29 @@ class Disk(Struct):
         assert set(line.previous) <= self.placed
 
 
-def update(disk: Disk, new: str, *, fails_at: type[Effect] | None, now: float) -> None:
+def update(disk: Disk, new: str, *, fails_at: Step | None, now: float) -> None:
     """As `engines.updating` does it, with nothing left out."""
     line = disk.state.line(LINE)
     assert line is not None
-    effects = disk.tell(UpdateBegun(build=new, old=line.current, at=now))
-    while effects:
-        for effect in effects:
-            if not disk.carry_out(effect, good=type(effect) is not fails_at):
-                disk.settle(BuildRefused())
-                return
-        effects = disk.tell(StepDone(now))
+    journal = disk.tell(UpdateBegun(build=new, old=line.current, at=now))
+    while journal is not None:
+        disk.work(journal)
+        if journal.step == fails_at:
+            disk.settle(BuildRefused())
+            return
+        journal = disk.tell(StepDone(now))
 
 
 def restart(disk: Disk) -> None:
-    disk.settle(Restarted(staged=tuple(disk.staged), placed=tuple(disk.placed), at=1.0))
+    """As `Shelf.recover` does it."""
+    journal = disk.state.journal
+    if journal is not None:
+        disk.settle(Restarted(is_there=journal.build in disk.staged | disk.placed))
 
 
 def after(state: EngineState, *events: Event) -> EngineState:
     for event in events:
-        state, _ = reduce(state, event)
+        state = reduce(state, event)
     return state
 
 
@@ -144,11 +148,11 @@ def failed(build: str, at: float) -> SeatFailed:
 
 
 @given(
-    updates=st.lists(st.tuples(st.sampled_from([None, Prove, Canary]), st.integers(0, 14)), min_size=1, max_size=7),
+    updates=st.lists(st.tuples(st.sampled_from([None, "prove", "canary"]), st.integers(0, 14)), min_size=1, max_size=7),
     deaths=st.lists(st.integers(0, 6), max_size=4),
 )
 def test_after_any_kills_a_start_finds_the_build_in_use_and_nothing_left_over(
-    updates: list[tuple[type[Effect] | None, int]], deaths: list[int]
+    updates: list[tuple[Step | None, int]], deaths: list[int]
 ) -> None:
     disk = Disk({build(0)}, set(), EngineState(lines=(BuildLine(name=LINE, current=build(0)),)), 0)
     for number, (fails_at, life) in enumerate(updates, 1):
@@ -179,45 +183,26 @@ def test_after_any_kills_a_start_finds_the_build_in_use_and_nothing_left_over(
         assert len(line.previous) <= KEPT
 
 
-def test_an_update_asks_for_its_steps_in_their_order() -> None:
-    state, effects = reduce(EngineState(), UpdateBegun(build=build(2), old=build(1), at=1.0))
-    asked: list[Effect] = []
-    while effects:
-        asked += effects
-        state, effects = reduce(state, StepDone(2.0))
-    new = build(2)
-    assert asked == [StageBuild(new), Prove(new), Canary(new), PlaceBuild(new), Remove(()), Discard()]
-    assert state == EngineState(lines=(BuildLine(name=LINE, current=new, previous=(build(1),), switched_at=2.0),))
+def test_an_update_goes_through_its_steps_in_their_order() -> None:
+    state = after(EngineState(), UpdateBegun(build=build(2), old=build(1), at=1.0))
+    steps: list[Step] = []
+    while state.journal is not None:
+        steps.append(state.journal.step)
+        state = after(state, StepDone(2.0))
+    assert steps == ["stage", "prove", "canary", "place", "tidy"]
+    assert state == EngineState(lines=(BuildLine(name=LINE, current=build(2), previous=(build(1),), switched_at=2.0),))
 
 
-def test_recovery_again_does_nothing_more() -> None:
-    placing = after(EngineState(), UpdateBegun(build=build(2), old=build(1), at=1.0), *[StepDone(1.0)] * 3)
-    state, effects = reduce(placing, Restarted(staged=(build(2),), placed=(build(1),), at=2.0))
-    assert (state, effects) == (placing, (PlaceBuild(build(2)),))
-    state, effects = reduce(state, StepDone(2.0))
-    assert effects == (Remove(()), Discard())
-    state = after(state, StepDone(2.0))
-    assert state.journal is None
-    assert state.line(LINE) == BuildLine(name=LINE, current=build(2), previous=(build(1),), switched_at=2.0)
-    again = Restarted(staged=(), placed=(build(1), build(2)), at=3.0)
-    assert reduce(state, again) == (state, (Discard(),))
-
-
-def test_an_update_whose_build_got_lost_before_its_place_is_given_up() -> None:
-    placing = after(EngineState(), UpdateBegun(build=build(2), old=build(1), at=1.0), *[StepDone(1.0)] * 3)
-    state, effects = reduce(placing, Restarted(staged=(), placed=(build(1),), at=2.0))
-    assert effects == (Discard(),)
-    assert after(state, StepDone(2.0)) == EngineState()
-
-
-def test_an_interruption_after_the_switch_does_not_undo_it() -> None:
-    tidying = updated(EngineState(), build(2), build(1), 1.0)
-    assert reduce(tidying, BuildRefused()) == (tidying, (Remove(()), Discard()))
-
-
-def test_an_installation_that_was_cut_short_in_place_of_a_damaged_build_is_brought_to_its_end() -> None:
-    told = Restarted(staged=(build(1), build(2)), placed=(build(2),), at=1.0)
-    assert reduce(EngineState(), told) == (EngineState(), (PlaceBuild(build(1)), Discard()))
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_start_completes_what_had_passed_every_test_and_gives_up_the_rest(is_there: bool) -> None:
+    state, told = after(EngineState(), UpdateBegun(build=build(2), old=build(1), at=1.0)), Restarted(is_there=is_there)
+    for _ in range(3):  # stage, prove, canary
+        assert after(state, told, StepDone(1.0)) == EngineState()
+        state = after(state, StepDone(1.0))
+    assert after(state, told) == (state if is_there else after(state, BuildRefused()))
+    tidying = after(state, StepDone(1.0))
+    for event in (told, BuildRefused()):  # an interruption after the switch does not undo it
+        assert after(tidying, event) == tidying
 
 
 def test_what_was_asked_for_by_name_outlives_updates() -> None:
@@ -231,7 +216,7 @@ def test_what_was_asked_for_by_name_outlives_updates() -> None:
 def test_two_updates_do_not_begin_at_once() -> None:
     begun = after(EngineState(), UpdateBegun(build=build(2), old=build(1), at=1.0))
     with pytest.raises(Conflict, match="b2"):
-        reduce(begun, UpdateBegun(build=build(3), old=build(1), at=1.0))
+        after(begun, UpdateBegun(build=build(3), old=build(1), at=1.0))
 
 
 def test_a_failure_within_the_first_hour_brings_the_old_build_back_and_later_ones_do_not() -> None:

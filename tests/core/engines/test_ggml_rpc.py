@@ -92,49 +92,30 @@ def test_another_version_is_told_and_asked_for_no_more(major: int, rest: bytes) 
     assert questions.devices == []
 
 
-@pytest.mark.parametrize(
-    ("said", "why"),
-    [
-        (struct.pack("<Q", 1 << 62), f"answered with {1 << 62} bytes where 3 to 64 belong"),
-        (struct.pack("<Q", 0), "answered with 0 bytes"),
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", r"answered with \d+ bytes"),
-        (b"SSH-2.0-OpenSSH_9.2\r\n", r"answered with \d+ bytes"),
-        (hello() + b"x", "says more than it was asked"),
-        (hello() + answer(bytes(4)), "says more than it was asked"),
-        (hello(8) + b"x", "says more than it was asked"),
-    ],
-)
-def test_what_is_no_greeting(said: bytes, why: str) -> None:
-    with pytest.raises(BadWorkerAnswer, match=why):
-        Questions().receive(said)
+COUNT = answer(struct.pack("<I", 1))
 
 
 @pytest.mark.parametrize(
-    ("said", "why"),
+    ("before", "said", "why"),
     [
-        (answer(struct.pack("<I", 0)), "says that it has 0 devices"),
-        (answer(struct.pack("<I", 1 << 31)), "says that it has 2147483648 devices"),
-        (answer(bytes(5)), "answered with 5 bytes where 4 belong"),
+        ([], struct.pack("<Q", 1 << 62), f"answered with {1 << 62} bytes where 3 to 64 belong"),
+        ([], struct.pack("<Q", 0), "answered with 0 bytes"),
+        ([], b"HTTP/1.1 400 Bad Request\r\n\r\n", r"answered with \d+ bytes"),
+        ([], b"SSH-2.0-OpenSSH_9.2\r\n", r"answered with \d+ bytes"),
+        ([], hello() + b"x", "says more than it was asked"),
+        ([], hello() + answer(bytes(4)), "says more than it was asked"),
+        ([], hello(8) + b"x", "says more than it was asked"),
+        ([hello()], answer(struct.pack("<I", 0)), "says that it has 0 devices"),
+        ([hello()], answer(struct.pack("<I", 1 << 31)), "says that it has 2147483648 devices"),
+        ([hello()], answer(bytes(5)), "answered with 5 bytes where 4 belong"),
+        ([hello(), COUNT], a_device(MAX_MEMORY + 1, 0), "says that a device has 4503599627370497 bytes of memory"),
+        ([hello(), COUNT], struct.pack("<Q", (1 << 64) - 1), "where 16 belong"),
+        ([hello(), COUNT], a_device(5, 5) + a_device(5, 5), "says more than it was asked"),
     ],
 )
-def test_what_is_no_number_of_devices(said: bytes, why: str) -> None:
+def test_what_is_no_answer(before: list[bytes], said: bytes, why: str) -> None:
     questions = Questions()
-    questions.receive(hello())
-    with pytest.raises(BadWorkerAnswer, match=why):
-        questions.receive(said)
-
-
-@pytest.mark.parametrize(
-    ("said", "why"),
-    [
-        (a_device(MAX_MEMORY + 1, 0), "says that a device has 4503599627370497 bytes of memory"),
-        (struct.pack("<Q", (1 << 64) - 1), "where 16 belong"),
-        (a_device(5, 5) + a_device(5, 5), "says more than it was asked"),
-    ],
-)
-def test_what_is_no_memory(said: bytes, why: str) -> None:
-    questions = Questions()
-    questions.receive(hello())
-    questions.receive(answer(struct.pack("<I", 1)))
+    for each in before:
+        questions.receive(each)
     with pytest.raises(BadWorkerAnswer, match=why):
         questions.receive(said)
