@@ -6,6 +6,8 @@ what the starter model is known to say, token for token.
 
 from __future__ import annotations
 
+import platform
+import re
 import signal
 import sys
 import time
@@ -17,6 +19,8 @@ import pytest
 from program import Server, http, run_command
 from real_machine import PROOFS_TIME, Machine, assert_knows, copy_without, seat_of, seats_of, streamed
 from waiting import wait
+
+X64 = platform.machine() in ("x86_64", "AMD64")
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="the renderer and the builds are those of Linux"),

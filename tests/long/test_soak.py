@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 import re
+import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -148,6 +149,49 @@ async def test_all_owners_at_once(
             await check(each, start, seconds)
         assert not clients.wrong, (len(clients.wrong), clients.wrong[:10], told)
         assert counted(server) == clients.asked, told
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="sets a limit of another process")
+async def test_a_disk_that_is_full_ends_nothing(
+    start_server: StartServer, fake_engine: Path, fake_model: Path, tmp_path: Path
+) -> None:
+    """What needs no file works meanwhile, and everything works afterwards."""
+    write = configuration(tmp_path, fake_engine, fake_model, store={"path": str(tmp_path / "store.db")})
+    hub_files(tmp_path / "hub", write_model)
+    with fake_hub(tmp_path / "hub") as hub:
+        hub_at = {"HF_ENDPOINT": hub.url, "HF_HUB_CACHE": str(tmp_path / "cache")}
+        servers = [
+            start_server("serve", *ANY_PORT, "--config", write(1), env=hub_at),
+            start_server("serve", *ANY_PORT, "--no-starter", env=hub_at),
+        ]
+        clients = Clients(servers[0].port, servers[1].port, write, random.Random(1))
+        kinds = list(dict.fromkeys(clients.kinds))
+        for kind in kinds:
+            await clients.one(kind)
+        assert not clients.wrong
+        limits = [(psutil.Process(server.process.pid), psutil.RLIMIT_FSIZE) for server in servers]
+        for process, limit in limits:
+            process.rlimit(limit, (0, process.rlimit(limit)[1]))
+        for kind in kinds * 2:
+            await clients.one(kind)
+        assert {each.partition(":")[0] for each in clients.wrong} <= {"conversation", "pull"}
+        for process, limit in limits:
+            process.rlimit(limit, (process.rlimit(limit)[1],) * 2)
+        clients.wrong.clear()
+
+        async def is_kept() -> bool:
+            await clients.kept()
+            return any((tmp_path / "streams").glob("stream-*"))
+
+        await until(is_kept, within=60)
+        for kind in kinds * 2:
+            await clients.one(kind)
+        assert not clients.wrong
+        for server in servers:
+            assert http(server, "GET", "/health").status == 200
+            server.signal(signal.SIGTERM)
+            assert server.wait(15) == 0, server.told()
 
 
 async def check(watched: Watched, start: Sample, seconds: float) -> None:
