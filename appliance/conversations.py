@@ -136,13 +136,13 @@ class Conversations:
 
     async def change(self, conversation: str, fields: Fields) -> Conversation:
         changed = await self._do(lambda store: store.change(conversation, fields, _now()))
-        self._tell(conversation)
+        self._note_change(conversation)
         return changed
 
     async def write(self, conversation: str, message: MessageNode) -> WrittenMessage:
         """Store a message, and follow the generation of its id if it is an answer under way."""
         done = await self._do(lambda store: store.write(conversation, message, secrets.token_hex(16), _now()))
-        self._tell(conversation)
+        self._note_change(conversation)
         if done.message.state == "answering":
             self._expect(done.message)
         return WrittenMessage(message=done.message, branched=done.branched)
@@ -150,21 +150,21 @@ class Conversations:
     async def delete(self, *conversations: str) -> list[str]:
         """Delete them at once; the ids of those that were there."""
         gone = await self._do(lambda store: store.delete(conversations, _now()))
-        self._tell_of(gone)
+        self._note_changes(gone)
         return gone
 
     async def restore(self, *conversations: str) -> None:
         await self._do(lambda store: store.restore(conversations, _now()))
-        self._tell_of(conversations)
+        self._note_changes(conversations)
 
     async def delete_message(self, conversation: str, message: str) -> list[str]:
         gone = await self._do(lambda store: store.delete_message(conversation, message, _now()))
-        self._tell(conversation)
+        self._note_change(conversation)
         return gone
 
     async def restore_messages(self, conversation: str, ids: list[str], leaf: str | None) -> None:
         await self._do(lambda store: store.restore_messages(conversation, ids, leaf, _now()))
-        self._tell(conversation)
+        self._note_change(conversation)
 
     async def attach(self, kind: str, data: bytes) -> str:
         """Store a file's content under its hash, once."""
@@ -193,7 +193,7 @@ class Conversations:
             return made
 
         made = await self._do(fork)
-        self._tell(made.id)
+        self._note_change(made.id)
         return made
 
     async def add(self, found: Iterator[Arrived]) -> tuple[list[str], list[str]]:
@@ -214,18 +214,18 @@ class Conversations:
             while await self._do(add):
                 pass
         finally:
-            self._tell(None)
+            self._note_change(None)
         return added, skipped
 
     async def set_preset(self, preset: StoredPreset) -> None:
         """Keep settings under a name, or delete those of that name."""
         await self._do(lambda store: store.set_preset(preset, _now()))
-        self._tell(None)
+        self._note_change(None)
 
     async def empty(self) -> None:
         """Delete all conversations at once, for good."""
         await self._do(lambda store: store.empty())
-        self._tell(None)
+        self._note_change(None)
 
     # ---- answers under way -------------------------------------------------------------------------------------------
 
@@ -304,19 +304,19 @@ class Conversations:
                     return
             await trio.sleep(RETRY)
         if conversation is not None:
-            self._tell(conversation)
+            self._note_change(conversation)
 
     # ---- parts -------------------------------------------------------------------------------------------------------
 
-    def _tell(self, conversation: str | None) -> None:
+    def _note_change(self, conversation: str | None) -> None:
         self._number += 1
         self._changes.append(ConversationChange(self._number, conversation))
         self.news.wake()
 
-    def _tell_of(self, conversations: Sequence[str]) -> None:
+    def _note_changes(self, conversations: Sequence[str]) -> None:
         """Several at once are one change: every reader has to read the list again for each."""
         if conversations:
-            self._tell(conversations[0] if len(conversations) == 1 else None)
+            self._note_change(conversations[0] if len(conversations) == 1 else None)
 
     async def _do(self, work: Callable[[ConversationStore], T]) -> T:
         path = self._path

@@ -43,8 +43,8 @@ from appliance.upkeep import (
     echoing_engine_log,
     following_files,
     keep_small,
+    log_on_console,
     logging_into,
-    telling_console,
 )
 
 NEST = 100
@@ -142,8 +142,8 @@ async def _serve(
     with logging_into(traffic.program_log):
         async with (
             open_service_manager(stop.asked, owners.engines.doubt) as manager,
-            open_parent(settings.embedding) as tell_ready,
-            telling_console(traffic.logs if owners.configuration is not None else None),
+            open_parent(settings.embedding) as report_ready,
+            log_on_console(traffic.logs if owners.configuration is not None else None),
             following_files(owners.reloads, watch=settings.watch_config),
             beside(partial(persist, "giving memory back", keep_small)),
             beside(start.forget_after_trial),
@@ -159,7 +159,7 @@ async def _serve(
                 say(f"{PROGRAM} {__version__} listening on {where}")
                 manager.ready(where)
                 async with _until(stop.asked):
-                    failure = await tell_ready(urls, __version__)
+                    failure = await report_ready(urls, __version__)
                     if failure is None:
                         await scanned.wait()
                         failure = await _beside_serving(settings, owners, bound)

@@ -73,7 +73,7 @@ def logging_into(program_log: ProgramLog) -> Generator[None]:
 
 
 @asynccontextmanager
-async def telling_console(logs: LogFeeds | None) -> AsyncGenerator[None]:
+async def log_on_console(logs: LogFeeds | None) -> AsyncGenerator[None]:
     """For the length of the block: standard output gets what ``logToStdout`` says; nothing without ``logs``."""
     if logs is None:
         yield

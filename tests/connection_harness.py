@@ -15,8 +15,8 @@ from appliance.core.settings import HttpSettings
 from appliance.http.bytes.answer import HttpSink
 from appliance.http.bytes.body import Bodies, Body
 from appliance.http.bytes.connection import Answers, Connection
-from appliance.http.sockets.handshake import Handshake, answer_handshake, websocket_visit
-from appliance.http.way.visit import Visit
+from appliance.http.sockets.handshake import Handshake, answer_handshake, websocket_context
+from appliance.http.way.context import RequestContext
 from appliance.platform.poller import open_poller
 from appliance.traffic.record import Record
 from appliance.traffic.request import Request, read_request
@@ -38,13 +38,13 @@ class Gateway:
     async def answer(self, connection: Connection, head: HttpHead) -> bool:
         request = read_request(head, "", connection.peer)
         if head.upgrade == b"websocket":
-            visit = websocket_visit(request, connection, head, self.bodies)
-            await answer_handshake(visit, connection, head, partial(self.join, request))
+            context = websocket_context(request, connection, head, self.bodies)
+            await answer_handshake(context, connection, head, partial(self.join, request))
             return False
         body = Body(self.bodies, head.length, connection)
         sink = HttpSink(connection, head, body, ())
         try:
-            await self.serve(Visit(request, None, sink, Record(request, request.path), body, connection))
+            await self.serve(RequestContext(request, None, sink, Record(request, request.path), body, connection))
         finally:
             body.release()
         return sink.stays and sink.ended
@@ -53,7 +53,7 @@ class Gateway:
         """Serve a websocket."""
         raise NotImplementedError
 
-    async def serve(self, visit: Visit) -> None:
+    async def serve(self, context: RequestContext) -> None:
         """Serve any other request."""
         raise NotImplementedError
 

@@ -102,7 +102,7 @@ def test_architecture_is_short_and_its_names_exist() -> None:
     for name in re.findall(paths, ARCHITECTURE + WHERE):
         assert (ROOT / name).exists(), name
     source = "\n".join(path.read_text("utf-8") for path in (ROOT / "appliance").rglob("*.py"))
-    for name in ("open_appliance", "open_fleet", "RequestHead", "Grant", "Refuse", "Exchange", "Sink", "Visit"):
+    for name in ("open_appliance", "open_fleet", "RequestHead", "Grant", "Exchange", "Sink", "RequestContext"):
         assert name in ARCHITECTURE
         assert re.search(rf"\b(def|class) {name}\b", source), name
 

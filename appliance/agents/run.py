@@ -100,11 +100,11 @@ class AgentRun:
         self._started_at = time.time()
         self._carry_out(self._loop.begin(self._started_at))
 
-    def hear(self, event: RunEvent) -> bool:
+    def on_event(self, event: RunEvent) -> bool:
         """Pass an event to the loop. False: the current turn is of no use any more."""
         if isinstance(event, TextDelta | ReasoningDelta):
             self._chars += len(event.text)
-        return self._carry_out(self._loop.hear(event, time.time()))
+        return self._carry_out(self._loop.on_event(event, time.time()))
 
     def received(self, count: int) -> None:
         """Count bytes of an answer."""
@@ -115,7 +115,7 @@ class AgentRun:
     def cancel(self) -> None:
         """Cancel the run. It has ended when this returns; its task notices later."""
         if not self.over:
-            self.hear(CancelAsked())
+            self.on_event(CancelAsked())
             self.scope.cancel()
 
     def give_up(self, reason: FailReason, detail: str) -> None:
@@ -144,7 +144,7 @@ class AgentRun:
         said = {"id": event.call_id, "seconds": event.seconds}
         told = {"error": event.failure} if event.failure is not None else {"result": event.content}
         self.feed.say("tool_result", said | told)
-        self.hear(event)
+        self.on_event(event)
         self.answered.unpark_all()
 
     def record(self) -> RunRecord:
@@ -210,27 +210,27 @@ class AgentRun:
 async def _listen(run: AgentRun, reply: InwardReply, answer: ChatEvents, clocks: Clocks) -> None:
     """Tell the run what comes; an overdue clock shows in its scope."""
     if reply.status != 200:
-        _tell(run, answer.refused(reply.status, await reply.read(MAX_REFUSAL)))
+        _pass_on(run, answer.refused(reply.status, await reply.read(MAX_REFUSAL)))
         return
     if not reply.event_stream:
         body = await reply.read(MAX_WHOLE)
         run.received(len(body))
-        _tell(run, answer.whole(body))
+        _pass_on(run, answer.whole(body))
         return
     while data := await reply.receive():
         clocks.received()
         run.received(len(data))
-        wanted = _tell(run, answer.feed(data))
+        wanted = _pass_on(run, answer.feed(data))
         if answer.ended is not None:
             clocks.stop()
             await _read_out(reply)
         if answer.ended is not None or not wanted:
             return
-    _tell(run, answer.close())
+    _pass_on(run, answer.close())
 
 
-def _tell(run: AgentRun, events: list[RunEvent]) -> bool:
-    return all(run.hear(event) for event in events)
+def _pass_on(run: AgentRun, events: list[RunEvent]) -> bool:
+    return all(run.on_event(event) for event in events)
 
 
 async def _read_out(reply: InwardReply) -> None:
@@ -295,7 +295,7 @@ class Execution:
             self._failed(run, clocks, failure)
         elif failure is None and clocks.scope.cancelled_caught and not run.over:
             overdue = clocks.overdue()
-            run.hear(overdue)
+            run.on_event(overdue)
             self._trouble(clocks, clocks.model, clocks.pid, overdue.detail, True)
         elif not isinstance(answer.ended, TurnFailed):
             self._judge(clocks, None)
@@ -304,7 +304,7 @@ class Execution:
 
     def _failed(self, run: AgentRun, clocks: Clocks, error: ApplianceError) -> None:
         failure = clocks.failure(error, stopped=self._was_stopped(clocks))
-        run.hear(failure)
+        run.on_event(failure)
         if not isinstance(failure, TurnFailed) or failure.reason not in ("server_died", "connect_failed"):
             return
         useless = failure.reason == "connect_failed"

@@ -195,7 +195,7 @@ class ConfigInForce:
         try:
             return await self._reload()
         except ApplianceError as error:
-            _tell(error, "the configuration was not read again, the old one stays")
+            _log_error(error, "the configuration was not read again, the old one stays")
             raise
         finally:
             self._reading.set()
@@ -242,7 +242,7 @@ def _same(one: Config, other: Config) -> bool:
     return one is other or msgspec.json.encode(one) == msgspec.json.encode(other)
 
 
-def _tell(error: ApplianceError, outcome: str) -> None:
+def _log_error(error: ApplianceError, outcome: str) -> None:
     """Log one record for each line."""
     mistakes = error.problems if isinstance(error, InvalidConfig) else (error,)
     log.warning(outcome)
@@ -292,7 +292,7 @@ class Reloads:
         try:
             snapshot = await trio.to_thread.run_sync(self._catalog.scan)
         except ApplianceError as error:
-            _tell(error, "the presets were not read again, the old ones stay")
+            _log_error(error, "the presets were not read again, the old ones stay")
             raise
         changed = tuple(self._follow(snapshot))
         what = "the presets were read" if self.presets else "models were looked for"

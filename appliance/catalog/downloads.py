@@ -268,7 +268,7 @@ class Downloads:
         have = await trio.to_thread.run_sync(plan.have)
         if known := self._under_way(plan):
             return known
-        download = Download(plan, have, self._tell, next(self._numbers))
+        download = Download(plan, have, self._wake_watchers, next(self._numbers))
         self._known.pop(plan.model_id, None)
         self._known[plan.model_id] = download
         ended = [model for model, known in self._known.items() if known.state in ENDED]
@@ -276,7 +276,7 @@ class Downloads:
             del self._known[model]
         transfer = Transfer(hub=hub, throttle=self._throttle, delay=self._settings.retry_delay)
         self._nursery.start_soon(download.run, transfer, self._turns, lambda: self._settle(plan))
-        self._tell(True)
+        self._wake_watchers(True)
         return download
 
     def _under_way(self, plan: DownloadPlan) -> Download | None:
@@ -338,7 +338,7 @@ class Downloads:
         """Take an ended download off the list."""
         if (download := self._known.get(model)) and download.state in ENDED:
             del self._known[model]
-            self._tell(True)
+            self._wake_watchers(True)
 
     async def delete(self, model: Model) -> RemovedModel:
         """Remove a stopped model; its download is cancelled first. Raises Forbidden (from elsewhere), OSError."""
@@ -370,7 +370,7 @@ class Downloads:
         plan.settle(trio.from_thread.check_cancelled)
         self._rescan()
 
-    def _tell(self, state: bool) -> None:
+    def _wake_watchers(self, state: bool) -> None:
         """Wake the watchers; ``state``: not only numbers of bytes have changed."""
         self._changed.wake()
         if state:

@@ -106,7 +106,7 @@ def run(argv: Sequence[str], start: Start) -> int:
         say(error.format_message())
         return error.exit_code
     except click.ClickException as error:
-        return say_error(_told(error), error.exit_code)
+        return say_error(_in_one_line(error), error.exit_code)
     except ApplianceError as error:
         # llama-server exits with 1 for every error, and refuses no address.
         told_apart = argv[0] not in (STAND_IN, UNIFIED) or isinstance(error, OpenDoor)
@@ -178,7 +178,7 @@ def _import_verb(name: str) -> click.Command | None:
     return command
 
 
-def _told(error: click.ClickException) -> str:
+def _in_one_line(error: click.ClickException) -> str:
     """Return the error's message in one line; after a mistake, with the command whose help explains it."""
     if not isinstance(error, click.UsageError):
         return error.format_message()

@@ -191,8 +191,8 @@ async def export(
         raise UsageError(f"--split takes at least {SMALLEST_PART >> 20}M")
     own = wish.program or (contents.running() if wish.target == here() else None)
     wish = structs.replace(wish, program=None if wish.no_program else own)
-    with _progress("reading", as_json) as tell:
-        reader = contents.SumReader(trio.from_thread.check_cancelled, tell)
+    with _progress("reading", as_json) as apply:
+        reader = contents.SumReader(trio.from_thread.check_cancelled, apply)
         found = await trio.to_thread.run_sync(_items, wish, _sources(models_dir), reader)
     items = without_known(found, known)
     blobs = reader.blobs(items)
@@ -210,13 +210,13 @@ async def export(
     if wish.part and wish.part < (least := padded(len(text)) + padded(SIGNATURE_SIZE)):
         raise UsageError(f"--split {wish.part} is too small for the list of its contents; it takes {least} bytes")
     signature = keys.sign(seed, text) if seed is not None else UNSIGNED
-    with _progress("writing", as_json, sum(blob.size for blob, _ in blobs)) as tell:
-        write = partial(write_bundle, out, text, signature, blobs, wish.part, trio.from_thread.check_cancelled, tell)
+    with _progress("writing", as_json, sum(blob.size for blob, _ in blobs)) as apply:
+        write = partial(write_bundle, out, text, signature, blobs, wish.part, trio.from_thread.check_cancelled, apply)
         files = await trio.to_thread.run_sync(write)
     if wish.program is None:
         say("the program itself is not in it: the other machine needs one (--program DIR adds it)")
     trust: Trust = "signed" if seed is not None else "unsigned"
-    _tell(manifest, trust, [str(file) for file in files], [_carried(item) for item in items], as_json)
+    _print_contents(manifest, trust, [str(file) for file in files], [_carried(item) for item in items], as_json)
     if not as_json:
         for file in files:
             click.echo(str(file))
@@ -270,10 +270,10 @@ async def verify(file: Path, key: Path | None, as_json: bool) -> None:
         if public is not None:
             refuse_untrusted(trust, named=True, unsigned_is_fine=False)
         size = sum(blob.size for blob in opened.manifest.blobs)
-        with _progress("verifying", as_json, size) as tell:
-            await trio.to_thread.run_sync(opened.verify, trio.from_thread.check_cancelled, tell)
+        with _progress("verifying", as_json, size) as apply:
+            await trio.to_thread.run_sync(opened.verify, trio.from_thread.check_cancelled, apply)
         rows = [_carried(item) for item in opened.manifest.items]
-        _tell(opened.manifest, trust, [str(each) for each in opened.files], rows, as_json)
+        _print_contents(opened.manifest, trust, [str(each) for each in opened.files], rows, as_json)
 
 
 @bundle.command("import")
@@ -303,16 +303,16 @@ async def take(
         refuse_foreign(opened.manifest, here())
         reader = contents.SumReader(trio.from_thread.check_cancelled)
         standings, wanted = await trio.to_thread.run_sync(plan, opened, homes, reader)
-        with _progress("importing", as_json, sum(standing.left for standing in wanted)) as tell:
+        with _progress("importing", as_json, sum(standing.left for standing in wanted)) as apply:
             try:
-                await bring(opened, homes, wanted, tell)
+                await bring(opened, homes, wanted, apply)
             except KeyboardInterrupt:
                 say("stopped: the pieces that have come are kept, and the same command continues")
                 raise
         rows = [
             _row(standing.item, "imported" if standing in wanted else "here", standing.place) for standing in standings
         ]
-        _tell(opened.manifest, trust, [str(each) for each in opened.files], rows, as_json)
+        _print_contents(opened.manifest, trust, [str(each) for each in opened.files], rows, as_json)
     if not as_json:
         for standing in standings:
             for line in _next(standing.item, Path(standing.place)):
@@ -346,9 +346,9 @@ async def inventory(out: Path | None, models_dir: str | None, home: Path | None)
     write_below(home)
     sources = _sources(models_dir)
     homes, target = _homes(sources), here()
-    with _progress("reading", False) as tell:
+    with _progress("reading", False) as apply:
         snapshot = await trio.to_thread.run_sync(Catalog(sources).scan)
-        reader = contents.SumReader(trio.from_thread.check_cancelled, tell)
+        reader = contents.SumReader(trio.from_thread.check_cancelled, apply)
         look = partial(contents.known, EngineFolders.of_this_machine(), homes.programs, snapshot, target, reader)
         items = await trio.to_thread.run_sync(look)
     found = Inventory(format=FORMAT, version=__version__, target=target, items=tuple(items))
@@ -384,7 +384,9 @@ def _homes(sources: ModelFolders) -> Homes:
     return Homes(data=data, models=models, cache=cache, shelf=Shelf(installed_folder()))
 
 
-def _tell(manifest: BundleManifest, trust: Trust, files: list[str], rows: list[BundleRow], as_json: bool) -> None:
+def _print_contents(
+    manifest: BundleManifest, trust: Trust, files: list[str], rows: list[BundleRow], as_json: bool
+) -> None:
     if as_json:
         print_json(
             BundleOutput(

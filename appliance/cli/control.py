@@ -109,7 +109,7 @@ async def load(server: RunningServer, model: str, dry_run: bool, as_json: bool, 
       llama-appliance load starter --dry-run
     """
     if dry_run:
-        return await _foretell(choice.sources(), model, as_json)
+        return await _print_plan(choice.sources(), model, as_json)
     began = trio.current_time()
     # the server knows how long a model may take
     await ask_raw(server, "POST", "/models/load", {"model": model, "wait": True}, patience=math.inf)
@@ -121,7 +121,7 @@ async def load(server: RunningServer, model: str, dry_run: bool, as_json: bool, 
     return 0
 
 
-async def _foretell(sources: ModelFolders, name: str, as_json: bool) -> int:
+async def _print_plan(sources: ModelFolders, name: str, as_json: bool) -> int:
     from appliance.catalog.catalog import Catalog  # only this verb of these reads model files
     from appliance.cli.models import machine_room, planned, print_plan
 

@@ -147,7 +147,7 @@ class Relay:
             decoder = Decoder(MAX_LINE)
             while data := await response.receive():
                 for event in decoder.feed(data):
-                    self._say(event.data.encode())
+                    self._write_line(event.data.encode())
 
     def _pass_on(self, said: _Said, response: HttpAnswer, body: bytes) -> None:
         if response.status == 202:
@@ -158,7 +158,7 @@ class Relay:
             return
         if said.method == "initialize" and isinstance(answer, RpcAnswer) and answer.result is not None:
             self._version = _agreed(answer.result)
-        self._say(body)
+        self._write_line(body)
 
     def _repeated(self, said: _Said) -> Headers:
         """Repeat in headers what HTTP requires there."""
@@ -183,9 +183,9 @@ class Relay:
         if number is None:
             say(f"{PROGRAM}: {why}")
         else:
-            self._say(refusal(number, McpError(code=code, message=why)))
+            self._write_line(refusal(number, McpError(code=code, message=why)))
 
-    def _say(self, message: bytes) -> None:
+    def _write_line(self, message: bytes) -> None:
         """Write one line. When the client is gone, there is no reason to continue."""
         rest = memoryview(message.replace(b"\r", b" ").replace(b"\n", b" ") + b"\n")
         try:

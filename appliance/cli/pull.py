@@ -49,8 +49,8 @@ async def followed(begin: Callable[[], Awaitable[Download]]) -> DownloadStatus:
     Raises Stopped, and whatever ``begin`` raises.
     """
     async with stopping(begin) as download:
-        say_plan(download.status)
-        async with beside(partial(draw_progress if sys.stderr.isatty() else _say_progress, download)):
+        print_plan(download.status)
+        async with beside(partial(draw_progress if sys.stderr.isatty() else _print_tenths, download)):
             await download.wait()
     return download.status
 
@@ -98,11 +98,11 @@ async def draw_progress(download: Download) -> None:
         await every(DRAW_EVERY, draw, first=0)
 
 
-async def _say_progress(download: Download) -> None:
+async def _print_tenths(download: Download) -> None:
     """Print a line for every further tenth, until cancelled."""
     told = 100 * download.status.done // max(download.status.total, 1)
 
-    def tell() -> None:
+    def apply() -> None:
         nonlocal told
         status = download.status
         percent = 100 * status.done // max(status.total, 1)
@@ -110,10 +110,10 @@ async def _say_progress(download: Download) -> None:
             told = percent
             say(f"downloading {status.model}: {percent} % of {human_size(status.total)}")
 
-    await every(LINE_EVERY, tell)
+    await every(LINE_EVERY, apply)
 
 
-def say_plan(status: DownloadStatus) -> None:
+def print_plan(status: DownloadStatus) -> None:
     if status.done < status.total:
         here = f", {human_size(status.done)} already here" if status.done else ""
         say(f"downloading {status.model}: {human_size(status.total)} in {_files(len(status.files))}{here}")
@@ -168,7 +168,7 @@ async def pull(model: str | None, limit_rate: int | None, parallel: int, offline
         outcome = await _download(downloads, wanted, as_json)
     match outcome:
         case DownloadStatus():
-            return _say_end(outcome, wanted, as_json)
+            return _print_end(outcome, wanted, as_json)
         case ApplianceError():
             if as_json:
                 _print_line({"event": "failed", "model": str(wanted), "error": str(outcome), "reason": outcome.reason})
@@ -226,7 +226,7 @@ def _print_plan(status: DownloadStatus) -> None:
     )
 
 
-def _say_end(status: DownloadStatus, wanted: ModelReference, as_json: bool) -> int:
+def _print_end(status: DownloadStatus, wanted: ModelReference, as_json: bool) -> int:
     if as_json:
         facts = {"model": status.model, "done": status.done, "total": status.total}
         failure = {"error": status.error, "reason": status.reason} if status.error else {}

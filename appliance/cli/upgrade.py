@@ -137,7 +137,7 @@ async def _switch(shelf: Programs, own: Path, found: PayloadSource, wishes: _Wis
             stage=partial(trio.to_thread.run_sync, partial(shelf.copy, found, trio.from_thread.check_cancelled)),
             prove=partial(_prove, shelf, found.program, wishes),
             canary=partial(_try, shelf, (own, shelf.root), wishes),
-            tell=lambda step: say(SAID[step]) if step in SAID else None,
+            apply=lambda step: say(SAID[step]) if step in SAID else None,
         )
         try:
             why = await run_update(shelf, found.program, old, steps, await trio.to_thread.run_sync(shelf.held))
@@ -201,7 +201,7 @@ async def rollback() -> None:
         if line is None or not any(one in there for one in line.previous):
             raise UsageError("there is no version to return to; 'upgrade list' shows what is here")
         event = RolledBack(backend=None, here=there, why="the user returned to the version before")
-        state = await trio.to_thread.run_sync(shelf.state.tell, [event])
+        state = await trio.to_thread.run_sync(shelf.state.apply, [event])
     say(f"{name_of(chosen(state, there) or '')} is used from the next start on; restart the server if it runs")
 
 

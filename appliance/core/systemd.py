@@ -95,7 +95,7 @@ DeviceAllow=char-nvidia-caps rw
 # and Vulkan drivers, which compile kernels in memory, and PrivateNetwork= would leave nobody to serve.
 
 
-def says_who_may_ask(words: Sequence[str]) -> bool:
+def names_key_policy(words: Sequence[str]) -> bool:
     """True for options of a server that name a key, or that want none: its service needs no key of its own then."""
     return any(word.partition("=")[0] in KEY_OPTIONS for word in words)
 

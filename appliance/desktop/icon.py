@@ -33,7 +33,7 @@ class Board:
         self.revision = 0
         self.changed = Changed()
 
-    def tell(self, facts: TrayState) -> None:
+    def show(self, facts: TrayState) -> None:
         """Show these facts from now on."""
         if facts != self.facts:
             self.facts = facts
@@ -45,7 +45,7 @@ async def show_icon(board: Board, act: Act) -> None:
     """Show the icon wherever icons are shown, until cancelled. A session without D-Bus has none."""
     try:
         async with await open_dbus_connection("SESSION") as connection, beside() as nursery:
-            nursery.start_soon(_tell_changes, board, connection)
+            nursery.start_soon(_send_changes, board, connection)
             await _answer_calls(board, act, connection)
     except (OSError, KeyError, RuntimeError, jeepney.AuthenticationError, trio.BrokenResourceError) as cause:
         log.info("there is no icon: %s", cause)
@@ -82,7 +82,7 @@ async def _register(connection: DBusConnection, name: str) -> None:
     await connection.send(jeepney.new_method_call(watcher, "RegisterStatusNotifierItem", "s", (name,)))
 
 
-async def _tell_changes(board: Board, connection: DBusConnection) -> None:
+async def _send_changes(board: Board, connection: DBusConnection) -> None:
     item = jeepney.DBusAddress(tray.ITEM_PATH, interface=tray.ITEM)
     lines = jeepney.DBusAddress(tray.MENU_PATH, interface=tray.MENU)
     told = board.revision

@@ -93,17 +93,17 @@ class Desktop:
             await self.wanted.wait()
             with trio.CancelScope() as self.stop:
                 if not self._has_place and await _serves_user():
-                    self._say("elsewhere", USUAL)
+                    self._show_condition("elsewhere", USUAL)
                     await self._show(page)
                     while await _serves_user():  # noqa: ASYNC110  nobody tells of its end
                         await trio.sleep(GONE_EVERY)
-                    self._say("stopped")
+                    self._show_condition("stopped")
                 else:
-                    self._say("starting")
+                    self._show_condition("starting")
                     await self._serve_own(children, page=page)
-                    self._say("failed")
+                    self._show_condition("failed")
             if self.stop.cancelled_caught:
-                self._say("stopped")
+                self._show_condition("stopped")
             page, self.wanted = False, trio.Event()
 
     async def _serve_own(self, children: Children, *, page: bool) -> None:
@@ -120,15 +120,15 @@ class Desktop:
     async def _announce(self, ready: Path, page: bool) -> None:
         while (url := _url_in(ready)) is None:  # noqa: ASYNC110  a file tells nobody
             await trio.sleep(LOOK_EVERY)
-        self._say("running", url)
+        self._show_condition("running", url)
         await self._show(page)
 
     async def _show(self, page: bool) -> None:
         if page:
             await open_page(self.board.facts.url)
 
-    def _say(self, condition: tray.Condition, url: str = "") -> None:
-        self.board.tell(structs.replace(self.board.facts, condition=condition, url=url))
+    def _show_condition(self, condition: tray.Condition, url: str = "") -> None:
+        self.board.show(structs.replace(self.board.facts, condition=condition, url=url))
 
     async def act(self, action: Action) -> None:
         """Do what the user has asked for."""
@@ -159,7 +159,7 @@ class Desktop:
                 await trio.to_thread.run_sync(write_whole, file, text.encode())
         except OSError as cause:
             log.warning("%s cannot be changed: %s", file, cause)
-        self.board.tell(structs.replace(self.board.facts, login=file.exists()))
+        self.board.show(structs.replace(self.board.facts, login=file.exists()))
 
 
 async def run_desktop(words: Sequence[str], *, page: bool) -> int:

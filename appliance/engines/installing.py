@@ -110,7 +110,7 @@ def described(source: Path) -> Build | None:
     """Read the ``engine.json`` of a folder or an archive; None without one. Raises CannotInstall."""
     try:
         if source.is_dir():
-            return _told(source)
+            return _read_facts(source)
         text = read_member(source, MANIFEST, MAX_MANIFEST)
         return None if text is None else build_of(text)
     except BadArchive as cause:
@@ -152,7 +152,7 @@ def _made_in(
     build = home_of(work / "0")
     if build is None:
         raise CannotInstall(f"there is no {EXECUTABLE} in {folder or files[0]}, or there are several")
-    told = _told(build)
+    told = _read_facts(build)
     if told is not None:
         for what in ("platform", "backend", "build"):
             is_there, wanted = getattr(told, what), getattr(entry, what)
@@ -191,7 +191,7 @@ def _check_room(shelf: Shelf, sources: BuildSources) -> None:
         )
 
 
-def _told(folder: Path) -> Build | None:
+def _read_facts(folder: Path) -> Build | None:
     """Read ``engine.json``, where there is one."""
     if not (folder / MANIFEST).exists():
         return None

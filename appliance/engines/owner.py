@@ -189,7 +189,7 @@ class Engines:
         event = SeatFailed(
             build=engine.id, seat=engine.seat, digest=engine.digest, model=model, why=why, at=time.time(), others=others
         )
-        self.tell(event)
+        self.apply(event)
         if self.state.role(engine.id) != before:
             log.warning("engine %s came with an update and failed: the one before it is used again", engine.id)
         if not others:
@@ -205,7 +205,7 @@ class Engines:
 
     def pardoned(self, seat: str, model: str) -> None:
         """See `Chooser.pardoned`."""
-        self.tell(Pardoned(seat, model))
+        self.apply(Pardoned(seat, model))
 
     async def check(self, engine: Engine, *, read_all: bool = False) -> str:
         """See `Chooser.check`. ``read_all``: a look at every byte, not at sizes and times."""
@@ -218,7 +218,7 @@ class Engines:
             self._arrange()
         return damage
 
-    def tell(self, event: Learnt) -> None:
+    def apply(self, event: Learnt) -> None:
         """Remember something: at once here, and in the file a moment later."""
         self.state = reduce(self.state, event)
         self._events.append(event)
@@ -231,7 +231,7 @@ class Engines:
             try:
                 state: EngineState | None = None
                 while events := self._events[:]:
-                    state = await trio.to_thread.run_sync(self._file.tell, events)
+                    state = await trio.to_thread.run_sync(self._file.apply, events)
                     del self._events[: len(events)]
                 state = state or await trio.to_thread.run_sync(self._file.read)
             except OSError as cause:
@@ -281,7 +281,7 @@ class Engines:
             seen = await look(children)
             self._signature = signature
             await self.refresh()
-            self.tell(MachineSeen(seen, signature))
+            self.apply(MachineSeen(seen, signature))
             for engine in self.engines:
                 if not engine.damage:
                     await self._ask_for_devices(engine, seen, children)
@@ -299,10 +299,10 @@ class Engines:
             why=listing.why if listing.fault is not None else "",
             manual=await read_manual(engine, children) if listing.fault is None else None,
         )
-        self.tell(listed)
+        self.apply(listed)
 
     async def prove(
-        self, seats: Iterable[Seat] | None = None, tell: Callable[[Proof], None] = lambda proof: None
+        self, seats: Iterable[Seat] | None = None, apply: Callable[[Proof], None] = lambda proof: None
     ) -> list[Proof]:
         """Prove these seats, or all that nobody has tried. The machine must have been looked at (`probe`)."""
         async with self._proving, open_children() as children:
@@ -316,9 +316,9 @@ class Engines:
                 if seat is None:
                     continue  # its build or its device went while others were proven
                 on = [(device, self.engine_on(seat, (device,))) for device in seat.devices]
-                tried = [await self._prove(seat, device, engine, children, tell) for device, engine in on]
+                tried = [await self._prove(seat, device, engine, children, apply) for device, engine in on]
                 if all(proof.ok for proof in tried):
-                    self.tell(Trusted(seat.id))
+                    self.apply(Trusted(seat.id))
                 proofs += tried
             return proofs
 
@@ -333,12 +333,12 @@ class Engines:
         return [seat for seat in untried if not (seat.spare and for_cpu)]
 
     async def _prove(
-        self, seat: Seat, device: Device, engine: Engine, children: Children, tell: Callable[[Proof], None]
+        self, seat: Seat, device: Device, engine: Engine, children: Children, apply: Callable[[Proof], None]
     ) -> Proof:
         key = key_of(seat, device, self.state.system)
         if damage := await self.check(engine, read_all=True):
             proof = Proof(key=key, build=seat.build, device=device.name, fault="damaged", why=damage, at=time.time())
-            tell(proof)
+            apply(proof)
             return proof
         from appliance.engines.proving import alone_on_machine, prove  # seven modules, for what is done now and then
 
@@ -347,14 +347,14 @@ class Engines:
             if waited:
                 await self.sync()
                 if (known := self._proof_of(key)) not in (None, before):  # another program has tried the same
-                    tell(known)
+                    apply(known)
                     return known
             proof = await prove(engine, device, self._starter, children, key=key, build=seat.build, now=time.time())
-            self.tell(proof)
+            self.apply(proof)
             await self.sync()  # for a program that waits for its turn
         said = "is proven" if proof.ok else f"failed its proof: {proof.why}"
         log.log(logging.INFO if proof.ok else logging.WARNING, "engine %s on %s %s", seat.build, proof.device, said)
-        tell(proof)
+        apply(proof)
         return proof
 
     def _proof_of(self, key: ProofKey) -> Proof | None:

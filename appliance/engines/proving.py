@@ -178,7 +178,7 @@ async def _known_answers(
 
 async def _ask_known(trial: TrialServer, known: trials.KnownCompletion, seconds: float) -> EngineTimings:
     question = Completion(prompt=known.prompt, n_predict=len(known.tokens))
-    said = _said(await trial.ask("/completion", question, seconds=seconds))
+    said = _answer_text(await trial.ask("/completion", question, seconds=seconds))
     right = tuple(said.tokens) == known.tokens if said.tokens else said.content == known.content
     if not right:
         shown = printable(said.content, 60)
@@ -216,7 +216,7 @@ async def _measure(trial: TrialServer, until: float) -> list[EngineTimings]:
     while (size := next_request(done, trio.current_time() - began)) is not None:
         prompt = [at * STRIDE % trials.LETTERS for at in range(size[0])]
         question = Completion(prompt=prompt, n_predict=size[1], ignore_eos=True)
-        done.append(_said(await trial.ask("/completion", question, seconds=_left(until))).timings)
+        done.append(_answer_text(await trial.ask("/completion", question, seconds=_left(until))).timings)
         if len(done) == 1:
             began = trio.current_time()
     return done[1:]
@@ -227,7 +227,7 @@ def _weight(model: Path) -> float:
     return model.stat().st_size / trials.weights_size()
 
 
-def _said(answer: bytes) -> CompletionAnswer:
+def _answer_text(answer: bytes) -> CompletionAnswer:
     said = decoded(_SAID, answer)
     if said is None:
         raise TrialFailed("garbage", "its answer is not what llama-server answers")

@@ -135,10 +135,10 @@ class Shelf:
 
     def settle(self, event: Event) -> None:
         """Report an event, and do all that follows from it, until nothing is left to be done."""
-        journal = self.state.tell([event]).journal
+        journal = self.state.apply([event]).journal
         while journal is not None:
             self.work(journal)
-            journal = self.state.tell([StepDone(time.time())]).journal
+            journal = self.state.apply([StepDone(time.time())]).journal
 
     def recover(self) -> None:
         """Clean up, or complete, what a killed program has left, at every start; nothing while another is at work."""

@@ -44,20 +44,20 @@ class Steps(Struct, frozen=True, kw_only=True):
     """Prove the build in this folder on its devices; return what fails, or an empty text."""
     canary: Callable[[Path], Awaitable[str]]
     """Run the user's own model on it; return what fails or is too slow, or an empty text."""
-    tell: Callable[[Step], None] = lambda step: None
+    apply: Callable[[Step], None] = lambda step: None
 
 
 async def run_update(shelf: Shelf, build: str, old: str, steps: Steps, held: Collection[str] = ()) -> str:
     """Go from ``old`` to ``build``; why not, or empty. The caller is `alone`. A step that raises changes nothing."""
     begun = UpdateBegun(build=build, old=old, at=time.time(), held=tuple(held))
-    journal = (await trio.to_thread.run_sync(shelf.state.tell, [begun])).journal
+    journal = (await trio.to_thread.run_sync(shelf.state.apply, [begun])).journal
     done = False
     try:
         while journal is not None:
-            steps.tell(journal.step)
+            steps.apply(journal.step)
             if why := await _work(shelf, journal, steps):
                 return why
-            journal = (await trio.to_thread.run_sync(shelf.state.tell, [StepDone(time.time())])).journal
+            journal = (await trio.to_thread.run_sync(shelf.state.apply, [StepDone(time.time())])).journal
         done = True
         return ""
     finally:
@@ -91,13 +91,13 @@ def devices_of(ranked: Sequence[Ranked], build: str) -> dict[str, str]:
 
 
 async def prove_staged(
-    folder: Path, file: StateFile, starter: Path, needed: Mapping[str, str], tell: Callable[[Proof], None]
+    folder: Path, file: StateFile, starter: Path, needed: Mapping[str, str], apply: Callable[[Proof], None]
 ) -> tuple[str, Engine | None]:
     """Why the build will not do, or empty; and its engine on its best seat's devices. What is learnt is remembered."""
     engine = find_engine(str(folder))
     async with open_engines(lambda: [engine], file, starter=starter, only=True) as engines:
         await engines.probe()
-        proofs = await engines.prove(list(engines.seats), tell)
+        proofs = await engines.prove(list(engines.seats), apply)
         ranked = engines.ranked(word=engine.id)
         proven = devices_of(ranked, engine.id)
         if missing := [name for device, name in needed.items() if device not in proven]:

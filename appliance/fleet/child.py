@@ -288,7 +288,7 @@ class ModelProcess:
             # An engine gets half of the time for its exit line and half for SIGTERM. An engine that ignores the line is
             # still asked in the usual way before it is killed.
             if launch.protocol:
-                await self._say_exit(child, time / 2)
+                await self._send_exit(child, time / 2)
                 time /= 2
             with trio.move_on_after(time):
                 await self._ask_politely(children, child)
@@ -297,7 +297,7 @@ class ModelProcess:
         await trio.sleep(KILL_TIME)
         self._lingering.cancel()
 
-    async def _say_exit(self, child: Child, time: float) -> None:
+    async def _send_exit(self, child: Child, time: float) -> None:
         try:
             with trio.move_on_after(time):
                 await child.stdin.send_all(EXIT_LINE)

@@ -156,12 +156,12 @@ class Hangs:
             # the other answers when the request before is over, which says nothing about its answers at work.
             if not why:
                 run.answered_at_work = run.answered_at_work or run.leases_ended == ended
-                silence.heard(passed, now)
+                silence.on_progress(passed, now)
             elif run.answers_at_work and passed < before + hangs.floor:
                 told = f"it hangs: next to nothing has come from it for {silent:.0f} s, and {why}"
                 fleet.condemn(run.model.id, told, crashed=True)
             else:
-                silence.heard(passed, now)
+                silence.on_progress(passed, now)
                 silence.began = now
         finally:
             self._asked.discard(run)

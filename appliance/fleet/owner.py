@@ -384,12 +384,12 @@ class Fleet:
         # next seat. All comparisons are by the identity of the address: another process of the model may run by now,
         # and its state says nothing about this connection.
         with trio.move_on_after(END_NOTICED):
-            while (run := self._runs.get(model_id)) is not None and run.address is address and not run.told_to_stop:
+            while (run := self._runs.get(model_id)) is not None and run.address is address and not run.stop_requested:
                 await self.wait_changed()
         run, ended, model = self._runs.get(model_id), self._ends.last.get(model_id), self._models.get(model_id)
         unloaded = ShuttingDown() if self.closing else ModelUnloaded(model_id)
         if run is not None and run.address is address:
-            return Broken(error=unloaded if run.told_to_stop else None)
+            return Broken(error=unloaded if run.stop_requested else None)
         if ended is None or ended.launch is None or ended.launch.address is not address:
             return Broken()
         if ended.how == "stopped":

@@ -132,7 +132,7 @@ class ModelRun:
         return self.answered_at_work or (launch is not None and (launch.protocol or launch.engine is not None))
 
     @property
-    def told_to_stop(self) -> bool:
+    def stop_requested(self) -> bool:
         """True if it ends on request, and was not condemned."""
         return self._stop.is_set() and self._condemned is None
 

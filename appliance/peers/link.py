@@ -109,14 +109,14 @@ async def exchange_states(
 ) -> str:
     """Tell and listen until the link ends; returns why. ``heard`` gets every state of the other side, in order."""
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_tell, channel, local_state, wait_changed)
+        nursery.start_soon(_send_states, channel, local_state, wait_changed)
         nursery.start_soon(every, PING_EVERY, partial(channel.send, PING))
         why = await _listen(channel, heard)
         nursery.cancel_scope.cancel()
     return why
 
 
-async def _tell(channel: Channel, local_state: LocalState, wait_changed: WaitChanged) -> None:
+async def _send_states(channel: Channel, local_state: LocalState, wait_changed: WaitChanged) -> None:
     told: list[ModelState] | None = None
     while True:
         if (state := list(local_state())) == told:

@@ -221,12 +221,12 @@ class RemotePeer:
             async with open_upstream_websocket(self.address, LINK_PATH) as found:
                 if isinstance(found, HttpAnswer):
                     return False
-                await exchange_states(found, self._local.state, self._local.wait_changed, self._heard)
+                await exchange_states(found, self._local.state, self._local.wait_changed, self._on_states)
                 return True
         except (UpstreamFailed, Busy):
             return False
 
-    def _heard(self, models: Sequence[ModelState]) -> None:
+    def _on_states(self, models: Sequence[ModelState]) -> None:
         before, self._told = self._told, {model.id: model for model in models}
         if before is not None and before.keys() != self._told.keys():
             self._look_within(0)
@@ -318,12 +318,12 @@ class Peers:
         """Keep another appliance's report about itself while the block runs; for the serving side of a link."""
         token = object()
 
-        def heard(models: Sequence[ModelState]) -> None:
+        def on_states(models: Sequence[ModelState]) -> None:
             self._guests[token] = (label, models)
             self._news.wake()
 
         try:
-            yield heard
+            yield on_states
         finally:
             self._guests.pop(token, None)
             self._news.wake()

@@ -75,13 +75,17 @@ def main() -> None:
         for line in sys.stdin:
             question, _, rest = line.strip().partition(" ")
             if question == LOOK:
-                _say(ProbeEnd(see(msgspec.json.decode(rest, type=ProbeOrder), lambda name: _say(ProbeStage(name)))))
+                _print_look(
+                    ProbeEnd(
+                        see(msgspec.json.decode(rest, type=ProbeOrder), lambda name: _print_look(ProbeStage(name)))
+                    )
+                )
                 continue
             if nvml is None:
                 nvml = opened.enter_context(open_nvml(lambda why: print(why, file=sys.stderr)))
             if nvml is None:
                 sys.exit(NO_DRIVER)
-            _say(answer(nvml, question, rest))
+            _print_look(answer(nvml, question, rest))
 
 
 def answer(nvml: Nvml, question: str, rest: str) -> object:
@@ -169,7 +173,7 @@ def _through_nvml(root: Path, problems: list[str]) -> list[Gpu]:
         return [] if nvml is None else nvml.gpus()
 
 
-def _say(told: object) -> None:
+def _print_look(told: object) -> None:
     sys.stdout.buffer.write(msgspec.json.encode(told) + b"\n")
     sys.stdout.buffer.flush()
 

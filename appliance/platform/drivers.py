@@ -91,7 +91,7 @@ async def look(
             ran = await run_to_end(children, command(), env or inherited_env(), seconds=seconds, stdin=order)
         except OSError as error:
             return _blind(f"the process that looks at the machine cannot be started: {error}")
-        stage, seen = _told(ran.output)
+        stage, seen = _last_look(ran.output)
         if seen is not None:
             return structs.replace(seen, problems=(*problems, *seen.problems))
         how = _how(ran, seconds)
@@ -101,7 +101,7 @@ async def look(
         problems.append(f"{WHOSE[stage]} {how} when asked for its cards, and is left out")
 
 
-def _told(output: bytes) -> tuple[str, MachineLook | None]:
+def _last_look(output: bytes) -> tuple[str, MachineLook | None]:
     """The last stage that began, and the look if there is one."""
     stage = STAGES[0]
     for line in output.split(b"\n"):

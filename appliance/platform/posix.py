@@ -202,7 +202,7 @@ class Warden:
                 if told:
                     log.warning("models and commands are started again")
         finally:
-            self._let_go()
+            self._release_spare()
 
     async def wait_here(self) -> None:
         """Wait until there is a warden: without one, a child could outlive the program.
@@ -215,7 +215,7 @@ class Warden:
             raise OSError(errno.EAGAIN, NO_WARDEN)
 
     async def _start(self) -> trio.Process:
-        self._let_go()
+        self._release_spare()
         reading, writing = os.pipe()
         try:
             process = await trio.lowlevel.open_process(
@@ -253,11 +253,11 @@ class Warden:
             os.close(writing)
             self.fd = -1
             if process.returncode is None:
-                self._let_go()  # they hold the warden's input open
+                self._release_spare()  # they hold the warden's input open
                 with trio.move_on_after(REAP_TIME, shield=True):
                     await process.wait()
 
-    def _let_go(self) -> None:
+    def _release_spare(self) -> None:
         while self._spare:
             os.close(self._spare.pop())
 

@@ -258,7 +258,7 @@ def load_hooks(folder: Path, package: str) -> PluginHooks:
         raise
     except (Exception, SystemExit) as error:
         forget(package)
-        raise BadPlugin(_told(error, folder)) from error
+        raise BadPlugin(_place_of(error, folder)) from error
     known = settings if isinstance(settings, type) and dataclasses.is_dataclass(settings) else None
     return PluginHooks(module=package, settings=known, **found)
 
@@ -286,7 +286,7 @@ def _check(found: dict[str, object]) -> None:
         raise BadPlugin("agent.py: on_stream must be an asynchronous generator: 'async def' with 'yield' in it")
 
 
-def _told(error: BaseException, folder: Path) -> str:
+def _place_of(error: BaseException, folder: Path) -> str:
     """Return the last line of the traceback, and the place in the plugin's own files."""
     last = traceback.format_exception_only(error)[-1].strip()
     if isinstance(error, SyntaxError) and error.lineno is not None:

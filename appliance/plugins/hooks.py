@@ -194,7 +194,7 @@ class PluginStep:
         changed = message if returned is None else returned
         if not isinstance(changed, type(message)) or not isinstance(changed.body, dict):  # pyright: ignore[reportUnnecessaryIsInstance]  a plugin may do anything
             kind = type(message).__name__
-            self.fail(hook, f"it must return a {kind} whose body is a dict, or None, and returned {_told(returned)}")
+            self.fail(hook, f"it must return a {kind} whose body is a dict, or None, and returned {_kind_of(returned)}")
         return changed
 
     async def _call(self, function: Callable[..., object], message: Request | Response) -> object:
@@ -322,7 +322,7 @@ class HookedStream:
     def _checked(self, event: object) -> Event:
         if not isinstance(event, Event) or not (event.data is None or isinstance(event.data, dict)):  # pyright: ignore[reportUnnecessaryIsInstance]
             self._step.fail(
-                "on_stream", f"it must yield Events whose data is a dict or None, and yielded {_told(event)}"
+                "on_stream", f"it must yield Events whose data is a dict or None, and yielded {_kind_of(event)}"
             )
         return event
 
@@ -332,7 +332,7 @@ class HookedStream:
         if not isinstance(made, AsyncIterator):
             if inspect.iscoroutine(made):
                 made.close()
-            self._step.fail("on_stream", f"it must be an asynchronous generator, and returned {_told(made)}")
+            self._step.fail("on_stream", f"it must be an asynchronous generator, and returned {_kind_of(made)}")
         return made  # pyright: ignore[reportUnknownVariableType]  what it yields is looked at one by one
 
 
@@ -360,5 +360,5 @@ def _alone(error: BaseException) -> BaseException:
     return _alone(inside[0]) if issubclass(type(error), BaseExceptionGroup) and len(inside) == 1 else error
 
 
-def _told(value: object) -> str:
+def _kind_of(value: object) -> str:
     return "None" if value is None else f"a {type(value).__name__}"

@@ -128,7 +128,7 @@ def _lead(own: Path, root: Path) -> None:
     for run in _ended_runs(root):
         if (event := programs.failure_of(run, boot)) is not None:
             before = programs.chosen(state, _here(root))
-            state = file.tell([event])
+            state = file.apply([event])
             after = programs.chosen(state, _here(root))
             if before != after and before is not None and after is not None:
                 say(

@@ -28,7 +28,7 @@ from appliance.core.launchd import (
     plist,
     read_job,
 )  # fmt: skip
-from appliance.core.systemd import says_who_may_ask
+from appliance.core.systemd import names_key_policy
 from appliance.errors import UsageError
 from appliance.platform.process import Ran
 from appliance.service.parent import Ready
@@ -66,7 +66,7 @@ class Launchd(PosixService):
     def _with_key(self, command: Sequence[str]) -> Sequence[str]:
         """Add the option for the key of the machine's service, which one without keeps to be without."""
         without = self.unit.exists() and not os.access(KEY, os.F_OK)  # others may not look into its folder
-        if self._user or without or says_who_may_ask(command):
+        if self._user or without or names_key_policy(command):
             return command
         verb = list(command).index("serve") + 1
         return [*command[:verb], "--api-key-file", KEY, *command[verb:]]

@@ -58,7 +58,7 @@ async def open_parent(settings: Embedding) -> AsyncGenerator[TellReady]:
     """
     file = Path(settings.ready_file) if settings.ready_file is not None else None
 
-    async def tell_ready(urls: Sequence[str], version: str) -> UsageError | None:
+    async def report_ready(urls: Sequence[str], version: str) -> UsageError | None:
         if file is not None:
             content = msgspec.json.encode(Ready(url=urls[0], urls=urls, pid=os.getpid(), version=version)) + b"\n"
             try:
@@ -72,7 +72,7 @@ async def open_parent(settings: Embedding) -> AsyncGenerator[TellReady]:
         async with beside() as nursery:
             if settings.parent_pid is not None:
                 nursery.start_soon(persist, "watching the parent", partial(_follow, settings.parent_pid))
-            yield tell_ready
+            yield report_ready
     finally:
         _remove(file)
 
@@ -173,15 +173,15 @@ class NotifySocket:
             signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
     def ready(self, where: str) -> None:
-        self._say(READY=1, STATUS=f"listening on {where}")
+        self._send(READY=1, STATUS=f"listening on {where}")
 
     def alive(self) -> None:
-        self._say(WATCHDOG=1)
+        self._send(WATCHDOG=1)
 
     def stopping(self) -> None:
-        self._say(STOPPING=1, STATUS="requests under way may finish")
+        self._send(STOPPING=1, STATUS="requests under way may finish")
 
-    def _say(self, **words: str | int) -> None:
+    def _send(self, **words: str | int) -> None:
         """Send one message, without waiting. A manager that has gone, or does not read, misses it."""
         if self._socket is not None:
             with suppress(OSError):
@@ -209,12 +209,12 @@ async def open_service_manager(stopping: trio.Event, woke: Callable[[], None]) -
             if manager.every is not None:
                 manager.alive()
                 nursery.start_soon(every, manager.every, manager.alive)
-            nursery.start_soon(_tell_stopping, manager, stopping)
+            nursery.start_soon(_report_stopping, manager, stopping)
             yield manager
     finally:
         manager.close()
 
 
-async def _tell_stopping(manager: Manager, stopping: trio.Event) -> None:
+async def _report_stopping(manager: Manager, stopping: trio.Event) -> None:
     await stopping.wait()
     manager.stopping()

@@ -16,7 +16,7 @@ from appliance.core.systemd import (
     STATE,
     SYSUSERS,
     UNIT,
-    says_who_may_ask,
+    names_key_policy,
     system_unit,
     user_unit,
 )
@@ -141,7 +141,7 @@ class Systemd(PosixService):
         self.need_root()
         if not self._user:
             await self.run("systemd-sysusers", "-", stdin=SYSUSERS.encode())
-        if not self._user and not self.unit.exists() and not says_who_may_ask(command):
+        if not self._user and not self.unit.exists() and not names_key_policy(command):
             self.key = make_key(Path(KEY_FILE), f"{KEY_VARIABLE}={{}}")
         self.write(text)
         await self._systemctl("daemon-reload")

@@ -21,7 +21,7 @@ from tempfile import NamedTemporaryFile
 
 import trio
 
-from appliance.core.systemd import says_who_may_ask
+from appliance.core.systemd import names_key_policy
 from appliance.core.windows_service import (
     ACCOUNT,
     CHECKPOINT,
@@ -112,7 +112,7 @@ def home_of(environ: Mapping[str, str] = os.environ) -> Path:
 
 def serve_words(home: Path, words: Sequence[str]) -> list[str]:
     """Return the words with which the service serves: its folder, its key if it has one, and the administrator's."""
-    has_key = (home / KEY).exists() and not says_who_may_ask(words)
+    has_key = (home / KEY).exists() and not names_key_policy(words)
     return ["serve", "--home", str(home), *(("--api-key-file", str(home / KEY)) if has_key else ()), *words]
 
 
@@ -327,7 +327,7 @@ class WindowsService:
             finally:
                 self._api.calls["CloseServiceHandle"](service)
         self._make_home()
-        if is_new and not says_who_may_ask(command):
+        if is_new and not names_key_policy(command):
             self.key = make_key(self._home / KEY)
         self._register_events()
         if start:

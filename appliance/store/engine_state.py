@@ -53,9 +53,9 @@ class StateFile:
         except FileNotFoundError:
             return EngineState()
         except ValueError:
-            return self.tell(())
+            return self.apply(())
 
-    def tell(self, events: Sequence[Event]) -> EngineState:
+    def apply(self, events: Sequence[Event]) -> EngineState:
         """Apply the events, in their order. Return the state, which is then on the disk.
 
         Raises OSError, and then nothing has changed, and what `reduce` raises.

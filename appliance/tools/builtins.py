@@ -93,11 +93,11 @@ class OwnContainer:
             argv = [engine, "run", "--rm", "-i", "--cidfile", str(file), self._image.name, "sh"]
             # The container's first process is a shell that reads our input: closing that ends it.
             command = Command(argv=argv, env=inherited_env(), stdin=None, ending=StopSteps(closed=END_TIME))
-            said = CappedOutput(4096)
+            text_answer = CappedOutput(4096)
             container: RunningContainer | None = None
             child: Child | None = None
             try:
-                async with open_process(self._children, command, into(said), rest=GRACE) as child:
+                async with open_process(self._children, command, into(text_answer), rest=GRACE) as child:
                     container = await self._started(child, file)
                     if container is not None:
                         self._running = container
@@ -112,7 +112,7 @@ class OwnContainer:
                     with trio.move_on_after(REMOVE_TIME + REAP_TIME, shield=True):
                         await self._remove(container)
         if container is None:
-            why = said.text().strip()[-500:] or f"it did not start within {START_TIME:g} s"
+            why = text_answer.text().strip()[-500:] or f"it did not start within {START_TIME:g} s"
             raise ToolProblem(name, f"failed to start the container: {why}")
 
     async def _started(self, child: Child, file: Path) -> RunningContainer | None:
@@ -164,14 +164,14 @@ async def file_glob_search(place: ToolPlace, asked: FileGlobSearch) -> ToolOutco
 
 async def grep_search(place: ToolPlace, asked: GrepSearch) -> ToolOutcome:
     found = await place.grep(asked)
-    return said(found.text + footer(found.count, found.count, what="matches", full=found.full, cut=found.cut))
+    return text_answer(found.text + footer(found.count, found.count, what="matches", full=found.full, cut=found.cut))
 
 
 async def exec_shell_command(children: Children, place: ToolPlace, asked: ExecShellCommand) -> ToolOutcome:
     output = CappedOutput(_limit(asked))
     # It is read on beyond the limit: a command that could not write would wait for ever.
     ended = await _run(children, place, asked, into(output))
-    return said(output.text() + (TRUNCATED if output.truncated else "") + tail(ended))
+    return text_answer(output.text() + (TRUNCATED if output.truncated else "") + tail(ended))
 
 
 @asynccontextmanager
@@ -183,11 +183,11 @@ async def stream_shell_command(
     A reader that stops reading stops the command's writing, but not its clock.
     """
     sending, receiving = trio.open_memory_channel[bytes | ToolOutcome](0)
-    async with receiving, beside(partial(_tell, children, place, asked, sending)):
+    async with receiving, beside(partial(_print_found, children, place, asked, sending)):
         yield receiving
 
 
-async def _tell(
+async def _print_found(
     children: Children, place: ToolPlace, asked: ExecShellCommand, sending: trio.MemorySendChannel[bytes | ToolOutcome]
 ) -> None:
     output, pieces = CappedOutput(_limit(asked)), text_decoder()
@@ -206,7 +206,7 @@ async def _tell(
         rest = pieces.decode(b"", final=True) if not output.truncated else ""
         last = rest + (TRUNCATED if output.truncated else "") + tail(ended)
         await sending.send(last.encode())
-        await sending.send(said(output.text() + last[len(rest) :]))
+        await sending.send(text_answer(output.text() + last[len(rest) :]))
 
 
 async def get_info(place: ToolPlace) -> ToolOutcome:
@@ -252,7 +252,7 @@ async def read_file(place: ToolPlace, asked: ReadFile, *, as_base64: bool) -> To
         return failed(
             f"file too large ({error.size} bytes, max {MAX_OUTPUT}); name start_line and end_line to read a part of it"
         )
-    return said(window.text())
+    return text_answer(window.text())
 
 
 async def _read_base64(place: ToolPlace, path: str) -> ToolOutcome:
@@ -302,7 +302,7 @@ async def _whole(place: ToolPlace, path: str, limit: int) -> bytes:
     return bytes(content)
 
 
-def said(text: str) -> ToolOutcome:
+def text_answer(text: str) -> ToolOutcome:
     return answer({"plain_text_response": text}, text)
 
 

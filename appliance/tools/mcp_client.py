@@ -194,7 +194,7 @@ class McpClient:
             if answer.error is not None:
                 raise SessionLost(f"it refuses 'initialize': {answer.error.message}")
             session.begun(answer.result or Raw(b"{}"))
-            await session.tell("notifications/initialized")
+            await session.notify("notifications/initialized")
             begun = True
         finally:
             if not begun:
@@ -253,7 +253,7 @@ async def _give_up(session: McpSession) -> None:
     """Notify the server that nobody waits for its last request any more."""
     with trio.move_on_after(GIVE_UP_TIME):
         try:
-            await session.tell("notifications/cancelled", {"requestId": session.last, "reason": "it took too long"})
+            await session.notify("notifications/cancelled", {"requestId": session.last, "reason": "it took too long"})
         except SessionLost:
             pass  # the next request finds out
 

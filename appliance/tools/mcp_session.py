@@ -104,7 +104,7 @@ class McpSession(ABC):
         """Wait for the answer, however long. Raises SessionLost."""
 
     @abstractmethod
-    async def tell(self, method: str, params: object = None) -> None:
+    async def notify(self, method: str, params: object = None) -> None:
         """Raises SessionLost."""
 
     @abstractmethod
@@ -173,7 +173,7 @@ class StdioSession(McpSession):
             raise SessionLost(self._lost)
         return self._answer
 
-    async def tell(self, method: str, params: object = None) -> None:
+    async def notify(self, method: str, params: object = None) -> None:
         await self._send(notification(method, params))
 
     def begun(self, result: Raw) -> None:
@@ -339,7 +339,7 @@ class HttpSession(McpSession):
             raise SessionLost("its answer does not belong to the question")
         return message
 
-    async def tell(self, method: str, params: object = None) -> None:
+    async def notify(self, method: str, params: object = None) -> None:
         await self._deliver(notification(method, params))
 
     def begun(self, result: Raw) -> None:

@@ -53,11 +53,11 @@ def main() -> None:
     try:
         _Searcher(job.search).run(job.grep)
     except ValueError as error:  # BadPath, BadPattern and what `Glob` refuses
-        _tell(SearchEnd(0, error=str(error)))
+        _print_found(SearchEnd(0, error=str(error)))
     except FileNotFoundError:
-        _tell(SearchEnd(0, error=f"path does not exist: {job.search.base}"))
+        _print_found(SearchEnd(0, error=f"path does not exist: {job.search.base}"))
     except OSError as error:
-        _tell(SearchEnd(0, error=f"{error.strerror or error}: {job.search.base}"))
+        _print_found(SearchEnd(0, error=f"{error.strerror or error}: {job.search.base}"))
 
 
 class _Searcher:
@@ -76,8 +76,8 @@ class _Searcher:
         for path, kind in self._entries():
             total += 1
             if total <= self._search.limit or not self._search.limit:
-                _tell(FoundEntry(path, kind), flush=False)
-        _tell(SearchEnd(total, cut=self._cut))
+                _print_found(FoundEntry(path, kind), flush=False)
+        _print_found(SearchEnd(total, cut=self._cut))
 
     # ---- which entries -----------------------------------------------------------------------------------------------
 
@@ -139,7 +139,7 @@ class _Searcher:
                 if teller.full or self._late():
                     break
                 self._grep_file(teller, _path(search.base, path), path, named=False)
-        _tell(SearchEnd(teller.matches, cut=self._cut, full=teller.full))
+        _print_found(SearchEnd(teller.matches, cut=self._cut, full=teller.full))
 
     def _grep_file(self, teller: _GrepTeller, path: str, shown: str, *, named: bool) -> None:
         """Skip unreadable files, and binary ones, unless the file itself was named."""
@@ -191,16 +191,16 @@ class _GrepTeller(GrepText):
         if self.full:
             return
         if self._gap and self._grep.context:
-            _tell(FoundText("--\n", 0))
+            _print_found(FoundText("--\n", 0))
         self._gap = False
         for back, before in zip(range(len(self._before), 0, -1), self._before, strict=True):
             self._beside(self._number - back, before)
         self._before.clear()
-        _tell(FoundText(found, 1))
+        _print_found(FoundText(found, 1))
         self._after = self._grep.context
 
     def _beside(self, number: int, text: str) -> None:
-        _tell(FoundText(self.line(self._shown, "-", number, text), 0))
+        _print_found(FoundText(self.line(self._shown, "-", number, text), 0))
 
 
 def _lines(file: BinaryIO) -> Iterator[str]:
@@ -235,7 +235,7 @@ def _printable(path: str) -> str:
     return path.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
-def _tell(found: Found, *, flush: bool = True) -> None:
+def _print_found(found: Found, *, flush: bool = True) -> None:
     sys.stdout.buffer.write(msgspec.json.encode(found) + b"\n")
     if flush:
         sys.stdout.buffer.flush()

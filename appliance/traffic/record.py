@@ -20,7 +20,7 @@ from msgspec import UNSET
 
 from appliance.core.answers.continuation import is_over
 from appliance.core.records.accounting import ErrorText, TokenCounter, Usage, count_whole
-from appliance.core.records.activity import Query, prompt_cache_told, with_captures
+from appliance.core.records.activity import Query, prompt_cache_note, with_captures
 from appliance.core.records.captures import CaptureBuffer, CapturedBody, CapturedExchange, Packing, captured_parts
 from appliance.core.runs.inward import UNWATCHED, ProgressWatch
 from appliance.store.activity import Activity
@@ -298,7 +298,7 @@ class RecordingSink(Passing):
             tokens, milliseconds = found.tokens, found.duration_ms(seconds * 1000)
             if found.prompt > 0 <= tokens.cache_tokens:
                 moved, cached = "fallback" in metadata, tokens.cache_tokens
-                words = prompt_cache_told(found.prompt, cached, loaded=record.loaded, moved=moved, body=record.body)
+                words = prompt_cache_note(found.prompt, cached, loaded=record.loaded, moved=moved, body=record.body)
                 metadata = {**metadata, "prompt_cache": words}
         if status == CLIENT_LEFT:
             error = "the client left before the answer was complete"

@@ -74,7 +74,7 @@ def test_ls_says_where_each_value_comes_from(tmp_path: Path):
     rows = [line.split() for line in table.stdout.splitlines()]
     assert ["/rag", "settings.documents", '["~/papers"]', "configuration"] in rows
     assert ["/parallel", "enabled", "false", "configuration"] in rows
-    assert ["/json", "settings.streaming", '"checked"', "config.json"] in rows
+    assert ["/rag", "settings.embedding_model", '""', "config.json"] in rows
     assert "/json: plugins.json.settings.attempts: expected `int`, got `str`" in table.stderr
     assert "note: plugins.x: there is no plugin 'x'" in table.stderr
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 import trio
-from engine_folders import HERE, Lie, Listed, make_build, tell
+from engine_folders import HERE, Lie, Listed, apply, make_build
 from msgspec import structs
 from waiting import until
 
@@ -92,7 +92,7 @@ async def test_what_is_learnt_holds_at_the_next_start_without_a_look(world: Worl
     async with world.proven() as engines:
         assert chosen(engines) == GPU
         before = engines.ranked()
-    tell(world.gpu, Lie(devices=(), list="hang", load="hang"))
+    apply(world.gpu, Lie(devices=(), list="hang", load="hang"))
     async with world.open() as engines:
         assert chosen(engines) == GPU
         after: list[Ranked] = engines.ranked()
@@ -103,7 +103,7 @@ async def test_what_is_learnt_holds_at_the_next_start_without_a_look(world: Worl
 
 async def test_only_the_card_that_fails_is_left_out(world: World) -> None:
     both = Lie(devices=(CARD, OTHER), work="garbage", on=("CUDA1",), prompt_speed=9000.0, generation_speed=900.0)
-    tell(world.gpu, both)
+    apply(world.gpu, both)
     async with world.proven() as engines:
         assert standings(engines)[f"{HERE}-cuda12/b2:CUDA1"] == "failed"
         assert chosen(engines) == GPU
@@ -113,7 +113,7 @@ async def test_only_the_card_that_fails_is_left_out(world: World) -> None:
 
 
 async def test_a_model_gets_the_card_that_it_names_and_no_other(world: World) -> None:
-    tell(world.gpu, Lie(devices=(CARD, OTHER)))
+    apply(world.gpu, Lie(devices=(CARD, OTHER)))
     async with world.open() as engines:
         assert engines.choose(cards=("Other Card",)) is None
         assert await engines.lacks(("Card 10",)) == ""
@@ -165,7 +165,7 @@ async def test_what_fails_at_work_is_proven_again_and_out_when_that_fails(world:
     async with world.keeping_up() as engines:
         engine = engines.choose("a")
         assert engine is not None
-        tell(world.gpu, Lie(devices=(CARD,), work="crash", on=("CUDA0",)))
+        apply(world.gpu, Lie(devices=(CARD,), work="crash", on=("CUDA0",)))
         engines.failed(engine, "a", "killed by SIGABRT")
         await until(lambda: standings(engines, "b").get(GPU) == "failed")
         assert chosen(engines, "b") == CPU
@@ -192,14 +192,14 @@ async def test_a_change_of_what_is_visible_has_the_devices_asked_again(
     settled: list[str] = []
     async with world.keeping_up(settled=lambda engines: settled.append(chosen(engines))) as engines:
         await until(lambda: GPU in settled)
-        tell(world.gpu, Lie(devices=()))
+        apply(world.gpu, Lie(devices=()))
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
         await until(lambda: chosen(engines) == CPU and engines.look is not None)
 
 
 async def test_builds_are_asked_for_their_options_also_after_a_version_that_did_not_ask(world: World) -> None:
     """The file of results stays readable both ways: the key is new, and a build without it is asked once more."""
-    tell(world.gpu, structs.replace(FAST, help="--kv-unified-per-slot N    a limit\n--port PORT    (default: 9931)"))
+    apply(world.gpu, structs.replace(FAST, help="--kv-unified-per-slot N    a limit\n--port PORT    (default: 9931)"))
     async with world.proven() as engines:
         assert not engines.unlisted
     content = msgspec.json.decode((world.root / FILE).read_bytes())
@@ -218,7 +218,7 @@ async def test_builds_are_asked_for_their_options_also_after_a_version_that_did_
         assert engine is not None
         assert engine.manual is not None
         assert engine.manual.names("--kv-unified-per-slot")
-    tell(world.gpu, structs.replace(FAST, help="nothing"))
+    apply(world.gpu, structs.replace(FAST, help="nothing"))
     assert await usual_port(finder, StateFile(world.root), starter=world.starter) == 9931, "as it is remembered"
 
 
@@ -227,7 +227,7 @@ async def test_after_a_sleep_the_devices_are_asked_again(world: World) -> None:
     suspends = Suspends(running=trio.current_time, always=lambda: trio.current_time() + asleep[0])
     async with world.keeping_up(suspends=suspends) as engines:
         await until(lambda: chosen(engines) == GPU)
-        tell(world.gpu, Lie(devices=()))
+        apply(world.gpu, Lie(devices=()))
         asleep[0] = 3600.0
         await until(lambda: chosen(engines) == CPU)
 
@@ -249,20 +249,20 @@ async def test_a_damaged_build_that_is_installed_again_is_used_again(world: Worl
 
 async def test_whether_a_change_has_reached_the_disk_is_known(world: World, caplog: pytest.LogCaptureFixture) -> None:
     async with world.open() as engines:
-        engines.tell(EngineChosen(word="cpu"))
+        engines.apply(EngineChosen(word="cpu"))
         assert not engines.is_saved
         await engines.sync()
         assert engines.is_saved
         blocked = world.root / f".{FILE}.new"
         blocked.mkdir()  # where a folder is, no file can be written
         for word in ("cuda", "cuda12"):
-            engines.tell(EngineChosen(word=word))
+            engines.apply(EngineChosen(word=word))
             await engines.sync()
             assert not engines.is_saved
             assert engines.state.use == word
         assert [record.message.count("cannot be used") for record in caplog.records] == [1]
         blocked.rmdir()
-        engines.tell(EngineChosen(word="x", model="m"))
+        engines.apply(EngineChosen(word="x", model="m"))
         await engines.sync()
         assert engines.is_saved
     state = StateFile(world.root).read()
@@ -272,7 +272,7 @@ async def test_whether_a_change_has_reached_the_disk_is_known(world: World, capl
 async def test_an_updated_build_that_fails_gives_way_also_when_the_disk_takes_nothing(world: World) -> None:
     new, old = f"{HERE}-cpu/b2", f"{HERE}-cpu/b1"
     file = StateFile(world.root)
-    file.tell([UpdateBegun(build=new, old=old, at=time.time()), *[StepDone(time.time())] * 5])
+    file.apply([UpdateBegun(build=new, old=old, at=time.time()), *[StepDone(time.time())] * 5])
     async with world.proven() as engines:
         engine = engines.choose(word="cpu")
         assert engine is not None
@@ -286,7 +286,7 @@ async def test_an_updated_build_that_fails_gives_way_also_when_the_disk_takes_no
         assert engines.state.role(new) == "withdrawn"
         assert file.read() == file_before
         blocked.rmdir()
-        StateFile(world.root).tell([EngineChosen(word="cuda12")])  # by another program
+        StateFile(world.root).apply([EngineChosen(word="cuda12")])  # by another program
         engines.failed(engine, "a", "killed by SIGABRT")
         await engines.sync()
     assert (file.read().role(new), file.read().role(old), file.read().use) == ("withdrawn", "current", "cuda12")
@@ -297,7 +297,7 @@ async def test_what_another_program_chooses_is_followed(world: World) -> None:
         pass
     async with world.keeping_up() as engines, world.open() as other:
         assert chosen(engines) == GPU
-        other.tell(EngineChosen(word="cpu"))
+        other.apply(EngineChosen(word="cpu"))
         await until(lambda: chosen(engines) == CPU)
 
 

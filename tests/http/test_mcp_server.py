@@ -92,8 +92,8 @@ async def test_the_handshake_of_older_clients(open_server: OpenServer, version: 
         assert found["serverInfo"]["name"] == "llama-appliance"
         assert answer.header("mcp-session-id") is None
         assert answer.header("content-type") == "application/json"
-        told = await post(server, {"jsonrpc": "2.0", "method": "notifications/initialized"})
-        assert (told.status, told.body) == (202, b"")
+        listed = await post(server, {"jsonrpc": "2.0", "method": "notifications/initialized"})
+        assert (listed.status, listed.body) == (202, b"")
         header = ("MCP-Protocol-Version", version)
         listed = await rpc(server, "tools/list", header)
         assert [tool["name"] for tool in listed.json["result"]["tools"]] == [
@@ -222,14 +222,14 @@ async def test_progress_is_told_as_it_comes(open_server: OpenServer) -> None:
             _meta={"progressToken": "t"},
         )
         assert answer.header("content-type") == "text/event-stream"
-        *told, last = messages(answer)
-        assert len(told) >= 2
-        assert {each["method"] for each in told} == {"notifications/progress"}
-        assert {each["params"]["progressToken"] for each in told} == {"t"}
-        steps = [each["params"]["progress"] for each in told]
+        *listed, last = messages(answer)
+        assert len(listed) >= 2
+        assert {each["method"] for each in listed} == {"notifications/progress"}
+        assert {each["params"]["progressToken"] for each in listed} == {"t"}
+        steps = [each["params"]["progress"] for each in listed]
         assert steps == sorted(set(steps))
         text = last["result"]["structuredContent"]["text"]
-        assert "".join(each["params"]["message"] for each in told) == text
+        assert "".join(each["params"]["message"] for each in listed) == text
         assert last["id"] == 1
 
 

@@ -14,7 +14,7 @@ from waiting import SOON, until
 from appliance.core.config.types import Config, Peer
 from appliance.http.sockets.handshake import Handshake
 from appliance.http.sockets.sockets import serve_link
-from appliance.http.way.visit import Visit
+from appliance.http.way.context import RequestContext
 from appliance.peers.link import ModelState
 from appliance.peers.owner import Peers, PeerStatus, open_peers
 from appliance.traffic.request import Request, send_whole
@@ -57,11 +57,11 @@ class Side(Gateway):
         with self.peers.guest("a guest") as heard:
             await serve_link(handshake, self.fleet.state, self.fleet.wait_changed, heard)
 
-    async def serve(self, visit: Visit) -> None:
+    async def serve(self, context: RequestContext) -> None:
         self.fleet.asked_for += 1
         listing = {"data": [{"id": model.id} for model in self.fleet.models]}
-        known = self._knows(visit.request)
-        await send_whole(visit.sink, 200 if known else 401, (), json.dumps(listing).encode() if known else b"{}")
+        known = self._knows(context.request)
+        await send_whole(context.sink, 200 if known else 401, (), json.dumps(listing).encode() if known else b"{}")
 
     def _knows(self, request: Request) -> bool:
         keys = [value for name, value in request.headers if name.lower() == b"authorization"]
@@ -157,8 +157,8 @@ async def test_nonsense_ends_the_link_and_not_the_peer(said: str):
     closed = trio.Event()
 
     class Odd(Gateway):
-        async def serve(self, visit: Visit) -> None:
-            await send_whole(visit.sink, 200, (), b'{"data":[{"id":"a"}]}')
+        async def serve(self, context: RequestContext) -> None:
+            await send_whole(context.sink, 200, (), b'{"data":[{"id":"a"}]}')
 
         async def join(self, request: Request, handshake: Handshake) -> None:
             websocket = await handshake.accept()

@@ -17,8 +17,8 @@ from appliance.errors import ApplianceError, UpstreamFailed
 from appliance.http.sockets.handshake import Handshake
 from appliance.http.sockets.sockets import join_peers
 from appliance.http.way.at_peers import answer_from_peers
+from appliance.http.way.context import RequestContext
 from appliance.http.way.explaining import explain
-from appliance.http.way.visit import Visit
 from appliance.peers.owner import Peers, open_peers
 from appliance.traffic.request import Request
 from appliance.upstream.client import Address, HttpCall
@@ -44,8 +44,8 @@ class PeersAlone(Gateway):
     async def join(self, request: Request, handshake: Handshake) -> None:
         await join_peers(self._peers, self._candidates, handshake, request.target, request.headers)
 
-    async def serve(self, visit: Visit) -> None:
-        request, body = visit.request, await visit.read_body()
+    async def serve(self, context: RequestContext) -> None:
+        request, body = context.request, await context.read_body()
 
         def body_for(peer_id: str, model: str) -> bytes:
             return body.replace(b"MODEL", f"{model} of {peer_id}".encode())
@@ -58,11 +58,11 @@ class PeersAlone(Gateway):
                 request.target,
                 request.headers,
                 body_for,
-                visit.sink,
+                context.sink,
                 answering=self._answered.append,
             )
         except ApplianceError as error:
-            await explain(visit, error)
+            await explain(context, error)
 
 
 class Relay:

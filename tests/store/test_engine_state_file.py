@@ -28,7 +28,7 @@ from appliance.store.engine_state import StateFile
 file = StateFile(Path(sys.argv[1]))
 for number in range(int(sys.argv[3])):
     key = ProofKey(digest=sys.argv[2], device=str(number), driver="", system="s")
-    file.tell([Proof(key=key, build="b", device="d", fault=None)])
+    file.apply([Proof(key=key, build="b", device="d", fault=None)])
     print(number, flush=True)
 """
 HOLDER = """
@@ -60,7 +60,7 @@ def start(code: str, *words: str) -> subprocess.Popen[bytes]:
 def test_a_change_is_there_for_the_next_program(folder: Path) -> None:
     assert StateFile(folder).read() == EngineState()
     assert not folder.exists(), "who only reads writes nothing"
-    after = StateFile(folder).tell([proof()])
+    after = StateFile(folder).apply([proof()])
     assert after.proofs == (proof(),)
     assert StateFile(folder).read() == after
     assert sorted(each.name for each in folder.iterdir()) == FILES
@@ -68,17 +68,17 @@ def test_a_change_is_there_for_the_next_program(folder: Path) -> None:
 
 def test_an_event_that_is_refused_changes_nothing(folder: Path) -> None:
     begun = UpdateBegun(build="l-x-cpu/b2", old="l-x-cpu/b1", at=1.0)
-    after = StateFile(folder).tell([begun, *[StepDone(1.0)] * 3])
+    after = StateFile(folder).apply([begun, *[StepDone(1.0)] * 3])
     with pytest.raises(Conflict):
-        StateFile(folder).tell([EngineChosen(word="cpu"), begun])
+        StateFile(folder).apply([EngineChosen(word="cpu"), begun])
     assert StateFile(folder).read() == after
 
 
 def test_a_change_that_changes_nothing_writes_nothing(folder: Path) -> None:
-    StateFile(folder).tell([proof()])
+    StateFile(folder).apply([proof()])
     path = folder / FILE
     before = path.stat().st_mtime_ns, path.stat().st_ino
-    StateFile(folder).tell([proof()])
+    StateFile(folder).apply([proof()])
     assert (path.stat().st_mtime_ns, path.stat().st_ino) == before
 
 
@@ -109,7 +109,7 @@ def test_a_program_that_is_killed_while_it_writes_leaves_a_whole_file(folder: Pa
     writer.wait()
     proofs = StateFile(folder).read().proofs
     assert told <= len(proofs) <= told + 1 or len(proofs) == 200
-    assert StateFile(folder, wait=1.0).tell([proof()]).proofs[-1] == proof(), "the lock has gone with it"
+    assert StateFile(folder, wait=1.0).apply([proof()]).proofs[-1] == proof(), "the lock has gone with it"
     assert not list(folder.glob("*.unreadable"))
 
 
@@ -140,12 +140,12 @@ def test_what_cannot_be_read_is_moved_aside_and_told(
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
     assert "could not be read" in record.message
-    assert file.tell([proof()]) == StateFile(folder).read()
+    assert file.apply([proof()]) == StateFile(folder).read()
     assert len(caplog.records) == 1
 
 
 def test_keys_of_a_newer_program_do_not_matter(folder: Path) -> None:
-    StateFile(folder).tell([proof()])
+    StateFile(folder).apply([proof()])
     plain = msgspec.json.decode((folder / FILE).read_bytes())
     plain["later"] = plain["state"]["later"] = [1]
     (folder / FILE).write_bytes(msgspec.json.encode(plain))
@@ -157,14 +157,14 @@ def test_keys_of_a_newer_program_do_not_matter(folder: Path) -> None:
 
 @posix_only
 def test_on_a_full_disk_the_old_file_stays_whole(folder: Path) -> None:
-    StateFile(folder).tell([proof(1)])
+    StateFile(folder).apply([proof(1)])
     with full_disk():
         with pytest.raises(OSError, match=REFUSED):
-            StateFile(folder).tell([proof(2)])
+            StateFile(folder).apply([proof(2)])
         assert len(StateFile(folder).read().proofs) == 1
         assert not list(folder.glob("*.new"))
         assert not list(folder.glob(".*.new"))
-    assert len(StateFile(folder).tell([proof(3)]).proofs) == 2
+    assert len(StateFile(folder).apply([proof(3)]).proofs) == 2
 
 
 def test_a_file_where_the_folder_should_be(tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_a_file_where_the_folder_should_be(tmp_path: Path) -> None:
         with pytest.raises(OSError, match="engines"):
             file.read()
     with pytest.raises(OSError, match="engines"):
-        file.tell([proof()])
+        file.apply([proof()])
 
 
 def test_a_lock_that_is_kept_is_an_error_after_a_while_and_goes_with_its_holder(folder: Path) -> None:
@@ -185,10 +185,10 @@ def test_a_lock_that_is_kept_is_an_error_after_a_while_and_goes_with_its_holder(
         assert holder.stdout is not None
         assert holder.stdout.readline().strip() == b"held"
         with pytest.raises(Timeout):
-            StateFile(folder, wait=0.2).tell([proof()])
+            StateFile(folder, wait=0.2).apply([proof()])
     finally:
         holder.kill()
         holder.communicate()
-    assert StateFile(folder, wait=0.2).tell([proof()]).proofs == (proof(),)
+    assert StateFile(folder, wait=0.2).apply([proof()]).proofs == (proof(),)
     with FileLock(lock, timeout=0):
         assert StateFile(folder).read().proofs == (proof(),), "who only reads needs no lock"

@@ -15,10 +15,10 @@ from appliance.cli.engines.sources import (
     keep,
     opened,
     own_shelf,
-    say_proof,
+    print_proof,
+    refresh_server,
     server_table,
     sources_of,
-    tell_server,
 )
 from appliance.cli.remote import RunningServer, server_options
 from appliance.core.engines.builds import AvailableBuild
@@ -95,7 +95,7 @@ async def install(
             ok = await _prove(owner, entry.id)
     except CannotInstall as cause:
         return say_error(str(cause), EXIT_OURS)
-    await tell_server(server)
+    await refresh_server(server)
     click.echo(entry.id)
     return 0 if ok else _does_not_work(entry)
 
@@ -109,7 +109,7 @@ async def _prove(owner: Engines, build: str) -> bool:
     """True if the build works on any device."""
     await owner.probe()
     say("trying it:")
-    proofs = await owner.prove([seat for seat in owner.seats if seat.build == build], say_proof)
+    proofs = await owner.prove([seat for seat in owner.seats if seat.build == build], print_proof)
     return any(proof.ok for proof in proofs)
 
 
@@ -169,9 +169,9 @@ async def _choose(server: RunningServer, word: str, model: str | None, *, pinned
         if word != AUTO:
             _check_word(owner, word, pinned)
         named = dict.fromkeys(seat.build for seat in owner.seats if word in (seat.id, seat.build))
-        owner.tell(EngineChosen(word=None if word == AUTO else word, model=model, pinned=pinned, builds=tuple(named)))
+        owner.apply(EngineChosen(word=None if word == AUTO else word, model=model, pinned=pinned, builds=tuple(named)))
         await keep(shelf, owner)
-    await tell_server(server)
+    await refresh_server(server)
     whom = f"for {model}: " if model else ""
     end = "the program chooses" if word == AUTO else f"{word}{', and nothing else' if pinned else ' is preferred'}"
     click.echo(f"{whom}{end}; the models of a running server move when they are idle")
@@ -224,9 +224,9 @@ async def remove(server: RunningServer, build: str, force: bool) -> int:
         )
         digests = tuple(engine.digest for engine in owner.engines if engine.id == build)
         await trio.to_thread.run_sync(shelf.remove, (build,))
-        owner.tell(BuildRemoved(build, digests))
+        owner.apply(BuildRemoved(build, digests))
         await keep(shelf, owner)
-    await tell_server(server)
+    await refresh_server(server)
     click.echo(f"{build}: removed")
     return 0
 
@@ -254,8 +254,8 @@ async def rollback(server: RunningServer, backend: str | None) -> int:
         here = tuple(engine.id for engine in owner.engines if not engine.damage)
         lines = [line.name for line in lines_to_roll_back(owner.state, backend, here)]
         event = RolledBack(backend=backend, here=here, why="'engines rollback' replaced it")
-        state = await trio.to_thread.run_sync(shelf.state.tell, [event])
-    await tell_server(server)
+        state = await trio.to_thread.run_sync(shelf.state.apply, [event])
+    await refresh_server(server)
     line = state.line(lines[-1])
     click.echo(f"{lines[-1]}: {line.current if line is not None else ''} is used again")
     if len(lines) > 1:

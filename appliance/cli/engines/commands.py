@@ -19,10 +19,10 @@ from appliance.cli.engines.sources import (
     opened,
     own_shelf,
     own_table,
-    say_proof,
+    print_proof,
+    refresh_server,
     seats_named,
     server_table,
-    tell_server,
 )
 from appliance.cli.engines.update import update
 from appliance.cli.remote import RunningServer, server_options
@@ -115,7 +115,7 @@ async def probe(server: RunningServer, as_json: bool) -> int:
     async with opened(shelf) as owner:
         seen = await owner.probe()
         found = await own_table(owner)
-    await tell_server(server)
+    await refresh_server(server)
     if as_json:
         print_json(Probed(machine=seen, engines=found))
         return 0
@@ -141,8 +141,8 @@ async def prove(server: RunningServer, names: tuple[str, ...], as_json: bool) ->
         seats = seats_named(owner, names) if names else None
         if not as_json:
             say("each engine runs the starter model on its device; this takes some seconds each")
-        proofs = await owner.prove(seats, _quiet if as_json else say_proof)
-    await tell_server(server)
+        proofs = await owner.prove(seats, _quiet if as_json else print_proof)
+    await refresh_server(server)
     ok = all(proof.ok for proof in proofs)
     if as_json:
         print_json(Proved(ok=ok, proofs=proofs))
@@ -178,10 +178,10 @@ async def forget(server: RunningServer, builds: tuple[str, ...]) -> int:
             for build in builds:
                 if build not in known:
                     raise UsageError(f"there is no build '{build}' here; there is {', '.join(sorted(known)) or 'none'}")
-        owner.tell(Forgotten(digests))
+        owner.apply(Forgotten(digests))
         await keep(shelf, owner)
         await owner.probe()
-    await tell_server(server)
+    await refresh_server(server)
     say(f"forgotten: the results for {', '.join(builds) or 'all engines'}")
     return 0
 
@@ -303,7 +303,7 @@ async def _serve(serving: RpcServing) -> int:
             async def serve() -> None:
                 nonlocal refused
                 try:
-                    await keep_serving(serving, children, up=partial(_tell, serving), log=say)
+                    await keep_serving(serving, children, up=partial(_print_address, serving), log=say)
                 except UsageError as error:
                     refused = error
                     stop.asked.set()
@@ -315,7 +315,7 @@ async def _serve(serving: RpcServing) -> int:
     return 0
 
 
-def _tell(serving: RpcServing, up: Up) -> None:
+def _print_address(serving: RpcServing, up: Up) -> None:
     worker = up.worker
     sizes = [f"{each.total >> 20} MiB, {each.free >> 20} MiB free" for each in worker.devices]
     devices = "; ".join(up.devices or sizes) or "busy already"

@@ -107,7 +107,7 @@ async def server_table(server: RunningServer) -> Table | None:
     return structs.replace(answer, server=server.url)
 
 
-async def tell_server(server: RunningServer) -> None:
+async def refresh_server(server: RunningServer) -> None:
     """Make a running server look at builds and state again. It is not an error if no server runs."""
     try:
         await ask_raw(server, "POST", "/api/engines/probe", patience=PROBE_TIME)
@@ -134,7 +134,7 @@ def in_use(ranked: list[Ranked], line: str) -> Ranked | None:
     return next((one for one in ranked if one.usable and line_of(one.seat.build) == line), None)
 
 
-def say_proof(proof: Proof) -> None:
+def print_proof(proof: Proof) -> None:
     """Describe a proof in one line."""
     if not proof.ok:
         say(f"  {proof.build} on {proof.device}: FAILED: {proof.why}")
@@ -175,7 +175,9 @@ async def fetch_archive(archive: Archive, path: Path) -> None:
         have = planned.begun()
         begun = f", {human_size(have)} already here" if have else ""
         say(f"downloading {archive.name}: {human_size(known.size)}{begun}")
-        await fetch(Transfer(hub=hub, throttle=Throttle(None)), archive.name, archive.name, planned, _told(known))
+        await fetch(
+            Transfer(hub=hub, throttle=Throttle(None)), archive.name, archive.name, planned, _print_tenths(known)
+        )
     except HubFailed as failure:
         raise CannotInstall(
             f"{archive.url} could not be fetched: {failure.why}; fetch it on another machine, and install it from "
@@ -195,7 +197,7 @@ async def _size_of(hub: Hub, archive: Archive) -> int:
     return int(size)
 
 
-def _told(archive: Archive) -> Callable[[int], None]:
+def _print_tenths(archive: Archive) -> Callable[[int], None]:
     """Print a line for every further tenth."""
     told = 0
 

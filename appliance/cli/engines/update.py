@@ -27,9 +27,9 @@ from appliance.cli.engines.sources import (
     keep,
     opened,
     own_shelf,
-    say_proof,
+    print_proof,
+    refresh_server,
     sources_of,
-    tell_server,
 )
 from appliance.cli.options import ModelOptions, source_options
 from appliance.cli.remote import (
@@ -233,7 +233,7 @@ async def _updated(server: RunningServer, wish: _Wish, config: Config | None) ->
             if not wish.yes and not await _agreed(entry, done, asks=not wish.as_json):
                 return structs.replace(done, why="nothing has changed"), EXIT_OURS
         if channel != owner.state.channel:
-            owner.tell(Followed(channel))
+            owner.apply(Followed(channel))
             await keep(shelf, owner)
         if done.why:
             return done, 0
@@ -248,7 +248,7 @@ async def _updated(server: RunningServer, wish: _Wish, config: Config | None) ->
         await trio.to_thread.run_sync(forget_downloads, shelf, entry)
     if why:
         return structs.replace(done, why=f"{entry.id} is not taken: {why}; {old.seat.build} stays in use"), EXIT_OURS
-    await tell_server(server)
+    await refresh_server(server)
     return structs.replace(done, changed=True), 0
 
 
@@ -308,7 +308,7 @@ async def _agreed(entry: AvailableBuild, done: Updated, *, asks: bool) -> bool:
     return await trio.to_thread.run_sync(partial(click.confirm, question), abandon_on_cancel=True)
 
 
-def _tell(step: Step) -> None:
+def _print_step(step: Step) -> None:
     say(SAID[step])
 
 
@@ -325,7 +325,7 @@ def _steps(
 
     async def prove(folder: Path) -> str:
         nonlocal new
-        why, new = await prove_staged(folder, shelf.state, STARTER, devices, say_proof)
+        why, new = await prove_staged(folder, shelf.state, STARTER, devices, print_proof)
         return why
 
     async def try_models(folder: Path) -> str:
@@ -338,4 +338,4 @@ def _steps(
             say(f"  {verdict.model}: {verdict.new.generation:.0f} tokens/s{before}")
         return verdict.why
 
-    return Steps(stage=partial(stage, shelf, sources, fetch_archive), prove=prove, canary=try_models, tell=_tell)
+    return Steps(stage=partial(stage, shelf, sources, fetch_archive), prove=prove, canary=try_models, apply=_print_step)

@@ -92,7 +92,7 @@ class SoFar:
         if self._between and piece.endswith(b"\n\n") and b"\r" not in piece:  # whole records, one line each
             for record in piece.split(b"\n\n"):
                 if plain := _PLAIN.fullmatch(record):
-                    self._hear(plain["data"], plain["name"] == b"error")
+                    self._on_record(plain["data"], plain["name"] == b"error")
                 elif record:
                     self._decode(record + b"\n\n")
         else:
@@ -108,9 +108,9 @@ class SoFar:
             self._why = str(error)
             return
         for event in events:
-            self._hear(event.data.encode(), event.name == "error")
+            self._on_record(event.data.encode(), event.name == "error")
 
-    def _hear(self, data: bytes, is_error: bool) -> None:
+    def _on_record(self, data: bytes, is_error: bool) -> None:
         if self._why:
             return
         if data.strip() == DONE.encode():
@@ -135,7 +135,7 @@ class SoFar:
             self._text.clear()
             self._reasoning.clear()
 
-    def _say(self, said: JSON, into: list[str]) -> None:
+    def _append_text(self, said: JSON, into: list[str]) -> None:
         if isinstance(said, str) and said:
             into.append(said)
             self._size += len(said)
@@ -149,15 +149,15 @@ class SoFar:
                 self._why = _SEVERAL
             if delta.get("tool_calls"):
                 self._why = _CALLS
-            self._say(delta.get("reasoning_content") or delta.get("reasoning"), self._reasoning)
-            self._say(delta.get("content", choice.get("text")), self._text)
+            self._append_text(delta.get("reasoning_content") or delta.get("reasoning"), self._reasoning)
+            self._append_text(delta.get("content", choice.get("text")), self._text)
             self._finished = self._finished or choice.get("finish_reason") is not None
 
     def _own(self, record: JsonObject) -> None:
         self._native = True
         if record.get("index"):
             self._why = _SEVERAL
-        self._say(record.get("content"), self._text)
+        self._append_text(record.get("content"), self._text)
         self._finished = self._finished or record.get("stop") is True
 
     def _message(self, record: JsonObject) -> None:
@@ -174,11 +174,11 @@ class SoFar:
                     return
                 self._blocks[index] = str(kind)
                 self._next_block = max(self._next_block, index + 1)
-                self._say(block.get(str(kind)), self._text if kind == "text" else self._reasoning)
+                self._append_text(block.get(str(kind)), self._text if kind == "text" else self._reasoning)
             case "content_block_delta":
                 delta = object_of(record.get("delta"))
-                self._say(delta.get("text"), self._text)
-                self._say(delta.get("thinking"), self._reasoning)
+                self._append_text(delta.get("text"), self._text)
+                self._append_text(delta.get("thinking"), self._reasoning)
             case "content_block_stop":
                 self._blocks.pop(index, None)
             case "message_delta":
@@ -199,9 +199,9 @@ class SoFar:
                     self._why = _CALLS
                 self._items[str(kind)] = str(item.get("id", ""))
             case "response.output_text.delta":
-                self._say(record.get("delta"), self._text)
+                self._append_text(record.get("delta"), self._text)
             case "response.reasoning_text.delta":
-                self._say(record.get("delta"), self._reasoning)
+                self._append_text(record.get("delta"), self._reasoning)
             case "response.output_text.done" | "response.output_item.done":
                 self._ending = True
             case "response.completed" | "response.incomplete" | "response.failed":

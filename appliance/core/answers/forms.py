@@ -238,9 +238,9 @@ def events_of(family: Family, whole: JsonObject) -> Iterator[Named]:
     """Return the events in order. They share the objects of ``whole``."""
     match family:
         case Family.MESSAGES:
-            return ((str(event["type"]), event) for event in _message_told(whole))
+            return ((str(event["type"]), event) for event in _message_events(whole))
         case Family.RESPONSES:
-            numbered = enumerate(_response_told(whole))
+            numbered = enumerate(_response_events(whole))
             return ((str(event["type"]), {**event, _NUMBER: number}) for number, event in numbered)
         case Family.CHAT | Family.COMPLETION:
             if "choices" in whole:
@@ -279,7 +279,7 @@ def _delta(message: JsonObject) -> JsonObject:
 # ---- Anthropic -------------------------------------------------------------------------------------------------------
 
 
-def _message_told(whole: JsonObject) -> Iterator[JsonObject]:
+def _message_events(whole: JsonObject) -> Iterator[JsonObject]:
     end: JsonObject = {name: whole.get(name) for name in ("stop_reason", "stop_sequence")}
     started: JsonObject = {**whole, "content": [], "stop_reason": None, "stop_sequence": None}
     yield {"type": "message_start", "message": started}
@@ -314,7 +314,7 @@ def _block(block: JsonObject) -> tuple[JsonObject, list[JsonObject]]:
 # ---- OpenAI Responses ------------------------------------------------------------------------------------------------
 
 
-def _response_told(whole: JsonObject) -> Iterator[JsonObject]:
+def _response_events(whole: JsonObject) -> Iterator[JsonObject]:
     begun: JsonObject = {**whole, "status": "in_progress", "output": [], "usage": None}
     yield {"type": "response.created", "response": begun}
     yield {"type": "response.in_progress", "response": begun}

@@ -174,7 +174,7 @@ def parse_listing(output: str, log: str = "") -> DeviceListing:
     if HEAD not in output:
         said = next((line.strip() for line in output[:MAX_TEXT].splitlines() if line.strip()), "nothing")
         return DeviceListing(fault="list", why=f"it printed this instead of a list of devices: {printable(said)}")
-    told, targets = _told(log[:MAX_TEXT])
+    told, targets = _device_facts(log[:MAX_TEXT])
     why = "" if devices else next((printable(line) for line in _lines(log[:MAX_TEXT]) if EXCUSES.search(line)), "")
     return DeviceListing(devices=tuple(_with(device, told) for device in devices), targets=targets, why=why)
 
@@ -210,7 +210,7 @@ def _absurd(name: str, total: str, free: str) -> str:
     return "" if possible else figures
 
 
-def _told(log: str) -> tuple[dict[str, _Told], dict[str, str]]:
+def _device_facts(log: str) -> tuple[dict[str, _Told], dict[str, str]]:
     """Return facts by device name: about Vulkan's devices, and compute capabilities of CUDA's and HIP's."""
     vulkan: dict[str, _Told] = {}
     targets: dict[str, str] = {}

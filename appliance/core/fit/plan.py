@@ -246,7 +246,7 @@ class Foretold(Struct, frozen=True, kw_only=True):
     """Faster than one reads, about as fast, slower."""
 
 
-def foretold(size: int, room: Mapping[str, int], *, reserve: int = RESERVE) -> Foretold:
+def judged_by_size(size: int, room: Mapping[str, int], *, reserve: int = RESERVE) -> Foretold:
     """Judge a model by the size of its files alone, with the reserve of `plan`. Pure.
 
     A small context and the room to compute with take an eighth of the files at least. Every token reads them all once,

@@ -11,7 +11,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from appliance.core.fit.plan import Foretold, foretold
+from appliance.core.fit.plan import Foretold, judged_by_size
 
 
 class Recommended(Struct, frozen=True, kw_only=True):
@@ -102,7 +102,7 @@ class Recommendation(Struct, frozen=True, kw_only=True):
 
 def cards(room: Mapping[str, int], known: Sequence[Recommended] = RECOMMENDED) -> list[Recommendation]:
     """Choose up to three for this free memory; of those that do not fit, only the smallest, if none does."""
-    judged = [(model, foretold(model.size, room)) for model in known]
+    judged = [(model, judged_by_size(model.size, room)) for model in known]
     fitting = [pair for pair in judged if pair[1].verdict != "no"]
     if not fitting:
         return [Recommendation(wish="fast", model=model, fit=fit) for model, fit in judged[:1]]

@@ -145,7 +145,7 @@ def _edit(name: str, value: bytes | None) -> JsonEdit:
 # ---- n_predict: 0 ----------------------------------------------------------------------------------------------------
 
 
-def says_nothing(route: str, body: bytes) -> bool:
+def wants_no_words(route: str, body: bytes) -> bool:
     """Return whether a request wants its prompt evaluated, and no token."""
     if route not in COMPLETIONS or _PERHAPS_SILENT.search(body) is None:
         return False

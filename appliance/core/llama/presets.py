@@ -284,7 +284,7 @@ def explain(
     """``section`` is the name of the model's section; ``origins`` and ``values`` are what counts for it."""
     told: list[ToldOption] = []
     for option, origin in origins:
-        layered = list(_said(layers, section, option))
+        layered = list(_choices(layers, section, option))
         at = next((number for number, said in enumerate(layered) if said.origin == origin), None)
         if at is None:
             counts, weaker = (
@@ -297,7 +297,7 @@ def explain(
     return told
 
 
-def _said(layers: Layers, section: str, option: str) -> Iterator[SourcedValue]:
+def _choices(layers: Layers, section: str, option: str) -> Iterator[SourcedValue]:
     """Return the choices of all layers except the files, strongest first."""
     for name, layer in (
         ("command line", layers.command),

@@ -101,7 +101,7 @@ def parse_models(parameters: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
     return tuple(model for text in parameters.get("model", ()) if (model := text.strip()))
 
 
-def prompt_cache_told(prompt: int, cached: int, *, loaded: bool, moved: bool, body: bytes | None) -> str:
+def prompt_cache_note(prompt: int, cached: int, *, loaded: bool, moved: bool, body: bytes | None) -> str:
     """Say how much of a prompt an engine did not have to read again, and why it was not more; empty: it did not say.
 
     ``loaded``: the request waited for its model's load; ``moved``: it went on with another engine. An engine reuses

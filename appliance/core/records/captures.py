@@ -157,7 +157,7 @@ _Raw = tuple[str, Headers, bytes | None, Headers | None, CapturedBody | bytes | 
 """An exchange as it passed: the arguments of `CapturedExchange`."""
 
 
-def _told(raw: _Raw) -> _Told:
+def _described(raw: _Raw) -> _Told:
     path, request_headers, request_body, response_headers, answer = raw
     if isinstance(answer, CapturedBody):
         answer = None if answer.given_up else b"".join(answer.pieces)
@@ -210,7 +210,7 @@ class CapturedExchange:
         """Compress it, and ``put`` the result, which is for `pack`."""
         raw = self.raw
         assert raw is not None, "nothing is compressed twice"
-        return Packing(self.held, lambda: zlib.compress(msgspec.msgpack.encode(_told(raw)), 1), put)
+        return Packing(self.held, lambda: zlib.compress(msgspec.msgpack.encode(_described(raw)), 1), put)
 
     def pack(self, packed: bytes) -> None:
         """It has been compressed."""
@@ -222,7 +222,7 @@ class CapturedExchange:
         raw, packed, blocks, coding = self.raw, self._packed, self._blocks, self._coding
 
         def read() -> Capture:
-            told = _told(raw) if raw is not None else _TOLD.decode(zlib.decompress(packed))
+            told = _described(raw) if raw is not None else _TOLD.decode(zlib.decompress(packed))
             end = told.response_end
             return Capture(
                 id=id,

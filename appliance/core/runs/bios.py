@@ -88,10 +88,10 @@ def bios_of(wish: str | bool) -> Bios | None:
     """The provider that a run wants: the program's own, none, or a text of its own that names facts."""
     if isinstance(wish, bool):
         return bios_text if wish else None
-    return (lambda context: _FACT.sub(_told(bios_facts(context)), wish)) if wish else None
+    return (lambda context: _FACT.sub(_fact_of(bios_facts(context)), wish)) if wish else None
 
 
-def _told(facts: Mapping[str, str]) -> Callable[[re.Match[str]], str]:
+def _fact_of(facts: Mapping[str, str]) -> Callable[[re.Match[str]], str]:
     return lambda found: facts[found[1]]
 
 
@@ -101,6 +101,6 @@ def unknown_fact(wish: str | bool) -> str | None:
     return next((name for name in named if name not in BIOS_FACTS), None)
 
 
-def tells_format(wish: str | bool) -> bool:
+def explains_format(wish: str | bool) -> bool:
     """Return whether the text explains calls in plain text."""
     return wish if isinstance(wish, bool) else CALL_FORMAT in _FACT.findall(wish)

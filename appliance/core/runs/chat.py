@@ -64,7 +64,7 @@ class ChatEvents:
         events: list[RunEvent] = []
         try:
             for event in self._decoder.feed(data):
-                self._hear(event, events)
+                self._on_record(event, events)
         except RecordTooLong as error:
             self._end(events, _failure(f"the engine's stream cannot be read: {error}"))
         return events
@@ -98,7 +98,7 @@ class ChatEvents:
         self._end(events, _failure(f"the engine answered {status}: {error_text(body) or 'without a reason'}"))
         return events
 
-    def _hear(self, event: SseEvent, events: list[RunEvent]) -> None:
+    def _on_record(self, event: SseEvent, events: list[RunEvent]) -> None:
         if self.ended is not None:
             return
         if event.data.strip() == DONE:

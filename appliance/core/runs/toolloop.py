@@ -19,7 +19,7 @@ from typing import assert_never
 
 from msgspec import Struct
 
-from appliance.core.runs.bios import tells_format
+from appliance.core.runs.bios import explains_format
 from appliance.core.runs.messages import (
     CallDelta,
     CancelAsked,
@@ -102,18 +102,18 @@ class Loop:
             raise OutOfTurn("the run has begun already")
         return [self._generate(now)]
 
-    def hear(self, event: RunEvent, now: float) -> list[RunCommand]:
+    def on_event(self, event: RunEvent, now: float) -> list[RunCommand]:
         """Return the commands for an event. Raises OutOfTurn, and then nothing has changed."""
         if self._end is not None:
             return []
         held = self._held + _size_of(event)
         if held > MAX_HELD:
             return self._fail("unknown_error", f"the run has become larger than {MAX_HELD} characters")
-        commands = self._heard(event, now)
+        commands = self._commands_for(event, now)
         self._held = held
         return commands
 
-    def _heard(self, event: RunEvent, now: float) -> list[RunCommand]:
+    def _commands_for(self, event: RunEvent, now: float) -> list[RunCommand]:
         match event:
             case TextDelta(text):
                 turn = self._speaking(event)
@@ -169,7 +169,7 @@ class Loop:
 
     def _generate(self, now: float) -> Generate:
         self._turn = ModelTurn(
-            reads_directives=tells_format(self._task.bios) and bool(self._task.tools),
+            reads_directives=explains_format(self._task.bios) and bool(self._task.tools),
             line_limit=self._task.repeated_line_limit,
         )
         return Generate(body=self._prompt.body(now, self._left))

@@ -29,10 +29,10 @@ class Silence:
         # The mark moves only when a whole ``floor`` has come. If every byte counted as life, a slow drip would keep a
         # hung process for ever; a rate between two looks would condemn a process that sends in bursts.
         if passed >= self._passed + floor:
-            self.heard(passed, now)
+            self.on_progress(passed, now)
         return now - self._since
 
-    def heard(self, passed: int, now: float) -> None:
+    def on_progress(self, passed: int, now: float) -> None:
         """It lives."""
         self._passed, self._since = passed, now
 

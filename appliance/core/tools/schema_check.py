@@ -45,7 +45,7 @@ def schema_problem(parameters: bytes) -> str | None:
         return f"it {error}"
     except RecursionError:
         return f"it is {_TOO_DEEP}"
-    return None if mistake is None else _told(mistake.message, mistake.json_path)
+    return None if mistake is None else _described(mistake.message, mistake.json_path)
 
 
 class ArgumentCheck:
@@ -71,7 +71,7 @@ class ArgumentCheck:
             mistake = self._schema.mistake(value)
         except SchemaUnusable as error:
             return f"the tool's schema {_short(str(error))}"
-        return None if mistake is None else _told(mistake.message, mistake.json_path)
+        return None if mistake is None else _described(mistake.message, mistake.json_path)
 
 
 def nests_deeper(text: bytes, levels: int) -> bool:
@@ -101,7 +101,7 @@ def _read_object(raw: bytes) -> JsonObject:
     return cast("JsonObject", value)  # what JSON decodes to
 
 
-def _told(message: str, path: str) -> str:
+def _described(message: str, path: str) -> str:
     place = path.removeprefix("$").removeprefix(".")
     return f"{place}: {_short(message)}" if place else _short(message)
 

@@ -16,9 +16,9 @@ from appliance.core.runs.inward import Asker
 from appliance.core.runs.slash import SlashPlan
 from appliance.errors import ApplianceError, BadRequest, UpstreamFailed
 from appliance.http.errors import JSON_TYPE
+from appliance.http.way.context import AskModel, ModelRequest
 from appliance.http.way.handover import HandoverReply, answered
 from appliance.http.way.progress import Pings, sending
-from appliance.http.way.visit import AskModel, ModelRequest
 from appliance.plugins import Event, Response
 from appliance.plugins.registry import Plugins
 from appliance.traffic.record import aside

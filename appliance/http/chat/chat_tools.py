@@ -49,9 +49,9 @@ from appliance.core.runs.slash import Family, family_of
 from appliance.core.runs.toolloop import Loop
 from appliance.errors import BadRequest, Forbidden, ToolLoopFailed
 from appliance.http.errors import JSON_TYPE
+from appliance.http.way.context import AskModel, ModelRequest, Use
 from appliance.http.way.handover import HandoverReply, answered
 from appliance.http.way.progress import sending
-from appliance.http.way.visit import AskModel, ModelRequest, Use
 from appliance.tools.box import Toolbox
 from appliance.traffic.request import send_whole
 
@@ -256,17 +256,17 @@ class _Turns:
         self._new_turn = True
         events = ChatEvents()
         if reply.status != 200:
-            await self._hear(events.refused(reply.status, await reply.read(MAX_ANSWER)), give)
+            await self._on_events(events.refused(reply.status, await reply.read(MAX_ANSWER)), give)
         elif not reply.event_stream:
-            await self._hear(events.whole(await reply.read(MAX_ANSWER)), give)
+            await self._on_events(events.whole(await reply.read(MAX_ANSWER)), give)
         else:
             while data := await reply.receive():
-                await self._hear(events.feed(data), give)
-            await self._hear(events.close(), give)
+                await self._on_events(events.feed(data), give)
+            await self._on_events(events.close(), give)
 
-    async def _hear(self, events: list[RunEvent], give: Give) -> None:
+    async def _on_events(self, events: list[RunEvent], give: Give) -> None:
         for event in events:
-            await self._carry_out(self._loop.hear(event, time.time()), give)
+            await self._carry_out(self._loop.on_event(event, time.time()), give)
 
     async def _carry_out(self, commands: list[RunCommand], give: Give) -> None:
         for command in commands:
@@ -303,7 +303,7 @@ class _Turns:
                 if finished.failure is not None:  # the model may know another way
                     told = f"error: {finished.failure}"
                     finished = ToolFinished(call_id=call.id, content=told, seconds=finished.seconds)
-                commands = self._loop.hear(finished, time.time())
+                commands = self._loop.on_event(finished, time.time())
                 trace = self._loop.outcome().tool_trace[-1]
                 await give(self.answer.activity(ToolActivity(tool_result=trace)))
                 await self._carry_out(commands, give)

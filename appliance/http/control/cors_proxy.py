@@ -28,8 +28,8 @@ from appliance.core.proxy_target import (
 from appliance.core.settings import HttpSettings
 from appliance.errors import BadRequest, Busy, Forbidden, RouteNotFound, TargetFailed, UpstreamFailed, UsageError
 from appliance.http import errors
+from appliance.http.way.context import RequestContext
 from appliance.http.way.explaining import refuse
-from appliance.http.way.visit import Visit
 from appliance.traffic.request import Request, Sink
 from appliance.upstream.client import Address, ConnectFailed, HttpAnswer, HttpCall
 
@@ -97,9 +97,9 @@ class CorsProxy:
         except BadTarget as error:
             raise UsageError(f"the proxy for web pages cannot be allowed to reach what {error}") from None
 
-    async def answer(self, visit: Visit) -> None:
+    async def answer(self, context: RequestContext) -> None:
         """The key and where the request comes from are checked already. Raises ApplianceError and ClientLeft."""
-        request, sink = visit.request, visit.sink
+        request, sink = context.request, context.sink
         if not self._enabled:
             await refuse(sink, errors.disabled("--ui-mcp-proxy"))
             return
@@ -112,8 +112,8 @@ class CorsProxy:
             raise Busy(f"the proxy for web pages has {MAX_AT_ONCE} requests under way")
         self._under_way += 1
         try:
-            body = await visit.read_body() if request.method == "POST" else b""
-            visit.stay()
+            body = await context.read_body() if request.method == "POST" else b""
+            context.stay()
             await self._follow(_Asked(request.method, target, headers, body), sink)
         finally:
             self._under_way -= 1

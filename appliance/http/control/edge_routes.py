@@ -19,8 +19,8 @@ from appliance.http.bytes.listening import shown
 from appliance.http.control.listing import Object, View, health, list_models, router_props
 from appliance.http.errors import JSON_TYPE
 from appliance.http.owners import Owners
+from appliance.http.way.context import RequestContext
 from appliance.http.way.edge import Edge
-from appliance.http.way.visit import Visit
 from appliance.traffic.metrics import CONTENT_TYPE
 from appliance.traffic.request import PAGE_PATHS, PAGE_PREFIX, Request, send_whole
 from appliance.traffic.targets import refresh
@@ -60,15 +60,15 @@ class EdgeRoutes:
     def answers(self, request: Request) -> bool:
         return request.method in ("GET", "HEAD") and self._find(request.path) is not None
 
-    async def answer(self, visit: Visit) -> None:
+    async def answer(self, context: RequestContext) -> None:
         """Raises ApplianceError and ClientLeft."""
-        if not visit.request.public:  # a public path wants no body, and a stranger gets no room for one
-            await visit.body.read(MAX_CONTROL_BODY)
-        answer = self._find(visit.request.path)
+        if not context.request.public:  # a public path wants no body, and a stranger gets no room for one
+            await context.body.read(MAX_CONTROL_BODY)
+        answer = self._find(context.request.path)
         assert answer is not None
-        await answer(self, visit)
+        await answer(self, context)
 
-    def _find(self, path: str) -> Callable[[EdgeRoutes, Visit], Awaitable[None]] | None:
+    def _find(self, path: str) -> Callable[[EdgeRoutes, RequestContext], Awaitable[None]] | None:
         """A slash behind the path changes nothing."""
         if path.startswith(ONE_MODEL) and path != ONE_MODEL:
             return EdgeRoutes._model
@@ -79,22 +79,22 @@ class EdgeRoutes:
 
     # ---- state -------------------------------------------------------------------------------------------------------
 
-    async def _health(self, visit: Visit) -> None:
+    async def _health(self, context: RequestContext) -> None:
         single = self._settings.single
         if single is not None and state_of(self._fleet.known(single)) not in ("loaded", "sleeping"):
             raise ModelLoading
-        await _send_json(visit, health(self._fleet, trusted=self._guard.knows(visit.request)))
+        await _send_json(context, health(self._fleet, trusted=self._guard.knows(context.request)))
 
-    async def _wake_on_lan_health(self, visit: Visit) -> None:
-        await send_whole(visit.sink, 200, (TEXT_TYPE,), b"OK")
+    async def _wake_on_lan_health(self, context: RequestContext) -> None:
+        await send_whole(context.sink, 200, (TEXT_TYPE,), b"OK")
 
-    async def _running(self, visit: Visit) -> None:
-        await _send_json(visit, {"running": self._view.running()})
+    async def _running(self, context: RequestContext) -> None:
+        await _send_json(context, {"running": self._view.running()})
 
-    async def _props(self, visit: Visit) -> None:
-        await _send_json(visit, router_props(self._fleet, self._settings, tools=self._owners.tools.enabled))
+    async def _props(self, context: RequestContext) -> None:
+        await _send_json(context, router_props(self._fleet, self._settings, tools=self._owners.tools.enabled))
 
-    async def _metrics(self, visit: Visit) -> None:
+    async def _metrics(self, context: RequestContext) -> None:
         self._traffic.recorder.settle()
         children, machine, held = self._fleet.status(), self._owners.samples.latest, self._bodies.held
 
@@ -104,57 +104,57 @@ class EdgeRoutes:
             return exposition(self._traffic.metrics, children, machine, bodies_held=held).encode()
 
         content = await trio.to_thread.run_sync(render)
-        await send_whole(visit.sink, 200, ((b"Content-Type", CONTENT_TYPE.encode()),), content)
+        await send_whole(context.sink, 200, ((b"Content-Type", CONTENT_TYPE.encode()),), content)
 
-    async def _slots(self, visit: Visit) -> None:
+    async def _slots(self, context: RequestContext) -> None:
         """The slots of every loaded model, each with its model's id. Wakes and loads nothing."""
         found: list[Object] = []
         for status in self._fleet.status():
             if status.state == "loaded" and (address := self._fleet.address(status.model)) is not None:
                 await self._fleet.wait_quiet(status.model)
                 found += [dict(slot, model=status.model) for slot in await _slots_of(address)]
-        await _send_json(visit, found)
+        await _send_json(context, found)
 
     # ---- models ------------------------------------------------------------------------------------------------------
 
-    async def _models(self, visit: Visit) -> None:
-        if visit.request.query.get("reload"):
+    async def _models(self, context: RequestContext) -> None:
+        if context.request.query.get("reload"):
             await self._owners.reloads.reload_presets()
         else:
             await refresh(self._catalog)
-        await _send_json(visit, self._listing())
+        await _send_json(context, self._listing())
 
-    async def _model(self, visit: Visit) -> None:
+    async def _model(self, context: RequestContext) -> None:
         """Its entry in the list. Aliases count."""
-        name = visit.request.path.removeprefix(ONE_MODEL)
+        name = context.request.path.removeprefix(ONE_MODEL)
         await refresh(self._catalog)
         model_id = self._view.model_id(name) or name
         found = next((entry for entry in self._listing().data if entry.id == model_id), None)
         if found is None:
             raise ModelNotFound(name, self._catalog.snapshot.near(name))
-        await _send_json(visit, found)
+        await _send_json(context, found)
 
     def _listing(self) -> ListedModels:
         return list_models(self._view, self._owners.downloading())
 
     # ---- for browsers ------------------------------------------------------------------------------------------------
 
-    async def _icon(self, visit: Visit) -> None:
+    async def _icon(self, context: RequestContext) -> None:
         headers = (b"Content-Type", b"image/svg+xml"), (b"Cache-Control", b"max-age=86400")
-        await send_whole(visit.sink, 200, headers, ICON)
+        await send_whole(context.sink, 200, headers, ICON)
 
-    async def _upstream(self, visit: Visit) -> None:
+    async def _upstream(self, context: RequestContext) -> None:
         """The list of models is on the page. The place is relative, so that it also holds under a path prefix."""
-        await send_whole(visit.sink, 302, (TEXT_TYPE, (b"Location", b"ui/")))
+        await send_whole(context.sink, 302, (TEXT_TYPE, (b"Location", b"ui/")))
 
-    async def _show_page(self, visit: Visit) -> None:
+    async def _show_page(self, context: RequestContext) -> None:
         if not self._settings.page:
-            raise RouteNotFound(visit.request.method, visit.request.path)
+            raise RouteNotFound(context.request.method, context.request.path)
         if self._page is None:
             from appliance.http.control.page import PageRoutes  # with a template and a table of HTML's names
 
             self._page = PageRoutes(self._settings.api_prefix, self._status_page)
-        await self._page.answer(visit)
+        await self._page.answer(context)
 
     def _status_page(self, request: Request) -> str:
         from appliance.http.control.page import render
@@ -166,7 +166,7 @@ class EdgeRoutes:
         base = f"{scheme}://{request.header(b'host') or shown(self._bound[0])}{self._settings.api_prefix}"
         return render(base, self._bound, self._fleet.launches.engine, models, folder)
 
-    ROUTES: ClassVar[dict[str, Callable[[EdgeRoutes, Visit], Awaitable[None]]]] = {
+    ROUTES: ClassVar[dict[str, Callable[[EdgeRoutes, RequestContext], Awaitable[None]]]] = {
         "/favicon.ico": _icon,
         "/health": _health,
         "/metrics": _metrics,
@@ -182,8 +182,8 @@ class EdgeRoutes:
     """By path; beside them are `ONE_MODEL` and those of `PageRoutes`."""
 
 
-async def _send_json(visit: Visit, value: object) -> None:
-    await send_whole(visit.sink, 200, (JSON_TYPE,), msgspec.json.encode(value))
+async def _send_json(context: RequestContext, value: object) -> None:
+    await send_whole(context.sink, 200, (JSON_TYPE,), msgspec.json.encode(value))
 
 
 async def _slots_of(address: Address) -> list[Object]:

@@ -143,29 +143,29 @@ class EventFeed(ResponseBody):
         """Return the first events of a new client, in llama-swap's order."""
         for source, reader in (("proxy", self._program), ("upstream", self._upstream)):
             self._messages.append(_made("logData", source=source, data=_text(reader.take())))
-        self._tell_states()
+        self._send_states()
         headers = self._sources.view.config.ui.activity.session_id
         self._messages.append(_message("uiConfig", msgspec.json.encode({"activity": {"session_id": headers}})))
         self._profile = self._sources.view.profile.name
         self._put("profileChanged", active=self._profile)
-        self._tell_inflight()
+        self._send_inflight()
 
     def _collect(self) -> None:
-        self._tell_log("proxy", self._program)
-        self._tell_log("upstream", self._upstream)
+        self._send_log("proxy", self._program)
+        self._send_log("upstream", self._upstream)
         if (profile := self._sources.view.profile.name) != self._profile:
             self._profile = profile
             self._put("profileChanged", active=profile)
             self._states, self._states_due = b"", True  # llama-swap sends both, whether or not a state has changed
         if self._states_due or self._sources.view.catalog.snapshot is not self._models:
-            self._tell_states()
-        self._tell_inflight()
+            self._send_states()
+        self._send_inflight()
         while self._rows:
             self._put("activity", id=self._rows.popleft())
         self._looked.set()
         self._looked = trio.Event()
 
-    def _tell_states(self) -> None:
+    def _send_states(self) -> None:
         models = self._sources.view.catalog.snapshot
         if models is not self._models:  # for this no bell rings
             self._sources.states_changed()
@@ -175,12 +175,12 @@ class EventFeed(ResponseBody):
             self._states = states
             self._messages.append(states)
 
-    def _tell_log(self, source: str, reader: LogReader) -> None:
+    def _send_log(self, source: str, reader: LogReader) -> None:
         text = _text(reader.take())
         for start in range(0, len(text), MAX_LOG):
             self._put("logData", source=source, data=text[start : start + MAX_LOG])
 
-    def _tell_inflight(self) -> None:
+    def _send_inflight(self) -> None:
         if changes := self._inflight.take():
             self._messages.append(self._sources.changes(changes))
 

@@ -19,7 +19,7 @@ import trio
 from appliance.conversations import Conversations
 from appliance.http.bytes.body import Bodies
 from appliance.http.errors import JSON_TYPE
-from appliance.http.way.visit import Visit
+from appliance.http.way.context import RequestContext
 from appliance.tools.apart import Room, Task, read_apart
 from appliance.traffic.request import CONVERSATIONS, Headers, Request, send_whole
 
@@ -39,41 +39,41 @@ class FileRoutes:
     def answers(self, request: Request) -> bool:
         return _route(request) in self.ROUTES
 
-    async def answer(self, visit: Visit) -> None:
+    async def answer(self, context: RequestContext) -> None:
         """Raises what `Conversations`, `read_apart` and reading the body raise."""
-        await self.ROUTES[_route(visit.request)](self, visit)
+        await self.ROUTES[_route(context.request)](self, context)
 
-    async def _import(self, visit: Visit) -> None:
+    async def _import(self, context: RequestContext) -> None:
         """A file of this program or of others; its content shows the format."""
         from appliance.core.conversation_files import each_arrived  # with what opens archives; few ask for it
 
         with self._room() as room:
-            _, output = await read_apart("import", await visit.body.read(), room)
+            _, output = await read_apart("import", await context.body.read(), room)
             added, skipped = await self._conversations.add(each_arrived(output.take))
         content = msgspec.json.encode({"imported": added, "skipped": skipped})
-        await send_whole(visit.sink, 200, (JSON_TYPE,), content)
+        await send_whole(context.sink, 200, (JSON_TYPE,), content)
 
-    async def _make(self, visit: Visit, what: Task, most: int | None = None) -> None:
+    async def _make(self, context: RequestContext, what: Task, most: int | None = None) -> None:
         """Answer with what another process makes of the body. Nothing is stored.
 
         ``unpack`` reads a file as `_import` does. ``document`` is the text of a PDF or Word document, for the question
         that it is attached to. ``pack`` is the file that `_export` gives, for a browser that keeps its conversations.
         """
         with self._room() as room:
-            name, output = await read_apart(what, await visit.read_body(most), room)
-            await _send(visit, _headers(name) if what == "pack" else (JSON_TYPE,), output.size, output.next)
+            name, output = await read_apart(what, await context.read_body(most), room)
+            await _send(context, _headers(name) if what == "pack" else (JSON_TYPE,), output.size, output.next)
 
-    async def _export(self, visit: Visit) -> None:
+    async def _export(self, context: RequestContext) -> None:
         """``?id=`` (repeatable) chooses; else everything. One is a JSON Lines file, several are a ZIP of them."""
         from appliance.core.conversation_files import named_files, write_export
 
-        visit.stay()
+        context.stay()
         kept = self._conversations
-        chosen = parse_qs(visit.request.target.partition("?")[2]).get("id")
+        chosen = parse_qs(context.request.target.partition("?")[2]).get("id")
         wholes = [await kept.read(each) for each in chosen or [each.id for each in (await kept.list()).conversations]]
         files = {each: await kept.attachment(each) for each in named_files(wholes)}
         name, content = await trio.to_thread.run_sync(write_export, wholes, files)
-        await _send(visit, _headers(name), len(content), partial(BytesIO(content).read, SLICE))
+        await _send(context, _headers(name), len(content), partial(BytesIO(content).read, SLICE))
 
     ROUTES: ClassVar = {
         ("GET", "export"): _export,
@@ -113,9 +113,9 @@ def _headers(name: str) -> Headers:
     return (b"Content-Type", kind), (b"Content-Disposition", named), (b"Cache-Control", b"no-store")
 
 
-async def _send(visit: Visit, headers: Headers, size: int, read: Callable[[], bytes]) -> None:
+async def _send(context: RequestContext, headers: Headers, size: int, read: Callable[[], bytes]) -> None:
     """Answer with what ``read`` returns, until it is nothing; ``size`` bytes in all."""
-    visit.sink.start(200, (*headers, (b"Content-Length", b"%d" % size)))
+    context.sink.start(200, (*headers, (b"Content-Length", b"%d" % size)))
     while piece := read():
-        await visit.sink.write(piece)
-    await visit.sink.end()
+        await context.sink.write(piece)
+    await context.sink.end()

@@ -10,7 +10,7 @@ from quart import Response, request
 from quart_trio import QuartTrio
 
 from appliance.catalog.hub import ENDPOINT
-from appliance.core.fit.plan import Foretold, foretold
+from appliance.core.fit.plan import Foretold, judged_by_size
 from appliance.core.fit.recommended import Recommendation, cards
 from appliance.errors import BadRequest
 from appliance.http.control.answers import json_answer
@@ -59,7 +59,7 @@ class HubRoutes:
         found = await self._owners.require_downloads().choices(repo)
         room = self._owners.fleet.room()
         told = [
-            _Choice(f"{repo}:{one.tag}", one.tag, one.size, one.projector is not None, foretold(one.size, room))
+            _Choice(f"{repo}:{one.tag}", one.tag, one.size, one.projector is not None, judged_by_size(one.size, room))
             for one in found
         ]
         return json_answer({"data": told})

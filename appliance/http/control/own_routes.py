@@ -29,9 +29,9 @@ from appliance.http.control.file_routes import FileRoutes
 from appliance.http.control.static_files import StaticFiles
 from appliance.http.control.tool_routes import ToolRoutes
 from appliance.http.owners import Owners
+from appliance.http.way.context import RequestContext
 from appliance.http.way.edge import Edge
 from appliance.http.way.routes import CORS_PROXY, MCP, OTHER, POSTED, TOOLS, Route
-from appliance.http.way.visit import Visit
 from appliance.traffic.request import PAGE_PATHS, PUBLIC_PATHS, Request, send_whole
 
 if TYPE_CHECKING:
@@ -63,9 +63,9 @@ class Predict:
         # Of two routes with one alias the one with a version is meant.
         self._formats = {alias_of(path): path for path in sorted(POSTED)} | {path: path for path in POSTED}
 
-    async def answer(self, visit: Visit) -> None:
+    async def answer(self, context: RequestContext) -> None:
         """All at once; a failure of one is its prediction. Raises BadRequest for the whole, and ClientLeft."""
-        instances = _instances(await visit.read_body())
+        instances = _instances(await context.read_body())
         predictions: list[object] = [None] * len(instances)
 
         async def predict(number: int, instance: Raw) -> None:
@@ -74,7 +74,7 @@ class Predict:
         async with trio.open_nursery() as nursery:
             for number, instance in enumerate(instances):
                 nursery.start_soon(predict, number, instance)
-        await send_whole(visit.sink, 200, (errors.JSON_TYPE,), msgspec.json.encode({"predictions": predictions}))
+        await send_whole(context.sink, 200, (errors.JSON_TYPE,), msgspec.json.encode({"predictions": predictions}))
 
     async def _predict(self, instance: Raw) -> object:
         try:
@@ -125,7 +125,7 @@ def _instances(body: bytes) -> list[Raw]:
 class McpRoute(Protocol):
     """The program as an MCP server."""
 
-    async def answer(self, visit: Visit) -> None: ...
+    async def answer(self, context: RequestContext) -> None: ...
 
 
 class ModellessOllama(Protocol):
@@ -133,7 +133,7 @@ class ModellessOllama(Protocol):
 
     def answers(self, request: Request) -> bool: ...
 
-    async def answer(self, visit: Visit) -> None: ...
+    async def answer(self, context: RequestContext) -> None: ...
 
 
 class OwnRoutes:
@@ -160,36 +160,36 @@ class OwnRoutes:
         self._quart: QuartBehind | None = None
         self._making_quart = trio.Lock()
 
-    async def answer(self, visit: Visit, own: HttpSink, connection: Connection, head: HttpHead) -> None:
+    async def answer(self, context: RequestContext, own: HttpSink, connection: Connection, head: HttpHead) -> None:
         """Raises ApplianceError and ClientLeft."""
-        request = visit.request
+        request = context.request
         if request.path == CORS_PROXY:
-            await self._cors_proxy.answer(visit)
+            await self._cors_proxy.answer(context)
         elif request.path == TOOLS:
-            await self._tools.answer(visit)
+            await self._tools.answer(context)
         elif request.path == self._predict.path and request.method == "POST":
-            await self._predict.answer(visit)
+            await self._predict.answer(context)
         elif request.path == MCP:
             self._mcp = self._mcp or self._make_mcp()
-            await self._mcp.answer(visit)
+            await self._mcp.answer(context)
         elif self._settings.single is None and self._ollama.answers(request):
-            await self._ollama.answer(visit)
+            await self._ollama.answer(context)
         elif self._files_of_page.answers(request):
-            await self._files_of_page.answer(visit)
+            await self._files_of_page.answer(context)
         elif self._edge.answers(request):
-            await self._edge.answer(visit)
+            await self._edge.answer(context)
         elif not may_be_on_quart(request):
             raise RouteNotFound(request.method, request.path or "/")
         else:
             quart = self._quart or await self._make_quart()
-            await quart.answer(visit, own, connection, head)
+            await quart.answer(context, own, connection, head)
 
-    async def answer_with_file(self, visit: Visit) -> bool:
+    async def answer_with_file(self, context: RequestContext) -> bool:
         """Files instead of the page are public, and never hide a route. False: there is none."""
         return (
             self._files is not None
-            and await self._may_be_file(visit.request, visit.route)
-            and await self._files.answer(visit.request, visit.sink)
+            and await self._may_be_file(context.request, context.route)
+            and await self._files.answer(context.request, context.sink)
         )
 
     async def _may_be_file(self, request: Request, route: Route | None) -> bool:

@@ -28,7 +28,7 @@ from appliance.engines.found import Engine
 from appliance.errors import RouteNotFound
 from appliance.http.bytes.listening import shown
 from appliance.http.control.static_files import OTHER_TYPE, TYPES, is_known
-from appliance.http.way.visit import Visit
+from appliance.http.way.context import RequestContext
 from appliance.traffic.request import MANIFEST, PAGE_PREFIX, PAGE_VERSION, WORKER, Headers, Request, send_whole
 from appliance.wire import ListedModel, ListedModels
 
@@ -196,9 +196,9 @@ class PageRoutes:
         self._status = status
         self._built = (DIST / "index.html").is_file()
 
-    async def answer(self, visit: Visit) -> None:
+    async def answer(self, context: RequestContext) -> None:
         """Raises RouteNotFound."""
-        request, sink = visit.request, visit.sink
+        request, sink = context.request, context.sink
         path = request.path.removesuffix("/")
         folder, _, name = path.rpartition("/")
         if path == f"{PAGE_PREFIX}status" or (path == "" and not self._built):
@@ -212,31 +212,31 @@ class PageRoutes:
         elif path == "" and self._api_prefix:  # the document's files are relative to it: it has one place only
             await send_whole(sink, 302, ((b"Location", f"{self._api_prefix}{PAGE_PREFIX}".encode()),))
         elif path == "":
-            await self._send_document(visit, b"./ui/assets/", b"./ui/status")
+            await self._send_document(context, b"./ui/assets/", b"./ui/status")
         elif f"{path}/" == PAGE_PREFIX:
-            await self._send_document(visit, b"./assets/", b"./status")
+            await self._send_document(context, b"./assets/", b"./status")
         elif path == f"{PAGE_PREFIX}sandbox":
-            await _send(visit, SANDBOX, "sandbox.html", "no-cache", SANDBOX_HEADERS)
+            await _send(context, SANDBOX, "sandbox.html", "no-cache", SANDBOX_HEADERS)
         elif folder == f"{PAGE_PREFIX}assets":
-            await self._send_asset(visit, name)
+            await self._send_asset(context, name)
         else:
             raise RouteNotFound(request.method, request.path)
 
-    async def _send_document(self, visit: Visit, assets: bytes, status: bytes) -> None:
+    async def _send_document(self, context: RequestContext, assets: bytes, status: bytes) -> None:
         content = await _content(DIST / "index.html")
         content = content.replace(b"./assets/", assets).replace(b"./status", status)
-        await _send(visit, content, "index.html", "no-cache", HEADERS)
+        await _send(context, content, "index.html", "no-cache", HEADERS)
 
-    async def _send_asset(self, visit: Visit, name: str) -> None:
+    async def _send_asset(self, context: RequestContext, name: str) -> None:
         path = DIST / "assets" / name
         if not _NAME.fullmatch(name) or not path.is_file():
-            raise RouteNotFound(visit.request.method, visit.request.path)
+            raise RouteNotFound(context.request.method, context.request.path)
         kept = "public, max-age=31536000, immutable" if _HASHED.fullmatch(name) else "no-cache"
-        if accepts_gzip(visit.request.header(b"accept-encoding") or "") and path.stat().st_size >= _SMALLEST:
+        if accepts_gzip(context.request.header(b"accept-encoding") or "") and path.stat().st_size >= _SMALLEST:
             packed = await trio.to_thread.run_sync(_compressed, path)
-            await _send(visit, packed, name, kept, ((b"Content-Encoding", b"gzip"),))
+            await _send(context, packed, name, kept, ((b"Content-Encoding", b"gzip"),))
         else:
-            await _send(visit, await _content(path), name, kept)
+            await _send(context, await _content(path), name, kept)
 
 
 def accepts_gzip(accepted: str) -> bool:
@@ -258,7 +258,7 @@ async def _content(path: Path) -> bytes:
     return await trio.to_thread.run_sync(path.read_bytes)
 
 
-async def _send(visit: Visit, content: bytes, name: str, kept: str, more: Headers = ()) -> None:
+async def _send(context: RequestContext, content: bytes, name: str, kept: str, more: Headers = ()) -> None:
     """Answer with ``content``, or with 304 for a client that has it."""
     tag = f'"{hashlib.sha256(content).hexdigest()[:24]}"'
     about = (
@@ -268,9 +268,9 @@ async def _send(visit: Visit, content: bytes, name: str, kept: str, more: Header
         NOSNIFF,
         *more,
     )
-    if is_known(visit.request.header(b"if-none-match"), tag):
-        visit.sink.start(304, about)
-        await visit.sink.end()
+    if is_known(context.request.header(b"if-none-match"), tag):
+        context.sink.start(304, about)
+        await context.sink.end()
         return
     content_type = TYPES.get(Path(name).suffix, OTHER_TYPE).encode()
-    await send_whole(visit.sink, 200, ((b"Content-Type", content_type), *about), content)
+    await send_whole(context.sink, 200, ((b"Content-Type", content_type), *about), content)

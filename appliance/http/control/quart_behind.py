@@ -26,8 +26,8 @@ from appliance.http.bytes.connection import Connection
 from appliance.http.bytes.tls import TlsSocket
 from appliance.http.control.edge_routes import MAX_CONTROL_BODY
 from appliance.http.control.run_routes import LARGE, MAX_RUN
+from appliance.http.way.context import RequestContext
 from appliance.http.way.routes import STREAM
-from appliance.http.way.visit import Visit
 from appliance.traffic.request import Request
 
 if TYPE_CHECKING:
@@ -53,11 +53,13 @@ class QuartBehind:
     def has_route(self, request: Request) -> bool:
         return bool(self._app.url_map.bind("").test(request.path, request.method))
 
-    async def answer(self, visit: Visit, own: HttpSink, connection: Connection, head: HttpHead) -> None:
+    async def answer(
+        self, request_context: RequestContext, own: HttpSink, connection: Connection, head: HttpHead
+    ) -> None:
         """Raises what reading the body raises, and what the application has failed with."""
-        request = visit.request
+        request = request_context.request
         follows = request.path.startswith(FOLLOWED) or request.path == STREAM
-        body = await visit.body.read(_limit(request.path))
+        body = await request_context.body.read(_limit(request.path))
         lent = _Lent(connection, _written(request, head, body))
         if follows:
             connection.on_left = lent.over.set
@@ -73,7 +75,9 @@ class QuartBehind:
             if event["type"] == "http.response.start":
                 own.status = event["status"]
                 headers = [*event["headers"], (b"server", b"llama-appliance"), *own.own_headers]
-                own.stays = own.stays and head.http_version == "1.1" and not connection.ending and visit.body.complete
+                own.stays = (
+                    own.stays and head.http_version == "1.1" and not connection.ending and request_context.body.complete
+                )
                 if field(headers, b"connection") is not None:
                     own.stays = False
                 elif not own.stays:

@@ -14,7 +14,7 @@ from appliance.core.openai import FunctionDefinition, ToolDefinition
 from appliance.core.tools.specs import ToolContext, ToolOutcome, ToolSpec
 from appliance.errors import ApplianceError, BadRequest, Busy, RouteNotFound, ShuttingDown
 from appliance.http import errors
-from appliance.http.way.visit import Visit
+from appliance.http.way.context import RequestContext
 from appliance.tools.box import Toolbox
 from appliance.traffic.request import Request, Sink, send_whole
 from appliance.traffic.traffic import Lifetime
@@ -45,9 +45,9 @@ class ToolRoutes:
         self._lifetime = lifetime
         self._under_way = 0
 
-    async def answer(self, visit: Visit) -> None:
+    async def answer(self, request_context: RequestContext) -> None:
         """Raises RouteNotFound, errors of reading the body, and ClientLeft; a tool's refusal is an answer."""
-        request, sink = visit.request, visit.sink
+        request, sink = request_context.request, request_context.sink
         if request.method not in METHODS:
             raise RouteNotFound(request.method, request.path)
         if not self._tools.enabled:
@@ -56,7 +56,7 @@ class ToolRoutes:
         if request.method != "POST":
             await _send(sink, 200, [_entry(spec) for spec in self._tools.specs()])
             return
-        body = await visit.read_body()
+        body = await request_context.read_body()
         if self._under_way >= MAX_AT_ONCE:
             raise Busy(f"{MAX_AT_ONCE} uses of tools are under way; wait for one of them to end")
         self._under_way += 1

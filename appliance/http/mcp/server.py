@@ -43,10 +43,10 @@ from appliance.http.mcp.tools import (
     text_result,
 )
 from appliance.http.owners import Owners
+from appliance.http.way.context import RequestContext
 from appliance.http.way.explaining import refuse
 from appliance.http.way.guard import Guard
 from appliance.http.way.progress import EVENT_STREAM, UNBUFFERED
-from appliance.http.way.visit import Visit
 from appliance.traffic.request import Headers, Request, Sink, send_whole
 from appliance.traffic.traffic import Traffic
 from appliance.trio_parts import every
@@ -84,7 +84,7 @@ class Offered(Struct, frozen=True):
     reads_only: bool
     work: Work
 
-    def told(self) -> dict[str, object]:
+    def listed(self) -> dict[str, object]:
         return {
             "name": self.name,
             "title": self.title,
@@ -107,19 +107,19 @@ class ServerTools:
         own = self._own()
         self._tools = {tool.name: tool for tool in (*chosen, *own)}  # of two with one name the own one counts
 
-    def told(self) -> list[dict[str, object]]:
-        return [tool.told() for tool in self._tools.values()]
+    def listed(self) -> list[dict[str, object]]:
+        return [tool.listed() for tool in self._tools.values()]
 
     def find(self, name: str) -> Offered | None:
         return self._tools.get(name)
 
     def _own(self) -> list[Offered]:
         run = run_schema(self._allowed)
-        told = "Tells which language models this machine has, and which of them are loaded."
+        listed = "Tells which language models this machine has, and which of them are loaded."
         asks = "Asks a language model on this machine. A model that is not loaded is loaded first."
         turns = "Turns texts into vectors with an embedding model on this machine."
         return [
-            Offered("list_models", "List models", told, schema_of(Nothing), True, self._list_models),
+            Offered("list_models", "List models", listed, schema_of(Nothing), True, self._list_models),
             Offered("chat", "Ask a model", asks, schema_of(Chat), True, self._chat),
             Offered("embed", "Embed texts", turns, schema_of(Embed), True, self._embed),
             Offered("run_agent", "Run an agent", DESCRIPTION, run, not self._allowed, self._run_agent),
@@ -164,8 +164,8 @@ def _read(arguments: bytes, kind: type[T]) -> T:
 
 def _shown(entry: ListedModel) -> dict[str, object]:
     """Describe a model to somebody who chooses one; without its command line."""
-    told = {name: getattr(entry, name) for name in _TOLD_OF_A_MODEL}
-    return {**{name: value for name, value in told.items() if value}, "status": entry.status.value}
+    listed = {name: getattr(entry, name) for name in _TOLD_OF_A_MODEL}
+    return {**{name: value for name, value in listed.items() if value}, "status": entry.status.value}
 
 
 class McpServer:
@@ -177,9 +177,9 @@ class McpServer:
         self._offer = ServerTools(owners, traffic, inward, settings.mcp_server_tools) if settings.mcp_server else None
         self._under_way = 0
 
-    async def answer(self, visit: Visit) -> None:
+    async def answer(self, context: RequestContext) -> None:
         """The key and where the request comes from are checked already. Raises ApplianceError and ClientLeft."""
-        request, sink = visit.request, visit.sink
+        request, sink = context.request, context.sink
         if self._offer is None:
             await refuse(sink, errors.disabled("--mcp-server"))
         elif not self._guard.asks_for_key and not self._settings.mcp_server_open:
@@ -189,7 +189,7 @@ class McpServer:
         elif not (accepted := _accepted(request)):
             await refuse(sink, NOT_ACCEPTABLE)
         else:
-            body = await visit.read_body()
+            body = await context.read_body()
             await self._answer(self._offer, body, request, sink, events="events" in accepted)
 
     async def _answer(self, offer: ServerTools, body: bytes, request: Request, sink: Sink, *, events: bool) -> None:
@@ -201,7 +201,7 @@ class McpServer:
             case Immediate(id=number, status=status, result=found):
                 await _send(sink, status, result(number, found))
             case ToolsListing(id=number, modern=modern):
-                listed: Result = {"tools": offer.told()}
+                listed: Result = {"tools": offer.listed()}
                 await _send(sink, 200, result(number, stamped(listed | cached(), SERVER) if modern else listed))
             case ToolsCall() as call:
                 await self._call(offer, call, sink, events=events)
@@ -236,7 +236,7 @@ class _Answering:
         async with trio.open_nursery() as nursery:
             if self._ping_after is not None:
                 nursery.start_soon(every, self._ping_after, partial(self._write, PING))
-            found = await used(tool, self._call.arguments, self._tell if wants_progress else None)
+            found = await used(tool, self._call.arguments, self._notify if wants_progress else None)
             async with self._writing:  # a ping is written whole, or not at all
                 nursery.cancel_scope.cancel()
         message = result(self._call.id, stamped(found, SERVER) if self._call.modern else found)
@@ -246,7 +246,7 @@ class _Answering:
             await self._sink.write(_event(message))
             await self._sink.end()
 
-    async def _tell(self, words: str) -> None:
+    async def _notify(self, words: str) -> None:
         self._told += 1
         params = {"progressToken": self._call.token, "progress": self._told, "message": words}
         await self._write(_event(notification("notifications/progress", params)))

@@ -153,7 +153,7 @@ def _chat_body(asked: Chat, *, stream: bool) -> bytes:
 async def _follow_answer(reply: InwardReply, found: _ChatText, tell: Tell) -> None:
     """Read a stream to its end, and tell it piece by piece."""
     decoder = Decoder()
-    told, size, due = 0, 0, trio.current_time()
+    listed, size, due = 0, 0, trio.current_time()
     while data := await reply.receive():
         size += len(data)
         if size > MAX_ANSWER:
@@ -165,10 +165,10 @@ async def _follow_answer(reply: InwardReply, found: _ChatText, tell: Tell) -> No
         for event in events:
             if event.data != "[DONE]":
                 found.add(_decoded(event.data.encode()))
-        if trio.current_time() >= due and (untold := "".join(found.text[told:])):
+        if trio.current_time() >= due and (untold := "".join(found.text[listed:])):
             await tell(untold)
-            told, due = len(found.text), trio.current_time() + TELL_EVERY
-    if untold := "".join(found.text[told:]):
+            listed, due = len(found.text), trio.current_time() + TELL_EVERY
+    if untold := "".join(found.text[listed:]):
         await tell(untold)
 
 
@@ -217,10 +217,10 @@ def run_schema(tools: Collection[str]) -> JsonObject:
     """The arguments; ``tools`` are those that a run may be given."""
     schema = schema_of(RunAgent)
     match schema:
-        case {"properties": {"tools": dict(told)}} if tools:
-            told["items"] = {"type": "string", "enum": [*sorted(tools)]}
-        case {"properties": {"tools": dict(told)}}:
-            told["description"] = "There are none."
+        case {"properties": {"tools": dict(listed)}} if tools:
+            listed["items"] = {"type": "string", "enum": [*sorted(tools)]}
+        case {"properties": {"tools": dict(listed)}}:
+            listed["description"] = "There are none."
         case _:
             pass
     return schema

@@ -19,9 +19,9 @@ from appliance.core.ollama.models import COMPLETION, EMBEDDING, INSERT, THINKING
 from appliance.core.runs.inward import Asker, ProgressWatch
 from appliance.fleet.owner import Fleet
 from appliance.http.ollama.known import KnownModels
+from appliance.http.way.context import ModelRequest, RequestContext
 from appliance.http.way.ollama_sink import JSON_TYPE, speak
 from appliance.http.way.routes import own_path
-from appliance.http.way.visit import ModelRequest, Visit
 from appliance.traffic.request import Headers, send_whole
 
 T = TypeVar("T")
@@ -70,10 +70,10 @@ class Stopwatch(ProgressWatch):
         self._granted = time.perf_counter_ns()
 
 
-async def refuse(visit: Visit, refused: OllamaRefusal) -> None:
+async def refuse(context: RequestContext, refused: OllamaRefusal) -> None:
     """Answer with the text that Ollama's clients know."""
-    headers: Headers = (JSON_TYPE,) if visit.body.complete else (JSON_TYPE, (b"Connection", b"close"))
-    await send_whole(visit.sink, refused.status, headers, error_body(refused.text))
+    headers: Headers = (JSON_TYPE,) if context.body.complete else (JSON_TYPE, (b"Connection", b"close"))
+    await send_whole(context.sink, refused.status, headers, error_body(refused.text))
 
 
 class OllamaReader:
@@ -85,36 +85,36 @@ class OllamaReader:
         self._inward = inward
         self._told = set[tuple[object, ...]]()
 
-    async def read(self, visit: Visit) -> ModelRequest | None:
+    async def read(self, context: RequestContext) -> ModelRequest | None:
         """Return what the model is to be asked; None if the request has its answer. Raises as `Pipeline.answer`."""
         watch = Stopwatch()
-        visit.record.watch = watch
-        visit.record.body = body = await visit.read_body()
-        chat = visit.request.path == CHAT
+        context.record.watch = watch
+        context.record.body = body = await context.read_body()
+        chat = context.request.path == CHAT
         try:
             asked = asking.read_asked(body)
-            visit.record.model = asked.name
-            speak(visit.sink, None, asked.name)
+            context.record.model = asked.name
+            speak(context.sink, None, asked.name)
             facts = await self._facts(asked, chat=chat)
             if not asking.has_prompt(asked, chat=chat):
-                await self._load(visit, asked, facts, watch, chat=chat)
+                await self._load(context, asked, facts, watch, chat=chat)
                 return None
             path, sent = _translated(self._without_tools(asked, facts), facts, chat=chat)
-            self._tell_context(asked, facts)
+            self._warn_of_context(asked, facts)
             if path == CHATS and asking.member_of(asked.members, "truncate", True):
                 sent = await self._cut(sent, asked.name, facts)
         except OllamaRefusal as refused:
-            await refuse(visit, refused)
+            await refuse(context, refused)
             return None
         return ModelRequest(
-            request=visit.request,
+            request=context.request,
             route=own_path(path),
             name=asked.name,
             body=sent,
             streams=asked.streams and path != "/infill",
             path=path,
-            sink=visit.sink,
-            record=visit.record,
+            sink=context.sink,
+            record=context.record,
             keep_alive=asked.keep_alive,
             translator=Translator(asked.name, watch, chat=chat),
         )
@@ -138,21 +138,21 @@ class OllamaReader:
         if not asked.members.get("tools") or not facts.lacks(TOOLS):
             return asked
         model = facts.model.id if facts.model is not None else asked.name
-        self._tell_once(
+        self._log_once(
             logging.WARNING,
             "model '%s' knows no tools: its chat template has no place for them, so they are left out",
             model,
         )
         return structs.replace(asked, members={name: given for name, given in asked.members.items() if name != "tools"})
 
-    def _tell_context(self, asked: OllamaRequest, facts: ModelFacts) -> None:
+    def _warn_of_context(self, asked: OllamaRequest, facts: ModelFacts) -> None:
         """A wish for a longer context than the engine has changes nothing."""
         wanted, known = asking.context_of(asked.options), facts.context or facts.trained_context
         if wanted and known and wanted > known:
             text = "model '%s' has a context of %d tokens; num_ctx %d does not enlarge it"
-            self._tell_once(logging.INFO, text, asked.name, known, wanted)
+            self._log_once(logging.INFO, text, asked.name, known, wanted)
 
-    def _tell_once(self, level: int, text: str, *facts: object) -> None:
+    def _log_once(self, level: int, text: str, *facts: object) -> None:
         if (text, *facts) not in self._told and len(self._told) < MAX_TOLD:
             self._told.add((text, *facts))
             log.log(level, text, *facts)
@@ -163,8 +163,8 @@ class OllamaReader:
         if model is None or not shortening.may_be_too_long(body, facts.context or shortening.LEAST_CONTEXT):
             return body
         await self._fleet.load(model)
-        context = self._known.context(model)
-        if context is None or not shortening.may_be_too_long(body, context):
+        room = self._known.context(model)
+        if room is None or not shortening.may_be_too_long(body, room):
             return body
         fewest, most = 0, len(shortening.chat_messages(body))
         while fewest < most:
@@ -172,7 +172,7 @@ class OllamaReader:
             size = await self._measure(shortening.without_oldest(body, middle), name)
             if size is None:
                 return body
-            fewest, most = (fewest, middle) if size < context else (middle + 1, most)
+            fewest, most = (fewest, middle) if size < room else (middle + 1, most)
         return shortening.without_oldest(body, fewest) if fewest else body
 
     async def _measure(self, body: bytes, name: str) -> int | None:
@@ -190,10 +190,10 @@ class OllamaReader:
         return decoded(kind, content) if reply.status == 200 else None
 
     async def _load(
-        self, visit: Visit, asked: OllamaRequest, facts: ModelFacts, watch: Stopwatch, *, chat: bool
+        self, context: RequestContext, asked: OllamaRequest, facts: ModelFacts, watch: Stopwatch, *, chat: bool
     ) -> None:
         """Load or unload; as this generates nothing, it leaves no row in the activity log."""
-        visit.record.admitted = False
+        context.record.admitted = False
         model = facts.model
         if asked.keep_alive == 0:
             if model is not None:
@@ -209,7 +209,7 @@ class OllamaReader:
                     self._fleet.keep(model, asked.keep_alive)
             reason = "load"
         line = idle_line(asked.name, watch.now(), reason, chat=chat)
-        await send_whole(visit.sink, 200, (JSON_TYPE,), line)
+        await send_whole(context.sink, 200, (JSON_TYPE,), line)
 
 
 def _is_used(fleet: Fleet, model_id: str) -> bool:

@@ -24,8 +24,8 @@ from appliance.http import errors
 from appliance.http.ollama.known import KnownModels
 from appliance.http.ollama.reading import CHAT, Stopwatch, embeds, refuse
 from appliance.http.owners import Owners
+from appliance.http.way.context import RequestContext
 from appliance.http.way.ollama_sink import BLOBS, JSON_TYPE, USER_KEYS, is_ollamas
-from appliance.http.way.visit import Visit
 from appliance.store.derived_models import DerivedModels
 from appliance.traffic.request import Request, send_whole
 from appliance.traffic.targets import Targets
@@ -39,7 +39,7 @@ PROGRESS_EVERY = 0.06
 """Seconds between two records of a download, as in Ollama."""
 _TOO_LONG = ("too large", "context", "exceed", "too long")
 
-Answer = Callable[[Visit, JsonObject], Awaitable[None]]
+Answer = Callable[[RequestContext, JsonObject], Awaitable[None]]
 
 
 class OllamaRoutes:
@@ -72,26 +72,26 @@ class OllamaRoutes:
             request.method in ("GET", "HEAD") and (request.path == VERSION_PATH or _is_probe(request))
         )
 
-    async def answer(self, visit: Visit) -> None:
+    async def answer(self, context: RequestContext) -> None:
         """Raises ApplianceError and ClientLeft."""
-        request = visit.request
+        request = context.request
         try:
             if request.path == "/":
-                await send_whole(visit.sink, 200, (TEXT,), ALIVE)
+                await send_whole(context.sink, 200, (TEXT,), ALIVE)
             elif request.method in ("GET", "HEAD"):
-                await self._list(visit)
+                await self._list(context)
             elif (found := self._routes.get((request.method, request.path))) is not None:
-                await found(visit, asking.read_body(await visit.read_body()))
+                await found(context, asking.read_body(await context.read_body()))
             else:
                 raise _not_here(request.method, request.path, self._routes)
         except OllamaRefusal as refused:
-            await refuse(visit, refused)
+            await refuse(context, refused)
 
     # ---- lists -------------------------------------------------------------------------------------------------------
 
-    async def _list(self, visit: Visit) -> None:
+    async def _list(self, context: RequestContext) -> None:
         told: JsonObject | bytes
-        match visit.request.path:
+        match context.request.path:
             case "/api/tags":
                 told = await self._known.tags()
             case "/api/ps":
@@ -103,16 +103,16 @@ class OllamaRoutes:
             case "/api/experimental/model-recommendations":
                 told = {"recommendations": []}
             case path:
-                raise _not_here(visit.request.method, path, self._routes)
-        await _send(visit, told)
+                raise _not_here(context.request.method, path, self._routes)
+        await _send(context, told)
 
-    async def _show(self, visit: Visit, members: JsonObject) -> None:
+    async def _show(self, context: RequestContext, members: JsonObject) -> None:
         name = asking.model_of(members)
         if not name:
             raise OllamaRefusal(400, "model is required")
         facts = await self._require(name, f"model '{asking.shown_name(name)}' not found")
-        copilot = (visit.request.header(b"user-agent") or "").startswith(COPILOT)
-        await _send(visit, models.shown(facts, basename=name if copilot else ""))
+        copilot = (context.request.header(b"user-agent") or "").startswith(COPILOT)
+        await _send(context, models.shown(facts, basename=name if copilot else ""))
 
     async def _require(self, name: str, otherwise: str) -> ModelFacts:
         facts = await self._known.find(name) if name and not asking.is_cloud(name) else None
@@ -122,7 +122,7 @@ class OllamaRoutes:
 
     # ---- embeddings --------------------------------------------------------------------------------------------------
 
-    async def _embed(self, visit: Visit, members: JsonObject) -> None:
+    async def _embed(self, context: RequestContext, members: JsonObject) -> None:
         watch, name = Stopwatch(), asking.model_of(members)
         texts = _texts(members.get("input"))
         dimensions = members.get("dimensions")
@@ -136,14 +136,14 @@ class OllamaRoutes:
             "total_duration": watch.total(),
             "load_duration": watch.loading(),
         }
-        await _send(visit, {**told, "prompt_eval_count": tokens} if tokens else told)
+        await _send(context, {**told, "prompt_eval_count": tokens} if tokens else told)
 
-    async def _embed_one(self, visit: Visit, members: JsonObject) -> None:
+    async def _embed_one(self, context: RequestContext, members: JsonObject) -> None:
         prompt = asking.member_of(members, "prompt", "")
         vectors, _ = await self._vectors(
             asking.model_of(members), members, [prompt] if prompt else [], Stopwatch(), truncates=True
         )
-        await _send(visit, {"embedding": list[JSON](vectors[0]) if vectors else []})
+        await _send(context, {"embedding": list[JSON](vectors[0]) if vectors else []})
 
     async def _vectors(
         self, name: str, members: JsonObject, texts: list[str], watch: Stopwatch, *, truncates: bool
@@ -186,13 +186,13 @@ class OllamaRoutes:
 
     # ---- derived models ----------------------------------------------------------------------------------------------
 
-    async def _copy(self, visit: Visit, members: JsonObject) -> None:
+    async def _copy(self, context: RequestContext, members: JsonObject) -> None:
         source, destination = models.read_copy(members)
         await self._require(source, f'model "{source}" not found')
         await self._derive(Derived(name=destination, base=source, made_at=time.time()))
-        await _send(visit, None)
+        await _send(context, None)
 
-    async def _create(self, visit: Visit, members: JsonObject) -> None:
+    async def _create(self, context: RequestContext, members: JsonObject) -> None:
         derived = models.read_create(members, time.time())
         streams = asking.member_of(members, "stream", True)
         await self._require(derived.base, f"model '{derived.base}' not found; pull it first")
@@ -200,9 +200,9 @@ class OllamaRoutes:
         done: JsonObject = {"status": "success"}
         if streams:
             records = ({"status": "using existing layer"}, {"status": "writing manifest"}, done)
-            await _send_lines(visit, b"".join(msgspec.json.encode(record) + b"\n" for record in records))
+            await _send_lines(context, b"".join(msgspec.json.encode(record) + b"\n" for record in records))
         else:
-            await _send(visit, done)
+            await _send(context, done)
 
     async def _derive(self, derived: Derived) -> None:
         """Keep it, below its own name: a name that a model on disk or of the configuration has stays that model's."""
@@ -229,7 +229,7 @@ class OllamaRoutes:
                 ) from None
             self._targets.derived = derived
 
-    async def _delete(self, visit: Visit, members: JsonObject) -> None:
+    async def _delete(self, context: RequestContext, members: JsonObject) -> None:
         name = asking.model_of(members)
         if not asking.is_expressible(name) and await self._known.find(name) is None:
             raise OllamaRefusal(400, f'name "{name}" is invalid')
@@ -241,35 +241,35 @@ class OllamaRoutes:
             if facts.model is None:
                 raise OllamaRefusal(403, f"model '{name}' is not on this machine")
             await self._owners.remove_model(facts.model.id)
-        await _send(visit, None)
+        await _send(context, None)
 
     # ---- downloads ---------------------------------------------------------------------------------------------------
 
-    async def _pull(self, visit: Visit, members: JsonObject) -> None:
+    async def _pull(self, context: RequestContext, members: JsonObject) -> None:
         name = asking.model_of(members)
         if not name:
             raise OllamaRefusal(400, "model is required")
         streams = asking.member_of(members, "stream", True)
         if streams:
-            _begin_lines(visit)
-            await visit.sink.write(_line(status="pulling manifest"))
+            _begin_lines(context)
+            await context.sink.write(_line(status="pulling manifest"))
         try:
-            await self._fetch(visit, name, streams=streams)
+            await self._fetch(context, name, streams=streams)
         except (ApplianceError, OllamaRefusal) as error:
-            status, text = _told(error)
+            status, text = _error_text(error)
             if not streams:
                 raise OllamaRefusal(status, text) from None
-            await visit.sink.write(error_line(f"pull model manifest: {text}"))
-            await visit.sink.end()
+            await context.sink.write(error_line(f"pull model manifest: {text}"))
+            await context.sink.end()
             return
         if not streams:
-            await _send(visit, {"status": "success"})
+            await _send(context, {"status": "success"})
             return
         for status in ("verifying sha256 digest", "writing manifest", "removing unused layers", "success"):
-            await visit.sink.write(_line(status=status))
-        await visit.sink.end()
+            await context.sink.write(_line(status=status))
+        await context.sink.end()
 
-    async def _fetch(self, visit: Visit, name: str, *, streams: bool) -> None:
+    async def _fetch(self, context: RequestContext, name: str, *, streams: bool) -> None:
         """Return when the model is here. Two who ask for one model share its download, which the last one ends."""
         wanted = models.pull_name(name)
         if wanted is None:
@@ -288,7 +288,7 @@ class OllamaRoutes:
         try:
             while not download.status.ended:
                 if streams:
-                    await _tell(visit, told, download)
+                    await _report_progress(context, told, download)
                 with trio.move_on_after(PROGRESS_EVERY):
                     await download.wait()
         finally:
@@ -301,10 +301,10 @@ class OllamaRoutes:
         if download.state == "cancelled":
             raise OllamaRefusal(500, "the download was cancelled")
         if streams:
-            await _tell(visit, told, download)
+            await _report_progress(context, told, download)
 
 
-async def _tell(visit: Visit, told: dict[str, FileProgress], download: Download) -> None:
+async def _report_progress(context: RequestContext, told: dict[str, FileProgress], download: Download) -> None:
     """Report the progress since the last time, file by file."""
     now = download.status.files
     for file in download.plan.files:
@@ -313,10 +313,10 @@ async def _tell(visit: Visit, told: dict[str, FileProgress], download: Download)
             told[file.url] = progress
             digest = models.layer_of(file.oid)
             shown: JsonObject = {"status": f"pulling {digest[7:19]}", "digest": digest, "total": progress.total}
-            await visit.sink.write(_line(**shown, **({"completed": progress.done} if progress.done else {})))
+            await context.sink.write(_line(**shown, **({"completed": progress.done} if progress.done else {})))
 
 
-def _told(error: ApplianceError | OllamaRefusal) -> tuple[int, str]:
+def _error_text(error: ApplianceError | OllamaRefusal) -> tuple[int, str]:
     if isinstance(error, OllamaRefusal):
         return error.status, error.text
     info = errors.describe(error)
@@ -344,19 +344,19 @@ def _line(**members: JSON) -> bytes:
     return msgspec.json.encode(members) + b"\n"
 
 
-async def _send(visit: Visit, told: JsonObject | bytes | None) -> None:
+async def _send(context: RequestContext, told: JsonObject | bytes | None) -> None:
     body = told if isinstance(told, bytes) else msgspec.json.encode(told) if told is not None else b""
-    await send_whole(visit.sink, 200, (JSON_TYPE,), body)
+    await send_whole(context.sink, 200, (JSON_TYPE,), body)
 
 
-def _begin_lines(visit: Visit) -> None:
-    visit.sink.start(200, ((b"Content-Type", NDJSON), (b"X-Accel-Buffering", b"no")))
+def _begin_lines(context: RequestContext) -> None:
+    context.sink.start(200, ((b"Content-Type", NDJSON), (b"X-Accel-Buffering", b"no")))
 
 
-async def _send_lines(visit: Visit, lines: bytes) -> None:
-    _begin_lines(visit)
-    await visit.sink.write(lines)
-    await visit.sink.end()
+async def _send_lines(context: RequestContext, lines: bytes) -> None:
+    _begin_lines(context)
+    await context.sink.write(lines)
+    await context.sink.end()
 
 
 def _not_here(method: str, path: str, routes: Mapping[tuple[str, str], Answer]) -> OllamaRefusal:

@@ -18,8 +18,8 @@ from appliance.http import errors
 from appliance.http.bytes.answer import HttpSink
 from appliance.http.bytes.body import Bodies, Body, ClientLeft
 from appliance.http.bytes.connection import Connection
+from appliance.http.way.context import RequestContext
 from appliance.http.way.explaining import explain
-from appliance.http.way.visit import Visit
 from appliance.traffic.record import Record
 from appliance.traffic.request import Headers, Request, send_whole
 from appliance.trio_parts import beside
@@ -40,23 +40,25 @@ _GOODBYE = 0x88
 log = logging.getLogger(__name__)
 
 
-def websocket_visit(request: Request, connection: Connection, head: HttpHead, bodies: Bodies) -> Visit:
-    """The visit of a client that asks for a websocket. Its sink is for a refusal, which ends the connection."""
+def websocket_context(request: Request, connection: Connection, head: HttpHead, bodies: Bodies) -> RequestContext:
+    """The context of a client that asks for a websocket. Its sink is for a refusal, which ends the connection."""
     body = Body(bodies, head.length, connection)
     sink = HttpSink(connection, head, body, (VERSION,))
     sink.stays = False
-    return Visit(request, None, sink, Record(request, request.path), body, connection)
+    return RequestContext(request, None, sink, Record(request, request.path), body, connection)
 
 
 class Handshake:
     """The opening request of one client. It is answered once, with `accept` or `refuse`."""
 
-    def __init__(self, visit: Visit, connection: Connection, offer: UpgradeOffer, nursery: trio.Nursery) -> None:
+    def __init__(
+        self, context: RequestContext, connection: Connection, offer: UpgradeOffer, nursery: trio.Nursery
+    ) -> None:
         self.subprotocols = offer.subprotocols
         """The subprotocols that the client offers."""
         self.websocket: Websocket | None = None
         """The websocket, once it was accepted."""
-        self._visit = visit
+        self._visit = context
         self._connection = connection
         self._offer = offer
         self._nursery = nursery
@@ -119,29 +121,29 @@ class Handshake:
 
 
 async def answer_handshake(
-    visit: Visit, connection: Connection, head: HttpHead, work: Callable[[Handshake], Awaitable[None]]
+    context: RequestContext, connection: Connection, head: HttpHead, work: Callable[[Handshake], Awaitable[None]]
 ) -> None:
     """Have ``work`` answer a client that asks for a websocket, and keep what it accepts until ``work`` returns.
 
     A failure becomes an answer in HTTP before the websocket is accepted, and a close frame after. A client that
-    leaves ends it, at once where it still waits for its answer. ``visit`` is from `websocket_visit`.
+    leaves ends it, at once where it still waits for its answer. ``context`` is from `websocket_context`.
     """
     try:
         offer = read_offer(head)
     except BadRequest as error:
         connection.mark_unread()
-        await explain(visit, error)
+        await explain(context, error)
         return
     handshake: Handshake | None = None
     try:
         async with beside() as nursery:
-            handshake = Handshake(visit, connection, offer, nursery)
+            handshake = Handshake(context, connection, offer, nursery)
             try:
-                visit.stay()
-                with visit.scope:
+                context.stay()
+                with context.scope:
                     await work(handshake)
-                visit.raise_why()
-                if visit.scope.cancelled_caught:
+                context.raise_why()
+                if context.scope.cancelled_caught:
                     raise ClientLeft
             except Exception as error:  # noqa: BLE001  it becomes an answer, or a close frame
                 await handshake.fail(error)
@@ -149,7 +151,7 @@ async def answer_handshake(
         pass
     finally:
         connection.on_left = None
-        visit.body.release()
+        context.body.release()
         if handshake is not None and handshake.websocket is not None:
             connection.mark_unread()  # it may still be sending: closing now would discard the error response
 
@@ -172,11 +174,11 @@ class _Stream(trio.abc.Stream):
     `aclose` says that. The connection is closed by its own task.
     """
 
-    def __init__(self, connection: Connection, handshake: bytes, visit: Visit) -> None:
+    def __init__(self, connection: Connection, handshake: bytes, context: RequestContext) -> None:
         self.websocket: Websocket | None = None
         self._connection = connection
         self._handshake = handshake
-        self._visit = visit
+        self._visit = context
         self._unfinished = 0
         self._pace = Pace()
         self._answered = trio.Event()

@@ -29,14 +29,14 @@ from appliance.http.bytes.body import Bodies
 from appliance.http.bytes.connection import Connection
 from appliance.http.errors import describe
 from appliance.http.owners import Owners, model_states
-from appliance.http.sockets.handshake import INTERNAL, Handshake, answer_handshake, websocket_visit
+from appliance.http.sockets.handshake import INTERNAL, Handshake, answer_handshake, websocket_context
 from appliance.http.way.at_peers import first_reached, for_peers
+from appliance.http.way.context import RequestContext
 from appliance.http.way.guard import Guard
 from appliance.http.way.outgoing import reached, renamed, sent_headers
 from appliance.http.way.pipeline import Pipeline
 from appliance.http.way.resumable import find_stream
 from appliance.http.way.routes import SOCKET, is_passed
-from appliance.http.way.visit import Visit
 from appliance.peers.link import LINK_PATH, MAX_MESSAGE, LocalState, ModelState, WaitChanged, exchange_states
 from appliance.peers.owner import Peers
 from appliance.streams.generation import Generation
@@ -251,15 +251,15 @@ class WebSockets:
 
     async def answer(self, request: Request, connection: Connection, head: HttpHead) -> None:
         """The same checks as for any request come first; a refusal is the answer to the handshake."""
-        visit = websocket_visit(request, connection, head, self._bodies)
-        self._traffic.lifetime.requests.begin(visit.cancel, request)
+        context = websocket_context(request, connection, head, self._bodies)
+        self._traffic.lifetime.requests.begin(context.cancel, request)
         try:
-            await answer_handshake(visit, connection, head, partial(self._serve, visit, connection))
+            await answer_handshake(context, connection, head, partial(self._serve, context, connection))
         finally:
-            self._traffic.lifetime.requests.end(visit.cancel)
+            self._traffic.lifetime.requests.end(context.cancel)
 
-    async def _serve(self, visit: Visit, connection: Connection, handshake: Handshake) -> None:
-        request = visit.request
+    async def _serve(self, context: RequestContext, connection: Connection, handshake: Handshake) -> None:
+        request = context.request
         self._guard.check_place(request)
         self._guard.check_key(request)
         connection.stranger = False
@@ -278,7 +278,7 @@ class WebSockets:
                 with self._traffic.lifetime.feeds.reading():
                     await self._join_model(model, path, request, handshake)
                 return
-            with self._traffic.inflight.begin(request, target.label, cancel=visit.cancel):
+            with self._traffic.inflight.begin(request, target.label, cancel=context.cancel):
                 if model is not None:
                     await self._join_model(model, path, request, handshake)
                 else:

@@ -20,7 +20,7 @@ from msgspec import Struct
 from appliance.core.answers.continuation import Partial, Refusal, continued_body
 from appliance.core.answers.splice import Seam, Splicer
 from appliance.core.exchange import Exchange, RelayOptions, Trail
-from appliance.core.llama.older_bodies import has_images, says_nothing, with_images
+from appliance.core.llama.older_bodies import has_images, wants_no_words, with_images
 from appliance.core.llama.schemas import has_schema, kept
 from appliance.core.models.model import Model
 from appliance.core.runs.slash import family_of
@@ -29,11 +29,11 @@ from appliance.errors import BadRequest, ModelLoading, ModelNotLoaded, UpstreamF
 from appliance.fleet.lease import Lease, QueuePlace
 from appliance.fleet.owner import Fleet
 from appliance.fleet.status import Broken
+from appliance.http.way.context import ModelRequest
 from appliance.http.way.edge import Edge
 from appliance.http.way.older import METRICS, Silent, media_marker, send_metrics
 from appliance.http.way.outgoing import edited, reached, renamed, sent_headers
 from appliance.http.way.progress import LoadingStream, Ping, Pings, queue_headers, write_meanwhile
-from appliance.http.way.visit import ModelRequest
 from appliance.traffic.record import aside
 from appliance.traffic.request import Request
 from appliance.traffic.targets import Target
@@ -239,7 +239,7 @@ class Ask:
         body, path = job.body, job.path
         pictures = wordless = False
         if job.edits:
-            pictures, wordless = has_images(job.route.name, body), says_nothing(job.route.name, body)
+            pictures, wordless = has_images(job.route.name, body), wants_no_words(job.route.name, body)
             name = self._targets.sent_name(target)
             body = edited(job.format, body, self._targets.edits(model), target.requested, name)
             path = renamed(path, name)

@@ -8,8 +8,8 @@ from appliance.core.bodies.sse import Dialect
 from appliance.core.exchange import Exchange, RelayOptions
 from appliance.core.headers import fields, without
 from appliance.errors import PeerFailed, UpstreamFailed
+from appliance.http.way.context import ModelRequest
 from appliance.http.way.outgoing import CONVERSATION, edited, renamed
-from appliance.http.way.visit import ModelRequest
 from appliance.peers.owner import Peers
 from appliance.traffic.request import Sink
 from appliance.traffic.targets import Target, Targets

@@ -10,8 +10,8 @@ from appliance.core.bodies.sse import Dialect, ErrorInfo, error_record
 from appliance.errors import ApplianceError, Busy
 from appliance.http import errors
 from appliance.http.bytes.body import ClientLeft
+from appliance.http.way.context import RequestContext
 from appliance.http.way.routes import Route, dialect_of
-from appliance.http.way.visit import Visit
 from appliance.traffic.request import Headers, Passing, Sink, send_whole
 from appliance.trio_parts import lacking
 
@@ -44,25 +44,25 @@ def _ending(sink: Sink, dialect: Dialect, info: ErrorInfo) -> bytes:
     return error_record(dialect, info)
 
 
-async def explain(visit: Visit, error: Exception) -> None:
+async def explain(context: RequestContext, error: Exception) -> None:
     """Tell an error in the form that the answer's state still allows. A bug is logged, and has a number in both."""
-    request, sink = visit.request, visit.sink
+    request, sink = context.request, context.sink
     dialect = dialect_of(request.path)
     if why := lacking(error):
         error = Busy(f"the system is out of resources ({why})")
     match error:
         case ClientLeft():
-            visit.left = True
+            context.left = True
             return
         case ApplianceError():
             info = errors.describe(error, dialect)
-            headers = errors.headers(error, close=not visit.body.complete)
+            headers = errors.headers(error, close=not context.body.complete)
         case _:
             bug = secrets.token_hex(4)
             log.error("internal error %s at %s %r; this is a bug", bug, request.method, request.path, exc_info=error)
             info, headers = errors.describe_bug(bug, dialect), errors.headers(None, close=True)
     if sink.status is not None:
-        visit.fault, visit.record.fault = info.code, info.message
+        context.fault, context.record.fault = info.code, info.message
     if sink.ended:
         return
     if sink.status is None:

@@ -44,14 +44,14 @@ from appliance.http.bytes.answer import HttpSink
 from appliance.http.bytes.body import Body, ClientLeft
 from appliance.http.bytes.connection import Connection
 from appliance.http.way.ask import FALLBACK, Ask, Course
+from appliance.http.way.context import ModelRequest, RequestContext
 from appliance.http.way.edge import Edge
 from appliance.http.way.explaining import followed
 from appliance.http.way.outgoing import CONVERSATION
 from appliance.http.way.pipeline import KEEP_ALIVE, Pipeline
 from appliance.http.way.progress import Ping
-from appliance.http.way.resumable import MAX_ID, Lasting, StreamEnded, tell_end
+from appliance.http.way.resumable import MAX_ID, Lasting, StreamEnded, raise_end
 from appliance.http.way.routes import Route, is_passed
-from appliance.http.way.visit import ModelRequest, Visit
 from appliance.streams.generation import FirstReader, GenerationEnd, RingSink, nothing
 from appliance.traffic.record import Record, aside
 from appliance.traffic.request import Headers, Request, Sink, read_request
@@ -405,11 +405,11 @@ class FastRequest:
         """End the request."""
         self._exchange.cancel(why)
 
-    async def finish_in_task(self, visit: Visit, failure: Exception) -> None:
+    async def finish_in_task(self, context: RequestContext, failure: Exception) -> None:
         """Do what is left of the request, in a task. Raises as `Ask.ask`, or ``failure`` itself."""
         with self.entry as entry:
-            entry.cancel = visit.cancel
-            visit.stay()
+            entry.cancel = context.cancel
+            context.stay()
             match failure:
                 case Stale():
                     await self._fast_path.ask.ask(self.job(), self.found.target, self.found.model)
@@ -526,7 +526,7 @@ class KeptRequest(FastRequest):
         else:
             self.connection.on_left = None
             self.connection.go_on_in_task(
-                partial(self._fast_path.ending.explain_in_task, self, partial(tell_end, self._generation, end))
+                partial(self._fast_path.ending.explain_in_task, self, partial(raise_end, self._generation, end))
             )
 
     def _end_client(self, *, left: bool) -> None:
@@ -536,8 +536,8 @@ class KeptRequest(FastRequest):
         finally:
             self.connection.answered(stays=self.own.stays and self.own.ended and not left)
 
-    def _inner(self) -> Visit:
-        return Visit(self.record.request, self.route, self.sink, self.record, self.body)
+    def _inner(self) -> RequestContext:
+        return RequestContext(self.record.request, self.route, self.sink, self.record, self.body)
 
     def _write_down(self, *, left: bool) -> None:
         self._generation.cancel = nothing

@@ -15,13 +15,13 @@ from appliance.errors import Unauthorized
 from appliance.http.bytes.answer import HttpSink
 from appliance.http.bytes.body import Body, ClientLeft
 from appliance.http.bytes.connection import Connection
+from appliance.http.way.context import RequestContext
 from appliance.http.way.edge import Edge
 from appliance.http.way.explaining import explain, followed
 from appliance.http.way.fast_path import FastPath, FastRequest, RequestEnder
 from appliance.http.way.ollama_sink import speaking_ollama
 from appliance.http.way.pipeline import Pipeline
 from appliance.http.way.routes import Route
-from appliance.http.way.visit import Visit
 from appliance.traffic.record import CLIENT_LEFT, Record, RecordingSink
 from appliance.traffic.request import Request, Sink, read_request, send_whole
 
@@ -35,11 +35,11 @@ WEBSOCKET = b"websocket"
 class ModellessRoutes(Protocol):
     """Answers the requests that are for no model."""
 
-    async def answer(self, visit: Visit, own: HttpSink, connection: Connection, head: HttpHead) -> None:
+    async def answer(self, context: RequestContext, own: HttpSink, connection: Connection, head: HttpHead) -> None:
         """Raises ApplianceError and ClientLeft."""
         ...
 
-    async def answer_with_file(self, visit: Visit) -> bool:
+    async def answer_with_file(self, context: RequestContext) -> bool:
         """Files instead of the page are public, and never hide a route. False: there is none."""
         ...
 
@@ -93,52 +93,52 @@ class Gateway:
         answer = own if self._settings.single is not None else speaking_ollama(request, own)
         metered = route is not None and route.metered
         sink = self._traffic.recorder.watch(record, followed(answer, route)) if metered else answer
-        visit = Visit(request, route, sink, record, body, connection)
+        context = RequestContext(request, route, sink, record, body, connection)
         self._traffic.metrics.under_way += 1
 
-        async with _Answering(self, visit, own):
+        async with _Answering(self, context, own):
             known = self._guard.knows(request)
             if not known or (request.public and not self._guard.asks_for_key):
                 await self._take_turn(connection)
             # A turn is over before the request is looked at. It spreads the beginnings of strangers' requests, and does
             # not count how long they take: a slow stranger holds up no other.
-            if await self._let_in(visit, known=known):
+            if await self._let_in(context, known=known):
                 record.admitted, connection.stranger = True, request.public
                 if route is not None:
-                    await self._pipeline.answer(visit)
+                    await self._pipeline.answer(context)
                 else:
-                    await self._own_routes.answer(visit, own, connection, head)
+                    await self._own_routes.answer(context, own, connection, head)
         return own.stays and own.ended
 
     async def go_on_in_task(self, request: FastRequest, failure: Exception) -> bool:
         """See `fast_path.RequestEnder`."""
         record, own = request.record, request.own
-        visit = Visit(record.request, request.route, request.sink, record, request.body, request.connection)
-        async with _Answering(self, visit, own):
-            await request.finish_in_task(visit, failure)
+        context = RequestContext(record.request, request.route, request.sink, record, request.body, request.connection)
+        async with _Answering(self, context, own):
+            await request.finish_in_task(context, failure)
         return own.stays and own.ended
 
     async def explain_in_task(self, request: FastRequest, raise_why: Callable[[], None]) -> bool:
         """See `fast_path.RequestEnder`."""
         record, own = request.record, request.own
-        visit = Visit(record.request, request.route, own, record, request.body, request.connection)
-        async with _Answering(self, visit, own):
+        context = RequestContext(record.request, request.route, own, record, request.body, request.connection)
+        async with _Answering(self, context, own):
             raise_why()
         return own.stays and own.ended
 
-    def begin_visit(self, visit: Visit) -> None:
+    def begin_request(self, context: RequestContext) -> None:
         """It may be ended from outside from now on."""
-        self._traffic.lifetime.requests.begin(visit.cancel, visit.request)
+        self._traffic.lifetime.requests.begin(context.cancel, context.request)
 
-    def end_visit(self, visit: Visit, own: HttpSink) -> None:
+    def end_request(self, context: RequestContext, own: HttpSink) -> None:
         """A request is over."""
-        connection, record = visit.client, visit.record
+        connection, record = context.client, context.record
         assert connection is not None
         connection.on_left = None
-        self._traffic.lifetime.requests.end(visit.cancel)
-        if not visit.body.complete:
+        self._traffic.lifetime.requests.end(context.cancel)
+        if not context.body.complete:
             connection.mark_unread()
-        self.write_down(visit.route, visit.sink, record, visit.body, own, left=visit.left, fault=visit.fault)
+        self.write_down(context.route, context.sink, record, context.body, own, left=context.left, fault=context.fault)
 
     def write_down(
         self,
@@ -151,7 +151,7 @@ class Gateway:
         left: bool,
         fault: int | None = None,
     ) -> None:
-        """Write a request down. ``left``: its client was not there any more. ``fault``: see `Visit.fault`."""
+        """Write a request down. ``left``: its client was not there any more. ``fault``: see `RequestContext.fault`."""
         traffic, status = self._traffic, CLIENT_LEFT if left or own.status is None else own.status
         if fault is not None and not own.event_stream:
             status = fault
@@ -175,19 +175,19 @@ class Gateway:
         if connection.gone:
             raise ClientLeft
 
-    async def _let_in(self, visit: Visit, *, known: bool) -> bool:
+    async def _let_in(self, context: RequestContext, *, known: bool) -> bool:
         """False when it has its answer already. Raises what is wrong with the request or its sender.
 
         ``known``: the request has a good key, or needs none.
         """
-        request = visit.request
+        request = context.request
         if request.method == "OPTIONS":
-            await send_whole(visit.sink, 200, ((b"Content-Type", b"text/html"),))
+            await send_whole(context.sink, 200, ((b"Content-Type", b"text/html"),))
             return False
         self._guard.check_place(request)
         if self._guard.answers_alone(request):
-            visit.request = structs.replace(request, alone=True)
-        if self._settings.static is not None and await self._own_routes.answer_with_file(visit):
+            context.request = structs.replace(request, alone=True)
+        if self._settings.static is not None and await self._own_routes.answer_with_file(context):
             return False
         if not request.public and not known:
             raise Unauthorized
@@ -202,33 +202,33 @@ class Gateway:
 class _Answering:
     """``async with`` answers a request within its scope. Every failure in the block becomes its answer."""
 
-    def __init__(self, gateway: Gateway, visit: Visit, own: HttpSink) -> None:
+    def __init__(self, gateway: Gateway, context: RequestContext, own: HttpSink) -> None:
         self._gateway = gateway
-        self._visit = visit
+        self._visit = context
         self._own = own
 
     async def __aenter__(self) -> None:
-        self._gateway.begin_visit(self._visit)
+        self._gateway.begin_request(self._visit)
         self._visit.scope.__enter__()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
-        visit = self._visit
+        context = self._visit
         try:
             try:
-                # Three ends have to be distinguished here. The scope was cancelled by `Visit.cancel`: then the reason
-                # is raised as ``why`` and becomes the answer. The block failed: its own error is the answer. The task
-                # itself was cancelled: that passes on. The visit ends in each case, or its client would count as served
-                # for ever.
-                ended = visit.scope.__exit__(kind, error, traceback)
-                visit.raise_why()
+                # Three ends have to be distinguished here. The scope was cancelled by `RequestContext.cancel`: then the
+                # reason is raised as ``why`` and becomes the answer. The block failed: its own error is the answer. The
+                # task itself was cancelled: that passes on. The request ends in each case, or its client would count as
+                # served for ever.
+                ended = context.scope.__exit__(kind, error, traceback)
+                context.raise_why()
             except Exception as why:  # noqa: BLE001  it becomes an answer, and a bug a line in the log
-                await explain(visit, why)
+                await explain(context, why)
                 return True
             if isinstance(error, Exception) and not ended:
-                await explain(visit, error)
+                await explain(context, error)
                 return True
             return ended
         finally:
-            self._gateway.end_visit(visit, self._own)
+            self._gateway.end_request(context, self._own)

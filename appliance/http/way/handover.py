@@ -17,7 +17,7 @@ from appliance.core.bodies.head import read_query
 from appliance.core.headers import is_event_stream
 from appliance.core.runs.inward import UNWATCHED, ProgressWatch
 from appliance.errors import ApplianceError, UpstreamFailed
-from appliance.http.way.visit import AskModel, ModelRequest
+from appliance.http.way.context import AskModel, ModelRequest
 from appliance.traffic.record import Record
 from appliance.traffic.request import Headers, Request
 from appliance.trio_parts import beside

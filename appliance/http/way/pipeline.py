@@ -21,6 +21,7 @@ from appliance.fleet.status import state_of
 from appliance.http.bytes.body import Body
 from appliance.http.way.ask import Ask, wish_of
 from appliance.http.way.at_peers import AskPeers
+from appliance.http.way.context import AskModel, ModelRequest, RequestContext, Use
 from appliance.http.way.edge import Edge
 from appliance.http.way.explaining import explain
 from appliance.http.way.handover import Handover, Inward
@@ -40,7 +41,6 @@ from appliance.http.way.routes import (
     passed_route,
     single_route,
 )
-from appliance.http.way.visit import AskModel, ModelRequest, Use, Visit
 from appliance.traffic.record import CLIENT_LEFT, Record, RecordingSink
 from appliance.traffic.request import Request, Sink, send_whole
 from appliance.traffic.targets import Target
@@ -107,7 +107,7 @@ class Tooling(Protocol):
 class OllamaReading(Protocol):
     """Reads requests of Ollama's API."""
 
-    async def read(self, visit: Visit) -> ModelRequest | None:
+    async def read(self, context: RequestContext) -> ModelRequest | None:
         """None: it has its answer already."""
         ...
 
@@ -153,30 +153,30 @@ class Pipeline:
             return passed_route(request.method, self._targets.rest_of(below(request)) if ours else "")
         return model_route(request)
 
-    async def answer(self, visit: Visit) -> None:
+    async def answer(self, context: RequestContext) -> None:
         """Raises ApplianceError for what cannot be answered, also after the answer has begun; ClientLeft."""
-        if is_passed(visit.request.path) and not self._settings.single:
-            await self._pass_through(visit)
+        if is_passed(context.request.path) and not self._settings.single:
+            await self._pass_through(context)
             return
-        ollamas = visit.route is not None and visit.route.dialect is Dialect.OLLAMA
-        job = await (self._ollama.read(visit) if ollamas else self._read(visit))
+        ollamas = context.route is not None and context.route.dialect is Dialect.OLLAMA
+        job = await (self._ollama.read(context) if ollamas else self._read(context))
         if job is None:
             return
         conversation = conversation_of(job.request) if job.route.streams else None
         if conversation is None:
-            await self._serve(visit, job)
+            await self._serve(context, job)
         else:
-            await self._lasting.serve(conversation, visit, job, self._serve)
+            await self._lasting.serve(conversation, context, job, self._serve)
 
     def names_plugins(self, route: Route, body: bytes) -> bool:
         """Return whether a chat is for plugins first, or has a mistake in what it says of them."""
         return self._plugins.named(route.name, body)
 
-    async def _read(self, visit: Visit) -> ModelRequest:
-        """The request with its body, and what the body says of it. Raises BadRequest, and as `Visit.read_body`."""
-        request, record, route = visit.request, visit.record, visit.route
+    async def _read(self, context: RequestContext) -> ModelRequest:
+        """The request with its body, and what the body says of it. Raises BadRequest, and as `read_body`."""
+        request, record, route = context.request, context.record, context.route
         assert route is not None
-        record.body = body = await visit.read_body()
+        record.body = body = await context.read_body()
         form, head = self._read_head(request, body)
         record.model = name = self._name(head)
         return ModelRequest(
@@ -188,23 +188,23 @@ class Pipeline:
             streams=head.stream and route.streams,
             extended=head.extended,
             path=request.target.removeprefix(route.strip),
-            sink=visit.sink,
+            sink=context.sink,
             record=record,
             keep_alive=_keep_alive(request),
         )
 
-    async def _serve(self, visit: Visit, job: ModelRequest) -> None:
+    async def _serve(self, context: RequestContext, job: ModelRequest) -> None:
         """Take the request to its target, and the answer to ``job.sink``. Raises as `answer`."""
         if job.translator is not None:
             speak(job.sink, job.translator, job.name)
         async with self._targets.chosen(job.name) as target:
-            await self._take(visit, job, target)
+            await self._take(context, job, target)
             # This comes behind the answer: the time counts from the last use, and before there may be no process to
             # keep.
             if job.keep_alive is not None and target.model is not None:
                 self._fleet.keep(target.model, job.keep_alive)
 
-    async def _take(self, visit: Visit, job: ModelRequest, target: Target) -> None:
+    async def _take(self, context: RequestContext, job: ModelRequest, target: Target) -> None:
         wish_of(job.request)  # a mistake is an error whether a model here or a peer answers
         if target.asks and (job.request.header(DOWNLOAD) or "").strip().lower() != "allow":
             raise DownloadNeeded(target.label)
@@ -221,7 +221,7 @@ class Pipeline:
         if isinstance(way, ModelQuestion):
             await self._models.ask_running(way.model, job)
             return
-        with self._inflight.begin(job.request, target.label, record.metadata, cancel=visit.cancel) as record.entry:
+        with self._inflight.begin(job.request, target.label, record.metadata, cancel=context.cancel) as record.entry:
             match way:
                 case Plain(model=model):
                     await self._models.ask(job, target, model)
@@ -264,15 +264,15 @@ class Pipeline:
         else:
             await use(job, partial(self._ask, target))
 
-    async def _pass_through(self, visit: Visit) -> None:
+    async def _pass_through(self, context: RequestContext) -> None:
         """``/upstream/<model>/<rest>`` and ``/comfyui/<rest>``: as it is, to the model's server. Raises as `answer`."""
-        request, record, route = visit.request, visit.record, visit.route
+        request, record, route = context.request, context.record, context.route
         assert route is not None
         record.model = unquote(below(request).partition("/")[0])
         target, path = await self.passed_target(request)
-        body = await visit.read_body()
+        body = await context.read_body()
         if not path.startswith("/"):
-            await self._move(request, visit.sink)
+            await self._move(request, context.sink)
             return
         record.body = body
         job = ModelRequest(
@@ -282,10 +282,10 @@ class Pipeline:
             body=body,
             edits=False,
             path=path,
-            sink=visit.sink,
+            sink=context.sink,
             record=record,
         )
-        await self._take(visit, job, target)
+        await self._take(context, job, target)
 
     async def _move(self, request: Request, sink: Sink) -> None:
         """To the same with a slash behind it: pages there name what belongs to them relative to it.
@@ -360,20 +360,20 @@ class Pipeline:
         recorder, requests = self._traffic.recorder, self._traffic.lifetime.requests
         sink = recorder.watch(record, handover) if route is not None and route.metered else handover
         body = Body(self._bodies, len(content), _Given(content))
-        visit = Visit(request, route, sink, record, body)
-        requests.begin(visit.cancel)
+        context = RequestContext(request, route, sink, record, body)
+        requests.begin(context.cancel)
         try:
-            with visit.scope:
+            with context.scope:
                 if route is None:
                     raise RouteNotFound(request.method, request.path)
-                await self.answer(visit)
-            visit.raise_why()
+                await self.answer(context)
+            context.raise_why()
         except Exception as error:  # noqa: BLE001  it becomes an answer, and a bug a line in the log
             if isinstance(error, ApplianceError):
                 handover.fail(error)
-            await explain(visit, error)
+            await explain(context, error)
         finally:
-            requests.end(visit.cancel)
+            requests.end(context.cancel)
             body.release()
             if isinstance(sink, RecordingSink) and route is not None:
                 status = handover.status if handover.ended and handover.status is not None else CLIENT_LEFT

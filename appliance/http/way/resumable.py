@@ -11,11 +11,11 @@ from appliance.core.bodies.sse import Dialect, ErrorInfo, error_record
 from appliance.errors import BadRequest, Busy, NotFound, RequestCancelled, ShuttingDown
 from appliance.fleet.owner import Fleet
 from appliance.http.bytes.body import Bodies
+from appliance.http.way.context import ModelRequest, RequestContext
 from appliance.http.way.explaining import explain, followed
 from appliance.http.way.ollama_sink import speaking_ollama
 from appliance.http.way.outgoing import CONVERSATION
 from appliance.http.way.routes import Route
-from appliance.http.way.visit import ModelRequest, Visit
 from appliance.streams.generation import Generation, GenerationEnd, RingSink
 from appliance.streams.owner import Streams
 from appliance.traffic.record import CLIENT_LEFT, Record, RecordingSink
@@ -65,10 +65,10 @@ async def find_stream(streams: Streams, conversation: str) -> Generation:
 
 async def be_first_reader(generation: Generation, sink: Sink) -> None:
     """Answer the request that a generation was begun for. Raises what ended it before it had an answer."""
-    tell_end(generation, await generation.pass_on(sink))
+    raise_end(generation, await generation.pass_on(sink))
 
 
-def tell_end(generation: Generation, end: GenerationEnd | None) -> None:
+def raise_end(generation: Generation, end: GenerationEnd | None) -> None:
     """Raises what has ended a generation before it had an answer."""
     match end:
         case None | GenerationEnd.DONE | GenerationEnd.BROKEN | GenerationEnd.GIVEN_UP:
@@ -82,7 +82,7 @@ def tell_end(generation: Generation, end: GenerationEnd | None) -> None:
             raise ShuttingDown
 
 
-Serve = Callable[[Visit, ModelRequest], Awaitable[None]]
+Serve = Callable[[RequestContext, ModelRequest], Awaitable[None]]
 
 
 class StreamEnded(Exception):
@@ -112,38 +112,38 @@ class Lasting:
         """The sink of the work: it records what goes into the ring."""
         return self._traffic.recorder.watch(record, followed(speaking_ollama(request, ring), route))
 
-    async def serve(self, conversation: str, visit: Visit, job: ModelRequest, serve: Serve) -> None:
+    async def serve(self, conversation: str, context: RequestContext, job: ModelRequest, serve: Serve) -> None:
         """Do ``serve`` in a task that lasts, and pass its answer on to the client for as long as that is there.
 
         Raises RequestCancelled, ShuttingDown and Busy.
         """
-        route = visit.route or job.route
-        # Two scopes, one request. The work belongs to the generation, in a task of the streams' owner, with a visit of
-        # its own; this request is only its first reader. So a client that leaves ends the reading and not the work. The
-        # body's room and the record go with the work, for both are needed until that ends.
+        route = context.route or job.route
+        # Two scopes, one request. The work belongs to the generation, in a task of the streams' owner, with a context
+        # of its own, and this request is only its first reader. So a client that leaves ends the reading and not the
+        # work. The body's room and the record go with the work, for both are needed until that ends.
         generation = self.open(conversation, job.record, route.dialect, streams=job.streams)
-        reserved, job.record.outlives = visit.body.hand_over(), True
+        reserved, job.record.outlives = context.body.hand_over(), True
 
         async def work(ring: RingSink) -> None:
             sink = self.sink(job.request, job.record, ring, job.route)
-            inner = Visit(job.request, job.route, sink, job.record, visit.body)
+            inner = RequestContext(job.request, job.route, sink, job.record, context.body)
             await self._within(inner, partial(serve, inner, structs.replace(job, sink=sink)), reserved)
 
         self._streams.start(generation, work)
         await be_first_reader(generation, job.sink.inner if isinstance(job.sink, RecordingSink) else job.sink)
 
     def go_on_in_task(
-        self, generation: Generation, inner: Visit, work: Callable[[], Awaitable[None]], reserved: int
+        self, generation: Generation, inner: RequestContext, work: Callable[[], Awaitable[None]], reserved: int
     ) -> None:
         """Do the rest of a request in a task, which had none so far."""
         self._streams.start(generation, lambda _: self._within(inner, work, reserved))
 
-    def close(self, generation: Generation, inner: Visit, reserved: int) -> None:
+    def close(self, generation: Generation, inner: RequestContext, reserved: int) -> None:
         """A request that had no task is over."""
         self._over(inner, reserved)
         self._streams.close(generation)
 
-    async def _within(self, inner: Visit, work: Callable[[], Awaitable[None]], reserved: int) -> None:
+    async def _within(self, inner: RequestContext, work: Callable[[], Awaitable[None]], reserved: int) -> None:
         requests = self._traffic.lifetime.requests
         requests.begin(inner.cancel, inner.request)
         try:
@@ -156,7 +156,7 @@ class Lasting:
             requests.end(inner.cancel)
             self._over(inner, reserved)
 
-    def _over(self, inner: Visit, reserved: int) -> None:
+    def _over(self, inner: RequestContext, reserved: int) -> None:
         self._bodies.release(reserved)
         if isinstance(inner.sink, RecordingSink) and inner.route is not None:
             status = inner.sink.status or CLIENT_LEFT

@@ -7,7 +7,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.fit.plan import RESERVE, foretold
+from appliance.core.fit.plan import RESERVE, judged_by_size
 from appliance.core.fit.recommended import RECOMMENDED, cards
 from appliance.core.models.download import RemoteFile, choose, parse_reference
 from appliance.core.models.names import stem_of, tag_of
@@ -38,7 +38,7 @@ def test_the_cards_fit_and_the_best_is_the_largest_that_does(room: dict[str, int
     sizes = [card.model.size for card in found]
     assert found[0].wish == "fast"
     assert sizes == sorted(set(sizes))
-    fitting = [model for model in RECOMMENDED if foretold(model.size, room).verdict != "no"]
+    fitting = [model for model in RECOMMENDED if judged_by_size(model.size, room).verdict != "no"]
     if fitting:
         assert all(card.fit.verdict != "no" for card in found)
         assert found[-1].model == fitting[-1]
@@ -50,7 +50,7 @@ def test_the_cards_fit_and_the_best_is_the_largest_that_does(room: dict[str, int
 @given(size=st.integers(1, 100 * GIB), room=ROOM, more=st.integers(0, 50 * GIB))
 def test_more_room_is_never_worse(size: int, room: dict[str, int], more: int) -> None:
     rank = {"no": 0, "partly": 1, "fits": 2}
-    before, after = foretold(size, room), foretold(size, {**room, "ram": room["ram"] + more})
+    before, after = judged_by_size(size, room), judged_by_size(size, {**room, "ram": room["ram"] + more})
     assert rank[after.verdict] >= rank[before.verdict]
     assert before.needed > size
     if before.verdict == "fits":

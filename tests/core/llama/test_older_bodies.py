@@ -14,9 +14,9 @@ from appliance.core.llama.older_bodies import (
     has_images,
     is_older,
     lacks_cache,
-    says_nothing,
     silenced,
     silenced_records,
+    wants_no_words,
     with_images,
 )
 from appliance.errors import BadRequest
@@ -93,7 +93,7 @@ def test_every_place_gets_its_image_and_the_text_around_it_stays(ids: list[int],
     ],
 )
 def test_a_request_that_wants_no_token(route: str, body: bytes, silent: bool) -> None:
-    assert says_nothing(route, body) is silent
+    assert wants_no_words(route, body) is silent
     assert is_older(route, body) or not silent
 
 

@@ -18,7 +18,7 @@ from appliance.core.records.activity import (
     histogram,
     parse_models,
     parse_query,
-    prompt_cache_told,
+    prompt_cache_note,
     with_captures,
 )
 from appliance.errors import BadRequest
@@ -197,5 +197,5 @@ def test_a_histogram_is_what_its_definition_says(values: list[float]):
     ],
 )
 def test_what_a_row_says_of_the_prompt_cache(prompt: int, cached: int, facts: dict[str, Any], why: str | None):
-    told = prompt_cache_told(prompt, cached, **{"loaded": False, "moved": False, "body": None, **facts})
+    told = prompt_cache_note(prompt, cached, **{"loaded": False, "moved": False, "body": None, **facts})
     assert told == (f"{cached} of {prompt} prompt tokens came from the cache{why}" if why is not None else "")

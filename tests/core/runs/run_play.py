@@ -103,7 +103,7 @@ def play(transcript: Transcript) -> None:
         if mark in (">", "."):
             assert commands == [], f"nobody expected {[show(command) for command in commands]} before {line!r}"
         if mark == ">":
-            commands = loop.hear(event_of(rest), NOW)
+            commands = loop.on_event(event_of(rest), NOW)
         elif mark == "<":
             assert commands, f"nothing came where {rest!r} was expected"
             command = commands.pop(0)

@@ -7,7 +7,15 @@ from datetime import UTC, datetime, timedelta, timezone
 
 from msgspec import Raw, structs
 
-from appliance.core.runs.bios import BIOS_FACTS, BiosContext, bios_facts, bios_of, bios_text, tells_format, unknown_fact
+from appliance.core.runs.bios import (
+    BIOS_FACTS,
+    BiosContext,
+    bios_facts,
+    bios_of,
+    bios_text,
+    explains_format,
+    unknown_fact,
+)
 from appliance.core.runs.messages import Task
 from appliance.core.runs.turn import DirectiveReader, RunPrompt
 
@@ -81,7 +89,7 @@ def test_it_comes_before_the_callers_own_system_message():
 
 
 def test_calls_in_plain_text_count_only_where_the_text_explains_them():
-    assert [tells_format(wish) for wish in (True, False, "x", "x ${call_format}", "$call_format")] == [
+    assert [explains_format(wish) for wish in (True, False, "x", "x ${call_format}", "$call_format")] == [
         True, False, False, True, False,
     ]  # fmt: skip
     assert [unknown_fact(wish) for wish in (True, "${time}", "${time} ${tim}", "${}")] == [None, None, "tim", ""]

@@ -62,7 +62,7 @@ TYPICAL_EVENTS = [
 ]
 
 
-def hear(*chunks: bytes, closed: bool = False) -> list[RunEvent]:
+def on_event(*chunks: bytes, closed: bool = False) -> list[RunEvent]:
     stream = ChatEvents()
     events = [event for data in chunks for event in stream.feed(data)]
     return events + (stream.close() if closed else [])
@@ -71,7 +71,7 @@ def hear(*chunks: bytes, closed: bool = False) -> list[RunEvent]:
 @given(st.lists(st.integers(0, len(TYPICAL)), max_size=20))
 def test_a_stream_gives_the_same_events_however_it_is_cut(at: list[int]):
     places = sorted({0, len(TYPICAL), *at})
-    assert hear(*(TYPICAL[a:b] for a, b in pairwise(places)), closed=True) == TYPICAL_EVENTS
+    assert on_event(*(TYPICAL[a:b] for a, b in pairwise(places)), closed=True) == TYPICAL_EVENTS
 
 
 @given(
@@ -81,26 +81,26 @@ def test_a_stream_gives_the_same_events_however_it_is_cut(at: list[int]):
     )
 )
 def test_garbage_ends_in_exactly_one_way(chunks: list[bytes]):
-    events = hear(*chunks, closed=True)
+    events = on_event(*chunks, closed=True)
     assert [isinstance(event, TurnEnded | TurnFailed) for event in events] == [False] * (len(events) - 1) + [True]
 
 
 def test_nothing_comes_after_the_end():
-    assert hear(DONE + chunk(content="x"), chunk(content="y"), closed=True) == [TurnEnded(finish_reason="")]
+    assert on_event(DONE + chunk(content="x"), chunk(content="y"), closed=True) == [TurnEnded(finish_reason="")]
 
 
 def test_the_last_record_may_lack_its_empty_line():
-    assert hear(chunk("stop", content="x"), b"data: [DONE]", closed=True)[-1] == TurnEnded(finish_reason="stop")
+    assert on_event(chunk("stop", content="x"), b"data: [DONE]", closed=True)[-1] == TurnEnded(finish_reason="stop")
 
 
 def test_a_stream_that_closes_without_done_has_ended_if_the_answer_had():
-    assert hear(chunk("length", content="x"), closed=True) == [TextDelta("x"), TurnEnded(finish_reason="length")]
+    assert on_event(chunk("length", content="x"), closed=True) == [TextDelta("x"), TurnEnded(finish_reason="length")]
 
 
 def test_a_stream_that_closes_before_the_answers_end_failed():
     failed = TurnFailed(reason="server_died", detail="the engine closed its stream before the answer ended")
-    assert hear(chunk(content="x"), b'data: {"choi', closed=True) == [TextDelta("x"), failed]
-    assert hear(closed=True) == [failed]
+    assert on_event(chunk(content="x"), b'data: {"choi', closed=True) == [TextDelta("x"), failed]
+    assert on_event(closed=True) == [failed]
 
 
 @pytest.mark.parametrize(
@@ -118,21 +118,21 @@ def test_a_stream_that_closes_before_the_answers_end_failed():
 )
 def test_an_error_ends_the_turn_whatever_field_it_comes_in(sent: bytes, detail: str):
     wanted = [TextDelta("x"), TurnFailed(reason="unknown_error", detail=f"the engine reported an error: {detail}")]
-    assert hear(chunk(content="x") + sent + chunk(content="y") + DONE, closed=True) == wanted
+    assert on_event(chunk(content="x") + sent + chunk(content="y") + DONE, closed=True) == wanted
 
 
 def test_an_error_of_null_is_none():
-    assert hear(record({"error": None, "choices": [{"delta": {"content": "x"}}]})) == [TextDelta("x")]
+    assert on_event(record({"error": None, "choices": [{"delta": {"content": "x"}}]})) == [TextDelta("x")]
 
 
 def test_some_garbage_is_passed_over_and_more_is_not():
-    assert hear(*[record("{oops")] * MAX_GARBAGE, chunk(content="x")) == [TextDelta("x")]
-    [failed] = hear(*[record("{oops")] * (MAX_GARBAGE + 1), chunk(content="x"), closed=True)
+    assert on_event(*[record("{oops")] * MAX_GARBAGE, chunk(content="x")) == [TextDelta("x")]
+    [failed] = on_event(*[record("{oops")] * (MAX_GARBAGE + 1), chunk(content="x"), closed=True)
     assert failed == TurnFailed(reason="unknown_error", detail="the engine's stream cannot be read: '{oops'")
 
 
 def test_a_record_without_end_is_refused():
-    [failed] = hear(*[b"data: " + b"x" * (1 << 20)] * 5, closed=True)
+    [failed] = on_event(*[b"data: " + b"x" * (1 << 20)] * 5, closed=True)
     assert isinstance(failed, TurnFailed)
     assert failed.detail.startswith("the engine's stream cannot be read: ")
 
@@ -141,9 +141,9 @@ def test_a_whole_message_at_the_end_counts_only_for_what_was_not_streamed():
     message = {"content": "Hi", "reasoning_content": "Hm.", "tool_calls": [call(None, "c1", "list", "{}")]}
     last = record({"choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}]})
     called = CallDelta(index=0, id="c1", name="list", arguments="{}")
-    assert hear(last + DONE)[:-1] == [ReasoningDelta("Hm."), TextDelta("Hi"), called]
-    assert hear(chunk(content="Hi") + last + DONE)[:-1] == [TextDelta("Hi"), ReasoningDelta("Hm."), called]
-    assert hear(chunk(tool_calls=[call(0, "c1", "list", "{}")]) + last + DONE)[:-1] == [
+    assert on_event(last + DONE)[:-1] == [ReasoningDelta("Hm."), TextDelta("Hi"), called]
+    assert on_event(chunk(content="Hi") + last + DONE)[:-1] == [TextDelta("Hi"), ReasoningDelta("Hm."), called]
+    assert on_event(chunk(tool_calls=[call(0, "c1", "list", "{}")]) + last + DONE)[:-1] == [
         called,
         ReasoningDelta("Hm."),
         TextDelta("Hi"),
@@ -164,7 +164,7 @@ def test_a_whole_message_at_the_end_counts_only_for_what_was_not_streamed():
 )
 def test_pieces_of_calls_find_together(pieces: list[dict[str, object]]):
     together: dict[int, str] = {}
-    for event in hear(*(chunk(tool_calls=[piece]) for piece in pieces)):
+    for event in on_event(*(chunk(tool_calls=[piece]) for piece in pieces)):
         assert isinstance(event, CallDelta)
         together[event.index] = together.get(event.index, "") + event.arguments
     assert list(together.items()) == [(0, "1"), (1, "2")]
@@ -183,12 +183,12 @@ def test_pieces_of_calls_find_together(pieces: list[dict[str, object]]):
     ],
 )
 def test_what_other_servers_write(delta: dict[str, object], events: list[RunEvent]):
-    assert hear(chunk(**delta)) == events
+    assert on_event(chunk(**delta)) == events
 
 
 def test_only_the_first_choice_counts():
     both = [{"index": 1, "delta": {"content": "b"}, "finish_reason": "length"}, {"index": 0, "delta": {"content": "a"}}]
-    assert hear(record({"choices": both}) + DONE) == [TextDelta("a"), TurnEnded(finish_reason="")]
+    assert on_event(record({"choices": both}) + DONE) == [TextDelta("a"), TurnEnded(finish_reason="")]
 
 
 def test_a_completion_in_one_piece():

@@ -61,9 +61,9 @@ CALLED = TurnEnded(finish_reason="tool_calls")
 
 
 def second_turn(loop: Loop) -> dict[str, object]:
-    loop.hear(CALL, NOW)
-    loop.hear(CALLED, NOW)
-    return body_of(loop.hear(ToolFinished(call_id="c1", content="a"), NOW))
+    loop.on_event(CALL, NOW)
+    loop.on_event(CALLED, NOW)
+    return body_of(loop.on_event(ToolFinished(call_id="c1", content="a"), NOW))
 
 
 def test_a_request_carries_the_parameters_of_the_caller_and_the_tools_of_every_kind():
@@ -116,9 +116,9 @@ def test_the_bios_is_made_anew_for_every_turn():
         assert messages[0] == {"role": "system", "content": bios_text(context)}
 
     told(body_of(loop.begin(NOW)), NOW, 8)
-    loop.hear(CALL, NOW)
-    loop.hear(CALLED, NOW)
-    told(body_of(loop.hear(ToolFinished(call_id="c1"), NOW + 60)), NOW + 60, 7)
+    loop.on_event(CALL, NOW)
+    loop.on_event(CALLED, NOW)
+    told(body_of(loop.on_event(ToolFinished(call_id="c1"), NOW + 60)), NOW + 60, 7)
 
 
 @pytest.mark.parametrize(
@@ -135,24 +135,24 @@ def test_the_bios_is_made_anew_for_every_turn():
 def test_what_cannot_happen_now_is_refused_and_changes_nothing(event: RunEvent):
     loop = Loop(task())
     loop.begin(NOW)
-    loop.hear(CALL, NOW)
-    loop.hear(CALLED, NOW)
+    loop.on_event(CALL, NOW)
+    loop.on_event(CALLED, NOW)
     before = loop.outcome()
     with pytest.raises(OutOfTurn):
-        loop.hear(event, NOW)
+        loop.on_event(event, NOW)
     assert loop.outcome() == before
-    body_of(loop.hear(ToolFinished(call_id="c1"), NOW))
+    body_of(loop.on_event(ToolFinished(call_id="c1"), NOW))
 
 
 def test_an_answer_counts_once():
     loop = Loop(task(parallel_tool_calls=True))
     loop.begin(NOW)
-    loop.hear(CALL, NOW)
-    loop.hear(CallDelta(index=1, id="c2", name="list_files"), NOW)
-    loop.hear(CALLED, NOW)
-    assert loop.hear(ToolFinished(call_id="c1"), NOW) == []
+    loop.on_event(CALL, NOW)
+    loop.on_event(CallDelta(index=1, id="c2", name="list_files"), NOW)
+    loop.on_event(CALLED, NOW)
+    assert loop.on_event(ToolFinished(call_id="c1"), NOW) == []
     with pytest.raises(OutOfTurn):
-        loop.hear(ToolFinished(call_id="c1"), NOW)
+        loop.on_event(ToolFinished(call_id="c1"), NOW)
 
 
 def test_a_run_begins_once():
@@ -164,7 +164,7 @@ def test_a_run_begins_once():
 
 def test_a_run_that_is_canceled_before_it_begins_never_does():
     loop = Loop(task())
-    assert loop.hear(CancelAsked(), NOW) == [Finish()]
+    assert loop.on_event(CancelAsked(), NOW) == [Finish()]
     assert loop.begin(NOW) == []
     assert loop.outcome().state == "canceled"
 
@@ -178,11 +178,11 @@ def test_a_megabyte_of_arguments_in_small_pieces_is_linear_work():
     began = time.thread_time()
     for at in range(0, len(arguments), 8):
         piece = CallDelta(index=0, id="c1", name="read_file", arguments=arguments[at : at + 8])
-        assert loop.hear(piece, NOW) == []
-    [command] = loop.hear(CALLED, NOW)
+        assert loop.on_event(piece, NOW) == []
+    [command] = loop.on_event(CALLED, NOW)
     assert isinstance(command, RunTools)
     assert json.loads(command.calls[0].arguments) == {"path": path}
-    body_of(loop.hear(ToolFinished(call_id="c1", content=path), NOW))
+    body_of(loop.on_event(ToolFinished(call_id="c1", content=path), NOW))
     assert time.thread_time() - began < 20
 
 
@@ -201,8 +201,8 @@ def test_what_arguments_are_held_to(arguments: str, held_to: Literal["schema", "
     tool = structs.replace(TOOLS[0], arguments=held_to)
     loop = Loop(Task(model="m", messages=MESSAGES, tools=(tool,)))
     loop.begin(NOW)
-    loop.hear(CallDelta(index=0, id="c1", name="read_file", arguments=arguments), NOW)
-    [command] = loop.hear(CALLED, NOW)
+    loop.on_event(CallDelta(index=0, id="c1", name="read_file", arguments=arguments), NOW)
+    [command] = loop.on_event(CALLED, NOW)
     assert isinstance(command, RunTools) == passes
     assert (loop.outcome().fail_reason is None) == passes
 
@@ -215,8 +215,8 @@ def test_a_run_does_not_grow_for_ever(piece: RunEvent):
     loop = Loop(task())
     loop.begin(NOW)
     for _ in range(63):
-        assert Finish() not in loop.hear(piece, NOW)
-    assert Finish() in loop.hear(CallDelta(index=0, arguments="x" * 2 * MIB), NOW)
+        assert Finish() not in loop.on_event(piece, NOW)
+    assert Finish() in loop.on_event(CallDelta(index=0, arguments="x" * 2 * MIB), NOW)
     assert (loop.outcome().state, loop.outcome().fail_reason) == ("failed", "unknown_error")
     assert loop.outcome().detail == "the run has become larger than 67108864 characters"
 
@@ -225,10 +225,10 @@ def test_results_count_too():
     loop = Loop(task(max_tool_iterations=100))
     loop.begin(NOW)
     for number in range(9):
-        loop.hear(structs.replace(CALL, id=f"c{number}"), NOW)
-        loop.hear(CALLED, NOW)
+        loop.on_event(structs.replace(CALL, id=f"c{number}"), NOW)
+        loop.on_event(CALLED, NOW)
         assert loop.outcome().state == "tool_running"
-        loop.hear(ToolFinished(call_id=f"c{number}", content="y" * 8 * MIB), NOW)
+        loop.on_event(ToolFinished(call_id=f"c{number}", content="y" * 8 * MIB), NOW)
         if loop.outcome().state == "failed":
             break
     assert number == 7

@@ -207,7 +207,7 @@ class World(RuleBasedStateMachine):
         assert seen == self.executed
 
     def tell(self, event: RunEvent) -> None:
-        self.perform(self.loop.hear(event, NOW))
+        self.perform(self.loop.on_event(event, NOW))
 
     def speak(self, piece: Speaks | Calls | TurnUsage) -> None:
         match piece:
@@ -268,7 +268,7 @@ class World(RuleBasedStateMachine):
         assert recorded >= self.calls
         assert len({trace.id for trace in outcome.tool_trace}) == len(outcome.tool_trace)
         assert self.executed <= {trace.id for trace in outcome.tool_trace}
-        assert self.loop.hear(late, NOW) == []
+        assert self.loop.on_event(late, NOW) == []
         assert self.loop.outcome() == outcome
 
     @invariant()

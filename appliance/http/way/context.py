@@ -1,6 +1,4 @@
-"""One request while it is answered (`Visit`), with the one scope in which that happens, and what it asks of a model
-(`ModelRequest`).
-"""
+"""One request while it is answered (`RequestContext`), and what it asks of a model (`ModelRequest`)."""
 
 from __future__ import annotations
 
@@ -27,11 +25,11 @@ class ClientConnection(Protocol):
     def mark_unread(self) -> None: ...
 
 
-class Visit:
+class RequestContext:
     """Made by the gateway, once for each request; ``route`` is None for the program's own routes.
 
     Everything that ends a request from outside goes through `cancel`: its client's leaving, the end of the server's
-    grace, and a cancellation over the API. The owner of the visit enters ``scope``, and raises ``why`` behind it.
+    grace, and a cancellation over the API. The owner of the context enters ``scope``, and raises ``why`` behind it.
     """
 
     def __init__(
