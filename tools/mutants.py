@@ -53,6 +53,11 @@ def _of(file: str, tests: Sequence[str], *mutants: tuple[str, str, str]) -> list
     return [Mutant(name, file, old, new, tests) for name, old, new in mutants]
 
 
+def _core(file: str, *mutants: tuple[str, str, str]) -> list[Mutant]:
+    """Mutants of a file in ``core``, whose room has its tests."""
+    return _of(f"appliance/core/{file}", (f"tests/core/{file.partition('/')[0]}",), *mutants)
+
+
 MUTANTS = [
     *_of(
         "appliance/http/bytes/connection.py",
@@ -226,6 +231,198 @@ MUTANTS = [
             "return False",
         ),
         ("what a first reader misses is skipped", "self._behind = True", "pass"),
+    ),
+    *_core(
+        "answers/continuation.py",
+        ("an end that has been said is said again", "self._ending and not", "self._ending or not"),
+        ("text that is none is kept", "and said:", "or said:"),
+        (
+            "a later response replaces the first",
+            'or object_of(record.get("response"))',
+            'and object_of(record.get("response"))',
+        ),
+    ),
+    *_core(
+        "answers/forms.py",
+        ("a response that has ended goes on", 'part.get("type") in ENDS and isinstance(response, dict):', "False:"),
+        ("a response forgets its id", '"id" not in self._response:', "True:"),
+    ),
+    *_core(
+        "answers/ring.py",
+        ("a reader at the end reads on", "at < len(self._blocks):", "True:"),
+    ),
+    *_core(
+        "answers/splice.py",
+        ("a block that is open is opened again", "and index", "or index"),
+    ),
+    *_core(
+        "bodies/filters.py",
+        ("a form's field is there twice", "not found:", "True:"),
+        ("a line break stays in front of a boundary", 'before == b"\\r\\n"', "False"),
+    ),
+    *_core(
+        "bodies/head.py",
+        ("a form's stream is the other way round", 'in (b"true",', 'not in (b"true",'),
+        ("every wrong type is the body's own", "not field:", "True:"),
+    ),
+    *_core(
+        "bodies/http_message.py",
+        ("what follows a chunk is always wrong", 'self._after_content and not b"\\r\\n".startswith(begun):', "True:"),
+        ("trailers are wrong where they are right", "not _TRAILER.fullmatch(line):", "_TRAILER.fullmatch(line):"),
+    ),
+    *_core(
+        "bodies/http_request.py",
+        ("no version may be chunked", "not newer:", "True:"),
+    ),
+    *_core(
+        "bodies/json_text.py",
+        ("a path has any number of parts", "len(parts) > MAX_DEPTH or _UNENCODABLE.search(path):", "False:"),
+    ),
+    *_core(
+        "bundles/keys.py",
+        ("a key may have any length", "!= len(head)", "== len(head)"),
+    ),
+    *_core(
+        "bundles/manifest.py",
+        ("a manifest may have any form", "head.format != FORMAT:", "False:"),
+        ("a link may lead up", '== "..":', '!= "..":'),
+    ),
+    *_core(
+        "bundles/plan.py",
+        ("a disk is too full for what is there", "standing.left and has", "standing.left or has"),
+    ),
+    *_core(
+        "config/load.py",
+        ("a configuration with mistakes is used", "failed else", "False else"),
+    ),
+    *_core(
+        "config/macros.py",
+        ("PORT means nothing in a model", "not in_model:", "in_model:"),
+        ("what is null is filled in", "is None or is_null(node):", "is not None or is_null(node):"),
+    ),
+    *_core(
+        "config/matrix_solver.py",
+        ("groups do not matter to each other", "group[0] & relevant:", "False:"),
+    ),
+    *_core(
+        "config/scalars.py",
+        ("binary units are decimal", 'end.startswith("i") and not', 'end.startswith("i") or not'),
+        ("a word may hold what no word holds", "or ord(char)", "and ord(char)"),
+    ),
+    *_core(
+        "config/validate.py",
+        ("no variable has a value", '"=" not in text.removeprefix("="):', "True:"),
+        ("every command is the engine's", "model.argv and not", "model.argv or not"),
+    ),
+    *_core(
+        "doctor/diagnose.py",
+        ("a problem is none", "problems:", "False:"),
+        ("a machine with devices has none", "devices:", "False:"),
+    ),
+    *_core(
+        "doctor/engines.py",
+        ("a card with a driver has none", "not card.driver", "card.driver"),
+        ("everything is minutes ago", "seconds < 7200:", "True:"),
+        ("what is open is closed", "not closed:", "False:"),
+    ),
+    *_core(
+        "engines/listing.py",
+        ("a list of devices is none", "not in output:", "in output:"),
+    ),
+    *_core(
+        "engines/proofs.py",
+        ("a faster build loses", "or new.nominal_seconds", "and new.nominal_seconds"),
+        ("a failure is always the first", "not None and", "None and"),
+    ),
+    *_core(
+        "engines/state.py",
+        ("the builds that are wanted go", "in wanted:", "not in wanted:"),
+    ),
+    *_core(
+        "engines/trials.py",
+        ("every failure is a lack of memory", "NO_MEMORY.search(text)", "True"),
+    ),
+    *_core(
+        "engines/workers.py",
+        ("a worker with all it may have has too much", "> MAX_MEMORY:", ">= MAX_MEMORY:"),
+        ("a worker that is full is kept", "refused and not fits(crew):", "False:"),
+    ),
+    *_core(
+        "fit/budget.py",
+        ("shared memory is a card's own", "0 and not gpu.integrated:", "0 and gpu.integrated:"),
+    ),
+    *_core(
+        "fit/plan.py",
+        ("an embedding has a cache", "asked.options.embedding or not", "asked.options.embedding and not"),
+    ),
+    *_core(
+        "llama/older.py",
+        ("a word is neither true nor false", "not in TRUE_WORDS", "in TRUE_WORDS"),
+    ),
+    *_core(
+        "llama/preset_file.py",
+        ("every key is a preset's own", "key in PRESET_ONLY:", "True:"),
+        ("a file that is missing is read", "not opened:", "False:"),
+    ),
+    *_core(
+        "llama/presets.py",
+        ("an option that was given was not", 'is not None else ""', 'is None else ""'),
+    ),
+    *_core(
+        "llama/schemas.py",
+        ("a reference leads anywhere", '== "$ref"', '!= "$ref"'),
+    ),
+    *_core(
+        "mcp/config.py",
+        ("every environment is wrong", 'not name or "=" in name or "\\0" in name:', "True:"),
+        ("something was always skipped", "if skipped:", "if True:"),
+    ),
+    *_core(
+        "mcp/messages.py",
+        ("a request is an answer", "isinstance(found.method, str):", "False:"),
+    ),
+    *_core(
+        "mcp/serving.py",
+        ("a tool is called by another header", "== NAME_HEADER:", "!= NAME_HEADER:"),
+        ("a member is always missing", "name not in meta:", "True:"),
+    ),
+    *_core(
+        "models/download.py",
+        ("a tag that means any is one", "!= ANY_TAG", "== ANY_TAG"),
+    ),
+    *_core(
+        "models/gguf_bytes.py",
+        ("a key may come once at most, and never does", "in seen:", "not in seen:"),
+    ),
+    *_core(
+        "models/swap_listing.py",
+        ("no model is listed", "model.unlisted or model.disabled:", "True:"),
+    ),
+    *_core(
+        "ollama/answering.py",
+        ("a plain error is none", "found is None:", "found is not None:"),
+        ("what was not given is told", "not None}", "None}"),
+    ),
+    *_core(
+        "records/accounting.py",
+        ("every error is JSON", 'not text.lstrip().startswith(b"{"):', "True:"),
+    ),
+    *_core(
+        "runs/chat.py",
+        ("the end of a stream is a record", "event.data.strip() == DONE:", "False:"),
+    ),
+    *_core(
+        "runs/slash.py",
+        ("every command is unknown", "word[2] not in known:", "False:"),
+        ("one command too few", "> MAX_COMMANDS:", ">= MAX_COMMANDS:"),
+    ),
+    *_core(
+        "runs/toolloop.py",
+        ("every tool is the last", 'one.runner != "exit":', "True:"),
+    ),
+    *_core(
+        "runs/turn.py",
+        ("a call without a name is none", "or arguments.strip():", "and arguments.strip():"),
     ),
 ]
 
