@@ -188,7 +188,7 @@ INPUT = {
     "no text": (b"hi \xff", "standard input is not UTF-8 text"),
     "empty input": (b"", "standard input is empty"),
     "too much": (b"x" * ((16 << 20) + 1), "standard input holds more than the 16 MiB"),
-    "half a letter": (b'{"model": "alpha", "user_prompt": "\\ud83d"}', "other half"),
+    "half a letter": (b'{"model": "alpha", "user_prompt": "\\ud83d"}', "both halves"),
     "itself": (b"{model: alpha, user_prompt: hi, params: &a {x: *a}}", "cannot contain itself"),
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 import time
@@ -57,8 +58,7 @@ def test_models_are_preloaded_in_the_order_of_the_file(serve: StartServer, file:
     preload = {"on_startup": {"preload": ["c", "first", "b"]}}
     server = serve("--config", file.write(models, groups=apart, hooks=preload))
     wait(lambda: list(running(server).values()) == ["ready"] * 3)
-    told = [line.split("'")[1] for line in server.told().splitlines() if "loading model" in line]
-    assert told == ["c", "a", "b"]
+    wait(lambda: re.findall("loading model '(.)'", server.told()) == ["c", "a", "b"], told=server.told)
 
 
 def test_a_second_copy_says_what_is_taken(serve: StartServer, file: ConfigFile, tmp_path: Path) -> None:

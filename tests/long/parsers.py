@@ -403,7 +403,6 @@ MCP = [
     b'{"jsonrpc":"2.0","id":1,"result":{"tools":[{"name":"a","description":"b","inputSchema":{"type":"object"}}],"nextCursor":"x"}}',
     b'{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"text","text":"x"},{"type":"image","data":"aa"}],"isError":false}}',
     b'{"jsonrpc":"2.0","id":1,"error":{"code":-32600,"message":"no","data":{"a":1}}}',
-    b'{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}',
 ]
 SERVER = {"name": "x", "version": "1"}
 

@@ -60,7 +60,10 @@ _COMPLAINTS = (
         r"expected hexdecimal number",
         "an escape in double quotes is \\x with 2 hexadecimal digits, \\u with 4 of them, or \\U with 8",
     ),
-    (r"invalid Unicode character escape", "this escape is not a character; beyond \\uFFFF write \\U and 8 digits"),
+    (
+        r"invalid Unicode character escape",
+        "this escape is not a character; write both halves, or \\U and 8 digits",
+    ),
     (r"flow sequence: did not find", "the list in brackets{start} needs ',' between items and ']' at its end"),
     (r"flow mapping: did not find", "the mapping in braces{start} needs ',' between entries and '}}' at its end"),
     (
