@@ -146,7 +146,7 @@ async def _serve(
             log_on_console(traffic.logs if owners.configuration is not None else None),
             following_files(owners.reloads, watch=settings.watch_config),
             beside(partial(persist, "giving memory back", keep_small)),
-            beside(start.forget_after_trial),
+            beside(start.forget_after_trial, partial(_look_for_versions, settings)),
             trio.open_nursery() as serving,
         ):
             try:
@@ -179,6 +179,16 @@ async def _beside_serving(settings: AppSettings, owners: Owners, bound: Sequence
         if error := await _load(owners, name):
             say(f"cannot preload: {error}")
     return await trio.sleep_forever()
+
+
+async def _look_for_versions(settings: AppSettings) -> None:
+    """Look for newer versions of the program, if the user has named an address."""
+    root = start.programs_folder()
+    if settings.offline or settings.trial or (address := start.look_address(root)) is None:
+        return
+    from appliance.programs.look import look_daily  # with keys and archives, which few servers need
+
+    await look_daily(root, address)
 
 
 async def _serve_single(model: str, owners: Owners) -> ApplianceError | None:

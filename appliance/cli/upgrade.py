@@ -26,8 +26,9 @@ from appliance.engines.updating import Steps, run_update
 from appliance.errors import UsageError
 from appliance.platform.children import open_children
 from appliance.platform.console import EXIT_OURS, PROGRAM, say, say_error
+from appliance.programs import look
 from appliance.programs.shelf import PayloadSource, Programs, damage_of, find, refuse_packaged
-from appliance.programs.start import own_folder, programs_folder
+from appliance.programs.start import look_address, own_folder, programs_folder
 from appliance.programs.trial import ImitatedServer, running, try_version
 from appliance.store.model_files import write_whole
 
@@ -65,15 +66,16 @@ class _Wishes(Struct, frozen=True, kw_only=True):
     words: tuple[str, ...]
 
 
+_key_option = click.option(
+    "--key",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    metavar="FILE",
+    help="The publisher's public key; it is remembered for the next upgrades.",
+)
 _trying = gathered(
     "wishes",
     _Wishes,
-    click.option(
-        "--key",
-        type=click.Path(path_type=Path, exists=True, dir_okay=False),
-        metavar="FILE",
-        help="The publisher's public key; it is remembered for the next upgrades.",
-    ),
+    _key_option,
     click.option("--unsigned", is_flag=True, help="Take it without a signature: you know where it comes from."),
     click.option("--force", is_flag=True, help="Also take a version that was given up, or an older one."),
     click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[-- SERVE OPTIONS]"),
@@ -203,6 +205,43 @@ async def rollback() -> None:
         event = RolledBack(backend=None, here=there, why="the user returned to the version before")
         state = await trio.to_thread.run_sync(shelf.state.apply, [event])
     say(f"{name_of(chosen(state, there) or '')} is used from the next start on; restart the server if it runs")
+
+
+@upgrade.command()
+@click.option(
+    "--at", "address", metavar="URL", help="Look here from now on: the address of the folder with a payload's list."
+)
+@click.option("--off", is_flag=True, help="Stop looking.")
+@_key_option
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+async def check(address: str | None, off: bool, key: Path | None, as_json: bool) -> None:
+    """Look for a newer version at the address that --at has named. A running server then looks once a day.
+
+    Nothing is asked before an address was named, nothing is downloaded, and only a signed list is believed.
+
+    \b
+    Examples:
+      llama-appliance upgrade check --at https://example.org/llama-appliance --key publisher.pub
+      llama-appliance upgrade check
+    """
+    if off and address is not None:
+        raise UsageError("--at switches looking on, and --off switches it off; give one of them")
+    shelf = Programs(programs_folder())
+    if key is not None:
+        await trio.to_thread.run_sync(_trust, shelf, key)
+    if off or address is not None:
+        await trio.to_thread.run_sync(look.switch, shelf.root, address)
+    at = await trio.to_thread.run_sync(look_address, shelf.root)
+    if at is None and not off:
+        raise UsageError(
+            f"looking for newer versions is switched off; '{PROGRAM} upgrade check --at URL --key FILE' switches it on"
+        )
+    if at is not None:
+        found = await look.look(shelf.root, at)
+        if as_json:
+            print_json(found)
+        else:
+            say(found.in_words)
 
 
 def _trust(shelf: Programs, key: Path) -> None:

@@ -32,6 +32,8 @@ LED, RUN = "LLAMA_APPLIANCE_LED_BY", "LLAMA_APPLIANCE_RUN"
 """Set for the version that a start led to, which leads nowhere else: the program that did, the file of its run."""
 STATE = "state.json"
 RUNS = ".runs"
+LOOK = "look"
+"""The file with the address where looks for newer versions are taken."""
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 run_file: Path | None = None
 """The note of this very run, while it is on trial."""
@@ -178,6 +180,15 @@ def _boot() -> str:
         import psutil
 
         return str(round(psutil.boot_time()))
+
+
+def look_address(root: Path) -> str | None:
+    """Return where looks for newer versions are taken; None: they are switched off."""
+    try:
+        _refuse_strangers(root)
+        return (root / LOOK).read_text("utf-8").strip() or None
+    except OSError:
+        return None
 
 
 # ---- runs ------------------------------------------------------------------------------------------------------------

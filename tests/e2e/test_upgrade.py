@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import sqlite3
@@ -12,7 +13,11 @@ import tarfile
 import tempfile
 from collections.abc import Generator
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
+from typing import ClassVar
 
 import psutil
 import pytest
@@ -220,7 +225,7 @@ def test_root_is_not_led_to_versions_of_another_user(upgraded: Machine, which: s
     assert f"{foreign} belongs to another user (number {NOBODY})" in told
     if foreign == upgraded.programs:
         trusted = (upgraded.programs / "trusted.pub").read_bytes()
-        for words in (("list",), ("rollback",)):
+        for words in (("list",), ("rollback",), ("check", "--key", write_key(upgraded.folder / "k", bytes(32)))):
             assert "LLAMA_APPLIANCE_PROGRAMS_DIR" in upgraded.bad("upgrade", *words)
         assert (upgraded.programs / "trusted.pub").read_bytes() == trusted
 
@@ -255,6 +260,43 @@ def test_the_server_to_imitate_is_the_users_newest_that_runs_from_the_folder() -
         found = running([folder])
         assert found is not None
         assert (found.words, found.cwd) == (("--port", "2"), str(folder))
+
+
+class _Publisher(SimpleHTTPRequestHandler):
+    """Serves a folder, and notes what is asked for."""
+
+    asked: ClassVar[list[str]] = []
+
+    def do_GET(self) -> None:
+        self.asked.append(self.path)
+        super().do_GET()
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+def test_looks_for_newer_versions_are_off_until_an_address_is_named(machine: Machine) -> None:
+    published = make_payload(machine.folder / "published", "0.3.0")
+    _Publisher.asked.clear()
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(_Publisher, directory=str(published))) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            address = f"http://127.0.0.1:{server.server_port}"
+            off = r"newer versions is switched off; '\S*llama-appliance upgrade check --at URL --key FILE' switches it on\n"
+            assert re.search(off, machine.bad("upgrade", "check"))
+            assert "--key" in machine.bad("upgrade", "check", "--at", address)
+            assert _Publisher.asked == []
+            assert machine.json("upgrade", "check", "--key", machine.key)["newer"] is True
+            with machine.serve().wait_listening() as running:
+                running.wait_for(lambda: f"version 0.3.0 is at {address}" in running.told())
+            (published / "payload.json").write_text((published / "payload.json").read_text() + " ")
+            assert "was not signed" in machine.bad("upgrade", "check", status=1)
+            machine.good("upgrade", "check", "--off")
+            machine.bad("upgrade", "check")
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 def test_what_somebody_else_upgrades_is_left_to_them(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
