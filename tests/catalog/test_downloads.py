@@ -453,6 +453,7 @@ async def test_a_hub_that_is_busy_when_it_is_asked_for_its_files_is_asked_again(
         ({"corrupt": 5}, "wrong contents"),
         ({"lie_size": -100}, "bytes, not"),
         ({"redirect_to": "gopher://x/"}, "not an address"),
+        ({"redirect_to": "?again"}, "more than"),
     ],
 )
 async def test_a_hub_that_never_gives_the_file_is_given_up(

@@ -283,7 +283,7 @@ def test_looks_for_newer_versions_are_off_until_an_address_is_named(machine: Mac
         thread.start()
         try:
             address = f"http://127.0.0.1:{server.server_port}"
-            off = r"newer versions is switched off; '\S*llama-appliance upgrade check --at URL --key FILE' switches it on\n"
+            off = r"is switched off; '\S*llama-appliance upgrade check --at URL --key FILE' switches it on\n"
             assert re.search(off, machine.bad("upgrade", "check"))
             assert "--key" in machine.bad("upgrade", "check", "--at", address)
             assert _Publisher.asked == []
