@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import time
 from collections.abc import Generator
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
@@ -255,6 +256,7 @@ def test_the_server_to_imitate_is_the_users_newest_that_runs_from_the_folder() -
             running_now.enter_context(pretending(folder, own, "--config", "another user's", user=NOBODY))
             assert running([folder]) is None
         for number in ("1", "2"):
+            time.sleep(0.05)  # Linux counts the beginnings of processes in hundredths of a second
             running_now.enter_context(pretending(folder, own, "--port", number))
         running_now.enter_context(pretending(folder, own, "--trial", "x"))
         found = running([folder])

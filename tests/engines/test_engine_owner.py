@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 import trio
-from engine_folders import HERE, Lie, Listed, apply, make_build
+from engine_folders import HERE, Lie, Listed, make_build, tell
 from msgspec import structs
 from waiting import until
 
@@ -92,7 +92,7 @@ async def test_what_is_learnt_holds_at_the_next_start_without_a_look(world: Worl
     async with world.proven() as engines:
         assert chosen(engines) == GPU
         before = engines.ranked()
-    apply(world.gpu, Lie(devices=(), list="hang", load="hang"))
+    tell(world.gpu, Lie(devices=(), list="hang", load="hang"))
     async with world.open() as engines:
         assert chosen(engines) == GPU
         after: list[Ranked] = engines.ranked()
@@ -103,7 +103,7 @@ async def test_what_is_learnt_holds_at_the_next_start_without_a_look(world: Worl
 
 async def test_only_the_card_that_fails_is_left_out(world: World) -> None:
     both = Lie(devices=(CARD, OTHER), work="garbage", on=("CUDA1",), prompt_speed=9000.0, generation_speed=900.0)
-    apply(world.gpu, both)
+    tell(world.gpu, both)
     async with world.proven() as engines:
         assert standings(engines)[f"{HERE}-cuda12/b2:CUDA1"] == "failed"
         assert chosen(engines) == GPU
@@ -113,7 +113,7 @@ async def test_only_the_card_that_fails_is_left_out(world: World) -> None:
 
 
 async def test_a_model_gets_the_card_that_it_names_and_no_other(world: World) -> None:
-    apply(world.gpu, Lie(devices=(CARD, OTHER)))
+    tell(world.gpu, Lie(devices=(CARD, OTHER)))
     async with world.open() as engines:
         assert engines.choose(cards=("Other Card",)) is None
         assert await engines.lacks(("Card 10",)) == ""
@@ -165,7 +165,7 @@ async def test_what_fails_at_work_is_proven_again_and_out_when_that_fails(world:
     async with world.keeping_up() as engines:
         engine = engines.choose("a")
         assert engine is not None
-        apply(world.gpu, Lie(devices=(CARD,), work="crash", on=("CUDA0",)))
+        tell(world.gpu, Lie(devices=(CARD,), work="crash", on=("CUDA0",)))
         engines.failed(engine, "a", "killed by SIGABRT")
         await until(lambda: standings(engines, "b").get(GPU) == "failed")
         assert chosen(engines, "b") == CPU
@@ -192,14 +192,14 @@ async def test_a_change_of_what_is_visible_has_the_devices_asked_again(
     settled: list[str] = []
     async with world.keeping_up(settled=lambda engines: settled.append(chosen(engines))) as engines:
         await until(lambda: GPU in settled)
-        apply(world.gpu, Lie(devices=()))
+        tell(world.gpu, Lie(devices=()))
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
         await until(lambda: chosen(engines) == CPU and engines.look is not None)
 
 
 async def test_builds_are_asked_for_their_options_also_after_a_version_that_did_not_ask(world: World) -> None:
     """The file of results stays readable both ways: the key is new, and a build without it is asked once more."""
-    apply(world.gpu, structs.replace(FAST, help="--kv-unified-per-slot N    a limit\n--port PORT    (default: 9931)"))
+    tell(world.gpu, structs.replace(FAST, help="--kv-unified-per-slot N    a limit\n--port PORT    (default: 9931)"))
     async with world.proven() as engines:
         assert not engines.unlisted
     content = msgspec.json.decode((world.root / FILE).read_bytes())
@@ -218,7 +218,7 @@ async def test_builds_are_asked_for_their_options_also_after_a_version_that_did_
         assert engine is not None
         assert engine.manual is not None
         assert engine.manual.names("--kv-unified-per-slot")
-    apply(world.gpu, structs.replace(FAST, help="nothing"))
+    tell(world.gpu, structs.replace(FAST, help="nothing"))
     assert await usual_port(finder, StateFile(world.root), starter=world.starter) == 9931, "as it is remembered"
 
 
@@ -227,7 +227,7 @@ async def test_after_a_sleep_the_devices_are_asked_again(world: World) -> None:
     suspends = Suspends(running=trio.current_time, always=lambda: trio.current_time() + asleep[0])
     async with world.keeping_up(suspends=suspends) as engines:
         await until(lambda: chosen(engines) == GPU)
-        apply(world.gpu, Lie(devices=()))
+        tell(world.gpu, Lie(devices=()))
         asleep[0] = 3600.0
         await until(lambda: chosen(engines) == CPU)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from engine_folders import ABORTED, CRASHED, Lie, Listed, apply, make_build
+from engine_folders import ABORTED, CRASHED, Lie, Listed, make_build, tell
 from engine_runs import CARD, KEY, PROCESSOR, engine_in, proof_of
 
 from appliance.core.engines.listing import Device
@@ -127,7 +127,7 @@ async def test_a_card_that_dies_of_a_model_that_weighs_something_is_not_proven(
     folder = make_build(tmp_path, "cuda12", devices=GPU, lie=Lie(heavy="crash"))
     proof = await proof_of(engine_in(folder), CARD, starter_model, measuring)
     assert proof.fault == "crash"
-    apply(folder, Lie(devices=GPU))
+    tell(folder, Lie(devices=GPU))
     assert (await proof_of(engine_in(folder), CARD, starter_model, measuring)).ok
 
 

@@ -9,7 +9,7 @@ import psutil
 import pytest
 import trio
 from configured_harness import KILLED
-from engine_folders import Lie, Listed, apply, make_build
+from engine_folders import Lie, Listed, make_build, tell
 from engine_runs import engine_in
 from msgspec import structs
 from waiting import SOON
@@ -110,7 +110,7 @@ async def test_a_slow_start_is_waited_for_and_a_dead_one_is_not(tmp_path: Path, 
     async with open_children() as children:
         async with open_trial(engine, CARD, fake_model, children, seconds=10):
             pass
-        apply(folder, Lie(devices=GPU, load="abort"))
+        tell(folder, Lie(devices=GPU, load="abort"))
         began = time.monotonic()
         with pytest.raises(TrialFailed):
             async with open_trial(engine, CARD, fake_model, children, seconds=30):
