@@ -265,7 +265,7 @@ def test_what_is_sent_arrives_however_the_system_cuts_it(pair: tuple[str, str], 
             collect(server, client, client.rng.randbytes(size))
             deliver(server, client, client.rng.randbytes(size))
         assert not client.said_farewell
-        server.part()
+        server.unwrap()
         for _ in range(100):
             client.turn()
         assert client.said_farewell
@@ -277,7 +277,7 @@ def test_only_an_orderly_end_looks_complete(pair: tuple[str, str], orderly: bool
         collect(server, client, b"GET / HTTP/1.1\r\n")
         deliver(server, client, b"HTTP/1.1 200 OK\r\n")
         if orderly:
-            server.part()
+            server.unwrap()
         server.close()
         for _ in range(100):
             client.turn()
@@ -291,7 +291,7 @@ def test_nothing_is_sent_before_the_handshake_or_after_the_farewell(pair: tuple[
         sock = TlsSocket(ours, load_context(*pair))
         with pytest.raises(OSError, match="no TLS connection"):
             sock.send(memoryview(b"HTTP/1.1 408 Request Timeout"))
-        sock.part()
+        sock.unwrap()
         theirs.setblocking(False)
         with pytest.raises(BlockingIOError):
             theirs.recv(1)
