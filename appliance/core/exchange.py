@@ -238,7 +238,7 @@ class Io(Protocol):
         """The head of the answer is here. False: `Exchange.on_client_drained` when the client may have it."""
         ...
 
-    def wait_drained(self) -> None:
+    def when_drained(self) -> None:
         """Call `Exchange.on_client_drained` once the client has taken all. The engine is paused, or released."""
         ...
 
@@ -348,7 +348,7 @@ class Exchange:
         if not room:
             self.state = ExchangeState.FULL
             self._io.pause()
-            self._io.wait_drained()
+            self._io.when_drained()
         return room
 
     def on_engine_ended(self, *, broken: bool = False) -> None:
@@ -494,7 +494,7 @@ class Exchange:
         if whole and self.state is ExchangeState.DRAINING:
             self._end(None)
         elif self.state is ExchangeState.DRAINING:
-            self._io.wait_drained()
+            self._io.when_drained()
         return False
 
     def _record(self, content: bytes, status: int) -> bytes:

@@ -237,7 +237,7 @@ class _Driver:
         self._news.set()
         return not self._head_waits
 
-    def wait_drained(self) -> None:
+    def when_drained(self) -> None:
         self._full = True
         self._news.set()
 

@@ -17,7 +17,6 @@ from appliance.errors import InvalidModelFile, UsageError
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 POSIX = sys.platform != "win32"
-two_users = pytest.mark.skipif(not POSIX or os.geteuid() != 0, reason="root alone can play another user")
 
 
 def scan(**sources) -> Snapshot:
@@ -179,7 +178,7 @@ def test_special_files_and_links(tmp_path: Path, write_model):
     assert found == dict.fromkeys(("fifo", "folder", "device", "socket"), "it is not a regular file")
 
 
-@two_users
+@pytest.mark.needs("root")
 def test_what_may_not_be_read_is_reported(write_model):
     with open_folder() as folder:
         closed = write_model(folder / "closed" / "model.gguf").parent

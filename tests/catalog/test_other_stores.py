@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -25,7 +23,6 @@ from appliance.catalog.sources import (
 )
 from appliance.core.models.model import FOREIGN, Model, engine_flags
 
-two_users = pytest.mark.skipif(sys.platform == "win32" or os.geteuid() != 0, reason="root alone can play another user")
 LIBRARY = ("registry.ollama.ai", "library")
 
 
@@ -198,7 +195,7 @@ JSON = st.recursive(
 )
 
 
-@two_users
+@pytest.mark.needs("root")
 def test_stores_that_may_not_be_read_are_noted() -> None:
     with open_folder() as root:
         pulled(root / "ollama", "a:latest", layer(root / "ollama", "model", gguf(root / "ollama")))

@@ -83,7 +83,7 @@ class Engine:
         self.paused = not self.ready
         return self.ready
 
-    def wait_drained(self) -> None:
+    def when_drained(self) -> None:
         assert not self.waits, "it waits already"
         self.waits = True
 

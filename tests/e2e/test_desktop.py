@@ -131,7 +131,7 @@ http.server.ThreadingHTTPServer(("127.0.0.1", 8080), Answer).serve_forever()
 SERVICE, NOBODY = 64999, 65534
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="makes users and a network of its own")
+@pytest.mark.needs("root")  # makes users and a network of its own
 @pytest.mark.parametrize(
     ("user", "key", "taken"),
     [(0, "", True), (0, "key", True), (NOBODY, "", False), (SERVICE, "", True), (SERVICE, "key", False)],

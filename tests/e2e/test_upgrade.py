@@ -211,7 +211,7 @@ def test_a_later_version_may_change_the_data_and_the_way_back_finds_its_own(upgr
 
 
 NOBODY = 65534
-root_only = pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="gives files to another user")
+root_only = pytest.mark.needs("root")
 
 
 @root_only

@@ -369,7 +369,7 @@ def test_a_program_that_anybody_may_have_put_into_path_is_not_found(tmp_path: Pa
     assert find_engine(str(theirs), places).id == str(theirs)
 
 
-@pytest.mark.skipif(sys.platform == "win32" or os.geteuid() != 0, reason="gives files to another user")
+@pytest.mark.needs("root")
 def test_root_finds_no_engine_that_another_user_could_have_put_there(
     places: EngineFolders, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,9 +14,7 @@ from two_users import FILE, FOLDER, SHARED, STRANGER, VICTIM, acting_as, open_fo
 
 from appliance.platform.strangers import stranger_at
 
-pytestmark = pytest.mark.skipif(
-    sys.platform == "win32" or os.geteuid() != 0, reason="becomes one user and then another, which only root may"
-)
+pytestmark = pytest.mark.needs("root")  # becomes one user and then another
 
 
 def changed_by_stranger(parts: list[Path]) -> bool:

@@ -260,7 +260,7 @@ for name in ("new.db", "old.db"):
 """
 
 
-@pytest.mark.skipif(sys.platform == "win32" or os.geteuid() != 0, reason="root alone can play another user")
+@pytest.mark.needs("root")
 def test_a_user_without_the_right_to_write_is_told() -> None:
     with open_folder() as folder:
         (folder / "old.db").touch(0o444)

@@ -444,7 +444,7 @@ class FastRequest:
             self._ping.stop()
         return True
 
-    def wait_drained(self) -> None:
+    def when_drained(self) -> None:
         self.connection.when_drained(self._exchange.on_client_drained)
 
     def pause(self) -> None:
