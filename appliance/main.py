@@ -7,7 +7,7 @@ import os
 import sys
 import traceback
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -19,10 +19,12 @@ from appliance.catalog.catalog import STARTER_ID, Catalog
 from appliance.catalog.downloads import DownloadSettings
 from appliance.catalog.found import cache_directory
 from appliance.catalog.hub import hub_access
-from appliance.catalog.sources import STARTER
+from appliance.catalog.sources import STARTER, ModelFolders
 from appliance.composition import AppliancePaths, OpenAppliance, open_appliance
 from appliance.core.config.types import Config
+from appliance.core.server_choice import LET_IN
 from appliance.core.settings import DEFAULT_PORT, DEFAULT_URL, KEY_VARIABLE, URL_VARIABLE, Listen, UnixSocket, at_port
+from appliance.core.systemd import MODELS, NAME
 from appliance.engines.found import Engine, Finder, finder, installed_folder, list_engines
 from appliance.engines.owner import usual_port
 from appliance.engines.shelf import Shelf
@@ -101,6 +103,7 @@ async def _run(settings: AppSettings, found: Finder, catalog: Catalog, stop: Sto
     """Serve, and do what is done beside serving. An expected failure leaves every nursery as a value."""
     failure: ApplianceError | None = None
     await _finish_update()
+    await trio.to_thread.run_sync(_make_models_folder, settings.sources)
     if settings.port_of_engine:
         settings = await _at_engines_port(settings, found)
     async with echoing_engine_log(settings) as echo, _scanning(catalog) as scanned:
@@ -162,14 +165,18 @@ async def _serve(
                     failure = await report_ready(urls, __version__)
                     if failure is None:
                         await scanned.wait()
-                        failure = await _beside_serving(settings, owners, bound)
+                        found_at_home = appliance.server.found_at_home
+                        failure = await _beside_serving(settings, owners, () if found_at_home else bound)
                 if failure is not None:
                     stop.asked.set()
     return failure
 
 
 async def _beside_serving(settings: AppSettings, owners: Owners, bound: Sequence[Listen]) -> ApplianceError | None:
-    """Finish the start once the program listens and knows its models; an error ends it."""
+    """Finish the start once the program listens and knows its models; an error ends it.
+
+    ``bound``: where commands have to look for the server, if they do not find it by themselves.
+    """
     if settings.http.single is not None:
         return await _serve_single(settings.http.single, owners)
     _introduce(settings, owners.fleet.launches.engine, owners.catalog, bound)
@@ -233,6 +240,13 @@ async def _finish_update() -> None:
         logging.getLogger(__name__).warning("what an update of engines left cannot be cleared up: %s", cause)
 
 
+def _make_models_folder(sources: ModelFolders) -> None:
+    """Have the folder that users are told to put files into."""
+    if sources.models_dir is not None:
+        with suppress(OSError):
+            sources.models_dir.mkdir(parents=True, exist_ok=True)
+
+
 def _downloading(settings: AppSettings) -> DownloadSettings:
     """Return source and target of downloads. Raises UsageError for an endpoint that is not an address."""
     hub = hub_access(os.environ, token=settings.hub_token)
@@ -254,6 +268,8 @@ def _introduce(settings: AppSettings, engine: Engine | None, catalog: Catalog, b
     say(f"  models: {', '.join(usable[:SHOWN_MODELS])}{more}" if usable else "  models: none yet")
     if catalog.sources.models_dir is not None:
         say(f"  more models: put .gguf files into {catalog.sources.models_dir}")
+        if str(catalog.sources.models_dir) == MODELS:
+            say(f"  members of the group {NAME} may; {LET_IN}")
     if usable:
         _say_what_to_try(settings, STARTER_ID if STARTER_ID in usable else usable[0], bound)
     for model in catalog.snapshot.models:
@@ -262,16 +278,18 @@ def _introduce(settings: AppSettings, engine: Engine | None, catalog: Catalog, b
 
 
 def _say_what_to_try(settings: AppSettings, model: str, bound: Sequence[Listen]) -> None:
-    """A line for a shell of this machine, if ``run`` can reach the server: it knows neither HTTPS nor socket files."""
-    place = next((each for each in bound if not isinstance(each, UnixSocket)), None)
-    if place is None or settings.http.tls is not None:
-        return
-    host, port = place
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    url = url_of((host, port), tls=False) + settings.http.api_prefix
-    where = () if url == os.environ.get(URL_VARIABLE, DEFAULT_URL) else ("--url", url)
-    keyed = settings.http.api_keys or (settings.config is not None and any(settings.config.api_keys))
-    key = f", with a key in {KEY_VARIABLE}" if keyed else ""
+    """A line for a shell of this machine, if ``run`` can reach the server: it does not know HTTPS."""
+    where, key = (), ""
+    if bound:
+        place = next((each for each in bound if not isinstance(each, UnixSocket)), None)
+        if place is None or settings.http.tls is not None:
+            return
+        host, port = place
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+        url = url_of((host, port), tls=False) + settings.http.api_prefix
+        where = () if url == os.environ.get(URL_VARIABLE, DEFAULT_URL) else ("--url", url)
+        keyed = settings.http.api_keys or (settings.config is not None and any(settings.config.api_keys))
+        key = f", with a key in {KEY_VARIABLE}" if keyed else ""
     say(f'  try{key}: {start.called()} {start.in_shell(("run", *where, model))} "Hello"')
 
 

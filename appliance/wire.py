@@ -63,6 +63,14 @@ class ListedModels(Struct, frozen=True, tag_field="object", tag="list"):
     data: list[ListedModel]
 
 
+class RemovedModel(Struct, frozen=True, kw_only=True):
+    """The removed model. ``size`` is the number of bytes freed."""
+
+    model: str
+    paths: tuple[str, ...]
+    size: int
+
+
 class ModelStatus(Struct, frozen=True, kw_only=True):
     """One model in ``modelStatus`` of llama-swap's event feed."""
 

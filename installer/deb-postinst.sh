@@ -1,12 +1,16 @@
+removed=/var/lib/llama-appliance/.removed
 case "$1" in
     configure)
         make_user
+        make_models
         close_settings
-        if [ -z "$2" ]; then
-            make_key
-            enable_service
-            start_service
-            tell_key
+        if [ -z "$2" ]; then make_key; fi
+        enable_service
+        if systemd_runs; then systemctl daemon-reload; fi
+        if [ -z "$2" ] || [ -e $removed ]; then
+            rm -f $removed
+            start_if_enabled
+            tell_next
         else
             resume_service
         fi

@@ -1,5 +1,9 @@
-if systemd_runs; then systemctl daemon-reload; fi
 case "$1" in
+    remove) if [ -d /var/lib/llama-appliance ]; then touch /var/lib/llama-appliance/.removed; fi ;;
     abort-upgrade) resume_service ;;
-    purge) delete_data ;;
+    purge)
+        delete_data
+        if command -v deb-systemd-helper >/dev/null; then deb-systemd-helper purge $unit >/dev/null || true; fi
+        ;;
 esac
+if systemd_runs; then systemctl daemon-reload; fi

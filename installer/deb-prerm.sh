@@ -1,4 +1,4 @@
 case "$1" in
-    remove | deconfigure) disable_service ;;
+    remove | deconfigure) stop_service ;;
     upgrade) pause_service ;;
 esac

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -81,6 +82,8 @@ class Headers:
                     known = _read(file, found.st_size, found.st_mtime_ns)
         except NotRegular as error:
             return Header(error=why(error))
+        except PermissionError:
+            return Header(error=f"the server may not read it; 'sudo chmod a+r {shlex.quote(path)}' lets it")
         except OSError as error:
             return Header(error=f"it cannot be read: {why(error)}", missing=isinstance(error, FileNotFoundError))
         self._used[path] = known

@@ -24,7 +24,7 @@ from appliance.core.models.names import folder_of, is_companion, model_name, sha
 from appliance.errors import Forbidden
 from appliance.store.model_files import remove, remove_empty
 from appliance.store.partial_file import FileTaken, PartialFile, WrongContents, claim, discard, open_partial
-from appliance.wire import PartialHead, PartialSource
+from appliance.wire import PartialHead, PartialSource, RemovedModel
 
 log = logging.getLogger(__name__)
 
@@ -175,14 +175,6 @@ async def _write(partial: PartialFile, block: bytearray) -> None:
         except trio.Cancelled:
             block += data  # Trio waits for a thread that has begun, so this one has not
             raise
-
-
-class RemovedModel(Struct, frozen=True, kw_only=True):
-    """The removed model. ``size`` is the number of bytes freed."""
-
-    model: str
-    paths: tuple[str, ...]
-    size: int
 
 
 def remove_model(model: Model, cache: Path, models_dir: Path | None) -> RemovedModel:

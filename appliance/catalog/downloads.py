@@ -17,7 +17,7 @@ import trio
 from msgspec import Struct, structs
 
 from appliance.catalog.catalog import Catalog
-from appliance.catalog.download_file import RemovedModel, Transfer, discard_begun, fetch, remove_model
+from appliance.catalog.download_file import Transfer, discard_begun, fetch, remove_model
 from appliance.catalog.download_plan import DownloadPlan, PlannedFile
 from appliance.catalog.download_source import plan_of
 from appliance.catalog.download_status import (
@@ -43,7 +43,7 @@ from appliance.core.models.download import (
 from appliance.core.models.model import Model
 from appliance.errors import ApplianceError, CallerError, InvalidModelFile, ModelUnloaded
 from appliance.trio_parts import Changed, beside
-from appliance.wire import HubModel
+from appliance.wire import HubModel, RemovedModel
 
 log = logging.getLogger(__name__)
 

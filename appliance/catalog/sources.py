@@ -317,6 +317,12 @@ class ModelFolders(Struct, frozen=True, kw_only=True):
         return self.cache or (self.presets.cache if self.presets is not None else None)
 
     @property
+    def others(self) -> tuple[str, ...]:
+        """Folders of other programs that are here, each with the program's name. Asks the disk."""
+        kept = (("LM Studio", self.lm_studio), ("Ollama", self.ollama))
+        return tuple(f"{name} in {path}" for name, paths in kept for path in paths if path.is_dir())
+
+    @property
     def has_folders(self) -> bool:
         """True if some place may hold other models later than now."""
         return bool(self.models_dir or self.lookup or self.lm_studio or self.ollama)

@@ -25,6 +25,7 @@ from appliance.catalog.configuration import Files
 from appliance.catalog.found import cache_directory
 from appliance.catalog.sources import ModelFolders, default_models_dir
 from appliance.cli.options import ModelOptions, Size, gathered, models_dir_option
+from appliance.cli.remote import go_home, side_options
 from appliance.cli.serve import home_option, write_below
 from appliance.cli.show import human_size, json_option, print_json, print_table
 from appliance.core.bundles import keys
@@ -42,6 +43,7 @@ from appliance.core.bundles.manifest import (
 )
 from appliance.core.bundles.plan import UNSIGNED, Trust, refuse_foreign, refuse_untrusted
 from appliance.core.engines.builds import PLATFORMS
+from appliance.core.server_choice import Side
 from appliance.engines.found import EngineFolders, here, installed_folder
 from appliance.engines.shelf import Shelf
 from appliance.errors import UsageError
@@ -171,9 +173,16 @@ class BundleWish(Struct, frozen=True, kw_only=True):
 @click.option("--key", type=a_file, metavar="FILE", help="Sign with this private key; 'bundle keygen' makes one.")
 @models_dir_option
 @click.option("-o", "out", type=click.Path(path_type=Path), metavar="FILE", required=True, help="The bundle to write.")
+@side_options
 @json_option
 async def export(
-    wish: BundleWish, against: Path | None, key: Path | None, models_dir: str | None, out: Path, as_json: bool
+    wish: BundleWish,
+    against: Path | None,
+    key: Path | None,
+    models_dir: str | None,
+    out: Path,
+    side: Side | None,
+    as_json: bool,
 ) -> None:
     """Write a bundle: models, engines, configuration, plugins, the program, their licences.
 
@@ -182,6 +191,7 @@ async def export(
       llama-appliance bundle export --models qwen3-8b,nomic-embed --engines cpu,vulkan -o office.bundle --key mine
       llama-appliance bundle export --models qwen3-8b -o office.bundle --split 4G --against office.json
     """
+    go_home(side, only_reads=True)
     refuse_existing(out)
     for file in wish.configs:
         Files(config=file).read().require()
@@ -282,9 +292,16 @@ async def verify(file: Path, key: Path | None, as_json: bool) -> None:
 @click.option("--unsigned", is_flag=True, help="Take the bundle from anybody: it is compared with its own sums only.")
 @models_dir_option
 @home_option
+@side_options
 @json_option
 async def take(
-    file: Path, key: Path | None, unsigned: bool, models_dir: str | None, home: Path | None, as_json: bool
+    file: Path,
+    key: Path | None,
+    unsigned: bool,
+    models_dir: str | None,
+    home: Path | None,
+    side: Side | None,
+    as_json: bool,
 ) -> None:
     """Take a bundle in. Interrupted in any way, the same command continues where it was.
 
@@ -294,8 +311,9 @@ async def take(
     Examples:
       llama-appliance bundle import /media/usb/office.bundle --key mine.pub
       llama-appliance bundle import office.bundle --unsigned
+      sudo llama-appliance bundle import office.bundle --key mine.pub     # for the service
     """
-    write_below(home)
+    _go_home(home, side)
     homes = _homes(_sources(models_dir))
     with Bundle(file) as opened, exclusive(homes):
         trust = opened.trust(_public(key))
@@ -336,14 +354,15 @@ def _next(item: BundleItem, place: Path) -> list[str]:
 @click.option("-o", "out", type=a_file, metavar="FILE", help="Write it here instead of to standard output.")
 @models_dir_option
 @home_option
-async def inventory(out: Path | None, models_dir: str | None, home: Path | None) -> None:
+@side_options
+async def inventory(out: Path | None, models_dir: str | None, home: Path | None, side: Side | None) -> None:
     """List what is on this machine, as JSON, for 'bundle export --against' on another one.
 
     \b
     Example:
       llama-appliance bundle inventory -o /media/usb/office.json
     """
-    write_below(home)
+    _go_home(home, side, only_reads=True)
     sources = _sources(models_dir)
     homes, target = _homes(sources), here()
     with _progress("reading", False) as apply:
@@ -360,6 +379,15 @@ async def inventory(out: Path | None, models_dir: str | None, home: Path | None)
 
 
 # ---- what verbs share ------------------------------------------------------------------------------------------------
+
+
+def _go_home(home: Path | None, side: Side | None, *, only_reads: bool = False) -> None:
+    """Have the command work on the files below ``home``, else on those of the server that runs. Raises UsageError."""
+    if home is None:
+        go_home(side, only_reads=only_reads)
+    elif side is not None:
+        raise UsageError(f"--home names the files, and --{side} others; leave one out")
+    write_below(home)
 
 
 def _content(path: Path) -> bytes:

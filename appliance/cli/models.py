@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from urllib.parse import quote
 
 import click
 import trio
-from msgspec import Struct
+from msgspec import structs
 
 from appliance.catalog.catalog import Catalog, Snapshot
 from appliance.catalog.sources import STARTER, ModelFolders, default_models_dir
@@ -21,7 +22,8 @@ from appliance.cli.remote import (
     RunningServer,
     ServerFailed,
     ask,
-    server_options,
+    ask_raw,
+    files_options,
 )
 from appliance.cli.show import human_count, human_size, json_option, print_json, print_table
 from appliance.core.engines.listing import Manual
@@ -29,17 +31,19 @@ from appliance.core.fit.budget import room_of
 from appliance.core.fit.estimate import RAM
 from appliance.core.fit.plan import FitPlan
 from appliance.core.models.model import Model
-from appliance.core.near_names import did_you_mean
+from appliance.core.near_names import did_you_mean, near
 from appliance.core.settings import FleetSettings
 from appliance.engines.found import finder, installed_folder
 from appliance.engines.owner import manual_of, open_engines
 from appliance.errors import Conflict, EngineNotFound, ModelNotFound, UsageError
 from appliance.fleet.budgets import plan_of
+from appliance.fleet.model_rows import ModelRow, ModelTable, model_rows
 from appliance.platform.children import open_children
 from appliance.platform.console import can_ask, say
 from appliance.platform.drivers import look
 from appliance.platform.machine import free_memory
 from appliance.store.engine_state import StateFile
+from appliance.wire import RemovedModel
 
 COLUMNS = ("ID", "ARCHITECTURE", "PARAMETERS", "QUANT", "SIZE", "CONTEXT", "FIT", "SOURCE", "STATE")
 NUMBERS = ("PARAMETERS", "SIZE", "CONTEXT")
@@ -100,7 +104,7 @@ def print_plan(model: Model, plan: FitPlan) -> None:
 @click.argument("model")
 @models_dir_option
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@server_options
+@files_options
 @json_option
 async def rm(server: RunningServer, model: str, models_dir: str | None, yes: bool, as_json: bool) -> int:
     """Remove a model from the Hugging Face cache or the models folder, with all its parts.
@@ -110,18 +114,11 @@ async def rm(server: RunningServer, model: str, models_dir: str | None, yes: boo
       llama-appliance rm ggml-org/gemma-3-4b-it-GGUF:Q4_K_M
       llama-appliance rm my-model --yes
     """
-    sources = ModelOptions(models_dir=models_dir).sources()
-    found = _exactly(await trio.to_thread.run_sync(Catalog(sources).scan), model)
-    await _refuse_running(server, found)
-    if not yes and not as_json and can_ask():
-        confirm = partial(click.confirm, f"Remove {found.id} ({human_size(found.size)})?", abort=True)
-        await trio.to_thread.run_sync(confirm, abandon_on_cancel=True)
-    cache = sources.cache
-    if cache is None:
-        raise UsageError("there is no cache to remove a model from")
-    from appliance.catalog.download_file import remove_model  # with all of downloading, which `ls` does without
-
-    removed = await trio.to_thread.run_sync(remove_model, found, cache, sources.models_dir)
+    table = await _server_table(server) if models_dir is None else None
+    if table is not None:
+        removed = await _remove_there(server, table, model, ask_first=not (yes or as_json))
+    else:
+        removed = await _remove_own(server, ModelOptions(models_dir=models_dir).sources(), model, yes or as_json)
     if as_json:
         print_json(removed)
     else:
@@ -129,104 +126,123 @@ async def rm(server: RunningServer, model: str, models_dir: str | None, yes: boo
     return 0
 
 
+async def _remove_own(server: RunningServer, sources: ModelFolders, name: str, unasked: bool) -> RemovedModel:
+    found = _exactly(await trio.to_thread.run_sync(Catalog(sources).scan), name)
+    states = await _states(server)
+    _refuse_running(server, found.id, (states or {}).get(found.id))
+    if not unasked:
+        await _confirm(found.id, found.size)
+    if sources.cache is None:
+        raise UsageError("there is no cache to remove a model from")
+    from appliance.catalog.download_file import remove_model  # with all of downloading, which `ls` does without
+
+    return await trio.to_thread.run_sync(remove_model, found, sources.cache, sources.models_dir)
+
+
+async def _remove_there(server: RunningServer, table: ModelTable, name: str, *, ask_first: bool) -> RemovedModel:
+    """Have the server remove one of its models."""
+    row = next((row for row in table.models if name in (row.id, *row.aliases)), None)
+    of_repo = [row for row in table.models if row.id.rpartition(":")[0].casefold() == name.casefold()]
+    if len(of_repo) > 1:
+        raise _several(name, [row.id for row in of_repo])
+    row = row or next(iter(of_repo), None)
+    if row is None:
+        meant = near(name, [row.id for row in table.models])
+        raise ModelNotFound(name, (meant,) if meant else ())
+    _refuse_running(server, row.id, row.state)
+    if ask_first:
+        await _confirm(row.id, row.size or 0)
+    await ask_raw(server, "DELETE", f"/models?model={quote(row.id, safe='')}")
+    return RemovedModel(model=row.id, paths=(row.path,) if row.path else (), size=row.size or 0)
+
+
+async def _confirm(name: str, size: int) -> None:
+    """Ask somebody at a terminal. Raises Abort."""
+    if can_ask():
+        confirm = partial(click.confirm, f"Remove {name} ({human_size(size)})?", abort=True)
+        await trio.to_thread.run_sync(confirm, abandon_on_cancel=True)
+
+
 def _exactly(snapshot: Snapshot, name: str) -> Model:
     """Return one model; never guess between several."""
     of_repo = [model.id for model in snapshot.models if (model.hf_repo or "").casefold() == name.casefold()]
     if len(of_repo) > 1:
-        raise UsageError(f"'{name}' has several models here; say which: {', '.join(of_repo)}")
+        raise _several(name, of_repo)
     model = snapshot.find(name)
     if model is None:
         raise ModelNotFound(name, snapshot.near(name))
     return model
 
 
-async def _refuse_running(server: RunningServer, model: Model) -> None:
+def _several(name: str, found: Sequence[str]) -> UsageError:
+    return UsageError(f"'{name}' has several models here; say which: {', '.join(found)}")
+
+
+def _refuse_running(server: RunningServer, name: str, state: str | None) -> None:
     """Refuse to remove a model that a server has loaded. If no server answers, none has it."""
-    if (await _states(server) or {}).get(model.id, NOT_RUNNING[0]) not in NOT_RUNNING:
-        raise Conflict(
-            f"'{model.id}' is running on the server at {server.url}; 'llama-appliance unload {model.id}' unloads it"
-        )
-
-
-class ModelRow(Struct, frozen=True, kw_only=True):
-    """One model as ``ls --json`` prints it. ``state`` is None when no server runs."""
-
-    id: str
-    source: str
-    path: str | None
-    state: str | None
-    aliases: tuple[str, ...] = ()
-    architecture: str | None = None
-    parameters: int | None = None
-    quantisation: str | None = None
-    size: int | None = None
-    context_length: int | None = None
-    error: str | None = None
-    fit: FitPlan | None = None
-    """None if it cannot be predicted."""
-
-
-class LsOutput(Struct, frozen=True, kw_only=True):
-    """The output of ``ls --json``."""
-
-    models: list[ModelRow]
-    models_dir: str | None
-    server: str | None
-    notes: tuple[str, ...]
+    if state not in (None, *NOT_RUNNING):
+        raise Conflict(f"'{name}' is running on the server at {server.url}; 'llama-appliance unload {name}' unloads it")
 
 
 @click.command()
 @catalog_options
-@server_options
+@files_options
 @json_option
 async def ls(choice: ModelOptions, server: RunningServer, as_json: bool) -> int:
-    """List the models, and their states if a server runs. Works without one.
+    """List the models of the server that runs, with their states; without one, those of this user.
 
     \b
     Examples:
       llama-appliance ls
       llama-appliance ls --models-dir ~/models --json
     """
-    sources = choice.sources()
-    snapshot = await trio.to_thread.run_sync(Catalog(sources).scan)
-    states = await _states(server)
-    room, manual = await machine_room()
-    found = ((model.id, plan_of(model, FleetSettings(), room, manual=manual)) for model in snapshot.models)
-    plans = {model_id: plan for model_id, plan in found if plan is not None}
-    rows = [
-        _row(model, None if states is None else states.get(model.id, "unknown"), plans.get(model.id))
-        for model in snapshot.models
-    ]
-    known = {row.id for row in rows}
-    rows += [
-        ModelRow(id=model_id, source="server", path=None, state=state)
-        for model_id, state in (states or {}).items()
-        if model_id not in known
-    ]
-    folder = str(sources.models_dir) if sources.models_dir else None
+    table = await _server_table(server) if choice == ModelOptions() else None
+    if table is None:
+        table = await _own_table(choice.sources(), server)
     if as_json:
-        running = None if states is None else server.url
-        print_json(LsOutput(models=rows, models_dir=folder, server=running, notes=snapshot.notes))
+        print_json(table)
         return 0
-    if rows:
-        print_table(COLUMNS, [_cells(row, plans.get(row.id)) for row in rows], right=NUMBERS)
+    if table.models:
+        print_table(COLUMNS, [_cells(row) for row in table.models], right=NUMBERS)
     else:
         say("there are no models")
-    for row in rows:
+    for row in table.models:
         if row.error:
             say(f"{row.id} cannot be used: {row.error} ({row.path})")
-    for note in snapshot.notes:
+    for note in table.notes:
         say(f"note: {note}")
-    say(f"\nModels folder: {folder or default_models_dir()}\nTo add a model, put its .gguf file there.")
-    for line in _stores(sources):
-        say(line)
+    say(f"\nModels folder: {table.models_dir or default_models_dir()}\nTo add a model, put its .gguf file there.")
+    for store in table.stores:
+        say(f"Used in place: models of {store}")
+    if server.kind == "service":
+        say("(as the service of this machine sees it)")
     return 0
 
 
-def _stores(sources: ModelFolders) -> list[str]:
-    """Say where other programs keep models that are listed here."""
-    kept = (("LM Studio", sources.lm_studio), ("Ollama", sources.ollama))
-    return [f"Used in place: models of {name} in {path}" for name, paths in kept for path in paths if path.is_dir()]
+async def _server_table(server: RunningServer) -> ModelTable | None:
+    """Return the models of the server that shares this home, or that is named; None where there is none of ours."""
+    if server.kind == "usual":
+        return None
+    try:
+        found = await ask(server, "GET", "/api/ls", ModelTable)
+    except (NotRunning, RequestRefused, ServerFailed) as cause:
+        if server.kind == "service" or (server.named and isinstance(cause, NotRunning)):
+            raise
+        return None
+    return structs.replace(found, server=server.url)
+
+
+async def _own_table(sources: ModelFolders, server: RunningServer) -> ModelTable:
+    snapshot = await trio.to_thread.run_sync(Catalog(sources).scan)
+    states = await _states(server)
+    room, manual = await machine_room()
+    return ModelTable(
+        models=model_rows(snapshot.models, states, room, manual),
+        models_dir=str(sources.models_dir) if sources.models_dir else None,
+        server=None if states is None else server.url,
+        notes=snapshot.notes,
+        stores=sources.others,
+    )
 
 
 async def _states(server: RunningServer) -> dict[str, str] | None:
@@ -242,25 +258,7 @@ async def _states(server: RunningServer) -> dict[str, str] | None:
     return {entry.id: entry.status.value for entry in answer.data}
 
 
-def _row(model: Model, state: str | None, plan: FitPlan | None) -> ModelRow:
-    info = model.info
-    return ModelRow(
-        id=model.id,
-        source=model.source,
-        path=model.path,
-        state=state,
-        aliases=model.aliases,
-        architecture=info.architecture if info else None,
-        parameters=info.parameters if info else None,
-        quantisation=info.quantisation if info else None,
-        size=model.size,
-        context_length=info.context_length if info else None,
-        error=model.error,
-        fit=plan,
-    )
-
-
-def _cells(row: ModelRow, plan: FitPlan | None) -> tuple[str, ...]:
+def _cells(row: ModelRow) -> tuple[str, ...]:
     return (
         row.id,
         row.architecture or "-",
@@ -268,7 +266,7 @@ def _cells(row: ModelRow, plan: FitPlan | None) -> tuple[str, ...]:
         row.quantisation or "-",
         human_size(row.size) if row.size else "-",
         str(row.context_length) if row.context_length else "-",
-        plan.word if plan else "-",
+        row.fit.word if row.fit else "-",
         row.source,
         "error" if row.error else row.state or "-",
     )

@@ -18,13 +18,14 @@ import click
 import msgspec
 from msgspec import Struct, structs
 
-from appliance.catalog.sources import STARTER, ModelFolders, resolve_sources
+from appliance.catalog.sources import STARTER, ModelFolders, default_models_dir, resolve_sources
 from appliance.core.config.types import Config
 from appliance.core.lenient_json import UNREADABLE
 from appliance.core.llama import flags
 from appliance.core.llama.flags import Option
 from appliance.core.mcp.config import McpServers, parse_mcp_servers, read_mcp_servers
 from appliance.core.proxy_target import Reach
+from appliance.core.server_choice import SERVICE_SOCKET, SOCKET_NAME
 from appliance.core.settings import KEY_VARIABLE, HttpSettings, Listen, ToolSettings, UnixSocket, is_loopback
 from appliance.core.tools.specs import ALL, NAMES, chosen_tools
 from appliance.errors import UsageError
@@ -158,6 +159,12 @@ class ListenAddress(click.ParamType[Listen]):
                 f"{value!r} is not an address such as 127.0.0.1:8080, [::1]:8080 or unix:/run/llama.sock", param, ctx
             )
         return match[1] or match[2], int(match[3])
+
+
+def own_socket() -> UnixSocket:
+    """Return where a server of this home is found by its commands. The service lets in its group as well."""
+    path = str(default_models_dir().with_name(SOCKET_NAME))
+    return UnixSocket(path, mode=0o660 if path == SERVICE_SOCKET else 0o600, trusted=True)
 
 
 class Size(click.ParamType[int]):

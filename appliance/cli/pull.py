@@ -1,4 +1,4 @@
-"""``pull``: downloads a model from the Hugging Face hub into the cache. Needs no server.
+"""``pull``: downloads a model from the Hugging Face hub: by the server that runs, else into this user's cache.
 
 Progress is bars on a terminal and lines elsewhere; signals end downloads cleanly.
 """
@@ -12,20 +12,23 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 import click
 import msgspec
 import trio
+from msgspec import structs
 
 from appliance.catalog.download_plan import unfinished_in
 from appliance.catalog.download_status import DownloadStatus
-from appliance.catalog.downloads import PARALLEL, Download, Downloads, DownloadSettings, open_downloads
+from appliance.catalog.downloads import PARALLEL, DownloadSettings, open_downloads
 from appliance.catalog.found import cache_directory
 from appliance.catalog.hub import hub_access
 from appliance.cli.options import Size
+from appliance.cli.remote import ModelList, NotRunning, RunningServer, ask, ask_raw, files_options
 from appliance.cli.show import human_size, print_table
 from appliance.core.models.download import ModelReference, parse_reference
-from appliance.errors import ApplianceError
+from appliance.errors import ApplianceError, UpstreamFailed, UsageError
 from appliance.platform.console import EXIT_INTERRUPTED, EXIT_OURS, EXIT_USER, PROGRAM, say, say_error
 from appliance.trio_parts import beside, every
 
@@ -35,6 +38,8 @@ DRAW_EVERY = 0.1
 LINE_EVERY = 2.0
 STEP = 10
 """Percent between two lines when the output is not a terminal."""
+LOOK_EVERY = 0.3
+"""Seconds between two looks at a download of the server's."""
 JSON_EVERY = 0.5
 """Seconds between two lines of progress."""
 
@@ -43,7 +48,68 @@ class Stopped(Exception):
     """The user ended it before anything was downloaded."""
 
 
-async def followed(begin: Callable[[], Awaitable[Download]]) -> DownloadStatus:
+class Followed(Protocol):
+    """A download under way, here or at a server. Waiting for it raises what it cannot be followed for."""
+
+    @property
+    def status(self) -> DownloadStatus: ...
+
+    async def wait(self) -> DownloadStatus: ...
+
+    def cancel(self) -> None: ...
+
+
+Begin = Callable[[], Awaitable[Followed]]
+
+
+class DownloadThere:
+    """A download of the server's. Who stops following it pauses it, so that the same command goes on where it was."""
+
+    def __init__(self, server: RunningServer, status: DownloadStatus) -> None:
+        self._server = server
+        self.status = status
+        self._following = trio.CancelScope()
+
+    async def wait(self) -> DownloadStatus:
+        with self._following:
+            while not self.status.ended:
+                await trio.sleep(LOOK_EVERY)
+                self.status = await _status_there(self._server, self.status.model)
+        if self._following.cancelled_caught:
+            await ask_raw(self._server, "POST", "/models/pause", {"model": self.status.model})
+            self.status = structs.replace(self.status, state="cancelled")
+        return self.status
+
+    def cancel(self) -> None:
+        self._following.cancel()
+
+
+async def begin_there(server: RunningServer, wanted: ModelReference) -> DownloadThere:
+    """Have the server download a model. Raises RequestRefused, ServerFailed and NotRunning."""
+    await ask_raw(server, "POST", "/models", {"model": str(wanted)})
+    known = [one for one in await _downloads_of(server) if one.repo.casefold() == wanted.repo.casefold()]
+    asked = [one for one in known if wanted.tag is None or one.model.casefold() == str(wanted).casefold()]
+    if not (asked or known):
+        raise _forgotten(str(wanted))
+    return DownloadThere(server, max(asked or known, key=lambda one: (not one.ended, one.number)))
+
+
+async def _status_there(server: RunningServer, model: str) -> DownloadStatus:
+    found = next((status for status in await _downloads_of(server) if status.model == model), None)
+    if found is None:
+        raise _forgotten(model)
+    return found
+
+
+async def _downloads_of(server: RunningServer) -> list[DownloadStatus]:
+    return await ask(server, "GET", "/api/downloads", list[DownloadStatus])
+
+
+def _forgotten(model: str) -> UpstreamFailed:
+    return UpstreamFailed(model, "the server does not know its download any more: it was removed, or it restarted")
+
+
+async def followed(begin: Begin) -> DownloadStatus:
     """Begin a download and show its progress; Ctrl-C and SIGTERM end it cleanly, so that no byte is lost.
 
     Raises Stopped, and whatever ``begin`` raises.
@@ -56,9 +122,9 @@ async def followed(begin: Callable[[], Awaitable[Download]]) -> DownloadStatus:
 
 
 @asynccontextmanager
-async def stopping(begin: Callable[[], Awaitable[Download]]) -> AsyncGenerator[Download]:
+async def stopping(begin: Begin) -> AsyncGenerator[Followed]:
     """Run the download for the length of the block; signals cancel it. Raises Stopped, and as ``begin``."""
-    download: Download | None = None
+    download: Followed | None = None
     asking = trio.CancelScope()
 
     async def watch_signals() -> None:
@@ -77,7 +143,7 @@ async def stopping(begin: Callable[[], Awaitable[Download]]) -> AsyncGenerator[D
             yield download
 
 
-async def draw_progress(download: Download) -> None:
+async def draw_progress(download: Followed) -> None:
     """Show bars on standard error, until cancelled."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
@@ -98,7 +164,7 @@ async def draw_progress(download: Download) -> None:
         await every(DRAW_EVERY, draw, first=0)
 
 
-async def _print_tenths(download: Download) -> None:
+async def _print_tenths(download: Followed) -> None:
     """Print a line for every further tenth, until cancelled."""
     told = 100 * download.status.done // max(download.status.total, 1)
 
@@ -136,8 +202,14 @@ def _files(count: int) -> str:
 )
 @click.option("--offline", is_flag=True, help="Do not use the network (or HF_HUB_OFFLINE=1).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
-async def pull(model: str | None, limit_rate: int | None, parallel: int, offline: bool, as_json: bool) -> int:
+@files_options
+async def pull(
+    server: RunningServer, model: str | None, limit_rate: int | None, parallel: int, offline: bool, as_json: bool
+) -> int:
     """Download a model from the Hugging Face hub, with all its parts and its projector.
+
+    The server that runs does it, yours or the service, with its own account and settings; without one, this command
+    downloads into your own cache.
 
     Without a TAG it takes Q4_K_M, else Q8_0, else the first. Stopped in any way, the same command goes on where it was.
     Without a REPO it lists unfinished downloads.
@@ -164,8 +236,13 @@ async def pull(model: str | None, limit_rate: int | None, parallel: int, offline
         rate=limit_rate,
     )
     wanted = parse_reference(model)
-    async with open_downloads(settings) as downloads:
-        outcome = await _download(downloads, wanted, as_json)
+    if await _is_for_server(server, slowed=offline or limit_rate is not None or parallel != PARALLEL):
+        if await _is_there(server, wanted):
+            return _print_here(str(wanted), as_json)
+        outcome = await _download(partial(begin_there, server, wanted), as_json)
+    else:
+        async with open_downloads(settings) as downloads:
+            outcome = await _download(partial(downloads.start, wanted.repo, wanted.tag), as_json)
     match outcome:
         case DownloadStatus():
             return _print_end(outcome, wanted, as_json)
@@ -196,11 +273,42 @@ def _list_unfinished(cache: Path, as_json: bool) -> int:
     return 0
 
 
-async def _download(
-    downloads: Downloads, wanted: ModelReference, as_json: bool
-) -> DownloadStatus | ApplianceError | None:
+async def _is_for_server(server: RunningServer, *, slowed: bool) -> bool:
+    """Return whether the server downloads. ``slowed``: there are options that only this command's own download has."""
+    if server.kind == "usual" or (server.kind == "own" and slowed):
+        return False
+    try:
+        await ask_raw(server, "GET", "/health")
+    except NotRunning:
+        if server.named:
+            raise
+        return False
+    if slowed:
+        raise UsageError(
+            f"--limit-rate, --parallel and --offline are for downloads of this command, and the server at {server.url} "
+            "downloads for itself; leave them out, or download into your own cache with --own"
+        )
+    return True
+
+
+async def _is_there(server: RunningServer, wanted: ModelReference) -> bool:
+    """True if the server has the model already. A file that it cannot use is fetched again."""
+    name = str(wanted).casefold()
+    models = (await ask(server, "GET", "/models", ModelList)).data
+    known = (one for one in models if name in (each.casefold() for each in (one.id, *one.aliases)))
+    return any(one.status.value != "downloading" and one.status.error is None for one in known)
+
+
+def _print_here(model: str, as_json: bool) -> int:
+    if as_json:
+        _print_line({"event": "finished", "model": model, "done": 0, "total": 0})
+    else:
+        click.echo(model)
+    return 0
+
+
+async def _download(begin: Begin, as_json: bool) -> DownloadStatus | ApplianceError | None:
     """The download's result; None if it was stopped before the hub had answered."""
-    begin = partial(downloads.start, wanted.repo, wanted.tag)
     try:
         if not as_json:
             return await followed(begin)
@@ -215,7 +323,7 @@ async def _download(
         return None
 
 
-def _print_progress(download: Download) -> None:
+def _print_progress(download: Followed) -> None:
     status = download.status
     _print_line({"event": "progress", "done": status.done, "total": status.total, "files": status.files})
 

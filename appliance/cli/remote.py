@@ -6,8 +6,11 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterator
-from contextlib import AbstractAsyncContextManager
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, suppress
+from functools import partial
+from pathlib import Path
 from typing import NoReturn, TypeVar
 from urllib.parse import urlsplit
 
@@ -16,12 +19,25 @@ import msgspec
 import trio
 from msgspec import Struct
 
+from appliance.cli.options import UNIX, own_socket
 from appliance.core.bodies.sse import Decoder, RecordTooLong
 from appliance.core.lenient_json import UNREADABLE, decoded
 from appliance.core.openai import NULL, ChatChoice, ChatCompletion, error_text
+from appliance.core.server_choice import (
+    LET_IN,
+    SERVICE_SOCKET,
+    Kind,
+    ServerChoice,
+    ServerFacts,
+    Side,
+    choose_server,
+)
 from appliance.core.settings import DEFAULT_URL, KEY_VARIABLE, URL_VARIABLE
-from appliance.core.systemd import KEY_FILE
+from appliance.core.systemd import ENVIRONMENT, KEY_FILE, NAME, OPTIONS_FILE, UNITS, assignments
 from appliance.errors import ApplianceError, CallerError, UpstreamFailed, UsageError
+from appliance.platform.console import PROGRAM, say
+from appliance.platform.identity import become, live_in
+from appliance.platform.unix_sockets import state_of
 from appliance.upstream.client import Address, HttpAnswer, HttpCall
 
 ANSWER_TIME = 30.0
@@ -63,12 +79,17 @@ class ModelList(Struct, frozen=True):
 
 
 class RunningServer(Struct, frozen=True, kw_only=True):
-    """A running server. ``named`` means that the user gave the address, so no other server may answer."""
+    """The server that a command asks, whether it runs or not; see `core.server_choice`."""
 
     url: str
     address: Address
     prefix: str
-    named: bool
+    kind: Kind
+
+    @property
+    def named(self) -> bool:
+        """No other server may answer, and no file of the caller takes its place."""
+        return self.kind in ("named", "service")
 
 
 class NotRunning(ApplianceError):
@@ -105,13 +126,63 @@ class ErrorAnswer(Struct, frozen=True):
 
 
 def server_options(command: Callable[..., T]) -> Callable[..., T]:
-    """``--url`` and ``--api-key``, as the parameter ``server``."""
+    """The options that say which server is asked, as the parameter ``server``."""
 
     @functools.wraps(command)
-    def with_server(*, url: str | None, api_key: str | None, **given: object) -> T:
-        return command(server=parse_server(url, api_key), **given)
+    def with_server(*, url: str | None, api_key: str | None, side: Side | None, verbose: bool, **given: object) -> T:
+        return command(server=find_server(url, api_key, side, verbose=verbose), **given)
 
-    return address_options(with_server)
+    asked = click.option("-v", "--verbose", is_flag=True, help="Say which server is asked, and why.")(with_server)
+    return address_options(_own_option(asked))
+
+
+def files_options(command: Callable[..., T]) -> Callable[..., T]:
+    """The same for a command that also works on files, where no server runs."""
+    return _system_option(server_options(command))
+
+
+def home_options(command: Callable[..., T]) -> Callable[..., T]:
+    """The same for what no server does for its clients: the command has to be at home where the files are."""
+
+    @functools.wraps(command)
+    def at_home(*, server: RunningServer, **given: object) -> T:
+        _refuse_guests(server)
+        return command(server=server, **given)
+
+    return files_options(at_home)
+
+
+def side_options(command: Callable[..., T]) -> Callable[..., T]:
+    """``--own`` and ``--system`` alone, as ``side``: see `go_home`."""
+    return _system_option(_own_option(command))
+
+
+def go_home(side: Side | None, *, only_reads: bool = False) -> None:
+    """Make a command that asks no server work on the files of the server that runs. Raises UsageError.
+
+    ``only_reads``: root stays root, so that it may write what it has read where it likes.
+    """
+    _refuse_guests(find_server(side=side, only_reads=only_reads))
+
+
+def _refuse_guests(server: RunningServer) -> None:
+    if server.kind == "service":
+        words = click.get_current_context().command_path
+        raise UsageError(
+            f"the service of this machine has its own files, which root changes: 'sudo {words} ...' does; "
+            "--own works on yours"
+        )
+
+
+_own_option = click.option(
+    "--own", "side", flag_value="own", help="Ask your own server and use your own files, although a service runs."
+)
+_system_option = click.option(
+    "--system",
+    "side",
+    flag_value="system",
+    help="Work for the service of this machine, as its user; needs root while it does not run.",
+)
 
 
 def address_options(command: Callable[..., T]) -> Callable[..., T]:
@@ -119,26 +190,73 @@ def address_options(command: Callable[..., T]) -> Callable[..., T]:
     command = click.option(
         "--api-key", metavar="KEY", help=f"The server's key (or {KEY_VARIABLE}).", envvar=KEY_VARIABLE
     )(command)
-    return click.option("--url", metavar="URL", help=f"The server (or {URL_VARIABLE}); default {DEFAULT_URL}.")(command)
+    return click.option(
+        "--url",
+        metavar="URL",
+        help=f"The server (or {URL_VARIABLE}); default: yours or the service, else {DEFAULT_URL}.",
+    )(command)
 
 
-def parse_server(url: str | None, api_key: str | None) -> RunningServer:
-    """Return the server of ``--url``, else of the environment, else the default one. Raises UsageError."""
-    given = url or os.environ.get(URL_VARIABLE)
-    text = given or DEFAULT_URL
+def find_server(
+    url: str | None = None,
+    api_key: str | None = None,
+    side: Side | None = None,
+    *,
+    verbose: bool = False,
+    only_reads: bool = False,
+) -> RunningServer:
+    """Find the server that a command asks, and become its user where root has to. Raises UsageError."""
+    own = own_socket().path
+    is_root = sys.platform != "win32" and os.geteuid() == 0
+    choice = choose_server(
+        ServerFacts(
+            option=url,
+            variable=os.environ.get(URL_VARIABLE),
+            side=side,
+            own_socket=own,
+            own=state_of(own),
+            service=state_of(SERVICE_SOCKET),
+            is_installed=any(os.access(unit, os.F_OK) for unit in UNITS),
+            is_root=is_root and own != SERVICE_SOCKET,
+        )
+    )
+    if verbose:
+        say(f"server: {choice.url} ({choice.why})")
+    if choice.enters:
+        _enter_service(live_in if only_reads else partial(become, NAME))
+    return _parsed(choice, api_key)
+
+
+def _enter_service(enter: Callable[[Mapping[str, str]], None]) -> None:
+    """Go on with the files and settings of the service. Raises UsageError."""
+    values: dict[str, str] = {}
+    for file in (KEY_FILE, OPTIONS_FILE):
+        with suppress(OSError):
+            values |= assignments(Path(file).read_text("utf-8", "replace"))
+    try:
+        enter(values | ENVIRONMENT)
+    except KeyError:
+        raise UsageError(f"there is no user {NAME}; 'sudo {PROGRAM} service install' makes it") from None
+
+
+def _parsed(choice: ServerChoice, api_key: str | None) -> RunningServer:
+    text = choice.url
+    key = api_key.partition(",")[0].strip() if api_key else None
+    if text.startswith(UNIX):
+        address = Address("localhost", 80, key or None, text, socket=text.removeprefix(UNIX))
+        return RunningServer(url=text, address=address, prefix="", kind=choice.kind)
     try:
         parts = urlsplit(text)
         host, port = parts.hostname, parts.port or 80
     except ValueError as cause:
         raise UsageError(f"--url {text}: {cause}") from None
     if parts.scheme != "http" or not host:
-        raise UsageError(f"--url {text}: expected an address such as {DEFAULT_URL}")
-    key = api_key.partition(",")[0].strip() if api_key else None
+        raise UsageError(f"--url {text}: expected an address such as {DEFAULT_URL} or unix:/run/llama.sock")
     return RunningServer(
         url=text.rstrip("/"),
         address=Address(host, port, key or None, text),
         prefix=parts.path.rstrip("/"),
-        named=given is not None,
+        kind=choice.kind,
     )
 
 
@@ -183,9 +301,9 @@ def refuse(who: str, status: int, body: bytes) -> NoReturn:
 
 
 def key_advice() -> str:
-    """Return where a key is given, and where that of this machine's service is kept, as the end of a message."""
-    kept = f"; root finds that of this machine's service in {KEY_FILE}" if os.access(KEY_FILE, os.F_OK) else ""
-    return f"; give the server's key with --api-key or {KEY_VARIABLE}{kept}"
+    """Return how a server without its key can be used, as the end of a message."""
+    service = f"; {LET_IN}, and root needs none" if state_of(SERVICE_SOCKET) == "closed" else ""
+    return f"; give the server's key with --api-key or {KEY_VARIABLE}{service}"
 
 
 Ask = Callable[[bytes], AbstractAsyncContextManager[HttpAnswer]]

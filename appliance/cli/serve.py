@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from collections.abc import MutableMapping, Sequence
 from pathlib import Path
@@ -24,6 +25,7 @@ from appliance.cli.options import (
     gathered,
     mcp_server_options,
     named,
+    own_socket,
     plugin_option,
     source_options,
     tool_options,
@@ -342,7 +344,9 @@ def serve(
     config = read.require() if read is not None else None
     basic = HttpSettings(
         listen=embed.listen(listen) or HTTP.listen,
-        also=_further(also_listen, ollama_port or (config.ollama_port if config is not None else 0)),
+        also=_further(
+            also_listen, ollama_port or (config.ollama_port if config is not None else 0), local=embed.trial is None
+        ),
         tls=certificate(ssl_cert_file, ssl_key_file),
         api_keys=api_keys(embed.keys(keys), api_key_file, os.environ, KEY_VARIABLE),
         allow_hosts=allow_hosts,
@@ -394,10 +398,13 @@ def serve(
     return as_trial(settings, embed.trial, os.environ)
 
 
-def _further(places: Sequence[Listen], ollama_port: int) -> tuple[AlsoListen, ...]:
+def _further(places: Sequence[Listen], ollama_port: int, *, local: bool) -> tuple[AlsoListen, ...]:
+    """Return the addresses beside ``--listen``. ``local``: commands of this home find the server by themselves."""
     also = [AlsoListen(place, "--also-listen") for place in places]
     if ollama_port:
         also.append(AlsoListen((DEFAULT_HOST, ollama_port), "--ollama-port", required=False))
+    if local and sys.platform != "win32":
+        also.append(AlsoListen(own_socket(), "--home", required=False))
     return tuple(also)
 
 

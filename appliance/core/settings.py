@@ -40,6 +40,8 @@ class UnixSocket(Struct, frozen=True):
 
     path: str
     mode: int = 0o600
+    trusted: bool = False
+    """Its permissions take the place of a key: commands of the server's own home find it there."""
 
 
 Listen = tuple[str, int] | UnixSocket

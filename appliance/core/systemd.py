@@ -4,18 +4,30 @@ systemd.service(5), sd_notify(3)).
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
 NAME = "llama-appliance"
 UNIT = f"{NAME}.service"
+UNITS = (f"/usr/lib/systemd/system/{UNIT}", f"/etc/systemd/system/{UNIT}")
+"""The units of a package, which installs and removes it, and of ``service install``."""
 STATE = f"/var/lib/{NAME}"
+MODELS = f"{STATE}/models"
 CACHE = f"/var/cache/{NAME}"
 CONFIG = f"/etc/{NAME}/config.yaml"
 OPTIONS_FILE = f"/etc/default/{NAME}"
 KEY_FILE = f"/etc/{NAME}/key.env"
 """The key of the system's service, as an assignment that shells also read; made at its installation."""
+ENVIRONMENT = {
+    "HOME": STATE,
+    "XDG_DATA_HOME": "/var/lib",
+    "XDG_CACHE_HOME": "/var/cache",
+    "XDG_CONFIG_HOME": "/etc",
+    "HF_HOME": f"{STATE}/huggingface",
+}
+"""Where the system's service has its files."""
 KEY_OPTIONS = ("--api-key", "--api-key-file", "--allow-unauthenticated")
 HIDDEN = ("/home", "/root", "/run/user")
 """Folders that a service of the system does not see (``ProtectHome=``)."""
@@ -42,6 +54,7 @@ Type=notify
 NotifyAccess=main
 ExecReload=kill -HUP $MAINPID
 Restart=on-failure
+RestartPreventExitStatus=2
 RestartSec=2
 WatchdogSec={WATCHDOG}
 TimeoutStartSec=180
@@ -59,6 +72,7 @@ SystemCallFilter=@system-service
 SystemCallErrorNumber=EPERM
 UMask=0077
 """
+# A wrong option or a taken port ends the program with 2: it would end so again.
 _SYSTEM = f"""\
 User={NAME}
 Group={NAME}
@@ -67,8 +81,7 @@ StateDirectoryMode=0750
 CacheDirectory={NAME}
 CacheDirectoryMode=0750
 WorkingDirectory={STATE}
-Environment=HOME={STATE} XDG_DATA_HOME=/var/lib XDG_CACHE_HOME=/var/cache XDG_CONFIG_HOME=/etc
-Environment=HF_HOME={STATE}/huggingface
+Environment={" ".join(f"{name}={value}" for name, value in ENVIRONMENT.items())}
 EnvironmentFile=-{KEY_FILE}
 EnvironmentFile=-{OPTIONS_FILE}
 CapabilityBoundingSet=
@@ -93,6 +106,19 @@ DeviceAllow=char-nvidia-caps rw
 """
 # What is left out on purpose: PrivateDevices= hides the devices of graphics cards, MemoryDenyWriteExecute= breaks CUDA
 # and Vulkan drivers, which compile kernels in memory, and PrivateNetwork= would leave nobody to serve.
+
+
+def assignments(text: str) -> dict[str, str]:
+    """Return what a file of ``EnvironmentFile=`` sets. A line that is no assignment is passed over, as systemd does."""
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        name, equals, value = line.strip().partition("=")
+        if equals and not name.startswith(("#", ";")):
+            try:
+                found[name.strip()] = "".join(shlex.split(value)[:1])
+            except ValueError:  # a quote without its other half
+                continue
+    return found
 
 
 def names_key_policy(words: Sequence[str]) -> bool:

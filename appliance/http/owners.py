@@ -55,8 +55,8 @@ class Owners(Struct, frozen=True, kw_only=True):
         """Downloads that are known, those that have ended included."""
         return self.downloads.snapshot() if self.downloads is not None else []
 
-    async def remove_model(self, name: str) -> None:
-        """Stop the model's process, or its download, and remove its files.
+    async def remove_model(self, name: str, *, from_folder: bool = False) -> None:
+        """Stop the model's process, or its download, and remove its files. ``from_folder``: also of the models folder.
 
         Raises ModelNotFound, Forbidden for what the program may not remove, and Conflict for files that the system does
         not release.
@@ -69,7 +69,7 @@ class Owners(Struct, frozen=True, kw_only=True):
         model = next((model for model in self.catalog.snapshot.models if model.id == name), None)
         if model is None:
             raise ModelNotFound(name, self.catalog.snapshot.near(name))
-        if model.source != "cache":
+        if model.source != "cache" and not from_folder:
             raise Forbidden(f"model '{name}' is not removable: it is not from the Hugging Face cache ({model.source})")
         await self.fleet.unload(model.id)
         try:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import trio
 
-from appliance.core.settings import AlsoListen, HttpSettings, Listen
+from appliance.core.settings import AlsoListen, HttpSettings, Listen, UnixSocket
 from appliance.errors import UsageError
 from appliance.http.bytes.connection import Answers
-from appliance.http.bytes.listening import Listener, open_listeners
+from appliance.http.bytes.listening import Listener, open_listeners, public_places
 from appliance.http.bytes.server import Clients
 from appliance.http.bytes.tls import Certificates
 from appliance.http.way.progress import Pings
@@ -28,7 +29,9 @@ class ServerSockets:
     def __init__(self, listeners: Sequence[Listener], certificates: Certificates | None) -> None:
         self.listeners = listeners
         self.certificates = certificates
-        self.bound: Sequence[Listen] = [listener.bound for listener in listeners]
+        self.bound: Sequence[Listen] = public_places(listeners)
+        self.found_at_home = len(self.bound) < len(listeners)
+        """Commands of the same home find the server by themselves."""
 
 
 @asynccontextmanager
@@ -47,9 +50,15 @@ async def open_listening(settings: HttpSettings) -> AsyncGenerator[ServerSockets
 
 async def _open_also(also: AlsoListen, *, reuse_port: bool) -> list[Listener]:
     """Raises UsageError as `open_listening`, with advice about the option that names this address."""
+    own = also.place if isinstance(also.place, UnixSocket) and also.place.trusted else None
     try:
+        if own is not None:
+            Path(own.path).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         return await open_listeners([also.place], reuse_port=reuse_port and also.required)
-    except UsageError as error:
+    except (UsageError, OSError) as error:
+        if own is not None:
+            log.info("commands of this home do not find this server by themselves: %s", error)
+            return []
         fault = str(error).partition(";")[0]  # behind it stands advice about --listen
         why = f"{fault}; choose another with {also.option}, or leave it out"
         if also.required:
@@ -81,6 +90,7 @@ class ApplianceServer:
         self._pings = pings
         self._lifetime = lifetime
         self._others = others
+        self.found_at_home = listening.found_at_home
 
     async def serve(
         self, shutdown: trio.Event, *, task_status: trio.TaskStatus[Sequence[Listen]] = trio.TASK_STATUS_IGNORED

@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from appliance.core.server_choice import SocketState
+
 BACKLOG = 1024
 LOCK_TIME = 2.0
 """Seconds to wait for another program that is creating its socket in the same folder; it takes milliseconds."""
@@ -34,6 +36,10 @@ class NotASocket(FileExistsError):
 
 if sys.platform == "win32":
 
+    def state_of(path: str) -> SocketState:
+        """There is none."""
+        return "missing"
+
     def listen_at(path: str, mode: int) -> UnixListener:
         """Python lacks it on Windows."""
         raise OSError(errno.EAFNOSUPPORT, "Python has no Unix sockets on Windows")
@@ -43,6 +49,15 @@ if sys.platform == "win32":
 
 else:
     import fcntl
+
+    def state_of(path: str) -> SocketState:
+        """Return whether a server answers at the file for this user. Nothing is sent."""
+        try:
+            return "answers" if _is_answered(path) else "missing"
+        except FileNotFoundError:
+            return "missing"
+        except OSError:
+            return "closed"
 
     def listen_at(path: str, mode: int) -> UnixListener:
         """Listen at ``path``, a file that gets these permissions before anybody can connect. Waits for the disk.
@@ -91,7 +106,7 @@ else:
         Path(path).unlink()
 
     def _is_answered(path: str) -> bool:
-        """Only a refusal proves that nobody does."""
+        """Only a refusal proves that nobody does. Raises OSError for any other error."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
             sock.setblocking(False)
             try:

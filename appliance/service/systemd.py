@@ -12,10 +12,12 @@ from appliance.core.systemd import (
     CACHE,
     HIDDEN,
     KEY_FILE,
+    MODELS,
     NAME,
     STATE,
     SYSUSERS,
     UNIT,
+    UNITS,
     names_key_policy,
     system_unit,
     user_unit,
@@ -26,7 +28,7 @@ from appliance.platform.process import Ran, run_to_end
 from appliance.store.model_files import open_private
 from appliance.wire import ServiceStatus
 
-PACKAGED = Path("/usr/lib/systemd/system") / UNIT
+PACKAGED = Path(UNITS[0])
 """The unit of a package, which installs and removes it."""
 RUNNING = Path("/run/systemd/system")
 """Exists where systemd runs (sd_booted(3))."""
@@ -118,7 +120,7 @@ class Systemd(PosixService):
 
     def __init__(self, *, user: bool, environ: Mapping[str, str] = os.environ) -> None:
         config = Path(environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
-        super().__init__(config / "systemd" / "user" / UNIT if user else Path("/etc/systemd/system") / UNIT, user=user)
+        super().__init__(config / "systemd" / "user" / UNIT if user else Path(UNITS[1]), user=user)
 
     def text(self, command: Sequence[str]) -> str:
         """Return the unit that `install` writes. Raises UsageError."""
@@ -141,6 +143,9 @@ class Systemd(PosixService):
         self.need_root()
         if not self._user:
             await self.run("systemd-sysusers", "-", stdin=SYSUSERS.encode())
+            owner = (f"--owner={NAME}", f"--group={NAME}")
+            await self.run("install", "--directory", "--mode=750", *owner, STATE)
+            await self.run("install", "--directory", "--mode=2770", *owner, MODELS)
         if not self._user and not self.unit.exists() and not names_key_policy(command):
             self.key = make_key(Path(KEY_FILE), f"{KEY_VARIABLE}={{}}")
         self.write(text)
@@ -171,7 +176,7 @@ class Systemd(PosixService):
         """Carry out ``start``, ``stop`` or ``restart`` and wait until it is done."""
         self._need_systemd()
         self.need_root()
-        if self._user or not PACKAGED.exists():
+        if not self._is_packaged():
             self.need_installed()
         await self._systemctl(verb, UNIT)
 
@@ -181,19 +186,31 @@ class Systemd(PosixService):
         ran = await self._systemctl("show", UNIT, f"--property={','.join(SHOWN)}", "--property=FragmentPath")
         lines = [line.partition("=") for line in ran.output.decode(errors="replace").splitlines()]
         words = {name: value for name, _, value in lines}
+        active = words.get("ActiveState", "unknown")
         return ServiceStatus(
             installed=words.get("LoadState") == "loaded",
             enabled=words.get("UnitFileState") == "enabled",
-            state=words.get("ActiveState", "unknown"),
+            state=active,
             detail=words.get("SubState", "") if words.get("Result", "success") == "success" else words["Result"],
             pid=int(words["MainPID"]) if words.get("MainPID", "0").isdigit() and words.get("MainPID") != "0" else None,
             restarts=int(words["NRestarts"]) if words.get("NRestarts", "").isdigit() else 0,
-            said=words.get("StatusText", ""),
+            said=words.get("StatusText", "") if active == "active" else await self._why(),
             unit=words.get("FragmentPath") or str(self.unit),
         )
 
+    async def _why(self) -> str:
+        """Return the last error in the journal; empty without one, and for users who may not read it."""
+        mine = ("--user",) if self._user else ()
+        command = ("journalctl", *mine, f"--unit={UNIT}", "--lines=50", "--output=cat", "--quiet", "--no-pager")
+        ran = await self.run(*command, may_fail=True)
+        errors = [line for line in ran.output.decode(errors="replace").splitlines() if line.startswith("error: ")]
+        return errors[-1] if errors else ""
+
+    def _is_packaged(self) -> bool:
+        return not self._user and PACKAGED.exists()
+
     def _refuse_packaged(self) -> None:
-        if not self._user and PACKAGED.exists():
+        if self._is_packaged():
             raise UsageError(
                 f"{PACKAGED} belongs to a package, which installs and removes the service; "
                 f"'{self.own('start')}' and '{self.own('stop')}' work, and '--user' makes a service of your own"

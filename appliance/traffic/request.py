@@ -21,6 +21,8 @@ PAGE_PATHS = frozenset(("/", WORKER, MANIFEST, PAGE_VERSION))
 """The page and what belongs to it, in whose place a folder's files may stand."""
 PUBLIC_PATHS = PAGE_PATHS | {"/health", "/v1/health", "/wol-health", "/favicon.ico", "/upstream"}
 PAGE_PREFIX = "/ui/"
+TRUSTED = "unix:trusted"
+"""The peer of a connection whose socket's permissions take the place of a key."""
 CONVERSATIONS = "/api/conversations"
 """The path of the page's conversations."""
 

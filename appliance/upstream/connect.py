@@ -284,12 +284,15 @@ def is_here(address: Address) -> bool:
 
 def _here(address: Address) -> str | None:
     fixed = (address.resolved,) if address.resolved is not None else _fixed(address.host)
-    return fixed[0] if not address.tls and len(fixed) == 1 and ip_address(fixed[0]).is_loopback else None
+    elsewhere = address.tls or address.socket is not None or len(fixed) != 1
+    return None if elsewhere or not ip_address(fixed[0]).is_loopback else fixed[0]
 
 
 async def _connect(address: Address) -> socket.socket:
     """Raises OSError, also when it takes too long."""
     seconds = address.connect_timeout or math.inf
+    if address.socket is not None:
+        return await _connect_to_file(address.socket)
     fixed = (address.resolved,) if address.resolved is not None else _fixed(address.host)
     if not fixed:
         return await _connect_by_name(address.host, address.port, seconds)
@@ -315,6 +318,14 @@ def _fixed(host: str) -> tuple[str, ...]:
     except ValueError:
         return ()
     return (host,)
+
+
+async def _connect_to_file(path: str) -> socket.socket:
+    stream = await trio.open_unix_socket(path)
+    sock = stream.socket
+    plain = socket.socket(sock.family, sock.type, sock.proto, fileno=sock.detach())
+    plain.setblocking(False)
+    return plain
 
 
 async def _connect_to(host: str, port: int, seconds: float) -> socket.socket:

@@ -15,7 +15,7 @@ from appliance.cli.engines.changes import working
 from appliance.cli.engines.commands import engines
 from appliance.cli.engines.update import TriedRow, models_to_try, most_used
 from appliance.cli.options import ModelOptions
-from appliance.cli.remote import parse_server
+from appliance.cli.remote import find_server
 from appliance.core.config.types import Config, StoreConfig
 from appliance.core.engines.choice import Ranked, Seat, Standing
 from appliance.core.engines.listing import cpu_device
@@ -67,7 +67,7 @@ async def test_the_most_used_model_is_looked_up_in_the_activity_log_of_the_confi
         for name in (mine, "starter", mine, "gone", "gone", "gone"):
             row = Row(timestamp=datetime.now(UTC), model=name, req_path="/x", resp_status_code=200, duration_ms=1)
             activity.add(row)
-    nobody = parse_server("http://127.0.0.1:9", None)
+    nobody = find_server("http://127.0.0.1:9")
     config = Config(store=StoreConfig(path=str(tmp_path / "log.db")))
     assert [model.id for model in await models_to_try(nobody, config, None)] == [mine, "starter"]
     assert [model.id for model in await models_to_try(nobody, None, None)] == ["starter"]

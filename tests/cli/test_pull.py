@@ -216,7 +216,7 @@ class Running(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         body = json.dumps({"data": [{"id": MODEL, "status": {"value": "loaded"}}]}).encode()
-        self.send_response(200)
+        self.send_response(200 if self.path == "/models" else 404)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -228,9 +228,10 @@ class Running(BaseHTTPRequestHandler):
 def test_a_model_that_runs_is_not_removed(tmp_path: Path, hub: FakeHub) -> None:
     assert ran(tmp_path, hub, "pull", MODEL).returncode == 0
     with HTTPServer(("127.0.0.1", 0), Running) as server:
-        thread = threading.Thread(target=server.handle_request)
+        thread = threading.Thread(target=server.serve_forever)
         thread.start()
         told = ran(tmp_path, hub, "rm", MODEL, "--url", f"http://127.0.0.1:{server.server_port}")
+        server.shutdown()
         thread.join()
     assert told.returncode == 2
     assert f"llama-appliance unload {MODEL}" in told.stderr

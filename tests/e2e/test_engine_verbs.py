@@ -360,7 +360,7 @@ def test_programs_try_engines_one_after_the_other_and_a_dead_one_holds_nobody_up
 
 
 def test_what_another_program_has_proven_meanwhile_is_not_proven_again(machine: Machine, tmp_path: Path) -> None:
-    make_build(machine.root, build="b1")
+    make_build(machine.root, build="b1", lie=Lie(load_delay=2.0))  # long enough to be seen at a look in half a second
     other = Machine(tmp_path / "other")
     other.env = machine.env
     with proving(machine, tmp_path / "cache") as first:

@@ -19,7 +19,7 @@ import pytest
 import trio
 from http_harness import CHAT, Answer, Client, OpenServer, chat
 
-from appliance.core.settings import HttpSettings, UnixSocket
+from appliance.core.settings import AlsoListen, HttpSettings, UnixSocket
 from appliance.errors import UsageError
 from appliance.http.bytes.listening import open_listeners
 from appliance.platform import unix_sockets
@@ -120,6 +120,27 @@ async def test_other_users_are_kept_out(path: Path):
                 sock.connect(str(path))
         finally:
             os.seteuid(0)
+
+
+async def test_the_socket_of_the_home_takes_the_place_of_a_key_and_no_other_way_in_does(
+    open_server: OpenServer, path: Path
+):
+    """The same bytes come from everywhere: what the server remembers of a head must not let in who has no key."""
+    other = path.with_name("other.sock")
+    home = AlsoListen(UnixSocket(str(path), trusted=True), "--home", required=False)
+    http = HttpSettings(listen=(("127.0.0.1", 0), UnixSocket(str(other))), also=(home,), api_keys=("sesame",))
+    async with open_server(http=http) as server:
+        for _ in range(3):  # the first loads, the others take the fast path
+            assert (await ask(path, "POST", CHAT, chat())).status == 200
+            assert (await ask(other, "POST", CHAT, chat())).status == 401
+            assert (await server.ask("POST", CHAT, chat())).status == 401
+        assert (await ask(path, "GET", "/v1/models")).status == 200
+        assert (await ask(path, "GET", "/v1/models", host="evil.example")).status == 403
+        assert str(path).encode() not in (await ask(path, "GET", "/ui/status")).body
+        async with open_server(http=HttpSettings(listen=(("127.0.0.1", 0),), also=(home,))) as second:
+            assert (await second.ask("GET", "/health")).status == 200  # it does without
+        assert (await ask(path, "GET", "/v1/models")).status == 200
+    assert not path.exists()
 
 
 async def test_a_socket_that_nobody_answers_on_is_replaced(path: Path):

@@ -20,7 +20,7 @@ from appliance.cli.engines.sources import (
     server_table,
     sources_of,
 )
-from appliance.cli.remote import RunningServer, server_options
+from appliance.cli.remote import RunningServer, home_options
 from appliance.core.engines.builds import AvailableBuild
 from appliance.core.engines.choice import Ranked, WantedEngine
 from appliance.core.engines.events import BuildRemoved, EngineChosen, RolledBack
@@ -47,7 +47,7 @@ T = TypeVar("T")
 @click.option(
     "--force", is_flag=True, help="Install even if this machine does not meet the build's stated requirements."
 )
-@server_options
+@home_options
 async def install(
     server: RunningServer,
     word: str | None,
@@ -130,7 +130,7 @@ def _model_option(command: Callable[..., T]) -> Callable[..., T]:
 @click.command()
 @click.argument("word", metavar="SEAT|BUILD|BACKEND|auto")
 @_model_option
-@server_options
+@home_options
 async def use(server: RunningServer, word: str, model: str | None) -> int:
     """Prefer an engine; the others stay in reserve in case it fails. 'auto' leaves the choice to the program again.
 
@@ -146,7 +146,7 @@ async def use(server: RunningServer, word: str, model: str | None) -> int:
 @click.command()
 @click.argument("word", metavar="SEAT|BUILD|BACKEND")
 @_model_option
-@server_options
+@home_options
 async def pin(server: RunningServer, word: str, model: str | None) -> int:
     """Use one engine and nothing else: no fallback, and no update, until 'engines use auto'.
 
@@ -202,7 +202,7 @@ def _check_word(owner: Engines, word: str, pinned: bool) -> None:
 @click.command()
 @click.argument("build")
 @click.option("--force", is_flag=True, help="Even if a running model uses it.")
-@server_options
+@home_options
 async def remove(server: RunningServer, build: str, force: bool) -> int:
     """Remove an installed build from the disk; never the only engine that works.
 
@@ -240,7 +240,7 @@ def working(ranked: Sequence[Ranked]) -> list[str]:
 
 @click.command()
 @click.argument("backend", metavar="[BACKEND]", required=False)
-@server_options
+@home_options
 async def rollback(server: RunningServer, backend: str | None) -> int:
     """Return to the build that was used before the last update.
 

@@ -25,7 +25,7 @@ from appliance.cli.engines.sources import (
     server_table,
 )
 from appliance.cli.engines.update import update
-from appliance.cli.remote import RunningServer, server_options
+from appliance.cli.remote import RunningServer, home_options, server_options
 from appliance.cli.show import human_size, json_option, print_json, print_table
 from appliance.core.engines.events import Forgotten
 from appliance.core.engines.machine import MachineLook
@@ -103,7 +103,7 @@ async def ls(server: RunningServer, as_json: bool) -> int:
 
 @engines.command()
 @json_option
-@server_options
+@home_options
 async def probe(server: RunningServer, as_json: bool) -> int:
     """Look at the machine again, and ask every build for its devices; a running server does the same.
 
@@ -127,7 +127,7 @@ async def probe(server: RunningServer, as_json: bool) -> int:
 @engines.command()
 @click.argument("names", metavar="[SEAT|BUILD|BACKEND]...", nargs=-1)
 @json_option
-@server_options
+@home_options
 async def prove(server: RunningServer, names: tuple[str, ...], as_json: bool) -> int:
     """Try builds on their devices now: all untried ones, or the named ones. The exit status is 1 if one fails.
 
@@ -157,7 +157,7 @@ def _quiet(proof: Proof) -> None:
 
 @engines.command()
 @click.argument("builds", metavar="[BUILD]...", nargs=-1)
-@server_options
+@home_options
 async def forget(server: RunningServer, builds: tuple[str, ...]) -> int:
     """Forget what was found out about all builds, or about the named ones: proofs, failures, devices.
 

@@ -39,7 +39,7 @@ from appliance.cli.remote import (
     RunningServer,
     ServerFailed,
     ask,
-    server_options,
+    home_options,
 )
 from appliance.cli.show import human_size, json_option, print_json
 from appliance.core.config.types import Config
@@ -143,7 +143,7 @@ async def _loaded(server: RunningServer) -> list[str]:
 @click.option("--force", is_flag=True, help="Also take a build that was rolled back, or an older one.")
 @source_options
 @json_option
-@server_options
+@home_options
 async def update(server: RunningServer, config_file: Path | None, config_dir: Path | None, **options: object) -> int:
     """Switch to a newer build: fetch it, prove it, try it with your own model, and only then use it.
 

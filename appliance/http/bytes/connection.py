@@ -31,12 +31,13 @@ import trio
 from appliance.core.bodies.http_message import BodyError, Chunked
 from appliance.core.bodies.http_request import HttpHead, RequestError, read_request
 from appliance.core.bodies.pace import Pace
-from appliance.core.settings import HttpSettings
+from appliance.core.settings import HttpSettings, UnixSocket
 from appliance.errors import BadRequest, BodyTooSlow, Busy
 from appliance.http.bytes.answer import refusal
 from appliance.http.bytes.body import Body, ClientLeft
 from appliance.http.bytes.tls import TlsSocket
 from appliance.platform.poller import Poller
+from appliance.traffic.request import TRUSTED
 
 log = logging.getLogger(__name__)
 
@@ -108,8 +109,8 @@ class Connection:
     ) -> None:
         """Raises OSError when the client has left already."""
         name = sock.getpeername()
-        self.peer: str = name[0] if isinstance(name, tuple) else "unix:"
-        """The address of the other end; "unix:", as in nginx, for a socket in the file system."""
+        self.peer: str = name[0] if isinstance(name, tuple) else _peer_of_file(sock, settings)
+        """The address of the other end; "unix:", as in nginx, for a socket in the file system, or `TRUSTED`."""
         self.socket = sock
         self.secure = isinstance(sock, TlsSocket)
         self.due = math.inf
@@ -625,6 +626,13 @@ class Connection:
                 pass
         except (OSError, Overdue):
             return
+
+
+def _peer_of_file(sock: socket.socket | TlsSocket, settings: HttpSettings) -> str:
+    """Raises OSError when the client has left already."""
+    path = sock.getsockname()
+    trusted = any(isinstance(at, UnixSocket) and at.trusted and at.path == path for at in settings.places)
+    return TRUSTED if trusted else "unix:"
 
 
 async def _overdue() -> bool:

@@ -34,6 +34,11 @@ class Listener:
         self.socket.close()
 
 
+def public_places(listeners: Sequence[Listener]) -> list[Listen]:
+    """Return where clients reach the server; commands of its own home find their way by themselves."""
+    return [each.bound for each in listeners if not (isinstance(each.bound, UnixSocket) and each.bound.trusted)]
+
+
 def shown(where: Listen) -> str:
     """An address as it stands in a URL, a file as it is."""
     if isinstance(where, UnixSocket):

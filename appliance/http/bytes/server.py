@@ -11,7 +11,7 @@ import trio
 
 from appliance.core.settings import HttpSettings, Listen, UnixSocket
 from appliance.http.bytes.connection import LAST_HEAD, Answers, Connection
-from appliance.http.bytes.listening import Listener
+from appliance.http.bytes.listening import Listener, public_places
 from appliance.http.bytes.tls import Certificates, TlsSocket
 from appliance.platform.poller import Poller
 from appliance.traffic.traffic import Lifetime
@@ -142,7 +142,7 @@ class Clients:
                 async with trio.open_nursery() as accepting:
                     for listener in listeners:
                         accepting.start_soon(self._accept_all, listener)
-                    task_status.started([listener.bound for listener in listeners])
+                    task_status.started(public_places(listeners))
                     await shutdown.wait()
                     # The end comes in this order, so that no client sees a reset for what it has sent. Idle connections
                     # hang up. The connections that the system has accepted for us are taken, because closing the

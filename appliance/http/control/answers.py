@@ -42,6 +42,11 @@ def parse_as(body: bytes, kind: type[T], *, param: str | None = None, form: str 
         raise BadRequest(f"the request body cannot be used: {error}{hint}", param=param) from None
 
 
+def is_trusted() -> bool:
+    """True for a request of the server's own home; see `core.server_choice`."""
+    return bool(request.scope["state"]["trusted"])
+
+
 def json_answer(value: object, status: int = 200) -> Response:
     return Response(msgspec.json.encode(value), status, content_type="application/json; charset=utf-8")
 

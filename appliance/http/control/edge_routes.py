@@ -124,6 +124,26 @@ class EdgeRoutes:
             await refresh(self._catalog)
         await _send_json(context, self._listing())
 
+    async def _table(self, context: RequestContext) -> None:
+        """The models with their files, and how each would fit now: what ``ls`` shows."""
+        from appliance.fleet.model_rows import ModelTable, model_rows  # few ask
+
+        await trio.to_thread.run_sync(self._catalog.refresh, 0.0)  # what somebody has just put there is shown
+        sources, snapshot = self._catalog.sources, self._catalog.snapshot
+        states = {entry.id: entry.status.value for entry in self._listing().data}
+        engine, room = self._fleet.launches.engine, self._fleet.room()
+        manual = engine.manual if engine is not None else None
+
+        def table() -> ModelTable:
+            return ModelTable(
+                models=model_rows(snapshot.models, states, room, manual),
+                models_dir=str(sources.models_dir) if sources.models_dir else None,
+                notes=snapshot.notes,
+                stores=sources.others,
+            )
+
+        await _send_json(context, await trio.to_thread.run_sync(table))
+
     async def _model(self, context: RequestContext) -> None:
         """Its entry in the list. Aliases count."""
         name = context.request.path.removeprefix(ONE_MODEL)
@@ -167,6 +187,7 @@ class EdgeRoutes:
         return render(base, self._bound, self._fleet.launches.engine, models, folder)
 
     ROUTES: ClassVar[dict[str, Callable[[EdgeRoutes, RequestContext], Awaitable[None]]]] = {
+        "/api/ls": _table,
         "/favicon.ico": _icon,
         "/health": _health,
         "/metrics": _metrics,

@@ -24,7 +24,7 @@ from appliance.core.models.download import parse_reference
 from appliance.core.models.model import Model
 from appliance.errors import BadRequest, Conflict
 from appliance.fleet.status import ChildStatus
-from appliance.http.control.answers import EVENT_STREAM, Pieces, endless_answer, json_answer, read_body
+from appliance.http.control.answers import EVENT_STREAM, Pieces, endless_answer, is_trusted, json_answer, read_body
 from appliance.http.owners import Owners
 from appliance.traffic.targets import refresh
 from appliance.traffic.traffic import Lifetime
@@ -246,6 +246,10 @@ class ModelRoutes:
             raise Conflict(f"the hub has another file for '{name}' now, with the SHA-256 {', '.join(files)}")
         return json_answer({"success": True})
 
+    async def downloads(self) -> Response:
+        """Every download since the start, with its progress or its failure."""
+        return json_answer(self._owners.require_downloads().snapshot())
+
     async def pause(self) -> Response:
         """A download closes its connections and keeps its place in the list, until it is asked for again."""
         name = read_json(await read_body()).model
@@ -258,11 +262,14 @@ class ModelRoutes:
         return json_answer({"success": True})
 
     async def delete(self) -> Response:
-        """Stop the model's process, or its download, and remove its files; only what the program may remove."""
+        """Stop the model's process, or its download, and remove its files; only what the program may remove.
+
+        Commands of the server's own home may remove more: what somebody has put into the models folder.
+        """
         name = request.args.get("model")
         if not name:
             raise BadRequest("the query names no model; add ?model=NAME", param="model")
-        await self._owners.remove_model(name)
+        await self._owners.remove_model(name, from_folder=is_trusted())
         return json_answer({"success": True})
 
 
@@ -290,4 +297,5 @@ def add_model_routes(app: QuartTrio, routes: ModelRoutes) -> None:
     app.add_url_rule("/models/sse", "model events", routes.events)
     app.add_url_rule("/models", "download", routes.download, methods=["POST"])
     app.add_url_rule("/models/pause", "pause", routes.pause, methods=["POST"])
+    app.add_url_rule("/api/downloads", "downloads", routes.downloads)
     app.add_url_rule("/models", "delete", routes.delete, methods=["DELETE"])

@@ -28,7 +28,7 @@ from appliance.http.control.edge_routes import MAX_CONTROL_BODY
 from appliance.http.control.run_routes import LARGE, MAX_RUN
 from appliance.http.way.context import RequestContext
 from appliance.http.way.routes import STREAM
-from appliance.traffic.request import Request
+from appliance.traffic.request import TRUSTED, Request
 
 if TYPE_CHECKING:
     from hypercorn.typing import ASGIReceiveCallable, ASGIReceiveEvent, ASGISendCallable, ASGISendEvent, Scope
@@ -97,7 +97,7 @@ class QuartBehind:
                 return
             scope["scheme"] = "https" if connection.secure else "http"
             scope["path"] = request.path
-            scope["state"] |= {"over": over, "failed": failed}
+            scope["state"] |= {"over": over, "failed": failed, "trusted": request.peer == TRUSTED}
             await self._app(scope, receive if follows else _without_farewell(receive), lambda event: tell(send, event))
 
         stream = cast("trio.SSLStream[trio.SocketStream]", lent)  # it asks for less: see `_Lent`

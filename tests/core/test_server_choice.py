@@ -1,0 +1,88 @@
+"""Which server a command asks: every combination of facts, against the promises one by one."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from msgspec import structs
+
+from appliance.core.server_choice import SERVICE_SOCKET, ServerChoice, ServerFacts, choose_server
+from appliance.core.settings import DEFAULT_URL
+from appliance.core.systemd import ENVIRONMENT, assignments
+from appliance.errors import UsageError
+
+FACTS = st.builds(
+    ServerFacts,
+    option=st.sampled_from([None, "http://a:1"]),
+    variable=st.sampled_from([None, "http://b:2"]),
+    side=st.sampled_from([None, "own", "system"]),
+    own_socket=st.sampled_from(["/home/anna/server.sock", SERVICE_SOCKET]),
+    own=st.sampled_from(["missing", "closed", "answers"]),
+    service=st.sampled_from(["missing", "closed", "answers"]),
+    is_installed=st.booleans(),
+    is_root=st.booleans(),
+)
+ROOT = ServerFacts(own_socket="/root/server.sock", service="answers", is_installed=True, is_root=True)
+
+
+def chosen(facts: ServerFacts) -> ServerChoice | None:
+    try:
+        return choose_server(facts)
+    except UsageError:
+        return None
+
+
+@given(FACTS)
+@example(ROOT)
+@example(structs.replace(ROOT, is_root=False))
+def test_the_promises(facts: ServerFacts) -> None:
+    choice = chosen(facts)
+    given_url = facts.option or facts.variable
+    if facts.side == "system":
+        may = facts.is_installed and (facts.is_root or facts.service == "answers") and not given_url
+        assert (choice is not None) == may
+    else:
+        assert choice is not None
+    if choice is None:
+        return
+    assert (choice.kind == "named") == (given_url is not None)
+    assert not choice.enters or (facts.is_root and choice.url == f"unix:{SERVICE_SOCKET}")
+    if given_url is not None:
+        assert (choice.url, choice.enters) == (given_url, False)
+    elif facts.side == "own":
+        assert choice.url in (f"unix:{facts.own_socket}", DEFAULT_URL)
+        assert not choice.enters
+    elif facts.side is None and facts.own == "answers":
+        assert choice.url == f"unix:{facts.own_socket}"
+    elif facts.side is None:
+        assert (choice.url == DEFAULT_URL) == (facts.service != "answers")
+    if choice.kind == "service":  # the command stays a guest: nobody but the service's user and root is at home there
+        assert not facts.is_root
+        assert facts.own_socket != SERVICE_SOCKET
+
+
+@given(FACTS, st.sampled_from(["missing", "closed"]))
+def test_a_server_that_does_not_answer_is_as_good_as_none(facts: ServerFacts, state: str) -> None:
+    silent = structs.replace(facts, own=state, service=state)
+    assert chosen(silent) == chosen(structs.replace(facts, own="missing", service="missing"))
+
+
+@pytest.mark.parametrize(
+    ("facts", "told"),
+    [
+        (ServerFacts(side="system", option="http://a:1"), "--url names http://a:1"),
+        (ServerFacts(side="system", variable="http://a:1"), "LLAMA_APPLIANCE_URL names http://a:1"),
+        (ServerFacts(side="system"), "service install"),
+        (ServerFacts(side="system", is_installed=True), "use sudo"),
+    ],
+)
+def test_what_cannot_be_says_what_can(facts: ServerFacts, told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        choose_server(facts)
+
+
+def test_a_file_of_assignments_is_read_as_systemd_reads_it() -> None:
+    text = "# a comment\nA=1\n;B=2\n C = 'two words' \nD=\"x\\\"y\"\nnothing\nE='open\nF=\n"
+    assert assignments(text) == {"A": "1", "C": "two words", "D": 'x"y', "F": ""}
+    assert assignments("\n".join(f"{name}={value}" for name, value in ENVIRONMENT.items())) == ENVIRONMENT
