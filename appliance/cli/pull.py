@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -228,7 +228,8 @@ async def pull(
     """
     cache = cache_directory(os.environ, Path.home()).absolute()
     if model is None:
-        return _list_unfinished(cache, as_json)
+        begun = await _begun_there(server) if server.named else _begun_in(cache)
+        return _list_unfinished(begun, as_json)
     settings = DownloadSettings(
         cache=cache,
         hub=hub_access(os.environ, offline=offline),
@@ -255,13 +256,21 @@ async def pull(
             return EXIT_INTERRUPTED
 
 
-def _list_unfinished(cache: Path, as_json: bool) -> int:
-    """Print the models whose downloads have begun and not ended, with what is here of the files that are missing."""
+async def _begun_there(server: RunningServer) -> dict[str, tuple[int, int]]:
+    return {one.model: (one.done, one.total) for one in await _downloads_of(server) if one.state != "finished"}
+
+
+def _begun_in(cache: Path) -> dict[str, tuple[int, int]]:
+    """Return the models whose downloads have begun and not ended, with what is here of the files that are missing."""
     begun = dict[str, tuple[int, int]]()
     for file in unfinished_in(cache):
         model = str(ModelReference(file.repo, file.tag))
         done, total = begun.get(model, (0, 0))
         begun[model] = done + file.done, total + file.total
+    return begun
+
+
+def _list_unfinished(begun: Mapping[str, tuple[int, int]], as_json: bool) -> int:
     if as_json:
         for model, (done, total) in begun.items():
             _print_line({"event": "unfinished", "model": model, "done": done, "total": total})
@@ -275,7 +284,7 @@ def _list_unfinished(cache: Path, as_json: bool) -> int:
 
 async def _is_for_server(server: RunningServer, *, slowed: bool) -> bool:
     """Return whether the server downloads. ``slowed``: there are options that only this command's own download has."""
-    if server.kind == "usual" or (server.kind == "own" and slowed):
+    if server.kind == "usual" or (slowed and not server.named):
         return False
     try:
         await ask_raw(server, "GET", "/health")

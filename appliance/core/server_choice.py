@@ -23,9 +23,9 @@ LET_IN = f"'sudo usermod -aG {NAME} USER' lets in a user, who needs no key once 
 SocketState = Literal["missing", "closed", "answers"]
 """``closed``: this user may not look, or nobody answers."""
 Side = Literal["system", "own"]
-Kind = Literal["named", "own", "service", "usual"]
+Kind = Literal["named", "own", "service", "closed", "usual"]
 """``named``: the user gave its address. ``own``: it shares its home with the command. ``usual``: whatever is at the
-default address.
+default address. ``closed``: the same, where it may be the service, whose socket is not open to this user.
 """
 
 
@@ -71,7 +71,10 @@ def choose_server(facts: ServerFacts) -> ServerChoice:
         return ServerChoice(kind="own", url=f"unix:{facts.own_socket}", why="your own server runs")
     if facts.side is None and facts.service == "answers":
         return _service(facts, "the service of this machine runs")
-    return ServerChoice(kind="usual", url=DEFAULT_URL, why="the default, as no server of yours runs")
+    is_closed = facts.side is None and facts.service == "closed"
+    return ServerChoice(
+        kind="closed" if is_closed else "usual", url=DEFAULT_URL, why="the default, as no server of yours runs"
+    )
 
 
 def _service_on_request(facts: ServerFacts) -> ServerChoice:
