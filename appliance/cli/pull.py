@@ -48,7 +48,7 @@ class Stopped(Exception):
     """The user ended it before anything was downloaded."""
 
 
-class Followed(Protocol):
+class OpenDownload(Protocol):
     """A download under way, here or at a server. Waiting for it raises what it cannot be followed for."""
 
     @property
@@ -59,11 +59,11 @@ class Followed(Protocol):
     def cancel(self) -> None: ...
 
 
-Begin = Callable[[], Awaitable[Followed]]
+Begin = Callable[[], Awaitable[OpenDownload]]
 
 
 class DownloadThere:
-    """A download of the server's. Who stops following it pauses it, so that the same command goes on where it was."""
+    """A download of the server's. To stop following it pauses it, so that the same command goes on where it was."""
 
     def __init__(self, server: RunningServer, status: DownloadStatus) -> None:
         self._server = server
@@ -122,9 +122,9 @@ async def followed(begin: Begin) -> DownloadStatus:
 
 
 @asynccontextmanager
-async def stopping(begin: Begin) -> AsyncGenerator[Followed]:
+async def stopping(begin: Begin) -> AsyncGenerator[OpenDownload]:
     """Run the download for the length of the block; signals cancel it. Raises Stopped, and as ``begin``."""
-    download: Followed | None = None
+    download: OpenDownload | None = None
     asking = trio.CancelScope()
 
     async def watch_signals() -> None:
@@ -143,7 +143,7 @@ async def stopping(begin: Begin) -> AsyncGenerator[Followed]:
             yield download
 
 
-async def draw_progress(download: Followed) -> None:
+async def draw_progress(download: OpenDownload) -> None:
     """Show bars on standard error, until cancelled."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
@@ -164,7 +164,7 @@ async def draw_progress(download: Followed) -> None:
         await every(DRAW_EVERY, draw, first=0)
 
 
-async def _print_tenths(download: Followed) -> None:
+async def _print_tenths(download: OpenDownload) -> None:
     """Print a line for every further tenth, until cancelled."""
     told = 100 * download.status.done // max(download.status.total, 1)
 
@@ -332,7 +332,7 @@ async def _download(begin: Begin, as_json: bool) -> DownloadStatus | ApplianceEr
         return None
 
 
-def _print_progress(download: Followed) -> None:
+def _print_progress(download: OpenDownload) -> None:
     status = download.status
     _print_line({"event": "progress", "done": status.done, "total": status.total, "files": status.files})
 
