@@ -76,6 +76,38 @@ def test_the_bill_of_materials_lists_every_file_and_engine(contents: ModuleType,
     assert len(references) == len(set(references))
 
 
+def test_licences_have_spdxs_names_and_what_is_no_name_of_it_stays_as_stated(
+    contents: ModuleType, payload: Path
+) -> None:
+    stated = {"a": "MIT License", "b": "mit OR apache-2.0", "c": "BSD License", "d": "Apache-2.0"}
+    parts = [contents.Component(name, "1", licence=licence) for name, licence in stated.items()]
+    contents.write_sbom(payload, parts, contents.Commit("c0ffee", 1_700_000_000, True))
+    bill = json.loads((payload / "sbom.cdx.json").read_bytes())
+    things = [bill["metadata"]["component"], *bill["components"]]
+    assert {each["name"]: each["licenses"] for each in things if each["name"] in stated} == {
+        "a": [{"license": {"id": "MIT"}}],
+        "b": [{"expression": "MIT OR Apache-2.0"}],
+        "c": [{"license": {"name": "BSD License"}}],
+        "d": [{"license": {"id": "Apache-2.0"}}],
+    }
+
+
+def test_the_bill_says_which_part_needs_which_and_leads_to_every_part(contents: ModuleType, payload: Path) -> None:
+    def part(name: str, *needs: str) -> object:
+        return contents.Component(name, "1", purl=f"pkg:{name}", needs=frozenset(needs))
+
+    parts = [part("whole", "asked"), part("asked", "deep", "of another system"), part("deep"), part("brought")]
+    contents.write_sbom(payload, parts, contents.Commit("c0ffee", 1_700_000_000, True))
+    bill = json.loads((payload / "sbom.cdx.json").read_bytes())
+    assert {each["ref"]: each["dependsOn"] for each in bill["dependencies"]} == {
+        "pkg:whole": ["pkg:asked", "pkg:brought", "pkg:github/ggml-org/llama.cpp@b1"],
+        "pkg:asked": ["pkg:deep"],
+        "pkg:deep": [],
+        "pkg:brought": [],
+        "pkg:github/ggml-org/llama.cpp@b1": [],
+    }
+
+
 def test_what_the_page_is_made_of_is_listed_with_its_licence(contents: ModuleType, payload: Path) -> None:
     finish(contents, payload)
     wanted = json.loads((ROOT / "appliance" / "web" / "package.json").read_bytes())["dependencies"]

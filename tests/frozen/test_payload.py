@@ -51,10 +51,17 @@ def test_the_bill_of_materials_and_the_licences_are_whole(program: Path) -> None
     assert files == {entry["path"] for entry in listed["files"]} - {"sbom.cdx.json"}
     for each in things:
         if each["type"] in ("library", "platform") or each is things[0]:
-            assert each["licenses"][0]["license"]["name"], each["name"]
+            [stated] = each["licenses"]
+            assert {*stated, *stated.get("license", ())} & {"expression", "id", "name"}, each["name"]
             assert any((program.parent / "licenses" / each["name"]).iterdir()), each["name"]
     for engine in (program.parent / "engines").glob("*/*"):
         assert any((engine / "licenses").iterdir())
+    needs = {each["ref"]: set(each["dependsOn"]) for each in bill["dependencies"]}
+    reached, ahead = set[str](), {things[0]["bom-ref"]}
+    while ahead:
+        reached |= ahead
+        ahead = set[str]().union(*(needs[each] for each in ahead)) - reached
+    assert reached == {each["bom-ref"] for each in things if each["type"] != "file"}
 
 
 def test_it_says_which_commit_payload_and_engines_it_is(program: Path, tmp_path: Path) -> None:
