@@ -1,11 +1,13 @@
-"""packaging/contents.py: the lists of a payload, its licences and its signature."""
+"""packaging/contents.py, builder_paths.py: a payload's lists, licences and signature; that it names no builder."""
 
 from __future__ import annotations
 
 import json
+import marshal
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from types import ModuleType
 
@@ -23,6 +25,13 @@ def contents(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     import contents
 
     return contents
+
+
+@pytest.fixture
+def builder_paths(contents: ModuleType) -> ModuleType:
+    import builder_paths
+
+    return builder_paths
 
 
 @pytest.fixture
@@ -178,3 +187,48 @@ def test_a_library_of_debian_has_its_copyright_file_and_the_texts_that_it_names(
     [owner], nobodys = contents.of_debian([library, Path("/nobody/owns/this")])
     assert (owner.name, [text.name for text in owner.texts][:1]) == ("zlib1g", ["copyright"])
     assert nobodys == [Path("/nobody/owns/this")]
+
+
+HOME = Path("/home/ann")
+
+
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [
+        (b"\0/home/ann/cache/src/llama.cpp\0", True),
+        (b'{"url": "file:///home/ann/llama"}', True),
+        (b"/home/ann", False),
+        (b"/home/anna/x /srv/home/ann/x", False),
+        (b"./src/llama.cpp", False),
+    ],
+)
+def test_a_file_that_names_a_folder_of_the_builder_is_found(
+    builder_paths: ModuleType, payload: Path, content: bytes, found: bool
+) -> None:
+    (payload / "text").write_bytes(content)
+    assert list(builder_paths.traces(payload, [HOME], ())) == ([("text", str(HOME))] if found else [])
+    assert not list(builder_paths.traces(payload, [HOME], {"text"}))
+    assert not list(builder_paths.traces(payload, [Path("/"), Path("/checkout")], ())), "a builder without a home"
+
+
+def test_so_is_one_whose_packed_module_does(builder_paths: ModuleType, payload: Path) -> None:
+    """Python notes the source file in a module; the archive compresses it."""
+    with zipfile.ZipFile(payload / "library.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("mine.pyc", marshal.dumps(compile("def f(): pass", "/home/ann/mine.py", "exec")))
+    assert list(builder_paths.traces(payload, [HOME], ())) == [("library.zip: mine.pyc", str(HOME))]
+
+
+def test_an_engine_that_was_fetched_may_name_its_makers_and_one_that_was_built_here_may_not(
+    builder_paths: ModuleType, payload: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(HOME))
+    (tmp_path / "COLLECT-00.toc").write_text("([('lib/wheel.so', '/somewhere', 'EXTENSION')],)")
+    engine = payload / "engines" / "linux-x64-cpu" / "b1"
+    for file in (engine / "libllama.so", payload / "_internal" / "lib" / "wheel.so"):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"/home/ann/llama.cpp")
+    builder_paths.refuse_builder_paths(payload, tmp_path)
+    facts = json.loads((engine / "engine.json").read_bytes())
+    (engine / "engine.json").write_text(json.dumps(facts | {"options": ["-DX=ON"]}))
+    with pytest.raises(SystemExit, match=r"(?s)engines/linux-x64-cpu/b1/libllama.so \(/home/ann\)\n.*build.py"):
+        builder_paths.refuse_builder_paths(payload, tmp_path)
