@@ -2,7 +2,7 @@
 
     python3 bootstrap.py package [KIND...] [--homepage URL]     deb, rpm, tar, appimage, oci; all, if none is named
 
-They land in dist/packages/. Needs dpkg-deb for .deb, rpmbuild for
+They land in dist/packages/; the name of one whose payload has no engine says so. Needs dpkg-deb for .deb, rpmbuild for
 .rpm, objdump for both; appimage.py and oci.py say what they need. Equal payloads give equal files, but for .rpm: names
 are sorted, owners are root, times are the commit's.
 
@@ -29,6 +29,7 @@ from functools import cache
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "packaging"))
+import contents
 import resvg_py
 from appimage import make_appimage
 from manifests import HOMEPAGE
@@ -86,7 +87,7 @@ def main() -> None:
     os.environ["SOURCE_DATE_EPOCH"] = str(payload.time)
     PACKAGES.mkdir(parents=True, exist_ok=True)
     for kind in kinds:
-        made = makers[kind](payload)
+        made = contents.named(makers[kind](payload), [PAYLOAD])
         print(f"  {made.stat().st_size / 1e6:7.1f} MB  {made}")
 
 

@@ -32,6 +32,8 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[1]
 NAME = "llama-appliance"
+WITHOUT_ENGINE = "without-engine-"
+"""The beginning of the name of a package whose payload has no engine; see `named`."""
 LIST = "payload.json"
 SIGNATURE = "payload.json.sig"
 SBOM = "sbom.cdx.json"
@@ -139,6 +141,13 @@ def of_page() -> list[Component]:
         )
         for each in listed
     ]
+
+
+def named(package: Path, payloads: Iterable[Path]) -> Path:
+    """Return the finished package, renamed if a payload of it has no engine: manifests.py refuses it by that name."""
+    if all(json.loads((payload / LIST).read_bytes())["engines"] for payload in payloads):
+        return package
+    return package.replace(package.with_name(f"{WITHOUT_ENGINE}{package.name}"))
 
 
 def program_version() -> str:

@@ -232,3 +232,16 @@ def test_an_engine_that_was_fetched_may_name_its_makers_and_one_that_was_built_h
     (engine / "engine.json").write_text(json.dumps(facts | {"options": ["-DX=ON"]}))
     with pytest.raises(SystemExit, match=r"(?s)engines/linux-x64-cpu/b1/libllama.so \(/home/ann\)\n.*build.py"):
         builder_paths.refuse_builder_paths(payload, tmp_path)
+
+
+def test_a_package_says_by_its_name_that_a_payload_in_it_has_no_engine(contents: ModuleType, payload: Path) -> None:
+    finish(contents, payload)
+    empty = payload.with_name("empty")
+    empty.mkdir()
+    contents.write_list(empty, "linux-x64", contents.Commit("c0ffee", 1_700_000_000, True))
+    package = payload.with_name("x_1_amd64.deb")
+    package.touch()
+    assert contents.named(package, [payload]) == package
+    assert contents.named(package, [payload, empty]) == package.with_name("without-engine-x_1_amd64.deb")
+    assert package.with_name("without-engine-x_1_amd64.deb").is_file()
+    assert not package.exists()
