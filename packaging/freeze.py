@@ -161,7 +161,7 @@ def copy_engine(engine: Path, engines: Path) -> None:
 def prove(program: Path, engines: list[Path]) -> None:
     """Start the staged program once, far from this checkout's environment: it must name the engines shipped with it."""
     command = [str(program / f"{NAME}{EXE_SUFFIX}"), "version", "--json"]
-    environment = {name: value for name, value in os.environ.items() if name == "SYSTEMROOT"}
+    environment = {name: value for name, value in os.environ.items() if name in ("HOME", "SYSTEMROOT")}
     done = subprocess.run(command, cwd=program.anchor, env=environment, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         sys.exit(f"error: the frozen program does not start: {done.stderr.strip()}")
