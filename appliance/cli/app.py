@@ -152,7 +152,7 @@ def _import_verb(name: str) -> click.Command | None:
         case "engines":
             from appliance.cli.engines.commands import engines as command
         case "bundle":
-            from appliance.cli.bundle import bundle as command
+            from appliance.cli.bundle.commands import bundle as command
         case "doctor":
             from appliance.cli.doctor import doctor as command
         case "config":

@@ -1,0 +1,224 @@
+"""``bundle``: carries models, engines, settings and the program to a machine without a network, and takes them in."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from functools import partial
+from pathlib import Path
+
+import click
+import msgspec
+import trio
+
+from appliance import __version__
+from appliance.bundles import contents
+from appliance.bundles.container import Bundle
+from appliance.bundles.importing import Homes, bring, exclusive, plan
+from appliance.catalog.catalog import Catalog
+from appliance.catalog.found import cache_directory
+from appliance.catalog.sources import ModelFolders, default_models_dir
+from appliance.cli.bundle.export import export
+from appliance.cli.bundle.show import (
+    a_file,
+    carried,
+    content_of,
+    print_contents,
+    progress,
+    row_of,
+    sources_of,
+)
+from appliance.cli.options import models_dir_option
+from appliance.cli.remote import go_home, side_options
+from appliance.cli.serve import home_option, write_below
+from appliance.cli.show import json_option, print_json
+from appliance.core.bundles import keys
+from appliance.core.bundles.manifest import (
+    FORMAT,
+    BundleItem,
+    Inventory,
+)
+from appliance.core.bundles.plan import refuse_foreign, refuse_untrusted
+from appliance.core.server_choice import Side
+from appliance.engines.found import EngineFolders, here, installed_folder
+from appliance.engines.shelf import Shelf
+from appliance.errors import UsageError
+from appliance.platform.console import PROGRAM, say
+from appliance.store.model_files import write_whole
+
+bundle_argument = click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
+key_option = click.option("--key", type=a_file, metavar="FILE", help="The public key that it must be signed with.")
+
+
+@click.group()
+def bundle() -> None:
+    """Carry models, engines, settings and the program to a machine without a network.
+
+    \b
+    Examples:
+      llama-appliance bundle export --models ggml-org/gemma-3-4b-it-GGUF --engines cpu,vulkan -o gemma.bundle
+      llama-appliance bundle verify gemma.bundle --key mine.pub
+      llama-appliance bundle import gemma.bundle --key mine.pub
+    """
+
+
+bundle.add_command(export)
+
+
+@bundle.command()
+@click.argument("file", metavar="FILE", type=a_file)
+def keygen(file: Path) -> None:
+    """Make a key that signs bundles. The public key, for those who import, is written to FILE.pub.
+
+    The file is one as 'openssl genpkey -algorithm ed25519' writes it.
+
+    \b
+    Example:
+      llama-appliance bundle keygen mine
+    """
+    public = file.with_name(f"{file.name}.pub")
+    for path in (file, public):
+        if path.exists():
+            raise UsageError(f"{path} is there already; name another file")
+    seed = secrets.token_bytes(keys.SEED_SIZE)
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as private:
+        private.write(keys.private_pem(seed))
+    write_whole(public, keys.public_pem(seed))
+    click.echo(str(public))
+
+
+@bundle.command()
+@bundle_argument
+@key_option
+@json_option
+async def verify(file: Path, key: Path | None, as_json: bool) -> None:
+    """Read a bundle from beginning to end, and compare it with its sums and its signature. Nothing is written.
+
+    \b
+    Example:
+      llama-appliance bundle verify /media/usb/office.bundle --key mine.pub
+    """
+    public = _public(key)
+    with Bundle(file) as opened:
+        trust = opened.trust(public)
+        if public is not None:
+            refuse_untrusted(trust, named=True, unsigned_is_fine=False)
+        size = sum(blob.size for blob in opened.manifest.blobs)
+        with progress("verifying", as_json, size) as apply:
+            await trio.to_thread.run_sync(opened.verify, trio.from_thread.check_cancelled, apply)
+        rows = [carried(item) for item in opened.manifest.items]
+        print_contents(opened.manifest, trust, [str(each) for each in opened.files], rows, as_json)
+
+
+@bundle.command("import")
+@bundle_argument
+@key_option
+@click.option("--unsigned", is_flag=True, help="Take the bundle from anybody: it is compared with its own sums only.")
+@models_dir_option
+@home_option
+@side_options
+@json_option
+async def take(
+    file: Path,
+    key: Path | None,
+    unsigned: bool,
+    models_dir: str | None,
+    home: Path | None,
+    side: Side | None,
+    as_json: bool,
+) -> None:
+    """Take a bundle in. Interrupted in any way, the same command continues where it was.
+
+    Nothing that is here changes. Settings and the program get folders of their own, and are not switched to.
+
+    \b
+    Examples:
+      llama-appliance bundle import /media/usb/office.bundle --key mine.pub
+      llama-appliance bundle import office.bundle --unsigned
+      sudo llama-appliance bundle import office.bundle --key mine.pub     # for the service
+    """
+    _go_home(home, side)
+    homes = _homes(sources_of(models_dir))
+    with Bundle(file) as opened, exclusive(homes):
+        trust = opened.trust(_public(key))
+        refuse_untrusted(trust, named=key is not None, unsigned_is_fine=unsigned)
+        refuse_foreign(opened.manifest, here())
+        reader = contents.SumReader(trio.from_thread.check_cancelled)
+        standings, wanted = await trio.to_thread.run_sync(plan, opened, homes, reader)
+        with progress("importing", as_json, sum(standing.left for standing in wanted)) as apply:
+            try:
+                await bring(opened, homes, wanted, apply)
+            except KeyboardInterrupt:
+                say("stopped: the pieces that have come are kept, and the same command continues")
+                raise
+        rows = [
+            row_of(standing.item, "imported" if standing in wanted else "here", standing.place)
+            for standing in standings
+        ]
+        print_contents(opened.manifest, trust, [str(each) for each in opened.files], rows, as_json)
+    if not as_json:
+        for standing in standings:
+            for line in _next(standing.item, Path(standing.place)):
+                say(line)
+
+
+def _next(item: BundleItem, place: Path) -> list[str]:
+    """Return the commands that use what an import has brought."""
+    match item.kind:
+        case "program":
+            return [f"'{PROGRAM} upgrade switch {item.name}' switches to this version"]
+        case "settings":
+            configs = [f"--config {place / file.path}" for file in item.files if file.path.startswith("config/")]
+            plugins = [f"--plugins {place / 'plugins'}"] if (place / "plugins").is_dir() else []
+            return [f"'{PROGRAM} serve {' '.join([*configs, *plugins])}' uses these settings"]
+        case "engine" | "model":
+            return []
+
+
+@bundle.command()
+@click.option("-o", "out", type=a_file, metavar="FILE", help="Write it here instead of to standard output.")
+@models_dir_option
+@home_option
+@side_options
+async def inventory(out: Path | None, models_dir: str | None, home: Path | None, side: Side | None) -> None:
+    """List what is on this machine, as JSON, for 'bundle export --against' on another one.
+
+    \b
+    Example:
+      llama-appliance bundle inventory -o /media/usb/office.json
+    """
+    _go_home(home, side, only_reads=True)
+    sources = sources_of(models_dir)
+    homes, target = _homes(sources), here()
+    with progress("reading", False) as apply:
+        snapshot = await trio.to_thread.run_sync(Catalog(sources).scan)
+        reader = contents.SumReader(trio.from_thread.check_cancelled, apply)
+        look = partial(contents.known, EngineFolders.of_this_machine(), homes.programs, snapshot, target, reader)
+        items = await trio.to_thread.run_sync(look)
+    found = Inventory(format=FORMAT, version=__version__, target=target, items=tuple(items))
+    if out is None:
+        print_json(found)
+    else:
+        write_whole(out, msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
+        say(f"{len(items)} things are listed in {out}")
+
+
+def _go_home(home: Path | None, side: Side | None, *, only_reads: bool = False) -> None:
+    """Have the command work on the files below ``home``, else on those of the server that runs. Raises UsageError."""
+    if home is None:
+        go_home(side, only_reads=only_reads)
+    elif side is not None:
+        raise UsageError(f"--home names the files, and --{side} others; leave one out")
+    write_below(home)
+
+
+def _public(key: Path | None) -> bytes | None:
+    return keys.public_key_of(content_of(key), str(key)) if key is not None else None
+
+
+def _homes(sources: ModelFolders) -> Homes:
+    models = sources.models_dir or default_models_dir()
+    cache = sources.cache or cache_directory(os.environ, Path.home()).absolute()
+    data = default_models_dir().parent
+    return Homes(data=data, models=models, cache=cache, shelf=Shelf(installed_folder()))

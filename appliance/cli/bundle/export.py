@@ -1,0 +1,181 @@
+"""``bundle export``: finds what was asked for, and writes it into one file."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from pathlib import Path
+
+import click
+import msgspec
+import trio
+from msgspec import Struct, structs
+
+from appliance import __version__
+from appliance.bundles import contents
+from appliance.bundles.container import refuse_existing, write_bundle
+from appliance.catalog.catalog import Catalog
+from appliance.catalog.configuration import Files
+from appliance.catalog.sources import ModelFolders
+from appliance.cli.bundle.show import (
+    a_file,
+    carried,
+    content_of,
+    print_contents,
+    progress,
+    sources_of,
+)
+from appliance.cli.options import Size, gathered, models_dir_option
+from appliance.cli.remote import go_home, side_options
+from appliance.cli.show import json_option
+from appliance.core.bundles import keys
+from appliance.core.bundles.manifest import (
+    FORMAT,
+    SIGNATURE_SIZE,
+    SMALLEST_PART,
+    BundleItem,
+    BundleManifest,
+    padded,
+    read_inventory,
+    read_manifest,
+    without_known,
+)
+from appliance.core.bundles.plan import UNSIGNED, Trust
+from appliance.core.engines.builds import PLATFORMS
+from appliance.core.server_choice import Side
+from appliance.engines.found import EngineFolders, here
+from appliance.errors import UsageError
+from appliance.platform.console import say
+
+
+def _words(_ctx: click.Context, _param: click.Parameter, text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+class BundleWish(Struct, frozen=True, kw_only=True):
+    """The contents and the form of a bundle to be made."""
+
+    models: tuple[str, ...]
+    engines: tuple[str, ...]
+    target: str
+    program: Path | None
+    no_program: bool
+    configs: tuple[Path, ...]
+    plugins: tuple[Path, ...]
+    part: int
+
+
+@click.command()
+@gathered(
+    "wish",
+    BundleWish,
+    click.option("--models", metavar="LIST", default="", callback=_words, help="Models by name, with commas."),
+    click.option(
+        "--engines", metavar="LIST", default="", callback=_words, help="Backends or builds that are here, with commas."
+    ),
+    click.option(
+        "--target",
+        type=click.Choice(PLATFORMS),
+        default=here,
+        help="Kind of the other machine. Default: like this one.",
+    ),
+    click.option(
+        "--program",
+        type=click.Path(path_type=Path, file_okay=False, exists=True),
+        metavar="DIR",
+        help="The program's folder. Default: this one, if it is a frozen program of that kind.",
+    ),
+    click.option("--no-program", is_flag=True, help="Leave out the program."),
+    click.option("--config", "configs", multiple=True, type=a_file, metavar="FILE", help="A configuration file."),
+    click.option(
+        "--plugins",
+        multiple=True,
+        type=click.Path(path_type=Path, file_okay=False, exists=True),
+        metavar="DIR",
+        help="Folder with plugins. May be given several times.",
+    ),
+    click.option(
+        "--split", "part", type=Size(), default=0, metavar="SIZE", help="Write files of at most this size, such as 4G."
+    ),
+)
+@click.option(
+    "--against", type=a_file, metavar="FILE", help="Leave out what this inventory of the other machine lists."
+)
+@click.option("--key", type=a_file, metavar="FILE", help="Sign with this private key; 'bundle keygen' makes one.")
+@models_dir_option
+@click.option("-o", "out", type=click.Path(path_type=Path), metavar="FILE", required=True, help="The bundle to write.")
+@side_options
+@json_option
+async def export(
+    wish: BundleWish,
+    against: Path | None,
+    key: Path | None,
+    models_dir: str | None,
+    out: Path,
+    side: Side | None,
+    as_json: bool,
+) -> None:
+    """Write a bundle: models, engines, configuration, plugins, the program, their licences.
+
+    \b
+    Examples:
+      llama-appliance bundle export --models qwen3-8b,nomic-embed --engines cpu,vulkan -o office.bundle --key mine
+      llama-appliance bundle export --models qwen3-8b -o office.bundle --split 4G --against office.json
+    """
+    go_home(side, only_reads=True)
+    refuse_existing(out)
+    for file in wish.configs:
+        Files(config=file).read().require()
+    known = read_inventory(content_of(against), wish.target) if against is not None else None
+    seed = keys.seed_of(content_of(key), str(key)) if key is not None else None
+    if 0 < wish.part < SMALLEST_PART:
+        raise UsageError(f"--split takes at least {SMALLEST_PART >> 20}M")
+    own = wish.program or (contents.running() if wish.target == here() else None)
+    wish = structs.replace(wish, program=None if wish.no_program else own)
+    with progress("reading", as_json) as apply:
+        reader = contents.SumReader(trio.from_thread.check_cancelled, apply)
+        found = await trio.to_thread.run_sync(_items, wish, sources_of(models_dir), reader)
+    items = without_known(found, known)
+    blobs = reader.blobs(items)
+    manifest = BundleManifest(
+        format=FORMAT,
+        version=__version__,
+        target=wish.target,
+        made=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        part=wish.part,
+        items=tuple(items),
+        blobs=tuple(blob for blob, _ in blobs),
+    )
+    text = msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n"
+    read_manifest(text)  # an import would refuse what this refuses
+    if wish.part and wish.part < (least := padded(len(text)) + padded(SIGNATURE_SIZE)):
+        raise UsageError(f"--split {wish.part} is too small for the list of its contents; it takes {least} bytes")
+    signature = keys.sign(seed, text) if seed is not None else UNSIGNED
+    with progress("writing", as_json, sum(blob.size for blob, _ in blobs)) as apply:
+        write = partial(write_bundle, out, text, signature, blobs, wish.part, trio.from_thread.check_cancelled, apply)
+        files = await trio.to_thread.run_sync(write)
+    if wish.program is None:
+        say("the program itself is not in it: the other machine needs one (--program DIR adds it)")
+    trust: Trust = "signed" if seed is not None else "unsigned"
+    print_contents(manifest, trust, [str(file) for file in files], [carried(item) for item in items], as_json)
+    if not as_json:
+        for file in files:
+            click.echo(str(file))
+
+
+def _items(wish: BundleWish, sources: ModelFolders, reader: contents.SumReader) -> list[BundleItem]:
+    """Find everything. Raises UsageError for what is not here."""
+    items: list[BundleItem] = []
+    if wish.program is not None:
+        items.append(contents.program(wish.program, wish.target, reader))
+    builds = contents.builds_for(EngineFolders.of_this_machine(), wish.target)
+    items += [contents.engine(builds, word, wish.target, reader) for word in wish.engines]
+    if wish.models:
+        snapshot = Catalog(sources).scan()
+        cache = sources.cache or Path()
+        items += [contents.model(snapshot.require(name), cache, reader) for name in wish.models]
+    settings = contents.settings(wish.configs, wish.plugins, reader)
+    items += [settings] if settings is not None else []
+    if not items:
+        raise UsageError("the bundle would be empty: name --models, --engines, --config, --plugins or --program")
+    return list(dict.fromkeys(items))  # two words may mean one engine
