@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from appliance.core.archives import BadArchive
 from appliance.core.payload import LIST, SIGNATURE, Payload, PayloadFile, digest_of, read_payload
-from appliance.core.programs import LINE, misplaced, name_of, program_id
+from appliance.core.programs import LINE, misplaced, name_of, program_id, unpacked_link
 from appliance.engines.installing import SPARE, CannotInstall, copy_folder, sha256_of, size_of
 from appliance.engines.shelf import STAGED, Shelf
 from appliance.engines.unpacking import SUFFIXES, is_archive, read_member, unpack
@@ -80,7 +80,9 @@ class Programs(Shelf):
             fresh = self.root / f".{place.name}.new"
             fresh.unlink(missing_ok=True)
             fresh.symlink_to(folder.resolve())
-            fresh.replace(place)  # a link whose folder has gone gives way
+            # A link whose folder has gone gives way; a copy, which `bundle import` makes, stays.
+            is_copy = place.is_dir() and not place.is_symlink()
+            fresh.replace(self.root / unpacked_link(place.name) if is_copy else place)
         return source.program
 
     def held(self) -> tuple[str, ...]:
@@ -115,6 +117,11 @@ class Programs(Shelf):
             )
 
 
+def is_packaged(folder: Path) -> bool:
+    """True if a package manager has put it there."""
+    return any(folder.is_relative_to(place) for place in PACKAGED)
+
+
 def refuse_packaged(folder: Path | None) -> Path:
     """Return the running program's folder. Raises UsageError for one that another program upgrades."""
     if sys.platform == "win32":
@@ -125,7 +132,7 @@ def refuse_packaged(folder: Path | None) -> Path:
         raise UsageError(
             "this program runs from its sources or from pip, which upgrade it; 'upgrade' is for the frozen program"
         )
-    if any(folder.is_relative_to(place) for place in PACKAGED):
+    if is_packaged(folder):
         raise UsageError(
             f"{folder} belongs to the package manager, which upgrades it: 'apt install ./FILE.deb' or 'dnf install "
             "./FILE.rpm'"

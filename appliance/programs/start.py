@@ -1,6 +1,7 @@
 """The first thing of every start: the program that the user installed leads to the version that is in use now.
 
     <data>/programs/<version>-<digest12>/   a version; a link for the folder that the user unpacked
+    <data>/programs/.<version>-<digest12>.unpacked    that link, where an import has brought a copy of the version
     <data>/programs/state.json              what is in use, what was before it, the upgrade under way
     <data>/programs/.runs/<pid>             servers of a version on trial
 
@@ -52,7 +53,7 @@ def programs_folder() -> Path:
 def own_folder() -> Path | None:
     """Return the payload that this program was started from; None: it runs from its sources."""
     folder = Path(sys.executable if is_frozen() else sys.argv[0]).resolve().parent
-    return folder if (folder / LIST).is_file() else None
+    return folder if os.access(folder / LIST, os.F_OK) else None  # root may have become a user who may not look there
 
 
 def own_command() -> list[str]:

@@ -18,6 +18,7 @@ import pytest
 from engine_folders import HERE, make_build
 from gguf_files import write_model
 from homes import NEVER, Home, changes_of
+from payload_folders import NAME, make_payload, name_of, write_key
 from program import COMMAND
 
 from appliance.bundles.container import Bundle
@@ -40,8 +41,8 @@ CONFIG = "# ours\nmodels: {}\n"
 class Machine(Home):
     """A machine in a folder: its own home, data, cache."""
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
+    def __init__(self, folder: Path, program: Path = COMMAND) -> None:
+        super().__init__(folder, program=program)
         self.data = folder / "xdg_data_home" / "llama-appliance"
         self.models = self.data / "models"
         self.hub = folder / "hf_home" / "hub"
@@ -234,6 +235,50 @@ def test_a_flipped_bit_ends_the_import_and_a_good_copy_continues_it(
     assert receiver.works() == {OLD, NEW, "old", "tiny"}, "what was whole is here"
     assert items(receiver.bundle("import", tmp_path / "good", "--unsigned"))["large"] == "imported"
     assert receiver.works() == {OLD, NEW, "old", "tiny", "large"}
+
+
+def test_damage_in_what_is_here_is_named_by_both_verbs(sender: Machine, receiver: Machine, tmp_path: Path) -> None:
+    export(sender, tmp_path / "good", models="tiny,large")
+    receiver.bundle("import", tmp_path / "good", "--unsigned")
+    content = bytearray((tmp_path / "good").read_bytes())
+    content[-(LARGE // 2)] ^= 4
+    (tmp_path / "bad").write_bytes(content)
+    for words in (("verify",), ("import", "--unsigned")):
+        told = receiver.refused(words[0], tmp_path / "bad", *words[1:])
+        assert "bad is damaged" in told
+        assert "model large" in told
+    assert receiver.works() == {OLD, NEW, "old", "tiny", "large"}
+    (receiver.models / "tiny.gguf").unlink()
+    assert "the parts that came whole are kept" in receiver.refused("import", tmp_path / "bad", "--unsigned")
+    assert "tiny" in receiver.works(), "what is needed comes before the rest is read"
+
+
+@pytest.mark.slow
+def test_what_a_program_on_a_medium_takes_in_stays_when_the_medium_goes(tmp_path: Path) -> None:
+    """The stick has the same version, and a cache that may be emptied has the same engine."""
+    stick = make_payload(tmp_path / "stick" / NAME, "0.2.0")
+    name, bundle = name_of(stick), tmp_path / "stick" / "b"
+    sender, receiver = (Machine(tmp_path / each, stick / NAME) for each in ("sender", "receiver"))
+    make_build(sender.data / "engines", build="b100")
+    make_build(receiver.folder / "xdg_cache_home" / NAME / "engines", build="b100")
+    sender.bundle("export", "--engines", "cpu", "-o", bundle)
+    receiver.good("bundle", "inventory", "-o", tmp_path / "there.json")
+    there = msgspec.json.decode((tmp_path / "there.json").read_bytes())
+    assert there["items"] == [], "an export against it must leave out nothing"
+    told = receiver.good("bundle", "import", bundle, "--unsigned")
+    assert f"{receiver.data / 'programs' / name / NAME} serve" in told, "this version cannot be switched to"
+    (tmp_path / "stick").rename(tmp_path / "taken away")
+    shutil.rmtree(receiver.folder / "xdg_cache_home")
+    assert receiver.works() == {NEW}
+    receiver.program = receiver.data / "programs" / name / NAME
+    again = receiver.bundle("import", tmp_path / "taken away" / "b", "--unsigned")
+    assert items(again) == {name: "here", NEW: "here"}
+    assert all(Path(row["place"]).is_dir() for row in again["items"])
+    receiver.program = make_payload(tmp_path / "installed", "0.1.0") / NAME
+    receiver.good("upgrade", "switch", name, "--key", write_key(tmp_path / "publisher.pub"))
+    assert receiver.json("upgrade", "list")[-1]["role"] == "current"
+    (receiver.data / "programs" / name / "licenses" / "LICENSE").unlink()
+    assert "remove it (the folder)" in receiver.refused("import", tmp_path / "taken away" / "b", "--unsigned")
 
 
 @pytest.mark.slow

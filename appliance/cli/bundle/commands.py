@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from functools import partial
+import sys
 from pathlib import Path
 
 import click
@@ -14,7 +14,7 @@ import trio
 from appliance import __version__
 from appliance.bundles import contents
 from appliance.bundles.container import Bundle
-from appliance.bundles.importing import Homes, bring, exclusive, plan
+from appliance.bundles.importing import Homes, bring, exclusive, known, plan
 from appliance.catalog.catalog import Catalog
 from appliance.catalog.found import cache_directory
 from appliance.catalog.sources import ModelFolders, default_models_dir
@@ -26,6 +26,7 @@ from appliance.cli.bundle.show import (
     print_contents,
     progress,
     row_of,
+    size_of,
     sources_of,
 )
 from appliance.cli.options import models_dir_option
@@ -40,10 +41,12 @@ from appliance.core.bundles.manifest import (
 )
 from appliance.core.bundles.plan import refuse_foreign, refuse_untrusted
 from appliance.core.server_choice import Side
-from appliance.engines.found import EngineFolders, here, installed_folder
+from appliance.engines.found import here, installed_folder
 from appliance.engines.shelf import Shelf
 from appliance.errors import UsageError
 from appliance.platform.console import PROGRAM, say
+from appliance.programs.shelf import is_packaged, refuse_packaged
+from appliance.programs.start import in_shell, own_folder, programs_folder
 from appliance.store.model_files import write_whole
 
 bundle_argument = click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
@@ -104,8 +107,7 @@ async def verify(file: Path, key: Path | None, as_json: bool) -> None:
         trust = opened.trust(public)
         if public is not None:
             refuse_untrusted(trust, named=True, unsigned_is_fine=False)
-        size = sum(blob.size for blob in opened.manifest.blobs)
-        with progress("verifying", as_json, size) as apply:
+        with progress("verifying", as_json, size_of(opened.manifest)) as apply:
             await trio.to_thread.run_sync(opened.verify, trio.from_thread.check_cancelled, apply)
         rows = [carried(item) for item in opened.manifest.items]
         print_contents(opened.manifest, trust, [str(each) for each in opened.files], rows, as_json)
@@ -146,9 +148,12 @@ async def take(
         refuse_foreign(opened.manifest, here())
         reader = contents.SumReader(trio.from_thread.check_cancelled)
         standings, wanted = await trio.to_thread.run_sync(plan, opened, homes, reader)
-        with progress("importing", as_json, sum(standing.left for standing in wanted)) as apply:
+        with progress("importing", as_json, size_of(opened.manifest)) as apply:
             try:
                 await bring(opened, homes, wanted, apply)
+                await trio.to_thread.run_sync(opened.verify, trio.from_thread.check_cancelled, apply)
+            except UsageError as cause:
+                raise UsageError(f"{cause}; the parts that came whole are kept") from None
             except KeyboardInterrupt:
                 say("stopped: the pieces that have come are kept, and the same command continues")
                 raise
@@ -166,14 +171,24 @@ async def take(
 def _next(item: BundleItem, place: Path) -> list[str]:
     """Return the commands that use what an import has brought."""
     match item.kind:
-        case "program":
+        case "program" if _can_switch(item):
             return [f"'{PROGRAM} upgrade switch {item.name}' switches to this version"]
+        case "program":
+            command = place / (f"{PROGRAM}.exe" if sys.platform == "win32" else PROGRAM)
+            return [f"{in_shell([str(command), 'serve'])} starts this version, whatever becomes of the bundle"]
         case "settings":
             configs = [f"--config {place / file.path}" for file in item.files if file.path.startswith("config/")]
             plugins = [f"--plugins {place / 'plugins'}"] if (place / "plugins").is_dir() else []
             return [f"'{PROGRAM} serve {' '.join([*configs, *plugins])}' uses these settings"]
         case "engine" | "model":
             return []
+
+
+def _can_switch(item: BundleItem) -> bool:
+    try:
+        return contents.payload_in(refuse_packaged(own_folder()))[1] != item.digest
+    except UsageError:
+        return False
 
 
 @bundle.command()
@@ -194,8 +209,7 @@ async def inventory(out: Path | None, models_dir: str | None, home: Path | None,
     with progress("reading", False) as apply:
         snapshot = await trio.to_thread.run_sync(Catalog(sources).scan)
         reader = contents.SumReader(trio.from_thread.check_cancelled, apply)
-        look = partial(contents.known, EngineFolders.of_this_machine(), homes.programs, snapshot, target, reader)
-        items = await trio.to_thread.run_sync(look)
+        items = await trio.to_thread.run_sync(known, homes, snapshot, target, reader)
     found = Inventory(format=FORMAT, version=__version__, target=target, items=tuple(items))
     if out is None:
         print_json(found)
@@ -220,5 +234,12 @@ def _public(key: Path | None) -> bytes | None:
 def _homes(sources: ModelFolders) -> Homes:
     models = sources.models_dir or default_models_dir()
     cache = sources.cache or cache_directory(os.environ, Path.home()).absolute()
-    data = default_models_dir().parent
-    return Homes(data=data, models=models, cache=cache, shelf=Shelf(installed_folder()))
+    data, own = default_models_dir().parent, own_folder()
+    return Homes(
+        data=data,
+        models=models,
+        cache=cache,
+        shelf=Shelf(installed_folder()),
+        programs=programs_folder(),
+        packaged=own if own is not None and is_packaged(own) else None,
+    )

@@ -23,6 +23,7 @@ from appliance.cli.bundle.show import (
     content_of,
     print_contents,
     progress,
+    size_of,
     sources_of,
 )
 from appliance.cli.options import Size, gathered, models_dir_option
@@ -46,6 +47,7 @@ from appliance.core.server_choice import Side
 from appliance.engines.found import EngineFolders, here
 from appliance.errors import UsageError
 from appliance.platform.console import say
+from appliance.programs.start import own_folder
 
 
 def _words(_ctx: click.Context, _param: click.Parameter, text: str) -> tuple[str, ...]:
@@ -130,7 +132,7 @@ async def export(
     seed = keys.seed_of(content_of(key), str(key)) if key is not None else None
     if 0 < wish.part < SMALLEST_PART:
         raise UsageError(f"--split takes at least {SMALLEST_PART >> 20}M")
-    own = wish.program or (contents.running() if wish.target == here() else None)
+    own = wish.program or (own_folder() if wish.target == here() else None)
     wish = structs.replace(wish, program=None if wish.no_program else own)
     with progress("reading", as_json) as apply:
         reader = contents.SumReader(trio.from_thread.check_cancelled, apply)
@@ -151,7 +153,7 @@ async def export(
     if wish.part and wish.part < (least := padded(len(text)) + padded(SIGNATURE_SIZE)):
         raise UsageError(f"--split {wish.part} is too small for the list of its contents; it takes {least} bytes")
     signature = keys.sign(seed, text) if seed is not None else UNSIGNED
-    with progress("writing", as_json, sum(blob.size for blob, _ in blobs)) as apply:
+    with progress("writing", as_json, size_of(manifest)) as apply:
         write = partial(write_bundle, out, text, signature, blobs, wish.part, trio.from_thread.check_cancelled, apply)
         files = await trio.to_thread.run_sync(write)
     if wish.program is None:
@@ -168,7 +170,7 @@ def _items(wish: BundleWish, sources: ModelFolders, reader: contents.SumReader) 
     items: list[BundleItem] = []
     if wish.program is not None:
         items.append(contents.program(wish.program, wish.target, reader))
-    builds = contents.builds_for(EngineFolders.of_this_machine(), wish.target)
+    builds = contents.builds_in([root for root, _ in EngineFolders.of_this_machine().roots()], wish.target)
     items += [contents.engine(builds, word, wish.target, reader) for word in wish.engines]
     if wish.models:
         snapshot = Catalog(sources).scan()

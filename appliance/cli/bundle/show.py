@@ -57,6 +57,10 @@ def row_of(item: BundleItem, state: str, place: str | None = None) -> BundleRow:
     return BundleRow(kind=item.kind, name=item.name, digest=item.digest, size=item.size, state=state, place=place)
 
 
+def size_of(manifest: BundleManifest) -> int:
+    return sum(blob.size for blob in manifest.blobs)
+
+
 def print_contents(
     manifest: BundleManifest, trust: Trust, files: list[str], rows: list[BundleRow], as_json: bool
 ) -> None:
