@@ -14,7 +14,6 @@ from io import FileIO
 from pathlib import Path
 from types import TracebackType
 
-from appliance.core.bundles.keys import is_signed
 from appliance.core.bundles.manifest import (
     BLOBS,
     CHUNK,
@@ -29,7 +28,7 @@ from appliance.core.bundles.manifest import (
     padded,
     read_manifest,
 )
-from appliance.core.bundles.plan import UNSIGNED, Trust
+from appliance.core.bundles.plan import BundleSigner, signer_in
 from appliance.errors import UsageError
 from appliance.store.model_files import free_bytes, sync_folder
 
@@ -209,12 +208,9 @@ class Bundle:
             file.sha256: f"{item.kind} {item.name}" for item in self.manifest.items for file in item.files
         }
 
-    def trust(self, public_key: bytes | None) -> Trust:
-        """Say by whom it is signed."""
-        if self.signature == UNSIGNED:
-            return "unsigned"
-        signed = public_key is not None and is_signed(public_key, self.text, self.signature)
-        return "signed" if signed else "unchecked"
+    def signer(self, trusted: Sequence[bytes]) -> BundleSigner:
+        """Say which key has signed it; ``trusted`` are public keys."""
+        return signer_in(self.text, self.signature, self.manifest.signer, trusted)
 
     @property
     def files(self) -> list[Path]:

@@ -13,16 +13,22 @@ from full_disk import full_disk, posix_only
 from memory import peak
 from slow import one_of
 
-from appliance.bundles.container import Bundle, part_of, refuse_existing, sums_of, write_bundle
+from appliance.bundles.container import (
+    Bundle,
+    part_of,
+    refuse_existing,
+    sums_of,
+    write_bundle,
+)
 from appliance.core.bundles import keys
 from appliance.core.bundles.manifest import CHUNK, FORMAT, MAX_MANIFEST, Blob, BundleItem, BundleManifest, digest_of
-from appliance.core.bundles.plan import UNSIGNED
+from appliance.core.bundles.plan import UNSIGNED, BundleSigner
 from appliance.core.payload import PayloadFile
 from appliance.errors import UsageError
 
 SIZES = (0, 1, 511, 512, 513, 3 << 20, CHUNK + 1)
 SEED = bytes(range(32))
-PUBLIC = keys.public_key_of(keys.public_pem(SEED), "")
+PUBLIC = keys.public_of(SEED)
 
 
 def nothing(count: int = 0) -> None:
@@ -45,6 +51,7 @@ def make(folder: Path, part: int = 0, *, sign: bool = True) -> tuple[Path, list[
         target="linux-x64",
         made="2026-01-01T00:00:00Z",
         part=part,
+        signer=keys.name_of(PUBLIC) if sign else "",
         items=(item,),
         blobs=tuple(blob for blob, _ in blobs),
     )
@@ -62,8 +69,8 @@ def test_what_is_written_is_read(tmp_path: Path, part: int) -> None:
     for path in (name, files[0], files[-1]):
         with Bundle(path) as bundle:
             assert bundle.files == files
-            assert bundle.trust(PUBLIC) == "signed"
-            assert bundle.trust(bytes(32)) == "unchecked"
+            assert bundle.signer([bytes(32), PUBLIC]) == BundleSigner(trust="signed", key=keys.name_of(PUBLIC))
+            assert bundle.signer([bytes(32)]) == BundleSigner(trust="unchecked", key=keys.name_of(PUBLIC))
             bundle.verify(nothing, nothing)
             for blob, source in blobs:
                 pieces = [bundle.chunk(blob, number) for number in range(len(blob.chunks))]
@@ -91,7 +98,9 @@ def problem(bundle: Path, text: bytes, blobs: list[tuple[Blob, Path]]) -> str:
             for blob, source in blobs:
                 pieces = [found.chunk(blob, number) for number in range(len(blob.chunks))]
                 assert b"".join(pieces) == source.read_bytes()
-            return "" if found.text == text and found.trust(PUBLIC) == "signed" else "x.bundle.001 is not signed"
+            return (
+                "" if found.text == text and found.signer([PUBLIC]).trust == "signed" else "x.bundle.001 is not signed"
+            )
     except UsageError as error:
         return str(error)
 
@@ -120,9 +129,9 @@ def test_a_changed_manifest_is_not_signed_any_more(tmp_path: Path) -> None:
     name.write_bytes(content.replace(b'"version":"0.2.0"', b'"version":"0.2.1"', 1))
     with Bundle(name) as bundle:
         assert bundle.manifest.version == "0.2.1"
-        assert bundle.trust(PUBLIC) == "unchecked"
+        assert bundle.signer([PUBLIC]) == BundleSigner(trust="unchecked"), "nor is the key that it states believed"
     with Bundle(make(tmp_path, 1 << 20, sign=False)[1][0]) as bundle:
-        assert bundle.trust(PUBLIC) == "unsigned"
+        assert bundle.signer([PUBLIC]) == BundleSigner(trust="unsigned")
 
 
 def test_missing_and_short_parts_are_named(tmp_path: Path) -> None:

@@ -195,9 +195,18 @@ def test_contents_of_the_cache_are_not_written_again(sender: Machine, receiver: 
 def test_refusals_change_nothing(sender: Machine, receiver: Machine, whole: Path, tmp_path: Path) -> None:
     mine, others = sender.folder / "mine.pub", sender.folder / "others.pub"
     before = sorted(receiver.folder.rglob("*"))
-    assert "--key FILE names the public key" in receiver.refused("import", whole)
-    assert "another one, or its manifest was changed" in receiver.refused("import", whole, "--key", others)
-    assert "another one, or its manifest was changed" in receiver.refused("verify", whole, "--key", others)
+    assert f"signed with the key {name_of_key(mine)}, and no key that is trusted here fits" in (
+        told := receiver.refused("import", whole)
+    )
+    assert "import once with --key FILE" in told
+    for verb in ("import", "verify"):
+        assert f"but with the key {name_of_key(mine)}; ask" in receiver.refused(verb, whole, "--key", others)
+    shutil.copyfile(whole, tmp_path / "altered")
+    altered = (tmp_path / "altered").read_bytes().replace(b'"version": "0', b'"version": "9', 1)
+    (tmp_path / "altered").write_bytes(altered)
+    assert "but with another one, or its manifest was changed" in receiver.refused(
+        "import", tmp_path / "altered", "--key", mine
+    )
     export(sender, tmp_path / "free", models="tiny")
     assert "the bundle is not signed" in receiver.refused("import", tmp_path / "free", "--key", mine)
     with Bundle(tmp_path / "free") as bundle:
@@ -279,6 +288,32 @@ def test_what_a_program_on_a_medium_takes_in_stays_when_the_medium_goes(tmp_path
     assert receiver.json("upgrade", "list")[-1]["role"] == "current"
     (receiver.data / "programs" / name / "licenses" / "LICENSE").unlink()
     assert "remove it (the folder)" in receiver.refused("import", tmp_path / "taken away" / "b", "--unsigned")
+
+
+# ---- keys ----------------------------------------------------------------------------------------------------------
+
+
+def name_of_key(public: Path) -> str:
+    """As people read it in the file."""
+    return public.read_text("utf-8").splitlines()[1][-44:]
+
+
+def test_a_key_that_has_fitted_is_remembered(sender: Machine, receiver: Machine, whole: Path, tmp_path: Path) -> None:
+    mine, others = sender.folder / "mine.pub", sender.folder / "others.pub"
+    assert receiver.bundle("verify", whole)["trust"] == "unchecked"
+    receiver.refused("import", whole, "--key", others)
+    (tmp_path / "both.pub").write_text(others.read_text() + mine.read_text())
+    told = receiver.good("bundle", "import", whole, "--key", tmp_path / "both.pub")
+    assert f"the key {name_of_key(mine)} is remembered" in told
+    trusted = receiver.data / "programs" / "trusted.pub"
+    assert trusted.read_text() == mine.read_text(), "of two keys the one that has fitted"
+    assert receiver.bundle("verify", whole)["trust"] == "signed"
+    export(sender, tmp_path / "next", "--key", "mine", models="large")
+    assert items(receiver.bundle("import", tmp_path / "next")) == {NEW: "here", "large": "imported"}
+    export(sender, tmp_path / "theirs", "--key", "others", models="pair")
+    assert name_of_key(others) in receiver.refused("import", tmp_path / "theirs")
+    receiver.bundle("import", tmp_path / "theirs", "--unsigned")
+    assert trusted.read_text() == mine.read_text()
 
 
 @pytest.mark.slow

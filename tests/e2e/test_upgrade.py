@@ -229,6 +229,17 @@ def test_a_bundle_of_the_version_that_was_unpacked_does_not_stop_upgrades(machin
     assert machine.started()[0] == place
 
 
+@pytest.mark.slow
+def test_several_keys_are_trusted_each_given_once(machine: Machine) -> None:
+    other = bytes(32)
+    machine.take("0.3.0")
+    new = make_payload(machine.folder / "0.4.0", "0.4.0", seed=other)
+    assert "was not signed with the key" in machine.bad("upgrade", "install", new, status=1)
+    machine.good("upgrade", "install", new, "--key", write_key(machine.folder / "other.pub", other))
+    machine.good("upgrade", "install", make_payload(machine.folder / "0.5.0", "0.5.0"))
+    assert machine.used().startswith("0.5.0")
+
+
 @root_only
 @pytest.mark.parametrize("which", ["all of them", "the one in use"])
 def test_root_is_not_led_to_versions_of_another_user(upgraded: Machine, which: str) -> None:

@@ -45,12 +45,14 @@ from appliance.engines.found import here, installed_folder
 from appliance.engines.shelf import Shelf
 from appliance.errors import UsageError
 from appliance.platform.console import PROGRAM, say
-from appliance.programs.shelf import is_packaged, refuse_packaged
+from appliance.programs.shelf import is_packaged, refuse_packaged, trust, trusted_keys
 from appliance.programs.start import in_shell, own_folder, programs_folder
 from appliance.store.model_files import write_whole
 
 bundle_argument = click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
-key_option = click.option("--key", type=a_file, metavar="FILE", help="The public key that it must be signed with.")
+key_option = click.option(
+    "--key", type=a_file, metavar="FILE", help="The public key that it must be signed with. Default: a remembered one."
+)
 
 
 @click.group()
@@ -87,8 +89,9 @@ def keygen(file: Path) -> None:
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as private:
         private.write(keys.private_pem(seed))
-    write_whole(public, keys.public_pem(seed))
+    write_whole(public, keys.public_pem(keys.public_of(seed)))
     click.echo(str(public))
+    say(f"the key is {keys.name_of(keys.public_of(seed))}: tell it those who import, so that they can compare it")
 
 
 @bundle.command()
@@ -102,15 +105,15 @@ async def verify(file: Path, key: Path | None, as_json: bool) -> None:
     Example:
       llama-appliance bundle verify /media/usb/office.bundle --key mine.pub
     """
-    public = _public(key)
+    trusted = _trusted(key)
     with Bundle(file) as opened:
-        trust = opened.trust(public)
-        if public is not None:
-            refuse_untrusted(trust, named=True, unsigned_is_fine=False)
+        signer = opened.signer(trusted)
+        if key is not None:
+            refuse_untrusted(signer, named=True, unsigned_is_fine=False)
         with progress("verifying", as_json, size_of(opened.manifest)) as apply:
             await trio.to_thread.run_sync(opened.verify, trio.from_thread.check_cancelled, apply)
         rows = [carried(item) for item in opened.manifest.items]
-        print_contents(opened.manifest, trust, [str(each) for each in opened.files], rows, as_json)
+        print_contents(opened.manifest, signer, [str(each) for each in opened.files], rows, as_json)
 
 
 @bundle.command("import")
@@ -132,7 +135,8 @@ async def take(
 ) -> None:
     """Take a bundle in. Interrupted in any way, the same command continues where it was.
 
-    Nothing that is here changes. Settings and the program get folders of their own, and are not switched to.
+    Nothing that is here changes. Settings and the program get folders of their own, and are not switched to. A key that
+    has fitted once is remembered.
 
     \b
     Examples:
@@ -142,9 +146,10 @@ async def take(
     """
     _go_home(home, side)
     homes = _homes(sources_of(models_dir))
+    trusted = _trusted(key)
     with Bundle(file) as opened, exclusive(homes):
-        trust = opened.trust(_public(key))
-        refuse_untrusted(trust, named=key is not None, unsigned_is_fine=unsigned)
+        signer = opened.signer(trusted)
+        refuse_untrusted(signer, named=key is not None, unsigned_is_fine=unsigned)
         refuse_foreign(opened.manifest, here())
         reader = contents.SumReader(trio.from_thread.check_cancelled)
         standings, wanted = await trio.to_thread.run_sync(plan, opened, homes, reader)
@@ -157,11 +162,13 @@ async def take(
             except KeyboardInterrupt:
                 say("stopped: the pieces that have come are kept, and the same command continues")
                 raise
+        if key is not None and trust(programs_folder(), [each for each in trusted if keys.name_of(each) == signer.key]):
+            say(f"the key {signer.key} is remembered: the next bundles that it has signed need no --key")
         rows = [
             row_of(standing.item, "imported" if standing in wanted else "here", standing.place)
             for standing in standings
         ]
-        print_contents(opened.manifest, trust, [str(each) for each in opened.files], rows, as_json)
+        print_contents(opened.manifest, signer, [str(each) for each in opened.files], rows, as_json)
     if not as_json:
         for standing in standings:
             for line in _next(standing.item, Path(standing.place)):
@@ -227,8 +234,9 @@ def _go_home(home: Path | None, side: Side | None, *, only_reads: bool = False) 
     write_below(home)
 
 
-def _public(key: Path | None) -> bytes | None:
-    return keys.public_key_of(content_of(key), str(key)) if key is not None else None
+def _trusted(key: Path | None) -> tuple[bytes, ...]:
+    """Return the public keys in the file that was named, else those that are remembered. Raises UsageError."""
+    return keys.public_keys_of(content_of(key), str(key)) if key is not None else trusted_keys(programs_folder())
 
 
 def _homes(sources: ModelFolders) -> Homes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from functools import partial
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from appliance.cli.bundle.show import (
     progress,
     size_of,
     sources_of,
+    utc_now,
 )
 from appliance.cli.options import Size, gathered, models_dir_option
 from appliance.cli.remote import go_home, side_options
@@ -41,7 +41,7 @@ from appliance.core.bundles.manifest import (
     read_manifest,
     without_known,
 )
-from appliance.core.bundles.plan import UNSIGNED, Trust
+from appliance.core.bundles.plan import UNSIGNED, BundleSigner
 from appliance.core.engines.builds import PLATFORMS
 from appliance.core.server_choice import Side
 from appliance.engines.found import EngineFolders, here
@@ -128,7 +128,7 @@ async def export(
     refuse_existing(out)
     for file in wish.configs:
         Files(config=file).read().require()
-    known = read_inventory(content_of(against), wish.target) if against is not None else None
+    there = read_inventory(content_of(against), wish.target) if against is not None else None
     seed = keys.seed_of(content_of(key), str(key)) if key is not None else None
     if 0 < wish.part < SMALLEST_PART:
         raise UsageError(f"--split takes at least {SMALLEST_PART >> 20}M")
@@ -137,14 +137,15 @@ async def export(
     with progress("reading", as_json) as apply:
         reader = contents.SumReader(trio.from_thread.check_cancelled, apply)
         found = await trio.to_thread.run_sync(_items, wish, sources_of(models_dir), reader)
-    items = without_known(found, known)
+    items = without_known(found, there)
     blobs = reader.blobs(items)
     manifest = BundleManifest(
         format=FORMAT,
         version=__version__,
         target=wish.target,
-        made=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        made=utc_now(),
         part=wish.part,
+        signer=keys.name_of(keys.public_of(seed)) if seed is not None else "",
         items=tuple(items),
         blobs=tuple(blob for blob, _ in blobs),
     )
@@ -153,13 +154,14 @@ async def export(
     if wish.part and wish.part < (least := padded(len(text)) + padded(SIGNATURE_SIZE)):
         raise UsageError(f"--split {wish.part} is too small for the list of its contents; it takes {least} bytes")
     signature = keys.sign(seed, text) if seed is not None else UNSIGNED
+    check = trio.from_thread.check_cancelled
     with progress("writing", as_json, size_of(manifest)) as apply:
-        write = partial(write_bundle, out, text, signature, blobs, wish.part, trio.from_thread.check_cancelled, apply)
+        write = partial(write_bundle, out, text, signature, blobs, wish.part, check, apply)
         files = await trio.to_thread.run_sync(write)
     if wish.program is None:
         say("the program itself is not in it: the other machine needs one (--program DIR adds it)")
-    trust: Trust = "signed" if seed is not None else "unsigned"
-    print_contents(manifest, trust, [str(file) for file in files], [carried(item) for item in items], as_json)
+    signer = BundleSigner(trust="signed" if seed is not None else "unsigned", key=manifest.signer)
+    print_contents(manifest, signer, [str(file) for file in files], [carried(item) for item in items], as_json)
     if not as_json:
         for file in files:
             click.echo(str(file))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,11 +19,10 @@ from appliance.core.bundles.manifest import (
     BundleItem,
     BundleManifest,
 )
-from appliance.core.bundles.plan import Trust
+from appliance.core.bundles.plan import BundleSigner, Trust
 from appliance.errors import UsageError
 from appliance.platform.console import say
 
-TRUST = {"signed": "signed with this key", "unchecked": "signed, and no key was named", "unsigned": "not signed"}
 a_file = click.Path(path_type=Path, dir_okay=False)
 
 
@@ -45,6 +45,8 @@ class BundleOutput(Struct, frozen=True, kw_only=True):
     target: str
     made: str
     trust: Trust
+    key: str
+    """The name of the key that signed it; empty: it is not known, or there is none."""
     files: list[str]
     items: list[BundleRow]
 
@@ -62,7 +64,7 @@ def size_of(manifest: BundleManifest) -> int:
 
 
 def print_contents(
-    manifest: BundleManifest, trust: Trust, files: list[str], rows: list[BundleRow], as_json: bool
+    manifest: BundleManifest, signer: BundleSigner, files: list[str], rows: list[BundleRow], as_json: bool
 ) -> None:
     if as_json:
         print_json(
@@ -70,7 +72,8 @@ def print_contents(
                 version=manifest.version,
                 target=manifest.target,
                 made=manifest.made,
-                trust=trust,
+                trust=signer.trust,
+                key=signer.key,
                 files=files,
                 items=rows,
             )
@@ -79,7 +82,13 @@ def print_contents(
     places = any(row.place for row in rows)
     cells = [(row.kind, row.name, human_size(row.size), row.state, *([row.place or ""] * places)) for row in rows]
     print_table(("KIND", "NAME", "SIZE", "STATE", *(["PLACE"] * places)), cells, right=("SIZE",))
-    say(f"for {manifest.target}, made by version {manifest.version} at {manifest.made}; {TRUST[trust]}")
+    other = f"the key {signer.key}, which" if signer.key else "a key that"
+    trust = {
+        "signed": f"signed with the key {signer.key}",
+        "unchecked": f"signed with {other} is not trusted here",
+        "unsigned": "not signed",
+    }
+    say(f"for {manifest.target}, made by version {manifest.version} at {manifest.made}; {trust[signer.trust]}")
 
 
 @contextmanager
@@ -94,6 +103,10 @@ def progress(what: str, quiet: bool, total: int | None = None) -> Generator[Tell
     with Progress(console=Console(stderr=True), transient=True) as bars:
         task = bars.add_task(what, total=total)
         yield lambda count: bars.advance(task, count)
+
+
+def utc_now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 def content_of(path: Path) -> bytes:

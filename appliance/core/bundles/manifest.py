@@ -85,6 +85,8 @@ class BundleManifest(Struct, frozen=True, kw_only=True):
     """UTC."""
     part: int = 0
     """Bytes of each file but the last, where it is in several; 0: it is one file."""
+    signer: str = ""
+    """The name of the key that signs it, see `core.bundles.keys`; only the signature shows that this is so."""
     items: tuple[BundleItem, ...]
     blobs: tuple[Blob, ...]
 
