@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -212,10 +212,13 @@ def _disk_of(place: Path) -> int:
 # ---- bringing it -----------------------------------------------------------------------------------------------------
 
 
-async def bring(bundle: Bundle, homes: Homes, wanted: Sequence[Standing], tell: Tell) -> None:
+async def bring(
+    bundle: Bundle, homes: Homes, wanted: Sequence[Standing], tell: Tell, came: Callable[[BundleItem], None]
+) -> None:
     """Bring the items, one after the other, each into its place. Raises Conflict, UsageError, OSError.
 
-    The caller holds `exclusive`. Cancelled or killed, it keeps what has come; the next time continues there.
+    ``came`` is called in a thread for each that is in its place. The caller holds `exclusive`. Cancelled or killed, it
+    keeps what has come; the next time continues there.
     """
     for standing in wanted:
         item = standing.item
@@ -227,6 +230,7 @@ async def bring(bundle: Bundle, homes: Homes, wanted: Sequence[Standing], tell: 
                     await trio.to_thread.run_sync(_put_engine, homes, item)
             else:
                 await trio.to_thread.run_sync(_put, homes, item)
+            await trio.to_thread.run_sync(came, item)
 
 
 @contextmanager

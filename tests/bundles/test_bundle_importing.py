@@ -14,7 +14,7 @@ from appliance.bundles.container import Bundle, write_bundle
 from appliance.bundles.importing import Homes, bring, known, plan
 from appliance.catalog.catalog import Catalog
 from appliance.catalog.sources import ModelFolders
-from appliance.core.bundles.manifest import FORMAT, BundleManifest
+from appliance.core.bundles.manifest import FORMAT, BundleItem, BundleManifest
 from appliance.core.bundles.plan import UNSIGNED
 from appliance.engines.shelf import Shelf
 from appliance.programs.start import linked
@@ -87,12 +87,14 @@ async def test_a_link_to_a_medium_is_no_program_that_stays(tmp_path: Path, taken
     place = homes.programs / name_of(program)
     homes.programs.mkdir(parents=True)
     place.symlink_to(program)
+    came: list[BundleItem] = []
     with Bundle(carried(tmp_path, program)) as bundle:
         if taken_away:
             program.rename(tmp_path / "gone")
         assert known(homes, Catalog(EMPTY).scan(), HERE, contents.SumReader()) == []
         _, wanted = plan(bundle, homes, contents.SumReader())
-        await bring(bundle, homes, wanted, nothing)
+        await bring(bundle, homes, wanted, nothing, came.append)
+        assert tuple(came) == bundle.manifest.items
         assert plan(bundle, homes, contents.SumReader())[1] == []
     assert not place.is_symlink()
     assert [folder for _, folder in linked(homes.programs)] == [program] * (not taken_away)

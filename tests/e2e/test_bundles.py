@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import psutil
 import pytest
 from engine_folders import HERE, make_build
 from gguf_files import write_model
@@ -290,7 +291,7 @@ def test_what_a_program_on_a_medium_takes_in_stays_when_the_medium_goes(tmp_path
     assert "remove it (the folder)" in receiver.refused("import", tmp_path / "taken away" / "b", "--unsigned")
 
 
-# ---- keys ----------------------------------------------------------------------------------------------------------
+# ---- keys and the journal --------------------------------------------------------------------------------------------
 
 
 def name_of_key(public: Path) -> str:
@@ -298,12 +299,17 @@ def name_of_key(public: Path) -> str:
     return public.read_text("utf-8").splitlines()[1][-44:]
 
 
-def test_a_key_that_has_fitted_is_remembered(sender: Machine, receiver: Machine, whole: Path, tmp_path: Path) -> None:
+def test_a_key_that_has_fitted_is_remembered_and_the_journal_tells_it(
+    sender: Machine, receiver: Machine, whole: Path, tmp_path: Path
+) -> None:
     mine, others = sender.folder / "mine.pub", sender.folder / "others.pub"
+    assert "no bundle has brought anything here" in receiver.good("bundle", "log")
     assert receiver.bundle("verify", whole)["trust"] == "unchecked"
     receiver.refused("import", whole, "--key", others)
     (tmp_path / "both.pub").write_text(others.read_text() + mine.read_text())
+    receiver.env["SUDO_USER"] = "anna"
     told = receiver.good("bundle", "import", whole, "--key", tmp_path / "both.pub")
+    receiver.env["SUDO_USER"] = ""
     assert f"the key {name_of_key(mine)} is remembered" in told
     trusted = receiver.data / "programs" / "trusted.pub"
     assert trusted.read_text() == mine.read_text(), "of two keys the one that has fitted"
@@ -312,8 +318,22 @@ def test_a_key_that_has_fitted_is_remembered(sender: Machine, receiver: Machine,
     assert items(receiver.bundle("import", tmp_path / "next")) == {NEW: "here", "large": "imported"}
     export(sender, tmp_path / "theirs", "--key", "others", models="pair")
     assert name_of_key(others) in receiver.refused("import", tmp_path / "theirs")
+    journal = receiver.data / "bundles.jsonl"
+    journal.write_bytes(journal.read_bytes() + b'\xff{"at": "torn')
     receiver.bundle("import", tmp_path / "theirs", "--unsigned")
+    rows = receiver.json("bundle", "log")
+    came = [(row["name"], Path(row["file"]).name, row["trust"], row["key"]) for row in rows]
+    signed, unchecked = ("signed", name_of_key(mine)), ("unchecked", name_of_key(others))
+    assert came == [
+        *((name, whole.name, *signed) for name in (NEW, "tiny", CACHED, "settings")),
+        ("large", "next", *signed),
+        ("pair", "theirs", *unchecked),
+    ]
+    assert [row["user"] for row in rows] == ["anna"] * 4 + [psutil.Process().username()] * 2
+    assert all(row["at"].endswith("Z") and Path(row["place"]).exists() for row in rows)
+    assert b"torn" in journal.read_bytes(), "nothing is taken out of it"
     assert trusted.read_text() == mine.read_text()
+    assert "large" in receiver.good("bundle", "log")
 
 
 @pytest.mark.slow

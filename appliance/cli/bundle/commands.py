@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 import secrets
 import sys
+from functools import partial
 from pathlib import Path
 
 import click
 import msgspec
+import psutil
 import trio
 
 from appliance import __version__
 from appliance.bundles import contents
 from appliance.bundles.container import Bundle
 from appliance.bundles.importing import Homes, bring, exclusive, known, plan
+from appliance.bundles.journal import JOURNAL, BundleArrival, arrivals, note
 from appliance.catalog.catalog import Catalog
 from appliance.catalog.found import cache_directory
 from appliance.catalog.sources import ModelFolders, default_models_dir
@@ -28,18 +31,19 @@ from appliance.cli.bundle.show import (
     row_of,
     size_of,
     sources_of,
+    utc_now,
 )
 from appliance.cli.options import models_dir_option
 from appliance.cli.remote import go_home, side_options
 from appliance.cli.serve import home_option, write_below
-from appliance.cli.show import json_option, print_json
+from appliance.cli.show import json_option, print_json, print_table
 from appliance.core.bundles import keys
 from appliance.core.bundles.manifest import (
     FORMAT,
     BundleItem,
     Inventory,
 )
-from appliance.core.bundles.plan import refuse_foreign, refuse_untrusted
+from appliance.core.bundles.plan import BundleSigner, refuse_foreign, refuse_untrusted
 from appliance.core.server_choice import Side
 from appliance.engines.found import here, installed_folder
 from appliance.engines.shelf import Shelf
@@ -144,6 +148,7 @@ async def take(
       llama-appliance bundle import office.bundle --unsigned
       sudo llama-appliance bundle import office.bundle --key mine.pub     # for the service
     """
+    user = os.environ.get("SUDO_USER") or psutil.Process().username()  # before root becomes the service's user
     _go_home(home, side)
     homes = _homes(sources_of(models_dir))
     trusted = _trusted(key)
@@ -153,9 +158,10 @@ async def take(
         refuse_foreign(opened.manifest, here())
         reader = contents.SumReader(trio.from_thread.check_cancelled)
         standings, wanted = await trio.to_thread.run_sync(plan, opened, homes, reader)
+        came = partial(_note, homes, file, user, signer)
         with progress("importing", as_json, size_of(opened.manifest)) as apply:
             try:
-                await bring(opened, homes, wanted, apply)
+                await bring(opened, homes, wanted, apply, came)
                 await trio.to_thread.run_sync(opened.verify, trio.from_thread.check_cancelled, apply)
             except UsageError as cause:
                 raise UsageError(f"{cause}; the parts that came whole are kept") from None
@@ -173,6 +179,21 @@ async def take(
         for standing in standings:
             for line in _next(standing.item, Path(standing.place)):
                 say(line)
+
+
+def _note(homes: Homes, file: Path, user: str, signer: BundleSigner, item: BundleItem) -> None:
+    arrival = BundleArrival(
+        at=utc_now(),
+        kind=item.kind,
+        name=item.name,
+        digest=item.digest,
+        place=str(homes.place_of(item)),
+        file=str(file.absolute()),
+        user=user,
+        trust=signer.trust,
+        key=signer.key,
+    )
+    note(homes.data / JOURNAL, arrival)
 
 
 def _next(item: BundleItem, place: Path) -> list[str]:
@@ -196,6 +217,28 @@ def _can_switch(item: BundleItem) -> bool:
         return contents.payload_in(refuse_packaged(own_folder()))[1] != item.digest
     except UsageError:
         return False
+
+
+@bundle.command("log")
+@home_option
+@side_options
+@json_option
+async def list_arrivals(home: Path | None, side: Side | None, as_json: bool) -> None:
+    """List what bundles have brought here: when, from which file, by whom, and signed with which key.
+
+    \b
+    Example:
+      llama-appliance bundle log --json
+    """
+    _go_home(home, side, only_reads=True)
+    rows = arrivals(_homes(sources_of(None)).data / JOURNAL)
+    if as_json:
+        print_json(rows)
+    elif rows:
+        cells = [(row.at, row.kind, row.name, Path(row.file).name, row.user, row.key or "-", row.trust) for row in rows]
+        print_table(("WHEN", "KIND", "NAME", "FROM", "BY", "KEY", "TRUST"), cells)
+    else:
+        say("no bundle has brought anything here")
 
 
 @bundle.command()
