@@ -19,6 +19,7 @@ import pytest
 from engine_folders import HERE, make_build
 from gguf_files import write_model
 from homes import NEVER, Home, changes_of
+from one_files import make_one_file, missing
 from payload_folders import NAME, make_payload, name_of, write_key
 from program import COMMAND
 
@@ -291,6 +292,43 @@ def test_what_a_program_on_a_medium_takes_in_stays_when_the_medium_goes(tmp_path
     assert "remove it (the folder)" in receiver.refused("import", tmp_path / "taken away" / "b", "--unsigned")
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(bool(missing()), reason=missing())
+def test_a_runnable_bundle_says_what_it_is_imports_itself_and_serves(sender: Machine, tmp_path: Path) -> None:
+    one_file = make_one_file(tmp_path / "llama.AppImage", f'#!/bin/sh\nexec {COMMAND} "$@"\n', tmp_path)
+    exporter = Machine(sender.folder, one_file)
+    run = tmp_path / "office.run"
+    words = ("--runnable", "--key", "mine", "--config", "ours.yaml")
+    export(exporter, run, *words, models="tiny")
+    content = run.read_bytes()
+    assert content.startswith(one_file.read_bytes())
+    assert items(sender.bundle("verify", run)) == {NEW: "carried", "tiny": "carried", "settings": "carried"}
+    bare = Machine(tmp_path / "bare", run)
+    told = bare.good()
+    for part in (NEW, f"signed with the key {name_of_key(sender.folder / 'mine.pub')}", f"'{run} bundle import'"):
+        assert part in told
+    assert "no key that is trusted here fits" in bare.refused("import")
+    shutil.copyfile(sender.folder / "mine.pub", bare.folder / "mine.pub")
+    assert items(bare.bundle("import", "--key", "mine.pub")) == dict.fromkeys((NEW, "tiny", "settings"), "imported")
+    assert items(bare.bundle("import")) == dict.fromkeys((NEW, "tiny", "settings"), "here")
+    assert bare.works() == {NEW, "tiny"}
+    bare.check_serves()
+    again = tmp_path / "again.run"
+    Machine(sender.folder, run).bundle("export", "--models", "pair", "--runnable", "-o", again)
+    assert items(Machine(tmp_path / "bare", again).bundle("import", "--unsigned")) == {"pair": "imported"}
+    assert again.stat().st_size < len(content), "the bundle behind the exporting program is not taken along"
+    alone = Machine(tmp_path / "bare", one_file)
+    assert "has no bundle behind its program" in alone.refused("import")
+    assert "Commands:" in alone.good()
+    front = bytearray(content)
+    front[len(one_file.read_bytes()) - 4096] ^= 1
+    run.write_bytes(front)
+    for words in (("verify", run), ("import", run, "--unsigned")):
+        assert "the program at its beginning" in sender.refused(*words)
+    run.write_bytes(one_file.read_bytes() + b"x" + content[one_file.stat().st_size :])
+    assert "is not a bundle of llama-appliance" in sender.refused("verify", run)
+
+
 # ---- keys and the journal --------------------------------------------------------------------------------------------
 
 
@@ -349,6 +387,9 @@ def test_mistakes_of_an_export(sender: Machine, tmp_path: Path) -> None:
     assert "is not a private ed25519 key" in refused("--models", "tiny", "--key", "mine.pub")
     assert "payload.json" in refused("--program", ".")
     assert "config" in refused("--config", "missing.yaml")
+    assert "start the export with the llama-appliance .AppImage" in refused("--models", "tiny", "--runnable")
+    assert "leave one out" in refused("--models", "tiny", "--runnable", "--split", "4M")
+    assert f"export on a {other} machine" in refused("--models", "tiny", "--runnable", "--target", other)
     assert "--split takes at least 1M" in refused("--models", "tiny", "--split", "1K")
     assert not list(tmp_path.iterdir())
     (tmp_path / "x").touch()

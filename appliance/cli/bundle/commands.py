@@ -50,10 +50,10 @@ from appliance.engines.shelf import Shelf
 from appliance.errors import UsageError
 from appliance.platform.console import PROGRAM, say
 from appliance.programs.shelf import is_packaged, refuse_packaged, trust, trusted_keys
-from appliance.programs.start import in_shell, own_folder, programs_folder
+from appliance.programs.start import ONE_FILE, in_shell, own_folder, programs_folder
 from appliance.store.model_files import write_whole
 
-bundle_argument = click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
+bundle_argument = click.argument("file", metavar="FILE", type=click.Path(path_type=Path), envvar=ONE_FILE)
 key_option = click.option(
     "--key", type=a_file, metavar="FILE", help="The public key that it must be signed with. Default: a remembered one."
 )
@@ -140,7 +140,7 @@ async def take(
     """Take a bundle in. Interrupted in any way, the same command continues where it was.
 
     Nothing that is here changes. Settings and the program get folders of their own, and are not switched to. A key that
-    has fitted once is remembered.
+    has fitted once is remembered. A runnable bundle imports itself if no FILE is named.
 
     \b
     Examples:
@@ -179,6 +179,16 @@ async def take(
         for standing in standings:
             for line in _next(standing.item, Path(standing.place)):
                 say(line)
+
+
+def introduce(file: Path) -> None:
+    """Say what a runnable bundle holds, and what it would do."""
+    with Bundle(file) as opened:
+        rows = [carried(item) for item in opened.manifest.items]
+        print_contents(opened.manifest, opened.signer(_trusted(None)), [str(file)], rows, as_json=False)
+    say(f"'{PROGRAM} bundle import' brings these into the folders of this machine, and switches nothing")
+    say(f"'{PROGRAM} serve' serves the models then")
+    say(f"'{PROGRAM} --help' lists the other commands")
 
 
 def _note(homes: Homes, file: Path, user: str, signer: BundleSigner, item: BundleItem) -> None:

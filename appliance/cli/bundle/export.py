@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from msgspec import Struct, structs
 
 from appliance import __version__
 from appliance.bundles import contents
-from appliance.bundles.container import refuse_existing, write_bundle
+from appliance.bundles.container import Tell, program_size, refuse_existing, sums_of, write_bundle
 from appliance.catalog.catalog import Catalog
 from appliance.catalog.configuration import Files
 from appliance.catalog.sources import ModelFolders
@@ -34,6 +35,7 @@ from appliance.core.bundles.manifest import (
     FORMAT,
     SIGNATURE_SIZE,
     SMALLEST_PART,
+    Blob,
     BundleItem,
     BundleManifest,
     padded,
@@ -47,7 +49,10 @@ from appliance.core.server_choice import Side
 from appliance.engines.found import EngineFolders, here
 from appliance.errors import UsageError
 from appliance.platform.console import say
-from appliance.programs.start import own_folder
+from appliance.programs.start import ONE_FILE, own_folder
+
+ONE_FILES = ("linux-x64", "linux-arm64")
+"""The kinds of machines that the one-file program is made for."""
 
 
 def _words(_ctx: click.Context, _param: click.Parameter, text: str) -> tuple[str, ...]:
@@ -65,6 +70,7 @@ class BundleWish(Struct, frozen=True, kw_only=True):
     configs: tuple[Path, ...]
     plugins: tuple[Path, ...]
     part: int
+    runnable: bool
 
 
 @click.command()
@@ -99,6 +105,7 @@ class BundleWish(Struct, frozen=True, kw_only=True):
     click.option(
         "--split", "part", type=Size(), default=0, metavar="SIZE", help="Write files of at most this size, such as 4G."
     ),
+    click.option("--runnable", is_flag=True, help="Begin the file with this one-file program: it imports itself."),
 )
 @click.option(
     "--against", type=a_file, metavar="FILE", help="Leave out what this inventory of the other machine lists."
@@ -123,6 +130,7 @@ async def export(
     Examples:
       llama-appliance bundle export --models qwen3-8b,nomic-embed --engines cpu,vulkan -o office.bundle --key mine
       llama-appliance bundle export --models qwen3-8b -o office.bundle --split 4G --against office.json
+      ./llama-appliance.AppImage bundle export --models qwen3-8b --runnable -o office.run --key mine
     """
     go_home(side, only_reads=True)
     refuse_existing(out)
@@ -132,11 +140,13 @@ async def export(
     seed = keys.seed_of(content_of(key), str(key)) if key is not None else None
     if 0 < wish.part < SMALLEST_PART:
         raise UsageError(f"--split takes at least {SMALLEST_PART >> 20}M")
+    one_file = _one_file(wish) if wish.runnable else None
     own = wish.program or (own_folder() if wish.target == here() else None)
     wish = structs.replace(wish, program=None if wish.no_program else own)
     with progress("reading", as_json) as apply:
         reader = contents.SumReader(trio.from_thread.check_cancelled, apply)
         found = await trio.to_thread.run_sync(_items, wish, sources_of(models_dir), reader)
+        front = await trio.to_thread.run_sync(_front, one_file, apply) if one_file is not None else None
     items = without_known(found, there)
     blobs = reader.blobs(items)
     manifest = BundleManifest(
@@ -146,6 +156,7 @@ async def export(
         made=utc_now(),
         part=wish.part,
         signer=keys.name_of(keys.public_of(seed)) if seed is not None else "",
+        front=front[0] if front is not None else None,
         items=tuple(items),
         blobs=tuple(blob for blob, _ in blobs),
     )
@@ -156,7 +167,7 @@ async def export(
     signature = keys.sign(seed, text) if seed is not None else UNSIGNED
     check = trio.from_thread.check_cancelled
     with progress("writing", as_json, size_of(manifest)) as apply:
-        write = partial(write_bundle, out, text, signature, blobs, wish.part, check, apply)
+        write = partial(write_bundle, out, text, signature, blobs, wish.part, check, apply, front)
         files = await trio.to_thread.run_sync(write)
     if wish.program is None:
         say("the program itself is not in it: the other machine needs one (--program DIR adds it)")
@@ -165,6 +176,29 @@ async def export(
     if not as_json:
         for file in files:
             click.echo(str(file))
+
+
+def _one_file(wish: BundleWish) -> Path:
+    """Return the one-file program that this one was started from. Raises UsageError."""
+    if wish.part:
+        raise UsageError("--runnable makes one file that starts, and --split several; leave one out")
+    if wish.target != here() or wish.target not in ONE_FILES:
+        raise UsageError(
+            f"--runnable takes this very program, which is for {here()}, and one-file programs are for "
+            f"{' and '.join(ONE_FILES)}: export on a {wish.target} machine, or without --runnable"
+        )
+    named = Path(os.environ.get(ONE_FILE, ""))
+    if not named.is_file() or not program_size(named):
+        raise UsageError(
+            "--runnable begins the file with the one-file program, and this program is not one: start the export with "
+            "the llama-appliance .AppImage of this version, which sees the same models and engines"
+        )
+    return named
+
+
+def _front(one_file: Path, apply: Tell) -> tuple[Blob, Path]:
+    """Return the program without a bundle that may be behind it."""
+    return sums_of(one_file, trio.from_thread.check_cancelled, apply, program_size(one_file)), one_file
 
 
 def _items(wish: BundleWish, sources: ModelFolders, reader: contents.SumReader) -> list[BundleItem]:

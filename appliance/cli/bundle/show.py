@@ -18,6 +18,7 @@ from appliance.cli.show import human_size, print_json, print_table
 from appliance.core.bundles.manifest import (
     BundleItem,
     BundleManifest,
+    fronts,
 )
 from appliance.core.bundles.plan import BundleSigner, Trust
 from appliance.errors import UsageError
@@ -60,7 +61,7 @@ def row_of(item: BundleItem, state: str, place: str | None = None) -> BundleRow:
 
 
 def size_of(manifest: BundleManifest) -> int:
-    return sum(blob.size for blob in manifest.blobs)
+    return sum(blob.size for blob in (*fronts(manifest), *manifest.blobs))
 
 
 def print_contents(
