@@ -53,7 +53,7 @@ def programs_folder() -> Path:
 def own_folder() -> Path | None:
     """Return the payload that this program was started from; None: it runs from its sources."""
     folder = Path(sys.executable if is_frozen() else sys.argv[0]).resolve().parent
-    return folder if os.access(folder / LIST, os.F_OK) else None  # root may have become a user who may not look there
+    return folder if (folder / LIST).is_file() else None
 
 
 def own_command() -> list[str]:
