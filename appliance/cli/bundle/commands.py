@@ -213,7 +213,7 @@ def _next(item: BundleItem, place: Path) -> list[str]:
             return [f"'{PROGRAM} upgrade switch {item.name}' switches to this version"]
         case "program":
             command = place / (f"{PROGRAM}.exe" if sys.platform == "win32" else PROGRAM)
-            return [f"{in_shell([str(command), 'serve'])} starts this version, whatever becomes of the bundle"]
+            return [f"'{in_shell([str(command), 'serve'])}' starts this version, also without the bundle's medium"]
         case "settings":
             configs = [f"--config {place / file.path}" for file in item.files if file.path.startswith("config/")]
             plugins = [f"--plugins {place / 'plugins'}"] if (place / "plugins").is_dir() else []

@@ -169,7 +169,7 @@ async def export(
     with progress("writing", as_json, size_of(manifest)) as apply:
         write = partial(write_bundle, out, text, signature, blobs, wish.part, check, apply, front)
         files = await trio.to_thread.run_sync(write)
-    if wish.program is None:
+    if wish.program is None and one_file is None:
         say("the program itself is not in it: the other machine needs one (--program DIR adds it)")
     signer = BundleSigner(trust="signed" if seed is not None else "unsigned", key=manifest.signer)
     print_contents(manifest, signer, [str(file) for file in files], [carried(item) for item in items], as_json)
