@@ -438,6 +438,7 @@ def run_lock(args: Sequence[str]) -> int:
         "serve.txt": ["pyproject.toml", "--group", "install", "--constraints", "requirements/dev.txt"],
         EMBEDDED: ["-"],
         "cmake.txt": ["--group", "engine"],
+        "cuda.txt": ["--group", "cuda"],
         "upstream.txt": ["--group", "upstream"],
     }
     for name, sources in locks.items():
