@@ -144,8 +144,11 @@ def refuse_broken_imports(warnings: Path) -> None:
             sys.exit(f"error: {NAME}.spec leaves out what is needed: {line}")
 
 
-def copy_engine(engine: Path, engines: Path) -> None:
-    """Put the engine beside the program, where builds are looked for; refuses one that is not what its list says."""
+def copy_engine(engine: Path, engines: Path) -> Path:
+    """Put the engine below ``engines``, where builds are looked for; refuses one that is not what its list says.
+
+    Returns its folder there.
+    """
     try:
         manifest: dict[str, object] = json.loads((engine / "engine.json").read_bytes())
         files = cast(list[dict[str, str]], manifest["files"])
@@ -156,6 +159,7 @@ def copy_engine(engine: Path, engines: Path) -> None:
     if changed := [name["path"] for name in files if sums[name["path"]] != name["sha256"]]:
         sys.exit(f"error: {', '.join(changed)} in {engine} changed after the engine was built; build it again")
     shutil.copytree(engine, place)
+    return place
 
 
 def prove(program: Path, engines: list[Path]) -> None:
