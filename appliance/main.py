@@ -241,7 +241,7 @@ async def _finish_update() -> None:
 
 
 def _make_models_folder(sources: ModelFolders) -> None:
-    """Have the folder that users are told to put files into."""
+    """Have the folder that ``ls`` and the log name for files of users."""
     if sources.models_dir is not None:
         with suppress(OSError):
             sources.models_dir.mkdir(parents=True, exist_ok=True)

@@ -221,7 +221,7 @@ async def ls(choice: ModelOptions, server: RunningServer, as_json: bool) -> int:
 
 async def _server_table(server: RunningServer) -> ModelTable | None:
     """Return the models of the server that shares this home, or that is named; None where there is none of ours."""
-    if server.kind == "usual":
+    if server.kind in ("usual", "closed"):
         return None
     try:
         found = await ask(server, "GET", "/api/ls", ModelTable)

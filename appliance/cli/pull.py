@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -48,7 +48,7 @@ class Stopped(Exception):
     """The user ended it before anything was downloaded."""
 
 
-class Followed(Protocol):
+class OpenDownload(Protocol):
     """A download under way, here or at a server. Waiting for it raises what it cannot be followed for."""
 
     @property
@@ -59,11 +59,11 @@ class Followed(Protocol):
     def cancel(self) -> None: ...
 
 
-Begin = Callable[[], Awaitable[Followed]]
+Begin = Callable[[], Awaitable[OpenDownload]]
 
 
 class DownloadThere:
-    """A download of the server's. Who stops following it pauses it, so that the same command goes on where it was."""
+    """A download of the server's. To stop following it pauses it, so that the same command goes on where it was."""
 
     def __init__(self, server: RunningServer, status: DownloadStatus) -> None:
         self._server = server
@@ -122,9 +122,9 @@ async def followed(begin: Begin) -> DownloadStatus:
 
 
 @asynccontextmanager
-async def stopping(begin: Begin) -> AsyncGenerator[Followed]:
+async def stopping(begin: Begin) -> AsyncGenerator[OpenDownload]:
     """Run the download for the length of the block; signals cancel it. Raises Stopped, and as ``begin``."""
-    download: Followed | None = None
+    download: OpenDownload | None = None
     asking = trio.CancelScope()
 
     async def watch_signals() -> None:
@@ -143,7 +143,7 @@ async def stopping(begin: Begin) -> AsyncGenerator[Followed]:
             yield download
 
 
-async def draw_progress(download: Followed) -> None:
+async def draw_progress(download: OpenDownload) -> None:
     """Show bars on standard error, until cancelled."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
@@ -164,7 +164,7 @@ async def draw_progress(download: Followed) -> None:
         await every(DRAW_EVERY, draw, first=0)
 
 
-async def _print_tenths(download: Followed) -> None:
+async def _print_tenths(download: OpenDownload) -> None:
     """Print a line for every further tenth, until cancelled."""
     told = 100 * download.status.done // max(download.status.total, 1)
 
@@ -228,7 +228,8 @@ async def pull(
     """
     cache = cache_directory(os.environ, Path.home()).absolute()
     if model is None:
-        return _list_unfinished(cache, as_json)
+        begun = await _begun_there(server) if server.named else _begun_in(cache)
+        return _list_unfinished(begun, as_json)
     settings = DownloadSettings(
         cache=cache,
         hub=hub_access(os.environ, offline=offline),
@@ -255,13 +256,21 @@ async def pull(
             return EXIT_INTERRUPTED
 
 
-def _list_unfinished(cache: Path, as_json: bool) -> int:
-    """Print the models whose downloads have begun and not ended, with what is here of the files that are missing."""
+async def _begun_there(server: RunningServer) -> dict[str, tuple[int, int]]:
+    return {one.model: (one.done, one.total) for one in await _downloads_of(server) if one.state != "finished"}
+
+
+def _begun_in(cache: Path) -> dict[str, tuple[int, int]]:
+    """Return the models whose downloads have begun and not ended, with what is here of the files that are missing."""
     begun = dict[str, tuple[int, int]]()
     for file in unfinished_in(cache):
         model = str(ModelReference(file.repo, file.tag))
         done, total = begun.get(model, (0, 0))
         begun[model] = done + file.done, total + file.total
+    return begun
+
+
+def _list_unfinished(begun: Mapping[str, tuple[int, int]], as_json: bool) -> int:
     if as_json:
         for model, (done, total) in begun.items():
             _print_line({"event": "unfinished", "model": model, "done": done, "total": total})
@@ -275,7 +284,7 @@ def _list_unfinished(cache: Path, as_json: bool) -> int:
 
 async def _is_for_server(server: RunningServer, *, slowed: bool) -> bool:
     """Return whether the server downloads. ``slowed``: there are options that only this command's own download has."""
-    if server.kind == "usual" or (server.kind == "own" and slowed):
+    if server.kind == "usual" or (slowed and not server.named):
         return False
     try:
         await ask_raw(server, "GET", "/health")
@@ -323,7 +332,7 @@ async def _download(begin: Begin, as_json: bool) -> DownloadStatus | ApplianceEr
         return None
 
 
-def _print_progress(download: Followed) -> None:
+def _print_progress(download: OpenDownload) -> None:
     status = download.status
     _print_line({"event": "progress", "done": status.done, "total": status.total, "files": status.files})
 

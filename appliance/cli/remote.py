@@ -302,7 +302,7 @@ def refuse(who: str, status: int, body: bytes) -> NoReturn:
 
 def key_advice() -> str:
     """Return how a server without its key can be used, as the end of a message."""
-    service = f"; {LET_IN}, and root needs none" if state_of(SERVICE_SOCKET) == "closed" else ""
+    service = f"; {LET_IN}, and root needs none; --own is without it" if state_of(SERVICE_SOCKET) == "closed" else ""
     return f"; give the server's key with --api-key or {KEY_VARIABLE}{service}"
 
 

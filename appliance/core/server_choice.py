@@ -21,16 +21,16 @@ SERVICE_SOCKET = f"{STATE}/{SOCKET_NAME}"
 LET_IN = f"'sudo usermod -aG {NAME} USER' lets in a user, who needs no key once logged in again"
 
 SocketState = Literal["missing", "closed", "answers"]
-"""``closed``: this user may not look, or nobody answers."""
+"""``closed``: this user may not connect."""
 Side = Literal["system", "own"]
-Kind = Literal["named", "own", "service", "usual"]
+Kind = Literal["named", "own", "service", "closed", "usual"]
 """``named``: the user gave its address. ``own``: it shares its home with the command. ``usual``: whatever is at the
-default address.
+default address. ``closed``: the same, where it may be the service, whose socket is not open to this user.
 """
 
 
 class ServerFacts(Struct, frozen=True, kw_only=True):
-    """What is known when a command begins. ``side`` is ``--system`` or ``--own``, None without either."""
+    """The facts when a command begins. ``side`` is ``--system`` or ``--own``, None without either."""
 
     option: str | None = None
     """``--url``"""
@@ -58,7 +58,7 @@ class ServerChoice(Struct, frozen=True, kw_only=True):
 
 
 def choose_server(facts: ServerFacts) -> ServerChoice:
-    """Decide. What the user says comes first, then the server that runs. Raises UsageError for a contradiction."""
+    """Decide. The user's words come first, then the server that runs. Raises UsageError for a contradiction."""
     given = facts.option or facts.variable
     if given and facts.side == "system":
         option = "--url" if facts.option else URL_VARIABLE
@@ -71,7 +71,10 @@ def choose_server(facts: ServerFacts) -> ServerChoice:
         return ServerChoice(kind="own", url=f"unix:{facts.own_socket}", why="your own server runs")
     if facts.side is None and facts.service == "answers":
         return _service(facts, "the service of this machine runs")
-    return ServerChoice(kind="usual", url=DEFAULT_URL, why="the default, as no server of yours runs")
+    is_closed = facts.side is None and facts.service == "closed"
+    return ServerChoice(
+        kind="closed" if is_closed else "usual", url=DEFAULT_URL, why="the default, as no server of yours runs"
+    )
 
 
 def _service_on_request(facts: ServerFacts) -> ServerChoice:

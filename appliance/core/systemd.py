@@ -27,7 +27,7 @@ ENVIRONMENT = {
     "XDG_CONFIG_HOME": "/etc",
     "HF_HOME": f"{STATE}/huggingface",
 }
-"""Where the system's service has its files."""
+"""The places of the files of the system's service."""
 KEY_OPTIONS = ("--api-key", "--api-key-file", "--allow-unauthenticated")
 HIDDEN = ("/home", "/root", "/run/user")
 """Folders that a service of the system does not see (``ProtectHome=``)."""
@@ -109,7 +109,7 @@ DeviceAllow=char-nvidia-caps rw
 
 
 def assignments(text: str) -> dict[str, str]:
-    """Return what a file of ``EnvironmentFile=`` sets. A line that is no assignment is passed over, as systemd does."""
+    """Return what a file of ``EnvironmentFile=`` sets. Any other line is passed over, as systemd does."""
     found: dict[str, str] = {}
     for line in text.splitlines():
         name, equals, value = line.strip().partition("=")

@@ -203,8 +203,8 @@ class Systemd(PosixService):
         mine = ("--user",) if self._user else ()
         command = ("journalctl", *mine, f"--unit={UNIT}", "--lines=50", "--output=cat", "--quiet", "--no-pager")
         ran = await self.run(*command, may_fail=True)
-        errors = [line for line in ran.output.decode(errors="replace").splitlines() if line.startswith("error: ")]
-        return errors[-1] if errors else ""
+        lines = ran.output.decode(errors="replace").splitlines()
+        return next((line for line in reversed(lines) if line.startswith(f"{NAME}: error: ")), "")
 
     def _is_packaged(self) -> bool:
         return not self._user and PACKAGED.exists()

@@ -50,7 +50,7 @@ class Address(Struct, frozen=True):
     """Put before every query."""
     tls: bool = False
     socket: str | None = None
-    """The file of a socket, which is connected to in place of ``host`` and ``port``."""
+    """The file of a socket, which is connected to instead of ``host`` and ``port``."""
     resolved: str | None = None
     """An IP address of ``host``, looked up before: connected to, while TLS and Host still say ``host``."""
     host_header: bytes | None = None

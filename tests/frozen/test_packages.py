@@ -20,6 +20,7 @@ pytestmark = [
 ]
 
 ROOT = Path(__file__).resolve().parents[2]
+STARTER = ROOT / "appliance" / "catalog" / "starter" / "llama-appliance-starter-Q8_0.gguf"
 PAGE = commands_of_the_page()
 [_, DEB_WAYS, RPM_WAYS] = [[line.partition("#")[0] for line in block] for block in PAGE["Linux packages"]]
 [SERVICE] = [[line.partition("#")[0] for line in block] for block in PAGE["A systemd service"]]
@@ -43,6 +44,8 @@ chat() {
         -d '{"model": "starter", "messages": [{"role": "user", "content": "What is your name?"}]}'
     echo
 }
+user() { setpriv --reuid "$1" --regid "$1" --init-groups env HOME="/home/$1" sh -c "cd; $2"; }
+stranger() { setpriv --reuid 65534 --regid 65534 --clear-groups env HOME=/tmp sh -c "$1"; }
 rights() { stat -c '%a %U' /etc/default/llama-appliance /etc/llama-appliance/key.env; }
 without_key() { curl -s -o /dev/null -w '%{http_code}\\n' http://127.0.0.1:8080/v1/models; }
 until_active() {
@@ -59,8 +62,9 @@ DEB = f"""
 files >/tmp/before
 section install; {DEB_WAYS[0]}; echo "status $?"
 section key; rights; without_key
-section verbs; llama-appliance ls; for verb in ps "run starter hi"; do llama-appliance $verb; echo "status $?"; done
-(export $(cat /etc/llama-appliance/key.env); llama-appliance ps; echo "status $?")
+section strangers
+stranger 'llama-appliance ps'; echo "status $?"; stranger 'llama-appliance run starter hi'; echo "status $?"
+(export $(cat /etc/llama-appliance/key.env); stranger 'llama-appliance ps'; echo "status $?")
 section others
 for file in /etc/default/llama-appliance /etc/llama-appliance/key.env; do
     setpriv --reuid 65534 cat $file && echo read
@@ -125,8 +129,8 @@ def test_the_deb_from_install_to_purge(tmp_path: Path) -> None:
     )
     assert "sudo cat /etc/llama-appliance/key.env" in said["install"]
     assert said["key"] == "600 root\n600 root\n401\n"
-    assert said["verbs"].count("root finds that of this machine's service in /etc/llama-appliance/key.env") == 3
-    assert [line for line in said["verbs"].splitlines() if "status" in line] == ["status 2", "status 2", "status 0"]
+    assert said["strangers"].count("sudo usermod -aG llama-appliance USER") == 2
+    assert [line for line in said["strangers"].splitlines() if "status" in line] == ["status 2", "status 2", "status 0"]
     assert said["others"].count("Permission denied") == 2
     assert said["user"].strip() == "llama-appliance"
     assert "appliance" in answer(said["chat"])
@@ -154,6 +158,75 @@ def test_the_deb_from_install_to_purge(tmp_path: Path) -> None:
     assert said["remove"].endswith("\n0\n")
     assert "status 0" in said["purge"]
     assert said["left"] == ""
+
+
+CIRCLE = """
+useradd --create-home anna; useradd --create-home bert
+mkdir -p /hub/acme/Tiny-GGUF /run/systemd/system/llama-appliance.service.d
+cp /starter.gguf /hub/acme/Tiny-GGUF/Tiny-Q8_0.gguf
+python3 -S -E /fakes/model_hub.py --root /hub >/hub.json & until [ -s /hub.json ]; do sleep 0.1; done
+section manners; printf '#!/bin/sh\\nexit 101\\n' >/usr/sbin/policy-rc.d; chmod +x /usr/sbin/policy-rc.d
+apt install /first.deb >/dev/null 2>&1; systemctl is-enabled llama-appliance; systemctl is-active llama-appliance
+apt purge llama-appliance >/dev/null 2>&1; rm /usr/sbin/policy-rc.d
+mkdir -p /etc/systemd/system-preset; echo 'disable llama-appliance.service' >/etc/systemd/system-preset/10-no.preset
+apt install /first.deb >/said-preset 2>&1; grep -c 'systemctl enable --now' /said-preset
+systemctl is-enabled llama-appliance; systemctl is-active llama-appliance
+apt purge llama-appliance >/dev/null 2>&1; rm /etc/systemd/system-preset/10-no.preset
+section again; apt install /first.deb >/said-install 2>&1; apt remove llama-appliance >/dev/null 2>&1
+apt install /first.deb >/dev/null 2>&1; systemctl is-enabled llama-appliance; systemctl is-active llama-appliance
+grep -c 'usermod -aG llama-appliance' /said-install
+printf '[Service]\\nEnvironment=HF_ENDPOINT=%s\\n' "$(sed 's/.*"hub": "\\([^"]*\\).*/\\1/' /hub.json)" \
+    >/run/systemd/system/llama-appliance.service.d/hub.conf
+systemctl daemon-reload; systemctl restart llama-appliance; usermod -aG llama-appliance anna
+section anna; user anna 'llama-appliance pull acme/Tiny-GGUF && llama-appliance ls && llama-appliance ps -v'
+user anna 'llama-appliance run acme/Tiny-GGUF:Q8_0 "What is your name?"'; echo "status $?"
+user anna 'cp /hub/acme/Tiny-GGUF/Tiny-Q8_0.gguf /var/lib/llama-appliance/models/mine.gguf'
+user anna 'llama-appliance ls; llama-appliance run mine "What is your name?"'; echo "status $?"
+user anna 'llama-appliance unload acme/Tiny-GGUF:Q8_0 && llama-appliance rm acme/Tiny-GGUF'; echo "status $?"
+section closed; (umask 077; cp /hub/acme/Tiny-GGUF/Tiny-Q8_0.gguf /var/lib/llama-appliance/models/closed.gguf)
+user anna 'llama-appliance ls' | grep 'closed cannot'
+section guest; user anna 'llama-appliance engines use cpu'; echo "status $?"
+user bert 'llama-appliance pull acme/Tiny-GGUF'; echo "status $?"; user bert 'llama-appliance ps'; echo "status $?"
+section root; llama-appliance pull acme/Tiny-GGUF; echo "status $?"; llama-appliance run acme/Tiny-GGUF:Q8_0 hi
+llama-appliance run mine hi; (umask 077; cp -r /usr/lib/llama-appliance/engines/linux-x64-cpu/* /root/engine)
+sed -i 's/"build": "b[0-9]*"/"build": "b1"/' /root/engine/engine.json
+llama-appliance engines install cpu/b1 --from /root/engine; echo "status $?"
+user anna 'llama-appliance engines ls'; llama-appliance engines use linux-x64-cpu/b1; echo "status $?"
+user anna 'llama-appliance run starter hi'; user anna 'llama-appliance ps'
+find /var/lib/llama-appliance /var/cache/llama-appliance ! -user llama-appliance ! -path '*/models/*'
+section stopped; systemctl stop llama-appliance; llama-appliance ls --system; llama-appliance engines use auto --system
+echo "status $?"; find /var/lib/llama-appliance /var/cache/llama-appliance -user root ! -path '*/models/*'
+section taken; python3 -m http.server 8080 --bind 127.0.0.1 >/dev/null 2>&1 & sleep 1
+systemctl start llama-appliance; sleep 3; property NRestarts; llama-appliance service status
+section end; kill %1 %2
+"""
+"""The day after the installation: everybody's first commands, with the service running. The first folder of an ordinary
+user, a hub that the service alone knows.
+"""
+
+
+def test_the_day_after_the_installation(tmp_path: Path) -> None:
+    """The commands of root and of the group reach the service; nothing goes into the home of their user."""
+    deb = package("*.deb")
+    root = booted.unpack_root(tmp_path)
+    shutil.copytree(ROOT / "tests" / "fakes", root / "fakes")
+    said = booted.boot(root, WORDS + CIRCLE, {"first.deb": deb, "starter.gguf": STARTER})
+    assert said["manners"] == "enabled\ninactive\n1\ndisabled\ninactive\n"
+    assert said["again"] == "enabled\nactive\n1\n"
+    assert "acme/Tiny-GGUF:Q8_0" in said["anna"]
+    assert "server: unix:/var/lib/llama-appliance/server.sock (the service of this machine runs)" in said["anna"]
+    assert "Models folder: /var/lib/llama-appliance/models" in said["anna"]
+    assert said["anna"].count("status 0") == 3, said["anna"]
+    assert "sudo chmod a+r /var/lib/llama-appliance/models/closed.gguf" in said["closed"]
+    assert "'sudo llama-appliance engines use ...' does" in said["guest"]
+    assert "usermod -aG llama-appliance" in said["guest"]
+    assert [line for line in said["guest"].splitlines() if "status" in line] == ["status 2"] * 3
+    assert said["root"].count("status 0") == 3, said["root"]
+    assert "linux-x64-cpu/b1" in said["root"]
+    assert not [line for line in said["root"].splitlines() if line.startswith("/var/")]
+    assert said["stopped"].splitlines()[-1] == "status 0", said["stopped"]
+    assert "\n0\nfailed (exit-code)" in said["taken"], said["taken"]
+    assert "listens there already" in said["taken"]
 
 
 RPM = f"""

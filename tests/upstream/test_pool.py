@@ -215,3 +215,25 @@ async def test_what_is_relayed_is_asked_again_only_on_a_connection_that_was_used
         with pytest.raises(UpstreamFailed, match="closed the connection without an answer"):
             await relay(Outgoing(address, "POST", "/", (), b"", pool), RelayOptions(label="m"), Taker())
         assert len(asked) == 1 + 2 * reused
+
+
+@pytest.mark.parametrize("begins", [False, True])
+async def test_the_header_timeout_of_a_relayed_answer_ends_with_its_head(begins: bool):
+    async def slow(stream: trio.SocketStream) -> None:
+        await read_request(stream)
+        if begins:
+            await stream.send_all(OK[:-1])
+            await trio.sleep(0.5)
+            await stream.send_all(OK[-1:])
+        await trio.sleep_forever()
+
+    async with listening(slow) as port, open_pool() as pool:
+        address, taker = Address("127.0.0.1", port, None, "m", header_timeout=0.2), Taker()
+        outgoing = Outgoing(address, "POST", "/", (), b"", pool)
+        with trio.fail_after(10):
+            if begins:
+                await relay(outgoing, RelayOptions(label="m"), taker)
+                assert taker.got == b"ok"
+            else:
+                with pytest.raises(UpstreamFailed, match=r"0\.2 s.*timeouts\.responseHeader"):
+                    await relay(outgoing, RelayOptions(label="m"), taker)
