@@ -1,21 +1,22 @@
 """Make the Linux packages from the payload that `bootstrap.py freeze` left in dist/llama-appliance/.
 
-    python3 bootstrap.py package [KIND...]     deb, rpm, tar, appimage, oci; all of them, if none is named
+    python3 bootstrap.py package [KIND...] [--homepage URL]     deb, rpm, tar, appimage, oci; all, if none is named
 
-They land in dist/packages/. Needs dpkg-deb for .deb, rpmbuild for .rpm, objdump for both; appimage.py and oci.py say
-what they need. Equal payloads give equal files, but for .rpm: names are sorted, owners are root, times are the
-commit's.
+They land in dist/packages/; the name of one whose payload has no engine says so. Needs dpkg-deb for .deb, rpmbuild for
+.rpm, objdump for both; appimage.py and oci.py say what they need. Equal payloads give equal files, but for .rpm: names
+are sorted, owners are root, times are the commit's.
 
     /usr/lib/llama-appliance/      the payload
     /usr/bin/llama-appliance       a link to its program
     /usr/lib/systemd/, sysusers.d  the services of the system and of users, and the system service's own user
     /etc/default/llama-appliance   more options of the service; kept as edited
-    /usr/share/                    man page, completions, desktop entry, icon, licences
+    /usr/share/                    man page, completions, desktop entry, icons, what software centres show, licences
 """
 
 from __future__ import annotations
 
 import argparse
+import datetime
 import gzip
 import os
 import re
@@ -23,14 +24,20 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "packaging"))
+import contents
+import resvg_py
 from appimage import make_appimage
+from manifests import HOMEPAGE
 from oci import make_oci
 from payload import (
     HERE,
     MACHINES,
+    MAKERS,
     NAME,
     OPTIONAL,
     PACKAGES,
@@ -53,6 +60,10 @@ One program that turns a machine into a private AI server. It owns llama.cpp
 engines, picks the build that works on this machine, swaps models on demand, and
 serves the OpenAI, Anthropic, llama.cpp and llama-swap APIs on this machine.
 """
+ICON_SIZES = (48, 64, 128, 256)
+"""Beside the SVG, for software centres and menus that read pictures alone."""
+METAINFO = "io.llama_appliance.LlamaAppliance"
+"""The name of metainfo.xml in the catalogues of software centres."""
 SHELLS = {
     "bash": f"usr/share/bash-completion/completions/{NAME}",
     "zsh": f"usr/share/zsh/vendor-completions/_{NAME}",
@@ -64,14 +75,19 @@ def main() -> None:
     makers = {"deb": make_deb, "rpm": make_rpm, "tar": make_tar, "appimage": make_appimage, "oci": make_oci}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kinds", nargs="*", metavar="KIND", help=", ".join(makers))
-    kinds: list[str] = parser.parse_args().kinds or list(makers)
+    parser.add_argument("--homepage", default="", metavar="URL", help="the project's address, which deb and rpm state")
+    args = parser.parse_args()
+    kinds: list[str] = args.kinds or list(makers)
     if unknown := [kind for kind in kinds if kind not in makers]:
         parser.error(f"there is no package kind {unknown[0]!r}; the kinds are {', '.join(makers)}")
-    payload = read_payload(any_system=kinds == ["tar"])
+    homepage: str = args.homepage
+    if homepage and not HOMEPAGE.fullmatch(homepage):
+        parser.error(f"--homepage {homepage} is not an address; give one such as https://example.org/llama-appliance")
+    payload = replace(read_payload(any_system=kinds == ["tar"]), homepage=homepage)
     os.environ["SOURCE_DATE_EPOCH"] = str(payload.time)
     PACKAGES.mkdir(parents=True, exist_ok=True)
     for kind in kinds:
-        made = makers[kind](payload)
+        made = contents.named(makers[kind](payload), [PAYLOAD])
         print(f"  {made.stat().st_size / 1e6:7.1f} MB  {made}")
 
 
@@ -93,7 +109,13 @@ def filled(payload: Payload) -> Path:
     write(stage / f"usr/lib/sysusers.d/{NAME}.conf", said("service", "unit", "--sysusers"))
     write(stage / f"etc/default/{NAME}", (HERE / "default").read_text("utf-8"))
     write(stage / f"usr/share/applications/{NAME}.desktop", (HERE / f"{NAME}.desktop").read_text("utf-8"))
-    write(stage / f"usr/share/icons/hicolor/scalable/apps/{NAME}.svg", (HERE / f"{NAME}.svg").read_text("utf-8"))
+    write(stage / f"usr/share/metainfo/{METAINFO}.metainfo.xml", metainfo(payload))
+    drawing = (HERE / f"{NAME}.svg").read_text("utf-8")
+    write(stage / f"usr/share/icons/hicolor/scalable/apps/{NAME}.svg", drawing)
+    for size in ICON_SIZES:
+        picture = stage / f"usr/share/icons/hicolor/{size}x{size}/apps/{NAME}.png"
+        picture.parent.mkdir(parents=True)
+        picture.write_bytes(bytes(resvg_py.svg_to_bytes(svg_string=drawing, width=size, height=size)))
     write(stage / f"usr/share/doc/{NAME}/copyright", copyright_text())
     for shell, place in SHELLS.items():
         write(stage / place, said(environment={"_LLAMA_APPLIANCE_COMPLETE": f"{shell}_source"}))
@@ -111,6 +133,16 @@ def said(*argv: str, environment: dict[str, str] | None = None) -> str:
     if done.returncode != 0 or not done.stdout:
         sys.exit(f"error: '{NAME} {' '.join(argv)}' failed: {done.stderr.strip() or 'it printed nothing'}")
     return done.stdout
+
+
+def metainfo(payload: Payload) -> str:
+    """Return what software centres show of the program."""
+    text = (HERE / "metainfo.xml").read_text("utf-8")
+    if not payload.homepage:
+        text = re.sub(r" *<url .*@HOMEPAGE@.*\n", "", text)
+    date = datetime.datetime.fromtimestamp(payload.time, datetime.UTC).date().isoformat()
+    words = {"MAKERS": MAKERS, "VERSION": payload.version, "DATE": date, "HOMEPAGE": payload.homepage}
+    return re.sub(r"@(\w+)@", lambda found: words[found[1]], text)
 
 
 def copyright_text() -> str:
@@ -159,7 +191,8 @@ def make_deb(payload: Payload) -> Path:
         "Package": NAME,
         "Version": payload.version,
         "Architecture": machine,
-        "Maintainer": "Llama Appliance <llama-appliance@localhost>",
+        "Maintainer": MAKERS,
+        **({"Homepage": payload.homepage} if payload.homepage else {}),
         "Installed-Size": str(size // 1024),
         "Depends": ", ".join([f"libc6 (>= {glibc})", *packages]),
         "Recommends": ", ".join(["systemd", *(OPTIONAL[name] for name in sorted(libraries & set(OPTIONAL)))]),
@@ -197,6 +230,8 @@ def make_rpm(payload: Payload) -> Path:
     values = {
         "VERSION": payload.version,
         "MACHINE": machine,
+        "MAKERS": MAKERS,
+        "URL": f"URL: {payload.homepage}" if payload.homepage else "",
         "SUMMARY": SUMMARY,
         "DESCRIPTION": DESCRIPTION,
         "REQUIRES": "\n".join(f"Requires: {each}" for each in requires),

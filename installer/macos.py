@@ -28,7 +28,7 @@ from xml.etree import ElementTree as Xml
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "packaging"))
 import codesign
-from contents import ROOT
+from contents import ROOT, named
 
 HERE = Path(__file__).resolve().parent
 NAME, TITLE = "llama-appliance", "Llama Appliance"
@@ -191,7 +191,7 @@ def make_pkg(app: Path, version: str, kinds: Sequence[str], work: Path, *signing
     made = PACKAGES / f"{NAME}-{version}-macos{'' if len(kinds) > 1 else f'-{kinds[0]}'}.pkg"
     codesign.run("productbuild", "--distribution", str(work / "distribution.xml"), "--package-path", str(work),
                  *signing, str(made))  # fmt: skip
-    return made
+    return named(made, [app / "Contents" / "Resources" / kind for kind in kinds])
 
 
 def components(app: str) -> list[dict[str, object]]:

@@ -26,17 +26,20 @@ PACKAGES = ROOT / "dist" / "packages"
 PLACE = f"usr/lib/{NAME}"
 MACHINES = {"linux-x64": ("amd64", "x86_64"), "linux-arm64": ("arm64", "aarch64")}
 """Platform to what Debian, container images (amd64) and RPM, AppImages (x86_64) call the machine."""
+MAKERS = "The Llama Appliance developers"
+"""Who makes the packages, as LICENSE calls them. They have no address yet."""
 OPTIONAL = {"libvulkan.so.1": "libvulkan1"}
 """Libraries that one engine needs and the others do not; without them the program uses another engine."""
 
 
 @dataclass(frozen=True)
 class Payload:
-    """The facts of payload.json that packages state. ``time`` in seconds since 1970."""
+    """The facts of payload.json that packages state, and the project's address. ``time`` in seconds since 1970."""
 
     version: str
     platform: str
     time: int
+    homepage: str = ""
 
 
 def read_payload(*, any_system: bool) -> Payload:

@@ -1,9 +1,10 @@
 """Make the Windows installers from a payload that was frozen on Windows: NSIS for desktops, MSI for fleets.
 
-    python3 bootstrap.py package nsis [msi] [--payload FOLDER]
+    python3 bootstrap.py package nsis [msi] [--payload FOLDER] [--into FOLDER]
 
-They land in dist/packages/. Runs on any system that has makensis (3.08 or newer) and wixl with msibuild. Both
-installers remove exactly the files of the payload's list, and what they added themselves.
+They land in dist/packages/; the name of one whose payload has no engine says so. Runs on any system that has makensis
+(3.08 or newer) and wixl with msibuild. Both installers remove exactly the files of the payload's list, and what they
+added themselves.
 """
 
 from __future__ import annotations
@@ -21,20 +22,24 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from xml.sax.saxutils import quoteattr
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "packaging"))
+from contents import named
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 NAME = "llama-appliance"
 STAGE = ROOT / "build" / "windows-installer"
-PACKAGES = ROOT / "dist" / "packages"
 
 
 def main() -> None:
+    packages = ROOT / "dist" / "packages"
     makers = {"nsis": make_nsis, "msi": make_msi}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kinds", nargs="+", metavar="KIND", choices=list(makers), help="nsis, msi")
     parser.add_argument(
         "--payload", type=Path, default=ROOT / "dist" / NAME, metavar="FOLDER", help="frozen on Windows"
     )
+    parser.add_argument("--into", type=Path, default=packages, metavar="FOLDER", help="default: dist/packages")
     parser.add_argument(
         "--quick", action="store_true", help="a larger NSIS installer in a tenth of the time, for tests"
     )
@@ -42,11 +47,13 @@ def main() -> None:
     payload: Path = args.payload.absolute()
     version, made = facts(payload)
     os.environ["SOURCE_DATE_EPOCH"] = str(made)
-    PACKAGES.mkdir(parents=True, exist_ok=True)
+    into: Path = args.into.absolute()
+    into.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(STAGE, ignore_errors=True)
     STAGE.mkdir(parents=True)
     for kind in args.kinds:
-        path: Path = makers[kind](payload, version, "zlib" if args.quick else "/SOLID lzma")
+        package = makers[kind](payload, version, "zlib" if args.quick else "/SOLID lzma")
+        path = named(Path(shutil.move(package, into / package.name)), [payload])
         print(f"  {path.stat().st_size / 1e6:7.1f} MB  {path}")
 
 
@@ -81,7 +88,7 @@ def make_nsis(payload: Path, version: str, compressor: str) -> Path:
     files = files_of(payload)
     listed = STAGE / "files.nsh"
     listed.write_text("\n".join(nsis_lines(payload, files)) + "\n", "utf-8")
-    made = PACKAGES / f"{NAME}-{version}-windows-x64-setup.exe"
+    made = STAGE / f"{NAME}-{version}-windows-x64-setup.exe"
     words = {
         "OUT": str(made),
         "COMPRESSOR": compressor,
@@ -171,8 +178,7 @@ def make_msi(payload: Path, version: str, _compressor: str) -> Path:
     files = files_of(payload)
     source = STAGE / f"{NAME}.wxs"
     source.write_text("\n".join(wix_lines(files, version)) + "\n", "utf-8")
-    made = PACKAGES / f"{NAME}-{version}-windows-x64.msi"
-    made.unlink(missing_ok=True)
+    made = STAGE / f"{NAME}-{version}-windows-x64.msi"
     run(["wixl", "-a", "x64", "-o", str(made), str(source)], payload)  # it finds files by their relative paths alone
     table = STAGE / "CustomAction.idt"
     rows = [f"{name}\t{kind}\t{where}\t{target}" for name, kind, where, target, _, _ in ACTIONS]

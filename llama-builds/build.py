@@ -19,7 +19,6 @@ Each build is tried before it is kept and when it is found there; a CPU library 
 from __future__ import annotations
 
 import argparse
-import datetime
 import hashlib
 import os
 import platform
@@ -145,7 +144,6 @@ def make(work: Path, folder: Path, backend: str, *, native: bool, jobs: int) -> 
         "needs": recipe.needs(backend),
         **({} if native else {"rpc": recipe.protocol(tree)}),
         **facts_of(backend, native=native),
-        "built": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
     write_manifest(stage, facts)
     try_out(stage, f"{folder.parent.name}/{folder.name}")
@@ -179,8 +177,10 @@ def compile_all(cmake: str, tree: Path, work: Path, backend: str, *, native: boo
     """Configure and build; the folder of the results. Raises SetupError with the last lines of the log."""
     shim, out = work / "shim", work / "out"
     give_shim(shim, out)
-    flags = [*recipe.options(backend, native=native), f"-DCMAKE_CXX_FLAGS=-isystem {shim}"]
-    flags += cuda.flags(*recipe.nvcc()) if backend == "cuda" else []
+    options = [*recipe.options(backend, native=native)]
+    options += cuda.flags(*recipe.nvcc(), recipe.MAPPED) if backend == "cuda" else []
+    flags = [option.replace(recipe.WORK, str(work)) for option in options]
+    environment = os.environ | {"GIT_CEILING_DIRECTORIES": str(work)}  # a repository around it is not llama.cpp's
     targets = recipe.TARGETS[:1] if native else recipe.TARGETS
     build_targets = [word for target in targets for word in ("--target", target)]
     for step in (
@@ -188,7 +188,9 @@ def compile_all(cmake: str, tree: Path, work: Path, backend: str, *, native: boo
         [cmake, "--build", str(out), "--config", "Release", *build_targets, "--parallel", str(jobs)],
     ):
         with (work / "build.log").open("a+", encoding="utf-8", errors="replace") as log:
-            status = subprocess.run(step, stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=False).returncode
+            status = subprocess.run(
+                step, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=False
+            ).returncode
             log.seek(0)
             if status != 0:
                 tail = "".join(log.readlines()[-30:])

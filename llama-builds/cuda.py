@@ -33,20 +33,24 @@ def architectures(major: int) -> str:
     return f"-DCMAKE_CUDA_ARCHITECTURES={ARCHITECTURES[major]}"
 
 
-def flags(nvcc: str, major: int) -> list[str]:
-    """cmake's options for the toolkit of this machine. Raises SetupError where cuBLAS is missing."""
+def flags(nvcc: str, major: int, for_host: str) -> list[str]:
+    """cmake's options for the toolkit of this machine; the host's compiler gets the flags ``for_host``.
+
+    Raises SetupError where cuBLAS is missing.
+    """
     found = [f"-DCMAKE_CUDA_COMPILER={nvcc}"]
+    compiling = [f"-Xcompiler={flag}" for flag in for_host.split()]
     toolkit = _toolkit(nvcc)
     if not any((place / "stubs" / "libcuda.so").is_file() for place in _libraries(toolkit)):
         found.append("-DGGML_CUDA_NO_VMM=ON")  # which alone is linked to the driver's own library
     if sys.platform == "win32" or any((place / "libcublas.so").exists() for place in _libraries(toolkit)):
-        return found
+        return [*found, f"-DCMAKE_CUDA_FLAGS={' '.join(compiling)}"]
     wheel = _wheel(major)
     return [
         *found,
         f"-DCUDA_cublas_LIBRARY={wheel / 'lib' / f'libcublas.so.{major}'}",
         f"-DCUDA_cublasLt_LIBRARY={wheel / 'lib' / f'libcublasLt.so.{major}'}",
-        f"-DCMAKE_CUDA_FLAGS=-I{wheel / 'include'}",
+        f"-DCMAKE_CUDA_FLAGS={' '.join(compiling)} -I{wheel / 'include'}",
     ]
 
 

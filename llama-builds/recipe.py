@@ -23,7 +23,15 @@ TARGETS = ("llama-server", "ggml-rpc-server")
 GPU_LIBRARIES = {"vulkan": "ggml-vulkan", "cuda": "ggml-cuda"}
 """Of each GPU backend: its library, and cmake's target."""
 
+WORK = "@WORK@"
+"""Stands in options for the folder that a build works in. The facts of a build keep the word: builds that were made in
+two folders are equal."""
+MAPPED = f"/experimental:deterministic /pathmap:{WORK}=." if sys.platform == "win32" else f"-ffile-prefix-map={WORK}=."
+"""The compiler's flags that keep the folder's path out of what it makes: asserts and logs name their source files."""
+
 COMMON = (
+    f"-DCMAKE_C_FLAGS={MAPPED}",
+    f"-DCMAKE_CXX_FLAGS={MAPPED} -isystem {WORK}/shim",
     "-DCMAKE_BUILD_TYPE=Release",
     "-DLLAMA_BUILD_TESTS=OFF",
     "-DLLAMA_BUILD_EXAMPLES=OFF",
@@ -63,7 +71,7 @@ CUDA_HINT = "the CUDA toolkit 12 or 13 of developer.nvidia.com has it; CUDACXX n
 
 
 def options(backend: str, *, native: bool) -> tuple[str, ...]:
-    """cmake's options of a build on this platform, but for the paths of this machine. Raises SetupError."""
+    """cmake's options of a build on this platform, but for the paths of this machine: `WORK`. Raises SetupError."""
     if native:
         return (*COMMON, *STATIC, *(STATIC_RUNTIME if sys.platform == "linux" else ()))
     gpu = tuple(f"-DGGML_{name.upper()}={'ON' if name == backend else 'OFF'}" for name in GPU_LIBRARIES)

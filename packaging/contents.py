@@ -19,20 +19,29 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tomllib
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
 from typing import cast
 
+from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
 ROOT = Path(__file__).resolve().parents[1]
 NAME = "llama-appliance"
 VARIANT = re.compile(r"(?:lib)?ggml-cpu-(?P<name>[\w.]+)\.(?:so|dll|dylib)")
+WITHOUT_ENGINE = "without-engine-"
+"""The beginning of the name of a package whose payload has no engine; see `named`."""
 LIST = "payload.json"
 SIGNATURE = "payload.json.sig"
 SBOM = "sbom.cdx.json"
 PAGE_LICENSES = ROOT / "appliance" / "web" / "dist" / "licenses.json"
+SPDX = {"MIT License": "MIT", "Apache 2.0": "Apache-2.0"}
+"""Words of packages that can mean one licence of SPDX's list alone."""
 COMMON_LICENSES = re.compile(r"/usr/share/common-licenses/([\w.+-]*\w)")
 NAMESPACE = uuid.UUID("5f0f4f6e-3c3a-5d51-9b58-5a5f1f6d0c11")
 """Any fixed number: serial numbers of bills of materials are derived from it and the content, so that they repeat."""
@@ -40,7 +49,10 @@ NAMESPACE = uuid.UUID("5f0f4f6e-3c3a-5d51-9b58-5a5f1f6d0c11")
 
 @dataclass(frozen=True)
 class Component:
-    """Something with a version and a licence of its own. ``texts`` are the files of its licence, ``text`` its words."""
+    """Something with a version and a licence of its own. ``texts`` are the files of its licence, ``text`` its words.
+
+    ``needs`` names the Python packages that it imports.
+    """
 
     name: str
     version: str
@@ -49,6 +61,7 @@ class Component:
     licence: str = ""
     texts: tuple[Path, ...] = field(default=(), compare=False)
     text: str = field(default="", compare=False)
+    needs: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -105,7 +118,12 @@ def components(work: Path) -> list[Component]:
         texts=_python_licence(stdlib),
     )
     program = Component(
-        name=NAME, version=program_version(), kind="application", licence="MIT", texts=(ROOT / "LICENSE",)
+        name=NAME,
+        version=program_version(),
+        kind="application",
+        licence="MIT",
+        texts=(ROOT / "LICENSE",),
+        needs=_needs(tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["dependencies"]),
     )
     starter = Component(name="starter-model", version=program_version(), kind="machine-learning-model", licence="MIT")
     inside = [*found.values(), *foreign, *of_page(), starter]
@@ -125,6 +143,13 @@ def of_page() -> list[Component]:
         )
         for each in listed
     ]
+
+
+def named(package: Path, payloads: Iterable[Path]) -> Path:
+    """Return the finished package, renamed if a payload of it has no engine: manifests.py refuses it by that name."""
+    if all(json.loads((payload / LIST).read_bytes())["engines"] for payload in payloads):
+        return package
+    return package.replace(package.with_name(f"{WITHOUT_ENGINE}{package.name}"))
 
 
 def program_version() -> str:
@@ -164,7 +189,7 @@ def _packages() -> dict[str, Distribution]:
 
 
 def _of_package(package: Distribution) -> Component:
-    name = package.metadata["Name"].lower().replace("_", "-")
+    name = canonicalize_name(package.metadata["Name"])
     texts = [Path(str(package.locate_file(file))) for file in package.files or ()]
     metadata = package.metadata
     stated = [*(metadata.get_all("License-Expression") or ()), *(metadata.get_all("License") or ()), ""][0]
@@ -180,6 +205,15 @@ def _of_package(package: Distribution) -> Component:
             for path in texts
             if path.name.lower().startswith(("licen", "copying", "notice")) and path.suffix != ".py" and path.is_file()
         ),
+        needs=_needs(package.requires or ()),
+    )
+
+
+def _needs(requirements: Iterable[str]) -> frozenset[str]:
+    """Return the packages that are required on this system, without those of extras."""
+    wanted = [Requirement(each) for each in requirements]
+    return frozenset(
+        canonicalize_name(each.name) for each in wanted if each.marker is None or each.marker.evaluate({"extra": ""})
     )
 
 
@@ -282,7 +316,8 @@ def entries(payload: Path) -> list[dict[str, object]]:
 def write_sbom(payload: Path, parts: Sequence[Component], made_from: Commit) -> None:
     """Write the bill of materials, which lists every file that is there before it. The first part is the whole."""
     files = entries(payload)
-    things = [_thing(part) for part in (*parts[1:], *engines_in(payload))]
+    inside = [*parts[1:], *engines_in(payload)]
+    things = [_thing(part) for part in inside]
     for file in files:
         thing: dict[str, object] = {"type": "file", "name": file["path"], "bom-ref": f"file:{file['path']}"}
         if "sha256" in file:
@@ -290,7 +325,8 @@ def write_sbom(payload: Path, parts: Sequence[Component], made_from: Commit) -> 
         else:
             thing["description"] = f"link to {file['link']}"
         things.append(thing)
-    content = json.dumps([_thing(parts[0]), things], sort_keys=True)
+    edges = _dependencies(parts[0], inside)
+    content = json.dumps([_thing(parts[0]), things, edges], sort_keys=True)
     bill: dict[str, object] = {
         "bomFormat": "CycloneDX",
         "specVersion": "1.6",
@@ -298,16 +334,44 @@ def write_sbom(payload: Path, parts: Sequence[Component], made_from: Commit) -> 
         "version": 1,
         "metadata": {"timestamp": _written(made_from.time), "component": _thing(parts[0])},
         "components": things,
+        "dependencies": edges,
     }
     (payload / SBOM).write_text(json.dumps(bill, indent=1) + "\n", "utf-8")
 
 
 def _thing(part: Component) -> dict[str, object]:
     thing: dict[str, object] = {"type": part.kind, "name": part.name, "version": part.version}
-    thing["bom-ref"] = part.purl or f"{part.kind}:{part.name}"
+    thing["bom-ref"] = _reference(part)
     if part.purl:
         thing["purl"] = part.purl
-    return thing | ({"licenses": [{"license": {"name": part.licence}}]} if part.licence else {})
+    return thing | ({"licenses": [_licence(part.licence)]} if part.licence else {})
+
+
+def _reference(part: Component) -> str:
+    return part.purl or f"{part.kind}:{part.name}"
+
+
+def _licence(stated: str) -> dict[str, object]:
+    """Return the licence in CycloneDX's words: SPDX's name for it, its expression for several, else what is stated."""
+    try:
+        known = str(canonicalize_license_expression(SPDX.get(stated, stated)))
+    except InvalidLicenseExpression:
+        return {"license": {"name": stated}}
+    return {"expression": known} if " " in known else {"license": {"id": known}}
+
+
+def _dependencies(whole: Component, inside: Sequence[Component]) -> list[dict[str, object]]:
+    """Return who needs what. The program itself brings what no package asks for: Python, the page, the engines."""
+    asked = frozenset[str]().union(*(part.needs for part in inside))
+    wanted = {whole.name: whole.needs | {part.name for part in inside if part.name not in asked}}
+    wanted |= {part.name: part.needs for part in inside}
+    return [
+        {
+            "ref": _reference(part),
+            "dependsOn": sorted(_reference(each) for each in inside if each.name in wanted[part.name]),
+        }
+        for part in (whole, *inside)
+    ]
 
 
 def write_list(payload: Path, platform: str, made_from: Commit) -> str:

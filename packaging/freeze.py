@@ -14,7 +14,8 @@ An engine is a backend or a folder that llama-builds made: a backend is taken fr
 cuda) or fetched by its sums (others). ``--engines none`` ships none; the program then looks for one on PATH.
 An engine has a library for each family of processors, and loads the best of those that are there. ``--variants`` ships
 these alone, and the one that runs everywhere.
-Equal commits give equal payloads: --twice makes it a second time from nothing and compares.
+Equal commits give equal payloads, in any folder and for any user: --twice makes it a second time from nothing and
+compares, and builder_paths.py refuses a file that tells where it was built.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from pathlib import Path
 from typing import cast
 
 import contents
+from builder_paths import refuse_builder_paths
 from contents import NAME, ROOT
 
 sys.path.insert(0, str(ROOT / "llama-builds"))
@@ -73,10 +75,12 @@ def make(work: Path, engines: Mapping[Path, Sequence[str]], made_from: contents.
     for engine, left_out in engines.items():
         copy_engine(engine, staged / "engines", left_out)
     give_other_names(staged)
-    parts = contents.components(work / "pyinstaller" / NAME)
+    lists = work / "pyinstaller" / NAME
+    parts = contents.components(lists)
     contents.copy_licenses(staged / "licenses", parts)
     contents.settle(staged, made_from.time)
     prove(staged, shipped=bool(engines))
+    refuse_builder_paths(staged, lists)
     contents.write_sbom(staged, parts, made_from)
     digest = contents.write_list(staged, platform_name(), made_from)
     contents.settle(staged, made_from.time)
@@ -180,7 +184,7 @@ def copy_engine(engine: Path, engines: Path, left_out: Sequence[str]) -> None:
 def prove(program: Path, *, shipped: bool) -> None:
     """Start the staged program once, far from this checkout's environment: it must name the engines shipped with it."""
     command = [str(program / f"{NAME}{EXE_SUFFIX}"), "version", "--json"]
-    environment = {name: value for name, value in os.environ.items() if name == "SYSTEMROOT"}
+    environment = {name: value for name, value in os.environ.items() if name in ("HOME", "SYSTEMROOT")}
     done = subprocess.run(command, cwd=program.anchor, env=environment, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         sys.exit(f"error: the frozen program does not start: {done.stderr.strip()}")

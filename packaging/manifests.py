@@ -105,6 +105,11 @@ def read_sums(folder: Path, version: str) -> dict[str, str]:
     if not found:
         sys.exit(f"error: {folder} is empty; put the release's files into it")
     for name in found:
+        if name.startswith(contents.WITHOUT_ENGINE):
+            sys.exit(
+                f"error: {name} holds no engine, so it starts no model; take it out of {folder}, and package a payload "
+                "that 'bootstrap.py freeze --engines LIST' made"
+            )
         if not name.endswith(SUFFIXES):
             sys.exit(f"error: {name} is of no kind that a release has: {', '.join(SUFFIXES)}; take it out of {folder}")
         if not re.search(rf"[_-]{re.escape(version)}[_-]", name):

@@ -32,6 +32,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.request import Request, urlopen
 
+from contents import WITHOUT_ENGINE
 from tests_under_wine import run_tests
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -48,7 +49,8 @@ TOOLS = {
 WINE64 = Path("/usr/lib/wine/wine64")
 """Debian does not put it on PATH."""
 LOADER = WINE64 if WINE64.exists() else Path(shutil.which("wine64") or "wine64")
-PACKAGES = ROOT / "dist" / "packages"
+PACKAGES = WORK / "packages"
+"""Installers without an engine, one of them of a version that never was: never beside those of a release."""
 DATA = PREFIX / "drive_c" / "ProgramData" / "llama-appliance"
 """The service's data."""
 NEWER = "99.0.0"
@@ -296,7 +298,8 @@ def freeze() -> None:
 
 def make_installers() -> None:
     """Make both, and an MSI of the same files that says it is newer."""
-    maker = [sys.executable, "installer/windows.py"]
+    shutil.rmtree(PACKAGES, ignore_errors=True)
+    maker = [sys.executable, "installer/windows.py", "--into", str(PACKAGES)]
     print(run([*maker, "nsis", "msi", "--quick", "--payload", str(PAYLOAD)]).rstrip())
     newer = WORK / "newer"
     shutil.rmtree(newer, ignore_errors=True)
@@ -414,7 +417,9 @@ def try_msi() -> None:
 
     Windows Installer tells each of the two about the other one; wine does not, so this does.
     """
-    package, newer = (PACKAGES / f"llama-appliance-{each}-windows-x64.msi" for each in (version(), NEWER))
+    package, newer = (
+        PACKAGES / f"{WITHOUT_ENGINE}llama-appliance-{each}-windows-x64.msi" for each in (version(), NEWER)
+    )
     installed = PREFIX / "drive_c/Program Files/Llama Appliance"
     shutil.rmtree(installed, ignore_errors=True)
     path_before = machine_path()

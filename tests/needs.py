@@ -24,6 +24,7 @@ SYSTEM_PROGRAMS = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbi
 """Where a program is looked for: servers lie in folders that only root has on its PATH."""
 
 DEBIAN = {
+    "appstreamcli": "appstream",
     "apt-ftparchive": "apt-utils",
     "apt-get": "apt",
     "cc": "gcc",

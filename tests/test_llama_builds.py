@@ -260,6 +260,9 @@ def test_a_build_is_described_in_the_programs_own_words_and_made_once(workshop: 
     assert {file.path for file in build.files if file.executable} == {"llama-server", "ggml-rpc-server"}
     assert check_build(folder, read_all=True) == ""
     assert workshop.cmake_runs() == 2, "configured and built"
+    (configured,) = workshop.engines.glob(".build-*/out/configured")
+    assert f"-ffile-prefix-map={configured.parents[1]}=." in configured.read_text()
+    assert str(workshop.engines) not in (folder / "engine.json").read_text(), "two builders' lists are equal"
     assert workshop.build() == workshop.build("--print-path") == [folder]
     assert workshop.cmake_runs() == 2, "nothing was made again"
 
@@ -384,6 +387,26 @@ def test_the_log_names_the_library(log: str, library: str | None) -> None:
     import trial
 
     assert trial.illegal_library(log) == library
+
+
+@pytest.mark.needs("g++")
+@pytest.mark.skipif(WINDOWS, reason="it is about the flags of gcc and clang")
+def test_what_is_compiled_in_two_folders_is_equal_and_names_neither(tmp_path: Path) -> None:
+    import recipe
+
+    (flags,) = (each.partition("=")[2] for each in recipe.options("cpu", native=False) if "_CXX_FLAGS=" in each)
+    made: set[bytes] = set()
+    for name in ("here", "there/further"):
+        work = tmp_path / name
+        (work / "shim").mkdir(parents=True)
+        (work / "shim" / "called.h").write_text("inline const char *header() { return __FILE__; }\n")
+        (work / "a.cpp").write_text("#include <called.h>\nconst char *files[] = {__FILE__, header()};\n")
+        command = ["g++", *flags.replace(recipe.WORK, str(work)).split(), "-c", str(work / "a.cpp"), "-o"]
+        subprocess.run([*command, str(work / "a.o")], check=True)
+        made.add((work / "a.o").read_bytes())
+    (content,) = made
+    assert b"./shim/called.h" in content
+    assert str(tmp_path).encode() not in content
 
 
 TILES = """\

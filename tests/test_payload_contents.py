@@ -1,11 +1,13 @@
-"""packaging/contents.py: the lists of a payload, its licences and its signature."""
+"""packaging/contents.py, builder_paths.py: a payload's lists, licences and signature; that it names no builder."""
 
 from __future__ import annotations
 
 import json
+import marshal
 import shutil
 import subprocess
 import sys
+import zipfile
 from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
@@ -48,6 +50,13 @@ def engine(tmp_path: Path) -> Path:
     facts = {"name": "x", "platform": "linux-x64", "backend": "cpu", "build": "b1", "files": entries}
     (folder / "engine.json").write_text(json.dumps(facts))
     return folder
+
+
+@pytest.fixture
+def builder_paths(contents: ModuleType) -> ModuleType:
+    import builder_paths
+
+    return builder_paths
 
 
 @pytest.fixture
@@ -99,6 +108,38 @@ def test_the_bill_of_materials_lists_every_file_and_engine(contents: ModuleType,
     assert "linux-x64-cpu/b1" in {each["name"] for each in bill["components"]}
     references = [each["bom-ref"] for each in bill["components"]]
     assert len(references) == len(set(references))
+
+
+def test_licences_have_spdxs_names_and_what_is_no_name_of_it_stays_as_stated(
+    contents: ModuleType, payload: Path
+) -> None:
+    stated = {"a": "MIT License", "b": "mit OR apache-2.0", "c": "BSD License", "d": "Apache-2.0"}
+    parts = [contents.Component(name, "1", licence=licence) for name, licence in stated.items()]
+    contents.write_sbom(payload, parts, contents.Commit("c0ffee", 1_700_000_000, True))
+    bill = json.loads((payload / "sbom.cdx.json").read_bytes())
+    things = [bill["metadata"]["component"], *bill["components"]]
+    assert {each["name"]: each["licenses"] for each in things if each["name"] in stated} == {
+        "a": [{"license": {"id": "MIT"}}],
+        "b": [{"expression": "MIT OR Apache-2.0"}],
+        "c": [{"license": {"name": "BSD License"}}],
+        "d": [{"license": {"id": "Apache-2.0"}}],
+    }
+
+
+def test_the_bill_says_which_part_needs_which_and_leads_to_every_part(contents: ModuleType, payload: Path) -> None:
+    def part(name: str, *needs: str) -> object:
+        return contents.Component(name, "1", purl=f"pkg:{name}", needs=frozenset(needs))
+
+    parts = [part("whole", "asked"), part("asked", "deep", "of another system"), part("deep"), part("brought")]
+    contents.write_sbom(payload, parts, contents.Commit("c0ffee", 1_700_000_000, True))
+    bill = json.loads((payload / "sbom.cdx.json").read_bytes())
+    assert {each["ref"]: each["dependsOn"] for each in bill["dependencies"]} == {
+        "pkg:whole": ["pkg:asked", "pkg:brought", "pkg:github/ggml-org/llama.cpp@b1"],
+        "pkg:asked": ["pkg:deep"],
+        "pkg:deep": [],
+        "pkg:brought": [],
+        "pkg:github/ggml-org/llama.cpp@b1": [],
+    }
 
 
 def test_what_the_page_is_made_of_is_listed_with_its_licence(contents: ModuleType, payload: Path) -> None:
@@ -198,3 +239,61 @@ def test_a_variant_that_is_not_there_is_an_error_before_anything_is_made(engine:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "has no variant pentium for --variants; those that it has: haswell, x64, zen4" in done.stderr
+
+
+HOME = Path("/home/ann")
+
+
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [
+        (b"\0/home/ann/cache/src/llama.cpp\0", True),
+        (b'{"url": "file:///home/ann/llama"}', True),
+        (b"/home/ann", False),
+        (b"/home/anna/x /srv/home/ann/x", False),
+        (b"./src/llama.cpp", False),
+    ],
+)
+def test_a_file_that_names_a_folder_of_the_builder_is_found(
+    builder_paths: ModuleType, payload: Path, content: bytes, found: bool
+) -> None:
+    (payload / "text").write_bytes(content)
+    assert list(builder_paths.traces(payload, [HOME], ())) == ([("text", str(HOME))] if found else [])
+    assert not list(builder_paths.traces(payload, [HOME], {"text"}))
+    assert not list(builder_paths.traces(payload, [Path("/"), Path("/checkout")], ())), "a builder without a home"
+
+
+def test_so_is_one_whose_packed_module_does(builder_paths: ModuleType, payload: Path) -> None:
+    """Python notes the source file in a module; the archive compresses it."""
+    with zipfile.ZipFile(payload / "library.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("mine.pyc", marshal.dumps(compile("def f(): pass", "/home/ann/mine.py", "exec")))
+    assert list(builder_paths.traces(payload, [HOME], ())) == [("library.zip: mine.pyc", str(HOME))]
+
+
+def test_an_engine_that_was_fetched_may_name_its_makers_and_one_that_was_built_here_may_not(
+    builder_paths: ModuleType, payload: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(HOME))
+    (tmp_path / "COLLECT-00.toc").write_text("([('lib/wheel.so', '/somewhere', 'EXTENSION')],)")
+    engine = payload / "engines" / "linux-x64-cpu" / "b1"
+    for file in (engine / "libllama.so", payload / "_internal" / "lib" / "wheel.so"):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"/home/ann/llama.cpp")
+    builder_paths.refuse_builder_paths(payload, tmp_path)
+    facts = json.loads((engine / "engine.json").read_bytes())
+    (engine / "engine.json").write_text(json.dumps(facts | {"options": ["-DX=ON"]}))
+    with pytest.raises(SystemExit, match=r"(?s)engines/linux-x64-cpu/b1/libllama.so \(/home/ann\)\n.*build.py"):
+        builder_paths.refuse_builder_paths(payload, tmp_path)
+
+
+def test_a_package_says_by_its_name_that_a_payload_in_it_has_no_engine(contents: ModuleType, payload: Path) -> None:
+    finish(contents, payload)
+    empty = payload.with_name("empty")
+    empty.mkdir()
+    contents.write_list(empty, "linux-x64", contents.Commit("c0ffee", 1_700_000_000, True))
+    package = payload.with_name("x_1_amd64.deb")
+    package.touch()
+    assert contents.named(package, [payload]) == package
+    assert contents.named(package, [payload, empty]) == package.with_name("without-engine-x_1_amd64.deb")
+    assert package.with_name("without-engine-x_1_amd64.deb").is_file()
+    assert not package.exists()

@@ -80,7 +80,11 @@ def test_winget_and_homebrew_get_addresses_and_sums_of_the_files(release: Path) 
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("llama-appliance-0.0.1-macos.pkg", "is not of version"), ("notes.txt", "of no kind that a release has")],
+    [
+        ("llama-appliance-0.0.1-macos.pkg", "is not of version"),
+        ("notes.txt", "of no kind that a release has"),
+        (f"without-engine-{WINDOWS[0]}", "holds no engine"),
+    ],
 )
 def test_a_file_that_does_not_belong_there_stops_the_release(release: Path, name: str, said: str) -> None:
     (release / name).write_text("x")

@@ -112,6 +112,8 @@ async def doctor(wish: DoctorOptions, as_json: bool, line: bool, report: str | N
         return await write_report(wish, report, logs=logs, yes=yes)
     if sys.stderr.isatty():
         say("looking at the machine, the engines and the server ...")
+    if wish.server.kind == "service":
+        say(f"note: this looks at your own files and engines; 'sudo {PROGRAM} doctor' looks at those of the service")
     facts = await examine(wish)
     findings = diagnose(facts)
     if line:

@@ -41,6 +41,7 @@ from appliance.core.lenient_json import UNREADABLE
 from appliance.core.models.model import Model
 from appliance.core.settings import FleetSettings, is_loopback
 from appliance.engines.found import ENGINE_VARIABLE, Engine, EngineFolders, find_engine, list_engines, read_build
+from appliance.engines.installing import offers_here
 from appliance.engines.owner import open_engines
 from appliance.engines.table import Table
 from appliance.errors import ApplianceError
@@ -239,6 +240,9 @@ async def _with_engines(facts: DoctorFacts, wish: DoctorOptions) -> DoctorFacts:
             state=engines.state,
             ranked=tuple(engines.ranked(wish.model)),
             engines=tuple(_installed(engine, damage[engine.id]) for engine in engines.engines),
+            offers=offers_here(
+                engines.state.look, {one.backend for one in engines.engines if not (one.damage or damage[one.id])}
+            ),
         )
 
 

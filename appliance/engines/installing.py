@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import os
+import platform
 import shutil
 import sys
 import tomllib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
@@ -30,6 +31,8 @@ from appliance.core.engines.builds import (
     Release,
     check_entry,
 )
+from appliance.core.engines.machine import MachineLook
+from appliance.core.engines.offers import EngineOffer, offers
 from appliance.engines.found import EXECUTABLE, MAX_MANIFEST, build_of, check_build, read_build
 from appliance.engines.shelf import Shelf
 from appliance.engines.unpacking import check_links, read_member, unpack
@@ -283,6 +286,23 @@ def versions() -> Catalogue:
         return read_manifest()
     except (UsageError, OSError):
         return Catalogue()
+
+
+def offers_here(
+    look: MachineLook | None, present: Collection[str], catalogue: Catalogue | None = None
+) -> tuple[EngineOffer, ...]:
+    """Return what `offers` has for this machine; nothing before anybody has looked at it."""
+    if look is None:
+        return ()
+    return offers(look, versions() if catalogue is None else catalogue, present, **system_versions())
+
+
+def system_versions() -> dict[str, str]:
+    """Return the versions of this system's libraries, as `unmet` takes them."""
+    return {
+        "libc": platform.libc_ver()[1] if sys.platform == "linux" else "",
+        "macos": platform.mac_ver()[0],
+    }
 
 
 def read_manifest(path: Path | None = None) -> Catalogue:

@@ -8,8 +8,10 @@ from msgspec import Struct
 
 from appliance.core.engines.builds import Catalogue, UpdateChannel
 from appliance.core.engines.choice import Ranked, Seat, Standing, best
+from appliance.core.engines.offers import EngineOffer
 from appliance.core.engines.state import EngineState, Role
 from appliance.engines.found import Engine
+from appliance.engines.installing import offers_here
 
 
 class SeatRow(Struct, frozen=True, kw_only=True):
@@ -65,6 +67,8 @@ class Table(Struct, frozen=True, kw_only=True):
     """The build that an update is under way to."""
     running: Mapping[str, str] = {}
     """Models that have a process, and the seat of each."""
+    offers: tuple[EngineOffer, ...] = ()
+    """Builds for graphics cards that none of these can use."""
     problems: tuple[str, ...] = ()
     """Drivers that are there and do not answer."""
     server: str | None = None
@@ -123,6 +127,7 @@ def table(
         channel=state.channel,
         update=state.journal.build if state.journal is not None else None,
         running=running,
+        offers=offers_here(state.look, {engine.backend for engine in engines if not engine.damage}, catalogue),
         problems=state.look.problems if state.look is not None else (),
     )
 

@@ -1,9 +1,9 @@
 """Root becomes another user for the rest of a command, and may still read what root can.
 
 A command for the service must leave nothing behind that belongs to root: the service could neither change nor delete
-it. But what it is given (an archive in root's home, a bundle on a USB drive) may be readable by root alone. Linux lets a
-thread keep one capability when it changes its user (capabilities(7), prctl(2)). Threads begun later inherit it;
-programs that it executes do not, so an engine on trial has no more rights than in the service.
+it. But its input (an archive in root's home, a bundle on a USB drive) may be readable by root alone. Linux lets a
+thread keep one capability when it changes its user (capabilities(7), prctl(2)). Threads begun later inherit it.
+Programs that it executes do not, so an engine on trial has no more rights than in the service.
 """
 
 from __future__ import annotations

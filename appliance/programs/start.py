@@ -134,7 +134,7 @@ def _lead(own: Path, root: Path) -> None:
             after = programs.chosen(state, _here(root))
             if before != after and before is not None and after is not None:
                 say(
-                    f"{PROGRAM}: version {programs.name_of(before)} {event.why} within its first hour; "
+                    f"{PROGRAM}: version {programs.name_of(before)} failed within its first hour: {event.why}; "
                     f"{programs.name_of(after)} is used again"
                 )
     program = programs.chosen(state, _here(root))

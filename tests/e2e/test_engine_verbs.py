@@ -17,6 +17,7 @@ from typing import Any
 import psutil
 import pytest
 from engine_folders import Lie, Listed, make_build, pack, tell
+from fake_nvml_library import build as build_nvml
 from homes import Home
 from hub_process import FakeHub, fake_hub
 from program import COMMAND, Server, fresh_environment, http
@@ -370,3 +371,22 @@ def test_what_another_program_has_proven_meanwhile_is_not_proven_again(machine: 
             second.wait_waiting()
             trial.send_signal(signal.SIGCONT)
             assert first.ended_well() == second.ended_well()
+
+
+@pytest.mark.needs("cc")
+@pytest.mark.skipif(sys.platform != "linux", reason="the driver's library is made for Linux")
+def test_a_card_that_nothing_uses_is_offered_the_build_that_runs_here(machine: Machine, tmp_path: Path) -> None:
+    """By a driver's library that tells of two cards of NVIDIA's, and the real list of builds."""
+    build_nvml(tmp_path / "lib")
+    (tmp_path / "lib" / "libvulkan.so.1").symlink_to("libnvidia-ml.so.1")
+    machine.env["LD_LIBRARY_PATH"] = str(tmp_path / "lib")
+    [first, _] = machine.table()["offers"]
+    assert (first["card"], first["word"]) == ("NVIDIA Fake 1", "vulkan")
+    assert first["size"] > 10_000_000
+    assert "cuda12" in first["problems"][0]
+    told = machine.bad("install")
+    assert "NVIDIA Fake 1 computes nothing here: linux-x64-vulkan/" in told
+    assert "'engines install vulkan'" in told
+    assert "say which build" in told  # nobody could agree here
+    make_build(machine.root, "vulkan", "b9", devices=[CARD])
+    assert not machine.table()["offers"]

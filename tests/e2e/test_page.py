@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import pytest
 from config_files import ConfigFile
+from fake_nvml_library import build as build_nvml
 from gguf_files import write_model
 from hub_process import FakeHub
 from page_fixtures import SIZE, Play, in_both
@@ -312,6 +313,16 @@ def test_the_first_run_without_a_hub(play: Play, serve: StartServer) -> None:
 
 def test_what_fits_and_a_search_of_the_hub(play: Play, serve_fake: StartServer, from_hub: dict[str, str]) -> None:
     play("models.hub", serve_fake(**from_hub))
+
+
+@pytest.mark.needs("cc")
+def test_a_card_that_no_engine_uses_is_offered_one(play: Play, serve: StartServer, tmp_path: Path) -> None:
+    """By a driver's library that tells of cards, and the real list of builds."""
+    build_nvml(tmp_path / "lib")
+    (tmp_path / "lib" / "libvulkan.so.1").symlink_to("libnvidia-ml.so.1")
+    server = serve("--no-stores", LD_LIBRARY_PATH=str(tmp_path / "lib"))
+    server.wait_for(lambda: http(server, "GET", "/api/engines").json()["offers"])  # the first look takes a moment
+    play("models.engines", server)
 
 
 @in_both

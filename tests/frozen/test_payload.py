@@ -15,10 +15,12 @@ import time
 from pathlib import Path
 
 import pytest
-from frozen_harness import PATIENCE, SUFFIX, Server, bare_environment
+from frozen_harness import PATIENCE, ROOT, SUFFIX, Server, bare_environment
+from two_users import STRANGER, open_folder
 
 pytestmark = pytest.mark.frozen
 
+NAME = "llama-appliance"
 CORE = 60e6
 """Bytes of the payload without engines, at most."""
 LISTING = 0.5
@@ -51,10 +53,62 @@ def test_the_bill_of_materials_and_the_licences_are_whole(program: Path) -> None
     assert files == {entry["path"] for entry in listed["files"]} - {"sbom.cdx.json"}
     for each in things:
         if each["type"] in ("library", "platform") or each is things[0]:
-            assert each["licenses"][0]["license"]["name"], each["name"]
+            [stated] = each["licenses"]
+            assert {*stated, *stated.get("license", ())} & {"expression", "id", "name"}, each["name"]
             assert any((program.parent / "licenses" / each["name"]).iterdir()), each["name"]
     for engine in (program.parent / "engines").glob("*/*"):
         assert any((engine / "licenses").iterdir())
+    needs = {each["ref"]: set(each["dependsOn"]) for each in bill["dependencies"]}
+    reached, ahead = set[str](), {things[0]["bom-ref"]}
+    while ahead:
+        reached |= ahead
+        ahead = set[str]().union(*(needs[each] for each in ahead)) - reached
+    assert reached == {each["bom-ref"] for each in things if each["type"] != "file"}
+
+
+@pytest.mark.slow
+@pytest.mark.needs("git")
+@pytest.mark.skipif(sys.platform == "win32", reason="the other user is one of POSIX")
+def test_another_user_makes_an_equal_payload_in_another_folder(program: Path) -> None:
+    """All is made again but the engine. The other user needs a package index, and a Python that everybody may start."""
+    python = Path(os.path.realpath(sys.executable))
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("LLAMA_", "XDG_"))}
+    with open_folder() as folder:
+        checkout, engines = folder / "elsewhere" / "checkout", folder / "engines"
+        shutil.copytree(program.parent / "engines", engines)
+        subprocess.run(["git", "clone", "--quiet", "--no-hardlinks", ROOT, checkout], check=True)
+        edited = subprocess.run(
+            ["git", "diff", "--binary", "HEAD"], cwd=ROOT, stdout=subprocess.PIPE, check=True
+        ).stdout
+        if edited:
+            subprocess.run(["git", "apply", "-"], cwd=checkout, input=edited, check=True)
+        user = None
+        if os.geteuid() == 0 and all(parent.stat().st_mode & 0o001 for parent in python.parents):
+            user = STRANGER
+            subprocess.run(["chown", "-R", f"{user}:{user}", folder], check=True)
+        words = ["freeze", "--engines", ",".join(str(each.parent) for each in engines.glob("*/*/engine.json"))]
+        done = subprocess.run(
+            [python, checkout / "bootstrap.py", *words], cwd=checkout, env=environment | {"HOME": str(folder)},
+            user=user, group=user, extra_groups=None if user is None else [], capture_output=True, text=True,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        lists = [
+            json.loads((each / "payload.json").read_bytes()) for each in (program.parent, checkout / "dist" / NAME)
+        ]
+    here, there = ({each["path"]: each for each in listed.pop("files")} for listed in lists)
+    assert lists[0] == lists[1]
+    assert {path for path in here | there if here.get(path) != there.get(path)} == set()
+
+
+def test_no_module_tells_where_it_was_compiled(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every module keeps the name of its source file, without the folders above its package."""
+    monkeypatch.syspath_prepend(str(ROOT / "packaging"))
+    from builder_paths import traces
+
+    named = dict(traces(program.parent, [Path("appliance/core"), Path("trio/_core"), ROOT], ()))
+    assert named[f"{program.name}: appliance.core.scheduling"] == "appliance/core"
+    assert named[f"{program.name}: trio._core._run"] == "trio/_core"
+    assert str(ROOT) not in named.values()
 
 
 def test_it_says_which_commit_payload_and_engines_it_is(program: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TypeVar
 
 import click
@@ -13,6 +14,7 @@ from appliance.cli.engines.sources import (
     check_needs,
     fetch_archive,
     keep,
+    offer_in_words,
     opened,
     own_shelf,
     print_proof,
@@ -26,12 +28,12 @@ from appliance.core.engines.choice import Ranked, WantedEngine
 from appliance.core.engines.events import BuildRemoved, EngineChosen, RolledBack
 from appliance.core.engines.state import check_removable, lines_to_roll_back
 from appliance.engines.found import check_build, here
-from appliance.engines.installing import CannotInstall, check_sums
+from appliance.engines.installing import CannotInstall, check_sums, offers_here
 from appliance.engines.installing import install as put
 from appliance.engines.owner import Engines
 from appliance.engines.shelf import Shelf, alone
 from appliance.errors import UsageError
-from appliance.platform.console import EXIT_OURS, say, say_error
+from appliance.platform.console import EXIT_OURS, can_ask, say, say_error
 
 AUTO = "auto"
 T = TypeVar("T")
@@ -56,7 +58,7 @@ async def install(
     for_platform: str,
     force: bool,
 ) -> int:
-    """Install a build of llama.cpp beside the others, and try it.
+    """Install a build of llama.cpp beside the others, and try it. Without a word: the best one for a card without.
 
     It is used when it is the best, or after 'engines use'. An interrupted download resumes where it stopped. Nothing
     else changes.
@@ -68,6 +70,8 @@ async def install(
       llama-appliance engines install cpu --from llama-b11434-bin-ubuntu-x64.tar.gz
     """
     shelf = own_shelf()
+    if word is None and source is None and for_platform == here():
+        word = await _offered(shelf)
     try:
         sources = await trio.to_thread.run_sync(sources_of, word, source, for_platform, sha256)
         entry = sources.entry
@@ -98,6 +102,20 @@ async def install(
     await refresh_server(server)
     click.echo(entry.id)
     return 0 if ok else _does_not_work(entry)
+
+
+async def _offered(shelf: Shelf) -> str | None:
+    """Return the build that a card here needs, if somebody at a terminal wants it; None where no card needs one."""
+    async with opened(shelf) as owner:
+        found = offers_here(owner.look, {engine.backend for engine in owner.engines if not engine.damage})
+    for offer in found:
+        say(offer_in_words(offer))
+    offer = next((one for one in found if one.word), None)
+    if offer is None or not can_ask():
+        return None
+    confirm = partial(click.confirm, f"Install {offer.build}?", default=True, abort=True)
+    await trio.to_thread.run_sync(confirm, abandon_on_cancel=True)
+    return offer.word
 
 
 def _does_not_work(entry: AvailableBuild) -> int:

@@ -16,6 +16,7 @@ from appliance.cli.engines.changes import install, pin, remove, rollback, use
 from appliance.cli.engines.sources import (
     keep,
     note_named_engine,
+    offer_in_words,
     opened,
     own_shelf,
     own_table,
@@ -212,6 +213,8 @@ def show_table(found: Table) -> None:
         say(f"Running: {model} on {seat}")
     if found.update:
         say(f"An update to {found.update} is under way.")
+    for offer in found.offers:
+        say(offer_in_words(offer))
     for problem in found.problems:
         say(f"problem: {problem}")
     if found.server:

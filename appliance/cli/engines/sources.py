@@ -7,8 +7,6 @@ downloaded in the same way as models: resumable and checked.
 from __future__ import annotations
 
 import os
-import platform as python_platform
-import sys
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
@@ -45,11 +43,19 @@ from appliance.core.engines.builds import (
     unmet,
 )
 from appliance.core.engines.choice import Ranked, Seat
+from appliance.core.engines.offers import EngineOffer
 from appliance.core.engines.proofs import Proof
 from appliance.core.engines.state import line_of
 from appliance.core.models.download import Throttle
 from appliance.engines.found import ENGINE_VARIABLE, EXECUTABLE, EngineFolders, installed_folder, list_engines
-from appliance.engines.installing import BuildSources, CannotInstall, described, read_manifest, versions
+from appliance.engines.installing import (
+    BuildSources,
+    CannotInstall,
+    described,
+    read_manifest,
+    system_versions,
+    versions,
+)
 from appliance.engines.owner import Engines, open_engines
 from appliance.engines.shelf import MAKE_ROOM, Shelf
 from appliance.engines.table import Table, table
@@ -143,6 +149,15 @@ def print_proof(proof: Proof) -> None:
         say(f"  {proof.build} on {proof.device}: works, at {speeds}")
     else:
         say(f"  {proof.build} on {proof.device}: works")
+
+
+def offer_in_words(offer: EngineOffer) -> str:
+    """Describe what a card could have, in a sentence."""
+    why = f" ({'; '.join(offer.problems)})" if offer.problems else ""
+    if not offer.word:
+        return f"{offer.card} computes nothing here, and no listed build can use it{why}"
+    size = f", {human_size(offer.size)}" if offer.size else ""
+    return f"{offer.card} computes nothing here: {offer.build} can use it{size}{why}; 'engines install {offer.word}'"
 
 
 def note_named_engine(environ: dict[str, str]) -> None:
@@ -319,8 +334,7 @@ def check_needs(entry: AvailableBuild, owner: Engines, force: bool) -> None:
         entry.backend,
         entry.platform,
         owner.look,
-        libc=python_platform.libc_ver()[1] if sys.platform == "linux" else "",
-        macos=python_platform.mac_ver()[0],
+        **system_versions(),
     )
     if problems:
         raise UsageError(f"{entry.id} cannot run here: {'; '.join(problems)} (--force installs it anyway)")

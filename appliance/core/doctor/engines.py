@@ -12,20 +12,12 @@ from appliance.core.doctor.facts import DoctorFacts, Finding, one_line, some
 from appliance.core.engines.builds import numbers_of, runs_on
 from appliance.core.engines.choice import Ranked, best
 from appliance.core.engines.machine import Gpu
+from appliance.core.engines.offers import CARD_BACKENDS, EngineOffer, suited
 
 LS = "llama-appliance engines ls"
 AUTO = "llama-appliance engines use auto"
 SET_BACK = 300.0
 """Seconds by which clocks of one machine may differ before it is worth a finding."""
-BACKENDS = {
-    "nvidia": ("cuda13", "cuda12", "vulkan"),
-    "amd": ("rocm", "vulkan"),
-    "intel": ("sycl", "vulkan"),
-    "apple": ("metal",),
-}
-"""The builds that compute on each vendor's cards, the usual one first."""
-CUDA_DRIVERS = (("cuda13", "580.0"), ("cuda12", "525.60"))
-"""The least NVIDIA driver of each generation of CUDA, by NVIDIA's compatibility tables."""
 NONE_AT_ALL = ("", "-1", "none", "void", "nodevfiles")
 """Values of the variables that hide every card."""
 NOT_CARDS = ("ZES_ENABLE_SYSMAN",)
@@ -240,9 +232,9 @@ def _standing(one: Ranked) -> str:
 
 
 def no_build_for_the_card(facts: DoctorFacts) -> Iterator[Finding]:
-    for gpu in _gpus(facts):
-        suited = _suited(gpu)
-        if any(one.backend in suited and not one.damage for one in facts.engines) or not suited:
+    offered = {offer.card: offer for offer in facts.offers}
+    for gpu in {gpu.name: gpu for gpu in _gpus(facts)}.values():
+        if (offer := offered.get(gpu.name)) is None:
             continue
         installed = (
             ", ".join(sorted({f"{one.backend}{' (damaged)' if one.damage else ''}" for one in facts.engines})) or "none"
@@ -251,20 +243,30 @@ def no_build_for_the_card(facts: DoctorFacts) -> Iterator[Finding]:
             id="gpu-without-build",
             severity="note" if gpu.integrated else "warning",
             title=f"There is a {gpu.name}, and no engine build that can use it",
-            evidence=(_card(gpu), f"installed engines: {installed}"),
-            advice=f"A build for {' or '.join(suited)} can use it.",
-            commands=(f"{INSTALL} {suited[0]}", "llama-appliance engines prove"),
+            evidence=(_card(gpu), f"installed engines: {installed}", *some(map(one_line, offer.problems))),
+            advice=_advice(offer, suited(gpu)),
+            commands=(f"{INSTALL} {offer.word}", "llama-appliance engines prove") if offer.word else (),
         )
+
+
+def _advice(offer: EngineOffer, backends: tuple[str, ...]) -> str:
+    if offer.word:
+        size = f", {offer.size / 1e6:.0f} MB" if offer.size else ""
+        return f"{offer.build} can use it{size}; --from installs it from a folder, without a network."
+    return (
+        f"No listed build for {' or '.join(backends)} runs here; 'python llama-builds/build.py' makes one, and "
+        f"'{INSTALL} --from FOLDER' takes it."
+    )
 
 
 def driver_too_old(facts: DoctorFacts) -> Iterator[Finding]:
     for gpu in _gpus(facts):
         for engine in facts.engines:
             needed = engine.needs.driver
-            if engine.backend not in BACKENDS.get(gpu.vendor.lower(), ()) or not needed or not gpu.driver_version:
+            if engine.backend not in CARD_BACKENDS.get(gpu.vendor.lower(), ()) or not needed or not gpu.driver_version:
                 continue
             if numbers_of(gpu.driver_version) < numbers_of(needed):
-                others = [name for name in _suited(gpu) if name != engine.backend]
+                others = [name for name in suited(gpu) if name != engine.backend]
                 yield Finding(
                     id="driver-too-old",
                     severity="warning",
@@ -458,14 +460,6 @@ def hiding(facts: DoctorFacts) -> dict[str, str]:
 
 def _gpus(facts: DoctorFacts) -> tuple[Gpu, ...]:
     return facts.look.gpus if facts.look is not None else ()
-
-
-def _suited(gpu: Gpu) -> tuple[str, ...]:
-    """Return backends for the card, by its driver; the best one first."""
-    known = BACKENDS.get(gpu.vendor.lower(), ())
-    floors = dict(CUDA_DRIVERS)
-    have = numbers_of(gpu.driver_version)
-    return tuple(name for name in known if name not in floors or not have or have >= numbers_of(floors[name]))
 
 
 def _vulkan_drivers(facts: DoctorFacts) -> str:

@@ -15,6 +15,7 @@ from appliance.core.config.nodes import Problem
 from appliance.core.engines.builds import BuildNeeds
 from appliance.core.engines.choice import Ranked
 from appliance.core.engines.machine import NOTHING, MachineLook
+from appliance.core.engines.offers import EngineOffer
 from appliance.core.engines.state import EngineState
 
 Severity = Literal["error", "warning", "note"]
@@ -199,6 +200,8 @@ class DoctorFacts(Struct, frozen=True, kw_only=True):
     """Seats for an unknown model, best first; for ``model`` if one was named."""
     state: EngineState = EngineState()
     engines: tuple[Installed, ...] = ()
+    offers: tuple[EngineOffer, ...] = ()
+    """Builds for cards that none of the engines can use."""
     checkup: Checkup = Checkup()
     models: tuple[ModelFact, ...] = ()
     models_dir: str = ""

@@ -21,10 +21,11 @@ from appliance.core.doctor.facts import (
     ServedModel,
     ServerFact,
 )
-from appliance.core.engines.builds import BuildNeeds
+from appliance.core.engines.builds import Archive, AvailableBuild, BuildNeeds, Catalogue
 from appliance.core.engines.choice import Ranked, Seat, Standing
 from appliance.core.engines.listing import Device, cpu_device
 from appliance.core.engines.machine import Gpu, MachineLook
+from appliance.core.engines.offers import offers
 from appliance.core.engines.proofs import Fault, Probation, Proof, ProofKey
 from appliance.core.engines.state import EngineState, ListedDevices
 
@@ -41,6 +42,24 @@ CARD = Gpu(
     total=8 * GIB,
     compute="8.9",
     integrated=False,
+)
+LISTED = Catalogue(
+    entries=tuple(
+        AvailableBuild(
+            platform="linux-x64",
+            backend=backend,
+            build="b1",
+            archives=(Archive(name=backend, size=31_000_000),),
+            needs=needs,
+        )
+        for backend, needs in {
+            "cpu": BuildNeeds(),
+            "cuda13": BuildNeeds(driver="580.0", libc="2.36"),
+            "cuda12": BuildNeeds(driver="525.60"),
+            "rocm": BuildNeeds(targets=("gfx1100",)),
+            "vulkan": BuildNeeds(),
+        }.items()
+    )
 )
 LOOK = MachineLook(
     platform="linux-x64",
@@ -130,7 +149,9 @@ def facts(
         "checkup": structs.replace(WELL.checkup, **checkup or {}),
         "server": structs.replace(ANSWERS, **server or {}),
     }
-    return structs.replace(WELL, **{**parts, **changed})
+    found = structs.replace(WELL, **{**parts, **changed})
+    present = {engine.backend for engine in found.engines if not engine.damage}
+    return structs.replace(found, offers=offers(found.look or seen, LISTED, present, libc="2.36"))
 
 
 def running(state: str = "loaded", **known: object) -> dict[str, object]:
@@ -208,15 +229,17 @@ ERROR: Sequence[tuple[str, DoctorFacts, str]] = (
     ),
     ("server-failed", facts(server={"answer": "failed", "why": "it did not answer within 10 s"}), "within 10 s"),
 )
+ROCM = {"loaders": {"rocm": "/opt/rocm/lib/libamdhip64.so"}}
 WARNING: Sequence[tuple[str, DoctorFacts, str]] = (
     ("gpu-without-build", facts(**CPU_ONLY), "engines install cuda13"),
-    ("gpu-without-build", facts(look=card(vendor="amd", driver_version=""), **CPU_ONLY), "engines install rocm"),
+    ("gpu-without-build", facts(look=card(vendor="amd", driver_version="") | ROCM, **CPU_ONLY), "engines install rocm"),
     ("gpu-without-build", facts(look=card(driver_version="550.54"), **CPU_ONLY), "engines install cuda12"),
     (
         "gpu-without-build",
         facts(engines=(structs.replace(CUDA_BUILD, damage="1 file missing"), CPU_BUILD)),
         "cuda13 (damaged)",
     ),
+    ("gpu-without-build", facts(look=card(vendor="AMD", gfx="gfx900"), **CPU_ONLY), "it was not made for"),
     ("driver-too-old", facts(look=card(driver_version="570.86")), "580.0 or later"),
     ("card-too-old", facts(look=card(compute="6.1")), "compute capability 6.1"),
     ("driver-mismatch", facts(look={"problems": ("NVML: Driver/library version mismatch",)}), "reboot"),

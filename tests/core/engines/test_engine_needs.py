@@ -23,6 +23,7 @@ from appliance.core.engines.builds import (
     unmet,
 )
 from appliance.core.engines.machine import Gpu, MachineLook
+from appliance.core.engines.offers import offers, suited
 from appliance.errors import UsageError
 
 LOOK = MachineLook(platform="linux-x64", system="Linux 6.1", environment="native", cpu="A processor")
@@ -174,3 +175,56 @@ def test_a_build_for_amd_cards_of_another_kind() -> None:
     assert unmet(BuildNeeds(targets=("gfx1100",)), "rocm", "linux-x64", look) == ["it was not made for Radeon (gfx803)"]
     assert unmet(BuildNeeds(targets=("gfx803",)), "rocm", "linux-x64", look) == []
     assert unmet(BuildNeeds(), "cpu", "windows-x64", look) == ["it is for windows-x64, and this machine is linux-x64"]
+
+
+NEEDS = st.builds(
+    BuildNeeds,
+    driver=st.sampled_from(["", "525.60", "580.0"]),
+    compute=st.sampled_from([(), ("8.0", "9.0"), ("12.0",)]),
+    targets=st.sampled_from([(), ("gfx1100",)]),
+    libc=st.sampled_from(["", "2.36", "2.39"]),
+)
+BUILDS = st.builds(
+    AvailableBuild,
+    platform=st.sampled_from(["linux-x64", "windows-x64"]),
+    backend=st.sampled_from(["cpu", "vulkan", "cuda12", "cuda13", "rocm", "sycl"]),
+    build=st.sampled_from(["b1", "b2"]),
+    needs=NEEDS,
+)
+CARDS = st.builds(
+    Gpu,
+    vendor=st.sampled_from(["NVIDIA", "AMD", "Intel", "Matrox"]),
+    name=st.sampled_from(["A", "B"]),
+    driver=st.just("x"),
+    driver_version=st.sampled_from(["", "550.54", "590.1"]),
+    compute=st.sampled_from([None, "8.6", "6.1"]),
+    gfx=st.sampled_from([None, "gfx1100", "gfx900"]),
+)
+
+
+@given(
+    cards=st.lists(CARDS, max_size=3),
+    entries=st.lists(BUILDS, max_size=8, unique_by=lambda one: one.id),
+    present=st.sets(st.sampled_from(["cpu", "vulkan", "cuda12"])),
+)
+def test_a_card_that_nothing_uses_is_offered_the_first_build_that_runs_or_told_why_none_does(
+    cards: list[Gpu], entries: list[AvailableBuild], present: set[str]
+) -> None:
+    look = structs.replace(LOOK, gpus=tuple(cards), loaders={"vulkan": "/x", "cuda": "/x", "rocm": "/x"})
+
+    def lacks(one: AvailableBuild) -> list[str]:
+        return unmet(one.needs, one.backend, one.platform, look, libc="2.36")
+
+    found = {one.card: one for one in offers(look, Catalogue(entries=tuple(entries)), present, libc="2.36")}
+    idle = [gpu for gpu in cards if suited(gpu) and not present.intersection(suited(gpu))]
+    assert {gpu.name for gpu in idle} == set(found)
+    for gpu in idle[:1]:
+        offer, order = found[gpu.name], suited(gpu)
+        able = [one for one in entries if one.platform == "linux-x64" and one.backend in order and not lacks(one)]
+        assert bool(offer.word) == bool(able)
+        if able:
+            best = min(order.index(one.backend) for one in able)
+            assert offer.word == order[best]
+            assert offer.build in [one.id for one in able]
+        elif any(one.platform == "linux-x64" and one.backend in order for one in entries):
+            assert offer.problems

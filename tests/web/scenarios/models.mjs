@@ -104,3 +104,14 @@ export async function models({ page, url }) {
   await card.getByRole("button", { name: t("Chat") }).click();
   await field(page).waitFor();
 }
+
+/** A card that no engine here can use: what could, how large it is, and the command; a copy of it is one click. */
+export async function engines({ page, url }) {
+  await page.goto(`${url}/#/models`);
+  const offer = page.getByRole("complementary").filter({ hasText: "NVIDIA Fake 1" });
+  await offer.getByText(line(like("cardIdle", { card: "NVIDIA Fake 1", size: size(/MB/) }))).waitFor();
+  await offer.getByText("llama-appliance engines install vulkan", { exact: true }).waitFor();
+  await offer.getByText(/glibc|cuda/).first().waitFor();
+  await offer.getByRole("button", { name: t("Copy"), exact: true }).click();
+  await accessible(page);
+}

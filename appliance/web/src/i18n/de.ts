@@ -27,6 +27,9 @@ export const de: Record<keyof typeof en, string> = {
   branchOf: "Fassung {number} von {count}",
   callsSkipped: "Nicht ausgeführt, weil die Unterhaltung weiterging: {names}",
   cancel: "Abbrechen",
+  cardIdle:
+    "Keine Engine hier kann {card} nutzen. Ein Build, der es kann, hat {size}; dieser Befehl installiert ihn, beim Dienst mit sudo.",
+  cardUnusable: "Keine Engine hier kann {card} nutzen, und kein Build der Liste läuft darauf.",
   carryCopy: "Angaben kopieren",
   carryFile: "Datei",
   carryFrom: "Zu holen unter",

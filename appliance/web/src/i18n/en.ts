@@ -26,6 +26,9 @@ export const en = {
   branchOf: "Version {number} of {count}",
   callsSkipped: "Not run, because the conversation went on: {names}",
   cancel: "Cancel",
+  cardIdle:
+    "No engine here can use this machine's {card}. A build that can is {size} to fetch; this command installs it, with sudo for the service.",
+  cardUnusable: "No engine here can use this machine's {card}, and no listed build runs on it.",
   carryCopy: "Copy these details",
   carryFile: "File",
   carryFrom: "Fetch it from",
@@ -75,7 +78,7 @@ export const en = {
   effortMedium: "Medium",
   effortOff: "Off",
   elsewhereHint:
-    "Models of Ollama and LM Studio, and those in the Hugging Face cache, are found without copying when the program starts. From another machine, bring the .gguf file on a stick.",
+    "Models of Ollama and LM Studio, and those in the Hugging Face cache, are found without copying when the program starts. From another machine, bring the .gguf file on a USB drive.",
   empty: "Delete all",
   emptyWarning: "Delete all conversations and their files for good? This cannot be taken back.",
   enterSends: "Enter sends the message",
