@@ -316,7 +316,7 @@ def check_prototypes() -> None:
     from fakes.service_control import PROTOTYPES, STRUCTURES
 
     found = re.findall(r"^\w+ (\w+) (\w+)(\(.*\))$", PROTOTYPES, re.MULTILINE)
-    lines = ["#define _WIN32_WINNT 0x0A00", "#include <windows.h>", "#include <sddl.h>"]
+    lines = ["#define _WIN32_WINNT 0x0A00", "#include <windows.h>", "#include <aclapi.h>", "#include <sddl.h>"]
     lines += [f"{result} (WINAPI *p{name}){arguments} = {name};" for result, name, arguments in found]
     lines += [f'_Static_assert(sizeof({name}) == {size}, "{name}");' for name, size in STRUCTURES.items()]
     compile_for_windows("\n".join(lines) + "\n", WORK / "prototypes.o", "-c")
