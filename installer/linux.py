@@ -2,6 +2,8 @@
 
     python3 bootstrap.py package [KIND...] [--homepage URL]     deb, rpm, tar, appimage, oci; all, if none is named
 
+deb-vulkan, rpm-vulkan and so on (cuda12, cuda13, rocm) are packages of one more engine, for the main one.
+
 They land in dist/packages/; the name of one whose payload has no engine says so. Needs dpkg-deb for .deb, rpmbuild for
 .rpm, objdump for both; appimage.py and oci.py say what they need. Equal payloads give equal files, but for .rpm: names
 are sorted, owners are root, times are the commit's.
@@ -23,13 +25,14 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "packaging"))
 import contents
+import freeze
 import resvg_py
 from appimage import make_appimage
 from manifests import HOMEPAGE
@@ -46,6 +49,7 @@ from payload import (
     ROOT,
     Payload,
     library,
+    needed,
     needed_of_system,
     pack,
     read_payload,
@@ -60,6 +64,13 @@ One program that turns a machine into a private AI server. It owns llama.cpp
 engines, picks the build that works on this machine, swaps models on demand, and
 serves the OpenAI, Anthropic, llama.cpp and llama-swap APIs on this machine.
 """
+ENGINES = ("vulkan", "cuda12", "cuda13", "rocm")
+"""Engines that have a package of their own beside the main one."""
+ENGINE_SUMMARY = "llama.cpp with {} for llama-appliance"
+ENGINE_DESCRIPTION = """\
+An engine beside those of llama-appliance. The program tries it on this machine,
+and uses it where it works and is the best.
+"""
 ICON_SIZES = (48, 64, 128, 256)
 """Beside the SVG, for software centres and menus that read pictures alone."""
 METAINFO = "io.llama_appliance.LlamaAppliance"
@@ -72,12 +83,21 @@ SHELLS = {
 
 
 def main() -> None:
-    makers = {"deb": make_deb, "rpm": make_rpm, "tar": make_tar, "appimage": make_appimage, "oci": make_oci}
+    makers: dict[str, Callable[[Payload], Path]] = {
+        "deb": make_deb,
+        "rpm": make_rpm,
+        "tar": make_tar,
+        "appimage": make_appimage,
+        "oci": make_oci,
+    }
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kinds", nargs="*", metavar="KIND", help=", ".join(makers))
     parser.add_argument("--homepage", default="", metavar="URL", help="the project's address, which deb and rpm state")
     args = parser.parse_args()
     kinds: list[str] = args.kinds or list(makers)
+    for word in ENGINES:
+        makers[f"deb-{word}"] = partial(make_engine_deb, word)
+        makers[f"rpm-{word}"] = partial(make_engine_rpm, word)
     if unknown := [kind for kind in kinds if kind not in makers]:
         parser.error(f"there is no package kind {unknown[0]!r}; the kinds are {', '.join(makers)}")
     homepage: str = args.homepage
@@ -182,32 +202,52 @@ def make_deb(payload: Payload) -> Path:
     """Build the package for Debian and Ubuntu."""
     stage = filled(payload)
     libraries, glibc = needed_of_system()
-    packages = sorted({debian_package(name) for name in libraries - set(OPTIONAL)} - {"libc6"})
+    functions = (HERE / "functions.sh").read_text("utf-8")
+    scripts = {
+        script: f"{functions}\n" + (HERE / f"deb-{script}.sh").read_text("utf-8")
+        for script in ("postinst", "prerm", "postrm")
+    }
+    recommended = ["systemd", *(OPTIONAL[name] for name in sorted(libraries & set(OPTIONAL)))]
+    fields = {
+        "Package": NAME,
+        "Version": payload.version,
+        "Depends": ", ".join([f"libc6 (>= {glibc})", *debian_packages(libraries - set(OPTIONAL))]),
+        "Recommends": ", ".join(recommended),
+        "Description": described(SUMMARY, DESCRIPTION),
+    }
+    return build_deb(stage, payload, fields, {**scripts, "conffiles": f"/etc/default/{NAME}\n"})
+
+
+def debian_packages(libraries: Iterable[str]) -> list[str]:
+    return sorted({debian_package(name) for name in libraries} - {"libc6"})
+
+
+def described(summary: str, text: str) -> str:
+    return summary + "\n" + "".join(f" {line}\n" for line in text.splitlines()).rstrip()
+
+
+def build_deb(stage: Path, payload: Payload, fields: Mapping[str, str], control_files: Mapping[str, str]) -> Path:
+    """Pack a laid-out tree. Control files but ``conffiles`` are scripts for the shell."""
     control = stage / "DEBIAN"
     control.mkdir()
     machine = MACHINES[payload.platform][0]
     size = sum(path.stat().st_size for path in stage.rglob("*") if path.is_file() and not path.is_symlink())
-    fields = {
-        "Package": NAME,
-        "Version": payload.version,
+    known = {
+        **fields,
         "Architecture": machine,
         "Maintainer": MAKERS,
         **({"Homepage": payload.homepage} if payload.homepage else {}),
         "Installed-Size": str(size // 1024),
-        "Depends": ", ".join([f"libc6 (>= {glibc})", *packages]),
-        "Recommends": ", ".join(["systemd", *(OPTIONAL[name] for name in sorted(libraries & set(OPTIONAL)))]),
         "Section": "science",
         "Priority": "optional",
-        "Description": SUMMARY + "\n" + "".join(f" {line}\n" for line in DESCRIPTION.splitlines()).rstrip(),
     }
-    (control / "control").write_text("".join(f"{key}: {value}\n" for key, value in fields.items()), "utf-8")
-    (control / "conffiles").write_text(f"/etc/default/{NAME}\n", "utf-8")
-    functions = (HERE / "functions.sh").read_text("utf-8")
-    for script in ("postinst", "prerm", "postrm"):
-        (control / script).write_text(f"#!/bin/sh\n{functions}\n" + (HERE / f"deb-{script}.sh").read_text("utf-8"))
-        (control / script).chmod(0o755)
+    (control / "control").write_text("".join(f"{key}: {value}\n" for key, value in known.items()), "utf-8")
+    for name, text in control_files.items():
+        is_script = name != "conffiles"
+        (control / name).write_text(f"#!/bin/sh\n{text}" if is_script else text, "utf-8")
+        (control / name).chmod(0o755 if is_script else 0o644)
     settle(control, payload.time)
-    made = PACKAGES / f"{NAME}_{payload.version}_{machine}.deb"
+    made = PACKAGES / f"{fields['Package']}_{fields['Version']}_{machine}.deb"
     command = ["dpkg-deb", "--root-owner-group", "-Zxz", "-z3", "--build", str(stage), str(made)]
     run(command)
     shutil.rmtree(control)
@@ -218,32 +258,35 @@ def make_rpm(payload: Payload) -> Path:
     """Build the package for Fedora, RHEL, openSUSE and their kin."""
     stage = filled(payload)
     libraries, glibc = needed_of_system()
+    values = {
+        "VERSION": payload.version,
+        "SUMMARY": SUMMARY,
+        "DESCRIPTION": DESCRIPTION,
+        "REQUIRES": rpm_requires(libraries - set(OPTIONAL), glibc),
+        "FUNCTIONS": (HERE / "functions.sh").read_text("utf-8"),
+        "FILES": "\n".join(sorted(listed(stage))),
+    }
+    return build_rpm(stage, payload, "rpm.spec", values)
+
+
+def rpm_requires(libraries: Iterable[str], glibc: str) -> str:
+    names = [f"{name}()(64bit)" for name in sorted(libraries) if not name.startswith(("libc.", "ld-"))]
+    return "\n".join(f"Requires: {each}" for each in [f"libc.so.6(GLIBC_{glibc})(64bit)", *names])
+
+
+def build_rpm(stage: Path, payload: Payload, spec_name: str, values: Mapping[str, str]) -> Path:
+    """Pack a laid-out tree by the words of a spec."""
     machine = MACHINES[payload.platform][1]
     top = ROOT / "build" / "rpm"
     shutil.rmtree(top, ignore_errors=True)
     top.mkdir(parents=True)
-    functions = (HERE / "functions.sh").read_text("utf-8")
-    requires = [f"libc.so.6(GLIBC_{glibc})(64bit)"]
-    requires += [
-        f"{name}()(64bit)" for name in sorted(libraries - set(OPTIONAL)) if not name.startswith(("libc.", "ld-"))
-    ]
-    values = {
-        "VERSION": payload.version,
-        "MACHINE": machine,
-        "MAKERS": MAKERS,
-        "URL": f"URL: {payload.homepage}" if payload.homepage else "",
-        "SUMMARY": SUMMARY,
-        "DESCRIPTION": DESCRIPTION,
-        "REQUIRES": "\n".join(f"Requires: {each}" for each in requires),
-        "FUNCTIONS": functions,
-        "FILES": "\n".join(sorted(listed(stage))),
-    }
-    spec = (HERE / "rpm.spec").read_text("utf-8")
-    for word, value in values.items():
+    common = {"MAKERS": MAKERS, "URL": f"URL: {payload.homepage}" if payload.homepage else ""}
+    spec = (HERE / spec_name).read_text("utf-8")
+    for word, value in {**common, **values}.items():
         spec = spec.replace(f"@{word}@", value)
-    (top / f"{NAME}.spec").write_text(spec, "utf-8")
+    (top / spec_name).write_text(spec, "utf-8")
     command = ["rpmbuild", "-bb", "--quiet", "--target", machine, "--define", f"_topdir {top}"]
-    run([*command, "--define", f"stage {stage}", str(top / f"{NAME}.spec")])
+    run([*command, "--define", f"stage {stage}", str(top / spec_name)])
     [built] = (top / "RPMS").rglob("*.rpm")
     return Path(shutil.move(built, PACKAGES / built.name))
 
@@ -258,6 +301,54 @@ def listed(stage: Path) -> Iterator[str]:
         name = path.relative_to(stage).as_posix()
         if not name.startswith(PLACE) and (path.is_symlink() or path.is_file()):
             yield f"%config(noreplace) /{name}" if name.startswith("etc/") else f"/{name}"
+
+
+def engine_tree(payload: Payload, word: str) -> tuple[Path, str, str]:
+    """Lay out the package of one more engine. Return its folder, its name and its version."""
+    name = f"{NAME}-engine-{word}"
+    stage = ROOT / "build" / name
+    shutil.rmtree(stage, ignore_errors=True)
+    place = freeze.copy_engine(freeze.find_engine(word), stage / PLACE / "engines")
+    write(
+        stage / f"usr/share/doc/{name}/copyright",
+        f"The licences of everything inside: /{place.relative_to(stage)}/licenses/\n",
+    )
+    settle(stage, payload.time)
+    return stage, name, f"{payload.version}+{place.name}"
+
+
+def engine_needs(stage: Path) -> tuple[set[str], str]:
+    """Return the libraries and the glibc that an engine needs of the system; the card's driver comes with the card."""
+    files = [path for path in stage.rglob("*") if path.is_file()]
+    wanted, floor = needed(files)
+    return wanted - {path.name for path in files} - {"libcuda.so.1"}, f"{floor[0]}.{floor[1]}"
+
+
+def make_engine_deb(word: str, payload: Payload) -> Path:
+    stage, name, version = engine_tree(payload, word)
+    libraries, glibc = engine_needs(stage)
+    fields = {
+        "Package": name,
+        "Version": version,
+        "Depends": ", ".join([NAME, f"libc6 (>= {glibc})", *debian_packages(libraries)]),
+        "Description": described(ENGINE_SUMMARY.format(word), ENGINE_DESCRIPTION),
+    }
+    notify = (HERE / "engine-notify.sh").read_text("utf-8")
+    return build_deb(stage, payload, fields, {"postinst": notify, "postrm": notify})
+
+
+def make_engine_rpm(word: str, payload: Payload) -> Path:
+    stage, name, version = engine_tree(payload, word)
+    libraries, glibc = engine_needs(stage)
+    values = {
+        "NAME": name,
+        "VERSION": version,
+        "SUMMARY": ENGINE_SUMMARY.format(word),
+        "DESCRIPTION": ENGINE_DESCRIPTION,
+        "REQUIRES": rpm_requires(libraries, glibc),
+        "NOTIFY": (HERE / "engine-notify.sh").read_text("utf-8"),
+    }
+    return build_rpm(stage, payload, "rpm-engine.spec", values)
 
 
 def make_tar(payload: Payload) -> Path:

@@ -1,9 +1,10 @@
 """Build llama.cpp's llama-server from its pinned source into the user's cache, and print the paths of the programs.
 
-    python3 llama-builds/build.py [--backend cpu|vulkan|cuda ...] [--native] [--print-path] [--jobs N] [--clean]
+    python3 llama-builds/build.py [--backend cpu|vulkan|cuda ...] [--toolkit pypi] [--native] [--print-path] [--jobs N]
+                                  [--clean]
 
-Needs a C++ compiler and make (or ninja), no root; Vulkan also its headers and glslc, CUDA its toolkit. cmake is taken
-from PATH, or installed for the build alone. Each build lands in
+Needs a C++ compiler and make (or ninja), no root; Vulkan also its headers and glslc, CUDA its toolkit, which --toolkit
+pypi fetches. cmake is taken from PATH, or installed for the build alone. Each build lands in
 
     <user cache>/llama-appliance/engines/<platform>-<backend>/<build>/
 
@@ -264,6 +265,12 @@ def main() -> None:
     parser.add_argument(
         "--print-path", action="store_true", help="print where the programs are or would be; build nothing"
     )
+    parser.add_argument(
+        "--toolkit",
+        choices=("system", "pypi"),
+        default="system",
+        help="for cuda: the toolkit of this machine, or NVIDIA's packages of PyPI (requirements/cuda.txt)",
+    )
     parser.add_argument("--native", action="store_true", help="use every instruction of this machine's CPU")
     parser.add_argument("--portable", dest="native", action="store_false", help="the opposite, and the default")
     parser.add_argument("--clean", action="store_true", help="delete the work folder when all is built")
@@ -276,6 +283,8 @@ def main() -> None:
     if native and backends != ["cpu"]:
         parser.error("--native is for --backend cpu: a GPU build takes the best library of each CPU anyway")
     try:
+        if args.toolkit == "pypi":
+            os.environ["CUDACXX"] = cuda.install_toolkit(engines_folder() / ".cuda-toolkit")
         folders = [folder_of(backend, native=native) for backend in backends]
         if not args.print_path:
             build(backends, native=native, jobs=args.jobs, clean=args.clean)

@@ -10,16 +10,34 @@ import sys
 import sysconfig
 from pathlib import Path
 
-from bootstrap import SetupError
+from bootstrap import SetupError, make_venv, pip_of, run_pip, say
+
+TOOLKIT = Path(__file__).resolve().parents[1] / "requirements" / "cuda.txt"
+"""The packages of one toolkit, with their sums."""
 
 ARCHITECTURES = {
     12: "61-virtual;70-virtual;75-virtual;80-virtual;86-real;89-real;90-virtual",
     13: "75-virtual;80-virtual;86-real;89-real;90-virtual;120-virtual",
 }
 """By the toolkit's major version: machine code for the usual cards, for the others code that the driver finishes at the
-first start."""
+first start. llama.cpp makes 120a of 120, which cards of 12.0 alone take; one of 12.1 takes the code for 9.0."""
 DRIVERS = {12: "550.54", 13: "580"}
 """The least that runs what such a toolkit makes."""
+
+
+def install_toolkit(venv: Path) -> str:
+    """Have NVIDIA's toolkit from PyPI in an environment of its own, by its sums. Return nvcc. Raises SetupError."""
+    [site] = {sysconfig.get_path("purelib", vars={"base": str(venv), "platbase": str(venv)})}
+    nvcc = Path(site) / "nvidia" / "cu13" / "bin" / ("nvcc.exe" if sys.platform == "win32" else "nvcc")
+    if not nvcc.is_file():
+        say("installing NVIDIA's toolkit from PyPI for this build alone (0.9 GB on the disk)")
+        make_venv(venv)
+        status, output = run_pip(pip_of(venv), "install", "--quiet", "--require-hashes", "-r", str(TOOLKIT))
+        if status != 0:
+            raise SetupError(f"NVIDIA's toolkit cannot be installed through pip.\n{output.strip()}")
+        if sys.platform == "linux":
+            (nvcc.parents[1] / "lib64").symlink_to("lib")  # where nvcc looks, and where the packages have nothing
+    return str(nvcc)
 
 
 def needs(major: int) -> dict[str, object]:
@@ -45,7 +63,7 @@ def flags(nvcc: str, major: int, for_host: str) -> list[str]:
         found.append("-DGGML_CUDA_NO_VMM=ON")  # which alone is linked to the driver's own library
     if sys.platform == "win32" or any((place / "libcublas.so").exists() for place in _libraries(toolkit)):
         return [*found, f"-DCMAKE_CUDA_FLAGS={' '.join(compiling)}"]
-    wheel = _wheel(major)
+    wheel = _wheel(toolkit, major)
     return [
         *found,
         f"-DCUDA_cublas_LIBRARY={wheel / 'lib' / f'libcublas.so.{major}'}",
@@ -92,12 +110,12 @@ def _wheels(major: int) -> list[Path]:
     return [site / f"cu{major}", site / "cublas", site / "cuda_runtime"]
 
 
-def _wheel(major: int) -> Path:
-    for place in _wheels(major):
+def _wheel(toolkit: Path, major: int) -> Path:
+    for place in (toolkit, *_wheels(major)):
         if (place / "lib" / f"libcublas.so.{major}").is_file():
             return place
     package = "nvidia-cublas" if major >= 13 else f"nvidia-cublas-cu{major}"
     raise SetupError(
         f"the CUDA toolkit here has no cuBLAS: install it with the toolkit, or for this Python: "
-        f"{sys.executable} -m pip install '{package}=={major}.*' (400 MB)"
+        f"{sys.executable} -m pip install '{package}=={major}.*' (400 MB); --toolkit pypi brings all of it"
     )

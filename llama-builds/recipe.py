@@ -67,7 +67,10 @@ VULKAN_HINT = {
     "darwin": "the Vulkan SDK of vulkan.lunarg.com has all of it",
     "win32": "the Vulkan SDK of vulkan.lunarg.com has all of it",
 }
-CUDA_HINT = "the CUDA toolkit 12 or 13 of developer.nvidia.com has it; CUDACXX names an nvcc that is not on PATH"
+CUDA_HINT = (
+    "--toolkit pypi fetches NVIDIA's from PyPI, and the CUDA toolkit 12 or 13 of developer.nvidia.com has it; CUDACXX "
+    "names an nvcc that is not on PATH"
+)
 
 
 def options(backend: str, *, native: bool) -> tuple[str, ...]:

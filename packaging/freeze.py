@@ -165,8 +165,11 @@ def refuse_broken_imports(warnings: Path) -> None:
             sys.exit(f"error: {NAME}.spec leaves out what is needed: {line}")
 
 
-def copy_engine(engine: Path, engines: Path, left_out: Sequence[str]) -> None:
-    """Put the engine beside the program, where builds are looked for; refuses one that is not what its list says."""
+def copy_engine(engine: Path, engines: Path, left_out: Sequence[str] = ()) -> Path:
+    """Put the engine below ``engines``, where builds are looked for; refuses one that is not what its list says.
+
+    Returns its folder there, which has all of its files but those ``left_out``.
+    """
     try:
         manifest: dict[str, object] = json.loads((engine / "engine.json").read_bytes())
         files = cast(list[dict[str, str]], manifest["files"])
@@ -179,6 +182,7 @@ def copy_engine(engine: Path, engines: Path, left_out: Sequence[str]) -> None:
     shutil.copytree(engine, place)
     for name in left_out:
         leave_out(place, name)
+    return place
 
 
 def prove(program: Path, *, shipped: bool) -> None:

@@ -22,7 +22,7 @@ pytestmark = [
 ROOT = Path(__file__).resolve().parents[2]
 STARTER = ROOT / "appliance" / "catalog" / "starter" / "llama-appliance-starter-Q8_0.gguf"
 PAGE = commands_of_the_page()
-[_, DEB_WAYS, RPM_WAYS] = [[line.partition("#")[0] for line in block] for block in PAGE["Linux packages"]]
+[_, DEB_WAYS, RPM_WAYS, ENGINE_WAYS] = [[line.partition("#")[0] for line in block] for block in PAGE["Linux packages"]]
 [SERVICE] = [[line.partition("#")[0] for line in block] for block in PAGE["A systemd service"]]
 WORDS = """
 sudo() { "$@"; }
@@ -117,7 +117,7 @@ def answer(text: str) -> str:
 
 
 def test_the_deb_from_install_to_purge(tmp_path: Path) -> None:
-    deb = package("*.deb")
+    deb = package("llama-appliance_*.deb")
     root = booted.unpack_root(tmp_path)
     said = booted.boot(root, WORDS + DEB, {deb.name: deb, "newer.deb": newer(deb, tmp_path)})
     assert said["install"].endswith("status 0\n"), said["install"]
@@ -194,6 +194,8 @@ llama-appliance engines install cpu/b1 --from /root/engine; echo "status $?"
 user anna 'llama-appliance engines ls'; llama-appliance engines use linux-x64-cpu/b1; echo "status $?"
 user anna 'llama-appliance run starter hi'; user anna 'llama-appliance ps'
 find /var/lib/llama-appliance /var/cache/llama-appliance ! -user llama-appliance ! -path '*/models/*'
+section engine; @INSTALL@ >/dev/null 2>&1; echo "status $?"; user anna '@LIST@'
+apt remove llama-appliance-engine-vulkan >/dev/null 2>&1; user anna 'llama-appliance engines ls' | grep -c vulkan
 section stopped; systemctl stop llama-appliance; llama-appliance ls --system; llama-appliance engines use auto --system
 echo "status $?"; find /var/lib/llama-appliance /var/cache/llama-appliance -user root ! -path '*/models/*'
 section taken; python3 -m http.server 8080 --bind 127.0.0.1 >/dev/null 2>&1 & sleep 1
@@ -207,10 +209,11 @@ user, a hub that the service alone knows.
 
 def test_the_day_after_the_installation(tmp_path: Path) -> None:
     """The commands of root and of the group reach the service; nothing goes into the home of their user."""
-    deb = package("*.deb")
+    deb, vulkan = package("llama-appliance_*.deb"), package("llama-appliance-engine-vulkan_*.deb")
     root = booted.unpack_root(tmp_path)
     shutil.copytree(ROOT / "tests" / "fakes", root / "fakes")
-    said = booted.boot(root, WORDS + CIRCLE, {"first.deb": deb, "starter.gguf": STARTER})
+    script = CIRCLE.replace("@INSTALL@", ENGINE_WAYS[0]).replace("@LIST@", ENGINE_WAYS[1])
+    said = booted.boot(root, WORDS + script, {"first.deb": deb, "starter.gguf": STARTER, vulkan.name: vulkan})
     assert said["manners"] == "enabled\ninactive\n1\ndisabled\ninactive\n"
     assert said["again"] == "enabled\nactive\n1\n"
     assert "acme/Tiny-GGUF:Q8_0" in said["anna"]
@@ -224,6 +227,9 @@ def test_the_day_after_the_installation(tmp_path: Path) -> None:
     assert said["root"].count("status 0") == 3, said["root"]
     assert "linux-x64-cpu/b1" in said["root"]
     assert not [line for line in said["root"].splitlines() if line.startswith("/var/")]
+    assert said["engine"].startswith("status 0\n"), said["engine"]
+    assert "linux-x64-vulkan/" in said["engine"]
+    assert said["engine"].endswith("\n0\n")
     assert said["stopped"].splitlines()[-1] == "status 0", said["stopped"]
     assert "\n0\nfailed (exit-code)" in said["taken"], said["taken"]
     assert "listens there already" in said["taken"]
@@ -268,7 +274,7 @@ def system_of(rpm: Path, folder: Path) -> Path:
 
 
 def test_the_rpm_installed_and_removed_and_the_one_file_as_a_service(tmp_path: Path) -> None:
-    rpm, one = package("*.rpm"), package("*.AppImage")
+    rpm, one = package("llama-appliance-[0-9]*.rpm"), package("*.AppImage")
     root = booted.unpack_root(tmp_path)
     files = {rpm.name: rpm, one.name: one, "system.rpm": system_of(rpm, tmp_path)}
     said = booted.boot(root, WORDS + RPM + ONE_FILE, files)
