@@ -175,6 +175,16 @@ async def test_a_client_too_slow_for_the_ring_is_cut_off_not_misled(open_server:
         assert (await read(server, offset=(await lookup(server, ID))[0]["total_bytes"] - 1000)).body.endswith(DONE)
 
 
+async def test_a_client_that_reads_when_all_is_done_gets_all_of_it(open_server: OpenServer):
+    async with open_server(streams=StreamsConfig(max_bytes=50_000_000)) as server, server.connect() as client:
+        await server.ask("POST", CHAT, chat())  # loads the model: the next request needs no task
+        await post(client, tokens=200, token_size=50_000)  # more than sockets hold
+        await until_done(server)
+        answer = await client.answer()
+        assert not answer.cut
+        assert answer.body == (await read(server)).body
+
+
 # ---- looking up, stopping, replacing -------------------------------------------------------------------------------
 
 
