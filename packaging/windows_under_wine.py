@@ -441,10 +441,11 @@ def try_msi() -> None:
     expect("service afterwards", wine_status("sc", "query", "llama-appliance") != 0, True)
     expect("data kept", (DATA / "service.log").exists(), True)
     elsewhere = PREFIX / "drive_c/Elsewhere"
-    wine("msiexec", "/i", windows_path(package), "/qn", r"INSTALLDIR=C:\Elsewhere")
+    folder = r"INSTALLDIR=C:\Elsewhere"
+    wine("msiexec", "/i", windows_path(package), "/qn", folder)
     expect("files in INSTALLDIR", installed_files(elsewhere), payload_files())
     expect("PATH with users' own folder", machine_path(), path_before)
-    wine("msiexec", "/x", windows_path(package), "/qn")
+    wine("msiexec", "/x", windows_path(package), "/qn", folder)  # wine does not remember it
     expect_soon("files left in INSTALLDIR", lambda: len(installed_files(elsewhere)), 0)
 
 
