@@ -11,8 +11,8 @@
     python3 bootstrap.py freeze [ARGS...]      make the stand-alone program and all it carries, dist/llama-appliance/
     python3 bootstrap.py test --wine           freeze for Windows, install, and run as a service, under wine
     python3 bootstrap.py test --wine --tests [WORDS]   the tests with Windows' Python; WORDS are pytest's
-    python3 bootstrap.py package [KINDS...]    make deb rpm tar appimage oci in dist/packages/; deb-vulkan and its kin; app
-                                               pkg; nsis msi
+    python3 bootstrap.py package [KINDS...]    make deb rpm tar appimage oci in dist/packages/; deb-vulkan and its kin;
+                                               app pkg; nsis msi
     python3 bootstrap.py bench [ARGS...]       measure the program beside nginx and other relays
     python3 bootstrap.py setup [--dev]         only install what `serve` (or, with --dev, everything else) needs
     python3 bootstrap.py lock                  renew requirements/*.txt from pyproject.toml
