@@ -19,6 +19,9 @@ from pathlib import Path
 
 from payload import HERE, MACHINES, NAME, PACKAGES, PAYLOAD, ROOT, Payload, copy_licenses, run, settle
 
+sys.path.insert(0, str(ROOT))
+from appliance.core.bundles.one_file import MAGIC, RECORD, RECORD_NAME
+
 APP_RUN = """\
 #!/bin/sh
 # A double click gives no words and no terminal: that starts the program of the desktop.
@@ -26,10 +29,6 @@ here=${0%/*}/llama-appliance
 [ $# -gt 0 ] || [ -t 1 ] || [ ! -x "$here/llama-appliance-desktop" ] || exec "$here/llama-appliance-desktop"
 exec "$here/llama-appliance" "$@"
 """
-MAGIC = b"AI\x02"
-"""At offset 8: an AppImage of type 2."""
-RECORD = struct.Struct("<16s32s72sQQ")
-"""`record` of onefile.c: its magic, version, sha256 of the image, where the image begins, its size."""
 LINKED = ("libsquashfuse.a", "libzstd.a", "libmd.a", "libc.a", "libgcc.a")
 
 
@@ -48,8 +47,8 @@ def make_appimage(payload: Payload) -> Path:
 def joined(beginning: bytes, image: bytes, version: str) -> bytes:
     """Return the one file: the program, told of the image behind it."""
     told = bytearray(beginning)
-    name, digest = f"{NAME}!".encode(), hashlib.sha256(image).hexdigest()
-    RECORD.pack_into(told, told.find(name), name, version.encode(), digest.encode(), len(told), len(image))
+    at, digest = told.find(RECORD_NAME), hashlib.sha256(image).hexdigest()
+    RECORD.pack_into(told, at, RECORD_NAME, version.encode(), digest.encode(), len(told), len(image))
     told[8 : 8 + len(MAGIC)] = MAGIC
     return bytes(told) + image
 

@@ -316,7 +316,7 @@ def check_prototypes() -> None:
     from fakes.service_control import PROTOTYPES, STRUCTURES
 
     found = re.findall(r"^\w+ (\w+) (\w+)(\(.*\))$", PROTOTYPES, re.MULTILINE)
-    lines = ["#define _WIN32_WINNT 0x0A00", "#include <windows.h>", "#include <aclapi.h>", "#include <sddl.h>"]
+    lines = ["#define _WIN32_WINNT 0x0A00", "#include <windows.h>", "#include <sddl.h>", "#include <aclapi.h>"]
     lines += [f"{result} (WINAPI *p{name}){arguments} = {name};" for result, name, arguments in found]
     lines += [f'_Static_assert(sizeof({name}) == {size}, "{name}");' for name, size in STRUCTURES.items()]
     compile_for_windows("\n".join(lines) + "\n", WORK / "prototypes.o", "-c")
@@ -440,11 +440,10 @@ def try_msi() -> None:
     expect("PATH afterwards", machine_path(), path_before)
     expect("service afterwards", wine_status("sc", "query", "llama-appliance") != 0, True)
     expect("data kept", (DATA / "service.log").exists(), True)
-    elsewhere = PREFIX / "drive_c/Elsewhere"
-    folder = r"INSTALLDIR=C:\Elsewhere"
+    elsewhere, folder = PREFIX / "drive_c/Elsewhere", r"INSTALLDIR=C:\Elsewhere"
     wine("msiexec", "/i", windows_path(package), "/qn", folder)
     expect("files in INSTALLDIR", installed_files(elsewhere), payload_files())
-    expect("PATH with users' own folder", machine_path(), path_before)
+    expect("PATH without INSTALLDIR", machine_path(), path_before)
     wine("msiexec", "/x", windows_path(package), "/qn", folder)  # wine does not remember it
     expect_soon("files left in INSTALLDIR", lambda: len(installed_files(elsewhere)), 0)
 

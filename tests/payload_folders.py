@@ -14,7 +14,7 @@ from pathlib import Path
 
 from nacl.signing import SigningKey
 
-from appliance.core.bundles.keys import public_pem
+from appliance.core.bundles.keys import public_of, public_pem
 from appliance.core.engines.builds import platform_of
 
 NAME = "llama-appliance"
@@ -72,5 +72,5 @@ def name_of(payload: Path) -> str:
 
 def write_key(file: Path, seed: bytes = SEED) -> Path:
     """Write the publisher's public key."""
-    file.write_bytes(public_pem(seed))
+    file.write_bytes(public_pem(public_of(seed)))
     return file

@@ -186,7 +186,8 @@ def test_flags_in_the_documents_exist() -> None:
     for flag in flags_of(README + COMMANDS + HTTP):
         assert flag in known or flags.lookup(flag) or flag in bootstrap or flag == "--help", flag
     assert set(flags_of(AGENTS)) <= options([run_agent, serve])
-    assert set(flags_of(ENGINES)) <= options([*engines.commands.values(), serve]) | {"--help"}
+    building = set(flags_of(page("llama-builds/build.py")))
+    assert set(flags_of(ENGINES)) <= options([*engines.commands.values(), serve]) | building | {"--help"}
     assert set(flags_of(SWAP)) <= options([*config.commands.values(), serve])
 
 

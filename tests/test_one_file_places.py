@@ -5,7 +5,6 @@ tests/frozen/test_one_file.py has the rest, with the real payload.
 
 from __future__ import annotations
 
-import importlib
 import os
 import shutil
 import subprocess
@@ -17,44 +16,31 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from one_files import make_one_file, missing
 from two_users import FOLDER, STRANGER, VICTIM, acting_as, open_folder
 
 from appliance.platform.strangers import stranger_at
 
 ROOT = Path(__file__).resolve().parents[1]
-LIBRARIES = ("squashfuse/squashfuse.h", "zstd.h", "sha2.h")
 TIME = 60
 
 Ran = subprocess.CompletedProcess[str]
 
 
-def missing() -> str:
+def lacking() -> str:
     """What this machine lacks to make such a file and to be two users; empty: nothing."""
-    if sys.platform != "linux" or os.geteuid() != 0:
-        return "needs root on Linux"
-    tools = [tool for tool in ("gcc", "mksquashfs") if shutil.which(tool) is None]
-    headers = [name for name in LIBRARIES if not Path("/usr/include", name).exists()]
-    return f"needs {', '.join((*tools, *headers))}" if tools or headers else ""
+    return "needs root on Linux" if sys.platform != "linux" or os.geteuid() != 0 else missing()
 
 
-pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
+pytestmark = pytest.mark.skipif(bool(lacking()), reason=lacking())
 
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Generator[Path]:
     """A one-file program that says where it runs, where everybody may read it."""
-    with pytest.MonkeyPatch.context() as patch, open_folder() as public:
-        patch.syspath_prepend(str(ROOT / "installer"))
-        appimage = importlib.import_module("appimage")
-        tree = tmp_path_factory.mktemp("one") / "AppDir"
-        tree.mkdir()
-        (tree / "AppRun").write_text('#!/bin/sh\necho "${0%/*}"\n')
-        (tree / "AppRun").chmod(0o755)
-        made = public / "llama-appliance"
-        beginning = appimage.compiled(tree.with_name("beginning"))
-        made.write_bytes(appimage.joined(beginning, appimage.image_of(tree), "0.1"))
-        made.chmod(0o755)
-        yield made
+    with open_folder() as public:
+        work = tmp_path_factory.mktemp("one")
+        yield make_one_file(public / "llama-appliance", '#!/bin/sh\necho "${0%/*}"\n', work)
 
 
 def start(file: Path, user: int = VICTIM, before: tuple[str, ...] = (), **environ: str) -> Ran:

@@ -8,13 +8,13 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import sys
 import tarfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from io import FileIO
 from pathlib import Path
 from types import TracebackType
 
-from appliance.core.bundles.keys import is_signed
 from appliance.core.bundles.manifest import (
     BLOBS,
     CHUNK,
@@ -25,11 +25,13 @@ from appliance.core.bundles.manifest import (
     TAR_BLOCK,
     Blob,
     BundleManifest,
+    fronts,
     offsets,
     padded,
     read_manifest,
 )
-from appliance.core.bundles.plan import UNSIGNED, Trust
+from appliance.core.bundles.one_file import BEGINNING, end_of_program
+from appliance.core.bundles.plan import BundleSigner, signer_in
 from appliance.errors import UsageError
 from appliance.store.model_files import free_bytes, sync_folder
 
@@ -42,11 +44,11 @@ Tell = Callable[[int], None]
 """Called with the number of bytes that were done since the last call."""
 
 
-def sums_of(path: Path, check: Check, tell: Tell) -> Blob:
-    """Read a file once, and return its size and sums. Raises OSError."""
+def sums_of(path: Path, check: Check, tell: Tell, end: int = sys.maxsize) -> Blob:
+    """Read a file once, up to byte ``end``, and return its size and sums. Raises OSError."""
     whole, chunks, size = hashlib.sha256(), list[str](), 0
     with path.open("rb") as file:
-        while data := file.read(CHUNK):
+        while data := file.read(min(CHUNK, end - size)):
             check()
             whole.update(data)
             chunks.append(hashlib.sha256(data).hexdigest())
@@ -66,16 +68,19 @@ def write_bundle(
     part: int,
     check: Check,
     tell: Tell,
+    front: tuple[Blob, Path] | None = None,
 ) -> list[Path]:
     """Write the bundle, in files of ``part`` bytes each if that is not 0. Return the files.
 
-    None of them has its name before all are whole and on the disk. Raises UsageError, OSError.
+    ``front`` is a program to stand before it. No file has its name before all are whole and on the disk. Raises
+    UsageError, OSError.
     """
     if len(manifest) > MAX_MANIFEST:
         raise UsageError(
             f"the list of its contents takes more than {MAX_MANIFEST >> 20} MiB; export fewer models at once"
         )
     _, size = offsets(len(manifest), [blob for blob, _ in blobs])
+    size += front[0].size if front is not None else 0
     free = free_bytes(path.parent)
     if free < size:
         raise UsageError(
@@ -84,6 +89,11 @@ def write_bundle(
         )
     out = _Out(path, part)
     try:
+        if front is not None:
+            for data in _same(front[1], front[0], check):
+                out.write(data)
+                tell(len(data))
+            out.make_executable()
         out.member(MANIFEST, len(manifest))
         out.write(manifest)
         out.pad(len(manifest))
@@ -140,6 +150,10 @@ class _Out:
             rest = rest[count:]
             self._left -= count
 
+    def make_executable(self) -> None:
+        path = _fresh(self._files[0][0])
+        path.chmod(path.stat().st_mode | 0o111)
+
     def finish(self) -> list[Path]:
         for _, file in self._files:
             os.fsync(file.fileno())
@@ -180,8 +194,22 @@ def refuse_existing(path: Path) -> None:
 # ---- reading ---------------------------------------------------------------------------------------------------------
 
 
+def program_size(path: Path) -> int:
+    """Return the size of the one-file program that the file begins with; 0: it does not. Raises OSError."""
+    with path.open("rb") as file:
+        return end_of_program(file.read(BEGINNING))
+
+
+def is_runnable(path: Path) -> bool:
+    """True for a one-file program with something behind it. Raises OSError."""
+    return 0 < program_size(path) < path.stat().st_size
+
+
 class Bundle:
-    """A bundle that is open for reading. ``path`` is its file, one of its parts, or their common name."""
+    """A bundle that is open for reading. ``path`` is its file, one of its parts, or their common name.
+
+    The file may begin with the one-file program.
+    """
 
     def __init__(self, path: Path) -> None:
         """Read and check the manifest. Raises UsageError, OSError."""
@@ -195,25 +223,32 @@ class Bundle:
         first = part_of(whole, 1) if self._split else path
         if not first.is_file():
             raise UsageError(f"there is no bundle {path}; name its file, or its first part, {part_of(whole, 1).name}")
+        self._begin = program_size(first)
+        if self._begin and not is_runnable(first):
+            raise UsageError(f"{path} has no bundle behind its program: name the bundle's file, or copy this one again")
         try:
             self.text, self.signature = self._opening(first)
             self.manifest: BundleManifest = read_manifest(self.text)
+            front = self.manifest.front
+            if self._begin != (front.size if front is not None else 0):
+                raise UsageError(f"{path} does not begin with the program that it was exported with; export it again")
         except BaseException:
             self.close()
             raise
         self._part = self.manifest.part or 1 << 62
-        self._places, self._size = offsets(len(self.text), self.manifest.blobs)
+        places, self._size = offsets(len(self.text), self.manifest.blobs)
+        self._places = {sha256: self._begin + place for sha256, place in places.items()}
+        self._fronts = fronts(self.manifest)
+        self._places |= {blob.sha256: 0 for blob in self._fronts}
+        self._checked: set[tuple[str, int]] = set()
         self._blobs = {blob.sha256: blob for blob in self.manifest.blobs}
         self._of: Mapping[str, str] = {
             file.sha256: f"{item.kind} {item.name}" for item in self.manifest.items for file in item.files
-        }
+        } | {blob.sha256: "the program at its beginning" for blob in self._fronts}
 
-    def trust(self, public_key: bytes | None) -> Trust:
-        """Say by whom it is signed."""
-        if self.signature == UNSIGNED:
-            return "unsigned"
-        signed = public_key is not None and is_signed(public_key, self.text, self.signature)
-        return "signed" if signed else "unchecked"
+    def signer(self, trusted: Sequence[bytes]) -> BundleSigner:
+        """Say which key has signed it; ``trusted`` are public keys."""
+        return signer_in(self.text, self.signature, self.manifest.signer, trusted)
 
     @property
     def files(self) -> list[Path]:
@@ -239,13 +274,16 @@ class Bundle:
                 f"{' or '.join(names)} is damaged within {count} bytes of {self._of[blob.sha256]}: copy it again from "
                 "where it comes from"
             )
+        self._checked.add((blob.sha256, number))
         return data
 
     def verify(self, check: Check, tell: Tell) -> None:
-        """Read everything. Raises UsageError, which names what is damaged or missing."""
+        """Read everything that was not read yet. Raises UsageError, which names what is damaged or missing."""
         found: dict[str, None] = {}
-        for blob in self.manifest.blobs:
+        for blob in (*self._fronts, *self.manifest.blobs):
             for number in range(len(blob.chunks)):
+                if (blob.sha256, number) in self._checked:
+                    continue
                 check()
                 try:
                     tell(len(self.chunk(blob, number)))
@@ -271,11 +309,11 @@ class Bundle:
 
     def _opening(self, first: Path) -> tuple[bytes, bytes]:
         """Return manifest and signature, which are whole in the first file."""
-        size = self._head(0, MANIFEST, first)
+        size = self._head(self._begin, MANIFEST, first)
         if size > MAX_MANIFEST:
             raise UsageError(f"{first} is not a bundle: its manifest is too long")
-        text = self._read(TAR_BLOCK, size)
-        at = padded(size)
+        text = self._read(self._begin + TAR_BLOCK, size)
+        at = self._begin + padded(size)
         if self._head(at, SIGNATURE, first) != SIGNATURE_SIZE:
             raise UsageError(f"{first} is not a bundle: its signature has another length")
         return text, self._read(at + TAR_BLOCK, SIGNATURE_SIZE)

@@ -5,23 +5,20 @@ from __future__ import annotations
 import os
 import re
 import stat
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from appliance.bundles.container import Check, Tell, sums_of
-from appliance.catalog.catalog import Snapshot
 from appliance.catalog.found import all_shards, current_snapshot
-from appliance.core.bundles.manifest import Blob, BundleItem, PresentItem, digest_of, is_plain, model_digest
+from appliance.core.bundles.manifest import Blob, BundleItem, digest_of, is_plain, model_digest
 from appliance.core.engines.builds import MANIFEST as ENGINE
 from appliance.core.engines.builds import Build, numbers_of, parse_asked
 from appliance.core.models.model import Model
 from appliance.core.models.names import folder_of
 from appliance.core.payload import LIST, SIGNATURE, Payload, PayloadFile, read_payload
 from appliance.core.payload import digest_of as payload_digest
-from appliance.engines.found import EngineFolders, check_build, read_build
+from appliance.engines.found import check_build, read_build
 from appliance.errors import UsageError
-from appliance.platform.console import is_frozen
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _UNSAFE = re.compile(r"[^\w.+-]+")
@@ -68,10 +65,10 @@ class SumReader:
 # ---- engines ---------------------------------------------------------------------------------------------------------
 
 
-def builds_for(places: EngineFolders, target: str) -> list[tuple[Path, Build]]:
-    """Return the whole builds for a platform that are here, best place first, without those that are there twice."""
+def builds_in(roots: Iterable[Path], target: str) -> list[tuple[Path, Build]]:
+    """Return the whole builds for a platform in these folders, best place first, without those that are there twice."""
     found: dict[tuple[str, str], tuple[Path, Build]] = {}
-    for root, _ in places.roots():
+    for root in roots:
         for manifest in sorted(root.glob(f"[!.]*/[!.]*/{ENGINE}")):
             try:
                 build = read_build(manifest.parent)
@@ -129,12 +126,6 @@ def program_name(payload: Payload, digest: str) -> str:
     return f"{payload.version}-{digest[:12]}"
 
 
-def running() -> Path | None:
-    """Return the folder of this very program; None if it is not a frozen one."""
-    folder = Path(sys.executable).resolve().parent
-    return folder if is_frozen() and (folder / LIST).is_file() else None
-
-
 def payload_in(folder: Path) -> tuple[Payload, str]:
     """Return the list of the frozen program in this folder, and its digest. Raises UsageError."""
     try:
@@ -158,7 +149,7 @@ def model(found: Model, cache: Path, reader: SumReader) -> BundleItem:
         raise UsageError("the starter model is part of every program; leave it out")
     if found.error:
         raise UsageError(f"{found.id} cannot be used: {found.error}")
-    paths = _weights(found)
+    paths = weights_of(found)
     repo, commit, snapshot = _in_hub_cache(found, cache)
     if snapshot is not None:
         named = [(path, path.relative_to(snapshot).as_posix()) for path in paths]
@@ -199,6 +190,16 @@ def _licences_beside(paths: Sequence[Path]) -> list[Path]:
     return _licences(folder) if weights <= set(paths) else []
 
 
+def weights_of(found: Model) -> list[Path]:
+    return [Path(path) for path in (*all_shards(Path(found.path)), found.mmproj, found.draft) if path]
+
+
+def sha256_of(path: Path, reader: SumReader) -> str:
+    """Return a model file's sha256; the hub's cache has it in the name of the file that a link leads to."""
+    target = path.readlink().name if path.is_symlink() else ""
+    return target if _SHA256.fullmatch(target) else reader.file(path, "x.gguf").sha256
+
+
 # ---- settings --------------------------------------------------------------------------------------------------------
 
 
@@ -210,34 +211,3 @@ def settings(configs: Sequence[Path], plugins: Sequence[Path], reader: SumReader
     if not files:
         return None
     return BundleItem(kind="settings", name="settings", digest=digest_of(files), files=tuple(files))
-
-
-# ---- an inventory ----------------------------------------------------------------------------------------------------
-
-
-def known(
-    places: EngineFolders, programs: Path, snapshot: Snapshot, target: str, reader: SumReader
-) -> list[PresentItem]:
-    """List what is here, with its digests. Models outside the hub's cache are read whole."""
-    builds = builds_for(places, target)
-    found = [PresentItem(kind="engine", name=build.id, digest=build.digest) for _, build in builds]
-    own = running()
-    for folder in (own, *(path.parent for path in sorted(programs.glob(f"[!.]*/{LIST}")))):
-        if folder is not None:
-            payload, digest = payload_in(folder)
-            found.append(PresentItem(kind="program", name=program_name(payload, digest), digest=digest))
-    for one in snapshot.models:
-        if one.config is None and one.path and not one.error and one.source != "starter":
-            sums = [PayloadFile(path="x.gguf", sha256=sha256_of(path, reader)) for path in _weights(one)]
-            found.append(PresentItem(kind="model", name=one.id, digest=model_digest(sums)))
-    return found
-
-
-def _weights(found: Model) -> list[Path]:
-    return [Path(path) for path in (*all_shards(Path(found.path)), found.mmproj, found.draft) if path]
-
-
-def sha256_of(path: Path, reader: SumReader) -> str:
-    """Return a model file's sha256; the hub's cache has it in the name of the file that a link leads to."""
-    target = path.readlink().name if path.is_symlink() else ""
-    return target if _SHA256.fullmatch(target) else reader.file(path, "x.gguf").sha256

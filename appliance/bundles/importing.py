@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -21,14 +21,16 @@ import trio
 from msgspec import Struct
 
 from appliance.bundles.container import Bundle, Check, Tell
-from appliance.bundles.contents import SumReader, payload_in, running, sha256_of
+from appliance.bundles.contents import SumReader, builds_in, payload_in, program_name, sha256_of, weights_of
+from appliance.catalog.catalog import Snapshot
 from appliance.catalog.found import current_snapshot
-from appliance.core.bundles.manifest import CHUNK, BundleItem
+from appliance.core.bundles.manifest import CHUNK, BundleItem, PresentItem, model_digest
 from appliance.core.bundles.plan import Standing, to_bring
 from appliance.core.engines.builds import MANIFEST as ENGINE
 from appliance.core.models.names import folder_of
-from appliance.core.payload import PayloadFile
-from appliance.engines.found import check_build, list_engines, read_build
+from appliance.core.payload import LIST, PayloadFile
+from appliance.core.programs import unpacked_link
+from appliance.engines.found import check_build, read_build
 from appliance.engines.shelf import Shelf, alone
 from appliance.errors import Conflict, UsageError
 from appliance.store.model_files import free_bytes, link, remove_empty, share, sync_folder, write_whole
@@ -51,10 +53,10 @@ class Homes(Struct, frozen=True, kw_only=True):
     cache: Path
     """The Hugging Face cache."""
     shelf: Shelf
-
-    @property
-    def programs(self) -> Path:
-        return self.data / "programs"
+    programs: Path
+    """The versions of the program."""
+    packaged: Path | None = None
+    """This program's folder, if a package manager keeps it: it stays, as none on a medium does."""
 
     def place_of(self, item: BundleItem) -> Path:
         """Return where the item is once it is here."""
@@ -69,6 +71,21 @@ class Homes(Struct, frozen=True, kw_only=True):
                 return self.models / item.files[0].path.partition("/")[0]
             case "settings":
                 return self.data / "settings" / item.digest[:12]
+
+    @property
+    def engines(self) -> list[Path]:
+        """The folders whose builds stay when every medium is taken away."""
+        return [self.shelf.root, *([self.packaged / "engines"] if self.packaged is not None else [])]
+
+    def lasting(self, item: BundleItem) -> list[Path]:
+        """Return the places where the item would stay."""
+        match item.kind:
+            case "engine":
+                return [root / item.name for root in self.engines]
+            case "program" if self.packaged is not None:
+                return [self.place_of(item), self.packaged]
+            case _:
+                return [self.place_of(item)]
 
     def incoming(self, item: BundleItem) -> Path:
         """Return the folder in which its files arrive, under their paths: on the file system of its place."""
@@ -97,9 +114,25 @@ def plan(bundle: Bundle, homes: Homes, reader: SumReader) -> tuple[list[Standing
     return standings, to_bring(standings, {standing.disk: free_bytes(Path(standing.place)) for standing in standings})
 
 
+def known(homes: Homes, snapshot: Snapshot, target: str, reader: SumReader) -> list[PresentItem]:
+    """List what stays here, with its digests. Models outside the hub's cache are read whole."""
+    builds = builds_in(homes.engines, target)
+    found = [PresentItem(kind="engine", name=build.id, digest=build.digest) for _, build in builds]
+    placed = [path.parent for path in sorted(homes.programs.glob(f"[!.]*/{LIST}")) if not path.parent.is_symlink()]
+    for folder in (*placed, *([homes.packaged] if homes.packaged is not None else [])):
+        payload, digest = payload_in(folder)
+        found.append(PresentItem(kind="program", name=program_name(payload, digest), digest=digest))
+    for one in snapshot.models:
+        if one.config is None and one.path and not one.error and one.source != "starter":
+            sums = [PayloadFile(path="x.gguf", sha256=sha256_of(path, reader)) for path in weights_of(one)]
+            found.append(PresentItem(kind="model", name=one.id, digest=model_digest(sums)))
+    return found
+
+
 def _standing(item: BundleItem, homes: Homes, reader: SumReader) -> Standing:
-    place = homes.place_of(item)
-    state = "here" if _is_here(item, homes, reader) else "other" if _is_taken(item, homes, reader) else "missing"
+    found = next((place for place in homes.lasting(item) if _is_at(place, item, homes, reader)), None)
+    place = found or homes.place_of(item)
+    state = "here" if found is not None else "other" if _is_taken(item, homes, reader) else "missing"
     left = sum(_left(homes, item, file) for file in _contents(item)) if state == "missing" else 0
     return Standing(item=item, state=state, left=left, disk=_disk_of(place), place=str(place))
 
@@ -108,19 +141,12 @@ def _contents(item: BundleItem) -> list[PayloadFile]:
     return [] if item.left_out else [file for file in item.files if not file.link]
 
 
-def _is_here(item: BundleItem, homes: Homes, reader: SumReader) -> bool:
-    place = homes.place_of(item)
+def _is_at(place: Path, item: BundleItem, homes: Homes, reader: SumReader) -> bool:
     match item.kind:
         case "program":
-            own = running()
-            return any(
-                payload_in(each)[1] == item.digest for each in (own, place) if each is not None and each.is_dir()
-            )
+            return (place / LIST).is_file() and not place.is_symlink() and _holds_program(place, item.digest)
         case "engine":
-            whole = place.is_dir() and not check_build(place) and read_build(place).digest == item.digest
-            return whole or any(
-                (one.id, one.digest, one.damage) == (item.name, item.digest, "") for one in list_engines()
-            )
+            return place.is_dir() and not check_build(place) and read_build(place).digest == item.digest
         case "settings":
             return place.is_dir()
         case "model":
@@ -128,12 +154,23 @@ def _is_here(item: BundleItem, homes: Homes, reader: SumReader) -> bool:
             return named and all(_same(path, file, reader) for path, file in _names(item, homes))
 
 
+def _holds_program(folder: Path, digest: str) -> bool:
+    """True if no file of it is missing, or has another size."""
+    payload, found = payload_in(folder)
+    return found == digest and all(
+        path.is_symlink() if file.link else path.is_file() and path.stat().st_size == file.size
+        for file in payload.files
+        for path in [folder / file.path]
+    )
+
+
 def _is_taken(item: BundleItem, homes: Homes, reader: SumReader) -> bool:
-    """True if something else has its place. A damaged engine has not: it is replaced."""
+    """True if something else has its place. A damaged engine has not, nor a link to a program: they are replaced."""
     if item.repo:
         return any(path.exists() and not _same(path, file, reader) for path, file in _names(item, homes))
     place = homes.place_of(item)
-    return os.path.lexists(place) and not (item.kind == "engine" and check_build(place))
+    replaced = (item.kind == "engine" and check_build(place)) or (item.kind == "program" and place.is_symlink())
+    return os.path.lexists(place) and not replaced
 
 
 def _names(item: BundleItem, homes: Homes) -> Iterator[tuple[Path, PayloadFile]]:
@@ -175,10 +212,13 @@ def _disk_of(place: Path) -> int:
 # ---- bringing it -----------------------------------------------------------------------------------------------------
 
 
-async def bring(bundle: Bundle, homes: Homes, wanted: Sequence[Standing], tell: Tell) -> None:
+async def bring(
+    bundle: Bundle, homes: Homes, wanted: Sequence[Standing], tell: Tell, came: Callable[[BundleItem], None]
+) -> None:
     """Bring the items, one after the other, each into its place. Raises Conflict, UsageError, OSError.
 
-    The caller holds `exclusive`. Cancelled or killed, it keeps what has come; the next time continues there.
+    ``came`` is called in a thread for each that is in its place. The caller holds `exclusive`. Cancelled or killed, it
+    keeps what has come; the next time continues there.
     """
     for standing in wanted:
         item = standing.item
@@ -190,6 +230,7 @@ async def bring(bundle: Bundle, homes: Homes, wanted: Sequence[Standing], tell: 
                     await trio.to_thread.run_sync(_put_engine, homes, item)
             else:
                 await trio.to_thread.run_sync(_put, homes, item)
+            await trio.to_thread.run_sync(came, item)
 
 
 @contextmanager
@@ -286,6 +327,8 @@ def _put(homes: Homes, item: BundleItem) -> None:
     _make_links(incoming, item.files)
     place.parent.mkdir(parents=True, exist_ok=True)
     source = incoming / place.name if item.kind == "model" else incoming
+    if place.is_symlink():  # to the folder, maybe on a medium, that the user unpacked: starts from there are led on
+        place.replace(place.with_name(unpacked_link(place.name)))
     source.rename(place)
     sync_folder(place.parent)
     remove_empty(source.parent, place.parent)

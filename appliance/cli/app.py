@@ -11,12 +11,14 @@ import sys
 import traceback
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 
 import click
 
 from appliance import __version__
 from appliance.errors import ApplianceError, CallerError, OpenDoor
 from appliance.platform.console import EXIT_BUG, EXIT_INTERRUPTED, EXIT_OURS, EXIT_USER, PROGRAM, say, say_error
+from appliance.programs.start import ONE_FILE
 from appliance.settings import Program, Start
 
 STAND_IN = "llama-server"
@@ -88,8 +90,20 @@ def cli(ctx: click.Context) -> None:
       llama-appliance run starter "Tell me a joke"
       llama-appliance ls                           # the models, and where to put more
     """
-    if ctx.invoked_subcommand is None:
+    if ctx.invoked_subcommand is None and not _is_bundle():
         click.echo(ctx.get_help())
+
+
+def _is_bundle() -> bool:
+    """Introduce the bundle behind the one-file program; False: there is no bundle."""
+    if ONE_FILE not in os.environ:
+        return False
+    from appliance.bundles.container import is_runnable
+    from appliance.cli.bundle.commands import introduce
+
+    if found := is_runnable(own := Path(os.environ[ONE_FILE])):
+        introduce(own)
+    return found
 
 
 def run(argv: Sequence[str], start: Start) -> int:
@@ -152,7 +166,7 @@ def _import_verb(name: str) -> click.Command | None:
         case "engines":
             from appliance.cli.engines.commands import engines as command
         case "bundle":
-            from appliance.cli.bundle import bundle as command
+            from appliance.cli.bundle.commands import bundle as command
         case "doctor":
             from appliance.cli.doctor import doctor as command
         case "config":

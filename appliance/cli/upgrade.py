@@ -14,7 +14,7 @@ from msgspec import Struct
 from appliance import __version__
 from appliance.cli.options import gathered
 from appliance.cli.show import json_option, print_json, print_table
-from appliance.core.bundles.keys import is_signed, public_key_of
+from appliance.core.bundles.keys import public_keys_of, signer_of
 from appliance.core.engines.events import RolledBack
 from appliance.core.engines.state import Step
 from appliance.core.payload import LIST, SIGNATURE
@@ -27,10 +27,18 @@ from appliance.errors import UsageError
 from appliance.platform.children import open_children
 from appliance.platform.console import EXIT_OURS, PROGRAM, say, say_error
 from appliance.programs import look
-from appliance.programs.shelf import PayloadSource, Programs, damage_of, find, refuse_packaged
+from appliance.programs.shelf import (
+    TRUSTED,
+    PayloadSource,
+    Programs,
+    damage_of,
+    find,
+    refuse_packaged,
+    trust,
+    trusted_keys,
+)
 from appliance.programs.start import look_address, own_folder, programs_folder
 from appliance.programs.trial import ImitatedServer, running, try_version
-from appliance.store.model_files import write_whole
 
 SAID: dict[Step, str] = {
     "stage": "1. copying it",
@@ -148,7 +156,7 @@ async def _switch(shelf: Programs, own: Path, found: PayloadSource, wishes: _Wis
         if why:
             return say_error(f"{name_of(found.program)} is not taken: {why}; {name_of(old)} stays in use", EXIT_OURS)
         if wishes.key is not None:
-            await trio.to_thread.run_sync(_trust, shelf, wishes.key)
+            await trio.to_thread.run_sync(trust, shelf.root, _keys_in(wishes.key))
     say(f"{name_of(found.program)} is used from the next start on; 'upgrade rollback' returns to {name_of(old)}")
     if await trio.to_thread.run_sync(running, (own, shelf.root)) is not None:
         say(f"the server that runs now is the old version: restart it ('{PROGRAM} service restart' for a service)")
@@ -166,14 +174,15 @@ def _unsigned(shelf: Programs, folder: Path, wishes: _Wishes) -> str:
     """Return what is wrong with the signature of the folder's list; empty: nothing. Raises UsageError, OSError."""
     if wishes.unsigned:
         return ""
-    key = wishes.key or (shelf.trusted if shelf.trusted.is_file() else None)
-    if key is None:
+    trusted = _keys_in(wishes.key) if wishes.key is not None else trusted_keys(shelf.root)
+    if not trusted:
         return "no publisher's key is known yet: give it with --key FILE, or take it without a signature by --unsigned"
     if not (folder / SIGNATURE).is_file():
         return f"it has no {SIGNATURE}; --unsigned takes it anyway"
     signature, content = (folder / SIGNATURE).read_bytes(), (folder / LIST).read_bytes()
-    if not is_signed(public_key_of(key.read_bytes(), str(key)), content, signature):
-        return f"it was not signed with the key in {key}; get it, or the key, from the publisher again"
+    if signer_of(trusted, content, signature) is None:
+        where = wishes.key or shelf.root / TRUSTED
+        return f"it was not signed with the key in {where}; get it, or the key, from the publisher again"
     return ""
 
 
@@ -228,7 +237,7 @@ async def check(address: str | None, off: bool, key: Path | None, as_json: bool)
         raise UsageError("--at switches looking on, and --off switches it off; give one of them")
     shelf = Programs(programs_folder())
     if key is not None:
-        await trio.to_thread.run_sync(_trust, shelf, key)
+        await trio.to_thread.run_sync(trust, shelf.root, _keys_in(key))
     if off or address is not None:
         await trio.to_thread.run_sync(look.switch, shelf.root, address)
     at = await trio.to_thread.run_sync(look_address, shelf.root)
@@ -244,10 +253,8 @@ async def check(address: str | None, off: bool, key: Path | None, as_json: bool)
             say(found.in_words)
 
 
-def _trust(shelf: Programs, key: Path) -> None:
-    content = key.read_bytes()
-    public_key_of(content, str(key))
-    write_whole(shelf.trusted, content)
+def _keys_in(file: Path) -> tuple[bytes, ...]:
+    return public_keys_of(file.read_bytes(), str(file))
 
 
 class ListedVersion(Struct, frozen=True, kw_only=True):

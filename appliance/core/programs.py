@@ -51,6 +51,14 @@ def name_of(program: str) -> str:
     return program.removeprefix(f"{LINE}/")
 
 
+def unpacked_link(name: str) -> str:
+    """Return the name of the link to the folder that the user unpacked, where a copy of that version has its place.
+
+    No search for versions finds it; a start from the folder leads on by it.
+    """
+    return f".{name}.unpacked"
+
+
 def misplaced(payload: Payload) -> str:
     """Return the first path of the list that is not a plain one inside the folder; empty: all are."""
     seen: set[str] = set()

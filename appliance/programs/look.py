@@ -16,12 +16,12 @@ from msgspec import Struct
 from appliance import __version__
 from appliance.catalog.download_status import DownloadsOff, HubFailed
 from appliance.catalog.hub import Hub, HubAccess, hub_access
-from appliance.core.bundles.keys import is_signed, public_key_of
+from appliance.core.bundles.keys import signer_of
 from appliance.core.engines.builds import numbers_of
 from appliance.core.payload import LIST, SIGNATURE, read_payload
 from appliance.errors import ApplianceError, PeerFailed, UpstreamFailed, UsageError
 from appliance.platform.console import PROGRAM, say
-from appliance.programs.shelf import MAX_LIST, TRUSTED
+from appliance.programs.shelf import MAX_LIST, TRUSTED, trusted_keys
 from appliance.programs.start import LOOK
 from appliance.store.model_files import write_whole
 
@@ -73,12 +73,9 @@ async def look(root: Path, address: str) -> UpdateCheck:
     """Ask the address. Raises UsageError without a key, LookFailed for what cannot be had or believed."""
     if hub_access(os.environ).offline:
         raise DownloadsOff
-    try:
-        key = public_key_of((root / TRUSTED).read_bytes(), str(root / TRUSTED))
-    except FileNotFoundError:
-        raise UsageError(
-            "no publisher's key is known yet, so no answer could be believed; give it with --key"
-        ) from None
+    trusted = trusted_keys(root)
+    if not trusted:
+        raise UsageError("no publisher's key is known yet, so no answer could be believed; give it with --key")
     hub = Hub(HubAccess(endpoint=address))
     try:
         with trio.fail_after(LOOK_TIME):
@@ -87,8 +84,8 @@ async def look(root: Path, address: str) -> UpdateCheck:
         raise LookFailed(hub.host, cause.why) from None
     except trio.TooSlowError:
         raise LookFailed(hub.host, f"no answer within {LOOK_TIME:.0f} s") from None
-    if not is_signed(key, content, signature):
-        why = f"{address}/{LIST} was not signed with the key in {root / TRUSTED}, so it is not believed"
+    if signer_of(trusted, content, signature) is None:
+        why = f"{address}/{LIST} was not signed with a key in {root / TRUSTED}, so it is not believed"
         raise LookFailed(hub.host, why)
     try:
         version = read_payload(content).version

@@ -8,21 +8,22 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from msgspec import Struct
 
 from appliance.core.archives import BadArchive
+from appliance.core.bundles.keys import public_keys_of, public_pem
 from appliance.core.payload import LIST, SIGNATURE, Payload, PayloadFile, digest_of, read_payload
-from appliance.core.programs import LINE, misplaced, name_of, program_id
+from appliance.core.programs import LINE, misplaced, name_of, program_id, unpacked_link
 from appliance.engines.installing import SPARE, CannotInstall, copy_folder, sha256_of, size_of
 from appliance.engines.shelf import STAGED, Shelf
 from appliance.engines.unpacking import SUFFIXES, is_archive, read_member, unpack
 from appliance.errors import UsageError
 from appliance.platform.strangers import stranger_at
 from appliance.programs.start import ONE_FILE, VARIABLE
-from appliance.store.model_files import free_bytes
+from appliance.store.model_files import free_bytes, write_whole
 
 MAX_LIST = 16 << 20
 """Bytes of a list of files; one of a whole payload has a megabyte."""
@@ -31,7 +32,7 @@ UNPACKED = 3
 PACKAGED = (Path("/usr/lib"), Path("/usr/share"), Path("/usr/bin"), Path("/usr/libexec"))
 """The folders in which only package managers put programs."""
 TRUSTED = "trusted.pub"
-"""The public key that the first upgrade was checked with; the next ones need no other."""
+"""The public keys that upgrades and bundles were checked with; the next ones need no other."""
 
 
 class PayloadSource(Struct, frozen=True, kw_only=True):
@@ -67,10 +68,6 @@ class Programs(Shelf):
         found = [path.parent.name for path in folder.glob(f"*/{LIST}")]
         return sorted(f"{LINE}/{name}" for name in found if not name.startswith("."))
 
-    @property
-    def trusted(self) -> Path:
-        return self.root / TRUSTED
-
     def enter(self, folder: Path) -> str:
         """Have the folder among the versions, by a link if it lies elsewhere; its id. Raises UsageError."""
         source = find(folder)
@@ -80,7 +77,9 @@ class Programs(Shelf):
             fresh = self.root / f".{place.name}.new"
             fresh.unlink(missing_ok=True)
             fresh.symlink_to(folder.resolve())
-            fresh.replace(place)  # a link whose folder has gone gives way
+            # A link whose folder has gone gives way; a copy, which `bundle import` makes, stays.
+            is_copy = place.is_dir() and not place.is_symlink()
+            fresh.replace(self.root / unpacked_link(place.name) if is_copy else place)
         return source.program
 
     def held(self) -> tuple[str, ...]:
@@ -115,6 +114,31 @@ class Programs(Shelf):
             )
 
 
+def trusted_keys(root: Path) -> tuple[bytes, ...]:
+    """Return the remembered keys; none in a folder that another user could have filled. Raises UsageError, OSError."""
+    if stranger_at(root):
+        return ()
+    try:
+        return public_keys_of((root / TRUSTED).read_bytes(), str(root / TRUSTED))
+    except FileNotFoundError:
+        return ()
+
+
+def trust(root: Path, keys: Iterable[bytes]) -> bool:
+    """Remember keys, behind those that are remembered; False if that changes nothing. Raises UsageError, OSError."""
+    known = trusted_keys(root)
+    fresh = [key for key in keys if key not in known]
+    if not fresh or stranger_at(root):
+        return False
+    write_whole(root / TRUSTED, b"".join(map(public_pem, (*known, *fresh))))
+    return True
+
+
+def is_packaged(folder: Path) -> bool:
+    """True if a package manager has put it there."""
+    return any(folder.is_relative_to(place) for place in PACKAGED)
+
+
 def refuse_packaged(folder: Path | None) -> Path:
     """Return the running program's folder. Raises UsageError for one that another program upgrades."""
     if sys.platform == "win32":
@@ -125,7 +149,7 @@ def refuse_packaged(folder: Path | None) -> Path:
         raise UsageError(
             "this program runs from its sources or from pip, which upgrade it; 'upgrade' is for the frozen program"
         )
-    if any(folder.is_relative_to(place) for place in PACKAGED):
+    if is_packaged(folder):
         raise UsageError(
             f"{folder} belongs to the package manager, which upgrades it: 'apt install ./FILE.deb' or 'dnf install "
             "./FILE.rpm'"

@@ -1,6 +1,7 @@
 """The first thing of every start: the program that the user installed leads to the version that is in use now.
 
     <data>/programs/<version>-<digest12>/   a version; a link for the folder that the user unpacked
+    <data>/programs/.<version>-<digest12>.unpacked    that link, where an import has brought a copy of the version
     <data>/programs/state.json              what is in use, what was before it, the upgrade under way
     <data>/programs/.runs/<pid>             servers of a version on trial
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import random
 import re
 import tarfile
@@ -11,18 +12,28 @@ import msgspec
 import pytest
 from full_disk import full_disk, posix_only
 from memory import peak
+from msgspec import structs
 from slow import one_of
 
-from appliance.bundles.container import Bundle, part_of, refuse_existing, sums_of, write_bundle
+from appliance.bundles.container import (
+    Bundle,
+    is_runnable,
+    part_of,
+    program_size,
+    refuse_existing,
+    sums_of,
+    write_bundle,
+)
 from appliance.core.bundles import keys
 from appliance.core.bundles.manifest import CHUNK, FORMAT, MAX_MANIFEST, Blob, BundleItem, BundleManifest, digest_of
-from appliance.core.bundles.plan import UNSIGNED
+from appliance.core.bundles.one_file import MAGIC, RECORD, RECORD_NAME
+from appliance.core.bundles.plan import UNSIGNED, BundleSigner
 from appliance.core.payload import PayloadFile
 from appliance.errors import UsageError
 
 SIZES = (0, 1, 511, 512, 513, 3 << 20, CHUNK + 1)
 SEED = bytes(range(32))
-PUBLIC = keys.public_key_of(keys.public_pem(SEED), "")
+PUBLIC = keys.public_of(SEED)
 
 
 def nothing(count: int = 0) -> None:
@@ -45,6 +56,7 @@ def make(folder: Path, part: int = 0, *, sign: bool = True) -> tuple[Path, list[
         target="linux-x64",
         made="2026-01-01T00:00:00Z",
         part=part,
+        signer=keys.name_of(PUBLIC) if sign else "",
         items=(item,),
         blobs=tuple(blob for blob, _ in blobs),
     )
@@ -62,13 +74,62 @@ def test_what_is_written_is_read(tmp_path: Path, part: int) -> None:
     for path in (name, files[0], files[-1]):
         with Bundle(path) as bundle:
             assert bundle.files == files
-            assert bundle.trust(PUBLIC) == "signed"
-            assert bundle.trust(bytes(32)) == "unchecked"
+            assert bundle.signer([bytes(32), PUBLIC]) == BundleSigner(trust="signed", key=keys.name_of(PUBLIC))
+            assert bundle.signer([bytes(32)]) == BundleSigner(trust="unchecked", key=keys.name_of(PUBLIC))
             bundle.verify(nothing, nothing)
             for blob, source in blobs:
                 pieces = [bundle.chunk(blob, number) for number in range(len(blob.chunks))]
                 assert b"".join(pieces) == source.read_bytes()
     assert not list(tmp_path.glob(".*"))
+
+
+def one_file(folder: Path, behind: bytes = b"") -> Path:
+    """A file with the marks of a one-file program; no system starts it."""
+    path = folder / "one.AppImage"
+    beginning = b"\x7fELF" + bytes(4) + MAGIC + bytes(1000)
+    image = random.Random(9).randbytes(CHUNK)
+    record = RECORD.pack(RECORD_NAME, b"0.1", b"0" * 64, len(beginning) + RECORD.size, len(image))
+    path.write_bytes(beginning + record + image + behind)
+    return path
+
+
+def test_a_bundle_behind_a_program_is_read_and_the_program_is_checked(tmp_path: Path) -> None:
+    front = one_file(tmp_path, b"another bundle")
+    size = program_size(front)
+    blob = sums_of(front, nothing, nothing, size)
+    plain, _, blobs = make(tmp_path)
+    with Bundle(plain) as bundle:
+        assert (program_size(plain), is_runnable(plain)) == (0, False)
+        text = msgspec.json.encode(structs.replace(bundle.manifest, front=blob))
+    run = tmp_path / "x.run"
+    assert write_bundle(run, text, keys.sign(SEED, text), blobs, 0, nothing, nothing, (blob, front)) == [run]
+    content = run.read_bytes()
+    assert content[:size] == front.read_bytes()[:size]
+    assert run.stat().st_mode & 0o100
+    assert is_runnable(run)
+    with Bundle(run) as bundle:
+        assert bundle.signer([PUBLIC]).trust == "signed"
+        for each, source in blobs:
+            pieces = [bundle.chunk(each, number) for number in range(len(each.chunks))]
+            assert b"".join(pieces) == source.read_bytes()
+        bundle.verify(nothing, nothing)
+    with tarfile.open(fileobj=io.BytesIO(content[size:])) as file:
+        assert len(file.getmembers()) == len(blobs) + 2
+    changed = bytearray(content)
+    changed[size - 1] ^= 1
+    run.write_bytes(changed)
+    with Bundle(run) as bundle, pytest.raises(UsageError, match=r"x\.run is damaged .* the program at its beginning"):
+        bundle.verify(nothing, nothing)
+    for damaged, told in (
+        (content[:size], "no bundle behind its program"),
+        (content[: size - 1], "no bundle behind its program"),
+        (content[: size + 100], "ends too early"),
+        (content[:size] + plain.read_bytes(), "does not begin with the program that it was exported with"),
+        (content[size:], "does not begin with the program that it was exported with"),
+    ):
+        run.write_bytes(damaged)
+        with pytest.raises(UsageError, match=told):
+            Bundle(run)
 
 
 def test_tar_reads_it(tmp_path: Path) -> None:
@@ -91,7 +152,9 @@ def problem(bundle: Path, text: bytes, blobs: list[tuple[Blob, Path]]) -> str:
             for blob, source in blobs:
                 pieces = [found.chunk(blob, number) for number in range(len(blob.chunks))]
                 assert b"".join(pieces) == source.read_bytes()
-            return "" if found.text == text and found.trust(PUBLIC) == "signed" else "x.bundle.001 is not signed"
+            return (
+                "" if found.text == text and found.signer([PUBLIC]).trust == "signed" else "x.bundle.001 is not signed"
+            )
     except UsageError as error:
         return str(error)
 
@@ -120,9 +183,9 @@ def test_a_changed_manifest_is_not_signed_any_more(tmp_path: Path) -> None:
     name.write_bytes(content.replace(b'"version":"0.2.0"', b'"version":"0.2.1"', 1))
     with Bundle(name) as bundle:
         assert bundle.manifest.version == "0.2.1"
-        assert bundle.trust(PUBLIC) == "unchecked"
+        assert bundle.signer([PUBLIC]) == BundleSigner(trust="unchecked"), "nor is the key that it states believed"
     with Bundle(make(tmp_path, 1 << 20, sign=False)[1][0]) as bundle:
-        assert bundle.trust(PUBLIC) == "unsigned"
+        assert bundle.signer([PUBLIC]) == BundleSigner(trust="unsigned")
 
 
 def test_missing_and_short_parts_are_named(tmp_path: Path) -> None:

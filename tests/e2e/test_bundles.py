@@ -14,10 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import psutil
 import pytest
 from engine_folders import HERE, make_build
 from gguf_files import write_model
 from homes import NEVER, Home, changes_of
+from one_files import make_one_file, missing
+from payload_folders import NAME, make_payload, name_of, write_key
 from program import COMMAND
 
 from appliance.bundles.container import Bundle
@@ -40,8 +43,8 @@ CONFIG = "# ours\nmodels: {}\n"
 class Machine(Home):
     """A machine in a folder: its own home, data, cache."""
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
+    def __init__(self, folder: Path, program: Path = COMMAND) -> None:
+        super().__init__(folder, program=program)
         self.data = folder / "xdg_data_home" / "llama-appliance"
         self.models = self.data / "models"
         self.hub = folder / "hf_home" / "hub"
@@ -194,9 +197,18 @@ def test_contents_of_the_cache_are_not_written_again(sender: Machine, receiver: 
 def test_refusals_change_nothing(sender: Machine, receiver: Machine, whole: Path, tmp_path: Path) -> None:
     mine, others = sender.folder / "mine.pub", sender.folder / "others.pub"
     before = sorted(receiver.folder.rglob("*"))
-    assert "--key FILE names the public key" in receiver.refused("import", whole)
-    assert "another one, or its manifest was changed" in receiver.refused("import", whole, "--key", others)
-    assert "another one, or its manifest was changed" in receiver.refused("verify", whole, "--key", others)
+    assert f"signed with the key {name_of_key(mine)}, and no key that is trusted here fits" in (
+        told := receiver.refused("import", whole)
+    )
+    assert "import once with --key FILE" in told
+    for verb in ("import", "verify"):
+        assert f"but with the key {name_of_key(mine)}; ask" in receiver.refused(verb, whole, "--key", others)
+    shutil.copyfile(whole, tmp_path / "altered")
+    altered = (tmp_path / "altered").read_bytes().replace(b'"version": "0', b'"version": "9', 1)
+    (tmp_path / "altered").write_bytes(altered)
+    assert "but with another one, or its manifest was changed" in receiver.refused(
+        "import", tmp_path / "altered", "--key", mine
+    )
     export(sender, tmp_path / "free", models="tiny")
     assert "the bundle is not signed" in receiver.refused("import", tmp_path / "free", "--key", mine)
     with Bundle(tmp_path / "free") as bundle:
@@ -236,6 +248,132 @@ def test_a_flipped_bit_ends_the_import_and_a_good_copy_continues_it(
     assert receiver.works() == {OLD, NEW, "old", "tiny", "large"}
 
 
+def test_damage_in_what_is_here_is_named_by_both_verbs(sender: Machine, receiver: Machine, tmp_path: Path) -> None:
+    export(sender, tmp_path / "good", models="tiny,large")
+    receiver.bundle("import", tmp_path / "good", "--unsigned")
+    content = bytearray((tmp_path / "good").read_bytes())
+    content[-(LARGE // 2)] ^= 4
+    (tmp_path / "bad").write_bytes(content)
+    for words in (("verify",), ("import", "--unsigned")):
+        told = receiver.refused(words[0], tmp_path / "bad", *words[1:])
+        assert "bad is damaged" in told
+        assert "model large" in told
+    assert receiver.works() == {OLD, NEW, "old", "tiny", "large"}
+    (receiver.models / "tiny.gguf").unlink()
+    assert "the parts that came whole are kept" in receiver.refused("import", tmp_path / "bad", "--unsigned")
+    assert "tiny" in receiver.works(), "what is needed comes before the rest is read"
+
+
+@pytest.mark.slow
+def test_what_a_program_on_a_medium_takes_in_stays_when_the_medium_goes(tmp_path: Path) -> None:
+    """The stick has the same version, and a cache that may be emptied has the same engine."""
+    stick = make_payload(tmp_path / "stick" / NAME, "0.2.0")
+    name, bundle = name_of(stick), tmp_path / "stick" / "b"
+    sender, receiver = (Machine(tmp_path / each, stick / NAME) for each in ("sender", "receiver"))
+    make_build(sender.data / "engines", build="b100")
+    make_build(receiver.folder / "xdg_cache_home" / NAME / "engines", build="b100")
+    sender.bundle("export", "--engines", "cpu", "-o", bundle)
+    receiver.good("bundle", "inventory", "-o", tmp_path / "there.json")
+    there = msgspec.json.decode((tmp_path / "there.json").read_bytes())
+    assert there["items"] == [], "an export against it must leave out nothing"
+    told = receiver.good("bundle", "import", bundle, "--unsigned")
+    assert f"{receiver.data / 'programs' / name / NAME} serve" in told, "this version cannot be switched to"
+    (tmp_path / "stick").rename(tmp_path / "taken away")
+    shutil.rmtree(receiver.folder / "xdg_cache_home")
+    assert receiver.works() == {NEW}
+    receiver.program = receiver.data / "programs" / name / NAME
+    again = receiver.bundle("import", tmp_path / "taken away" / "b", "--unsigned")
+    assert items(again) == {name: "here", NEW: "here"}
+    assert all(Path(row["place"]).is_dir() for row in again["items"])
+    receiver.program = make_payload(tmp_path / "installed", "0.1.0") / NAME
+    receiver.good("upgrade", "switch", name, "--key", write_key(tmp_path / "publisher.pub"))
+    assert receiver.json("upgrade", "list")[-1]["role"] == "current"
+    (receiver.data / "programs" / name / "licenses" / "LICENSE").unlink()
+    assert "remove it (the folder)" in receiver.refused("import", tmp_path / "taken away" / "b", "--unsigned")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(missing()), reason=missing())
+def test_a_runnable_bundle_says_what_it_is_imports_itself_and_serves(sender: Machine, tmp_path: Path) -> None:
+    one_file = make_one_file(tmp_path / "llama.AppImage", f'#!/bin/sh\nexec {COMMAND} "$@"\n', tmp_path)
+    exporter = Machine(sender.folder, one_file)
+    run = tmp_path / "office.run"
+    words = ("--runnable", "--key", "mine", "--config", "ours.yaml")
+    export(exporter, run, *words, models="tiny")
+    content = run.read_bytes()
+    assert content.startswith(one_file.read_bytes())
+    assert items(sender.bundle("verify", run)) == {NEW: "carried", "tiny": "carried", "settings": "carried"}
+    bare = Machine(tmp_path / "bare", run)
+    told = bare.good()
+    for part in (NEW, f"signed with the key {name_of_key(sender.folder / 'mine.pub')}", f"'{run} bundle import'"):
+        assert part in told
+    assert "no key that is trusted here fits" in bare.refused("import")
+    shutil.copyfile(sender.folder / "mine.pub", bare.folder / "mine.pub")
+    assert items(bare.bundle("import", "--key", "mine.pub")) == dict.fromkeys((NEW, "tiny", "settings"), "imported")
+    assert items(bare.bundle("import")) == dict.fromkeys((NEW, "tiny", "settings"), "here")
+    assert bare.works() == {NEW, "tiny"}
+    bare.check_serves()
+    again = tmp_path / "again.run"
+    Machine(sender.folder, run).bundle("export", "--models", "pair", "--runnable", "-o", again)
+    assert items(Machine(tmp_path / "bare", again).bundle("import", "--unsigned")) == {"pair": "imported"}
+    assert again.stat().st_size < len(content), "the bundle behind the exporting program is not taken along"
+    alone = Machine(tmp_path / "bare", one_file)
+    assert "has no bundle behind its program" in alone.refused("import")
+    assert "Commands:" in alone.good()
+    front = bytearray(content)
+    front[len(one_file.read_bytes()) - 4096] ^= 1
+    run.write_bytes(front)
+    for words in (("verify", run), ("import", run, "--unsigned")):
+        assert "the program at its beginning" in sender.refused(*words)
+    run.write_bytes(one_file.read_bytes() + b"x" + content[one_file.stat().st_size :])
+    assert "is not a bundle of llama-appliance" in sender.refused("verify", run)
+
+
+# ---- keys and the journal --------------------------------------------------------------------------------------------
+
+
+def name_of_key(public: Path) -> str:
+    """As people read it in the file."""
+    return public.read_text("utf-8").splitlines()[1][-44:]
+
+
+def test_a_key_that_has_fitted_is_remembered_and_the_journal_tells_it(
+    sender: Machine, receiver: Machine, whole: Path, tmp_path: Path
+) -> None:
+    mine, others = sender.folder / "mine.pub", sender.folder / "others.pub"
+    assert "no bundle has brought anything here" in receiver.good("bundle", "log")
+    assert receiver.bundle("verify", whole)["trust"] == "unchecked"
+    receiver.refused("import", whole, "--key", others)
+    (tmp_path / "both.pub").write_text(others.read_text() + mine.read_text())
+    receiver.env["SUDO_USER"] = "anna"
+    told = receiver.good("bundle", "import", whole, "--key", tmp_path / "both.pub")
+    receiver.env["SUDO_USER"] = ""
+    assert f"the key {name_of_key(mine)} is remembered" in told
+    trusted = receiver.data / "programs" / "trusted.pub"
+    assert trusted.read_text() == mine.read_text(), "of two keys the one that has fitted"
+    assert receiver.bundle("verify", whole)["trust"] == "signed"
+    export(sender, tmp_path / "next", "--key", "mine", models="large")
+    assert items(receiver.bundle("import", tmp_path / "next")) == {NEW: "here", "large": "imported"}
+    export(sender, tmp_path / "theirs", "--key", "others", models="pair")
+    assert name_of_key(others) in receiver.refused("import", tmp_path / "theirs")
+    journal = receiver.data / "bundles.jsonl"
+    journal.write_bytes(journal.read_bytes() + b'\xff{"at": "torn')
+    receiver.bundle("import", tmp_path / "theirs", "--unsigned")
+    rows = receiver.json("bundle", "log")
+    came = [(row["name"], Path(row["file"]).name, row["trust"], row["key"]) for row in rows]
+    signed, unchecked = ("signed", name_of_key(mine)), ("unchecked", name_of_key(others))
+    assert came == [
+        *((name, whole.name, *signed) for name in (NEW, "tiny", CACHED, "settings")),
+        ("large", "next", *signed),
+        ("pair", "theirs", *unchecked),
+    ]
+    assert [row["user"] for row in rows] == ["anna"] * 4 + [psutil.Process().username()] * 2
+    assert all(row["at"].endswith("Z") and Path(row["place"]).exists() for row in rows)
+    assert b"torn" in journal.read_bytes(), "nothing is taken out of it"
+    assert trusted.read_text() == mine.read_text()
+    assert "large" in receiver.good("bundle", "log")
+
+
 @pytest.mark.slow
 def test_mistakes_of_an_export(sender: Machine, tmp_path: Path) -> None:
     def refused(*words: str | Path) -> str:
@@ -249,6 +387,9 @@ def test_mistakes_of_an_export(sender: Machine, tmp_path: Path) -> None:
     assert "is not a private ed25519 key" in refused("--models", "tiny", "--key", "mine.pub")
     assert "payload.json" in refused("--program", ".")
     assert "config" in refused("--config", "missing.yaml")
+    assert "start the export with the llama-appliance .AppImage" in refused("--models", "tiny", "--runnable")
+    assert "leave one out" in refused("--models", "tiny", "--runnable", "--split", "4M")
+    assert f"export on a {other} machine" in refused("--models", "tiny", "--runnable", "--target", other)
     assert "--split takes at least 1M" in refused("--models", "tiny", "--split", "1K")
     assert not list(tmp_path.iterdir())
     (tmp_path / "x").touch()

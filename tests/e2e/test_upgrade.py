@@ -214,6 +214,32 @@ NOBODY = 65534
 root_only = pytest.mark.needs("root")
 
 
+@pytest.mark.slow
+def test_a_bundle_of_the_version_that_was_unpacked_does_not_stop_upgrades(machine: Machine) -> None:
+    """The import's copy has the place where a link to the user's folder would be; starts from there are led all the
+    same."""
+    machine.good("bundle", "export", "-o", "b")
+    machine.good("bundle", "import", "b", "--unsigned")
+    place = machine.programs / name_of(machine.base)
+    assert place.is_dir()
+    machine.take("0.3.0")
+    assert not place.is_symlink()
+    assert machine.used().startswith("0.3.0")
+    machine.good("upgrade", "rollback")
+    assert machine.started()[0] == place
+
+
+@pytest.mark.slow
+def test_several_keys_are_trusted_each_given_once(machine: Machine) -> None:
+    other = bytes(32)
+    machine.take("0.3.0")
+    new = make_payload(machine.folder / "0.4.0", "0.4.0", seed=other)
+    assert "was not signed with the key" in machine.bad("upgrade", "install", new, status=1)
+    machine.good("upgrade", "install", new, "--key", write_key(machine.folder / "other.pub", other))
+    machine.good("upgrade", "install", make_payload(machine.folder / "0.5.0", "0.5.0"))
+    assert machine.used().startswith("0.5.0")
+
+
 @root_only
 @pytest.mark.parametrize("which", ["all of them", "the one in use"])
 def test_root_is_not_led_to_versions_of_another_user(upgraded: Machine, which: str) -> None:

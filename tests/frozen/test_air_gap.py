@@ -11,6 +11,7 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+from booted import package
 from frozen_harness import DIST, bare_environment
 
 pytestmark = pytest.mark.frozen
@@ -24,6 +25,7 @@ installed=$1
 bundle=$2
 "$installed" bundle verify "$bundle" --key "$bundle.pub" --json >verified.json
 "$installed" bundle import "$bundle" --key "$bundle.pub" --home "$PWD/home" --json >imported.json
+if grep '"state": *"here"' imported.json; then exit 1; fi  # the same version runs, but it may be from a stick
 imported=$(echo home/data/llama-appliance/programs/*/llama-appliance)
 settings=$(echo home/data/llama-appliance/settings/*/config/ours.yaml)
 "$imported" serve --offline --home "$PWD/home" --ready-file ready --config "$settings" --models-dir \\
@@ -40,6 +42,24 @@ tail -n +2 /proc/net/route | wc -l
 """
 
 
+BARE_BOX = """\
+set -eu
+run=$1
+key=$2
+"$run" bundle import --key "$key" --json >imported.json
+"$run" serve --offline --ready-file ready --engine cpu >served.log 2>&1 &
+server=$!
+n=0
+until test -s ready || test $n = 300; do sleep 0.1; n=$((n + 1)); done
+"$run" run tiny "Hello! What can you do?" || { cat served.log; exit 1; }
+kill $server
+wait $server
+imported=$(echo .local/share/llama-appliance/programs/*/llama-appliance)
+"$imported" bundle import "$run" --json | grep -c '"state": *"here"'
+"$imported" bundle log --json | grep -c '"trust": *"signed"'
+"""
+
+
 @pytest.fixture
 def open_folder() -> Generator[Path]:
     """A folder that every user reaches: pytest's own are closed to others."""
@@ -53,8 +73,6 @@ def open_folder() -> Generator[Path]:
 def test_across_an_air_gap(program: Path, open_folder: Path) -> None:
     here, there = open_folder / "here", open_folder / "there"
     installed = shutil.copytree(DIST, open_folder / "installed", symlinks=True) / "llama-appliance"
-    with (installed.parent / "payload.json").open("a") as listed:
-        listed.write("\n")  # so it is another version than the bundle's, which would be here already
     (here / "models").mkdir(parents=True)
     there.mkdir()
     shutil.copyfile(STARTER, here / "models" / "tiny.gguf")
@@ -107,3 +125,49 @@ def test_across_an_air_gap(program: Path, open_folder: Path) -> None:
     assert news.stat().st_size < 1 << 20, "program, engine and model are there already"
     for path in (open_folder / "installed").rglob("*"):
         assert path.owner() == "root", "the other user changed nothing outside its own folder"
+
+
+@pytest.mark.needs("namespaces")
+@pytest.mark.skipif(sys.platform != "linux", reason="the one-file program is Linux's")
+def test_one_file_is_the_whole_delivery(open_folder: Path) -> None:
+    """It says what it is on a terminal; on a bare machine without a network it imports itself, serves, and may go."""
+    import pty  # which Windows does not have
+
+    here, there = open_folder / "here", open_folder / "there"
+    for folder in (here, there):
+        (folder / "models").mkdir(parents=True)
+    shutil.copyfile(STARTER, here / "models" / "tiny.gguf")
+    run = open_folder / "office.run"
+    environment = {"PATH": os.defpath, "HOME": str(here)}
+    for words in (
+        ("keygen", "mine"),
+        ("export", "--models-dir", "models", "--models", "tiny", "--engines", "cpu", "--runnable", "--key", "mine"),
+    ):
+        argv = [package("*.AppImage"), "bundle", *words, *(("-o", run) if words[0] == "export" else ())]
+        done = subprocess.run(argv, cwd=here, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    shutil.copyfile(here / "mine.pub", open_folder / "mine.pub")
+    terminal, end = pty.openpty()
+    subprocess.run([run], env=environment, stdin=end, stdout=end, stderr=end, check=True)
+    told = os.read(terminal, 1 << 16).decode()
+    os.close(end)
+    os.close(terminal)
+    assert f"'{run} bundle import' brings these into the folders of this machine" in told, told
+    os.chown(there, NOBODY, NOBODY)
+    done = subprocess.run(
+        [
+            *("unshare", "--net", sys.executable, str(LOOPBACK)),
+            *("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"),
+            *("sh", "-c", BARE_BOX, "sh", str(run), str(open_folder / "mine.pub")),
+        ],
+        cwd=there,
+        env={"PATH": os.defpath, "HOME": str(there)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    answer, *counts = done.stdout.strip().rsplit("\n", 2)
+    assert answer.strip()
+    assert counts == ["3", "3"], "program, engine and model came, signed with the remembered key, and are here"

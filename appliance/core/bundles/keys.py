@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Iterable
 
 from appliance.errors import UsageError
 
@@ -22,11 +23,30 @@ def private_pem(seed: bytes) -> bytes:
     return _pem("PRIVATE KEY", _PRIVATE + seed)
 
 
-def public_pem(seed: bytes) -> bytes:
-    """Return the file of its public key."""
+def public_of(seed: bytes) -> bytes:
+    """Return its public key."""
     from nacl.signing import SigningKey  # libsodium, which only bundles need
 
-    return _pem("PUBLIC KEY", _PUBLIC + bytes(SigningKey(seed).verify_key))
+    return bytes(SigningKey(seed).verify_key)
+
+
+def public_pem(key: bytes) -> bytes:
+    """Return the file of a public key."""
+    return _pem("PUBLIC KEY", _PUBLIC + key)
+
+
+def name_of(key: bytes) -> str:
+    """Return a public key as people compare it: the last 44 characters of the one line within its file."""
+    return base64.b64encode(key).decode()
+
+
+def key_named(name: str) -> bytes | None:
+    """Return the public key of this name; None: it is the name of none."""
+    try:
+        key = base64.b64decode(name, validate=True)
+    except ValueError:
+        return None
+    return key if len(key) == SEED_SIZE else None
 
 
 def seed_of(pem: bytes, where: str) -> bytes:
@@ -34,10 +54,11 @@ def seed_of(pem: bytes, where: str) -> bytes:
     return _content(pem, "PRIVATE KEY", _PRIVATE, f"{where} is not a private ed25519 key; 'bundle keygen' makes one")
 
 
-def public_key_of(pem: bytes, where: str) -> bytes:
-    """Read a public key. Raises UsageError, which names ``where``."""
+def public_keys_of(pem: bytes, where: str) -> tuple[bytes, ...]:
+    """Read a file of public keys, one or several. Raises UsageError, which names ``where``."""
     told = f"{where} is not a public ed25519 key; 'bundle keygen' writes one beside the private key"
-    return _content(pem, "PUBLIC KEY", _PUBLIC, told)
+    blocks = pem.split(b"-----BEGIN PUBLIC KEY-----")[1:] or [b""]
+    return tuple(_content(b"-----BEGIN PUBLIC KEY-----" + block, "PUBLIC KEY", _PUBLIC, told) for block in blocks)
 
 
 def sign(seed: bytes, message: bytes) -> bytes:
@@ -47,8 +68,12 @@ def sign(seed: bytes, message: bytes) -> bytes:
     return SigningKey(seed).sign(message).signature
 
 
-def is_signed(public_key: bytes, message: bytes, signature: bytes) -> bool:
-    """True if the holder of the private key has signed this very message."""
+def signer_of(public_keys: Iterable[bytes], message: bytes, signature: bytes) -> bytes | None:
+    """Return the key whose holder has signed this very message; None: it is none of these."""
+    return next((key for key in public_keys if _is_signed(key, message, signature)), None)
+
+
+def _is_signed(public_key: bytes, message: bytes, signature: bytes) -> bool:
     from nacl.exceptions import BadSignatureError
     from nacl.signing import VerifyKey
 

@@ -3,7 +3,8 @@
 A bundle is a tar file of ``bundle.json``, ``bundle.json.sig`` (64 zero bytes where nobody signed), and
 ``blobs/<sha256>`` in the order of the manifest: each content once. So the place of every byte follows from the
 manifest. Nothing is compressed: engines and models do not get smaller. The sums of `CHUNK` bytes each let a reader
-refuse a damaged piece before it writes it, and say where it is.
+refuse a damaged piece before it writes it, and say where it is. A runnable bundle begins with the one-file program
+(`core.bundles.one_file`), whose sums are in the manifest too.
 """
 
 from __future__ import annotations
@@ -85,6 +86,10 @@ class BundleManifest(Struct, frozen=True, kw_only=True):
     """UTC."""
     part: int = 0
     """Bytes of each file but the last, where it is in several; 0: it is one file."""
+    signer: str = ""
+    """The name of the key that signs it, see `core.bundles.keys`; only the signature shows that this is so."""
+    front: Blob | None = None
+    """The one-file program that stands before the tar file."""
     items: tuple[BundleItem, ...]
     blobs: tuple[Blob, ...]
 
@@ -146,7 +151,9 @@ def _mistakes(manifest: BundleManifest) -> Iterator[str]:
     sizes = {blob.sha256: blob.size for blob in manifest.blobs}
     if manifest.part and manifest.part < SMALLEST_PART:
         yield f"parts of {manifest.part} bytes cannot be"
-    for blob in manifest.blobs:
+    if manifest.part and manifest.front is not None:
+        yield "a bundle that is a program, too, cannot be in parts"
+    for blob in (*manifest.blobs, *fronts(manifest)):
         sums = (blob.sha256, *blob.chunks)
         if blob.size < 0 or len(blob.chunks) != -(-blob.size // CHUNK) or not all(map(_SHA256.fullmatch, sums)):
             yield f"the sums of {blob.sha256[:64]!r} cannot be right"
@@ -245,6 +252,11 @@ def without_known(items: Iterable[BundleItem], inventory: Inventory | None) -> l
     """Mark what the other machine has as left out."""
     known = {(one.kind, one.digest) for one in inventory.items} if inventory is not None else set[tuple[str, str]]()
     return [structs.replace(item, left_out=True) if (item.kind, item.digest) in known else item for item in items]
+
+
+def fronts(manifest: BundleManifest) -> tuple[Blob, ...]:
+    """Return the program before the tar file, if there is one."""
+    return (manifest.front,) if manifest.front is not None else ()
 
 
 def padded(size: int) -> int:

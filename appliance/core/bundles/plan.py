@@ -8,6 +8,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from appliance.core.bundles import keys
 from appliance.core.bundles.manifest import SIGNATURE_SIZE, BundleItem, BundleManifest
 from appliance.core.sizes import MIB
 from appliance.errors import UsageError
@@ -18,7 +19,15 @@ UNSIGNED = bytes(SIGNATURE_SIZE)
 """The signature of a bundle that nobody signed."""
 
 Trust = Literal["signed", "unchecked", "unsigned"]
-"""By the key that was named; by some key, and none was named; by none."""
+"""By a key that was named or is remembered; by some other key; by none."""
+
+
+class BundleSigner(Struct, frozen=True, kw_only=True):
+    """The key that has signed a bundle, and whether it is a trusted one."""
+
+    trust: Trust
+    key: str = ""
+    """The key's name; empty: none signed it, or one that the bundle does not tell."""
 
 
 class Standing(Struct, frozen=True, kw_only=True):
@@ -34,19 +43,33 @@ class Standing(Struct, frozen=True, kw_only=True):
     place: str = ""
 
 
-def refuse_untrusted(trust: Trust, *, named: bool, unsigned_is_fine: bool) -> None:
+def signer_in(text: bytes, signature: bytes, stated: str, trusted: Sequence[bytes]) -> BundleSigner:
+    """Say which key has signed the manifest ``text``. ``stated`` is the name of the key that it says itself."""
+    if signature == UNSIGNED:
+        return BundleSigner(trust="unsigned")
+    if (key := keys.signer_of(trusted, text, signature)) is not None:
+        return BundleSigner(trust="signed", key=keys.name_of(key))
+    claimed = [key for key in [keys.key_named(stated)] if key is not None]
+    key = keys.signer_of(claimed, text, signature)
+    return BundleSigner(trust="unchecked", key=keys.name_of(key) if key is not None else "")
+
+
+def refuse_untrusted(signer: BundleSigner, *, named: bool, unsigned_is_fine: bool) -> None:
     """Raise UsageError unless the bundle's signature is the one that was asked for. ``named``: a key was."""
-    if trust == "signed" or (unsigned_is_fine and not named):
+    if signer.trust == "signed" or (unsigned_is_fine and not named):
         return
-    if not named:
+    if signer.trust == "unsigned":
         raise UsageError(
-            "say whose bundle this is: --key FILE names the public key that must have signed it, and --unsigned takes "
-            "it from anybody"
+            "the bundle is not signed: export it with --key, or take it from anybody with --unsigned instead of --key"
         )
+    if named:
+        which = f"the key {signer.key}" if signer.key else "another one, or its manifest was changed"
+        raise UsageError(f"the bundle is not signed with this key, but with {which}; ask the sender for the right key")
+    which = f"the key {signer.key}" if signer.key else "an unknown key, or was changed since"
     raise UsageError(
-        "the bundle is not signed: export it with --key, or import it with --unsigned instead of --key"
-        if trust == "unsigned"
-        else "the bundle is not signed with this key: it was signed with another one, or its manifest was changed"
+        f"the bundle is signed with {which}, and no key that is trusted here fits: get the sender's public key in "
+        "another way than the bundle, and import once with --key FILE, which is remembered; --unsigned takes a bundle "
+        "from anybody"
     )
 
 

@@ -26,7 +26,7 @@ from appliance.core.bundles.manifest import (
     read_manifest,
     without_known,
 )
-from appliance.core.bundles.plan import SPARE, Standing, refuse_foreign, refuse_untrusted, to_bring
+from appliance.core.bundles.plan import SPARE, BundleSigner, Standing, refuse_foreign, refuse_untrusted, to_bring
 from appliance.core.payload import PayloadFile
 from appliance.errors import UsageError
 
@@ -147,10 +147,13 @@ def test_a_bundle_for_another_machine_is_refused_with_the_option_that_makes_the_
 @pytest.mark.parametrize("trust", ["signed", "unchecked", "unsigned"])
 @pytest.mark.parametrize("named", [True, False])
 @pytest.mark.parametrize("unsigned_is_fine", [True, False])
-def test_only_a_named_key_or_a_clear_word_lets_a_bundle_in(trust: str, named: bool, unsigned_is_fine: bool) -> None:
+def test_only_a_trusted_key_or_a_clear_word_lets_a_bundle_in(trust: str, named: bool, unsigned_is_fine: bool) -> None:
     fine = trust == "signed" or (unsigned_is_fine and not named)
-    with nullcontext() if fine else pytest.raises(UsageError, match=r"--key|this key"):
-        refuse_untrusted(trust, named=named, unsigned_is_fine=unsigned_is_fine)  # type: ignore[arg-type]
+    for key, told in (("THEIRS", "the key THEIRS"), ("", "was changed")):
+        signer = BundleSigner(trust=trust, key=key)  # type: ignore[arg-type]
+        told = "is not signed: export it with --key" if trust == "unsigned" else told
+        with nullcontext() if fine else pytest.raises(UsageError, match=told):
+            refuse_untrusted(signer, named=named, unsigned_is_fine=unsigned_is_fine)
 
 
 # ---- the plan --------------------------------------------------------------------------------------------------------
@@ -206,28 +209,39 @@ def test_keys_are_those_of_openssl(tmp_path: Path) -> None:
     run("pkey", "-in", "theirs", "-pubout", "-out", "theirs.pub")
     seed = keys.seed_of((tmp_path / "theirs").read_bytes(), "theirs")
     assert keys.private_pem(seed) == (tmp_path / "theirs").read_bytes()
-    assert keys.public_pem(seed) == (tmp_path / "theirs.pub").read_bytes()
+    assert keys.public_pem(keys.public_of(seed)) == (tmp_path / "theirs.pub").read_bytes()
     (tmp_path / "message").write_bytes(b"hello")
     (tmp_path / "signature").write_bytes(keys.sign(seed, b"hello"))
+    assert keys.name_of(keys.public_of(seed)) == (tmp_path / "theirs.pub").read_text().splitlines()[1][-44:]
     run("pkeyutl", "-verify", "-pubin", "-inkey", "theirs.pub", "-rawin", "-in", "message", "-sigfile", "signature")
 
 
 @given(st.binary(min_size=32, max_size=32), st.binary(max_size=100), st.integers(0, 63), st.integers(0, 7))
 def test_a_signature_holds_for_one_message_and_one_key(seed: bytes, message: bytes, at: int, bit: int) -> None:
-    public = keys.public_key_of(keys.public_pem(seed), "public")
+    other = bytes([seed[0] ^ 1]) + seed[1:]
+    both = [keys.public_of(other), public := keys.public_of(seed)]
+    assert keys.public_keys_of(b"".join(map(keys.public_pem, both)), "public") == tuple(both)
+    assert [keys.key_named(keys.name_of(key)) for key in both] == both
     signature = keys.sign(seed, message)
-    assert keys.is_signed(public, message, signature)
+    assert keys.signer_of(both, message, signature) == public
+    assert keys.signer_of(both[:1], message, signature) is None
     changed = bytearray(signature)
     changed[at] ^= 1 << bit
-    assert not keys.is_signed(public, message, bytes(changed))
-    assert not keys.is_signed(public, message + b"x", signature)
+    assert keys.signer_of(both, message, bytes(changed)) is None
+    assert keys.signer_of(both, message + b"x", signature) is None
+
+
+@pytest.mark.parametrize("name", ["", "x", "AAAA", "A" * 43 + "\xe9", "=" * 44])
+def test_a_name_of_no_key_is_none(name: str) -> None:
+    assert keys.key_named(name) is None
 
 
 @pytest.mark.parametrize(
     "text", [b"", b"-----BEGIN PUBLIC KEY-----", b"-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n"]
 )
 def test_other_files_are_not_keys(text: bytes) -> None:
-    with pytest.raises(UsageError, match=r"mine\.pub is not a public ed25519 key; 'bundle keygen'"):
-        keys.public_key_of(text, "mine.pub")
+    for content in (text, keys.public_pem(bytes(32)) + (text or b"-----BEGIN PUBLIC KEY-----")):
+        with pytest.raises(UsageError, match=r"mine\.pub is not a public ed25519 key; 'bundle keygen'"):
+            keys.public_keys_of(content, "mine.pub")
     with pytest.raises(UsageError, match="is not a private ed25519 key"):
         keys.seed_of(keys.public_pem(bytes(32)), "mine.pub")

@@ -1,0 +1,306 @@
+"""``bundle``: carries models, engines, settings and the program to a machine without a network, and takes them in."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+from functools import partial
+from pathlib import Path
+
+import click
+import msgspec
+import psutil
+import trio
+
+from appliance import __version__
+from appliance.bundles import contents
+from appliance.bundles.container import Bundle
+from appliance.bundles.importing import Homes, bring, exclusive, known, plan
+from appliance.bundles.journal import JOURNAL, BundleArrival, arrivals, note
+from appliance.catalog.catalog import Catalog
+from appliance.catalog.found import cache_directory
+from appliance.catalog.sources import ModelFolders, default_models_dir
+from appliance.cli.bundle.export import export
+from appliance.cli.bundle.show import (
+    a_file,
+    carried,
+    content_of,
+    print_contents,
+    progress,
+    row_of,
+    size_of,
+    sources_of,
+    utc_now,
+)
+from appliance.cli.options import models_dir_option
+from appliance.cli.remote import go_home, side_options
+from appliance.cli.serve import home_option, write_below
+from appliance.cli.show import json_option, print_json, print_table
+from appliance.core.bundles import keys
+from appliance.core.bundles.manifest import (
+    FORMAT,
+    BundleItem,
+    Inventory,
+)
+from appliance.core.bundles.plan import BundleSigner, refuse_foreign, refuse_untrusted
+from appliance.core.server_choice import Side
+from appliance.engines.found import here, installed_folder
+from appliance.engines.shelf import Shelf
+from appliance.errors import UsageError
+from appliance.platform.console import PROGRAM, say
+from appliance.programs.shelf import is_packaged, refuse_packaged, trust, trusted_keys
+from appliance.programs.start import ONE_FILE, in_shell, own_folder, programs_folder
+from appliance.store.model_files import write_whole
+
+bundle_argument = click.argument("file", metavar="FILE", type=click.Path(path_type=Path), envvar=ONE_FILE)
+key_option = click.option(
+    "--key", type=a_file, metavar="FILE", help="The public key that it must be signed with. Default: a remembered one."
+)
+
+
+@click.group()
+def bundle() -> None:
+    """Carry models, engines, settings and the program to a machine without a network.
+
+    \b
+    Examples:
+      llama-appliance bundle export --models ggml-org/gemma-3-4b-it-GGUF --engines cpu,vulkan -o gemma.bundle
+      llama-appliance bundle verify gemma.bundle --key mine.pub
+      llama-appliance bundle import gemma.bundle --key mine.pub
+    """
+
+
+bundle.add_command(export)
+
+
+@bundle.command()
+@click.argument("file", metavar="FILE", type=a_file)
+def keygen(file: Path) -> None:
+    """Make a key that signs bundles. The public key, for those who import, is written to FILE.pub.
+
+    The file is one as 'openssl genpkey -algorithm ed25519' writes it.
+
+    \b
+    Example:
+      llama-appliance bundle keygen mine
+    """
+    public = file.with_name(f"{file.name}.pub")
+    for path in (file, public):
+        if path.exists():
+            raise UsageError(f"{path} is there already; name another file")
+    seed = secrets.token_bytes(keys.SEED_SIZE)
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as private:
+        private.write(keys.private_pem(seed))
+    write_whole(public, keys.public_pem(keys.public_of(seed)))
+    click.echo(str(public))
+    say(f"the key is {keys.name_of(keys.public_of(seed))}: tell it those who import, so that they can compare it")
+
+
+@bundle.command()
+@bundle_argument
+@key_option
+@json_option
+async def verify(file: Path, key: Path | None, as_json: bool) -> None:
+    """Read a bundle from beginning to end, and compare it with its sums and its signature. Nothing is written.
+
+    \b
+    Example:
+      llama-appliance bundle verify /media/usb/office.bundle --key mine.pub
+    """
+    trusted = _trusted(key)
+    with Bundle(file) as opened:
+        signer = opened.signer(trusted)
+        if key is not None:
+            refuse_untrusted(signer, named=True, unsigned_is_fine=False)
+        with progress("verifying", as_json, size_of(opened.manifest)) as apply:
+            await trio.to_thread.run_sync(opened.verify, trio.from_thread.check_cancelled, apply)
+        rows = [carried(item) for item in opened.manifest.items]
+        print_contents(opened.manifest, signer, [str(each) for each in opened.files], rows, as_json)
+
+
+@bundle.command("import")
+@bundle_argument
+@key_option
+@click.option("--unsigned", is_flag=True, help="Take the bundle from anybody: it is compared with its own sums only.")
+@models_dir_option
+@home_option
+@side_options
+@json_option
+async def take(
+    file: Path,
+    key: Path | None,
+    unsigned: bool,
+    models_dir: str | None,
+    home: Path | None,
+    side: Side | None,
+    as_json: bool,
+) -> None:
+    """Take a bundle in. Interrupted in any way, the same command continues where it was.
+
+    Nothing that is here changes. Settings and the program get folders of their own, and are not switched to. A key that
+    has fitted once is remembered. A runnable bundle imports itself if no FILE is named.
+
+    \b
+    Examples:
+      llama-appliance bundle import /media/usb/office.bundle --key mine.pub
+      llama-appliance bundle import office.bundle --unsigned
+      sudo llama-appliance bundle import office.bundle --key mine.pub     # for the service
+    """
+    user = os.environ.get("SUDO_USER") or psutil.Process().username()  # before root becomes the service's user
+    _go_home(home, side)
+    homes = _homes(sources_of(models_dir))
+    trusted = _trusted(key)
+    with Bundle(file) as opened, exclusive(homes):
+        signer = opened.signer(trusted)
+        refuse_untrusted(signer, named=key is not None, unsigned_is_fine=unsigned)
+        refuse_foreign(opened.manifest, here())
+        reader = contents.SumReader(trio.from_thread.check_cancelled)
+        standings, wanted = await trio.to_thread.run_sync(plan, opened, homes, reader)
+        came = partial(_note, homes, file, user, signer)
+        with progress("importing", as_json, size_of(opened.manifest)) as apply:
+            try:
+                await bring(opened, homes, wanted, apply, came)
+                await trio.to_thread.run_sync(opened.verify, trio.from_thread.check_cancelled, apply)
+            except UsageError as cause:
+                raise UsageError(f"{cause}; the parts that came whole are kept") from None
+            except KeyboardInterrupt:
+                say("stopped: the pieces that have come are kept, and the same command continues")
+                raise
+        if key is not None and trust(programs_folder(), [each for each in trusted if keys.name_of(each) == signer.key]):
+            say(f"the key {signer.key} is remembered: the next bundles that it has signed need no --key")
+        rows = [
+            row_of(standing.item, "imported" if standing in wanted else "here", standing.place)
+            for standing in standings
+        ]
+        print_contents(opened.manifest, signer, [str(each) for each in opened.files], rows, as_json)
+    if not as_json:
+        for standing in standings:
+            for line in _next(standing.item, Path(standing.place)):
+                say(line)
+
+
+def introduce(file: Path) -> None:
+    """Say what a runnable bundle holds, and what it would do."""
+    with Bundle(file) as opened:
+        rows = [carried(item) for item in opened.manifest.items]
+        print_contents(opened.manifest, opened.signer(_trusted(None)), [str(file)], rows, as_json=False)
+    say(f"'{PROGRAM} bundle import' brings these into the folders of this machine, and switches nothing")
+    say(f"'{PROGRAM} serve' serves the models then")
+    say(f"'{PROGRAM} --help' lists the other commands")
+
+
+def _note(homes: Homes, file: Path, user: str, signer: BundleSigner, item: BundleItem) -> None:
+    arrival = BundleArrival(
+        at=utc_now(),
+        kind=item.kind,
+        name=item.name,
+        digest=item.digest,
+        place=str(homes.place_of(item)),
+        file=str(file.absolute()),
+        user=user,
+        trust=signer.trust,
+        key=signer.key,
+    )
+    note(homes.data / JOURNAL, arrival)
+
+
+def _next(item: BundleItem, place: Path) -> list[str]:
+    """Return the commands that use what an import has brought."""
+    match item.kind:
+        case "program" if _can_switch(item):
+            return [f"'{PROGRAM} upgrade switch {item.name}' switches to this version"]
+        case "program":
+            command = place / (f"{PROGRAM}.exe" if sys.platform == "win32" else PROGRAM)
+            return [f"'{in_shell([str(command), 'serve'])}' starts this version, also without the bundle's medium"]
+        case "settings":
+            configs = [f"--config {place / file.path}" for file in item.files if file.path.startswith("config/")]
+            plugins = [f"--plugins {place / 'plugins'}"] if (place / "plugins").is_dir() else []
+            return [f"'{PROGRAM} serve {' '.join([*configs, *plugins])}' uses these settings"]
+        case "engine" | "model":
+            return []
+
+
+def _can_switch(item: BundleItem) -> bool:
+    try:
+        return contents.payload_in(refuse_packaged(own_folder()))[1] != item.digest
+    except UsageError:
+        return False
+
+
+@bundle.command("log")
+@home_option
+@side_options
+@json_option
+async def list_arrivals(home: Path | None, side: Side | None, as_json: bool) -> None:
+    """List what bundles have brought here: when, from which file, by whom, and signed with which key.
+
+    \b
+    Example:
+      llama-appliance bundle log --json
+    """
+    _go_home(home, side, only_reads=True)
+    rows = arrivals(_homes(sources_of(None)).data / JOURNAL)
+    if as_json:
+        print_json(rows)
+    elif rows:
+        cells = [(row.at, row.kind, row.name, Path(row.file).name, row.user, row.key or "-", row.trust) for row in rows]
+        print_table(("WHEN", "KIND", "NAME", "FROM", "BY", "KEY", "TRUST"), cells)
+    else:
+        say("no bundle has brought anything here")
+
+
+@bundle.command()
+@click.option("-o", "out", type=a_file, metavar="FILE", help="Write it here instead of to standard output.")
+@models_dir_option
+@home_option
+@side_options
+async def inventory(out: Path | None, models_dir: str | None, home: Path | None, side: Side | None) -> None:
+    """List what is on this machine, as JSON, for 'bundle export --against' on another one.
+
+    \b
+    Example:
+      llama-appliance bundle inventory -o /media/usb/office.json
+    """
+    _go_home(home, side, only_reads=True)
+    sources = sources_of(models_dir)
+    homes, target = _homes(sources), here()
+    with progress("reading", False) as apply:
+        snapshot = await trio.to_thread.run_sync(Catalog(sources).scan)
+        reader = contents.SumReader(trio.from_thread.check_cancelled, apply)
+        items = await trio.to_thread.run_sync(known, homes, snapshot, target, reader)
+    found = Inventory(format=FORMAT, version=__version__, target=target, items=tuple(items))
+    if out is None:
+        print_json(found)
+    else:
+        write_whole(out, msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
+        say(f"{len(items)} things are listed in {out}")
+
+
+def _go_home(home: Path | None, side: Side | None, *, only_reads: bool = False) -> None:
+    """Have the command work on the files below ``home``, else on those of the server that runs. Raises UsageError."""
+    if home is None:
+        go_home(side, only_reads=only_reads)
+    elif side is not None:
+        raise UsageError(f"--home names the files, and --{side} others; leave one out")
+    write_below(home)
+
+
+def _trusted(key: Path | None) -> tuple[bytes, ...]:
+    """Return the public keys in the file that was named, else those that are remembered. Raises UsageError."""
+    return keys.public_keys_of(content_of(key), str(key)) if key is not None else trusted_keys(programs_folder())
+
+
+def _homes(sources: ModelFolders) -> Homes:
+    models = sources.models_dir or default_models_dir()
+    cache = sources.cache or cache_directory(os.environ, Path.home()).absolute()
+    data, own = default_models_dir().parent, own_folder()
+    return Homes(
+        data=data,
+        models=models,
+        cache=cache,
+        shelf=Shelf(installed_folder()),
+        programs=programs_folder(),
+        packaged=own if own is not None and is_packaged(own) else None,
+    )

@@ -1,0 +1,219 @@
+"""``bundle export``: finds what was asked for, and writes it into one file."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from pathlib import Path
+
+import click
+import msgspec
+import trio
+from msgspec import Struct, structs
+
+from appliance import __version__
+from appliance.bundles import contents
+from appliance.bundles.container import Tell, program_size, refuse_existing, sums_of, write_bundle
+from appliance.catalog.catalog import Catalog
+from appliance.catalog.configuration import Files
+from appliance.catalog.sources import ModelFolders
+from appliance.cli.bundle.show import (
+    a_file,
+    carried,
+    content_of,
+    print_contents,
+    progress,
+    size_of,
+    sources_of,
+    utc_now,
+)
+from appliance.cli.options import Size, gathered, models_dir_option
+from appliance.cli.remote import go_home, side_options
+from appliance.cli.show import json_option
+from appliance.core.bundles import keys
+from appliance.core.bundles.manifest import (
+    FORMAT,
+    SIGNATURE_SIZE,
+    SMALLEST_PART,
+    Blob,
+    BundleItem,
+    BundleManifest,
+    padded,
+    read_inventory,
+    read_manifest,
+    without_known,
+)
+from appliance.core.bundles.plan import UNSIGNED, BundleSigner
+from appliance.core.engines.builds import PLATFORMS
+from appliance.core.server_choice import Side
+from appliance.engines.found import EngineFolders, here
+from appliance.errors import UsageError
+from appliance.platform.console import say
+from appliance.programs.start import ONE_FILE, own_folder
+
+ONE_FILES = ("linux-x64", "linux-arm64")
+"""The kinds of machines that the one-file program is made for."""
+
+
+def _words(_ctx: click.Context, _param: click.Parameter, text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+class BundleWish(Struct, frozen=True, kw_only=True):
+    """The contents and the form of a bundle to be made."""
+
+    models: tuple[str, ...]
+    engines: tuple[str, ...]
+    target: str
+    program: Path | None
+    no_program: bool
+    configs: tuple[Path, ...]
+    plugins: tuple[Path, ...]
+    part: int
+    runnable: bool
+
+
+@click.command()
+@gathered(
+    "wish",
+    BundleWish,
+    click.option("--models", metavar="LIST", default="", callback=_words, help="Models by name, with commas."),
+    click.option(
+        "--engines", metavar="LIST", default="", callback=_words, help="Backends or builds that are here, with commas."
+    ),
+    click.option(
+        "--target",
+        type=click.Choice(PLATFORMS),
+        default=here,
+        help="Kind of the other machine. Default: like this one.",
+    ),
+    click.option(
+        "--program",
+        type=click.Path(path_type=Path, file_okay=False, exists=True),
+        metavar="DIR",
+        help="The program's folder. Default: this one, if it is a frozen program of that kind.",
+    ),
+    click.option("--no-program", is_flag=True, help="Leave out the program."),
+    click.option("--config", "configs", multiple=True, type=a_file, metavar="FILE", help="A configuration file."),
+    click.option(
+        "--plugins",
+        multiple=True,
+        type=click.Path(path_type=Path, file_okay=False, exists=True),
+        metavar="DIR",
+        help="Folder with plugins. May be given several times.",
+    ),
+    click.option(
+        "--split", "part", type=Size(), default=0, metavar="SIZE", help="Write files of at most this size, such as 4G."
+    ),
+    click.option("--runnable", is_flag=True, help="Begin the file with this one-file program: it imports itself."),
+)
+@click.option(
+    "--against", type=a_file, metavar="FILE", help="Leave out what this inventory of the other machine lists."
+)
+@click.option("--key", type=a_file, metavar="FILE", help="Sign with this private key; 'bundle keygen' makes one.")
+@models_dir_option
+@click.option("-o", "out", type=click.Path(path_type=Path), metavar="FILE", required=True, help="The bundle to write.")
+@side_options
+@json_option
+async def export(
+    wish: BundleWish,
+    against: Path | None,
+    key: Path | None,
+    models_dir: str | None,
+    out: Path,
+    side: Side | None,
+    as_json: bool,
+) -> None:
+    """Write a bundle: models, engines, configuration, plugins, the program, their licences.
+
+    \b
+    Examples:
+      llama-appliance bundle export --models qwen3-8b,nomic-embed --engines cpu,vulkan -o office.bundle --key mine
+      llama-appliance bundle export --models qwen3-8b -o office.bundle --split 4G --against office.json
+      ./llama-appliance.AppImage bundle export --models qwen3-8b --runnable -o office.run --key mine
+    """
+    go_home(side, only_reads=True)
+    refuse_existing(out)
+    for file in wish.configs:
+        Files(config=file).read().require()
+    there = read_inventory(content_of(against), wish.target) if against is not None else None
+    seed = keys.seed_of(content_of(key), str(key)) if key is not None else None
+    if 0 < wish.part < SMALLEST_PART:
+        raise UsageError(f"--split takes at least {SMALLEST_PART >> 20}M")
+    one_file = _one_file(wish) if wish.runnable else None
+    own = wish.program or (own_folder() if wish.target == here() else None)
+    wish = structs.replace(wish, program=None if wish.no_program else own)
+    with progress("reading", as_json) as apply:
+        reader = contents.SumReader(trio.from_thread.check_cancelled, apply)
+        found = await trio.to_thread.run_sync(_items, wish, sources_of(models_dir), reader)
+        front = await trio.to_thread.run_sync(_front, one_file, apply) if one_file is not None else None
+    items = without_known(found, there)
+    blobs = reader.blobs(items)
+    manifest = BundleManifest(
+        format=FORMAT,
+        version=__version__,
+        target=wish.target,
+        made=utc_now(),
+        part=wish.part,
+        signer=keys.name_of(keys.public_of(seed)) if seed is not None else "",
+        front=front[0] if front is not None else None,
+        items=tuple(items),
+        blobs=tuple(blob for blob, _ in blobs),
+    )
+    text = msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n"
+    read_manifest(text)  # an import would refuse what this refuses
+    if wish.part and wish.part < (least := padded(len(text)) + padded(SIGNATURE_SIZE)):
+        raise UsageError(f"--split {wish.part} is too small for the list of its contents; it takes {least} bytes")
+    signature = keys.sign(seed, text) if seed is not None else UNSIGNED
+    check = trio.from_thread.check_cancelled
+    with progress("writing", as_json, size_of(manifest)) as apply:
+        write = partial(write_bundle, out, text, signature, blobs, wish.part, check, apply, front)
+        files = await trio.to_thread.run_sync(write)
+    if wish.program is None and one_file is None:
+        say("the program itself is not in it: the other machine needs one (--program DIR adds it)")
+    signer = BundleSigner(trust="signed" if seed is not None else "unsigned", key=manifest.signer)
+    print_contents(manifest, signer, [str(file) for file in files], [carried(item) for item in items], as_json)
+    if not as_json:
+        for file in files:
+            click.echo(str(file))
+
+
+def _one_file(wish: BundleWish) -> Path:
+    """Return the one-file program that this one was started from. Raises UsageError."""
+    if wish.part:
+        raise UsageError("--runnable makes one file that starts, and --split several; leave one out")
+    if wish.target != here() or wish.target not in ONE_FILES:
+        raise UsageError(
+            f"--runnable takes this very program, which is for {here()}, and one-file programs are for "
+            f"{' and '.join(ONE_FILES)}: export on a {wish.target} machine, or without --runnable"
+        )
+    named = Path(os.environ.get(ONE_FILE, ""))
+    if not named.is_file() or not program_size(named):
+        raise UsageError(
+            "--runnable begins the file with the one-file program, and this program is not one: start the export with "
+            "the llama-appliance .AppImage of this version, which sees the same models and engines"
+        )
+    return named
+
+
+def _front(one_file: Path, apply: Tell) -> tuple[Blob, Path]:
+    """Return the program without a bundle that may be behind it."""
+    return sums_of(one_file, trio.from_thread.check_cancelled, apply, program_size(one_file)), one_file
+
+
+def _items(wish: BundleWish, sources: ModelFolders, reader: contents.SumReader) -> list[BundleItem]:
+    """Find everything. Raises UsageError for what is not here."""
+    items: list[BundleItem] = []
+    if wish.program is not None:
+        items.append(contents.program(wish.program, wish.target, reader))
+    builds = contents.builds_in([root for root, _ in EngineFolders.of_this_machine().roots()], wish.target)
+    items += [contents.engine(builds, word, wish.target, reader) for word in wish.engines]
+    if wish.models:
+        snapshot = Catalog(sources).scan()
+        cache = sources.cache or Path()
+        items += [contents.model(snapshot.require(name), cache, reader) for name in wish.models]
+    settings = contents.settings(wish.configs, wish.plugins, reader)
+    items += [settings] if settings is not None else []
+    if not items:
+        raise UsageError("the bundle would be empty: name --models, --engines, --config, --plugins or --program")
+    return list(dict.fromkeys(items))  # two words may mean one engine
