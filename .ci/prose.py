@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 WIDTH = 100
 """Characters in a line of Markdown; rows of tables, code and lines that are one long link may be longer."""
 UNKEPT = {".venv", ".git", ".pytest_cache", ".hypothesis", "build", "dist", "node_modules", "__pycache__"}
-CHECKED = (".ci", "appliance", "bootstrap.py", "plugins")
+CHECKED = (".ci", "appliance", "bootstrap.py", "plugins", "sdk")
 """Folders and files whose docstrings, messages and comments are checked."""
 QUOTED = ("is no worker:", "is no address of this machine", "takes cannot be foretold", "nothing was heard for")
 """Parts of messages that tests quote. A better message changes its tests with it."""

@@ -185,7 +185,7 @@ def make_msi(payload: Path, version: str, _compressor: str) -> Path:
     head = ["Action\tType\tSource\tTarget", "s72\ti2\tS72\tS255", "CustomAction\tAction"]
     table.write_bytes("".join(f"{line}\r\n" for line in [*head, *rows]).encode())
     run(["msibuild", str(made), "-i", str(table)])
-    allowed = "WIX_DOWNGRADE_DETECTED;WIX_UPGRADE_DETECTED;SERVICE;PORT;KEYFILE;SERVE"
+    allowed = "WIX_DOWNGRADE_DETECTED;WIX_UPGRADE_DETECTED;INSTALLDIR;SERVICE;PORT;KEYFILE;SERVE"
     run(["msibuild", str(made), "-q", f"UPDATE `Property` SET `Value` = '{allowed}' WHERE `Property` = '{SECURE}'"])
     into = "INSERT INTO `InstallExecuteSequence` (`Action`, `Condition`, `Sequence`) VALUES"
     for name, _, _, _, place, condition in ACTIONS:

@@ -2,7 +2,8 @@
 
 licenses/<component>/        the licence texts of everything inside
 sbom.cdx.json                CycloneDX 1.6: every component, every file with its sha256
-payload.json                 version, commit, platform, engines, and every file but itself and its signature
+payload.json                 version, commit, platform, engines and their variants for processors, and every file but
+                             itself and its signature
 payload.json.sig             ed25519 signature of payload.json: 64 bytes, as `openssl pkeyutl -rawin` makes them
 """
 
@@ -32,6 +33,7 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[1]
 NAME = "llama-appliance"
+VARIANT = re.compile(r"(?:lib)?ggml-cpu-(?P<name>[\w.]+)\.(?:so|dll|dylib)")
 WITHOUT_ENGINE = "without-engine-"
 """The beginning of the name of a package whose payload has no engine; see `named`."""
 LIST = "payload.json"
@@ -290,6 +292,12 @@ def engines_in(payload: Path) -> list[Component]:
     return found
 
 
+def variants(engine: Path) -> dict[str, str]:
+    """Return the libraries by their variants: of these, a build loads the one that fits the processor best."""
+    paths = [path.name for path in engine.iterdir()]
+    return {found["name"]: path for path in paths if (found := VARIANT.fullmatch(path))}
+
+
 def entries(payload: Path) -> list[dict[str, object]]:
     """Return path, size and sha256 of every file below ``payload``, or the target of a link, sorted by path."""
     found: list[dict[str, object]] = []
@@ -376,6 +384,9 @@ def write_list(payload: Path, platform: str, made_from: Commit) -> str:
         "made": _written(made_from.time),
         "platform": platform,
         "engines": [engine.name for engine in engines_in(payload)],
+        "variants": {
+            engine.name: sorted(variants(payload / "engines" / engine.name)) for engine in engines_in(payload)
+        },
         "files": entries(payload),
     }
     return _write_list(payload, content)

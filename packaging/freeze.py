@@ -1,6 +1,6 @@
 """Make the payload: dist/llama-appliance/, the folder that every installer, bundle and application carries.
 
-    python3 bootstrap.py freeze [--engines cpu,vulkan] [--sign KEY.pem] [--twice]
+    python3 bootstrap.py freeze [--engines cpu,vulkan] [--variants x64,haswell] [--sign KEY.pem] [--twice]
 
     dist/llama-appliance/
         llama-appliance          the program; start it from anywhere, without Python
@@ -12,6 +12,8 @@
 
 An engine is a backend or a folder that llama-builds made: a backend is taken from the cache, else built (cpu, vulkan,
 cuda) or fetched by its sums (others). ``--engines none`` ships none; the program then looks for one on PATH.
+An engine has a library for each family of processors, and loads the best of those that are there. ``--variants`` ships
+these alone, and the one that runs everywhere.
 Equal commits give equal payloads, in any folder and for any user: --twice makes it a second time from nothing and
 compares, and builder_paths.py refuses a file that tells where it was built.
 """
@@ -25,6 +27,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import cast
 
@@ -33,21 +36,26 @@ from builder_paths import refuse_builder_paths
 from contents import NAME, ROOT
 
 sys.path.insert(0, str(ROOT / "llama-builds"))
-from layout import platform_name
+from layout import leave_out, platform_name
 
 EXE_SUFFIX = ".exe" if sys.platform == "win32" else ""
 BUILT = ("cpu", "vulkan", "cuda")
 """Backends that llama-builds/build.py makes; `llama-appliance engines install` fetches the others."""
 
+BASELINES = {"x64", "armv8.0_1", "apple_m1"}
+"""The variant that every processor of an architecture runs."""
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--engines", default="cpu", metavar="LIST", help="backends or folders, with commas; or none")
+    parser.add_argument("--variants", metavar="LIST", help="variants of the engine for processors; all by default")
     parser.add_argument("--sign", type=Path, metavar="KEY.pem", help="an ed25519 key, as openssl genpkey makes it")
     parser.add_argument("--twice", action="store_true", help="make it again from nothing, and compare")
     args = parser.parse_args()
     words = [word for word in str(args.engines).split(",") if word and word != "none"]
-    engines = [find_engine(word) for word in words]
+    wanted = None if args.variants is None else {word for word in str(args.variants).split(",") if word}
+    engines = {engine: unwanted(engine, wanted) for engine in map(find_engine, words)}
     made_from = contents.commit()
     staged = make(ROOT / "build", engines, made_from)
     if args.twice:
@@ -61,17 +69,17 @@ def main() -> None:
     report(finished)
 
 
-def make(work: Path, engines: list[Path], made_from: contents.Commit) -> Path:
-    """The whole payload but for its signature, somewhere below ``work``."""
+def make(work: Path, engines: Mapping[Path, Sequence[str]], made_from: contents.Commit) -> Path:
+    """The whole payload but for its signature, somewhere below ``work``. ``engines``: without which of their files."""
     staged = run_pyinstaller(work)
-    for engine in engines:
-        copy_engine(engine, staged / "engines")
+    for engine, left_out in engines.items():
+        copy_engine(engine, staged / "engines", left_out)
     give_other_names(staged)
     lists = work / "pyinstaller" / NAME
     parts = contents.components(lists)
     contents.copy_licenses(staged / "licenses", parts)
     contents.settle(staged, made_from.time)
-    prove(staged, engines)
+    prove(staged, shipped=bool(engines))
     refuse_builder_paths(staged, lists)
     contents.write_sbom(staged, parts, made_from)
     digest = contents.write_list(staged, platform_name(), made_from)
@@ -117,6 +125,19 @@ def find_engine(word: str) -> Path:
     return max((fetched / f"{platform_name()}-{word}").glob("b*"), key=lambda each: each.stat().st_mtime)
 
 
+def unwanted(engine: Path, wanted: Set[str] | None) -> list[str]:
+    """The libraries of the variants that are not ``wanted``; none if that is None. Ends with an error for an unknown
+    variant.
+    """
+    if wanted is None:
+        return []
+    variants = contents.variants(engine)
+    if unknown := sorted(wanted - variants.keys()):
+        names = ", ".join(sorted(variants)) or "none"
+        sys.exit(f"error: {engine} has no variant {', '.join(unknown)} for --variants; those that it has: {names}")
+    return [path for name, path in variants.items() if name not in wanted | BASELINES]
+
+
 def run_pyinstaller(work: Path) -> Path:
     """The frozen program without its engines, under ``work``."""
     shutil.rmtree(work / "staged", ignore_errors=True)
@@ -144,10 +165,10 @@ def refuse_broken_imports(warnings: Path) -> None:
             sys.exit(f"error: {NAME}.spec leaves out what is needed: {line}")
 
 
-def copy_engine(engine: Path, engines: Path) -> Path:
+def copy_engine(engine: Path, engines: Path, left_out: Sequence[str] = ()) -> Path:
     """Put the engine below ``engines``, where builds are looked for; refuses one that is not what its list says.
 
-    Returns its folder there.
+    Returns its folder there, which has all of its files but those ``left_out``.
     """
     try:
         manifest: dict[str, object] = json.loads((engine / "engine.json").read_bytes())
@@ -159,17 +180,19 @@ def copy_engine(engine: Path, engines: Path) -> Path:
     if changed := [name["path"] for name in files if sums[name["path"]] != name["sha256"]]:
         sys.exit(f"error: {', '.join(changed)} in {engine} changed after the engine was built; build it again")
     shutil.copytree(engine, place)
+    for name in left_out:
+        leave_out(place, name)
     return place
 
 
-def prove(program: Path, engines: list[Path]) -> None:
+def prove(program: Path, *, shipped: bool) -> None:
     """Start the staged program once, far from this checkout's environment: it must name the engines shipped with it."""
     command = [str(program / f"{NAME}{EXE_SUFFIX}"), "version", "--json"]
     environment = {name: value for name, value in os.environ.items() if name in ("HOME", "SYSTEMROOT")}
     done = subprocess.run(command, cwd=program.anchor, env=environment, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         sys.exit(f"error: the frozen program does not start: {done.stderr.strip()}")
-    if engines and str(program / "engines") not in " ".join(json.loads(done.stdout)["engine"]["command"]):
+    if shipped and str(program / "engines") not in " ".join(json.loads(done.stdout)["engine"]["command"]):
         sys.exit(f"error: the frozen program does not use its own engine but says {done.stdout}")
 
 

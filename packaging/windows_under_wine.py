@@ -412,7 +412,8 @@ def try_setup_for_one_user() -> None:
 
 
 def try_msi() -> None:
-    """Install the MSI silently with properties, ask the service, replace it by a newer one, and remove that.
+    """Install the MSI silently with properties, ask the service, replace it by a newer one, and remove that. Install it
+    into another folder, and remove it.
 
     Windows Installer tells each of the two about the other one; wine does not, so this does.
     """
@@ -439,6 +440,12 @@ def try_msi() -> None:
     expect("PATH afterwards", machine_path(), path_before)
     expect("service afterwards", wine_status("sc", "query", "llama-appliance") != 0, True)
     expect("data kept", (DATA / "service.log").exists(), True)
+    elsewhere, folder = PREFIX / "drive_c/Elsewhere", r"INSTALLDIR=C:\Elsewhere"
+    wine("msiexec", "/i", windows_path(package), "/qn", folder)
+    expect("files in INSTALLDIR", installed_files(elsewhere), payload_files())
+    expect("PATH without INSTALLDIR", machine_path(), path_before)
+    wine("msiexec", "/x", windows_path(package), "/qn", folder)  # wine does not remember it
+    expect_soon("files left in INSTALLDIR", lambda: len(installed_files(elsewhere)), 0)
 
 
 @contextmanager

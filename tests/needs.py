@@ -28,6 +28,7 @@ DEBIAN = {
     "apt-ftparchive": "apt-utils",
     "apt-get": "apt",
     "cc": "gcc",
+    "createrepo_c": "createrepo-c",
     "dbus-daemon": "dbus",
     "dpkg-deb": "dpkg",
     "ip": "iproute2",

@@ -271,9 +271,10 @@ def test_every_verb_of_engines_is_there() -> None:
 
 
 def test_every_option_of_a_verb_of_engines_that_changes_something_is_told_of() -> None:
+    elsewhere = ("--api-key", "--config-dir", "--config-root")
     for verb in ("install", "update", "use", "remove"):
         for parameter in engines.commands[verb].params:
-            if isinstance(parameter, click.Option) and parameter.opts[-1] not in ("--api-key", "--config-dir"):
+            if isinstance(parameter, click.Option) and parameter.opts[-1] not in elsewhere:
                 assert any(flag in ENGINES for flag in parameter.opts), (verb, parameter.opts)
 
 

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
 
@@ -15,6 +16,7 @@ import pytest
 
 from appliance import __version__
 from appliance.core.payload import digest_of, read_payload
+from appliance.engines.found import check_build
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -25,6 +27,29 @@ def contents(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     import contents
 
     return contents
+
+
+@pytest.fixture
+def freeze(contents: ModuleType) -> ModuleType:
+    import freeze
+
+    return freeze
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Path:
+    """A build with three variants for processors."""
+    folder = tmp_path / "built"
+    folder.mkdir()
+    for name in ("llama-server", "libggml-cpu-x64.so", "libggml-cpu-haswell.so", "libggml-cpu-zen4.so"):
+        (folder / name).write_text(name)
+    entries = [
+        {"path": path.name, "size": len(path.name), "sha256": sha256(path.name.encode()).hexdigest()}
+        for path in folder.iterdir()
+    ]
+    facts = {"name": "x", "platform": "linux-x64", "backend": "cpu", "build": "b1", "files": entries}
+    (folder / "engine.json").write_text(json.dumps(facts))
+    return folder
 
 
 @pytest.fixture
@@ -187,6 +212,33 @@ def test_a_library_of_debian_has_its_copyright_file_and_the_texts_that_it_names(
     [owner], nobodys = contents.of_debian([library, Path("/nobody/owns/this")])
     assert (owner.name, [text.name for text in owner.texts][:1]) == ("zlib1g", ["copyright"])
     assert nobodys == [Path("/nobody/owns/this")]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "there"),
+    [
+        (None, ["haswell", "x64", "zen4"]),
+        ({"haswell"}, ["haswell", "x64"]),
+        (set[str](), ["x64"]),
+    ],
+)
+def test_an_engine_has_the_variants_that_were_asked_for_and_the_one_that_runs_everywhere(
+    freeze: ModuleType, contents: ModuleType, payload: Path, engine: Path, wanted: set[str] | None, there: list[str]
+) -> None:
+    shutil.rmtree(payload / "engines")
+    freeze.copy_engine(engine, payload / "engines", freeze.unwanted(engine, wanted))
+    shipped = payload / "engines" / "linux-x64-cpu" / "b1"
+    assert {path.name for path in shipped.glob("libggml-cpu-*")} == {f"libggml-cpu-{name}.so" for name in there}
+    assert check_build(shipped, read_all=True) == ""
+    finish(contents, payload)
+    assert json.loads((payload / "payload.json").read_bytes())["variants"] == {"linux-x64-cpu/b1": there}
+
+
+def test_a_variant_that_is_not_there_is_an_error_before_anything_is_made(engine: Path) -> None:
+    command = [sys.executable, ROOT / "packaging" / "freeze.py", "--engines", engine, "--variants", "x64,pentium"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "has no variant pentium for --variants; those that it has: haswell, x64, zen4" in done.stderr
 
 
 HOME = Path("/home/ann")

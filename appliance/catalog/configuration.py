@@ -42,6 +42,15 @@ def read_sources(config: Path | None, config_dir: Path | None) -> list[SourceFil
     return [_read(path) for path in paths]
 
 
+def sources_below(root: Path, config: Path | None) -> tuple[Path | None, Path | None]:
+    """Return the file and the folder that `read_sources` takes, as far as they are there: ``config``, else
+    ``config.yaml`` below ``root``, and ``conf.d``. Raises UsageError.
+    """
+    file, folder = root / "config.yaml", root / "conf.d"
+    found = config or (file if _is_there(file) else None)
+    return found, folder if _is_there(folder) and _children(folder) else None
+
+
 def config_paths(config: Path | None, config_dir: Path | None) -> list[Path]:
     """The files that `read_sources` would read now, to look for changes. ``config`` need not exist; never raises."""
     try:
@@ -69,6 +78,16 @@ def _children(folder: Path) -> list[Path]:
         raise UsageError(f"there is no folder {folder}; check --config-dir") from None
     except OSError as error:
         raise UsageError(f"{folder} cannot be read: {error.strerror or error}") from None
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}; let the server's user into {path.parent}") from None
+    return True
 
 
 def _is_same(path: Path, other: Path) -> bool:

@@ -10,6 +10,7 @@ import os
 import platform
 import sys
 import zipfile
+from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime
 from functools import partial
@@ -59,6 +60,18 @@ class Examined(Struct, frozen=True, kw_only=True):
     facts: DoctorFacts
 
 
+class MachineLine(Struct, frozen=True, kw_only=True):
+    """The output of ``doctor --line``. ``findings`` are ids, the worst first."""
+
+    host: str
+    version: str
+    ok: bool
+    errors: int
+    warnings: int
+    notes: int
+    findings: tuple[str, ...]
+
+
 @click.command()
 @gathered(
     "wish",
@@ -69,6 +82,7 @@ class Examined(Struct, frozen=True, kw_only=True):
     click.option("--model", metavar="MODEL", default="", help="Say which engine this model would get, and why."),
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: the findings, and all facts behind them.")
+@click.option("--line", is_flag=True, help="Print one line of JSON: host, version, ok, and the findings' ids.")
 @click.option(
     "--report",
     is_flag=False,
@@ -78,7 +92,7 @@ class Examined(Struct, frozen=True, kw_only=True):
 )
 @click.option("--logs", is_flag=True, help="With --report: add the logs. Known keys and tokens are removed from them.")
 @click.option("--yes", is_flag=True, help="With --report: write without asking.")
-async def doctor(wish: DoctorOptions, as_json: bool, report: str | None, logs: bool, yes: bool) -> int:
+async def doctor(wish: DoctorOptions, as_json: bool, line: bool, report: str | None, logs: bool, yes: bool) -> int:
     """Report problems, their evidence and the commands that help: why is it on the processor, slow, not starting?
 
     Works with a running server and without one. The exit status is 1 when there is an error or a warning.
@@ -88,11 +102,12 @@ async def doctor(wish: DoctorOptions, as_json: bool, report: str | None, logs: b
       llama-appliance doctor
       llama-appliance doctor --config llama-swap.yaml --json
       llama-appliance doctor --report bundle.zip
+      ssh HOST sudo llama-appliance doctor --line
     """
     if (yes or logs) and report is None:
         raise UsageError(f"{'--yes' if yes else '--logs'} needs --report")
-    if report is not None and as_json:
-        raise UsageError("--report and --json cannot be given together; --json prints what the bundle leaves out")
+    if sum((report is not None, as_json, line)) > 1:
+        raise UsageError("--json, --line and --report are three forms of the answer; give one of them")
     if report is not None:
         return await write_report(wish, report, logs=logs, yes=yes)
     if sys.stderr.isatty():
@@ -101,11 +116,27 @@ async def doctor(wish: DoctorOptions, as_json: bool, report: str | None, logs: b
         say(f"note: this looks at your own files and engines; 'sudo {PROGRAM} doctor' looks at those of the service")
     facts = await examine(wish)
     findings = diagnose(facts)
-    if as_json:
+    if line:
+        click.echo(msgspec.json.encode(machine_line(platform.node(), facts.version, findings)))
+    elif as_json:
         print_json(Examined(ok=not is_wrong(findings), findings=tuple(findings), facts=facts))
     else:
         click.echo(as_called(page(facts, findings)))
     return EXIT_OURS if is_wrong(findings) else 0
+
+
+def machine_line(host: str, version: str, findings: list[Finding]) -> MachineLine:
+    """The line of one machine in a list of many."""
+    found = Counter(finding.severity for finding in findings)
+    return MachineLine(
+        host=host,
+        version=version,
+        ok=not is_wrong(findings),
+        errors=found["error"],
+        warnings=found["warning"],
+        notes=found["note"],
+        findings=tuple(finding.id for finding in findings),
+    )
 
 
 def page(facts: DoctorFacts, findings: list[Finding], *, colours: bool = True) -> str:

@@ -104,8 +104,26 @@ catalog_options = gathered(
 
 
 def source_options(command: Callable[..., T]) -> Callable[..., T]:
-    """``--config`` and ``--config-dir``: where a configuration is read from."""
+    """``--config``, ``--config-dir`` and ``--config-root``: where a configuration is read from.
+
+    They become the parameters ``config_file`` and ``config_dir``.
+    """
+
+    @functools.wraps(command)
+    def with_sources(config_root: Path | None, config_file: Path | None, config_dir: Path | None, **given: object) -> T:
+        if config_root is not None and config_dir is None:
+            from appliance.catalog.configuration import sources_below  # with trio, which --help does without
+
+            config_file, config_dir = sources_below(config_root, config_file)
+        return command(config_file=config_file, config_dir=config_dir, **given)
+
     for option in (
+        click.option(
+            "--config-root",
+            type=click.Path(path_type=Path),
+            metavar="DIR",
+            help="Read DIR/config.yaml, unless --config names another file, and DIR/conf.d. Both may be missing.",
+        ),
         click.option(
             "--config-dir", type=click.Path(path_type=Path), metavar="DIR", help="Folder with .yml and .yaml files."
         ),
@@ -113,8 +131,8 @@ def source_options(command: Callable[..., T]) -> Callable[..., T]:
             "--config", "config_file", type=click.Path(path_type=Path), metavar="FILE", help="Configuration file."
         ),
     ):
-        command = option(command)
-    return command
+        with_sources = option(with_sources)
+    return with_sources
 
 
 def plugin_option(command: Callable[..., T]) -> Callable[..., T]:

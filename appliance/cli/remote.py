@@ -33,7 +33,7 @@ from appliance.core.server_choice import (
     choose_server,
 )
 from appliance.core.settings import DEFAULT_URL, KEY_VARIABLE, URL_VARIABLE
-from appliance.core.systemd import ENVIRONMENT, KEY_FILE, NAME, OPTIONS_FILE, UNITS, assignments
+from appliance.core.systemd import ENVIRONMENT, ENVIRONMENT_FILES, NAME, UNITS, assignments
 from appliance.errors import ApplianceError, CallerError, UpstreamFailed, UsageError
 from appliance.platform.console import PROGRAM, say
 from appliance.platform.identity import become, live_in
@@ -230,7 +230,7 @@ def find_server(
 def _enter_service(enter: Callable[[Mapping[str, str]], None]) -> None:
     """Go on with the files and settings of the service. Raises UsageError."""
     values: dict[str, str] = {}
-    for file in (KEY_FILE, OPTIONS_FILE):
+    for file in ENVIRONMENT_FILES:
         with suppress(OSError):
             values |= assignments(Path(file).read_text("utf-8", "replace"))
     try:

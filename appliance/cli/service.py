@@ -12,7 +12,7 @@ import click
 
 from appliance.cli.show import json_option, print_json
 from appliance.core.settings import DEFAULT_HOST, DEFAULT_PORT
-from appliance.core.systemd import SYSUSERS
+from appliance.core.systemd import CONFIG_ROOT, SYSUSERS
 from appliance.core.windows_service import is_for_everybody, with_folder, without_folder
 from appliance.errors import UsageError
 from appliance.platform.console import PROGRAM, as_called, say
@@ -46,14 +46,15 @@ def service() -> None:
     """
 
 
-def _command(program: Path | None, words: tuple[str, ...]) -> list[str]:
+def _command(program: Path | None, words: tuple[str, ...], *, user: bool) -> list[str]:
     """Return what the service runs: this program, or the one at ``program``, with the words for ``serve``."""
     own = own_command() if program is None else [str(program.absolute())]
     if sys.platform == "win32":
         from appliance.service.windows import home_of
 
         return [*own, "service", "run", "--home", str(home_of()), "--", *words]
-    return [*own, "serve", *words]
+    root = ("--config-root", CONFIG_ROOT) if sys.platform == "linux" and not user else ()
+    return [*own, "serve", *root, *words]
 
 
 serve_words = click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[-- SERVE OPTIONS]")
@@ -72,7 +73,7 @@ async def install(user: bool, no_start: bool, words: tuple[str, ...]) -> None:
       sudo llama-appliance service install -- --listen 0.0.0.0:8080 --api-key-file /etc/llama-appliance/keys
     """
     entry = _entry(user)
-    await entry.install(_command(None, words), start=not no_start)
+    await entry.install(_command(None, words, user=user), start=not no_start)
     say(f"installed {entry.unit}{'' if no_start else ' and started it'}")
     if entry.key is not None:
         say(f"its page and its API ask for the key in {entry.key}, which only administrators can read")
@@ -146,7 +147,7 @@ async def open_page() -> None:
     Example:
       llama-appliance service open
     """
-    click.launch(await page_of(_entry, _command(None, ())))
+    click.launch(await page_of(_entry, _command(None, (), user=True)))
 
 
 async def page_of(entry_of: Callable[[bool], Systemd | Launchd | WindowsService], command: Sequence[str]) -> str:
@@ -177,12 +178,12 @@ def unit(user: bool, program: Path | None, sysusers: bool, words: tuple[str, ...
 
     \b
     Example:
-      llama-appliance service unit -- --config /etc/llama-appliance/config.yaml
+      llama-appliance service unit -- --listen 0.0.0.0:8080
     """
     if sysusers:
         click.echo(SYSUSERS, nl=False)
         return
-    click.echo(_entry(user).text(_command(program, words)), nl=False)
+    click.echo(_entry(user).text(_command(program, words, user=user)), nl=False)
 
 
 @service.command("run", hidden=True)

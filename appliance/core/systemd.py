@@ -16,10 +16,14 @@ UNITS = (f"/usr/lib/systemd/system/{UNIT}", f"/etc/systemd/system/{UNIT}")
 STATE = f"/var/lib/{NAME}"
 MODELS = f"{STATE}/models"
 CACHE = f"/var/cache/{NAME}"
-CONFIG = f"/etc/{NAME}/config.yaml"
-OPTIONS_FILE = f"/etc/default/{NAME}"
-KEY_FILE = f"/etc/{NAME}/key.env"
+CONFIG_ROOT = f"/etc/{NAME}"
+"""The folder of ``config.yaml`` and ``conf.d`` of the system's service."""
+KEY_FILE = f"{CONFIG_ROOT}/key.env"
 """The key of the system's service, as an assignment that shells also read; made at its installation."""
+ENVIRONMENT_FILES = (KEY_FILE, f"/etc/default/{NAME}", f"{CONFIG_ROOT}/options.env")
+"""Files with variables for the system's service; a later one counts before an earlier one. No package has the last one,
+so an upgrade never asks about it.
+"""
 ENVIRONMENT = {
     "HOME": STATE,
     "XDG_DATA_HOME": "/var/lib",
@@ -73,6 +77,7 @@ SystemCallErrorNumber=EPERM
 UMask=0077
 """
 # A wrong option or a taken port ends the program with 2: it would end so again.
+_ENVIRONMENT_FILES = "\n".join(f"EnvironmentFile=-{file}" for file in ENVIRONMENT_FILES)
 _SYSTEM = f"""\
 User={NAME}
 Group={NAME}
@@ -82,8 +87,7 @@ CacheDirectory={NAME}
 CacheDirectoryMode=0750
 WorkingDirectory={STATE}
 Environment={" ".join(f"{name}={value}" for name, value in ENVIRONMENT.items())}
-EnvironmentFile=-{KEY_FILE}
-EnvironmentFile=-{OPTIONS_FILE}
+{_ENVIRONMENT_FILES}
 CapabilityBoundingSet=
 AmbientCapabilities=
 ProtectSystem=strict

@@ -6,8 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from two_users import STRANGER, acting_as, open_folder
 
-from appliance.catalog.configuration import LARGEST, config_paths, read_sources
+from appliance.catalog.configuration import LARGEST, config_paths, read_sources, sources_below
 from appliance.errors import UsageError
 
 
@@ -64,6 +65,34 @@ def test_what_cannot_be_read(tmp_path: Path) -> None:
     assert "is larger than 16 MiB" in refused(path, None)
     if sys.platform != "win32":  # which has other words
         assert "cannot be read: File name too long" in refused(tmp_path / ("x" * 300), None)
+
+
+def test_a_root_gives_what_is_there(tmp_path: Path) -> None:
+    root, named = tmp_path / "root", tmp_path / "named.yaml"
+    file, folder = root / "config.yaml", root / "conf.d"
+    for config in (None, named):
+        assert sources_below(root, config) == (config, None)
+    folder.mkdir(parents=True)
+    (folder / "README").touch()
+    assert sources_below(root, None) == (None, None)
+    (folder / "10-fleet.yaml").touch()
+    assert sources_below(root, None) == (None, folder)
+    file.touch()
+    assert sources_below(root, None) == (file, folder)
+    assert sources_below(root, named) == (named, folder)
+    folder.rename(root / "elsewhere")
+    folder.touch()
+    with pytest.raises(UsageError, match="is not a folder"):
+        sources_below(root, None)
+
+
+@pytest.mark.needs("root")
+def test_a_root_that_must_not_be_entered_is_an_error_and_not_an_empty_one() -> None:
+    with open_folder() as folder:
+        root = folder / "root"
+        root.mkdir(mode=0o700)
+        with acting_as(STRANGER), pytest.raises(UsageError, match="Permission denied; let the server's user into"):
+            sources_below(root, None)
 
 
 def test_paths_to_watch_need_not_be_there(tmp_path: Path) -> None:

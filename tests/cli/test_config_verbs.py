@@ -121,6 +121,21 @@ def test_a_folder(command: Command, tmp_path: Path) -> None:
     assert "would be read twice" in outcome.err
 
 
+def test_a_root(command: Command, tmp_path: Path) -> None:
+    folder = tmp_path / "conf.d"
+    folder.mkdir()
+    (folder / "10.yaml").write_text(MODELS)
+    (folder / "20.yaml").write_text(MATRIX)
+    root = ("--config-root", str(tmp_path))
+    assert as_json(command, "check", *root)["models"] == 3
+    (tmp_path / "config.yaml").write_text("globalTTL: 7")
+    assert as_json(command, "show", *root)["globalTTL"] == 7
+    (tmp_path / "other.yaml").write_text("globalTTL: 8")
+    assert as_json(command, "show", *root, "--config", str(tmp_path / "other.yaml"))["globalTTL"] == 8
+    outcome = command("config", "check", *root, "--config-dir", str(tmp_path / "none"))
+    assert "there is no folder" in outcome.err
+
+
 PAIR = "the set 'pair'"
 ELSEWHERE = """\
   open: {proxy: "http://192.168.1.24"}

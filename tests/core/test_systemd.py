@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.core.systemd import (
+    ENVIRONMENT_FILES,
     KEY_FILE,
-    OPTIONS_FILE,
     SystemdWatch,
     exec_line,
     message,
@@ -67,8 +67,9 @@ def test_nothing_hides_graphics_cards_or_breaks_their_drivers() -> None:
 def test_the_administrators_settings_come_after_the_key_that_was_made() -> None:
     """So a key that stands there takes the place of the other one, and a service without either has none."""
     found = [line for line in system_unit(["/x", "serve"]).splitlines() if line.startswith("EnvironmentFile=")]
-    assert found == [f"EnvironmentFile=-{KEY_FILE}", f"EnvironmentFile=-{OPTIONS_FILE}"]
-    assert KEY_FILE not in user_unit(["/x", "serve"])
+    assert found == [f"EnvironmentFile=-{file}" for file in ENVIRONMENT_FILES]
+    assert ENVIRONMENT_FILES[0] == KEY_FILE
+    assert "EnvironmentFile" not in user_unit(["/x", "serve"])
 
 
 @pytest.mark.needs("systemd-analyze")

@@ -85,6 +85,23 @@ def test_files_are_watched(serve: StartServer, file: ConfigFile, tmp_path: Path)
     ask(server, "renamed")
 
 
+def test_a_drop_in_file_is_read_and_read_again_and_none_is_needed(
+    serve: StartServer, file: ConfigFile, tmp_path: Path
+) -> None:
+    root = tmp_path / "etc"
+    bare = serve("--config-root", str(root))
+    assert [model["id"] for model in http(bare, "GET", "/v1/models").json()["data"]] == ["starter"]
+    drop = root / "conf.d" / "10-fleet.yaml"
+    drop.parent.mkdir(parents=True)
+    drop.write_text(json.dumps({"models": {"m": {"cmd": file.cmd()}}}))
+    server = serve("--config-root", str(root))
+    ask(server, "m")
+    drop.with_name("20-more.yaml").write_text(json.dumps({"models": {"n": {"cmd": file.cmd()}}}))
+    server.signal(signal.SIGHUP)
+    heard(server, "processes out of date: none")
+    ask(server, "n")
+
+
 def test_a_longer_time_to_stop_counts_for_the_end_of_the_program(serve: StartServer, file: ConfigFile) -> None:
     """Also for the watchdog, which was not told of it at the start."""
     slow = "sh -c 'sleep 7; kill -9 $0' ${PID}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import socket
 import zipfile
 from collections.abc import Callable
@@ -52,6 +53,17 @@ def test_a_bare_machine_without_a_server(machine: Machine, nobody: str) -> None:
     told = machine.run("doctor", "--url", nobody)
     for word in ("machine", "memory", "engine", "models    starter", "[server-not-running]", "llama-appliance serve"):
         assert word in told.stdout, told.stdout + told.stderr
+
+
+def test_one_line_tells_of_a_machine(machine: Machine, nobody: str) -> None:
+    whole = make_build(machine.root, build="b1")
+    (whole / "llama-server").write_bytes(b"#!/bin/sh\nexit 0\n")
+    done = machine.run("doctor", "--line", "--url", nobody)
+    assert done.stdout.count("\n") == 1
+    told = json.loads(done.stdout)
+    assert (done.returncode, told["ok"], told["host"]) == (1, False, platform.node())
+    assert told["findings"][: told["errors"] + told["warnings"]] == ["damaged-build"]
+    assert len(told["findings"]) == 1 + told["notes"]
 
 
 def test_sick_engines_are_named(machine: Machine, nobody: str) -> None:

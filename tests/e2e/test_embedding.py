@@ -1,10 +1,9 @@
-"""The program as a part of another application: docs/embedding.md, its examples and its promises."""
+"""The program as a part of another application: the promises of docs/embedding.md."""
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -13,10 +12,9 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
-from program import COMMAND, Server, fresh_environment, run_command, wait_gone
+from program import Server, run_command, wait_gone
 from waiting import PATIENCE
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "embedding.md"
 ASKED = json.dumps({"model": "starter", "prompt": "Hi", "max_tokens": 2}).encode()
 
 
@@ -43,20 +41,6 @@ class Embedded(Server):
     def end(self) -> None:
         self.signal(signal.SIGTERM)
         assert self.wait(PATIENCE) == 0
-
-
-@pytest.mark.parametrize("language", ["python", pytest.param("javascript", marks=pytest.mark.needs("node"))])
-def test_the_examples_of_the_page_work(tmp_path: Path, language: str) -> None:
-    program = sys.executable if language == "python" else "node"
-    file = tmp_path / "example"
-    [code] = re.findall(rf"^```{language}\n(.*?)^```", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
-    file.write_text(code, "utf-8")
-    environment = fresh_environment(tmp_path) | {"LLAMA_APPLIANCE": str(COMMAND), "TMPDIR": str(tmp_path)}
-    done = subprocess.run([program, str(file)], env=environment, capture_output=True, text=True, timeout=60)
-    said = done.stdout.splitlines()
-    assert done.returncode == 0, done.stderr
-    assert "appliance" in said[0].lower()
-    assert said[1] == "exit status 0"
 
 
 def test_it_writes_nothing_outside_its_home(tmp_path: Path) -> None:

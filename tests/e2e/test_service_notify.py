@@ -81,3 +81,7 @@ def test_a_program_that_the_service_would_not_see_is_refused(tmp_path: Path) -> 
     assert "copy the program's folder to /opt/llama-appliance" in done.stderr
     done = run_command("service", "unit", "--user", "--program", "/home/ada/llama-appliance", "--", "--x", cwd=tmp_path)
     assert "ExecStart=/home/ada/llama-appliance serve --x\n" in done.stdout
+    done = run_command(
+        "service", "unit", "--program", "/opt/llama-appliance", "--", "--x", "--", "-c", "9", cwd=tmp_path
+    )
+    assert 'ExecStart=/opt/llama-appliance serve --config-root /etc/llama-appliance --x "--" -c 9 $' in done.stdout

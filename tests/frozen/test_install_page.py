@@ -1,6 +1,7 @@
 """docs/install.md as a reader follows it: its commands are run as they stand there.
 
-Those of packages and of the service are run by test_packages.py, in a machine that boots.
+Those of packages and of the service are run by test_packages.py, and those of many machines by test_fleet.py, in a
+machine that boots.
 """
 
 from __future__ import annotations
@@ -58,6 +59,7 @@ def test_every_block_of_commands_is_run_by_a_test() -> None:
         "Containers": 3,
         "A systemd service": 1,
         "The service's key": 1,
+        "Many machines": 4,
     }
 
 

@@ -1,30 +1,18 @@
 // Models: the first one, the list, downloads and the hub.
 import assert from "node:assert/strict";
-import {
-  accessible,
-  answered,
-  field,
-  messages,
-  say,
-  stored,
-} from "../browser.mjs";
+import { accessible, answered, field, messages, say, stored } from "../browser.mjs";
 import { like, line, seconds, size, t } from "../words.mjs";
 
 /** A model is fetched from the hub, paused, fetched on, and talked to. */
 export async function pull({ page, url, told }) {
   await page.goto(`${url}/#/models`);
-  await page
-    .getByLabel(t("Get a model from Hugging Face"))
-    .fill("acme/big-GGUF:Q8_0");
+  await page.getByLabel(t("Get a model from Hugging Face")).fill("acme/big-GGUF:Q8_0");
   await page.getByRole("button", { name: t("Download"), exact: true }).click();
   const card = messages(page).filter({ hasText: "acme/big" });
   await card.getByText(t("Downloading"), { exact: true }).waitFor();
   await card
     .getByText(
-      line(
-        like("progress", { done: size(/MB/), total: /\d+\sMB/ }),
-        like("timeLeft", { time: seconds(/\d+/) }),
-      ),
+      line(like("progress", { done: size(/MB/), total: /\d+\sMB/ }), like("timeLeft", { time: seconds(/\d+/) })),
     )
     .waitFor();
   await told("came");
@@ -50,27 +38,19 @@ export async function pull({ page, url, told }) {
 /** The first model: three cards that say their size, another file than the recommended one is refused, one comes. */
 export async function first({ page, told, allow }) {
   allow(/ 409 .*\/models$/, / 503 .*\/v1\/stream/); // the other file; the answer while its model loads
-  await page
-    .getByRole("heading", { name: t("Welcome. First you need a model.") })
-    .waitFor();
+  await page.getByRole("heading", { name: t("Welcome. First you need a model.") }).waitFor();
   const card = page.getByRole("article", { name: t("Fast") });
   await card.getByText(like("licence", { name: "Apache-2.0" })).waitFor();
   await card.getByText(like("needs")).waitFor();
   assert.ok((await page.getByRole("article").count()) <= 3);
   await accessible(page, "first run");
-  await card
-    .getByRole("button", { name: like("getIt", { size: size() }) })
-    .click();
+  await card.getByRole("button", { name: like("getIt", { size: size() }) }).click();
   await page.getByText("the hub has another file").waitFor();
-  await page
-    .getByLabel(t("Get a model from Hugging Face"))
-    .fill("acme/big-GGUF:Q8_0");
+  await page.getByLabel(t("Get a model from Hugging Face")).fill("acme/big-GGUF:Q8_0");
   await page.getByRole("button", { name: t("Download"), exact: true }).click();
   await page.getByText(t("Downloading"), { exact: true }).waitFor();
   await told("coming");
-  await page
-    .getByRole("heading", { name: t("Welcome. Ask something.") })
-    .waitFor();
+  await page.getByRole("heading", { name: t("Welcome. Ask something.") }).waitFor();
   await accessible(page, "first question");
   await page.getByLabel(like("firstQuestion")).fill("Hi");
   await page.getByRole("button", { name: t("Send") }).click();
@@ -83,10 +63,7 @@ export async function first({ page, told, allow }) {
 export async function offline({ page }) {
   await page.getByText(like("offline")).waitFor();
   await page.getByText(t("Use a file of your own"), { exact: true }).waitFor();
-  assert.equal(
-    await page.getByRole("button", { name: t("Download") }).count(),
-    0,
-  );
+  assert.equal(await page.getByRole("button", { name: t("Download") }).count(), 0);
   await accessible(page, "offline");
 }
 
@@ -96,9 +73,7 @@ export async function hub({ page, url, allow }) {
   await page.goto(`${url}/#/models`);
   const card = messages(page).first();
   await card.getByRole("button", { name: t("Load"), exact: true }).click();
-  await card
-    .getByText(t("Loaded"), { exact: true })
-    .waitFor({ timeout: 30_000 });
+  await card.getByText(t("Loaded"), { exact: true }).waitFor({ timeout: 30_000 });
   await card.getByLabel(t("Stays loaded")).selectOption("-1");
   await card.getByText(`· ${t("stays loaded")}`).waitFor();
   await card.getByRole("button", { name: t("What it takes") }).click();
@@ -106,9 +81,7 @@ export async function hub({ page, url, allow }) {
     .getByText(new RegExp(`${t("Fits")}|cannot be foretold`))
     .first()
     .waitFor();
-  await page
-    .getByRole("searchbox", { name: t("Search Hugging Face for models") })
-    .fill("big");
+  await page.getByRole("searchbox", { name: t("Search Hugging Face for models") }).fill("big");
   await page.getByRole("button", { name: t("Search"), exact: true }).click();
   await page.getByRole("button", { name: /acme\/big-GGUF/ }).click();
   await page.getByText(like("needs")).first().waitFor();
@@ -129,9 +102,7 @@ export async function models({ page, url }) {
   await page.goto(`${url}/#/models`);
   const card = messages(page).first();
   await card.getByRole("button", { name: t("Load"), exact: true }).click();
-  await card
-    .getByText(t("Loaded"), { exact: true })
-    .waitFor({ timeout: 30_000 });
+  await card.getByText(t("Loaded"), { exact: true }).waitFor({ timeout: 30_000 });
   await card.getByRole("button", { name: t("Unload") }).click();
   await card.getByText(t("Not loaded")).waitFor();
   await card.getByRole("button", { name: t("Chat") }).click();
@@ -141,17 +112,9 @@ export async function models({ page, url }) {
 /** A card that no engine here can use: what could, how large it is, and the command; a copy of it is one click. */
 export async function engines({ page, url }) {
   await page.goto(`${url}/#/models`);
-  const offer = page
-    .getByRole("complementary")
-    .filter({ hasText: "NVIDIA Fake 1" });
-  await offer
-    .getByText(
-      line(like("cardIdle", { card: "NVIDIA Fake 1", size: size(/MB/) })),
-    )
-    .waitFor();
-  await offer
-    .getByText("llama-appliance engines install vulkan", { exact: true })
-    .waitFor();
+  const offer = page.getByRole("complementary").filter({ hasText: "NVIDIA Fake 1" });
+  await offer.getByText(line(like("cardIdle", { card: "NVIDIA Fake 1", size: size(/MB/) }))).waitFor();
+  await offer.getByText("llama-appliance engines install vulkan", { exact: true }).waitFor();
   await offer
     .getByText(/glibc|cuda/)
     .first()

@@ -1,0 +1,218 @@
+"""The packages in sdk/, installed as an application installs them, and the examples of docs/embedding.md with them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import venv
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.request import Request, urlopen
+
+import psutil
+import pytest
+from program import COMMAND, fresh_environment, wait_gone
+from waiting import PATIENCE, wait
+
+ROOT = Path(__file__).resolve().parents[2]
+SDK = ROOT / "sdk"
+PAGE = (ROOT / "docs" / "embedding.md").read_text("utf-8")
+ASKED = json.dumps({"model": "starter", "prompt": "Hi", "max_tokens": 2}).encode()
+PYTHON = """
+import json, sys
+from llama_appliance_embed import StartError, start
+
+def tell(**words):
+    print(json.dumps(words), flush=True)
+
+program, home, options = json.loads(sys.argv[1])
+try:
+    server = start(program, home=home, options=options, on_log=lambda line: print(line, file=sys.stderr))
+    tell(url=server.url, key=server.key)
+    sys.stdin.readline()
+    tell(status=server.stop(1))
+except StartError as error:
+    tell(error=str(error))
+"""
+JAVASCRIPT = """
+const { start, StartError } = require("llama-appliance-embed");
+const tell = (words) => console.log(JSON.stringify(words));
+
+async function main() {
+  const [program, home, options] = JSON.parse(process.argv[2]);
+  const server = await start(program, { home, options, onLog: (line) => console.error(line) });
+  tell({ url: server.url, key: server.key });
+  await new Promise((resolve) => process.stdin.once("data", resolve));
+  tell({ status: await server.stop(1000) });
+  process.stdin.destroy();
+}
+main().catch((error) => tell({ error: error instanceof StartError ? error.message : `unexpected: ${error.stack}` }));
+"""
+"""Applications: they tell the address, wait for a line, and stop the program; or they tell the error."""
+
+
+class Host:
+    """A language with its package installed: how it runs a file, and the application above in it."""
+
+    def __init__(self, folder: Path, command: Sequence[str | Path], language: str, application: str) -> None:
+        self.folder, self.command, self.language = folder, command, language
+        self.application = self.write("application", application)
+
+    def write(self, name: str, code: str) -> Path:
+        file = self.folder / name
+        file.write_text(code, "utf-8")
+        return file
+
+    @contextmanager
+    def run(
+        self, folder: Path, program: Path = COMMAND, options: Sequence[str] = ()
+    ) -> Generator[tuple[subprocess.Popen[str], dict[str, str]]]:
+        """The running application, and the first thing it tells."""
+        words = json.dumps([str(program), str(folder / "home"), options])
+        with subprocess.Popen(
+            [*self.command, self.application, words],
+            env=environment(folder),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as application:
+            assert application.stdout is not None
+            try:
+                yield application, json.loads(application.stdout.readline())
+            finally:
+                application.kill()
+
+
+@pytest.fixture(scope="module", params=["python", pytest.param("node", marks=pytest.mark.needs("node", "npm"))])
+def host(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Host:
+    folder = tmp_path_factory.mktemp(request.param)
+    install = install_python if request.param == "python" else install_node
+    return install(folder)
+
+
+def install_python(folder: Path) -> Host:
+    """Build the wheel with what is here, and install it where nothing else is."""
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    run(*pip, "wheel", "--no-build-isolation", "--no-deps", "--wheel-dir", folder, SDK / "python")
+    venv.create(folder / "venv")
+    [wheel] = folder.glob("*.whl")
+    python = folder / "venv" / ("Scripts" if os.name == "nt" else "bin") / Path(sys.executable).name
+    run(*pip, "--python", python, "install", "--no-index", wheel)
+    assert (SDK / "python" / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
+    return Host(folder, [python, "-X", "dev", "-W", "error"], "python", PYTHON)
+
+
+def install_node(folder: Path) -> Host:
+    npm = ["npm", "--cache", folder / "cache", "--offline", "--no-audit", "--no-fund", "--no-update-notifier"]
+    run(*npm, "pack", "--pack-destination", folder, SDK / "node")
+    [package] = folder.glob("*.tgz")
+    run(*npm, "install", "--prefix", folder, package)
+    installed = folder / "node_modules" / "llama-appliance-embed"
+    assert {path.name for path in installed.iterdir()} == {
+        "LICENSE",
+        "README.md",
+        "index.d.ts",
+        "index.js",
+        "package.json",
+    }
+    assert (installed / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
+    return Host(folder, ["node"], "javascript", JAVASCRIPT)
+
+
+def run(*words: str | Path) -> None:
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def environment(folder: Path) -> dict[str, str]:
+    return fresh_environment(folder) | {name: str(folder) for name in ("TMPDIR", "TEMP", "TMP")}
+
+
+def ask(told: dict[str, str]) -> None:
+    """Have an engine start and answer."""
+    headers = {"Authorization": f"Bearer {told['key']}"}
+    with urlopen(Request(f"{told['url']}/v1/completions", ASKED, headers), timeout=PATIENCE) as answer:
+        assert answer.status == 200
+
+
+def test_the_examples_of_the_page_work(host: Host, tmp_path: Path) -> None:
+    [code] = re.findall(rf"^```{host.language}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    payload = tmp_path / "llama-appliance"
+    payload.mkdir()
+    (payload / COMMAND.name).symlink_to(COMMAND)
+    done = subprocess.run(
+        [*host.command, host.write("example", code)],
+        cwd=tmp_path,
+        env=environment(tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "appliance" in done.stdout.lower()
+    assert {path.name for path in tmp_path.iterdir()} == {"llama-appliance", "data"}
+
+
+def test_only_the_holder_of_the_key_is_answered_and_nobody_else_can_read_it(host: Host, tmp_path: Path) -> None:
+    with host.run(tmp_path) as (application, told):
+        ask(told)
+        [ready] = tmp_path.glob("*.json")
+        if os.name == "posix":
+            assert ready.stat().st_mode & 0o777 == 0o600
+        program, *engines = psutil.Process(application.pid).children(recursive=True)
+        assert engines
+        assert all(told["key"] not in " ".join(each.cmdline()) for each in (program, *engines))
+        assert all(told["key"] not in each.environ().values() for each in engines)
+        answer, _ = application.communicate("stop\n", PATIENCE)
+        assert json.loads(answer) == {"status": 0}
+        wait_gone([program, *engines])
+    assert not ready.exists()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGSTOP")
+def test_a_program_that_does_not_end_is_killed(host: Host, tmp_path: Path) -> None:
+    with host.run(tmp_path) as (application, told):
+        ask(told)
+        program, *engines = psutil.Process(application.pid).children(recursive=True)
+        program.suspend()
+        answer, _ = application.communicate("stop\n", PATIENCE)
+        assert json.loads(answer)["status"] == (-signal.SIGKILL if host.language == "python" else None)
+        wait_gone([program, *engines])
+    assert not list(tmp_path.glob("*.json"))
+
+
+def test_nothing_is_left_when_the_application_is_killed(host: Host, tmp_path: Path) -> None:
+    with host.run(tmp_path) as (application, told):
+        ask(told)
+        below = psutil.Process(application.pid).children(recursive=True)
+        assert len(below) > 1
+        application.kill()
+        wait_gone(below)
+        wait(lambda: list(tmp_path.glob("*.json")), lambda left: not left)
+
+
+@pytest.mark.parametrize(
+    ("program", "options", "told"),
+    [
+        (
+            COMMAND,
+            ["--bogus"],
+            "ended with status 2 before it was ready:\nllama-appliance: error: No such option '--bog",
+        ),
+        (Path("missing"), [], "missing cannot be started: "),
+        (ROOT, [], "give the folder llama-appliance, or the program in it"),
+    ],
+)
+def test_a_program_that_does_not_start_is_an_error_with_its_words(
+    host: Host, tmp_path: Path, program: Path, options: list[str], told: str
+) -> None:
+    with host.run(tmp_path, program, options) as (application, said):
+        assert told in said["error"]
+        assert application.wait(PATIENCE) == 0
+    assert not list(tmp_path.glob("*.json"))
