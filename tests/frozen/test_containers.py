@@ -103,7 +103,10 @@ def test_the_image_serves_without_root_and_with_a_read_only_root(place: Path) ->
         section nobody; ask
         section ps; {ps}
         section health; podman healthcheck run appliance; echo "status $?"
-        podman exec --env LLAMA_APPLIANCE_API_KEY=wrong appliance llama-appliance ps; echo "status $?"
+        podman exec --env LLAMA_APPLIANCE_API_KEY=wrong appliance llama-appliance ps --url http://127.0.0.1:8080
+        echo "status $?"
+        section home; podman exec --env LLAMA_APPLIANCE_API_KEY= appliance llama-appliance ls -v
+        podman exec --env LLAMA_APPLIANCE_API_KEY= appliance llama-appliance run starter 'What is your name?'
         section user; ps -o uid= -p "$(podman inspect --format '{{{{.State.Pid}}}}' appliance)"
         section writes; podman exec appliance /bin/sh -c 'echo >/x; echo >/var/lib/llama-appliance/x && echo yes'
         section tls; podman exec appliance /bin/sh -c 'read line </etc/ssl/certs/ca-certificates.crt; echo $line'
@@ -126,6 +129,8 @@ def test_the_image_serves_without_root_and_with_a_read_only_root(place: Path) ->
     assert "starter" in said["ps"]
     assert said["health"].startswith("status 0\n")
     assert said["health"].endswith("status 2\n")
+    assert "server: unix:/var/lib/llama-appliance/server.sock (your own server runs)" in said["home"]
+    assert "appliance" in said["home"].splitlines()[-1].lower()
     assert said["user"].strip() == "10001"
     assert "/x: Read-only file system" in said["writes"]
     assert "yes" in said["writes"].splitlines()

@@ -96,7 +96,7 @@ def publish(folder: Path, home: Path) -> None:
 
 
 def test_a_fleet_brings_its_files_and_upgrades_from_a_repository_without_a_question(tmp_path: Path) -> None:
-    deb, rpm = package("*.deb"), package("*.rpm")
+    deb, rpm = package("llama-appliance_*.deb"), package("llama-appliance-[0-9]*.rpm")
     root = booted.unpack_root(tmp_path)
     repository = tmp_path / "repository"
     repository.mkdir()
