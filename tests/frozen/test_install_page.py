@@ -1,7 +1,7 @@
 """docs/install.md as a reader follows it: its commands are run as they stand there.
 
-Those of packages and of the service are run by test_packages.py, and those of many machines by test_fleet.py, in a
-machine that boots.
+Those of packages and of the service are run by test_packages.py, in a machine that boots, and so are those of many
+machines, by test_many_machines.py.
 """
 
 from __future__ import annotations
