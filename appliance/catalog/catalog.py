@@ -82,8 +82,8 @@ class Headers:
                     known = _read(file, found.st_size, found.st_mtime_ns)
         except NotRegular as error:
             return Header(error=why(error))
-        except PermissionError:
-            return Header(error=f"the server may not read it; 'sudo chmod a+r {shlex.quote(path)}' lets it")
+        except PermissionError as error:
+            return Header(error=f"it cannot be read: {why(error)}; 'sudo chmod a+r {shlex.quote(path)}' changes that")
         except OSError as error:
             return Header(error=f"it cannot be read: {why(error)}", missing=isinstance(error, FileNotFoundError))
         self._used[path] = known

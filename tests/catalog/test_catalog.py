@@ -191,7 +191,7 @@ def test_what_may_not_be_read_is_reported(write_model):
             assert {model.id: model.error for model in catalog.scan().models} == {
                 "closed": "the folder cannot be read: Permission denied",
                 "open": None,
-                "secret": "it cannot be read: Permission denied",
+                "secret": f"it cannot be read: Permission denied; 'sudo chmod a+r {secret}' changes that",
             }
             snapshot = scan(models_dir=closed)
         assert (ids(snapshot), "Permission denied" in snapshot.notes[0]) == ([], True)
