@@ -25,7 +25,7 @@ from appliance.catalog.downloads import PARALLEL, DownloadSettings, open_downloa
 from appliance.catalog.found import cache_directory
 from appliance.catalog.hub import hub_access
 from appliance.cli.options import Size
-from appliance.cli.remote import ModelList, NotRunning, RunningServer, ask, ask_raw, files_options
+from appliance.cli.remote import ModelList, RunningServer, ask, ask_raw, files_options, is_running
 from appliance.cli.show import human_size, print_table
 from appliance.core.models.download import ModelReference, parse_reference
 from appliance.errors import ApplianceError, UpstreamFailed, UsageError
@@ -286,11 +286,7 @@ async def _is_for_server(server: RunningServer, *, slowed: bool) -> bool:
     """Return whether the server downloads. ``slowed``: there are options that only this command's own download has."""
     if server.kind == "usual" or (slowed and not server.named):
         return False
-    try:
-        await ask_raw(server, "GET", "/health")
-    except NotRunning:
-        if server.named:
-            raise
+    if not await is_running(server):
         return False
     if slowed:
         raise UsageError(

@@ -284,6 +284,17 @@ async def ask_raw(
         raise NotRunning(server, cause.why) from None
 
 
+async def is_running(server: RunningServer) -> bool:
+    """True if the server answers. Raises NotRunning where no other way is left: for one that the user named."""
+    try:
+        await ask_raw(server, "GET", "/health")
+    except NotRunning:
+        if server.named:
+            raise
+        return False
+    return True
+
+
 async def refuse_errors(server: RunningServer, response: HttpAnswer) -> None:
     """Raises Refused or ServerFailed unless the server accepted the request."""
     if response.status < 400:

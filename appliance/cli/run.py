@@ -34,7 +34,7 @@ from appliance.cli.remote import (
     RunMessage,
     RunningServer,
     ServerFailed,
-    ask_raw,
+    is_running,
     refuse,
     refuse_errors,
     server_options,
@@ -98,7 +98,7 @@ async def run_model(
     question = _question(prompt)
     if question is None and chat.as_json:
         raise UsageError("--json needs a PROMPT: a chat has no single answer")
-    if await _answers(server):
+    if await is_running(server):
         return await _converse(partial(_ask_server, server), chat, question)
     found = finder(engine)
     model = (await trio.to_thread.run_sync(Catalog(sources).scan)).require(chat.model)
@@ -126,17 +126,6 @@ def _question(prompt: str | None) -> str | None:
     if not text or not text.strip():
         raise UsageError("the prompt is empty; give one, or start the command in a terminal to chat")
     return text
-
-
-async def _answers(server: RunningServer) -> bool:
-    """True to use the server. A server that the user named must be there."""
-    try:
-        await ask_raw(server, "GET", "/health")
-    except NotRunning:
-        if server.named:
-            raise
-        return False
-    return True
 
 
 @asynccontextmanager
