@@ -122,16 +122,19 @@ async def status(user: bool, as_json: bool) -> int:
     if as_json:
         print_json(found)
     else:
-        click.echo(as_called(_in_words(found)))
+        click.echo(as_called(_in_words(found, user=user)))
     return 0 if found.state == "active" else NOT_RUNNING
 
 
-def _in_words(found: ServiceStatus) -> str:
+def _in_words(found: ServiceStatus, *, user: bool) -> str:
     if not found.installed:
-        return f"not installed; '{PROGRAM} service install' installs it"
+        if not user and sys.platform != "win32" and Path(_entry(True).unit).exists():
+            return "not installed, but a service of your own is: --user means that one"
+        return f"not installed; '{PROGRAM} service install{' --user' if user else ''}' installs it"
     pid = f", process {found.pid}" if found.pid is not None else ""
     restarts = f", restarted {found.restarts} times" if found.restarts else ""
-    enabled = "starts with the machine" if found.enabled else "does not start by itself"
+    begin = "your session" if user else "the machine"
+    enabled = f"starts with {begin}" if found.enabled else "does not start by itself"
     said = f"\n  {found.said}" if found.said else ""
     return f"{found.state} ({found.detail}{pid}{restarts}); {enabled}\n  {found.unit}{said}"
 

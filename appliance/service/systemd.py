@@ -71,6 +71,8 @@ class PosixService:
     """The file with the key of the service, if `install` has given it one."""
     log = f"'journalctl -u {NAME}'"
     """The place that says more of a failure."""
+    session: Mapping[str, str] = {}
+    """Variables by which commands find the service manager."""
 
     def __init__(self, unit: Path, *, user: bool) -> None:
         self.unit = unit
@@ -103,8 +105,9 @@ class PosixService:
 
     async def run(self, *command: str, stdin: bytes = b"", may_fail: bool = False) -> Ran:
         """Run a command of the service manager to its end."""
+        env = {**inherited_env(), **self.session}
         async with open_children() as children:
-            ran = await run_to_end(children, command, inherited_env(), seconds=COMMAND_TIME, stdin=stdin)
+            ran = await run_to_end(children, command, env, seconds=COMMAND_TIME, stdin=stdin)
         if ran.status != 0 and not may_fail:
             raise self.failed(" ".join(command), ran.status, said_by(ran))
         return ran
@@ -121,6 +124,9 @@ class Systemd(PosixService):
     def __init__(self, *, user: bool, environ: Mapping[str, str] = os.environ) -> None:
         config = Path(environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
         super().__init__(config / "systemd" / "user" / UNIT if user else Path(UNITS[1]), user=user)
+        if user:
+            self.log = f"'journalctl --user -u {NAME}'"
+            self.session = {"XDG_RUNTIME_DIR": str(_runtime())}  # `su` and `sudo -u` name another user's, or none
 
     def text(self, command: Sequence[str]) -> str:
         """Return the unit that `install` writes. Raises UsageError."""
@@ -152,7 +158,7 @@ class Systemd(PosixService):
         await self._systemctl("daemon-reload")
         await self._systemctl("enable", UNIT)
         if start:
-            await self._systemctl("restart", UNIT)
+            await self._begin("restart")
 
     async def uninstall(self, *, purge: bool) -> list[str]:
         """Stop the service and remove the unit; with ``purge`` also its data and its user. Returns what stays."""
@@ -178,7 +184,17 @@ class Systemd(PosixService):
         self.need_root()
         if not self._is_packaged():
             self.need_installed()
-        await self._systemctl(verb, UNIT)
+        if verb == "stop":
+            await self._systemctl(verb, UNIT)
+        else:
+            await self._begin(verb)
+
+    async def _begin(self, verb: str) -> None:
+        """Start or restart the service, and wait until it serves. A failure says why the program ended."""
+        try:
+            await self._systemctl(verb, UNIT)
+        except ServiceFailed as failure:
+            raise self.failed(failure.command, failure.status, await self._why() or failure.said) from None
 
     async def status(self) -> ServiceStatus:
         """Ask systemd. Needs no privilege."""
@@ -221,6 +237,16 @@ class Systemd(PosixService):
             raise UsageError(
                 f"systemd does not run here, so it has no services; start '{NAME} serve' from the init system that does"
             )
+        if self._user and not (_runtime() / "systemd").is_dir():
+            raise UsageError(
+                "no systemd of yours runs, so you have no services; log in as yourself, or let it run without that by "
+                f"'sudo loginctl enable-linger {os.getuid()}'"
+            )
 
     async def _systemctl(self, *words: str, may_fail: bool = False) -> Ran:
         return await self.run("systemctl", *(("--user",) if self._user else ()), *words, may_fail=may_fail)
+
+
+def _runtime() -> Path:
+    """Return the folder of this user's sessions, in which the user's own systemd listens (pam_systemd(8))."""
+    return Path(f"/run/user/{os.getuid()}")

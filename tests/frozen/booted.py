@@ -13,7 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ROOT / "dist" / "packages"
-INSIDE = "systemd,systemd-sysv,dbus,curl,procps,passwd,rpm,dnf,libvulkan1"
+INSIDE = "systemd,systemd-sysv,libpam-systemd,dbus-user-session,dbus,curl,procps,passwd,rpm,dnf,libvulkan1"
 """What the small Debian has beside what every Debian has."""
 BASE = ROOT / "build" / "roots" / f"bookworm-{INSIDE.replace(',', '-')}.tar"
 TIME = 240.0

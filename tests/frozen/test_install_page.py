@@ -57,7 +57,7 @@ def test_every_block_of_commands_is_run_by_a_test() -> None:
         "The tarball": 1,
         "The one-file program (AppImage)": 2,
         "Containers": 3,
-        "A systemd service": 1,
+        "A systemd service": 2,
         "The service's key": 1,
         "Many machines": 4,
     }

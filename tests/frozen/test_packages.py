@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 STARTER = ROOT / "appliance" / "catalog" / "starter" / "llama-appliance-starter-Q8_0.gguf"
 PAGE = commands_of_the_page()
 [_, DEB_WAYS, RPM_WAYS, ENGINE_WAYS] = [[line.partition("#")[0] for line in block] for block in PAGE["Linux packages"]]
-[SERVICE] = [[line.partition("#")[0] for line in block] for block in PAGE["A systemd service"]]
+[SERVICE, OWN_SERVICE] = [[line.partition("#")[0] for line in block] for block in PAGE["A systemd service"]]
 WORDS = """
 sudo() { "$@"; }
 echo 'APT::Get::Assume-Yes "true";' >/etc/apt/apt.conf.d/90yes
@@ -44,10 +44,33 @@ chat() {
         -d '{"model": "starter", "messages": [{"role": "user", "content": "What is your name?"}]}'
     echo
 }
-user() { setpriv --reuid "$1" --regid "$1" --init-groups env HOME="/home/$1" sh -c "cd; $2"; }
+user() { su --login "$1" --command "$2"; }
+tell() { user "$1" "$2"; echo "status $?"; }
 stranger() { setpriv --reuid 65534 --regid 65534 --clear-groups env HOME=/tmp sh -c "$1"; }
 rights() { stat -c '%a %U' /etc/default/llama-appliance /etc/llama-appliance/key.env; }
 without_key() { curl -s -o /dev/null -w '%{http_code}\\n' http://127.0.0.1:8080/v1/models; }
+hub() {
+    mkdir -p /hub/acme/Tiny-GGUF "$1/llama-appliance.service.d"
+    cp /starter.gguf /hub/acme/Tiny-GGUF/Tiny-Q8_0.gguf
+    python3 -S -E /fakes/model_hub.py --root /hub >/hub.json & until [ -s /hub.json ]; do sleep 0.1; done
+    printf '[Service]\\nEnvironment=HF_ENDPOINT=%s\\n' "$(sed 's/.*"hub": "\\([^"]*\\).*/\\1/' /hub.json)" \
+        >"$1/llama-appliance.service.d/hub.conf"
+}
+first_day() {
+    user "$1" "$2 pull acme/Tiny-GGUF && $2 ls && $2 ps -v"
+    tell "$1" "$2 run acme/Tiny-GGUF:Q8_0 'What is your name?'"
+    user "$1" "cp /hub/acme/Tiny-GGUF/Tiny-Q8_0.gguf '$3/mine.gguf'"
+    tell "$1" "$2 ls; $2 run mine 'What is your name?'"
+    tell "$1" "$2 unload acme/Tiny-GGUF:Q8_0 && $2 rm acme/Tiny-GGUF"
+    echo then; user "$1" "$2 ls"
+}
+another_engine() {
+    (umask 077; cp -r "$3/engines/linux-x64-cpu" /engine)
+    sed -i 's/"build": "b[0-9]*"/"build": "b1"/' /engine/*/engine.json; chown -R "$1" /engine
+    tell "$1" "$2 engines install cpu/b1 --from /engine/*"
+    user "$1" "$2 engines ls"; tell "$1" "$2 engines use linux-x64-cpu/b1"
+    user "$1" "$2 run starter hi"; user "$1" "$2 ps"
+}
 until_active() {
     for _ in $(seq 300); do
         [ "$(property ActiveState) $(property NRestarts)" = "active $1" ] && return
@@ -161,10 +184,7 @@ def test_the_deb_from_install_to_purge(tmp_path: Path) -> None:
 
 
 CIRCLE = """
-useradd --create-home anna; useradd --create-home bert
-mkdir -p /hub/acme/Tiny-GGUF /run/systemd/system/llama-appliance.service.d
-cp /starter.gguf /hub/acme/Tiny-GGUF/Tiny-Q8_0.gguf
-python3 -S -E /fakes/model_hub.py --root /hub >/hub.json & until [ -s /hub.json ]; do sleep 0.1; done
+useradd --create-home anna; useradd --create-home bert; hub /run/systemd/system
 section manners; printf '#!/bin/sh\\nexit 101\\n' >/usr/sbin/policy-rc.d; chmod +x /usr/sbin/policy-rc.d
 apt install /first.deb >/dev/null 2>&1; systemctl is-enabled llama-appliance; systemctl is-active llama-appliance
 apt purge llama-appliance >/dev/null 2>&1; rm /usr/sbin/policy-rc.d
@@ -175,24 +195,15 @@ apt purge llama-appliance >/dev/null 2>&1; rm /etc/systemd/system-preset/10-no.p
 section again; apt install /first.deb >/said-install 2>&1; apt remove llama-appliance >/dev/null 2>&1
 apt install /first.deb >/dev/null 2>&1; systemctl is-enabled llama-appliance; systemctl is-active llama-appliance
 grep -c 'usermod -aG llama-appliance' /said-install
-printf '[Service]\\nEnvironment=HF_ENDPOINT=%s\\n' "$(sed 's/.*"hub": "\\([^"]*\\).*/\\1/' /hub.json)" \
-    >/run/systemd/system/llama-appliance.service.d/hub.conf
 systemctl daemon-reload; systemctl restart llama-appliance; usermod -aG llama-appliance anna
-section anna; user anna 'llama-appliance pull acme/Tiny-GGUF && llama-appliance ls && llama-appliance ps -v'
-user anna 'llama-appliance run acme/Tiny-GGUF:Q8_0 "What is your name?"'; echo "status $?"
-user anna 'cp /hub/acme/Tiny-GGUF/Tiny-Q8_0.gguf /var/lib/llama-appliance/models/mine.gguf'
-user anna 'llama-appliance ls; llama-appliance run mine "What is your name?"'; echo "status $?"
-user anna 'llama-appliance unload acme/Tiny-GGUF:Q8_0 && llama-appliance rm acme/Tiny-GGUF'; echo "status $?"
+section anna; first_day anna llama-appliance /var/lib/llama-appliance/models
 section closed; (umask 077; cp /hub/acme/Tiny-GGUF/Tiny-Q8_0.gguf /var/lib/llama-appliance/models/closed.gguf)
 user anna 'llama-appliance ls' | grep 'closed cannot'
-section guest; user anna 'llama-appliance engines use cpu'; echo "status $?"
-user bert 'llama-appliance pull acme/Tiny-GGUF'; echo "status $?"; user bert 'llama-appliance ps'; echo "status $?"
+section guest; tell anna 'llama-appliance engines use cpu'
+tell bert 'llama-appliance pull acme/Tiny-GGUF'; tell bert 'llama-appliance ps'
 section root; llama-appliance pull acme/Tiny-GGUF; echo "status $?"; llama-appliance run acme/Tiny-GGUF:Q8_0 hi
-llama-appliance run mine hi; (umask 077; cp -r /usr/lib/llama-appliance/engines/linux-x64-cpu/* /root/engine)
-sed -i 's/"build": "b[0-9]*"/"build": "b1"/' /root/engine/engine.json
-llama-appliance engines install cpu/b1 --from /root/engine; echo "status $?"
-user anna 'llama-appliance engines ls'; llama-appliance engines use linux-x64-cpu/b1; echo "status $?"
-user anna 'llama-appliance run starter hi'; user anna 'llama-appliance ps'
+llama-appliance run mine hi; another_engine root llama-appliance /usr/lib/llama-appliance
+user anna 'llama-appliance engines ls; llama-appliance ps'
 find /var/lib/llama-appliance /var/cache/llama-appliance ! -user llama-appliance ! -path '*/models/*'
 section engine; @INSTALL@ >/dev/null 2>&1; echo "status $?"; user anna '@LIST@'
 apt remove llama-appliance-engine-vulkan >/dev/null 2>&1; user anna 'llama-appliance engines ls' | grep -c vulkan
@@ -207,6 +218,18 @@ user, a hub that the service alone knows.
 """
 
 
+def assert_first_day(said: str, data: str, why: str) -> None:
+    """`first_day` reached the server of this data folder, and each command found what the one before it did."""
+    before, _, after = said.partition("then\n")
+    assert before.count("status 0") == 3, said
+    assert f"server: unix:{data}/server.sock ({why})" in before
+    assert f"Models folder: {data}/models" in before
+    listed = [line.split()[0] for line in before.splitlines() if line.startswith(("acme/Tiny-GGUF:Q8_0 ", "mine "))]
+    assert listed == ["acme/Tiny-GGUF:Q8_0", "acme/Tiny-GGUF:Q8_0", "mine"], before
+    assert "acme" not in after
+    assert "\nmine " in after
+
+
 def test_the_day_after_the_installation(tmp_path: Path) -> None:
     """The commands of root and of the group reach the service; nothing goes into the home of their user."""
     deb, vulkan = package("llama-appliance_*.deb"), package("llama-appliance-engine-vulkan_*.deb")
@@ -216,15 +239,13 @@ def test_the_day_after_the_installation(tmp_path: Path) -> None:
     said = booted.boot(root, WORDS + script, {"first.deb": deb, "starter.gguf": STARTER, vulkan.name: vulkan})
     assert said["manners"] == "enabled\ninactive\n1\ndisabled\ninactive\n"
     assert said["again"] == "enabled\nactive\n1\n"
-    assert "acme/Tiny-GGUF:Q8_0" in said["anna"]
-    assert "server: unix:/var/lib/llama-appliance/server.sock (the service of this machine runs)" in said["anna"]
-    assert "Models folder: /var/lib/llama-appliance/models" in said["anna"]
-    assert said["anna"].count("status 0") == 3, said["anna"]
+    assert_first_day(said["anna"], "/var/lib/llama-appliance", "the service of this machine runs")
     assert "sudo chmod a+r /var/lib/llama-appliance/models/closed.gguf" in said["closed"]
     assert "'sudo llama-appliance engines use ...' does" in said["guest"]
     assert "usermod -aG llama-appliance" in said["guest"]
     assert [line for line in said["guest"].splitlines() if "status" in line] == ["status 2"] * 3
     assert said["root"].count("status 0") == 3, said["root"]
+    assert said["root"].count("\nstarter ") == 2, said["root"]
     assert "linux-x64-cpu/b1" in said["root"]
     assert not [line for line in said["root"].splitlines() if line.startswith("/var/")]
     assert said["engine"].startswith("status 0\n"), said["engine"]
@@ -233,6 +254,62 @@ def test_the_day_after_the_installation(tmp_path: Path) -> None:
     assert said["stopped"].splitlines()[-1] == "status 0", said["stopped"]
     assert "\n0\nfailed (exit-code)" in said["taken"], said["taken"]
     assert "listens there already" in said["taken"]
+
+
+OWN_CIRCLE = f"""
+useradd --create-home --shell /bin/bash anna; useradd --create-home bert; chmod 755 /home/anna
+hub /home/anna/.config/systemd/user; chown -R anna /home/anna/.config
+user anna 'tar -xzf /program.tar.gz; mv llama-appliance-* program; echo "PATH=~/program:$PATH" >.bash_profile'
+bare() {{ setpriv --reuid "$1" --regid "$1" --init-groups env -i HOME="/home/$1" PATH="$PATH:/home/anna/program" $2; }}
+section nobody; bare bert 'llama-appliance service install --user'; echo "status $?"
+find /home/bert -name '*.service'
+section install; {OWN_SERVICE[0].replace("USER", "anna")}; tell anna '{OWN_SERVICE[1]}'
+section status; tell anna '{OWN_SERVICE[2]}'; tell anna 'llama-appliance service status'
+section anna; first_day anna llama-appliance /home/anna/.local/share/llama-appliance/models
+section engine; another_engine anna llama-appliance /home/anna/program
+section restart; tell anna '{OWN_SERVICE[3]}'; bare anna 'llama-appliance service restart --user'; echo "status $?"
+tell anna 'llama-appliance run mine hi'
+section stopped; tell anna 'llama-appliance service stop --user'; tell anna 'llama-appliance service status --user'
+user anna 'llama-appliance ls'; tell anna 'llama-appliance service start --user && llama-appliance ps -v'
+section reboot; systemctl restart "user@$(id -u anna)"; user anna 'systemctl --user is-system-running --wait'
+tell anna 'llama-appliance service status --user && llama-appliance ps -v && llama-appliance run mine hi'
+section bert; {OWN_SERVICE[0].replace("USER", "bert")}; tell bert '~anna/program/llama-appliance service install --user'
+tell bert '~anna/program/llama-appliance service install --user -- --port 8081 && ~anna/program/llama-appliance ps -v'
+section uninstall; tell anna '{OWN_SERVICE[4]}'; tell anna 'llama-appliance service status --user'
+user anna 'llama-appliance ls'; pgrep -u anna llama; find /home/anna -name '*.service' -o -name '*.sock'
+section end; kill %1
+"""
+"""The same day for users without rights: the services of their own run what the archive holds."""
+
+
+def test_the_first_day_with_a_service_of_ones_own(tmp_path: Path) -> None:
+    """The user's commands reach it, in a session and outside of one, and it comes back with the user's systemd."""
+    root = booted.unpack_root(tmp_path)
+    shutil.copytree(ROOT / "tests" / "fakes", root / "fakes")
+    said = booted.boot(root, WORDS + OWN_CIRCLE, {"program.tar.gz": package("*.tar.gz"), "starter.gguf": STARTER})
+    data = "/home/anna/.local/share/llama-appliance"
+    found = f"server: unix:{data}/server.sock (your own server runs)"
+    assert "sudo loginctl enable-linger" in said["nobody"]
+    assert said["nobody"].endswith("status 2\n")
+    assert said["install"].endswith("llama-appliance.service and started it\nstatus 0\n")
+    assert said["status"].startswith("active (running, process "), said["status"]
+    assert "starts with your session" in said["status"]
+    assert said["status"].endswith("not installed, but a service of your own is: --user means that one\nstatus 3\n")
+    assert_first_day(said["anna"], data, "your own server runs")
+    assert said["engine"].count("status 0") == 2, said["engine"]
+    assert "\nstarter  loaded  linux-x64-cpu/b1:CPU\n" in said["engine"]
+    assert said["restart"].count("status 0") == 3, said["restart"]
+    assert said["stopped"].startswith("status 0\ninactive (dead); "), said["stopped"]
+    assert f"Models folder: {data}/models" in said["stopped"]
+    assert said["stopped"].endswith("status 0\n")
+    assert said["reboot"].startswith("running\nactive (running, process "), said["reboot"]
+    assert found in said["reboot"]
+    assert said["reboot"].endswith("status 0\n")
+    assert "cannot listen on 127.0.0.1:8080" in said["bert"].partition("status 1\n")[0], said["bert"]
+    assert "server: unix:/home/bert/.local/share/llama-appliance/server.sock" in said["bert"]
+    assert said["bert"].endswith("status 0\n")
+    assert "status 0\nnot installed; 'llama-appliance service install --user'" in said["uninstall"]
+    assert said["uninstall"].endswith(f"Models folder: {data}/models\nTo add a model, put its .gguf file there.\n")
 
 
 RPM = f"""
