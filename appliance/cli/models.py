@@ -22,7 +22,6 @@ from appliance.cli.remote import (
     RunningServer,
     ServerFailed,
     ask,
-    ask_raw,
     files_options,
 )
 from appliance.cli.show import human_count, human_size, json_option, print_json, print_table
@@ -152,8 +151,7 @@ async def _remove_there(server: RunningServer, table: ModelTable, name: str, *, 
     _refuse_running(server, row.id, row.state)
     if ask_first:
         await _confirm(row.id, row.size or 0)
-    await ask_raw(server, "DELETE", f"/models?model={quote(row.id, safe='')}")
-    return RemovedModel(model=row.id, paths=(row.path,) if row.path else (), size=row.size or 0)
+    return await ask(server, "DELETE", f"/models?model={quote(row.id, safe='')}", RemovedModel)
 
 
 async def _confirm(name: str, size: int) -> None:

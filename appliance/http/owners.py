@@ -22,6 +22,7 @@ from appliance.plugins.registry import Plugins
 from appliance.streams.owner import Streams
 from appliance.tools.box import Toolbox
 from appliance.traffic.targets import refresh
+from appliance.wire import RemovedModel
 
 
 class Owners(Struct, frozen=True, kw_only=True):
@@ -55,7 +56,7 @@ class Owners(Struct, frozen=True, kw_only=True):
         """Downloads that are known, those that have ended included."""
         return self.downloads.snapshot() if self.downloads is not None else []
 
-    async def remove_model(self, name: str, *, from_folder: bool = False) -> None:
+    async def remove_model(self, name: str, *, from_folder: bool = False) -> RemovedModel:
         """Stop the model's process, or its download, and remove its files. ``from_folder``: also of the models folder.
 
         Raises ModelNotFound, Forbidden for what the program may not remove, and Conflict for files that the system does
@@ -64,7 +65,7 @@ class Owners(Struct, frozen=True, kw_only=True):
         downloads = self.require_downloads()
         if (download := downloads.find(name)) is not None and not download.status.ended:
             await downloads.discard(name)
-            return
+            return RemovedModel(model=name, paths=(), size=0)
         await refresh(self.catalog)
         model = next((model for model in self.catalog.snapshot.models if model.id == name), None)
         if model is None:
@@ -73,12 +74,13 @@ class Owners(Struct, frozen=True, kw_only=True):
             raise Forbidden(f"model '{name}' is not removable: it is not from the Hugging Face cache ({model.source})")
         await self.fleet.unload(model.id)
         try:
-            await downloads.delete(model)
+            removed = await downloads.delete(model)
         except OSError as error:
             where = f" ({error.filename})" if error.filename else ""
             raise Conflict(f"model '{model.id}' cannot be removed: {error.strerror or error}{where}") from None
         await self.fleet.unload(model.id)  # somebody may have asked for it while its files went
         downloads.forget(name)
+        return removed
 
 
 def model_states(fleet: Fleet) -> list[ModelState]:

@@ -13,6 +13,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
+from gguf_files import write_model
 from homes import Home
 from hub_process import FakeHub, fake_hub
 from program import ANY_PORT, COMMAND, Server, fresh_environment
@@ -79,6 +80,26 @@ def test_a_file_in_the_folder_that_ls_names_is_there_in_the_next_ls_and_goes_wit
     if os.geteuid() != 0:  # which may read everything
         (Path(folder) / "closed.gguf").touch(0o000)
         assert "'sudo chmod a+r" in home.good("ls")
+
+
+def test_rm_names_every_file_of_a_model_with_a_server_and_without(home: Home) -> None:
+    folder = Path(home.json("ls")["models_dir"])
+    parts = [folder / f"big-Q8_0-0000{number}-of-00002.gguf" for number in (1, 2)]
+
+    def check_removed() -> None:
+        for part in parts:
+            write_model(part, split__count=2)
+        size = sum(part.stat().st_size for part in parts)
+        assert home.json("rm", "big-Q8_0") == {
+            "model": "big-Q8_0",
+            "paths": [str(part) for part in parts],
+            "size": size,
+        }
+        assert not any(part.exists() for part in parts)
+
+    check_removed()
+    with home.serve().wait_listening():
+        check_removed()
 
 
 def test_who_stops_a_pull_pauses_the_servers_download_and_the_same_command_goes_on(

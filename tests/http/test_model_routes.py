@@ -86,6 +86,12 @@ async def ok(server: Appliance, method: str, target: str, body: object = None) -
     assert (answer.status, answer.json) == (200, {"success": True})
 
 
+async def removed(server: Appliance) -> list[str]:
+    answer = await server.ask("DELETE", f"/models?model={MODEL}")
+    assert (answer.status, answer.json["success"], answer.json["model"]) == (200, True, MODEL)
+    return answer.json["paths"]
+
+
 async def refused(server: Appliance, method: str, target: str, body: object = None) -> tuple[int, str, str]:
     answer = await server.ask(method, target, body)
     assert answer.json["error"]["code"] == answer.status
@@ -423,7 +429,8 @@ async def test_a_loaded_model_is_stopped_and_its_files_go(open_server: OpenServe
         await downloaded(server)
         await ok(server, "POST", "/models/load", {"model": MODEL, "wait": True})
         async with feed(server) as reader:
-            await ok(server, "DELETE", f"/models?model={MODEL}")
+            [path] = await removed(server)
+            assert Path(path).is_relative_to(downloads.cache)
             assert server.state(MODEL) == "unloaded"
             assert files_in(downloads.cache) == []
             events = await reader.until("models_reload")
@@ -446,7 +453,7 @@ async def test_a_coming_model_is_removed_with_what_has_come(
     async with open_server(downloads=downloads) as server, feed(server) as reader:
         await ok(server, "POST", "/models", {"model": MODEL})
         await reader.until("download_progress")
-        await ok(server, "DELETE", f"/models?model={MODEL}")
+        assert await removed(server) == []
         events = await reader.until("model_remove")
         assert [event["event"] for event in events if event["event"] != "download_progress"] == [
             "download_failed",

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 import trio
-from msgspec import Raw, Struct
+from msgspec import Raw, Struct, structs
 from quart import Response, request
 from quart_trio import QuartTrio
 
@@ -269,8 +269,8 @@ class ModelRoutes:
         name = request.args.get("model")
         if not name:
             raise BadRequest("the query names no model; add ?model=NAME", param="model")
-        await self._owners.remove_model(name, from_folder=is_trusted())
-        return json_answer({"success": True})
+        removed = await self._owners.remove_model(name, from_folder=is_trusted())
+        return json_answer({"success": True, **structs.asdict(removed)})
 
 
 def under_way(downloads: Downloads | None, name: str, model: Model | None) -> Download | None:
