@@ -54,6 +54,7 @@ from appliance.http.way.progress import Pings
 from appliance.http.way.resumable import Lasting
 from appliance.peers.owner import Peers, open_peers
 from appliance.platform.drivers import open_gpus
+from appliance.platform.home import expanded
 from appliance.platform.samples import open_samples
 from appliance.plugins.folders import choice_of
 from appliance.plugins.registry import Plugins, open_plugins
@@ -245,7 +246,7 @@ def _kept(settings: AppSettings, places: AppliancePaths, config: Config) -> tupl
     kept = config.conversations
     if not (settings.conversations and kept.enabled):
         return None, kept.max_bytes
-    return (Path(kept.path).expanduser() if kept.path else places.conversations), kept.max_bytes
+    return (expanded(kept.path) if kept.path else places.conversations), kept.max_bytes
 
 
 def _sampling(config: Config) -> float | None:

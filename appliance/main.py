@@ -9,7 +9,6 @@ import traceback
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from pathlib import Path
 
 import trio
 from msgspec import structs
@@ -32,9 +31,10 @@ from appliance.errors import ApplianceError, EngineNotFound, UpstreamFailed, Usa
 from appliance.http.bytes.listening import url_of
 from appliance.http.owners import Owners
 from appliance.platform.console import EXIT_BUG, EXIT_OURS, PROGRAM, keep_log, say, say_only_errors
+from appliance.platform.home import users_data, users_home
 from appliance.platform.machine import files_for, raise_open_files
 from appliance.platform.stopping import StopSignals, stop_signals
-from appliance.plugins.folders import default_data
+from appliance.plugins.folders import DATA
 from appliance.programs import start
 from appliance.service.parent import check_parent, open_parent, open_service_manager
 from appliance.settings import AppSettings
@@ -106,15 +106,16 @@ async def _run(settings: AppSettings, found: Finder, catalog: Catalog, stop: Sto
     await trio.to_thread.run_sync(_make_models_folder, settings.sources)
     if settings.port_of_engine:
         settings = await _at_engines_port(settings, found)
+    data = users_data()
     async with echoing_engine_log(settings) as echo, _scanning(catalog) as scanned:
         places = AppliancePaths(
             catalog=catalog,
             found=found,
             remembered=StateFile(installed_folder()),
             downloading=_downloading(settings),
-            plugin_data=default_data(),
-            conversations=default_data().with_name(CONVERSATIONS),
-            derived_models=default_data().with_name(DERIVED_MODELS),
+            plugin_data=data / DATA,
+            conversations=data / CONVERSATIONS,
+            derived_models=data / DERIVED_MODELS,
             learns=not settings.echo,
             echo=echo,
         )
@@ -250,7 +251,7 @@ def _make_models_folder(sources: ModelFolders) -> None:
 def _downloading(settings: AppSettings) -> DownloadSettings:
     """Return source and target of downloads. Raises UsageError for an endpoint that is not an address."""
     hub = hub_access(os.environ, token=settings.hub_token)
-    cache = settings.sources.cache or cache_directory(os.environ, Path.home()).absolute()
+    cache = settings.sources.cache or cache_directory(os.environ, users_home()).absolute()
     return DownloadSettings(cache=cache, models_dir=settings.sources.models_dir, hub=hub)
 
 

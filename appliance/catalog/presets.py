@@ -40,6 +40,7 @@ from appliance.core.models.download import (
 )
 from appliance.core.models.names import QUANTISATIONS, prefer
 from appliance.errors import BadRequest, InvalidConfig, UsageError
+from appliance.platform.home import expanded
 
 _Need = tuple[Remote, tuple[str, ...]]
 """A download, and the options that say the same."""
@@ -152,7 +153,7 @@ def _path(text: str) -> str | None:
 
 def _absolute(path: str) -> str:
     """llama-server takes paths from its working folder; the home folder's sign is this program's addition."""
-    return str((Path(path).expanduser() if path.startswith("~/") else Path(path)).absolute())
+    return str((expanded(path) if path.startswith("~/") else Path(path)).absolute())
 
 
 class PresetSource(Struct, frozen=True, kw_only=True):

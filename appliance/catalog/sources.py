@@ -21,7 +21,6 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Struct
-from platformdirs import user_data_path
 
 from appliance.catalog.found import (
     FoundModel,
@@ -47,6 +46,7 @@ from appliance.core.models.names import (
     tag_of,
 )
 from appliance.errors import UsageError
+from appliance.platform.home import expanded, users_data
 from appliance.wire import ImageLayer, ImageManifest
 
 HOME_POINTER = ".lmstudio-home-pointer"
@@ -330,7 +330,7 @@ class ModelFolders(Struct, frozen=True, kw_only=True):
 
 def default_models_dir() -> Path:
     """Return the folder for a user's models; it may not exist yet."""
-    return user_data_path("llama-appliance", appauthor=False) / "models"
+    return users_data() / "models"
 
 
 def resolve_sources(
@@ -366,7 +366,7 @@ def resolve_sources(
 
 
 def _folder(text: str) -> Path:
-    path = Path(text).expanduser().absolute()
+    path = expanded(text).absolute()
     if not path.is_dir():
         wrong = "is not a directory" if path.exists() else "does not exist"
         raise UsageError(f"the models directory {path} {wrong}; create it, or name another with --models-dir")
@@ -376,7 +376,7 @@ def _folder(text: str) -> Path:
 def _named_file(text: str) -> NamedFile:
     # A file whose own name holds "=" is meant as it is written.
     name, written = (None, text) if Path(text).exists() else split_named_path(text)
-    path = Path(written).expanduser().absolute()
+    path = expanded(written).absolute()
     if path.is_dir():
         raise UsageError(f"--model {path} is a directory; name the .gguf file in it, or use --models-dir {path}")
     try:

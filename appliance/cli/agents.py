@@ -15,7 +15,8 @@ from appliance.cli.show import json_option, print_json, print_table
 from appliance.core.runs.slash import NAME
 from appliance.errors import UsageError
 from appliance.platform.console import PROGRAM, say
-from appliance.plugins.folders import choice_of, default_data
+from appliance.platform.home import users_data
+from appliance.plugins.folders import DATA, choice_of
 from appliance.plugins.manifest import PROMPTS
 from appliance.plugins.registry import ListedPlugin, open_plugins
 
@@ -134,7 +135,7 @@ async def ls(config_file: Path | None, config_dir: Path | None, plugins: tuple[P
     config = loaded(config_file, config_dir).require() if config_file or config_dir else None
     choice = choice_of(config, existing(plugins))
     logging.getLogger("appliance").addHandler(logging.NullHandler())  # what goes wrong is listed
-    async with open_plugins(choice, default_data()) as opened:
+    async with open_plugins(choice, users_data() / DATA) as opened:
         await opened.wait_loaded()
         found = opened.listed(values=True)
         folders = tuple(map(str, choice.folders))

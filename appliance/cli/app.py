@@ -130,11 +130,6 @@ def run(argv: Sequence[str], start: Start) -> int:
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         return say_error(f"{where}{error.strerror or error}", EXIT_OURS)
-    except RuntimeError as error:
-        if "home directory" not in str(error):
-            return _bug()
-        # pathlib's word for a user whom the system does not know, as in some containers
-        return say_error("this user has no home folder that the system knows of; set HOME", EXIT_OURS)
     except BaseExceptionGroup as group:
         return EXIT_INTERRUPTED if group.split(KeyboardInterrupt)[1] is None else _bug()
     except Exception:  # noqa: BLE001  nobody foresaw it, so the user gets what a bug report needs

@@ -30,6 +30,7 @@ from appliance.core.settings import KEY_VARIABLE, HttpSettings, Listen, ToolSett
 from appliance.core.tools.specs import ALL, NAMES, chosen_tools
 from appliance.errors import UsageError
 from appliance.platform.console import say
+from appliance.platform.home import users_home
 
 T = TypeVar("T")
 MAX_FILE = 1 << 20
@@ -73,7 +74,7 @@ class ModelOptions(Struct, frozen=True, kw_only=True):
             models=self.models,
             models_dir=self.models_dir,
             environ=os.environ,
-            home=Path.home(),
+            home=users_home(),
             starter=None if self.no_starter else STARTER,
             stores=self.stores,
         )

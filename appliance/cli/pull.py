@@ -30,6 +30,7 @@ from appliance.cli.show import human_size, print_table
 from appliance.core.models.download import ModelReference, parse_reference
 from appliance.errors import ApplianceError, UpstreamFailed, UsageError
 from appliance.platform.console import EXIT_INTERRUPTED, EXIT_OURS, EXIT_USER, PROGRAM, say, say_error
+from appliance.platform.home import users_home
 from appliance.trio_parts import beside, every
 
 STOPS = (signal.SIGINT, signal.SIGTERM)
@@ -226,7 +227,7 @@ async def pull(
       HF_HUB_CACHE, HF_HOME           where models are kept
       HTTPS_PROXY                     is not supported: connections are direct
     """
-    cache = cache_directory(os.environ, Path.home()).absolute()
+    cache = cache_directory(os.environ, users_home()).absolute()
     if model is None:
         begun = await _begun_there(server) if server.named else _begun_in(cache)
         return _list_unfinished(begun, as_json)

@@ -21,7 +21,6 @@ from functools import cache, lru_cache, partial
 from pathlib import Path, PurePosixPath
 
 import msgspec
-import platformdirs
 from msgspec import Struct
 
 from appliance.core.engines.builds import MANIFEST, Build, FileSum, numbers_of, platform_of
@@ -29,6 +28,7 @@ from appliance.core.engines.listing import Manual
 from appliance.engines import embedded
 from appliance.errors import EngineNotFound, UsageError
 from appliance.platform.console import is_frozen
+from appliance.platform.home import expanded, users_cache, users_data
 from appliance.platform.strangers import stranger_at
 
 MAX_MANIFEST = 1 << 20
@@ -41,7 +41,6 @@ SHOWN = 3
 """Files that one line names."""
 
 log = logging.getLogger(__name__)
-APP_NAME = "llama-appliance"
 ENGINE_VARIABLE = "LLAMA_APPLIANCE_ENGINE"
 FOLDER_VARIABLE = "LLAMA_APPLIANCE_ENGINES_DIR"
 EMBEDDED = "embedded"
@@ -195,7 +194,7 @@ class EngineFolders(Struct, frozen=True, kw_only=True):
             named=environ.get(ENGINE_VARIABLE) or None,
             beside=Path(sys.executable).parent / "engines" if is_frozen() else None,
             installed=installed_folder(environ),
-            cache=Path(platformdirs.user_cache_dir(APP_NAME, appauthor=False)) / "engines",
+            cache=users_cache() / "engines",
             search_path=environ.get("PATH", os.defpath),
         )
 
@@ -212,8 +211,8 @@ class EngineFolders(Struct, frozen=True, kw_only=True):
 def installed_folder(environ: Mapping[str, str] = os.environ) -> Path:
     """The folder in which ``engines install`` puts builds: `FOLDER_VARIABLE`, else in the user's data folder."""
     if named := environ.get(FOLDER_VARIABLE):
-        return Path(named).expanduser().absolute()
-    return Path(platformdirs.user_data_dir(APP_NAME, appauthor=False)) / "engines"
+        return expanded(named).absolute()
+    return users_data() / "engines"
 
 
 def find_engine(explicit: str | None, places: EngineFolders | None = None) -> Engine:
@@ -356,7 +355,7 @@ def _named(value: str, option: str, places: EngineFolders) -> Engine:
         return _embedded(option)
     if BACKENDS.fullmatch(value) or (BUILD_ID.fullmatch(value) and not Path(value).exists()):
         return _whole(_by_word(value, option, list_engines(places)), option, value)
-    path = Path(value).expanduser()
+    path = expanded(value)
     if path.is_dir():
         if (path / MANIFEST).exists():
             return _whole(_named_build(path, option), option, value)

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
-import platformdirs
 import trio
 from msgspec import Struct
 
@@ -24,6 +23,7 @@ from appliance.core.lenient_json import decoded
 from appliance.engines.found import Engine
 from appliance.engines.trial import TrialFailed, TrialServer, open_trial
 from appliance.platform.children import Children
+from appliance.platform.home import users_cache
 from appliance.platform.machine import free_memory
 from appliance.store.model_files import write_sparse
 from appliance.store.partial_file import FileTaken, claim
@@ -32,7 +32,6 @@ from appliance.trio_parts import lacking
 if TYPE_CHECKING:
     from filelock import FileLock
 
-APP_NAME = "llama-appliance"
 PROOF_TIME = 240.0
 """Seconds for everything. The first start on a card may compile its kernels for a minute, or two."""
 MEASURING_TIME = 60.0
@@ -243,7 +242,7 @@ def _left(until: float) -> float:
 
 def measuring_folder() -> Path:
     """The folder of the measuring model."""
-    return Path(platformdirs.user_cache_dir(APP_NAME, appauthor=False)) / "measuring"
+    return users_cache() / "measuring"
 
 
 def write_ballast(folder: Path) -> Path:

@@ -16,7 +16,6 @@ from pathlib import Path
 from types import CodeType, ModuleType
 
 from msgspec import Struct
-from platformdirs import user_data_path
 
 from appliance.core.config.additions import PluginConfig
 from appliance.core.config.nodes import Problem
@@ -38,6 +37,8 @@ BUNDLED = Path(__file__).parent / "bundled"
 """The place of the bundled plugins in the wheel and the frozen program."""
 CHECKOUT = Path(__file__).parents[2] / "plugins"
 AGENT, CONFIG = "agent.py", "config.json"
+DATA = "plugins"
+"""The folder below the program's data in which each plugin has a folder for its own."""
 MAX_FILES = 1000
 """Number of files of one plugin that are watched for changes."""
 STARTED_WITHOUT = "plugins are off: the program was started without them, by --no-plugins or as llama-server"
@@ -80,11 +81,6 @@ def choice_of(config: Config | None, folders: Sequence[Path] | None) -> PluginSe
     if not (configured or folders or config.plugins is not None):
         return PluginSelection(off=CONFIGURED_WITHOUT)
     return PluginSelection(folders=plugin_folders(*configured, *folders), given=config.plugins or {})
-
-
-def default_data() -> Path:
-    """Return the folder in which each plugin has a folder for its data."""
-    return user_data_path("llama-appliance", appauthor=False) / "plugins"
 
 
 class FoundPlugin(Struct, frozen=True, kw_only=True):

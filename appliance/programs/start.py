@@ -21,7 +21,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from appliance.core.payload import LIST
+from appliance.errors import UsageError
 from appliance.platform.console import PROGRAM, is_frozen, outer_environment, say
+from appliance.platform.home import expanded, users_data
 
 if TYPE_CHECKING:
     from appliance.core.programs import TrialRun
@@ -44,10 +46,8 @@ _leader = ""
 def programs_folder() -> Path:
     """Return the folder of versions: `VARIABLE`, else in the user's data folder."""
     if named := os.environ.get(VARIABLE):
-        return Path(named).expanduser().absolute()
-    import platformdirs
-
-    return Path(platformdirs.user_data_dir(PROGRAM, appauthor=False)) / "programs"
+        return expanded(named).absolute()
+    return users_data() / "programs"
 
 
 def own_folder() -> Path | None:
@@ -106,8 +106,13 @@ def lead() -> None:
         run_file = Path(run) if run else None
         return
     own = own_folder()
-    root = programs_folder() if own is not None else None
-    if own is None or root is None or sys.platform == "win32" or not (root / STATE).is_file():
+    if own is None or sys.platform == "win32":
+        return
+    try:
+        root = programs_folder()
+    except UsageError:  # without a home there are no versions of this user
+        return
+    if not (root / STATE).is_file():
         return
     try:
         _lead(own, root)

@@ -32,9 +32,9 @@ from appliance.engines.found import FOLDER_VARIABLE, installed_folder
 from appliance.errors import Busy, UpstreamFailed
 from appliance.platform.children import Child, Children, describe_status
 from appliance.platform.console import is_frozen, outer_environment
+from appliance.platform.home import expanded, users_data
 from appliance.platform.ports import LOOPBACK
 from appliance.platform.process import Command, LineSink, StopSteps, before_end, open_process, text_of
-from appliance.plugins.folders import default_data
 from appliance.settings import AppSettings
 from appliance.store.versions import keep
 from appliance.upstream.client import Address, HttpCall
@@ -69,7 +69,7 @@ def as_trial(settings: AppSettings, folder: Path, environ: MutableMapping[str, s
     if sources.models_dir is None and settings.config is None:
         sources = structs.replace(sources, models_dir=default_models_dir())
     data, config = folder / "data", settings.config
-    keep(default_data().with_name("conversations.db"), data / NAME / "conversations.db")
+    keep(users_data() / "conversations.db", data / NAME / "conversations.db")
     if config is not None:
         config = _apart(config, folder)
     for variable in ("XDG_DATA_HOME", "WIN_PD_OVERRIDE_LOCAL_APPDATA"):
@@ -88,7 +88,7 @@ def _apart(config: Config, folder: Path) -> Config:
         keep(Path(store.path), folder / "activity.db")
         store = structs.replace(store, path=str(folder / "activity.db"))
     if kept.path:
-        keep(Path(kept.path).expanduser(), folder / "conversations.db")
+        keep(expanded(kept.path), folder / "conversations.db")
         kept = structs.replace(kept, path=str(folder / "conversations.db"))
     streams = structs.replace(config.streams, path=StreamsConfig().path)
     return structs.replace(config, store=store, conversations=kept, streams=streams)

@@ -30,6 +30,7 @@ from appliance.core.launchd import (
 )  # fmt: skip
 from appliance.core.systemd import names_key_policy
 from appliance.errors import UsageError
+from appliance.platform.home import users_home
 from appliance.platform.process import Ran
 from appliance.service.parent import Ready
 from appliance.service.systemd import COMMAND_TIME, PosixService, make_key, said_by
@@ -43,7 +44,7 @@ class Launchd(PosixService):
     """One launchd domain: the machine's, or the user's. Every method raises ServiceFailed when launchctl refuses."""
 
     def __init__(self, *, user: bool, home: Path | None = None) -> None:
-        self._place = agent(str(home or Path.home()), os.getuid()) if user else DAEMON
+        self._place = agent(str(home or users_home()), os.getuid()) if user else DAEMON
         self._job = f"{self._place.domain}/{LABEL}"
         self.log = self._place.log
         super().__init__(Path(self._place.plist), user=user)

@@ -24,6 +24,7 @@ from appliance.core.systemd import (
 )
 from appliance.errors import ApplianceError, UsageError
 from appliance.platform.children import inherited_env, open_children
+from appliance.platform.home import users_home
 from appliance.platform.process import Ran, run_to_end
 from appliance.store.model_files import open_private
 from appliance.wire import ServiceStatus
@@ -122,7 +123,7 @@ class Systemd(PosixService):
     """One service manager: the system's, or the user's. Every method raises ServiceFailed when systemd refuses."""
 
     def __init__(self, *, user: bool, environ: Mapping[str, str] = os.environ) -> None:
-        config = Path(environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+        config = Path(environ.get("XDG_CONFIG_HOME") or users_home() / ".config")
         super().__init__(config / "systemd" / "user" / UNIT if user else Path(UNITS[1]), user=user)
         if user:
             self.log = f"'journalctl --user -u {NAME}'"

@@ -88,6 +88,7 @@ section key; rights; without_key
 section strangers
 stranger 'llama-appliance ps'; echo "status $?"; stranger 'llama-appliance run starter hi'; echo "status $?"
 (export $(cat /etc/llama-appliance/key.env); stranger 'llama-appliance ps'; echo "status $?")
+setpriv --reuid 54321 --regid 54321 --clear-groups env -u HOME llama-appliance ls; echo "status $?"
 section others
 for file in /etc/default/llama-appliance /etc/llama-appliance/key.env; do
     setpriv --reuid 65534 cat $file && echo read
@@ -153,7 +154,8 @@ def test_the_deb_from_install_to_purge(tmp_path: Path) -> None:
     assert "sudo cat /etc/llama-appliance/key.env" in said["install"]
     assert said["key"] == "600 root\n600 root\n401\n"
     assert said["strangers"].count("sudo usermod -aG llama-appliance USER") == 2
-    assert [line for line in said["strangers"].splitlines() if "status" in line] == ["status 2", "status 2", "status 0"]
+    assert [line[7:] for line in said["strangers"].splitlines() if "status" in line] == ["2", "2", "0", "2"]
+    assert "the system knows no home folder for ~; set HOME" in said["strangers"]
     assert said["others"].count("Permission denied") == 2
     assert said["user"].strip() == "llama-appliance"
     assert "appliance" in answer(said["chat"])

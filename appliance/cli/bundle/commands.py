@@ -49,6 +49,7 @@ from appliance.engines.found import here, installed_folder
 from appliance.engines.shelf import Shelf
 from appliance.errors import UsageError
 from appliance.platform.console import PROGRAM, say
+from appliance.platform.home import users_home
 from appliance.programs.shelf import is_packaged, refuse_packaged, trust, trusted_keys
 from appliance.programs.start import ONE_FILE, in_shell, own_folder, programs_folder
 from appliance.store.model_files import write_whole
@@ -294,7 +295,7 @@ def _trusted(key: Path | None) -> tuple[bytes, ...]:
 
 def _homes(sources: ModelFolders) -> Homes:
     models = sources.models_dir or default_models_dir()
-    cache = sources.cache or cache_directory(os.environ, Path.home()).absolute()
+    cache = sources.cache or cache_directory(os.environ, users_home()).absolute()
     data, own = default_models_dir().parent, own_folder()
     return Homes(
         data=data,

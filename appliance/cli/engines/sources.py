@@ -62,6 +62,7 @@ from appliance.engines.table import Table, table
 from appliance.engines.unpacking import SUFFIXES, is_archive
 from appliance.errors import UsageError
 from appliance.platform.console import say
+from appliance.platform.home import expanded
 from appliance.trio_parts import plain_nursery
 
 PROBE_TIME = 300.0
@@ -240,7 +241,7 @@ def sources_of(word: str | None, source: str | None, platform: str, sha256: str 
         return BuildSources(entry=find_entry(read_manifest(), asked))
     if "://" in source:
         return BuildSources(entry=_address(asked, source, platform, sha256))
-    path = Path(source).expanduser().absolute()
+    path = expanded(source).absolute()
     if path.is_dir():
         return _folder(asked, path, platform)
     if not path.is_file():

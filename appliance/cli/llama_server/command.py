@@ -41,6 +41,7 @@ from appliance.engines.found import find_engine
 from appliance.errors import InvalidConfig, UsageError
 from appliance.platform.children import inherited_env
 from appliance.platform.console import EXIT_OURS, say
+from appliance.platform.home import users_home
 from appliance.settings import AppSettings, AsyncCommand, Later
 
 PREDICTION = "PREDICTION"
@@ -205,7 +206,7 @@ def stand_in(from_argv: Sequence[Option], environ: Mapping[str, str]) -> AppSett
 
 def from_surroundings(environ: Mapping[str, str]) -> list[Option]:
     """Return the options from the environment and llama-server's configuration files. Raises UsageError."""
-    from_files = [option for file in config_files(environ, Path.home()) for option in options_of(file)]
+    from_files = [option for file in config_files(environ, users_home()) for option in options_of(file)]
     from_environ = [option for option in flags.from_env(environ) if option.flag != HF_TOKEN]
     return flags.merge(from_environ, from_files)
 
@@ -215,7 +216,7 @@ def _mode(
 ) -> AppSettings | Later:
     options = flags.merge(from_argv, from_environ)
     named = flags.partition(options, NAMES_A_MODEL)[0]
-    cache = cache_directory(environ, Path.home()).absolute()
+    cache = cache_directory(environ, users_home()).absolute()
     presets = preset_of_repository(named, cache)
     if presets or not named:
         return _finished(router_mode(from_argv, from_environ, environ), options, environ)

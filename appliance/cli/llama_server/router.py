@@ -23,6 +23,7 @@ from appliance.core.llama.preset_file import LOAD_ON_STARTUP, NONE, Choices, cho
 from appliance.core.settings import DEFAULT_MODELS_MAX, FleetSettings
 from appliance.errors import UsageError
 from appliance.platform.console import say
+from appliance.platform.home import users_home
 from appliance.settings import AppSettings
 
 SLOWED = "LLAMA_SERVER_DEBUG_FAKE_TIMING"
@@ -38,7 +39,7 @@ def router_mode(from_argv: Sequence[Option], from_environ: Sequence[Option], env
     options = flags.merge(from_argv, from_environ)
     _check_values(options)
     models_max = number(options, "--models-max", DEFAULT_MODELS_MAX, 0)
-    cache = cache_directory(environ, Path.home()).absolute()
+    cache = cache_directory(environ, users_home()).absolute()
     theirs = preset_of_repository(options, cache)
     file = value(options, "--models-preset", "")
     presets = presets_of(
@@ -74,7 +75,7 @@ def presets_of(
     file: Path | None, environment: Choices = NONE, command: Choices = NONE, *, strange: bool = False
 ) -> PresetSource:
     """Return the presets and the options beside them, and print oddities of the file. Raises UsageError."""
-    cache = cache_directory(os.environ, Path.home()).absolute()
+    cache = cache_directory(os.environ, users_home()).absolute()
     presets, warnings = open_presets(file, environment=environment, command=command, strange=strange, cache=cache)
     for warning in warnings:
         say(str(warning))

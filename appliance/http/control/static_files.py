@@ -17,6 +17,7 @@ import trio
 
 from appliance.catalog.found import UnsafeName, join_inside
 from appliance.errors import UsageError
+from appliance.platform.home import expanded
 from appliance.tools.files import open_regular, real_root
 from appliance.traffic.request import Headers, Request, Sink, send_whole
 
@@ -78,7 +79,7 @@ class StaticFiles:
     """The files below ``root``. Raises UsageError if that is not a folder."""
 
     def __init__(self, root: str) -> None:
-        self._root = Path(root).expanduser().absolute()
+        self._root = expanded(root).absolute()
         if not self._root.is_dir():
             wrong = "is not a directory" if self._root.exists() else "does not exist"
             raise UsageError(f"the folder {self._root} {wrong}; name one that holds a web page with --path")
