@@ -167,10 +167,8 @@ def go_home(side: Side | None, *, only_reads: bool = False) -> None:
 
 def _refuse_guests(server: RunningServer) -> None:
     if server.kind == "service":
-        words = click.get_current_context().command_path
         raise UsageError(
-            f"the service of this machine has its own files, which root changes: 'sudo {words} ...' does; "
-            "--own works on yours"
+            "the service of this machine has its own files: put 'sudo' before the command, or --own behind it for yours"
         )
 
 

@@ -207,6 +207,12 @@ section root; llama-appliance pull acme/Tiny-GGUF; echo "status $?"; llama-appli
 llama-appliance run mine hi; another_engine root llama-appliance /usr/lib/llama-appliance
 user anna 'llama-appliance engines ls; llama-appliance ps'
 find /var/lib/llama-appliance /var/cache/llama-appliance ! -user llama-appliance ! -path '*/models/*'
+section bundle; llama-appliance bundle keygen /mine
+llama-appliance bundle export --models mine --no-program --key /mine -o /b; echo "status $?"
+llama-appliance bundle import /b --key /mine.pub; echo "status $?"
+for words in '' --own '--key /mine.pub'; do
+    llama-appliance bundle verify /b --json $words | sed -n 's/.*"trust": \\("[a-z]*"\\).*/\\1/p'; done
+tell anna 'llama-appliance bundle verify /b'; tell anna 'llama-appliance bundle verify /b --key /mine.pub'
 section engine; @INSTALL@ >/dev/null 2>&1; echo "status $?"; user anna '@LIST@'
 apt remove llama-appliance-engine-vulkan >/dev/null 2>&1; user anna 'llama-appliance engines ls' | grep -c vulkan
 section stopped; systemctl stop llama-appliance; llama-appliance ls --system; llama-appliance engines use auto --system
@@ -243,13 +249,16 @@ def test_the_day_after_the_installation(tmp_path: Path) -> None:
     assert said["again"] == "enabled\nactive\n1\n"
     assert_first_day(said["anna"], "/var/lib/llama-appliance", "the service of this machine runs")
     assert "sudo chmod a+r /var/lib/llama-appliance/models/closed.gguf" in said["closed"]
-    assert "'sudo llama-appliance engines use ...' does" in said["guest"]
+    assert "put 'sudo' before the command" in said["guest"]
     assert "usermod -aG llama-appliance" in said["guest"]
     assert [line for line in said["guest"].splitlines() if "status" in line] == ["status 2"] * 3
     assert said["root"].count("status 0") == 3, said["root"]
     assert said["root"].count("\nstarter ") == 2, said["root"]
     assert "linux-x64-cpu/b1" in said["root"]
     assert not [line for line in said["root"].splitlines() if line.startswith("/var/")]
+    assert "put 'sudo' before the command" in said["bundle"]
+    assert said["bundle"].count("status 0") == 3, said["bundle"]
+    assert '"signed"\n"unchecked"\n"signed"\n' in said["bundle"], said["bundle"]
     assert said["engine"].startswith("status 0\n"), said["engine"]
     assert "linux-x64-vulkan/" in said["engine"]
     assert said["engine"].endswith("\n0\n")

@@ -102,14 +102,19 @@ def keygen(file: Path) -> None:
 @bundle.command()
 @bundle_argument
 @key_option
+@side_options
 @json_option
-async def verify(file: Path, key: Path | None, as_json: bool) -> None:
+async def verify(file: Path, key: Path | None, side: Side | None, as_json: bool) -> None:
     """Read a bundle from beginning to end, and compare it with its sums and its signature. Nothing is written.
+
+    Without --key the remembered keys count: yours, or those of the service where it runs.
 
     \b
     Example:
       llama-appliance bundle verify /media/usb/office.bundle --key mine.pub
     """
+    if key is None:
+        go_home(side)  # as the service's user, since root trusts no list of keys that another user may change
     trusted = _trusted(key)
     with Bundle(file) as opened:
         signer = opened.signer(trusted)
