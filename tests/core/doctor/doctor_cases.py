@@ -278,6 +278,11 @@ WARNING: Sequence[tuple[str, DoctorFacts, str]] = (
     ("model-on-processor", facts(server=running(seat=ON_CPU.seat.id)), "now the better choice"),
     (
         "model-on-processor",
+        facts(server=running(seat=ON_CPU.seat.id), ranked=(ON_CPU, ranked(CUDA_BUILD, CUDA, standing="untried"))),
+        "engines prove",
+    ),
+    (
+        "model-on-processor",
         facts(server=running(command=("llama-server", "--device", "none")), ranked=(ON_CPU, FAILED)),
         "xyzzy",
     ),
