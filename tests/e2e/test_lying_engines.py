@@ -158,8 +158,14 @@ CASES = [
     Case(Lie(list="crash"), "unknown", "engine-cannot-list", "SIGSEGV"),
     Case(Lie(work="garbage", on=ON), "unknown", "failed-proof", "(garbage)"),
     *(
-        Case(Lie(load=load, on=ON), "not loaded", "probation", "starter", stream=stream)
-        for load, stream in (("crash", False), ("abort", True), ("fail", False), ("memory", True), ("missing", False))
+        Case(Lie(load=load, on=ON), "not loaded", "probation", said, stream=stream)
+        for load, said, stream in (
+            ("crash", "SIGSEGV", False),
+            ("abort", "no kernel image is available", True),
+            ("fail", "exit status 1: ", False),
+            ("memory", "unable to allocate CUDA0 buffer", True),
+            ("missing", "libcudart.so.13: cannot open shared object file", False),
+        )
     ),
     Case(Lie(load="hang", on=ON), "not loaded", "probation", "was not ready within 2 s", words=("--load-timeout", "2")),
 ]
