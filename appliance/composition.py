@@ -6,7 +6,7 @@ gets its listeners when it is made; nothing is attached later. The tests open th
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -22,12 +22,11 @@ from appliance.conversations import open_conversations
 from appliance.core.config.nodes import Problem
 from appliance.core.config.scalars import parse_duration
 from appliance.core.config.types import Config
-from appliance.core.fit.budget import GpuMemory
+from appliance.core.fit.budget import gpu_memory
 from appliance.core.machine import Sample
 from appliance.core.offline import refuse_outside
 from appliance.core.runs.inward import Asker
 from appliance.core.settings import refuse_open_door
-from appliance.core.sizes import MIB
 from appliance.engines.background import keeping_up
 from appliance.engines.found import Finder
 from appliance.engines.owner import Chooser, open_engines
@@ -256,16 +255,7 @@ def _sampling(config: Config) -> float | None:
 
 
 def _see_gpus(fleet: Fleet, sample: Sample) -> None:
-    fleet.see_gpus(_gpu_memory(sample))
-
-
-def _gpu_memory(sample: Sample) -> Mapping[str, GpuMemory]:
-    """Return the GPUs' memory in a sample, by the names that budgets use."""
-    return {
-        f"gpu{gpu.id}": GpuMemory(gpu.mem_used_mb * MIB, gpu.mem_total_mb * MIB)
-        for gpu in sample.gpus
-        if gpu.mem_used_mb is not None and gpu.mem_total_mb
-    }
+    fleet.see_gpus(gpu_memory(sample.gpus))
 
 
 def _configuration(

@@ -23,6 +23,9 @@ ARCHITECTURES = {
 first start. llama.cpp makes 120a of 120, which cards of 12.0 alone take; one of 12.1 takes the code for 9.0."""
 DRIVERS = {12: "550.54", 13: "580"}
 """The least that runs what such a toolkit makes."""
+NATIVE = "native"
+"""cmake's word for the cards of this machine."""
+LEVELS = re.compile(r"[1-9][0-9]{1,2}[af]?(-real|-virtual)?(;[1-9][0-9]{1,2}[af]?(-real|-virtual)?)*")
 
 
 def install_toolkit(venv: Path) -> str:
@@ -42,13 +45,18 @@ def install_toolkit(venv: Path) -> str:
 
 def needs(major: int) -> dict[str, object]:
     """What the build asks of the card and its driver."""
-    levels = [int(one.partition("-")[0]) for one in ARCHITECTURES[major].split(";")]
-    return {"driver": DRIVERS[major], "compute": [f"{level // 10}.{level % 10}" for level in levels]}
+    levels = [int(level) for level in re.findall(r"[0-9]+", architectures(major))]
+    return {"driver": DRIVERS[major], "compute": [f"{level // 10}.{level % 10}" for level in dict.fromkeys(levels)]}
 
 
 def architectures(major: int) -> str:
-    """cmake's option that says for which cards."""
-    return f"-DCMAKE_CUDA_ARCHITECTURES={ARCHITECTURES[major]}"
+    """cmake's list of the cards: what CUDAARCHS, its own variable, names; else `ARCHITECTURES`. Raises SetupError."""
+    told = os.environ.get("CUDAARCHS", "").strip()
+    if told == NATIVE:
+        return _of_these_cards()
+    if told and not LEVELS.fullmatch(told):
+        raise SetupError(f"CUDAARCHS is '{told}': write native, or levels such as 90 or 86-real;89-real")
+    return told or ARCHITECTURES[major]
 
 
 def flags(nvcc: str, major: int, for_host: str) -> list[str]:
@@ -90,6 +98,21 @@ def take_runtime(nvcc: str, major: int, stage: Path) -> None:
     if (toolkit / "EULA.txt").is_file():
         (stage / "licenses" / "cuda").mkdir(parents=True, exist_ok=True)
         shutil.copyfile(toolkit / "EULA.txt", stage / "licenses" / "cuda" / "EULA.txt")
+
+
+def _of_these_cards() -> str:
+    """Machine code alone, for what the driver lists."""
+    asked = ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"]
+    try:
+        told = subprocess.run(asked, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True, timeout=60)
+    except (OSError, subprocess.SubprocessError) as cause:
+        raise SetupError(f"CUDAARCHS is native, and no driver says which cards are here: {cause}") from None
+    levels = sorted(
+        {int(major + minor) for major, minor in re.findall(r"^([0-9]+)\.([0-9])$", told.stdout, re.MULTILINE)}
+    )
+    if not levels:
+        raise SetupError("CUDAARCHS is native, and NVIDIA's driver lists no card with a compute capability")
+    return ";".join(f"{level}-real" for level in levels)
 
 
 def _toolkit(nvcc: str) -> Path:

@@ -78,7 +78,7 @@ def options(backend: str, *, native: bool) -> tuple[str, ...]:
     if native:
         return (*COMMON, *STATIC, *(STATIC_RUNTIME if sys.platform == "linux" else ()))
     gpu = tuple(f"-DGGML_{name.upper()}={'ON' if name == backend else 'OFF'}" for name in GPU_LIBRARIES)
-    cards = (cuda.architectures(nvcc()[1]),) if backend == "cuda" else ()
+    cards = (f"-DCMAKE_CUDA_ARCHITECTURES={cuda.architectures(nvcc()[1])}",) if backend == "cuda" else ()
     return (*COMMON, *MODULAR, *(STRIPPED if sys.platform == "linux" else ()), *gpu, *cards)
 
 
@@ -98,11 +98,21 @@ def check_compiler() -> None:
     missing: list[str] = []
     if not os.environ.get("CXX") and not any(shutil.which(name) for name in ("c++", "g++", "clang++")):
         missing.append("a C++ compiler")
-    if not any(shutil.which(name) for name in ("make", "gmake", "ninja")):
+    if not _has_make() and not shutil.which("ninja"):
         missing.append("make")
     if missing:
         hint = COMPILER_HINT.get(sys.platform, COMPILER_HINT["linux"])
         raise SetupError(f"building llama.cpp needs {' and '.join(missing)}: {hint}")
+
+
+def generator() -> tuple[str, ...]:
+    """cmake's words for ninja where there is no make: left alone it asks for make, and for nothing else."""
+    told = sys.platform == "win32" or "CMAKE_GENERATOR" in os.environ
+    return () if told or _has_make() or not shutil.which("ninja") else ("-G", "Ninja")
+
+
+def _has_make() -> bool:
+    return any(shutil.which(name) for name in ("make", "gmake"))
 
 
 def check_vulkan() -> None:

@@ -37,7 +37,10 @@ int nvmlDeviceGetCudaComputeCapability(void *handle, int *major, int *minor) { *
 int nvmlDeviceGetMemoryInfo(void *handle, memory_t *to) {
   to->total = 8ull << 30; to->used = 2ull << 30; to->free = 6ull << 30; return 0; }
 int nvmlDeviceGetMemoryInfo_v2(void *handle, memory_v2_t *to) {
-  FIRST; to->total = 8ull << 30; to->used = to->reserved = 1ull << 30; to->free = 7ull << 30; return 0; }
+  char *others = getenv("FAKE_NVML_GIB_OF_OTHERS");
+  unsigned long long used = 1 + (others ? atoi(others) : 0);
+  FIRST; to->total = 8ull << 30; to->reserved = 1ull << 30; to->used = used << 30; to->free = 8 - used << 30;
+  return 0; }
 int nvmlDeviceGetArchitecture(void *handle, unsigned *to) { FIRST; *to = 9; return 0; }
 int nvmlDeviceGetTemperature(void *handle, unsigned sensor, unsigned *to) { FIRST; *to = 41 + sensor; return 0; }
 int nvmlDeviceGetPowerUsage(void *handle, unsigned *to) { FIRST; *to = 123456; return 0; }

@@ -32,6 +32,7 @@ DEBIAN = {
     "dbus-daemon": "dbus",
     "dpkg-deb": "dpkg",
     "ip": "iproute2",
+    "ninja": "ninja-build",
     "node": "nodejs",
     "systemd-analyze": "systemd",
     "systemd-nspawn": "systemd-container",

@@ -496,6 +496,66 @@ def test_what_a_build_takes_is_named_with_its_packages(
     assert "Traceback" not in done.stderr
 
 
+SMI = """\
+#!/bin/sh
+[ "$*" = "--query-gpu=compute_cap --format=csv,noheader" ] || exit 9
+printf '%s\\n' 9.0 8.6 '[N/A]' 9.0
+"""
+"""A machine with four cards, one of which does not say."""
+
+
+@pytest.mark.parametrize(
+    ("asked", "levels", "compute"),
+    [
+        ("native", "86-real;90-real", ["8.6", "9.0"]),
+        ("90", "90", ["9.0"]),
+        ("120a-real;89-real;89-virtual", "120a-real;89-real;89-virtual", ["12.0", "8.9"]),
+    ],
+)
+@pytest.mark.skipif(WINDOWS, reason="the tools are shell scripts")
+def test_a_build_may_be_for_some_cards_alone(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch, asked: str, levels: str, compute: list[str]
+) -> None:
+    import recipe
+
+    (workshop.tools / "nvidia-smi").write_text(SMI)
+    (workshop.tools / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", workshop.env["PATH"])
+    monkeypatch.setenv("CUDACXX", str(workshop.tools / "nvcc"))
+    every = recipe.options("cuda", native=False)
+    assert recipe.needs("cuda")["compute"] == ["7.5", "8.0", "8.6", "8.9", "9.0", "12.0"]
+    monkeypatch.setenv("CUDAARCHS", asked)
+    assert {*recipe.options("cuda", native=False)} - {*every} == {f"-DCMAKE_CUDA_ARCHITECTURES={levels}"}
+    assert recipe.needs("cuda")["compute"] == compute
+
+
+@pytest.mark.parametrize(("asked", "said"), [("all", "write native, or levels"), ("native", "no driver says")])
+def test_cards_that_nobody_can_tell_are_an_error(workshop: Workshop, asked: str, said: str) -> None:
+    done = workshop.run("--backend", "cuda", CUDACXX=str(workshop.tools / "nvcc"), CUDAARCHS=asked)
+    assert done.returncode == 1
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.needs("cmake", "ninja", "cc")
+def test_ninja_is_enough_for_cmake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import recipe
+
+    (tmp_path / "CMakeLists.txt").write_text("cmake_minimum_required(VERSION 3.14)\nproject(x C)\n")
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for name in ("cmake", "ninja", "cc", "gcc", "as", "ld", "ar", "ranlib", "sh", "uname"):
+        if found := shutil.which(name):
+            (tools / name).symlink_to(found)
+    monkeypatch.delenv("CMAKE_GENERATOR", raising=False)
+    assert recipe.generator() == () or not shutil.which("make")
+    monkeypatch.setenv("PATH", str(tools))
+    command = ["cmake", "-S", str(tmp_path), "-B", str(tmp_path / "out"), *recipe.generator()]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out" / "build.ninja").is_file()
+
+
 def test_what_cuda_takes_is_named(workshop: Workshop) -> None:
     without = workshop.run("--backend", "cuda", CUDACXX=str(workshop.tools / "none"))
     assert without.returncode == 1

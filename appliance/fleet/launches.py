@@ -8,6 +8,7 @@ from functools import partial
 
 from appliance.core.config.types import ModelConfig
 from appliance.core.engines.machine import MachineLook
+from appliance.core.engines.trials import explanation
 from appliance.core.engines.workers import Crew, RpcWorker, room_of
 from appliance.core.fit.plan import FitPlan
 from appliance.core.models.model import Model
@@ -79,7 +80,7 @@ class Launches:
     def blame(self, model_id: str, ended: RunEnd) -> None:
         """Its engine failed, not the model; unless it was a worker on another machine."""
         if self._chooser is not None and ended.engine is not None and not ended.lost_worker:
-            self._chooser.failed(ended.engine, model_id, (ended.why or str(ended.error)).splitlines()[0])
+            self._chooser.failed(ended.engine, model_id, _in_a_line(ended))
 
     def pardon(self, model_id: str, seat: str) -> None:
         """A request was to blame for what this seat failed at."""
@@ -177,3 +178,10 @@ class Launches:
                 why = f"model '{other}' runs at its port {launch.address.port}; give one of them another"
                 raise ModelFailedToStart(model.id, why)
         return launch
+
+
+def _in_a_line(ended: RunEnd) -> str:
+    """The reason of its end; of the engine's last log lines only the one that explains it."""
+    if isinstance(ended.error, ModelFailedToStart) and ended.error.log_tail:
+        return f"{ended.error.why}: {explanation(ended.error.log_tail)}"
+    return (ended.why or str(ended.error)).splitlines()[0]

@@ -5,14 +5,14 @@ from __future__ import annotations
 import itertools
 import logging
 import math
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 
 import trio
 
 from appliance.core.config.types import Config
-from appliance.core.fit.budget import GpuMemory
+from appliance.core.fit.budget import GpuMemory, gpu_memory
 from appliance.core.fit.plan import FitPlan
 from appliance.core.models.model import Model
 from appliance.core.scheduling.effects import GOING, Drain, Effect, Grant, ProcessState, Refuse, Start, Stop, Terms
@@ -25,7 +25,7 @@ from appliance.engines.owner import Chooser, OneEngine
 from appliance.errors import ApplianceError, KillsEngines, ModelNotFound, ModelUnloaded, ShuttingDown
 from appliance.fleet.budgets import Budgets, keep_measuring, policy_for
 from appliance.fleet.failures import END_NOTICED, Failures, Hangs
-from appliance.fleet.launch import same_launch
+from appliance.fleet.launch import Launch, same_launch
 from appliance.fleet.launches import Launches
 from appliance.fleet.lease import Lease, QueuePlace, Supply
 from appliance.fleet.logs import Echo, Logs
@@ -305,6 +305,14 @@ class Fleet:
             self._limit()
             self._perform(self._schedule.squeeze(_now()))
 
+    async def _prepare(self, model: Model, tried: Collection[str]) -> Launch | None:
+        """See `Prepare`. A plan counts the memory that is free on the cards now, and not at the last sample."""
+        # The first sample comes a second after the start. What is remembered until then may be days old.
+        engine = self.launches.choose(model, tried) if model.config is None else None
+        if engine is not None and engine.gpus and (seen := gpu_memory(await self._gpus.samples())):
+            self.see_gpus(seen)
+        return await self.launches.prepare(model, tried)
+
     def see_machine(self) -> None:
         """More may be known of the machine than before: its budgets apply, and idle models move to the best seat."""
         if (look := self.launches.look) is not None and look is not self._budgets.look:
@@ -418,7 +426,7 @@ class Fleet:
             match effect:
                 case Start(model_id):
                     log.info("loading model '%s'", model_id)
-                    run = self._runs[model_id] = ModelRun(self._models[model_id], self.launches.prepare, self.logs)
+                    run = self._runs[model_id] = ModelRun(self._models[model_id], self._prepare, self.logs)
                     self._nursery.start_soon(self._own, run)
                 case Stop(model_id, why):
                     log.info("stopping model '%s' (%s)", model_id, why)

@@ -21,7 +21,7 @@ from appliance.core.engines.machine import Gpu, arm_level, x86_level
 from appliance.core.machine import CpuNames, Environment, OperatingSystem
 from appliance.platform import cards_linux
 from appliance.platform.cards_linux import read_number, read_text
-from appliance.platform.libraries import loaders
+from appliance.platform.libraries import WANTED, find_library, loaders
 
 ROOT = Path("/")
 CPUINFO = "proc/cpuinfo"
@@ -186,7 +186,10 @@ def without_sleep() -> float:
 
 
 def _signs(root: Path) -> Iterator[str]:
-    yield read_text(root / "proc/driver/nvidia/version") or ""
+    if version := read_text(root / "proc/driver/nvidia/version"):
+        # A container sees the kernel's module of its host, with a card or without. The driver's library comes with the
+        # card.
+        yield f"{version} {find_library(WANTED['cuda'], root)}"
     for module in MODULES:
         folder = root / "sys/module" / module
         if folder.is_dir():

@@ -375,6 +375,19 @@ def test_what_another_program_has_proven_meanwhile_is_not_proven_again(machine: 
 
 @pytest.mark.needs("cc")
 @pytest.mark.skipif(sys.platform != "linux", reason="the driver's library is made for Linux")
+def test_a_build_that_came_since_the_last_look_is_asked_for_its_cards_and_proven(machine: Machine) -> None:
+    make_build(machine.root, "cpu", "b1")
+    assert machine.seats()[f"{CPU}/b1:CPU"] == "untried"
+    make_build(machine.root, "cuda13", "b2", devices=[Listed(name="CUDA0")], lie=Lie(prompt_speed=9e4))
+    assert machine.seats()["linux-x64-cuda13/b2:CUDA0"] == "untried"
+    make_build(machine.root, "cuda12", "b3", devices=[Listed(name="CUDA0")])
+    proofs = machine.json("prove")["proofs"]
+    assert {proof["build"] for proof in proofs if proof["device"].startswith("CUDA0")} == {
+        "linux-x64-cuda13/b2", "linux-x64-cuda12/b3",
+    }  # fmt: skip
+    assert machine.table()["used"] == "linux-x64-cuda13/b2:CUDA0"
+
+
 def test_a_card_that_nothing_uses_is_offered_the_build_that_runs_here(machine: Machine, tmp_path: Path) -> None:
     """By a driver's library that tells of two cards of NVIDIA's, and the real list of builds."""
     build_nvml(tmp_path / "lib")

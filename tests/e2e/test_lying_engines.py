@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import pytest
 from engine_folders import Lie, Listed, make_build, tell
+from fake_nvml_library import build as build_nvml
 from homes import Home
 from msgspec import structs
 from port_blocks import port_block
@@ -158,8 +159,14 @@ CASES = [
     Case(Lie(list="crash"), "unknown", "engine-cannot-list", "SIGSEGV"),
     Case(Lie(work="garbage", on=ON), "unknown", "failed-proof", "(garbage)"),
     *(
-        Case(Lie(load=load, on=ON), "not loaded", "probation", "starter", stream=stream)
-        for load, stream in (("crash", False), ("abort", True), ("fail", False), ("memory", True), ("missing", False))
+        Case(lie, "not loaded", "probation", said, stream=stream)
+        for lie, said, stream in (
+            (Lie(load="crash", on=ON), "SIGSEGV", False),
+            (Lie(load="abort", on=ON), "no kernel image is available", True),
+            (Lie(load="fail", on=ON), "exit status 1: ", False),
+            (Lie(load="memory", on=ON), "unable to allocate CUDA0 buffer", True),
+            (Lie(load="missing", on=ON), "libcudart.so.13: cannot open shared object file", False),
+        )
     ),
     Case(Lie(load="hang", on=ON), "not loaded", "probation", "was not ready within 2 s", words=("--load-timeout", "2")),
 ]
@@ -184,6 +191,21 @@ def test_the_answer_comes_from_the_next_engine_in_the_stated_time(proven: World,
     assert case.when == "unknown" or f"failed on engine {GPU}" in server.told()
     end(server)
     assert case.said in proven.doctor()[case.finding]
+
+
+@pytest.mark.needs("cc")
+def test_what_others_use_of_the_card_counts_from_the_first_model_on(world: World, tmp_path: Path) -> None:
+    build_nvml(tmp_path / "lib")
+    world.env["LD_LIBRARY_PATH"] = str(tmp_path / "lib")
+    tell(world.gpu, structs.replace(FAST, devices=(Listed(name="CUDA0", description="NVIDIA Fake 1"),)))
+    assert world.prove()[GPU] == "proven"
+    world.env["FAKE_NVML_GIB_OF_OTHERS"] = "4"
+    server = world.serve("--preload", "starter")
+    assert ask(server)
+    assert seat_of(server) == GPU
+    told = http(server, "GET", "/logs/stream/starter?no-follow").body.decode()
+    assert "MiB of 2048 MiB on gpu0" in told  # 8 GiB, of which others have 5, and one stays free
+    end(server)
 
 
 @pytest.mark.slow

@@ -69,6 +69,9 @@ def test_the_word_changes_with_drivers_and_cards_and_stays_otherwise(tmp_path: P
     assert_new()
     version.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  560.35.03\n")
     assert_new()
+    (tmp_path / "usr/lib").mkdir(parents=True)
+    (tmp_path / "usr/lib/libcuda.so.1").touch()  # the container was started again, with the card
+    assert_new()
     (tmp_path / "proc/driver/nvidia/gpus/0000:01:00.0").mkdir(parents=True)
     assert_new()
     (tmp_path / "sys/class/drm/card0").mkdir(parents=True)

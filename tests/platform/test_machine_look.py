@@ -28,12 +28,13 @@ async def see(root: Path | str = "/", seconds: float = 20.0, **env: str) -> Mach
 
 
 async def test_this_machine() -> None:
-    seen = await see(CUDA_VISIBLE_DEVICES="-1")
+    seen = await see(CUDA_VISIBLE_DEVICES="-1", NVIDIA_VISIBLE_DEVICES="all")
     assert seen.cpu
     assert seen.system.split()[0] in ("Linux", "macOS", "Windows")
     assert 0 < seen.memory_available <= seen.memory_total <= psutil.virtual_memory().total
     assert 1 <= seen.cores <= (os.cpu_count() or 1)
     assert seen.hidden["CUDA_VISIBLE_DEVICES"] == "-1"
+    assert "NVIDIA_VISIBLE_DEVICES" not in seen.hidden  # every container with NVIDIA's cards has it
     assert not [problem for problem in seen.problems if "left out" in problem]
     if sys.platform == "linux":
         assert set(seen.loaders) >= {"vulkan", "cuda", "rocm"}

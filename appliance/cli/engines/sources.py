@@ -78,14 +78,14 @@ def own_shelf() -> Shelf:
 
 @asynccontextmanager
 async def opened(shelf: Shelf) -> AsyncGenerator[Engines]:
-    """Return this machine's engines, after a look at them if there was none since the drivers changed."""
+    """Return this machine's engines, after a look at them if drivers have changed or a build is new since the last."""
     try:
         await trio.to_thread.run_sync(shelf.recover)
     except OSError as cause:
         say(f"note: the remains of an update or an installation cannot be removed: {cause}")
     find = partial(list_engines, EngineFolders.of_this_machine())
     async with plain_nursery(), open_engines(find, shelf.state, starter=STARTER) as engines:
-        if engines.look is None:
+        if engines.look is None or engines.unlisted:
             await engines.probe()
         yield engines
 

@@ -34,7 +34,7 @@ from appliance.core.doctor.engines import (
     untried,
 )
 from appliance.core.doctor.facts import SEVERITIES, DoctorFacts, Finding, ServedModel, one_line, some, tidied
-from appliance.core.engines.choice import best
+from appliance.core.engines.choice import Ranked, best
 from appliance.core.engines.listing import CPU
 from appliance.core.sizes import GIB
 
@@ -174,6 +174,7 @@ def model_on_processor(facts: DoctorFacts) -> Iterator[Finding]:
     for model in facts.server.running:
         if model.state not in ("loaded", "sleeping") or not _on_processor(facts, model):
             continue
+        reload = (f"llama-appliance unload {quote(model.id)}", f"llama-appliance load {quote(model.id)}")
         yield Finding(
             id="model-on-processor",
             severity="note" if _reason(facts) is None else "warning",
@@ -182,8 +183,12 @@ def model_on_processor(facts: DoctorFacts) -> Iterator[Finding]:
                 f"it runs on {model.seat or one_line(' '.join(_devices(model.command)) or 'the processor alone')}",
                 _reason(facts) or "the processor was faster in measurements, or was chosen by name",
             ),
-            advice="Load the model again to use the engine that is best now.",
-            commands=(f"llama-appliance unload {quote(model.id)}", f"llama-appliance load {quote(model.id)}"),
+            advice=(
+                "The server tries the card once no request is under way, and moves the model there if that is faster."
+                if _is_card_untried(facts)
+                else "Load the model again to use the engine that is best now."
+            ),
+            commands=("llama-appliance engines prove",) if _is_card_untried(facts) else reload,
         )
 
 
@@ -221,7 +226,7 @@ def _devices(command: tuple[str, ...]) -> tuple[str, ...]:
 
 def _reason(facts: DoctorFacts) -> str | None:
     """Return why no card is used, as far as the user can correct it."""
-    cards = [one for one in facts.ranked if one.seat.devices and not one.seat.on_cpu and not one.seat.software]
+    cards = _on_cards(facts)
     first = best(facts.ranked)
     if hidden := hiding(facts):
         return "hidden from engines by " + ", ".join(f"{name}={value}" for name, value in hidden.items())
@@ -231,6 +236,17 @@ def _reason(facts: DoctorFacts) -> str | None:
         return f"{first.seat.id} is now the better choice"
     sick = next((one for one in cards if one.standing != "proven"), None)
     return None if sick is None else one_line(f"{sick.seat.id}: {sick.standing}, {sick.why}")
+
+
+def _is_card_untried(facts: DoctorFacts) -> bool:
+    """True if a card may be the best place for models, and nobody has tried it: loading them again changes nothing."""
+    first = best(facts.ranked)
+    untried = any(one.standing == "untried" for one in _on_cards(facts))
+    return untried and first is not None and first.seat.on_cpu
+
+
+def _on_cards(facts: DoctorFacts) -> list[Ranked]:
+    return [one for one in facts.ranked if one.seat.devices and not one.seat.on_cpu and not one.seat.software]
 
 
 def _next(port: int) -> int:

@@ -5,6 +5,7 @@ Builds: damaged, failed, waiting, pinned, and whether the best one serves. Cards
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from shlex import quote
 
@@ -20,6 +21,8 @@ SET_BACK = 300.0
 """Seconds by which clocks of one machine may differ before it is worth a finding."""
 NONE_AT_ALL = ("", "-1", "none", "void", "nodevfiles")
 """Values of the variables that hide every card."""
+SILENT = re.compile(r"does not answer|when asked for")
+"""Words of those of `MachineLook.problems` after which the machine is to be restarted; others name their remedy."""
 NOT_CARDS = ("ZES_ENABLE_SYSMAN",)
 INSTALL = "llama-appliance engines install"
 
@@ -305,13 +308,22 @@ def sick_driver(facts: DoctorFacts) -> Iterator[Finding]:
                 advice="Restart the machine: both halves of the driver must have the same version.",
                 commands=("sudo reboot",),
             )
-        else:
+        elif SILENT.search(problem):
             yield Finding(
                 id="driver-silent",
                 severity="warning",
                 title="A graphics driver is installed but does not answer",
-                evidence=(one_line(problem) or "it gave no reason",),
+                evidence=(one_line(problem),),
                 advice="Restart the machine; if that does not help, install the driver again.",
+            )
+        else:
+            yield Finding(
+                id="card-unusable",
+                severity="warning",
+                title="Engines cannot use a graphics card as this system is",
+                evidence=(one_line(problem) or "it gave no reason",),
+                advice="The line above names what is missing; once it is here, look at the machine again.",
+                commands=("llama-appliance engines probe",),
             )
 
 

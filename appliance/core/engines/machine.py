@@ -10,10 +10,13 @@ from collections.abc import Collection, Mapping
 from msgspec import Struct
 
 VISIBILITY = (
-    "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "GGML_CUDA_DEVICES", "NVIDIA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES",
-    "ROCR_VISIBLE_DEVICES", "GGML_VK_VISIBLE_DEVICES", "VK_DRIVER_FILES", "ONEAPI_DEVICE_SELECTOR", "ZES_ENABLE_SYSMAN",
+    "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "GGML_CUDA_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES",
+    "GGML_VK_VISIBLE_DEVICES", "VK_DRIVER_FILES", "ONEAPI_DEVICE_SELECTOR", "ZES_ENABLE_SYSMAN",
 )  # fmt: skip
-"""Variables by which somebody hides devices from engines, or orders them; engines get them unchanged."""
+"""Variables by which somebody hides devices from engines, or orders them; engines get them unchanged.
+
+NVIDIA_VISIBLE_DEVICES is not among them. NVIDIA's container runtime reads it before the container starts, and most
+containers with a card have it. Drivers and engines do not know it."""
 
 PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.IGNORECASE)
 LEVELS = (

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
 from appliance.core.engines.machine import MachineLook
 from appliance.core.fit.estimate import RAM
-from appliance.core.sizes import GIB
+from appliance.core.machine import GpuSample
+from appliance.core.sizes import GIB, MIB
 
 NO_MEMORY: Mapping[str, int] = {}
 
@@ -22,6 +23,15 @@ class GpuMemory(Struct, frozen=True):
 
     used: int
     total: int
+
+
+def gpu_memory(samples: Iterable[GpuSample]) -> Mapping[str, GpuMemory]:
+    """Return the GPUs' memory by the names that budgets use."""
+    return {
+        f"gpu{gpu.id}": GpuMemory(gpu.mem_used_mb * MIB, gpu.mem_total_mb * MIB)
+        for gpu in samples
+        if gpu.mem_used_mb is not None and gpu.mem_total_mb
+    }
 
 
 def budgets_of(look: MachineLook) -> Mapping[str, int]:

@@ -244,6 +244,11 @@ WARNING: Sequence[tuple[str, DoctorFacts, str]] = (
     ("card-too-old", facts(look=card(compute="6.1")), "compute capability 6.1"),
     ("driver-mismatch", facts(look={"problems": ("NVML: Driver/library version mismatch",)}), "reboot"),
     ("driver-silent", facts(look={"problems": ("AMD's driver hung when asked for its cards",)}), "hung"),
+    (
+        "card-unusable",
+        facts(look={"problems": ("NVIDIA's driver runs, and its libcuda.so.1 is not here: install it",)}),
+        "libcuda.so.1",
+    ),
     ("nouveau", facts(look=NO_GPU, checkup=on_bus("NVIDIA", "nouveau")), "nouveau"),
     ("card-without-driver", facts(look=NO_GPU, checkup=on_bus("AMD")), PCI),
     ("no-vulkan-loader", facts(look={"loaders": {"vulkan": ""}}, engines=(VULKAN_BUILD, CUDA_BUILD)), "libvulkan1"),
@@ -276,6 +281,11 @@ WARNING: Sequence[tuple[str, DoctorFacts, str]] = (
         "Vulkan0",
     ),
     ("model-on-processor", facts(server=running(seat=ON_CPU.seat.id)), "now the better choice"),
+    (
+        "model-on-processor",
+        facts(server=running(seat=ON_CPU.seat.id), ranked=(ON_CPU, ranked(CUDA_BUILD, CUDA, standing="untried"))),
+        "engines prove",
+    ),
     (
         "model-on-processor",
         facts(server=running(command=("llama-server", "--device", "none")), ranked=(ON_CPU, FAILED)),
