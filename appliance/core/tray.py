@@ -2,11 +2,12 @@
 
 The protocols are StatusNotifierItem (freedesktop.org, "Status Notifier Item") and com.canonical.dbusmenu, which
 KDE, Xfce, MATE, LXQt, Cinnamon, and GNOME with its AppIndicator extension show. Values are those of jeepney: a variant
-is ``(signature, value)``, a struct is a tuple.
+is ``(signature, value)``, a struct is a tuple. Windows has no such protocol: it takes `image` and `menu`.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Literal, cast
@@ -31,6 +32,14 @@ SAID: Mapping[Condition, str] = {
 COLOURS: Mapping[Condition, int] = {
     "starting": 0xFFE0B040, "running": 0xFF59C392, "elsewhere": 0xFF59C392, "stopped": 0xFF9AA5AC, "failed": 0xFFD9534F
 }  # fmt: skip
+QUIT: Mapping[Condition, str] = {
+    "starting": "Quit and stop the server",
+    "running": "Quit and stop the server",
+    "elsewhere": "Quit; the server goes on",
+    "stopped": "Quit",
+    "failed": "Quit",
+}
+"""What stays running is said before it is decided."""
 Variant = tuple[str, object]
 Reply = tuple[str, tuple[object, ...]]
 """Signature and values of an answer."""
@@ -84,7 +93,7 @@ def menu(facts: TrayState) -> tuple[MenuItem, ...]:
         MenuItem(id=6, label="Show the log", action="log", enabled=facts.condition != "elsewhere"),
         MenuItem(id=7, label="Start at login", action="login", checked=facts.login),
         MenuItem(id=8),
-        MenuItem(id=9, label="Quit", action="quit"),
+        MenuItem(id=9, label=QUIT[facts.condition], action="quit"),
     )
 
 
@@ -109,6 +118,11 @@ def answer(interface: str, member: str, args: Sequence[object], facts: TrayState
             return CallReply()
 
 
+def clicked(items: Sequence[MenuItem], id: int) -> Action | None:
+    """Return what a click on the line with this number asks for."""
+    return next((item.action for item in items if item.id == id and item.enabled), None)
+
+
 def _menu_answer(member: str, args: Sequence[object], items: Sequence[MenuItem], revision: int) -> CallReply:
     match member, args:
         case "GetLayout", [int(parent), *_]:
@@ -126,11 +140,11 @@ def _menu_answer(member: str, args: Sequence[object], items: Sequence[MenuItem],
             found = [shown(item)[name] for item in items if item.id == id and name in shown(item)]
             return CallReply(reply=("v", (found[0],))) if found else CallReply()
         case "Event", [int(id), str(event), *_]:
-            return CallReply(reply=("", ()), action=_clicked(items, id, event))
+            return CallReply(reply=("", ()), action=clicked(items, id) if event == "clicked" else None)
         case "EventGroup", [list()]:
             events = cast("list[tuple[int, str, object, int]]", args[0])
             clicks: list[Action] = [
-                click for id, event, *_ in events if (click := _clicked(items, id, event)) is not None
+                click for id, event, *_ in events if event == "clicked" and (click := clicked(items, id)) is not None
             ]
             return CallReply(reply=("ai", ([],)), action=clicks[0] if clicks else None)
         case "AboutToShow", _:
@@ -139,10 +153,6 @@ def _menu_answer(member: str, args: Sequence[object], items: Sequence[MenuItem],
             return CallReply(reply=("aiai", ([], [])))
         case _:
             return CallReply()
-
-
-def _clicked(items: Sequence[MenuItem], id: int, event: str) -> Action | None:
-    return next((item.action for item in items if item.id == id and item.enabled), None) if event == "clicked" else None
 
 
 def shown(item: MenuItem) -> dict[str, Variant]:
@@ -208,6 +218,14 @@ def icon(condition: Condition) -> bytes:
                 across, down = max(28 - x, x - 100, 0.0), max(28 - y, y - 100, 0.0)
                 pixels.append(GROUND if across**2 + down**2 <= 28**2 else CLEAR)
     return b"".join(pixel.to_bytes(4, "big") for pixel in pixels)
+
+
+def image(condition: Condition) -> bytes:
+    """Return the picture as a resource of Windows: BITMAPINFOHEADER, rows of BGRA from the lowest, an empty mask."""
+    pixels = struct.unpack(f">{SIDE * SIDE}I", icon(condition))
+    rows = b"".join(struct.pack(f"<{SIDE}I", *pixels[at : at + SIDE]) for at in range(SIDE * (SIDE - 1), -1, -SIDE))
+    head = struct.pack("<IiiHHIIiiII", 40, SIDE, 2 * SIDE, 1, 32, 0, len(rows), 0, 0, 0, 0)
+    return head + rows + bytes(SIDE * SIDE // 8)
 
 
 def _inside(x: float, y: float) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import webbrowser
 from collections.abc import Sequence
 from contextlib import suppress
@@ -15,7 +16,6 @@ from functools import partial
 from pathlib import Path
 from typing import IO
 
-import platformdirs
 import psutil
 import trio
 from msgspec import Struct, structs
@@ -25,18 +25,25 @@ from appliance.core.lenient_json import decoded
 from appliance.core.settings import DEFAULT_HOST, DEFAULT_PORT
 from appliance.core.systemd import NAME as ACCOUNT
 from appliance.core.tray import Action, TrayState
-from appliance.desktop.icon import Board, show_icon
+from appliance.desktop.board import Board
+from appliance.desktop.login import start_at_login, starts_at_login
 from appliance.errors import Busy, UpstreamFailed
 from appliance.platform.children import Children, open_children
 from appliance.platform.console import PROGRAM, outer_environment, say
+from appliance.platform.home import users_data
 from appliance.platform.ports import user_at
 from appliance.platform.process import Command, StopSteps, open_process
 from appliance.platform.stopping import HANGUP, STOP_SIGNALS
 from appliance.programs.start import own_command
-from appliance.store.model_files import open_private, write_whole
+from appliance.store.model_files import open_private
 from appliance.store.partial_file import FileTaken, claim
 from appliance.trio_parts import beside
 from appliance.upstream.client import Address, HttpCall
+
+if sys.platform == "win32":
+    from appliance.desktop.windows_icon import show_icon
+else:
+    from appliance.desktop.dbus_icon import show_icon
 
 LOCK, READY, LOG = "desktop.lock", "desktop.json", "desktop.log"
 """Files in the user's data folder: held by the one desktop program, the server's address, what the server says."""
@@ -71,7 +78,7 @@ class Desktop:
     """The state of the one desktop program; `run_desktop` owns its tasks."""
 
     def __init__(self, words: Sequence[str], folder: Path) -> None:
-        self.board = Board(TrayState(condition="stopped", login=autostart_file().exists()))
+        self.board = Board(TrayState(condition="stopped", login=starts_at_login()))
         self.wanted = trio.Event()
         self.stop = trio.CancelScope()
         self.ended = trio.Event()
@@ -101,7 +108,10 @@ class Desktop:
                 else:
                     self._show_condition("starting")
                     await self._serve_own(children, page=page)
+                    begun = bool(self.board.facts.url)
                     self._show_condition("failed")
+                    if page and not begun:  # the user has opened a program, and would see nothing
+                        await self.act("log")
             if self.stop.cancelled_caught:
                 self._show_condition("stopped")
             page, self.wanted = False, trio.Event()
@@ -148,23 +158,18 @@ class Desktop:
                 self.ended.set()
 
     async def _change_login(self) -> None:
-        file = autostart_file()
+        words = ("--no-page", *(("--", *self._words) if self._words else ()))
+        command = None if self.board.facts.login else [*desktop_command(), *words]
         try:
-            if self.board.facts.login:
-                file.unlink(missing_ok=True)
-            else:
-                text = tray.autostart(
-                    [*own_command(), "desktop", "--no-page", *(("--", *self._words) if self._words else ())]
-                )
-                await trio.to_thread.run_sync(write_whole, file, text.encode())
+            await trio.to_thread.run_sync(start_at_login, command)
         except OSError as cause:
-            log.warning("%s cannot be changed: %s", file, cause)
-        self.board.show(structs.replace(self.board.facts, login=file.exists()))
+            log.warning("the start at login cannot be changed: %s", cause)
+        self.board.show(structs.replace(self.board.facts, login=starts_at_login()))
 
 
 async def run_desktop(words: Sequence[str], *, page: bool) -> int:
     """Run until the user quits; the exit status. ``words`` are options of ``serve``. Raises OSError."""
-    folder = platformdirs.user_data_path(PROGRAM, appauthor=False)
+    folder = users_data()
     folder.mkdir(parents=True, exist_ok=True)
     os.environ.update(environment := outer_environment())  # a browser must not load this program's libraries
     for name in set(os.environ) - set(environment):
@@ -210,10 +215,11 @@ async def open_page(url: str) -> None:
         say(f"no browser was found; open {url}")
 
 
-def autostart_file() -> Path:
-    """Return the desktop entry that starts the program at login, which may not be there."""
-    config = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
-    return config / "autostart" / f"{PROGRAM}.desktop"
+def desktop_command() -> list[str]:
+    """Return the command that starts this program of the desktop: on Windows the one without a console."""
+    command = own_command()
+    apart = Path(command[0]).with_name(f"{PROGRAM}-desktop.exe")
+    return [str(apart)] if sys.platform == "win32" and apart.is_file() else [*command, "desktop"]
 
 
 def _url_in(ready: Path) -> str | None:

@@ -58,7 +58,7 @@ SIGNATURES: Mapping[str, Mapping[str, tuple[object, tuple[object, ...]]]] = {
         "SetErrorMode": (DWORD, (DWORD,)),
     },
 }
-"""Every call of Windows that the program makes, by library: what it returns, and what it takes."""
+"""Every call of Windows for services, by library: what it returns, and what it takes."""
 FILE, OWNER = 1, 1
 """GetNamedSecurityInfo: the path is a file's, and its owner is asked for."""
 MACHINE_VARIABLES = r"SYSTEM\CurrentControlSet\Control\Session Manager\Environment"
@@ -131,18 +131,18 @@ class Win32(Struct, frozen=True):
     error: Callable[[], int]
 
     def __call__(self, name: str, *arguments: object) -> int:
-        """Make one call. Raises ServiceRefused if it returns nothing."""
+        """Make one call. Raises WindowsRefused if it returns nothing."""
         result = self.calls[name](*arguments)
         if not result:
-            raise ServiceRefused(name, self.error())
+            raise WindowsRefused(name, self.error())
         return result
 
 
-def win32() -> Win32:
+def win32(signatures: Mapping[str, Mapping[str, tuple[object, tuple[object, ...]]]] = SIGNATURES) -> Win32:
     """Load the calls. Only Windows has them."""
     assert sys.platform == "win32"
     found: dict[str, Callable[..., int | None]] = {}
-    for library, calls in SIGNATURES.items():
+    for library, calls in signatures.items():
         loaded = ctypes.WinDLL(library, use_last_error=True)
         for name, (result, arguments) in calls.items():
             call = getattr(loaded, name)
@@ -151,7 +151,7 @@ def win32() -> Win32:
     return Win32(found, ctypes.get_last_error)
 
 
-class ServiceRefused(ApplianceError):
+class WindowsRefused(ApplianceError):
     """Windows refused a call. ``code`` is its error."""
 
     def __init__(self, call: str, code: int) -> None:
@@ -166,12 +166,12 @@ class ServiceRefused(ApplianceError):
 
 
 def owner_of(api: Win32, path: str) -> str:
-    """Return the security identifier of a file's owner. Raises ServiceRefused."""
+    """Return the security identifier of a file's owner. Raises WindowsRefused."""
     owner, descriptor, text = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
     wanted = (None, None, None, ctypes.byref(descriptor))
     # This call returns its error, and 0 for success: the other way round than those that go through `Win32`.
     if code := api.calls["GetNamedSecurityInfoW"](path, FILE, OWNER, ctypes.byref(owner), *wanted):
-        raise ServiceRefused("GetNamedSecurityInfoW", code)
+        raise WindowsRefused("GetNamedSecurityInfoW", code)
     try:
         api("ConvertSidToStringSidW", owner, ctypes.byref(text))
         return ctypes.wstring_at(text.value or 0)

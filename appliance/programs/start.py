@@ -62,12 +62,11 @@ def own_command() -> list[str]:
         return [one_file]
     if _leader:
         return [_leader]
-    if is_frozen():
-        return [str(Path(sys.executable).resolve())]
-    if own_folder() is not None:
+    if not is_frozen() and own_folder() is not None:
         return [sys.argv[0]]
-    beside = Path(sys.executable).with_name(PROGRAM + (".exe" if sys.platform == "win32" else ""))
-    return [str(beside)] if beside.is_file() else [sys.executable, "-m", "appliance"]
+    executable = Path(sys.executable).resolve() if is_frozen() else Path(sys.executable)
+    beside = executable.with_name(PROGRAM + (".exe" if sys.platform == "win32" else ""))  # not one of another name
+    return [str(beside)] if beside.is_file() else [str(executable), *(() if is_frozen() else ("-m", "appliance"))]
 
 
 def called() -> str:

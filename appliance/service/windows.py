@@ -62,10 +62,10 @@ from appliance.platform.windows_services import (
     ServiceConfig,
     ServiceFailureActions,
     ServiceNumber,
-    ServiceRefused,
     ServiceTableEntry,
     ServiceText,
     Win32,
+    WindowsRefused,
     owner_of,
 )
 from appliance.service.parent import STARTED_BY
@@ -143,7 +143,7 @@ class ServiceSession:
     def run(self, work: Callable[[], int]) -> int:
         """Connect to the SCM, do the work, and report its end, also of an exception. Returns the exit status.
 
-        Raises ServiceRefused if the SCM has not started this process.
+        Raises WindowsRefused if the SCM has not started this process.
         """
         with ThreadPoolExecutor(1) as threads:
             dispatcher = threads.submit(self._dispatch)
@@ -295,7 +295,7 @@ def end_programs(folder: Path) -> int:
 
 
 class WindowsService:
-    """The service's entry at the SCM. Every method raises ServiceRefused when Windows refuses."""
+    """The service's entry at the SCM. Every method raises WindowsRefused when Windows refuses."""
 
     key: Path | None = None
     """The file with the key of the service, if `install` has given it one."""
@@ -359,7 +359,7 @@ class WindowsService:
                 now, entry = self._status(service), self._configuration(service)
                 # The entry's texts lie in the buffer of the call.
                 command, start = str(entry.command), int(entry.start)
-        except ServiceRefused as refused:
+        except WindowsRefused as refused:
             if refused.code != NOT_INSTALLED:
                 raise
             return ServiceStatus(state="inactive", unit=self.unit)
@@ -379,7 +379,7 @@ class WindowsService:
         common = (OWN_PROCESS, AUTO_START, ERROR_NORMAL, line, None, None, None, ACCOUNT, None)
         try:
             return self._api("CreateServiceW", manager, NAME, DISPLAY, SERVICE_ALL, *common)
-        except ServiceRefused as refused:
+        except WindowsRefused as refused:
             if refused.code != EXISTS:
                 raise
         service = self._api("OpenServiceW", manager, NAME, SERVICE_ALL)
@@ -396,7 +396,7 @@ class WindowsService:
         ):
             try:
                 self._api("ChangeServiceConfig2W", service, level, ctypes.byref(content))
-            except ServiceRefused as refused:
+            except WindowsRefused as refused:
                 if refused.code != UNKNOWN_LEVEL:  # wine does not know the third; every Windows does
                     raise
 
@@ -440,12 +440,12 @@ class WindowsService:
             if code := self._api.calls["RegSetKeyValueW"](
                 LOCAL_MACHINE, EVENTS, name, kind, ctypes.byref(content), size
             ):
-                raise ServiceRefused("RegSetKeyValueW", code)
+                raise WindowsRefused("RegSetKeyValueW", code)
 
     async def _start(self, service: int) -> None:
         try:
             self._api("StartServiceW", service, 0, None)
-        except ServiceRefused as refused:
+        except WindowsRefused as refused:
             if refused.code != ALREADY_RUNNING:
                 raise
         now = await self._wait(service, (RUNNING, STOPPED), "start")
@@ -456,7 +456,7 @@ class WindowsService:
         status = ScmStatus()
         try:
             self._api("ControlService", service, STOP, ctypes.byref(status))
-        except ServiceRefused as refused:
+        except WindowsRefused as refused:
             if refused.code != NOT_ACTIVE:
                 raise
         await self._wait(service, (STOPPED,), "stop")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from typing import get_args
 
 import pytest
@@ -20,6 +21,7 @@ from appliance.core.tray import (
     answer,
     autostart,
     icon,
+    image,
     menu,
     properties,
 )
@@ -65,6 +67,21 @@ def test_each_condition_has_its_lines_its_properties_and_its_picture(condition: 
     assert len(picture) == 4 * SIDE * SIDE
     assert picture[:4] == b"\0\0\0\0"
     assert COLOURS[condition].to_bytes(4, "big") in picture
+    resource = image(condition)
+    assert struct.unpack("<Iii", resource[:12]) == (40, SIDE, 2 * SIDE)
+    rows = struct.unpack(f"<{SIDE * SIDE}I", resource[40 : 40 + 4 * SIDE * SIDE])
+    upright = [rows[at : at + SIDE] for at in range(0, len(rows), SIDE)][::-1]
+    assert b"".join(pixel.to_bytes(4, "big") for row in upright for pixel in row) == picture
+
+
+@pytest.mark.parametrize("condition", CONDITIONS)
+def test_quitting_says_what_becomes_of_the_server(condition: Condition) -> None:
+    """It ends the server that the program owns, which is the one that "Stop" would stop, and no other."""
+    *_, line = (item for item in menu(TrayState(condition=condition)))
+    stops = any(item.action == "stop" and item.enabled for item in menu(TrayState(condition=condition)))
+    assert line.action == "quit"
+    assert ("stop the server" in line.label) == stops
+    assert ("goes on" in line.label) == (condition == "elsewhere")
 
 
 def test_only_a_click_on_a_line_that_is_enabled_asks_for_something() -> None:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import mmap
-import os
 import signal
-import struct
 import subprocess
 import sys
 from collections.abc import Generator
@@ -19,6 +16,7 @@ import pytest
 from jeepney import DBusAddress, new_method_call
 from jeepney.io.blocking import open_dbus_connection
 from program import COMMAND, fresh_environment, wait_gone
+from screen import Screen, x_server
 from waiting import wait
 
 if sys.platform != "linux":
@@ -103,13 +101,13 @@ def test_without_a_tray_it_serves_and_opens_the_page_and_a_second_start_opens_th
         end(first)
 
 
-def test_a_server_that_ends_by_itself_leaves_its_words_in_the_log(tmp_path: Path) -> None:
+def test_a_server_that_does_not_start_has_its_log_opened(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
     first = desk.start("--engine", "/nowhere")
     try:
         wait(lambda: "/nowhere" in desk.log(), within=TIME)
+        assert desk.wait_page().endswith("/desktop.log")
         assert first.poll() is None
-        assert desk.pages() == []
     finally:
         end(first)
 
@@ -163,26 +161,6 @@ def test_a_server_at_the_usual_address_is_taken_only_from_this_user_and_the_serv
 # ---- with a tray -----------------------------------------------------------------------------------------------------
 
 
-class Screen:
-    """The picture of an X server, which is a file in memory (XWD, as `-fbdir` makes it)."""
-
-    def __init__(self, file: Path) -> None:
-        with file.open("rb") as opened:
-            self._picture = mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ)
-        head = struct.unpack(">25I", self._picture[:100])
-        self._begin = head[0] + 12 * head[19]
-        self.width, self.height, self._stride = head[4], head[5], head[12]
-
-    def pixels(self, colour: int) -> int:
-        """How many pixels have this colour (0xRRGGBB)."""
-        wanted = struct.pack("<I", colour)[:3]
-        rows = (self._picture[at : at + 4 * self.width] for at in self._rows())
-        return sum(row[x : x + 3] == wanted for row in rows for x in range(0, len(row), 4))
-
-    def _rows(self) -> range:
-        return range(self._begin, self._begin + self._stride * self.height, self._stride)
-
-
 @pytest.fixture
 def desk(tmp_path: Path) -> Generator[Desk]:
     """A session with a bus, a screen and a panel."""
@@ -200,18 +178,8 @@ def desk(tmp_path: Path) -> Generator[Desk]:
             stack.callback(process.terminate)
 
         run("dbus-daemon", "--session", "--nofork", "--nosyslog", f"--address={bus}")
-        reader, writer = os.pipe()
-        stack.callback(os.close, reader)
-        os.set_inheritable(writer, True)
-        log = stack.enter_context((tmp_path / "Xvfb.log").open("wb"))
-        screen = f"Xvfb -displayfd {writer} -screen 0 320x64x24 -fbdir {tmp_path} -nolisten tcp".split()
-        server = subprocess.Popen(
-            screen, env=desk.env, pass_fds=[writer], stdin=subprocess.DEVNULL, stdout=log, stderr=log
-        )
-        stack.callback(server.wait, TIME)
-        stack.callback(server.terminate)
-        os.close(writer)
-        desk.env |= {"DISPLAY": f":{os.read(reader, 16).decode().strip()}", "DBUS_SESSION_BUS_ADDRESS": bus}
+        display = stack.enter_context(x_server(tmp_path))
+        desk.env |= {"DISPLAY": display, "DBUS_SESSION_BUS_ADDRESS": bus}
         wait((tmp_path / "bus").exists)
         run("xfce4-panel", "--disable-wm-check")
         yield desk
@@ -222,7 +190,7 @@ def test_the_icon_shows_the_server_and_its_menu_steers_it(desk: Desk, tmp_path: 
     program = desk.start()
     try:
         desk.wait_page()
-        screen = Screen(tmp_path / "Xvfb_screen0")
+        screen = Screen(tmp_path)
         wait(lambda: screen.pixels(GREEN), lambda found: found > 20, within=TIME)
         with open_dbus_connection(desk.env["DBUS_SESSION_BUS_ADDRESS"]) as bus:
             name = f"org.kde.StatusNotifierItem-{program.pid}-1"
@@ -230,7 +198,14 @@ def test_the_icon_shows_the_server_and_its_menu_steers_it(desk: Desk, tmp_path: 
             asked = new_method_call(menu, "GetLayout", "iias", (0, -1, []))
             _, (_, _, lines) = bus.send_and_get_reply(asked).body
             labels = {line[1][1]["label"][1]: line[1][0] for line in lines if "label" in line[1][1]}
-            assert {"Open the page", "Start", "Stop", "Show the log", "Start at login", "Quit"} < set(labels)
+            assert {
+                "Open the page",
+                "Start",
+                "Stop",
+                "Show the log",
+                "Start at login",
+                "Quit and stop the server",
+            } < set(labels)
 
             def click(label: str) -> None:
                 event = (labels[label], "clicked", ("i", 0), 0)
@@ -250,7 +225,7 @@ def test_the_icon_shows_the_server_and_its_menu_steers_it(desk: Desk, tmp_path: 
             wait(lambda: not entry.exists())
             click("Show the log")
             assert desk.wait_page(3).endswith("desktop.log")
-            click("Quit")
+            click("Quit and stop the server")
         assert program.wait(TIME) == 0
     finally:
         end(program)

@@ -54,6 +54,26 @@ kernel32 BOOL CreateDirectoryW(LPCWSTR, LPSECURITY_ATTRIBUTES)
 kernel32 HLOCAL LocalFree(HLOCAL)
 kernel32 UINT SetErrorMode(UINT)
 """
+ICON_PROTOTYPES = """
+user32 ATOM RegisterClassW(const WNDCLASSW*)
+user32 HWND CreateWindowExW(DWORD, LPCWSTR, LPCWSTR, DWORD, int, int, int, int, HWND, HMENU, HINSTANCE, LPVOID)
+user32 LRESULT DefWindowProcW(HWND, UINT, WPARAM, LPARAM)
+user32 BOOL DestroyWindow(HWND)
+user32 BOOL GetMessageW(LPMSG, HWND, UINT, UINT)
+user32 LRESULT DispatchMessageW(const MSG*)
+user32 BOOL PostMessageW(HWND, UINT, WPARAM, LPARAM)
+user32 void PostQuitMessage(int)
+user32 UINT RegisterWindowMessageW(LPCWSTR)
+user32 HICON CreateIconFromResourceEx(PBYTE, DWORD, BOOL, DWORD, int, int, UINT)
+user32 BOOL DestroyIcon(HICON)
+user32 HMENU CreatePopupMenu(void)
+user32 BOOL AppendMenuW(HMENU, UINT, UINT_PTR, LPCWSTR)
+user32 BOOL TrackPopupMenu(HMENU, UINT, int, int, int, HWND, const RECT*)
+user32 BOOL DestroyMenu(HMENU)
+user32 BOOL SetForegroundWindow(HWND)
+shell32 BOOL Shell_NotifyIconW(DWORD, PNOTIFYICONDATAW)
+"""
+"""The same of winuser.h and shellapi.h, for the icon of the desktop. No fake takes these calls."""
 STRUCTURES = {
     "SERVICE_STATUS": 28,
     "SERVICE_STATUS_PROCESS": 36,
@@ -64,6 +84,9 @@ STRUCTURES = {
     "SERVICE_DESCRIPTIONW": 8,
     "SERVICE_PRESHUTDOWN_INFO": 4,
     "SECURITY_ATTRIBUTES": 24,
+    "WNDCLASSW": 72,
+    "MSG": 48,
+    "NOTIFYICONDATAW": 976,
 }
 """Bytes of each structure on 64-bit Windows, as its C compiler counts them."""
 SCALARS: dict[str, Any] = {
@@ -72,6 +95,9 @@ SCALARS: dict[str, Any] = {
     "WORD": ctypes.c_uint16,
     "BOOL": ctypes.c_int32,
     "LSTATUS": ctypes.c_int32,
+    "int": ctypes.c_int32,
+    "ATOM": ctypes.c_uint16,
+    "void": None,
     "SC_STATUS_TYPE": ctypes.c_int32,
     "SE_OBJECT_TYPE": ctypes.c_int32,
     "SECURITY_INFORMATION": ctypes.c_uint32,
@@ -90,11 +116,11 @@ def type_of(word: str) -> Any:
     return HANDLER if word == "LPHANDLER_FUNCTION_EX" else SCALARS.get(word, ctypes.c_void_p)
 
 
-def prototypes() -> dict[tuple[str, str], tuple[Any, tuple[Any, ...]]]:
+def prototypes(text: str = PROTOTYPES) -> dict[tuple[str, str], tuple[Any, tuple[Any, ...]]]:
     """By library and name: the type that the call returns, and those that it takes."""
-    found = re.findall(r"^(\w+) (\w+) (\w+)\((.*)\)$", PROTOTYPES, re.MULTILINE)
+    found = re.findall(r"^(\w+) (\w+) (\w+)\((.*)\)$", text, re.MULTILINE)
     return {
-        (library, name): (type_of(result), tuple(type_of(each) for each in arguments.split(", ")))
+        (library, name): (type_of(result), tuple(type_of(each) for each in arguments.split(", ") if each != "void"))
         for library, result, name, arguments in found
     }
 

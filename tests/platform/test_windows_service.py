@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 from links import needs_links
-from service_control import CALLER, STRUCTURES, ServiceControl, prototypes
+from service_control import CALLER, ICON_PROTOTYPES, STRUCTURES, ServiceControl, prototypes
 
 from appliance.core.windows_service import NAME, home_rights
 from appliance.errors import UsageError
+from appliance.platform import windows_icons
 from appliance.platform import windows_services as windows
-from appliance.platform.windows_services import SIGNATURES, ServiceRefused, Win32
+from appliance.platform.windows_services import SIGNATURES, Win32, WindowsRefused
 from appliance.service.windows import (
     EVENTS,
     ServiceEnded,
@@ -48,8 +49,9 @@ def shape(kind: Any) -> tuple[int, bool]:
 
 
 def test_every_call_has_the_types_of_windows() -> None:
-    ours = {(library, name): types for library, calls in SIGNATURES.items() for name, types in calls.items()}
-    recorded = prototypes()
+    all_calls = [*SIGNATURES.items(), *windows_icons.SIGNATURES.items()]
+    ours = {(library, name): types for library, calls in all_calls for name, types in calls.items()}
+    recorded = prototypes() | prototypes(ICON_PROTOTYPES)
     assert {*ours} == {*recorded}
     for name, (result, arguments) in recorded.items():
         assert [shape(each) for each in ours[name][1]] == [shape(each) for each in arguments], name
@@ -67,6 +69,9 @@ def test_every_structure_has_the_size_of_windows() -> None:
         "SERVICE_DESCRIPTIONW": windows.ServiceText,
         "SERVICE_PRESHUTDOWN_INFO": windows.ServiceNumber,
         "SECURITY_ATTRIBUTES": windows.Security,
+        "WNDCLASSW": windows_icons.WindowClass,
+        "MSG": windows_icons.Message,
+        "NOTIFYICONDATAW": windows_icons.NotifyIcon,
     }
     assert {name: ctypes.sizeof(each) for name, each in ours.items()} == STRUCTURES
 
@@ -106,9 +111,9 @@ async def test_a_service_is_installed_steered_and_removed(tmp_path: Path) -> Non
 
 async def test_what_windows_refuses_is_told_in_words(tmp_path: Path) -> None:
     scm = ServiceControl(administrator=False)
-    with pytest.raises(ServiceRefused, match="Run as administrator"):
+    with pytest.raises(WindowsRefused, match="Run as administrator"):
         await entry(scm, tmp_path).install(COMMAND, start=False)
-    with pytest.raises(ServiceRefused, match="service install"):
+    with pytest.raises(WindowsRefused, match="service install"):
         await entry(scm, tmp_path).steer("start")
     with pytest.raises(UsageError, match=r"cannot read C:\\Users"):
         await entry(scm, tmp_path).install([r"C:\Users\ada\llama-appliance.exe"], start=False)
@@ -201,7 +206,7 @@ def test_programs_of_a_folder_are_ended_and_no_others(tmp_path: Path) -> None:
 def test_only_the_service_manager_can_start_it(tmp_path: Path) -> None:
     scm = ServiceControl()
     scm.started_by_scm = False
-    with pytest.raises(ServiceRefused, match="service start"):
+    with pytest.raises(WindowsRefused, match="service start"):
         run_service(api(scm), lambda: 0, tmp_path)
     assert scm.reports == []
 

@@ -7,38 +7,18 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Awaitable, Callable
 
 import jeepney
 import trio
 from jeepney.io.trio import DBusConnection, open_dbus_connection
 
 from appliance.core import tray
-from appliance.core.tray import Action, TrayState
-from appliance.trio_parts import Changed, beside
+from appliance.desktop.board import Act, Board
+from appliance.trio_parts import beside
 
 DBUS, DBUS_PATH = "org.freedesktop.DBus", "/org/freedesktop/DBus"
 
-Act = Callable[[Action], Awaitable[None]]
-"""Does what the user has asked for, without waiting for its end."""
-
 log = logging.getLogger(__name__)
-
-
-class Board:
-    """The facts that the icon shows. ``revision`` counts their changes."""
-
-    def __init__(self, facts: TrayState) -> None:
-        self.facts = facts
-        self.revision = 0
-        self.changed = Changed()
-
-    def show(self, facts: TrayState) -> None:
-        """Show these facts from now on."""
-        if facts != self.facts:
-            self.facts = facts
-            self.revision += 1
-            self.changed.wake()
 
 
 async def show_icon(board: Board, act: Act) -> None:
@@ -87,9 +67,7 @@ async def _send_changes(board: Board, connection: DBusConnection) -> None:
     lines = jeepney.DBusAddress(tray.MENU_PATH, interface=tray.MENU)
     told = board.revision
     while True:
-        if told == board.revision:
-            await board.changed.wait()
-        told = board.revision
+        told = await board.change_since(told)
         for member in ("NewIcon", "NewToolTip"):
             await connection.send(jeepney.new_signal(item, member))
         await connection.send(jeepney.new_signal(lines, "LayoutUpdated", "ui", (told, 0)))
