@@ -27,6 +27,8 @@ VIAddVersionKey LegalCopyright "MIT licence"
 !include WinMessages.nsh
 !include "@FILES@"
 !define PROGRAM "llama-appliance.exe"
+!define DESKTOP "llama-appliance-desktop.exe"
+!define RUN "Software\Microsoft\Windows\CurrentVersion\Run"
 !define ENTRY "Software\Microsoft\Windows\CurrentVersion\Uninstall\llama-appliance"
 
 Page directory
@@ -146,7 +148,7 @@ Section
   WriteRegStr SHCTX "${ENTRY}" "DisplayName" "Llama Appliance"
   WriteRegStr SHCTX "${ENTRY}" "DisplayVersion" "@VERSION@"
   WriteRegStr SHCTX "${ENTRY}" "Publisher" "Llama Appliance"
-  WriteRegStr SHCTX "${ENTRY}" "DisplayIcon" "$INSTDIR\${PROGRAM}"
+  WriteRegStr SHCTX "${ENTRY}" "DisplayIcon" "$INSTDIR\${DESKTOP}"
   WriteRegStr SHCTX "${ENTRY}" "InstallLocation" "$INSTDIR"
   WriteRegStr SHCTX "${ENTRY}" "UninstallString" '"$INSTDIR\uninstall.exe"'
   WriteRegStr SHCTX "${ENTRY}" "QuietUninstallString" '"$INSTDIR\uninstall.exe" /S'
@@ -162,7 +164,7 @@ Section
   !insertmacro option "SHORTCUTS" "1"
   ${If} $R1 == 1
     SetOutPath "$INSTDIR"
-    CreateShortcut "$SMPROGRAMS\Llama Appliance.lnk" "$INSTDIR\${PROGRAM}" "serve"
+    CreateShortcut "$SMPROGRAMS\Llama Appliance.lnk" "$INSTDIR\${DESKTOP}"
     WriteINIStr "$SMPROGRAMS\Llama Appliance page.url" "InternetShortcut" "URL" "http://127.0.0.1:8080/"
   ${EndIf}
   !insertmacro option "FIREWALL" "0"
@@ -247,6 +249,7 @@ Section Uninstall
     SendMessage ${HWND_BROADCAST} ${WM_SETTINGCHANGE} 0 "STR:Environment" /TIMEOUT=5000
     Delete "$SMPROGRAMS\Llama Appliance.lnk"
     Delete "$SMPROGRAMS\Llama Appliance page.url"
+    DeleteRegValue HKCU "${RUN}" "llama-appliance" ; "Start at login" in the icon's menu
     ReadRegDWORD $R1 SHCTX "${ENTRY}" "Firewall"
     ${If} $R1 == 1
       nsExec::Exec 'netsh advfirewall firewall delete rule name="Llama Appliance" program="$INSTDIR\${PROGRAM}"'

@@ -187,6 +187,8 @@ def make_msi(payload: Path, version: str, _compressor: str) -> Path:
     run(["msibuild", str(made), "-i", str(table)])
     allowed = "WIX_DOWNGRADE_DETECTED;WIX_UPGRADE_DETECTED;INSTALLDIR;SERVICE;PORT;KEYFILE;SERVE"
     run(["msibuild", str(made), "-q", f"UPDATE `Property` SET `Value` = '{allowed}' WHERE `Property` = '{SECURE}'"])
+    desktop = f"[#f{_part(PurePosixPath(f'{NAME}-desktop.exe'))}]"  # wixl names the feature: an advertised shortcut
+    run(["msibuild", str(made), "-q", f"UPDATE `Shortcut` SET `Target` = '{desktop}' WHERE `Shortcut` = 'menu'"])
     into = "INSERT INTO `InstallExecuteSequence` (`Action`, `Condition`, `Sequence`) VALUES"
     for name, _, _, _, place, condition in ACTIONS:
         run(["msibuild", str(made), "-q", f"{into} ('{name}', '{condition}', {place})"])
@@ -208,7 +210,7 @@ def wix_lines(files: list[PurePosixPath], version: str) -> Iterator[str]:
     yield '<Directory Id="TARGETDIR" Name="SourceDir"><Directory Id="ProgramFiles64Folder">'
     yield '<Directory Id="INSTALLDIR" Name="Llama Appliance">'
     yield from _folder(files, PurePosixPath())
-    yield "</Directory></Directory></Directory>"
+    yield '</Directory></Directory><Directory Id="ProgramMenuFolder"/></Directory>'
     yield '<Feature Id="Program" Level="1">'
     yield from (f'<ComponentRef Id="{_part(path)}"/>' for path in files)
     yield "</Feature></Product></Wix>"
@@ -221,7 +223,10 @@ def _folder(files: list[PurePosixPath], folder: PurePosixPath) -> Iterator[str]:
             key = "program" if path.name == f"{NAME}.exe" else f"f{_part(path)}"
             yield f'<Component Id="{_part(path)}" Guid="{uuid.uuid5(SPACE, str(path))}" Win64="yes">'
             name, source = quoteattr(path.name), quoteattr(str(path))
-            yield f'<File Id="{key}" Name={name} Source={source} KeyPath="yes"/>'
+            yield f'<File Id="{key}" Name={name} Source={source} KeyPath="yes">'
+            if path.name == f"{NAME}-desktop.exe":
+                yield '<Shortcut Id="menu" Directory="ProgramMenuFolder" Name="Llama Appliance"/>'
+            yield "</File>"
             yield "</Component>"
     depth = len(folder.parts)
     for name in sorted({path.parts[depth] for path in inside if len(path.parts) > depth + 1}):

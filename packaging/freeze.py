@@ -38,6 +38,7 @@ from contents import NAME, ROOT
 sys.path.insert(0, str(ROOT / "llama-builds"))
 from layout import leave_out, platform_name
 
+DESKTOP = f"{NAME}-desktop"
 EXE_SUFFIX = ".exe" if sys.platform == "win32" else ""
 BUILT = ("cpu", "vulkan", "cuda")
 """Backends that llama-builds/build.py makes; `llama-appliance engines install` fetches the others."""
@@ -74,7 +75,7 @@ def make(work: Path, engines: Mapping[Path, Sequence[str]], made_from: contents.
     staged = run_pyinstaller(work)
     for engine, left_out in engines.items():
         copy_engine(engine, staged / "engines", left_out)
-    give_other_names(staged)
+    give_other_names(staged, work)
     lists = work / "pyinstaller" / NAME
     parts = contents.components(lists)
     contents.copy_licenses(staged / "licenses", parts)
@@ -97,13 +98,14 @@ def compare(one: Path, other: Path) -> None:
     print(f"  made twice: all {len(lists[0])} files are equal")
 
 
-def give_other_names(payload: Path) -> None:
-    """Add the executables of other names: links, or copies where links need a privilege."""
-    for name in ("llama-server", f"{NAME}-desktop"):
-        if sys.platform == "win32":
-            shutil.copyfile(payload / f"{NAME}.exe", payload / f"{name}.exe")
-        else:
-            (payload / name).symlink_to(NAME)
+def give_other_names(payload: Path, work: Path) -> None:
+    """Add the executables of other names: links. Where those need a privilege, a copy, and an executable of its own."""
+    if sys.platform == "win32":
+        shutil.copyfile(payload / f"{NAME}.exe", payload / "llama-server.exe")
+        shutil.copyfile(work / "pyinstaller" / DESKTOP / f"{DESKTOP}.exe", payload / f"{DESKTOP}.exe")
+        return
+    for name in ("llama-server", DESKTOP):
+        (payload / name).symlink_to(NAME)
 
 
 def find_engine(word: str) -> Path:
@@ -142,18 +144,19 @@ def run_pyinstaller(work: Path) -> Path:
     """The frozen program without its engines, under ``work``."""
     shutil.rmtree(work / "staged", ignore_errors=True)
     work.mkdir(parents=True, exist_ok=True)
-    spec = ROOT / "packaging" / f"{NAME}.spec"
     command = [sys.executable, "-m", "PyInstaller", "--noconfirm", "--clean", "--distpath", str(work / "staged")]
-    command += ["--workpath", str(work / "pyinstaller"), str(spec)]
+    command += ["--workpath", str(work / "pyinstaller")]
     log = work / "freeze.log"
-    with log.open("wb") as file:  # a fixed hash seed: equal sources give equal files
-        environment = os.environ | {"PYTHONHASHSEED": "0"}
-        status = subprocess.run(
-            command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=environment, check=False
-        )
-    if status.returncode != 0:
-        tail = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-30:])
-        sys.exit(f"{tail}\nerror: PyInstaller failed; its whole log is {log}")
+    for name in (NAME, DESKTOP) if sys.platform == "win32" else (NAME,):
+        spec = ROOT / "packaging" / f"{name}.spec"
+        with log.open("wb") as file:  # a fixed hash seed: equal sources give equal files
+            environment = os.environ | {"PYTHONHASHSEED": "0"}
+            status = subprocess.run(
+                [*command, str(spec)], stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=environment, check=False
+            )
+        if status.returncode != 0:
+            tail = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-30:])
+            sys.exit(f"{tail}\nerror: PyInstaller failed; its whole log is {log}")
     refuse_broken_imports(work / "pyinstaller" / NAME / f"warn-{NAME}.txt")
     return work / "staged" / NAME
 

