@@ -39,7 +39,7 @@ QUIT: Mapping[Condition, str] = {
     "stopped": "Quit",
     "failed": "Quit",
 }
-"""What stays running is said before it is decided."""
+"""The last line of the menu: it says what stays running before the user decides."""
 Variant = tuple[str, object]
 Reply = tuple[str, tuple[object, ...]]
 """Signature and values of an answer."""

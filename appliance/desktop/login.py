@@ -1,4 +1,4 @@
-"""Whether the program starts when the user logs in: a desktop entry, or on Windows a value of the registry."""
+"""The start of the program when the user logs in: a desktop entry, or on Windows a value of the registry."""
 
 from __future__ import annotations
 

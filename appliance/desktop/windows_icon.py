@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import ctypes
 import logging
-import math
 from collections.abc import Callable
+from contextlib import suppress
 from enum import IntEnum
 
 import trio
@@ -25,12 +25,14 @@ from appliance.trio_parts import beside
 CLASS = "llama-appliance"
 """The class of the window, by which other programs can find it."""
 SELECTED, KEY_SELECTED, CONTEXT_MENU = 0x400, 0x401, 0x7B
-"""What was done to the icon."""
+"""The user's ways to use the icon."""
 ADD, MODIFY, DELETE, SET_VERSION = 0, 1, 2, 4
 WITH_MESSAGE_ICON_TIP, VERSION = 0x1 | 0x2 | 0x4 | 0x80, 4
 ICON_FORMAT = 0x30000
 SEPARATOR, GREYED, CHECKED = 0x800, 0x1, 0x8
 RIGHT_BUTTON = 0x2
+CLICKS = 16
+"""Clicks that may wait; more are dropped."""
 TASKBAR_MADE = "TaskbarCreated"
 """The shell has started, perhaps again, and has lost its icons."""
 
@@ -50,9 +52,14 @@ class Event(IntEnum):
 
 async def show_icon(board: Board, act: Act) -> None:
     """Show the icon until cancelled. A session without a notification area has none."""
-    sender, receiver = trio.open_memory_channel[Action](math.inf)
+    sender, receiver = trio.open_memory_channel[Action](CLICKS)
     token = trio.lowlevel.current_trio_token()
-    icon = _Icon(board, lambda action: token.run_sync_soon(sender.send_nowait, action))
+
+    def deliver(action: Action) -> None:
+        with suppress(trio.WouldBlock):
+            sender.send_nowait(action)
+
+    icon = _Icon(board, lambda action: token.run_sync_soon(deliver, action))
 
     async def act_on_clicks() -> None:
         async for action in receiver:
@@ -101,7 +108,7 @@ class _Icon:
         """Show the icon until `close`. Raises WindowsRefused."""
         kind = WindowClass(procedure=WINDOW_PROCEDURE(self._on_message), name=CLASS)
         self._api("RegisterClassW", ctypes.byref(kind))
-        # A window of its own and not one for messages alone: only that hears of a new taskbar and of the session's end.
+        # A window of its own and not one for messages alone: only that gets those of a new taskbar and the session's end.
         self._window = self._api("CreateWindowExW", 0, CLASS, tray.TITLE, 0, 0, 0, 0, 0, None, None, None, None)
         self._taskbar_made = self._api("RegisterWindowMessageW", TASKBAR_MADE)
         self._add()
