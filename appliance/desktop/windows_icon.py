@@ -108,7 +108,7 @@ class _Icon:
         """Show the icon until `close`. Raises WindowsRefused."""
         kind = WindowClass(procedure=WINDOW_PROCEDURE(self._on_message), name=CLASS)
         self._api("RegisterClassW", ctypes.byref(kind))
-        # A window of its own and not one for messages alone: only that gets those of a new taskbar and the session's end.
+        # Not a window for messages alone: that gets none of a new taskbar, nor of the session's end.
         self._window = self._api("CreateWindowExW", 0, CLASS, tray.TITLE, 0, 0, 0, 0, 0, None, None, None, None)
         self._taskbar_made = self._api("RegisterWindowMessageW", TASKBAR_MADE)
         self._add()
