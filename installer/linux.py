@@ -2,7 +2,7 @@
 
     python3 bootstrap.py package [KIND...] [--homepage URL]     deb, rpm, tar, appimage, oci; all, if none is named
 
-deb-vulkan, rpm-vulkan and so on (cuda12, cuda13, rocm) are packages of one more engine, for the main one.
+deb-vulkan, rpm-vulkan and so on (cuda, cuda12, cuda13, rocm) are packages of one more engine, for the main one.
 
 They land in dist/packages/; the name of one whose payload has no engine says so. Needs dpkg-deb for .deb, rpmbuild for
 .rpm, objdump for both; appimage.py and oci.py say what they need. Equal payloads give equal files, but for .rpm: names
@@ -64,7 +64,7 @@ One program that turns a machine into a private AI server. It owns llama.cpp
 engines, picks the build that works on this machine, swaps models on demand, and
 serves the OpenAI, Anthropic, llama.cpp and llama-swap APIs on this machine.
 """
-ENGINES = ("vulkan", "cuda12", "cuda13", "rocm")
+ENGINES = ("vulkan", "cuda", "cuda12", "cuda13", "rocm")
 """Engines that have a package of their own beside the main one."""
 ENGINE_SUMMARY = "llama.cpp with {} for llama-appliance"
 ENGINE_DESCRIPTION = """\
