@@ -139,6 +139,8 @@ export const de: Record<keyof typeof en, string> = {
   messages: "Nachrichten",
   minP: "Min P",
   models: "Modelle",
+  machine: "Maschine",
+  viewMemory: "Speicher",
   more: "Mehr",
   needs: "braucht {needed} von {free} frei",
   newChat: "Neue Unterhaltung",

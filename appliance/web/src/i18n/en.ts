@@ -138,6 +138,8 @@ export const en = {
   messages: "Messages",
   minP: "Min P",
   models: "Models",
+  machine: "Machine",
+  viewMemory: "Memory",
   more: "More",
   needs: "needs {needed} of {free} free",
   newChat: "New chat",
