@@ -10,6 +10,7 @@ import trio
 from msgspec import Raw
 
 from appliance.core.models.model import Model
+from appliance.core.records.progress import Held
 from appliance.errors import ApplianceError, Busy
 from appliance.upstream.client import Address
 
@@ -48,7 +49,16 @@ class QueuePlace:
         self.came_to = position() or 0
 
     def leave(self) -> None:
+        """It waits no more."""
         self._position = self._progress = self._expected = self._fetched = None
+
+    def held(self) -> Held | None:
+        """The thing that it waits for; None when it has its model."""
+        if self._fetched is not None:
+            return "downloading"
+        if self._position is None:
+            return None
+        return "loading" if self._position() is None else "waiting"
 
     def position(self) -> int | None:
         """The place in the queue, counted from 1; None when it waits for a load, or for nothing."""
@@ -206,5 +216,6 @@ class Lease:
         seconds = trio.current_time() - asked_at
         if self.place is not None:
             self.place.waited = seconds
+            self.place.leave()
         lender.waited(self, seconds)
         return self.address

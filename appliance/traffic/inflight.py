@@ -8,20 +8,33 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import trio
 from msgspec import UNSET, Struct, UnsetType, field
 
 from appliance.core.records.captures import captured_headers
+from appliance.core.records.progress import (
+    AnswerSoFar,
+    EngineSlot,
+    Held,
+    Phase,
+    Progress,
+    client_words,
+    progress_of,
+    slowest,
+)
 from appliance.errors import RequestCancelled
 from appliance.traffic.request import Request
 from appliance.trio_parts import Changed
 
+T = TypeVar("T")
 UPDATE_INTERVAL = 0.25
 """Seconds between two reports of how many bytes requests have had."""
 SHARED = 0.1
 """Seconds for which the words for a change also serve its other readers; only its milliseconds would differ."""
+SUMMED = 1.0
+"""Seconds for which a sum of all serves its readers."""
 HELD_CHANGES = 128
 """A reader that is further behind gets a snapshot instead; llama-swap's number."""
 
@@ -44,6 +57,25 @@ class InFlightRequest(Struct, frozen=True, kw_only=True):
     expected_wait_ms: int | UnsetType = UNSET
     """The time until all is loaded that it waits for, while that is known."""
     metadata: dict[str, str] | UnsetType = UNSET
+    client: str = ""
+    """Its program and its address, in short."""
+    phase: Phase
+    tokens: int | UnsetType = UNSET
+    """The answer's, so far."""
+    tokens_estimated: bool | UnsetType = UNSET
+    """True: by the size of the answer, because nobody has counted them."""
+    tokens_per_second: float | UnsetType = UNSET
+    prompt_processed: int | UnsetType = UNSET
+    """Tokens of the prompt that are read, those from the cache included."""
+    prompt_total: int | UnsetType = UNSET
+    slot: int | UnsetType = UNSET
+
+
+class UnderWay(Struct, frozen=True):
+    """All requests under way in one line: how many, and the phase that is furthest from an answer."""
+
+    count: int = 0
+    phase: Phase | None = None
 
 
 class Wait(Struct, frozen=True, omit_defaults=True):
@@ -70,9 +102,18 @@ class CountedAnswer(Protocol):
         """Bytes of its body so far."""
         ...
 
+    def so_far(self) -> AnswerSoFar: ...
+
 
 class ShownPlace(Protocol):
     """The place of a request that waits for its model."""
+
+    @property
+    def waited(self) -> float:
+        """Seconds, once that is over."""
+        ...
+
+    def held(self) -> Held | None: ...
 
     def position(self) -> int | None: ...
 
@@ -82,11 +123,14 @@ class ShownPlace(Protocol):
 class _NoAnswer:
     passed = 0
 
+    def so_far(self) -> AnswerSoFar:
+        return AnswerSoFar()
+
 
 _NO_ANSWER = _NoAnswer()
-Seen = tuple[int, int | None]
-"""The bytes of an answer that readers know of, and the place in the queue."""
-UNSEEN: Seen = 0, None
+Seen = tuple[int, int | None, Held | None]
+"""The bytes of an answer that readers know of, the place in the queue, and what it waits for."""
+UNSEEN: Seen = 0, None, None
 
 
 class InFlightEntry(Struct, eq=False):
@@ -101,6 +145,8 @@ class InFlightEntry(Struct, eq=False):
     model: str
     metadata: Mapping[str, str] | None
     cancel: Callable[[Exception], None]
+    streams: bool = False
+    """A stream is wanted."""
     place: ShownPlace | None = None
     """Set by the task that waits for the model."""
     last_seen: Seen = UNSEEN
@@ -137,7 +183,23 @@ class InFlightEntry(Struct, eq=False):
     @property
     def seen(self) -> Seen:
         """Readers get the request again when this changes."""
-        return self.answer.passed, self.place.position() if self.place is not None else None
+        place = self.place
+        if place is None:
+            return self.answer.passed, None, None
+        return self.answer.passed, place.position(), place.held()
+
+    @property
+    def came(self) -> float:
+        """When an engine got it, if one has it."""
+        return self.began + (self.place.waited if self.place is not None else 0.0)
+
+    def held(self) -> Held | None:
+        """The thing that it waits for; None once an engine has it."""
+        return self.place.held() if self.place is not None else None
+
+    def progress(self, slot: EngineSlot | None = None) -> Progress:
+        """Its progress; more is known with its slot."""
+        return progress_of(self.held(), self.answer.so_far(), slot, streams=self.streams)
 
     def named(self, header: bytes) -> str | None:
         """The request's header of this (lower-case) name."""
@@ -150,8 +212,8 @@ class InFlightEntry(Struct, eq=False):
             return None
         return Wait(position, None if expected is None else math.ceil(expected))
 
-    def shown(self) -> InFlightRequest:
-        request, place = self.request, self.place
+    def shown(self, slot: EngineSlot | None = None) -> InFlightRequest:
+        request, place, progress = self.request, self.place, self.progress(slot)
         position, expected = (place.position(), place.expected()) if place is not None else (None, None)
         return InFlightRequest(
             id=self.id,
@@ -167,7 +229,19 @@ class InFlightEntry(Struct, eq=False):
             queue_position=UNSET if position is None else position,
             expected_wait_ms=UNSET if expected is None else round(1000 * expected),
             metadata=dict(self.metadata) if self.metadata else UNSET,
+            client=client_words(request.header(b"user-agent"), request.client),
+            phase=progress.phase,
+            tokens=_set(progress.tokens),
+            tokens_estimated=progress.estimated or UNSET,
+            tokens_per_second=_set(progress.tokens_per_second),
+            prompt_processed=_set(progress.prompt_processed),
+            prompt_total=_set(progress.prompt_total),
+            slot=_set(progress.slot),
         )
+
+
+def _set(value: T | None) -> T | UnsetType:
+    return UNSET if value is None else value
 
 
 def _nothing_to_end(_: Exception) -> None:
@@ -186,6 +260,7 @@ class InFlight:
         self._next_look = -math.inf
         self._news = Changed()
         self._shared: tuple[tuple[int, int], float, list[InFlightChange]] = (-2, -2), 0.0, []
+        self._sum, self._sum_until = UnderWay(), -math.inf
 
     def begin(
         self,
@@ -194,12 +269,13 @@ class InFlight:
         metadata: Mapping[str, str] | None = None,
         *,
         cancel: Callable[[Exception], None],
+        streams: bool = False,
     ) -> InFlightEntry:
         """Show the request for the length of the result's block; additions to ``metadata`` also show.
 
         ``cancel`` is called with RequestCancelled when somebody wants the request to end. It must not raise.
         """
-        entry = InFlightEntry(self, str(next(self._ids)), request, model, metadata, cancel)
+        entry = InFlightEntry(self, str(next(self._ids)), request, model, metadata, cancel, streams)
         self._entries[entry.id] = entry
         if self._readers:
             self._add(entry.id)
@@ -220,9 +296,20 @@ class InFlight:
         entry.cancel(RequestCancelled())
         return True
 
-    def snapshot(self) -> list[InFlightRequest]:
+    def entries(self) -> list[InFlightEntry]:
         """All requests under way, oldest first."""
+        return list(self._entries.values())
+
+    def snapshot(self) -> list[InFlightRequest]:
+        """The same as it is shown."""
         return [entry.shown() for entry in self._entries.values()]
+
+    def summed(self) -> UnderWay:
+        """All requests under way in one line, as it was at most `SUMMED` seconds ago."""
+        if self._sum_until < (now := trio.current_time()):
+            phases: list[Phase] = [entry.progress().phase for entry in self._entries.values()]
+            self._sum, self._sum_until = UnderWay(len(self._entries), slowest(phases)), now + SUMMED
+        return self._sum
 
     def waits(self, header: bytes) -> dict[str, Wait]:
         """The requests with this header that wait for their model, by its value."""

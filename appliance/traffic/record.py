@@ -22,6 +22,7 @@ from appliance.core.answers.continuation import is_over
 from appliance.core.records.accounting import ErrorText, TokenCounter, Usage, count_whole
 from appliance.core.records.activity import Query, prompt_cache_note, with_captures
 from appliance.core.records.captures import CaptureBuffer, CapturedBody, CapturedExchange, Packing, captured_parts
+from appliance.core.records.progress import AnswerSoFar
 from appliance.core.runs.inward import UNWATCHED, ProgressWatch
 from appliance.store.activity import Activity
 from appliance.traffic.inflight import InFlightEntry
@@ -241,6 +242,14 @@ class RecordingSink(Passing):
         piece = self._looked_at = b"".join(self._fresh)
         self._fresh.clear()
         return piece
+
+    def so_far(self) -> AnswerSoFar:
+        """Return what is to be seen of the answer, of a stream its latest `LOOK_EVERY` bytes or more."""
+        if (began := self._record.first_byte_at) is None:
+            return AnswerSoFar()
+        readable = self._streaming and _value(self._headers, b"content-encoding") is None
+        latest = self._looked_at + b"".join(self._fresh) if readable else b""
+        return AnswerSoFar(time.perf_counter() - began, self.passed, latest)
 
     def outcome(self, status: int) -> int:
         """Return the status to write down for a request that ended with ``status``.

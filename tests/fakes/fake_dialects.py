@@ -38,6 +38,7 @@ class Dialect:
         self.prompt_tokens = prompt_tokens
         self.body = body
         self.text = ""
+        self.read = 0  # of the prompt's tokens
         self.tokens = 0
         self.slot = 0
         self.created = int(time.time())
@@ -202,9 +203,9 @@ class Chat(Dialect):
     def begin(self) -> Iterator[bytes]:
         yield data(self._delta({"role": "assistant", "content": None}, None))
 
-    def reading(self, done: float) -> bytes:
-        """How much of the prompt has been read, 0 to 1."""
-        told = {"total": self.prompt_tokens, "cache": 0, "processed": int(self.prompt_tokens * done), "time_ms": 1}
+    def reading(self) -> bytes:
+        """How much of the prompt has been read."""
+        told = {"total": self.prompt_tokens, "cache": 0, "processed": self.read, "time_ms": 1}
         return data(self._delta({"role": "assistant", "content": None}, None) | {"prompt_progress": told})
 
     def on_token(self, piece: str) -> Iterator[bytes]:

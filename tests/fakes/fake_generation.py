@@ -26,6 +26,7 @@ class Slots:
     def __init__(self, count: int) -> None:
         self.busy = [False] * count
         self.tasks = [-1] * count
+        self.answers: list[Dialect | None] = [None] * count
         self.changed = threading.Condition()
         self.stopped = threading.Event()
         """Set once the server is told to end: as with llama-server, answers under way fall silent then."""
@@ -79,6 +80,7 @@ def generate(connection: Connection, slots: Slots, dialect: Dialect, bad: Misbeh
     if bad.close_without_answer:
         raise ClientLeft
     with slots.hold(connection) as dialect.slot:
+        slots.answers[dialect.slot] = dialect
         _read_prompt(connection, dialect, bad, stream=stream)
         if bad.die_before_head:
             die(bad.exit_code)
@@ -96,13 +98,17 @@ def generate(connection: Connection, slots: Slots, dialect: Dialect, bad: Misbeh
 
 def _read_prompt(connection: Connection, dialect: Dialect, bad: Misbehaviour, *, stream: bool) -> None:
     """Tell how far it is where the client wants that; the head then leaves with the first of it."""
-    if not (bad.slow_prompt and stream and isinstance(dialect, Chat) and dialect.body.get("return_progress") is True):
-        connection.wait(bad.slow_prompt)
-        return
-    connection.start_stream()
-    for step in range(PROMPT_STEPS):
-        connection.chunk(dialect.reading(step / PROMPT_STEPS))
+    asked = stream and bad.slow_prompt and dialect.body.get("return_progress") is True
+    tells = dialect if asked and isinstance(dialect, Chat) else None
+    if tells is not None:
+        connection.start_stream()
+    for step in range(PROMPT_STEPS if bad.slow_prompt else 0):
+        dialect.read = dialect.prompt_tokens * step // PROMPT_STEPS
+        if tells is not None:
+            connection.chunk(tells.reading())
         connection.wait(bad.slow_prompt / PROMPT_STEPS)
+    dialect.read = dialect.prompt_tokens
+    connection.wait(0)
 
 
 def server_error() -> Json:

@@ -77,6 +77,9 @@ def slots(state: State, connection: Connection, request: Request) -> None:
         if now.tasks[index] >= 0:
             entry["id_task"] = now.tasks[index]
             entry["params"] = {"stream": True}
+        if (told := now.answers[index]) is not None:
+            entry["n_prompt_tokens"] = told.read + told.tokens
+            entry["next_token"] = [{"n_decoded": told.tokens if busy else 0}]
         entries.append(entry)
     answer(connection, entries)
 

@@ -10,6 +10,7 @@ import trio
 from http_harness import CHAT, Appliance, Client, chat
 from waiting import PATIENCE, until
 
+from appliance.core.records.progress import AnswerSoFar, Held
 from appliance.errors import RequestCancelled
 from appliance.traffic.inflight import HELD_CHANGES, UPDATE_INTERVAL, InFlight, InFlightChange
 from appliance.traffic.request import Request
@@ -19,7 +20,12 @@ ASK = Request(
     path="/v1/chat/completions",
     target="/v1/chat/completions",
     query={},
-    headers=[(b"authorization", b"Bearer secret"), (b"x-session-id", b"one"), (b"X-Session-ID", b"two")],
+    headers=[
+        (b"authorization", b"Bearer secret"),
+        (b"user-agent", b"tester/1.0 (any)"),
+        (b"x-session-id", b"one"),
+        (b"X-Session-ID", b"two"),
+    ],
     http_version="1.1",
     client="10.0.0.1",
 )
@@ -28,6 +34,9 @@ ASK = Request(
 class Answer:
     def __init__(self) -> None:
         self.passed = 0
+
+    def so_far(self) -> AnswerSoFar:
+        return AnswerSoFar(2.0, self.passed)
 
 
 def ignore(why: Exception) -> None:
@@ -52,12 +61,14 @@ async def test_what_is_shown_of_a_request(autojump_clock: trio.testing.MockClock
             "model": "alpha",
             "req_path": "/v1/chat/completions",
             "method": "POST",
-            "req_headers": {"Authorization": "[REDACTED]", "X-Session-Id": "one"},
+            "req_headers": {"Authorization": "[REDACTED]", "User-Agent": "tester/1.0 (any)", "X-Session-Id": "one"},
             "remote_ip": "10.0.0.1",
             "resp_headers": {"Content-Type": "text/event-stream", "Set-Cookie": "[REDACTED]"},
             "resp_bytes": 10,
             "elapsed_ms": 1500,
             "metadata": {"selector": "s"},
+            "client": "tester/1.0 · 10.0.0.1",
+            "phase": "answering",
         }
     assert inflight.snapshot() == []
 
@@ -66,6 +77,12 @@ class InQueue:
     def __init__(self) -> None:
         self.at: int | None = 2
         self.left: float | None = 1.5
+        self.waited = 0.0
+
+    def held(self) -> Held | None:
+        if self.left is None:
+            return None
+        return "loading" if self.at is None else "waiting"
 
     def position(self) -> int | None:
         return self.at
@@ -79,14 +96,15 @@ async def test_a_place_in_the_queue_is_told_when_it_changes(autojump_clock: trio
     with inflight.follow() as reader, inflight.begin(ASK, "alpha", cancel=ignore) as entry:
         reader.take()
         entry.place = place
-        told: list[tuple[object, object]] = []
-        for place.at, place.left in ((2, 1.5), (1, 0.4), (None, 0.2), (None, None)):
+        told: list[tuple[object, ...]] = []
+        for place.at, place.left in ((2, 1.5), (1, 0.4), (None, 0.2), (None, 0.1), (None, None)):
             with trio.move_on_after(2 * UPDATE_INTERVAL):
                 await reader.wait()
                 [change] = shapes(reader.take())
                 request = change["request"]
-                told.append((request.get("queue_position"), request.get("expected_wait_ms")))
-        assert told == [(2, 1500), (1, 400), (None, 200)]  # where only the time has changed, nothing is told
+                told.append((request["phase"], request.get("queue_position"), request.get("expected_wait_ms")))
+        # Where only the time has changed, nothing is told.
+        assert told == [("waiting", 2, 1500), ("waiting", 1, 400), ("loading", None, 200), ("working", None, None)]
 
 
 async def test_a_reader_begins_with_a_snapshot_and_hears_every_change():

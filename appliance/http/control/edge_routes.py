@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 import trio
-from msgspec import Raw
 
-from appliance.core.lenient_json import UNREADABLE
-from appliance.errors import ModelLoading, ModelNotFound, RouteNotFound, UpstreamFailed
+from appliance.errors import ModelLoading, ModelNotFound, RouteNotFound
 from appliance.fleet.status import state_of
 from appliance.http.bytes.listening import shown
 from appliance.http.control.listing import Object, View, health, list_models, router_props
+from appliance.http.control.slots import SlotsInShort, every_slot, slots_of
 from appliance.http.errors import JSON_TYPE
 from appliance.http.owners import Owners
 from appliance.http.way.context import RequestContext
@@ -24,7 +23,6 @@ from appliance.http.way.edge import Edge
 from appliance.traffic.metrics import CONTENT_TYPE
 from appliance.traffic.request import PAGE_PATHS, PAGE_PREFIX, Request, send_whole
 from appliance.traffic.targets import refresh
-from appliance.upstream.client import Address, HttpCall
 from appliance.wire import ListedModels
 
 if TYPE_CHECKING:
@@ -33,8 +31,6 @@ if TYPE_CHECKING:
 MAX_CONTROL_BODY = 1 << 20
 """Bytes of a request to the program's own routes, but for a few that say otherwise."""
 ONE_MODEL = "/v1/models/"
-SLOTS_TIME = 5.0
-MAX_SLOTS = 16 << 20
 TEXT_TYPE = (b"Content-Type", b"text/plain; charset=utf-8")
 ICON = (
     b'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16"><rect width="16" height="16" rx="4" fill="#3156d3"/>'
@@ -55,6 +51,7 @@ class EdgeRoutes:
         self._fleet = owners.fleet
         self._catalog = owners.catalog
         self._view = View(owners.fleet, owners.catalog, owners.peers, edge.traffic.profile)
+        self._slots_in_short = SlotsInShort(owners.fleet, edge.traffic.inflight)
         self._page: PageRoutes | None = None
 
     def answers(self, request: Request) -> bool:
@@ -112,8 +109,12 @@ class EdgeRoutes:
         for status in self._fleet.status():
             if status.state == "loaded" and (address := self._fleet.address(status.model)) is not None:
                 await self._fleet.wait_quiet(status.model)
-                found += [dict(slot, model=status.model) for slot in await _slots_of(address)]
+                found += [dict(slot, model=status.model) for slot in every_slot(await slots_of(address))]
         await _send_json(context, found)
+
+    async def _inflight(self, context: RequestContext) -> None:
+        """The requests under way, with their slots: what ``top`` shows."""
+        await _send_json(context, {"requests": await self._slots_in_short.requests()})
 
     # ---- models ------------------------------------------------------------------------------------------------------
 
@@ -187,6 +188,7 @@ class EdgeRoutes:
         return render(base, self._bound, self._fleet.launches.engine, models, folder)
 
     ROUTES: ClassVar[dict[str, Callable[[EdgeRoutes, RequestContext], Awaitable[None]]]] = {
+        "/api/inflight": _inflight,
         "/api/ls": _table,
         "/favicon.ico": _icon,
         "/health": _health,
@@ -205,15 +207,3 @@ class EdgeRoutes:
 
 async def _send_json(context: RequestContext, value: object) -> None:
     await send_whole(context.sink, 200, (JSON_TYPE,), msgspec.json.encode(value))
-
-
-async def _slots_of(address: Address) -> list[Object]:
-    """Empty when the model's process does not tell (``--no-slots``, or it is busy dying)."""
-    with trio.move_on_after(SLOTS_TIME):
-        try:
-            async with HttpCall(address, "GET", "/slots") as response:
-                slots = msgspec.json.decode(await response.read(MAX_SLOTS), type=list[dict[str, Raw]])
-                return [dict(slot) for slot in slots]
-        except (UpstreamFailed, *UNREADABLE):
-            pass
-    return []

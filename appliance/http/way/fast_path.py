@@ -370,7 +370,9 @@ class FastRequest:
         self.record = record = Record(request, known.route.name)
         record.body, record.model, record.known, record.admitted = content, found.target.label, True, True
         self.sink = self._open()
-        self.entry = record.entry = traffic.inflight.begin(request, record.model, record.metadata, cancel=self.cancel)
+        self.entry = record.entry = traffic.inflight.begin(
+            request, record.model, record.metadata, cancel=self.cancel, streams=streams
+        )
         traffic.metrics.under_way += 1
         if streams:
             self._ping = fast_path.ask.pings.begin(aside(self.sink))

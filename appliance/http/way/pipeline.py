@@ -221,7 +221,9 @@ class Pipeline:
         if isinstance(way, ModelQuestion):
             await self._models.ask_running(way.model, job)
             return
-        with self._inflight.begin(job.request, target.label, record.metadata, cancel=context.cancel) as record.entry:
+        with self._inflight.begin(
+            job.request, target.label, record.metadata, cancel=context.cancel, streams=job.streams
+        ) as record.entry:
             match way:
                 case Plain(model=model):
                     await self._models.ask(job, target, model)
