@@ -31,6 +31,7 @@ VERBS = {
     "ls": "List the models on this machine.",
     "rm": "Remove a downloaded model.",
     "ps": "List the models that are running.",
+    "top": "Show the requests under way, live.",
     "load": "Load a model into the running server.",
     "unload": "Unload a model from the running server.",
     "logs": "Show the output of the model processes.",
@@ -153,6 +154,8 @@ def _import_verb(name: str) -> click.Command | None:
             from appliance.cli.models import ls as command
         case "ps":
             from appliance.cli.control import ps as command
+        case "top":
+            from appliance.cli.top import top as command
         case "load":
             from appliance.cli.control import load as command
         case "unload":

@@ -27,21 +27,26 @@ def print_json(facts: object) -> None:
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[str] = ()) -> None:
     """Columns in the terminal's width; plain and never cut when standard output is not a terminal."""
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDE
+    click.echo("\n".join(table_lines(columns, rows, right, width)))
+
+
+def table_lines(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str], width: int) -> list[str]:
+    """Return the lines of a table that is at most ``width`` columns wide."""
     cells = [[harmless(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
     if sum(widths) + len(GAP) * (len(widths) - 1) > width or not all(map(str.isascii, chain(*cells))):
-        _print_folded(columns, cells, right, width)
-        return
-    for number, row in enumerate((columns, *cells)):
-        aligned = (
+        return _folded(columns, cells, right, width)
+    lines = [
+        GAP.join(
             cell.rjust(size) if name in right else cell.ljust(size)
             for name, cell, size in zip(columns, row, widths, strict=True)
-        )
-        line = GAP.join(aligned).rstrip()
-        click.echo(line if number else click.style(line, bold=True))
+        ).rstrip()
+        for row in (columns, *cells)
+    ]
+    return [click.style(lines[0], bold=True), *lines[1:]]
 
 
-def _print_folded(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str], width: int) -> None:
+def _folded(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str], width: int) -> list[str]:
     """The same where lines are too long, or letters of other scripts may be two columns wide."""
     from rich.console import Console  # a sixth of the time of `ls`
     from rich.table import Table
@@ -55,7 +60,7 @@ def _print_folded(columns: Sequence[str], rows: Sequence[Sequence[str]], right: 
         table.add_row(*map(Text, row))  # Text: a model's name is never markup
     with console.capture() as capture:
         console.print(table)
-    click.echo("\n".join(line.rstrip() for line in capture.get().splitlines()))
+    return [line.rstrip() for line in capture.get().splitlines()]
 
 
 def human_size(size: int) -> str:

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sysconfig
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from http.client import HTTPConnection
 from pathlib import Path
 from types import TracebackType
@@ -189,6 +189,21 @@ def answer(server: Server, path: str, **body: object) -> Any:
     found = http(server, "POST", path, body)
     assert found.status == 200, (found.body, server.told())
     return found.json()
+
+
+@contextlib.contextmanager
+def begun(server: Server, model: str) -> Generator[None]:
+    """A stream whose answer has begun; leaving the block closes it."""
+    connection = HTTPConnection(server.host, server.port, timeout=60)
+    body = {"model": model, "stream": True, "messages": [{"role": "user", "content": "hi"}]}
+    connection.request("POST", "/v1/chat/completions", json.dumps(body), {"User-Agent": "tester/1.0 (scripted)"})
+    answer = connection.getresponse()
+    assert answer.status == 200
+    answer.readline()
+    try:
+        yield
+    finally:
+        connection.close()
 
 
 def engine_argv(server: Server) -> list[str]:

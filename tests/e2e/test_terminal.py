@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from engine_folders import make_build
-from program import COMMAND, STARTER_QUESTION, Server, StartServer, fresh_environment, run_command
+from program import COMMAND, STARTER_QUESTION, Server, StartServer, begun, fresh_environment, run_command
 from waiting import SOON
 
 from appliance.catalog.sources import STARTER
@@ -174,3 +174,20 @@ def test_ctrl_c_at_a_question_ends_the_command_at_once(tmp_path: Path, terminals
     declining.type("n\n")
     declining.wait_for("nothing has changed")
     assert declining.process.wait(10) == 1
+
+
+def test_top_draws_what_is_under_way_until_it_is_interrupted(
+    serve_fake: StartServer, tmp_path: Path, terminals: list[Terminal]
+) -> None:
+    server = serve_fake(FAKE_TOKENS="100000", FAKE_TOKEN_DELAY="0.02")
+    terminal = Terminal("top", "--url", server.url, cwd=tmp_path)
+    terminals.append(terminal)
+    terminal.wait_for(r"\x1b\[\?1049h\x1b\[\?25l\x1b\[Hnothing is under way\x1b\[K\x1b\[J")
+    with begun(server, "small"):
+        terminal.wait_for(r"\x1b\[H.*CLIENT")
+        terminal.wait_for(r"tester/1.0, 127.0.0.1 +small +answering")
+        terminal.wait_for(r"small:latest +loaded")
+    terminal.wait_for("nothing is under way")
+    terminal.type("\x03")
+    terminal.wait_for(r"\x1b\[\?25h\x1b\[\?1049l", SOON)
+    assert terminal.process.wait(SOON) == 130

@@ -67,7 +67,7 @@ async def test_what_is_shown_of_a_request(autojump_clock: trio.testing.MockClock
             "resp_bytes": 10,
             "elapsed_ms": 1500,
             "metadata": {"selector": "s"},
-            "client": "tester/1.0 · 10.0.0.1",
+            "client": "tester/1.0, 10.0.0.1",
             "phase": "answering",
         }
     assert inflight.snapshot() == []

@@ -32,7 +32,7 @@ async def test_a_request_is_seen_waiting_loading_reading_answering_and_gone(open
             await alpha.send("POST", CHAT, json.dumps(body | {"return_progress": True}).encode(), AGENT)
             waiting = (await until_phase(server, "waiting"))[1]
             assert waiting["queue_position"] == 1
-            assert waiting["client"] == "scripted/2.0 · 127.0.0.1"
+            assert waiting["client"] == "scripted/2.0, 127.0.0.1"
             assert waiting["expected_wait_ms"] >= 0
             await beta.stream.aclose()
         assert (await until_phase(server, "loading"))[0]["model"] == "alpha"

@@ -115,7 +115,7 @@ def client_words(agent: str | None, address: str) -> str:
     if program.startswith("Mozilla/"):
         program = next((name for name in BROWSERS if f"{name}/" in (agent or "")), program)
         program = {"Edg": "Edge", "OPR": "Opera"}.get(program, program)
-    return " · ".join(part for part in (program[:MAX_CLIENT], address) if part)
+    return ", ".join(part for part in (program[:MAX_CLIENT], address) if part)
 
 
 class _Reading(Struct, frozen=True):
