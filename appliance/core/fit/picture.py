@@ -16,7 +16,7 @@ class ModelMemory(Struct, frozen=True, kw_only=True):
     model: str
     state: str
     taken: Mapping[str, int]
-    """What counts: measured, or expected."""
+    """The sizes that count: measured, or expected."""
     planned: Mapping[str, DeviceUse]
     """The parts of it at its start; empty where nothing is known of them."""
 
@@ -55,7 +55,7 @@ class LoadForecast(Struct, frozen=True, kw_only=True):
     goes: tuple[str, ...]
     """Models that would be stopped for it."""
     held: tuple[str, ...]
-    """Those of them that it waits for: they are in use, or were loaded just now."""
+    """The part of them that it waits for: they are in use, or were loaded just now."""
     before: tuple[str, ...]
     """Models that load before it."""
     expected: float | None

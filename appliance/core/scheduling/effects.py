@@ -62,7 +62,7 @@ class Foresight(Struct, frozen=True, kw_only=True):
     goes: tuple[str, ...] = ()
     """Models that would be stopped for it, as soon as none of them is held."""
     held: tuple[str, ...] = ()
-    """Those of them that are in use, or were loaded just now: the request waits for them."""
+    """The part of them that is in use, or was loaded just now: the request waits for it."""
     before: tuple[str, ...] = ()
     """Models that load before it, those that load now included."""
     refused: ApplianceError | None = None
