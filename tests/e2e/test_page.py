@@ -107,6 +107,8 @@ SCENARIOS = [
     Scenario("models.models", both=True),
     # What a load would stop is said before it.
     Scenario("machine.memory", ("--models-max", "1", *OTHERS[:2]), both=True),
+    # What is under way is seen, and ended.
+    Scenario("machine.now", ("--models-max", "1", *OTHERS[:2]), ENDLESS, both=True),
     # A hit opens its conversation at its message.
     Scenario("finding.hits", both=True),
     # Parts of words are found where the browser keeps them.

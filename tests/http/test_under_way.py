@@ -8,8 +8,8 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import trio
-from http_harness import CHAT, Appliance, OpenServer, chat
-from waiting import until
+from http_harness import CHAT, Appliance, Client, OpenServer, chat
+from waiting import PATIENCE, until
 
 from appliance.core.settings import FleetSettings
 from appliance.http.control.slots import KEPT
@@ -95,6 +95,30 @@ async def test_the_engine_is_asked_for_slots_once_a_second_however_many_look(ope
                 for _ in range(3):
                     nursery.start_soon(look)
         assert len(counts) <= 1 + (trio.current_time() - began) / KEPT  # a slot has more with every question
+
+
+async def test_a_page_hears_how_many_are_under_way_and_the_slowest_phase(open_server: OpenServer):
+    async with open_server(fleet=ONE_BY_ONE) as server, server.connect() as page, AsyncExitStack() as stack:
+        await page.send("GET", "/api/conversations/events")
+        await page.head()
+        long = chat("beta", stream=True, tokens=5000, token_delay=0.05)
+        beta = await stack.enter_async_context(server.begun(long))
+        await until_heard(page, {"count": 1, "phase": "answering"})
+        async with server.connect() as alpha:
+            await alpha.send("POST", CHAT, json.dumps(chat("alpha", stream=True)).encode())
+            await until_heard(page, {"count": 2, "phase": "waiting"})
+        await until_heard(page, {"count": 1, "phase": "answering"})
+        await beta.stream.aclose()
+        await until_heard(page, {"count": 0, "phase": None})
+
+
+async def until_heard(page: Client, wanted: dict[str, Any]) -> None:
+    """Until the data of an ``under_way`` are these; others may come before it, of a load or a prompt."""
+    with trio.fail_after(PATIENCE):
+        heard: object = None
+        while heard != wanted:
+            event = json.loads((await page.record()).partition(b"data: ")[2] or b"{}")
+            heard = event["data"] if event.get("event") == "under_way" else None
 
 
 async def until_phase(server: Appliance, phase: str) -> list[dict[str, Any]]:

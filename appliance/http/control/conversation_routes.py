@@ -18,7 +18,7 @@ from appliance.http.control.answers import EVENT_STREAM, endless_answer, json_an
 from appliance.http.control.model_routes import ModelEvent, ModelFeed
 from appliance.http.owners import Owners
 from appliance.http.way.outgoing import CONVERSATION
-from appliance.traffic.inflight import InFlight, Wait
+from appliance.traffic.inflight import InFlight, UnderWay, Wait
 from appliance.traffic.traffic import Lifetime
 from appliance.wire import Fields, Id, MessageNode, StoredPreset
 
@@ -35,7 +35,8 @@ class _Changed(ModelEvent, frozen=True, omit_defaults=True):
 class PageFeed(ModelFeed):
     """The records of a `ModelFeed`, and one for each change of a conversation, within its look at models.
 
-    Besides, ``answers_waiting``: all answers that wait for their model, whenever that is different.
+    Besides, whenever that is different: ``answers_waiting``, all answers that wait for their model, and ``under_way``,
+    how many requests are under way, with the slowest phase.
     """
 
     def __init__(self, owners: Owners, inflight: InFlight, lifetime: Lifetime) -> None:
@@ -43,6 +44,7 @@ class PageFeed(ModelFeed):
         self._conversations: Conversations = owners.conversations
         self._inflight = inflight
         self._waits: dict[str, Wait] = {}
+        self._under_way = UnderWay()
         self._told = self._conversations.latest
         self._greeted = False
 
@@ -57,6 +59,9 @@ class PageFeed(ModelFeed):
         if (waits := self._inflight.waits(CONVERSATION)) != self._waits:
             self._waits = waits
             told.append(ModelEvent("", "answers_waiting", waits))
+        if (under_way := self._inflight.summed()) != self._under_way:
+            self._under_way = under_way
+            told.append(ModelEvent("", "under_way", under_way))
         return records + b"".join(encode(SseEvent(msgspec.json.encode(each).decode())) for each in told)
 
 

@@ -1,7 +1,7 @@
 // The views for the operator of the machine.
 import assert from "node:assert/strict";
-import { accessible } from "../browser.mjs";
-import { t } from "../words.mjs";
+import { accessible, api, say } from "../browser.mjs";
+import { like, line, narrow, t } from "../words.mjs";
 
 /** A load is foretold, done, and then the next one names the model that has to go. */
 export async function memory({ page, url }) {
@@ -22,4 +22,60 @@ export async function memory({ page, url }) {
   const sizes = await ram.locator("span[style]").evaluateAll((all) => all.map((each) => each.offsetWidth));
   assert.ok(sizes.length >= 2 && sizes.every((size) => size >= 0), "what is taken and what is free");
   await accessible(page, "memory");
+}
+
+/** What is under way: one answers, one waits for its model; both are seen, one is ended, and then the other one loads. */
+export async function now({ page, url, allow }) {
+  allow(/ 503 .*\/v1\/stream/); // the answer of a chat while its model loads
+  const asks = (model) =>
+    fetch(`${url}/v1/chat/completions`, {
+      method: "POST",
+      headers: { "User-Agent": `${model}-tester/1.0`, "Content-Type": "application/json" },
+      body: JSON.stringify({ model, stream: true, messages: [{ role: "user", content: "hi" }] }),
+    });
+  const strip = page.locator('a[href="#/machine/now"]').filter({ hasText: /\d/ });
+  const entry = (model) => page.getByRole(narrow ? "article" : "row").filter({ hasText: `${model}-tester/1.0, 127` });
+  await page.goto(`${url}/#/models`);
+  await page.getByRole("heading", { name: t("Models"), level: 1 }).waitFor();
+  assert.equal(await strip.count(), 0);
+  const first = await asks("small");
+  await strip.getByText(like("nowUnderWay", { count: 1 })).waitFor();
+  const second = asks("other");
+  await strip.getByText(like("nowUnderWay", { count: 2 })).waitFor();
+  if (!narrow) await strip.getByText(t("In the queue")).waitFor();
+  await accessible(page, "the strip");
+  await strip.click();
+  await entry("small").getByText(t("Answering")).waitFor();
+  await entry("small")
+    .getByText(like("speed", { tokens: /\d+/, rate: /[\d.,]+/ }))
+    .waitFor();
+  await entry("other")
+    .getByText(line(t("In the queue"), like("queuePlace", { place: 1 })))
+    .waitFor();
+  assert.equal(await strip.count(), 0, "the view itself has no strip");
+  await accessible(page, "now");
+  await entry("small")
+    .getByRole("button", { name: like("nowEndOf") })
+    .click();
+  const question = page.getByRole("dialog");
+  await question.getByText(like("nowEndAsk", { model: "small" })).waitFor();
+  await question.getByRole("button", { name: t("End"), exact: true }).click();
+  await entry("small").waitFor({ state: "detached" });
+  assert.match(await first.text(), /"cancelled"/);
+  await entry("other").getByText(t("Answering")).waitFor({ timeout: 30_000 });
+  await entry("other")
+    .getByRole("button", { name: like("nowEndOf") })
+    .click();
+  await question.getByRole("button", { name: t("End"), exact: true }).click();
+  await page.getByText(t("Nothing is under way.")).waitFor();
+  await (await second).text();
+  await page.goto(`${url}/#/chat`);
+  await say(page, "Hi");
+  await page.getByText(t("Answering"), { exact: true }).first().waitFor({ state: "attached", timeout: 30_000 });
+  await page.waitForTimeout(2000); // the strip would be there by now
+  assert.equal(await strip.count(), 0, "a chat shows its own answer itself");
+  await page.goto(`${url}/#/models`);
+  await strip.getByText(like("nowUnderWay", { count: 1 })).waitFor();
+  const { requests } = await api(page, "api/inflight"); // the server waits for what is under way when it ends
+  for (const { id } of requests) await fetch(`${url}/api/inflight/${id}/cancel`, { method: "POST" });
 }
