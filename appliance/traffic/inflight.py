@@ -21,6 +21,7 @@ from appliance.core.records.progress import (
     Phase,
     Progress,
     client_words,
+    phase_of,
     progress_of,
     slowest,
 )
@@ -152,6 +153,8 @@ class InFlightEntry(Struct, eq=False):
     last_seen: Seen = UNSEEN
     """The part that readers know of."""
     headers: Sequence[tuple[bytes, bytes]] = ()
+    words: tuple[dict[str, str], dict[str, str]] | None = None
+    """The headers as they are shown: most of the work, and the same for all readers."""
     answer: CountedAnswer = _NO_ANSWER
     at: float = field(default_factory=time.time)
     began: float = field(default_factory=trio.current_time)
@@ -164,7 +167,7 @@ class InFlightEntry(Struct, eq=False):
 
     def started(self, headers: Sequence[tuple[bytes, bytes]], answer: CountedAnswer) -> None:
         """The answer's head has gone out."""
-        self.headers = headers
+        self.headers, self.words = headers, None
         self.answer = answer
         self.owner.note_change(self)
 
@@ -197,6 +200,11 @@ class InFlightEntry(Struct, eq=False):
         """The thing that it waits for; None once an engine has it."""
         return self.place.held() if self.place is not None else None
 
+    @property
+    def phase(self) -> Phase:
+        """A small part of `progress`."""
+        return phase_of(self.held(), self.answer.so_far(), streams=self.streams)
+
     def progress(self, slot: EngineSlot | None = None) -> Progress:
         """Its progress; more is known with its slot."""
         return progress_of(self.held(), self.answer.so_far(), slot, streams=self.streams)
@@ -214,6 +222,8 @@ class InFlightEntry(Struct, eq=False):
 
     def shown(self, slot: EngineSlot | None = None) -> InFlightRequest:
         request, place, progress = self.request, self.place, self.progress(slot)
+        if self.words is None:
+            self.words = captured_headers(request.headers), captured_headers(self.headers)
         position, expected = (place.position(), place.expected()) if place is not None else (None, None)
         return InFlightRequest(
             id=self.id,
@@ -221,9 +231,9 @@ class InFlightEntry(Struct, eq=False):
             model=self.model,
             req_path=request.path,
             method=request.method,
-            req_headers=captured_headers(request.headers),
+            req_headers=self.words[0],
             remote_ip=request.client,
-            resp_headers=captured_headers(self.headers),
+            resp_headers=self.words[1],
             resp_bytes=self.passed,
             elapsed_ms=round(1000 * (trio.current_time() - self.began)),
             queue_position=UNSET if position is None else position,
@@ -307,7 +317,7 @@ class InFlight:
     def summed(self) -> UnderWay:
         """All requests under way in one line, as it was at most `SUMMED` seconds ago."""
         if self._sum_until < (now := trio.current_time()):
-            phases: list[Phase] = [entry.progress().phase for entry in self._entries.values()]
+            phases: list[Phase] = [entry.phase for entry in self._entries.values()]
             self._sum, self._sum_until = UnderWay(len(self._entries), slowest(phases)), now + SUMMED
         return self._sum
 
