@@ -50,7 +50,7 @@ class MemoryUses(Struct, frozen=True):
     models: list[MemoryUse]
 
 
-class Snapshot(Struct, frozen=True):
+class TopPicture(Struct, frozen=True):
     """Everything that is shown at once."""
 
     requests: list[InFlightRequest]
@@ -91,12 +91,12 @@ async def top(server: RunningServer, once: bool, cancel: str | None, as_json: bo
     return 0
 
 
-async def _look(server: RunningServer) -> Snapshot:
+async def _look(server: RunningServer) -> TopPicture:
     requests = (await ask(server, "GET", "/api/inflight", RequestList)).requests
-    return Snapshot(requests, (await ask(server, "GET", "/api/ps", MemoryUses)).models)
+    return TopPicture(requests, (await ask(server, "GET", "/api/ps", MemoryUses)).models)
 
 
-def _print(now: Snapshot) -> None:
+def _print(now: TopPicture) -> None:
     if now.requests:
         print_table(COLUMNS, [_cells(each) for each in now.requests], right=NUMBERS)
     else:
@@ -116,7 +116,7 @@ def _screen() -> Generator[None]:
         click.echo(SHOW + THIS_SCREEN, nl=False)
 
 
-def _draw(now: Snapshot) -> None:
+def _draw(now: TopPicture) -> None:
     """Write over the picture before, line by line and in one piece, so that nothing flickers."""
     width, height = shutil.get_terminal_size()
     lines = [NOTHING]

@@ -19,7 +19,7 @@ from appliance.core.records.progress import (
     EngineSlot,
     Held,
     Phase,
-    Progress,
+    RequestProgress,
     client_words,
     phase_of,
     progress_of,
@@ -72,7 +72,7 @@ class InFlightRequest(Struct, frozen=True, kw_only=True):
     slot: int | UnsetType = UNSET
 
 
-class UnderWay(Struct, frozen=True):
+class InFlightSum(Struct, frozen=True):
     """All requests under way in one line: how many, and the phase that is furthest from an answer."""
 
     count: int = 0
@@ -205,7 +205,7 @@ class InFlightEntry(Struct, eq=False):
         """A small part of `progress`."""
         return phase_of(self.held(), self.answer.so_far(), streams=self.streams)
 
-    def progress(self, slot: EngineSlot | None = None) -> Progress:
+    def progress(self, slot: EngineSlot | None = None) -> RequestProgress:
         """Its progress; more is known with its slot."""
         return progress_of(self.held(), self.answer.so_far(), slot, streams=self.streams)
 
@@ -270,7 +270,7 @@ class InFlight:
         self._next_look = -math.inf
         self._news = Changed()
         self._shared: tuple[tuple[int, int], float, list[InFlightChange]] = (-2, -2), 0.0, []
-        self._sum, self._sum_until = UnderWay(), -math.inf
+        self._sum, self._sum_until = InFlightSum(), -math.inf
 
     def begin(
         self,
@@ -314,11 +314,11 @@ class InFlight:
         """The same as it is shown."""
         return [entry.shown() for entry in self._entries.values()]
 
-    def summed(self) -> UnderWay:
+    def summed(self) -> InFlightSum:
         """All requests under way in one line, as it was at most `SUMMED` seconds ago."""
         if self._sum_until < (now := trio.current_time()):
             phases: list[Phase] = [entry.phase for entry in self._entries.values()]
-            self._sum, self._sum_until = UnderWay(len(self._entries), slowest(phases)), now + SUMMED
+            self._sum, self._sum_until = InFlightSum(len(self._entries), slowest(phases)), now + SUMMED
         return self._sum
 
     def waits(self, header: bytes) -> dict[str, Wait]:

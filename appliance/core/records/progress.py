@@ -58,7 +58,7 @@ class EngineSlot(Struct, frozen=True):
         return sum(each.n_decoded for each in self.next_token) if self.next_token else None
 
 
-class Progress(Struct, frozen=True, kw_only=True):
+class RequestProgress(Struct, frozen=True, kw_only=True):
     """The progress of one request. None: nobody has said."""
 
     phase: Phase
@@ -82,20 +82,22 @@ def phase_of(held: Held | None, answer: AnswerSoFar, slot: EngineSlot | None = N
     return "prompt" if streams or (slot is not None and slot.decoded is not None) else "working"
 
 
-def progress_of(held: Held | None, answer: AnswerSoFar, slot: EngineSlot | None = None, *, streams: bool) -> Progress:
-    """Return all that is known beside the phase as well, which takes some ten times as long."""
+def progress_of(
+    held: Held | None, answer: AnswerSoFar, slot: EngineSlot | None = None, *, streams: bool
+) -> RequestProgress:
+    """Return all that is known beside the phase as well, which takes several times as long."""
     phase = phase_of(held, answer, slot, streams=streams)
     number = slot.id if slot is not None else None
     if phase == "answering":
         tokens, rate, estimated = _spoken(answer, slot)
-        return Progress(phase=phase, tokens=tokens, estimated=estimated, tokens_per_second=rate, slot=number)
+        return RequestProgress(phase=phase, tokens=tokens, estimated=estimated, tokens_per_second=rate, slot=number)
     if phase != "prompt":
-        return Progress(phase=phase, slot=number if held is None else None)
+        return RequestProgress(phase=phase, slot=number if held is None else None)
     if (told := decoded(_TOLD, _last_record(answer.latest))) is not None and told.prompt_progress is not None:
         reading = told.prompt_progress
-        return Progress(phase=phase, prompt_processed=reading.processed, prompt_total=reading.total, slot=number)
+        return RequestProgress(phase=phase, prompt_processed=reading.processed, prompt_total=reading.total, slot=number)
     read = slot.n_prompt_tokens if slot is not None and slot.decoded is not None else None
-    return Progress(phase=phase, prompt_processed=read, slot=number)
+    return RequestProgress(phase=phase, prompt_processed=read, slot=number)
 
 
 def slowest(phases: Sequence[Phase]) -> Phase | None:
@@ -129,11 +131,11 @@ class _Reading(Struct, frozen=True):
     processed: int = 0
 
 
-class _Told(Struct, frozen=True):
+class _ToldProgress(Struct, frozen=True):
     prompt_progress: _Reading | None = None
 
 
-_TOLD = msgspec.json.Decoder(_Told)
+_TOLD = msgspec.json.Decoder(_ToldProgress)
 _READING = b'"prompt_progress"'
 _RECORD = b"\ndata:"
 _COUNTS = b'"timings"', b'"usage"'

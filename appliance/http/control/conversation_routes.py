@@ -18,7 +18,7 @@ from appliance.http.control.answers import EVENT_STREAM, endless_answer, json_an
 from appliance.http.control.model_routes import ModelEvent, ModelFeed
 from appliance.http.owners import Owners
 from appliance.http.way.outgoing import CONVERSATION
-from appliance.traffic.inflight import InFlight, UnderWay, Wait
+from appliance.traffic.inflight import InFlight, InFlightSum, Wait
 from appliance.traffic.traffic import Lifetime
 from appliance.wire import Fields, Id, MessageNode, StoredPreset
 
@@ -44,7 +44,7 @@ class PageFeed(ModelFeed):
         self._conversations: Conversations = owners.conversations
         self._inflight = inflight
         self._waits: dict[str, Wait] = {}
-        self._under_way = UnderWay()
+        self._under_way = InFlightSum()
         self._told = self._conversations.latest
         self._greeted = False
 
