@@ -109,6 +109,8 @@ SCENARIOS = [
     Scenario("machine.memory", ("--models-max", "1", *OTHERS[:2]), both=True),
     # What is under way is seen, and ended.
     Scenario("machine.now", ("--models-max", "1", *OTHERS[:2]), ENDLESS, both=True),
+    # Logs come as they are written, and the server searches them.
+    Scenario("machine.logs", OTHERS[:2], both=True),
     # A hit opens its conversation at its message.
     Scenario("finding.hits", both=True),
     # Parts of words are found where the browser keeps them.
