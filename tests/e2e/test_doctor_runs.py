@@ -6,8 +6,10 @@ import json
 import os
 import platform
 import socket
+import threading
 import zipfile
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -163,6 +165,36 @@ def listed(machine: Machine, *words: str) -> dict[str, tuple[str, str, list[str]
     """Severity, title and evidence by id, as the verb tells."""
     done = machine.run(*words, under=[*closed(), machine.program])
     return {one["id"]: (one["severity"], one["title"], one["evidence"]) for one in json.loads(done.stdout)["findings"]}
+
+
+class OfBefore(BaseHTTPRequestHandler):
+    """A server of a version that cannot tell what it finds."""
+
+    def do_GET(self) -> None:
+        known = self.path == "/api/version"
+        body = json.dumps({"version": "0.9", "llama_appliance": "0.0.1"} if known else {"error": {"message": "no"}})
+        self.send_response(200 if known else 404)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body.encode())
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+
+def test_a_server_of_before_is_named_and_the_command_looks_itself(machine: Machine) -> None:
+    whole = make_build(machine.root, build="b1")
+    (whole / "llama-server").write_bytes(b"#!/bin/sh\nexit 0\n")
+    with ThreadingHTTPServer(("127.0.0.1", 0), OfBefore) as server:
+        answering = threading.Thread(target=server.serve_forever)
+        answering.start()
+        try:
+            found = machine.findings(f"http://127.0.0.1:{server.server_address[1]}")
+        finally:
+            server.shutdown()
+            answering.join()
+    assert "server: 0.0.1" in found["other-version"]["evidence"][0]
+    assert found["damaged-build"]["since"] is None
 
 
 @pytest.mark.needs("namespaces")

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import platform
 import re
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
 
 import trio
 from msgspec import Struct, structs
@@ -31,6 +31,7 @@ from appliance.core.doctor.facts import (
 from appliance.core.engines.choice import best
 from appliance.core.fit.estimate import OFFLOADED
 from appliance.doctor import begun, config_in_force, examine
+from appliance.engines.owner import Engines
 from appliance.http.control.answers import json_answer
 from appliance.http.control.listing import View, list_models
 from appliance.http.owners import Owners
@@ -71,15 +72,9 @@ class DoctorRoutes:
         return json_answer(Examined(ok=not is_wrong(findings), findings=tuple(findings), facts=facts))
 
     async def _examine(self) -> DoctorFacts:
-        owners = self._owners
-        engines, configuration = owners.engines, owners.configuration
-        if engines.look is None:
-            await engines.probe()
-        else:
-            await engines.refresh()  # another program may have installed a build, chosen one, or be at an update
+        owners, configuration = self._owners, self._owners.configuration
         known = await begun(await config_in_force(configuration) if configuration is not None else None)
         entries = list_models(self._view, owners.downloading()).data
-        used = best(engines.ranked())
         loaded = [entry.id for entry in entries if entry.status.value in LOADED][:READ_LOGS]
         said = {model: owners.fleet.said(model) for model in loaded}
         logs = await trio.to_thread.run_sync(lambda: {model: _told(lines) for model, lines in said.items()})
@@ -87,10 +82,20 @@ class DoctorRoutes:
             url=request.host_url.rstrip("/"),
             answer="answers",
             version=__version__,
-            engine=used.seat.id if used is not None else "",
             running=tuple([_served(entry, owners.fleet.seat_of(entry.id), logs.get(entry.id)) for entry in entries]),
         )
-        return await examine(structs.replace(known, server=server), nullcontext(engines), owners.catalog)
+        facts = await examine(known, self._engines(), owners.catalog)
+        used = best(facts.ranked)
+        return structs.replace(facts, server=structs.replace(server, engine=used.seat.id if used is not None else ""))
+
+    @asynccontextmanager
+    async def _engines(self) -> AsyncGenerator[Engines]:
+        engines = self._owners.engines
+        if engines.look is None:
+            await engines.probe()
+        else:
+            await engines.refresh()  # another program may have installed a build, or chosen one
+        yield engines
 
 
 def add_doctor_routes(app: QuartTrio, routes: DoctorRoutes) -> None:
