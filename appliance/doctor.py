@@ -1,6 +1,6 @@
 """The doctor's facts, gathered from a program's parts: by a command from its own, by the server from those that run.
 
-What blocks is done in threads. A part that cannot be examined is named in ``trouble``, and the rest is reported.
+Threads do the work that blocks. A part that cannot be examined is named in ``trouble``, and the rest is reported.
 """
 
 from __future__ import annotations

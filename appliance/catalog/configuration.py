@@ -208,7 +208,7 @@ class ConfigInForce:
         return tuple(map(str, config_paths(self._files.config, self._files.config_dir)))
 
     async def check(self) -> tuple[Problem, ...]:
-        """What a reload would say of the files as they are now; nobody follows them. Raises UsageError."""
+        """Return the problems that a reload would find in the files now; nothing follows them. Raises UsageError."""
         loaded = await trio.to_thread.run_sync(self._files.read, self._ports)
         return loaded.problems if loaded.config is None else (*loaded.problems, *self._unfollowed(loaded.config))
 

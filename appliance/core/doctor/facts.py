@@ -57,7 +57,7 @@ def changes(before: Sequence[Finding], after: Sequence[Finding]) -> tuple[list[F
 
 
 def _about(finding: Finding) -> tuple[str, str]:
-    """What the finding is about: its evidence may change while it stays the same."""
+    """Return the subject of the finding: the evidence may change while the finding stays the same."""
     return finding.id, finding.title
 
 

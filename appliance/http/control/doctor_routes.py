@@ -1,4 +1,4 @@
-"""``GET /api/doctor``: what somebody should act on, as this program sees itself; examined when somebody asks.
+"""``GET /api/doctor``: the findings of this program about itself, examined when somebody asks.
 
 Its own models are read from the fleet, engines and the machine from their owner. No driver is asked, but where nobody
 has looked at the machine yet.
@@ -47,7 +47,7 @@ LOADED = ("loaded", "sleeping")
 
 
 class DoctorRoutes:
-    """One route. All who ask within `EVERY` seconds share an examination."""
+    """One route. Requests within `EVERY` seconds share an examination."""
 
     def __init__(self, owners: Owners, view: View) -> None:
         self._owners = owners
