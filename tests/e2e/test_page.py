@@ -107,6 +107,8 @@ SCENARIOS = [
     Scenario("models.models", both=True),
     # What a load would stop is said before it.
     Scenario("machine.memory", ("--models-max", "1", *OTHERS[:2]), both=True),
+    # Logs come as they are written, and the server searches them.
+    Scenario("machine.logs", OTHERS[:2], both=True),
     # A hit opens its conversation at its message.
     Scenario("finding.hits", both=True),
     # Parts of words are found where the browser keeps them.

@@ -19,6 +19,7 @@ export async function screens({ browser, url }) {
       "machine/attention",
       "machine/memory",
       "machine/activity",
+      "machine/logs",
     ]) {
       await page.goto(`${url}/#/${screen}`);
       await page.getByRole("heading", { level: 1 }).waitFor();
