@@ -34,6 +34,7 @@ DEBIAN = {
     "ip": "iproute2",
     "ninja": "ninja-build",
     "node": "nodejs",
+    "setpriv": "util-linux",
     "systemd-analyze": "systemd",
     "systemd-nspawn": "systemd-container",
     "unshare": "util-linux",

@@ -203,6 +203,15 @@ class ConfigInForce:
         self._ports = dict(ports)
         self._reading: trio.Event | None = None
 
+    def paths(self) -> tuple[str, ...]:
+        """The files, as they are now; blocks."""
+        return tuple(map(str, config_paths(self._files.config, self._files.config_dir)))
+
+    async def check(self) -> tuple[Problem, ...]:
+        """Return the problems that a reload would find in the files now; nothing follows them. Raises UsageError."""
+        loaded = await trio.to_thread.run_sync(self._files.read, self._ports)
+        return loaded.problems if loaded.config is None else (*loaded.problems, *self._unfollowed(loaded.config))
+
     async def reload(self) -> Reloaded:
         """Read the files again and follow them. An error is also logged, and changes nothing.
 
@@ -237,9 +246,7 @@ class ConfigInForce:
         if config.start_port != self.current.start_port:  # somebody wants other ports
             loaded = await trio.to_thread.run_sync(self._files.read)
             config = loaded.require()
-        message = "cannot change while the program runs; restart it for this to apply"
-        fixed = (path for path, of in FIXED if of(self._first) != of(config))
-        warnings = (*loaded.warnings, *(Problem(message=message, path=path, level="warning") for path in fixed))
+        warnings = (*loaded.warnings, *self._unfollowed(config))
         if _same(config, self.current):
             log.debug("the configuration was read again, and says what it said")
             return Reloaded(warnings=warnings, changed=())
@@ -254,6 +261,11 @@ class ConfigInForce:
         for warning in warnings:
             log.warning("%s", warning)
         return Reloaded(warnings=warnings, changed=tuple(changed))
+
+    def _unfollowed(self, config: Config) -> Iterable[Problem]:
+        message = "cannot change while the program runs; restart it for this to apply"
+        fixed = (path for path, of in FIXED if of(self._first) != of(config))
+        return [Problem(message=message, path=path, level="warning") for path in fixed]
 
 
 def _same(one: Config, other: Config) -> bool:

@@ -10,12 +10,12 @@ import os
 import platform
 import sys
 import zipfile
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from typing import NoReturn
 
 import click
 import msgspec
@@ -26,20 +26,22 @@ from appliance import __version__
 from appliance.catalog.configuration import Files
 from appliance.catalog.download_status import LoginUnusable
 from appliance.catalog.hub import find_token
-from appliance.cli.doctor_facts import DoctorOptions, examine, log_of
+from appliance.cli.doctor_facts import DoctorOptions, log_of, look
 from appliance.cli.options import gathered, models_dir_option
 from appliance.cli.remote import server_options
 from appliance.cli.show import human_size, print_json, print_table
 from appliance.core.config.types import Config
 from appliance.core.doctor.bundle import Versions, numbered, report_of, secret_values, without_secrets
-from appliance.core.doctor.diagnose import diagnose, headlines
-from appliance.core.doctor.facts import DoctorFacts, Finding, is_wrong
+from appliance.core.doctor.diagnose import headlines
+from appliance.core.doctor.facts import DoctorFacts, Finding, changes, is_wrong, machine_line
 from appliance.errors import ApplianceError, UsageError
 from appliance.platform.console import EXIT_OURS, PROGRAM, as_called, can_ask, harmless, say
 
 ALL_WELL = "Nothing is wrong."
 MARKS = {"error": "ERROR  ", "warning": "WARNING", "note": "note   "}
 COLOURS = {"error": "red", "warning": "yellow", "note": "cyan"}
+PAUSE = 5.0
+"""Seconds between two looks of ``--watch``."""
 MODEL_LOGS = 32
 """Number of models whose log is included; running or failed ones come first."""
 WITHOUT_LOGS = (
@@ -52,26 +54,6 @@ WITH_LOGS = (
 )
 
 
-class Examined(Struct, frozen=True, kw_only=True):
-    """The output of ``doctor --json``. ``ok`` means that there are only notes."""
-
-    ok: bool
-    findings: tuple[Finding, ...]
-    facts: DoctorFacts
-
-
-class MachineLine(Struct, frozen=True, kw_only=True):
-    """The output of ``doctor --line``. ``findings`` are ids, the worst first."""
-
-    host: str
-    version: str
-    ok: bool
-    errors: int
-    warnings: int
-    notes: int
-    findings: tuple[str, ...]
-
-
 @click.command()
 @gathered(
     "wish",
@@ -82,6 +64,7 @@ class MachineLine(Struct, frozen=True, kw_only=True):
     click.option("--model", metavar="MODEL", default="", help="Say which engine this model would get, and why."),
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: the findings, and all facts behind them.")
+@click.option("--watch", "watching", is_flag=True, help="Go on, and print what comes and what goes. Ctrl-C ends it.")
 @click.option("--line", is_flag=True, help="Print one line of JSON: host, version, ok, and the findings' ids.")
 @click.option(
     "--report",
@@ -92,7 +75,9 @@ class MachineLine(Struct, frozen=True, kw_only=True):
 )
 @click.option("--logs", is_flag=True, help="With --report: add the logs. Known keys and tokens are removed from them.")
 @click.option("--yes", is_flag=True, help="With --report: write without asking.")
-async def doctor(wish: DoctorOptions, as_json: bool, line: bool, report: str | None, logs: bool, yes: bool) -> int:
+async def doctor(
+    wish: DoctorOptions, as_json: bool, watching: bool, line: bool, report: str | None, logs: bool, yes: bool
+) -> int:
     """Report problems, their evidence and the commands that help: why is it on the processor, slow, not starting?
 
     Works with a running server and without one. The exit status is 1 when there is an error or a warning.
@@ -106,54 +91,58 @@ async def doctor(wish: DoctorOptions, as_json: bool, line: bool, report: str | N
     """
     if (yes or logs) and report is None:
         raise UsageError(f"{'--yes' if yes else '--logs'} needs --report")
-    if sum((report is not None, as_json, line)) > 1:
-        raise UsageError("--json, --line and --report are three forms of the answer; give one of them")
+    if sum((report is not None, as_json, line, watching)) > 1:
+        raise UsageError("--json, --line, --watch and --report are forms of the answer; give one of them")
     if report is not None:
         return await write_report(wish, report, logs=logs, yes=yes)
     if sys.stderr.isatty():
         say("looking at the machine, the engines and the server ...")
-    if wish.server.kind == "service":
-        say(f"note: this looks at your own files and engines; 'sudo {PROGRAM} doctor' looks at those of the service")
-    facts = await examine(wish)
-    findings = diagnose(facts)
+    if watching:
+        await watch(wish)
+    found = await look(wish)
     if line:
-        click.echo(msgspec.json.encode(machine_line(platform.node(), facts.version, findings)))
+        click.echo(msgspec.json.encode(machine_line(platform.node(), found.facts.version, found.findings)))
     elif as_json:
-        print_json(Examined(ok=not is_wrong(findings), findings=tuple(findings), facts=facts))
+        print_json(found)
     else:
-        click.echo(as_called(page(facts, findings)))
-    return EXIT_OURS if is_wrong(findings) else 0
+        click.echo(as_called(page(found.facts, found.findings)))
+    return 0 if found.ok else EXIT_OURS
 
 
-def machine_line(host: str, version: str, findings: list[Finding]) -> MachineLine:
-    """The line of one machine in a list of many."""
-    found = Counter(finding.severity for finding in findings)
-    return MachineLine(
-        host=host,
-        version=version,
-        ok=not is_wrong(findings),
-        errors=found["error"],
-        warnings=found["warning"],
-        notes=found["note"],
-        findings=tuple(finding.id for finding in findings),
-    )
-
-
-def page(facts: DoctorFacts, findings: list[Finding], *, colours: bool = True) -> str:
+def page(facts: DoctorFacts, findings: Sequence[Finding], *, colours: bool = True) -> str:
     """The page for people."""
     width = max(len(name) for name, _ in headlines(facts))
     lines = [f"{PROGRAM} {facts.version}"]
     lines += [f"  {name:<{width}}  {harmless(value)}" for name, value in headlines(facts)]
-    for finding in findings:
-        mark = MARKS[finding.severity]
-        shown = click.style(mark, fg=COLOURS[finding.severity], bold=True) if colours else mark
-        lines += ["", f"{shown} {harmless(finding.title)}  [{finding.id}]"]
-        lines += [f"          {harmless(line)}" for line in finding.evidence]
-        lines += [f"        {harmless(finding.advice)}"] if finding.advice else []
-        lines += [f"        $ {harmless(command)}" for command in finding.commands]
+    lines += [paragraph(finding, colours=colours) for finding in findings]
     if not is_wrong(findings):
         lines += ["", ALL_WELL]
     return "\n".join(lines)
+
+
+def paragraph(finding: Finding, *, colours: bool = True) -> str:
+    """One finding for people, below an empty line."""
+    mark = MARKS[finding.severity]
+    shown = click.style(mark, fg=COLOURS[finding.severity], bold=True) if colours else mark
+    lines = ["", f"{shown} {harmless(finding.title)}  [{finding.id}]"]
+    lines += [f"          {harmless(line)}" for line in finding.evidence]
+    lines += [f"        {harmless(finding.advice)}"] if finding.advice else []
+    lines += [f"        $ {harmless(command)}" for command in finding.commands]
+    return "\n".join(lines)
+
+
+async def watch(wish: DoctorOptions) -> NoReturn:
+    """Print the page, then what came and what went, until somebody ends it."""
+    found = await look(wish)
+    click.echo(as_called(page(found.facts, found.findings)))
+    while True:
+        await trio.sleep(PAUSE)
+        before, found = found, await look(wish)
+        came, went = changes(before.findings, found.findings)
+        for finding in came:
+            click.echo(as_called(paragraph(finding)))
+        for finding in went:
+            click.echo(f"\ngone    {harmless(finding.title)}  [{finding.id}]")
 
 
 class Packed(Struct, frozen=True):
@@ -187,7 +176,8 @@ async def write_report(wish: DoctorOptions, target: str, *, logs: bool, yes: boo
 
 async def gather(wish: DoctorOptions, *, logs: bool) -> list[Packed]:
     """Return the bundle's files: the report, and the logs if they are wanted."""
-    facts = await examine(wish)
+    found = await look(wish)
+    facts = found.facts
     versions = Versions(
         program=__version__,
         server=facts.server.version if facts.server is not None else "",
@@ -195,7 +185,7 @@ async def gather(wish: DoctorOptions, *, logs: bool) -> list[Packed]:
         platform=platform.platform(),
         frozen=bool(getattr(sys, "frozen", False)),
     )
-    report = report_of(facts, diagnose(facts), versions, os.environ)
+    report = report_of(facts, found.findings, versions, os.environ)
     packed = [Packed("report.json", msgspec.json.format(msgspec.json.encode(report), indent=2))]
     if logs:
         try:

@@ -413,6 +413,11 @@ class Fleet:
         there = last is not None or run is not None or self._schedule.waiting(model_id)
         return status_of(model_id, self._schedule, run, last) if there else None
 
+    def said(self, model_id: str) -> list[str]:
+        """The lines of the log of the model's process that are held; none without one."""
+        run = self._runs.get(model_id)
+        return run.said() if run is not None else []
+
     def seat_of(self, model_id: str) -> str | None:
         """The seat of the engine that the model's process runs on; None without one."""
         run = self._runs.get(model_id)

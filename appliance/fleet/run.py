@@ -207,6 +207,11 @@ class ModelRun:
         self.process = ModelProcess(launch, lambda line: self._logs.append(self.model.id, line))
         return await self.process.run(children, on_ready=on_ready)
 
+    def said(self, most: int | None = None) -> list[str]:
+        """The last lines of this process's log that are held, at most so many."""
+        own = self._logs.count(self.model.id) - self._first_line
+        return self._logs.tail(self.model.id, own if most is None else min(most, own))
+
     async def _wait_for_port(self, address: Address) -> None:
         """Wait until the command's port is free. Raises ModelFailedToStart when another program keeps it."""
         until = trio.current_time() + PORT_RELEASE
@@ -224,9 +229,7 @@ class ModelRun:
         return self._lost_its_port(exited) or self._lost_worker(launch)
 
     def _lost_worker(self, launch: Launch) -> bool:
-        own_lines = self._logs.count(self.model.id) - self._first_line
-        lines = self._logs.tail(self.model.id, min(RPC_TAIL, own_lines)) if own_lines else ()
-        return bool(launch.crew.workers) and lost_worker(lines)
+        return bool(launch.crew.workers) and lost_worker(self.said(RPC_TAIL))
 
     def _lost_its_port(self, exited: Exited) -> bool:
         """True if another program took the engine's port first; a new launch takes a new port."""
@@ -257,8 +260,7 @@ class ModelRun:
         if lost := self._lost_worker(launch):
             workers = ", ".join(worker.endpoint for worker in launch.crew.workers)
             why = f"it lost a worker ({workers}); the next start goes without those that are away"
-        own_lines = self._logs.count(model_id) - self._first_line
-        error = ModelFailedToStart(model_id, why, self._logs.tail(model_id, min(TAIL, own_lines)))
+        error = ModelFailedToStart(model_id, why, self.said(TAIL))
         how, shown = ("died", f"it died: {why}") if exited.was_ready else ("failed", str(error))
         return RunEnd(
             how=how,

@@ -82,7 +82,7 @@ from appliance.fleet.budgets import limits_of
         ("serve --plugins / --no-plugins", "contradict each other"),
         ("doctor --yes", "--yes needs --report"),
         ("doctor --logs", "--logs needs --report"),
-        ("doctor --json --report", "--json, --line and --report"),
+        ("doctor --json --report", "--json, --line, --watch and --report"),
         ("doctor --json --line", "give one of them"),
         ("config show --models-preset p.ini --config x.yaml", "--models-preset cannot be combined with --config"),
         ("config show --config x.yaml -- -c 4", "unexpected argument '-c'"),

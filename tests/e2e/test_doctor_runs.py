@@ -6,15 +6,18 @@ import json
 import os
 import platform
 import socket
+import threading
 import zipfile
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 from engine_folders import Lie, make_build
 from homes import Home
-from program import StartServer
+from program import ANY_PORT, Server, StartServer
+from waiting import wait
 
 from appliance.engines import embedded
 
@@ -121,6 +124,104 @@ def test_a_running_server_is_asked_and_its_bundle_tells_no_secret(
     for name, text in files.items():
         assert SECRET not in text, name
         assert "qOtherSecret7Z" not in text, name
+
+
+def closed() -> list[str]:
+    """What runs a program without root's right to read every file; nothing for another user."""
+    return ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
+
+
+@pytest.mark.needs("setpriv")
+def test_a_server_says_what_the_command_says_at_its_home(machine: Machine, tmp_path: Path, nobody: str) -> None:
+    whole = make_build(machine.root, build="b1")
+    (whole / "llama-server").write_bytes(b"#!/bin/sh\nexit 0\n")
+    folder = tmp_path / "models"
+    folder.mkdir()
+    (folder / "torn.gguf").write_bytes(b"GGUF\3\0\0\0")
+    (folder / "closed.gguf").write_bytes(b"GGUF")
+    (folder / "closed.gguf").chmod(0)
+    config = tmp_path / "config.yaml"
+    config.write_text("models:\n  gone:\n    cmd: /bin/false --port ${PORT}\n    env: [JUST_A_NAME]\n", "utf-8")
+    words = ("--config", str(config), "--models-dir", str(folder))
+    argv = ["serve", *ANY_PORT, *words]
+    with Server(argv, tmp_path, machine.env, under=closed()).wait_listening() as server:
+        assert machine.run("load", "gone").returncode == 1
+        told = wait(lambda: listed(machine, "doctor", "--json"), lambda found: "model-failed" in found)
+        assert told["model-failed"][0] == "error"
+        assert told["damaged-build"][0] == "warning"
+        evidence = "\n".join(told["broken-models"][2])
+        assert "torn" in evidence
+        assert "Permission denied" in evidence
+        assert "JUST_A_NAME" in told["config-warnings"][2][0]
+        own = listed(machine, "doctor", "--json", "--url", nobody, *words)
+        changing = {"model-failed", "server-not-running", "untried"}
+        assert {id: one for id, one in told.items() if id not in changing} == {
+            id: one for id, one in own.items() if id not in changing
+        }
+        assert "models/torn.gguf" in machine.run("doctor").stdout, server.told()
+
+
+def listed(machine: Machine, *words: str) -> dict[str, tuple[str, str, list[str]]]:
+    """Severity, title and evidence by id, as the verb tells."""
+    done = machine.run(*words, under=[*closed(), machine.program])
+    return {one["id"]: (one["severity"], one["title"], one["evidence"]) for one in json.loads(done.stdout)["findings"]}
+
+
+class OfBefore(BaseHTTPRequestHandler):
+    """A server of a version that cannot tell what it finds."""
+
+    def do_GET(self) -> None:
+        known = self.path == "/api/version"
+        body = json.dumps({"version": "0.9", "llama_appliance": "0.0.1"} if known else {"error": {"message": "no"}})
+        self.send_response(200 if known else 404)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body.encode())
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+
+def test_a_server_of_before_is_named_and_the_command_looks_itself(machine: Machine) -> None:
+    whole = make_build(machine.root, build="b1")
+    (whole / "llama-server").write_bytes(b"#!/bin/sh\nexit 0\n")
+    with ThreadingHTTPServer(("127.0.0.1", 0), OfBefore) as server:
+        answering = threading.Thread(target=server.serve_forever)
+        answering.start()
+        try:
+            found = machine.findings(f"http://127.0.0.1:{server.server_address[1]}")
+        finally:
+            server.shutdown()
+            answering.join()
+    assert "server: 0.0.1" in found["other-version"]["evidence"][0]
+    assert found["damaged-build"]["since"] is None
+
+
+@pytest.mark.needs("namespaces")
+def test_a_disk_that_fills_up_is_named_with_the_folder_of_models(machine: Machine, tmp_path: Path) -> None:
+    folder = tmp_path / "models"
+    folder.mkdir()
+    mount = f'mount -t tmpfs -o size=4m none {folder} && exec "$@"'
+    argv = ["serve", *ANY_PORT, "--models-dir", str(folder)]
+    with Server(argv, tmp_path, machine.env, under=["unshare", "--mount", "sh", "-c", mount, "-"]).wait_listening():
+        found = json.loads(machine.run("doctor", "--json").stdout)["findings"]
+        (full,) = [one for one in found if one["id"] == "disk-full"]
+        assert full["severity"] == "error"
+        assert full["evidence"][0].startswith(f"{folder}: 4.0 MiB of 4.0 MiB free")
+
+
+def test_watching_prints_what_comes_and_what_goes(machine: Machine, tmp_path: Path) -> None:
+    folder = tmp_path / "models"
+    folder.mkdir()
+    with (
+        Server(["serve", *ANY_PORT, "--models-dir", str(folder)], tmp_path, machine.env).wait_listening(),
+        Server(["doctor", "--watch"], tmp_path, machine.env) as watching,
+    ):
+        watching.wait_for(lambda: "models    starter" in watching.told())
+        (folder / "torn.gguf").write_bytes(b"GGUF")
+        watching.wait_for(lambda: "[broken-models]" in watching.told())
+        (folder / "torn.gguf").unlink()
+        watching.wait_for(lambda: "gone    A model cannot be used  [broken-models]" in watching.told())
 
 
 def unpacked(file: Path) -> dict[str, str]:

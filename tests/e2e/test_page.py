@@ -364,6 +364,13 @@ def test_every_question_of_the_page_can_be_left(play: Play, serve_fake: StartSer
     play("questions.dialogs", server, kept=kept)
 
 
+def test_a_damaged_file_needs_attention(play: Play, serve_fake: StartServer, tmp_path: Path) -> None:
+    torn = tmp_path / "models" / "torn.gguf"
+    torn.parent.mkdir()
+    torn.write_bytes(b"GGUF")
+    play("machine.attention", serve_fake("--models-dir", "models"), mended=torn.unlink)
+
+
 # ---- files, tools, speech --------------------------------------------------------------------------------------------
 
 

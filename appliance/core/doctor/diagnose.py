@@ -32,6 +32,7 @@ from appliance.core.doctor.engines import (
     software_renderer,
     surroundings,
     untried,
+    went_back,
 )
 from appliance.core.doctor.facts import SEVERITIES, DoctorFacts, Finding, ServedModel, one_line, some, tidied
 from appliance.core.engines.choice import Ranked, best
@@ -73,6 +74,31 @@ def broken_models(facts: DoctorFacts) -> Iterator[Finding]:
             advice="The usual cause is a truncated file: download it again, or remove it.",
             commands=("llama-appliance ls",),
         )
+
+
+def skipped(facts: DoctorFacts) -> Iterator[Finding]:
+    if facts.notes:
+        yield Finding(
+            id="models-skipped",
+            severity="note",
+            title="Some files or settings of models are not used",
+            evidence=some(facts.notes),
+            advice="Each line names the reason. What is not meant for this program does no harm.",
+            commands=("llama-appliance ls",),
+        )
+
+
+def unheeded(facts: DoctorFacts) -> Iterator[Finding]:
+    for model in facts.server.running if facts.server is not None else ():
+        if model.unheeded:
+            yield Finding(
+                id="option-without-effect",
+                severity="note",
+                title=f"Some options of the model '{model.id}' have no effect",
+                evidence=some(model.unheeded),
+                advice="Remove them where the model or the server is configured.",
+                commands=(f"llama-appliance logs {quote(model.id)}",),
+            )
 
 
 def configuration(facts: DoctorFacts) -> Iterator[Finding]:
@@ -469,6 +495,9 @@ TOPICS: tuple[Callable[[DoctorFacts], Iterator[Finding]], ...] = (
     examination,
     no_models,
     broken_models,
+    skipped,
+    unheeded,
+    went_back,
     other_version,
     clock,
     named_engine,

@@ -108,6 +108,30 @@ def on_probation(facts: DoctorFacts) -> Iterator[Finding]:
         )
 
 
+def went_back(facts: DoctorFacts) -> Iterator[Finding]:
+    """Report updates that were taken back: those of engines that are still here, and of the program."""
+    here = {engine.id for engine in facts.engines}
+    for build, why in facts.state.withdrawn.items():
+        if build in here:
+            yield Finding(
+                id="update-taken-back",
+                severity="note",
+                title=f"The engine {build} was taken back after an update, and is used last",
+                evidence=(one_line(why) or "it gave no reason",),
+                advice="A later build may be better. The second command trusts this one again.",
+                commands=("llama-appliance engines update", f"llama-appliance engines use {quote(build)}"),
+            )
+    for version, why in facts.versions_back.items():
+        yield Finding(
+            id="update-taken-back",
+            severity="note",
+            title=f"The version {version.partition('/')[2] or version} of this program was taken back",
+            evidence=(one_line(why) or "it gave no reason",),
+            advice="A later version may be better; this one is not taken again by itself.",
+            commands=("llama-appliance upgrade check",),
+        )
+
+
 def untried(facts: DoctorFacts) -> Iterator[Finding]:
     waiting = [one for one in facts.ranked if one.standing == "untried"]
     if waiting:

@@ -6,7 +6,8 @@ evidence, and the remedy.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 from msgspec import Struct, structs
@@ -38,6 +39,26 @@ class Finding(Struct, frozen=True, kw_only=True):
     """One line each; never empty."""
     advice: str = ""
     commands: tuple[str, ...] = ()
+    since: float | None = None
+    """When a running server first found it; None without one."""
+
+
+def dated(findings: Iterable[Finding], known: Iterable[Finding], now: float | None = None) -> tuple[Finding, ...]:
+    """Return the findings, each with the time of the same one among those ``known``, else with ``now``."""
+    times = {_about(finding): finding.since for finding in known}
+    return tuple(structs.replace(one, since=times.get(_about(one), now)) for one in findings)
+
+
+def changes(before: Sequence[Finding], after: Sequence[Finding]) -> tuple[list[Finding], list[Finding]]:
+    """Return the findings that came and those that went."""
+    old, new = set(map(_about, before)), set(map(_about, after))
+    came = [finding for finding in after if _about(finding) not in old]
+    return came, [finding for finding in before if _about(finding) not in new]
+
+
+def _about(finding: Finding) -> tuple[str, str]:
+    """Return the subject of the finding: the evidence may change while the finding stays the same."""
+    return finding.id, finding.title
 
 
 def is_wrong(findings: Iterable[Finding]) -> bool:
@@ -160,6 +181,8 @@ class ServedModel(Struct, frozen=True, kw_only=True):
     """The id of the seat it runs on, if the server reports it."""
     layers: tuple[int, int] | None = None
     """Layers on the GPU, and in all."""
+    unheeded: tuple[str, ...] = ()
+    """Lines of its log that name settings without effect."""
 
 
 class ServerFact(Struct, frozen=True, kw_only=True):
@@ -205,6 +228,10 @@ class DoctorFacts(Struct, frozen=True, kw_only=True):
     checkup: Checkup = Checkup()
     models: tuple[ModelFact, ...] = ()
     models_dir: str = ""
+    notes: tuple[str, ...] = ()
+    """Files and settings of models that were skipped, with the reasons."""
+    versions_back: Mapping[str, str] = NOTHING
+    """Versions of this program that were returned from, with the reasons."""
     config: ConfigFact | None = None
     """None: no configuration was named."""
     server: ServerFact | None = None
@@ -216,3 +243,37 @@ class DoctorFacts(Struct, frozen=True, kw_only=True):
     """The reason why no server starts with that."""
     trouble: Mapping[str, str] = NOTHING
     """Parts of the examination that failed, with the reason."""
+
+
+class Examined(Struct, frozen=True, kw_only=True):
+    """The output of ``doctor --json``, and of ``GET /api/doctor``. ``ok`` means that there are only notes."""
+
+    ok: bool
+    findings: tuple[Finding, ...]
+    facts: DoctorFacts
+
+
+class MachineLine(Struct, frozen=True, kw_only=True):
+    """The output of ``doctor --line``, and of ``GET /api/doctor?line=1``. ``findings`` are ids, the worst first."""
+
+    host: str
+    version: str
+    ok: bool
+    errors: int
+    warnings: int
+    notes: int
+    findings: tuple[str, ...]
+
+
+def machine_line(host: str, version: str, findings: Sequence[Finding]) -> MachineLine:
+    """The line of one machine in a list of many."""
+    found = Counter(finding.severity for finding in findings)
+    return MachineLine(
+        host=host,
+        version=version,
+        ok=not is_wrong(findings),
+        errors=found["error"],
+        warnings=found["warning"],
+        notes=found["note"],
+        findings=tuple(finding.id for finding in findings),
+    )

@@ -314,6 +314,22 @@ NOTE: Sequence[tuple[str, DoctorFacts, str]] = (
     ("card-is-slower", facts(ranked=(ON_CPU, ON_CARD)), "tokens/s"),
     ("other-engine", facts(server=running(seat=ON_CPU.seat.id)), "unload qwen"),
     ("layers-on-processor", facts(server=running(layers=(20, 33))), "20 of 33 layers"),
+    (
+        "option-without-effect",
+        facts(server=running(unheeded=("warning: --log-colors has no effect: the embedded engine has none",))),
+        "--log-colors has no effect",
+    ),
+    ("models-skipped", facts(notes=("the models in /data cannot be listed: Permission denied",)), "Permission denied"),
+    (
+        "update-taken-back",
+        facts(state={"withdrawn": {CUDA_BUILD.id: "it failed 60 s after the switch: it hung"}}),
+        "engines use linux-x64-cuda13/b11434",
+    ),
+    (
+        "update-taken-back",
+        facts(versions_back={"programs/1.2-0123456789ab": "it ended with status 70"}),
+        "version 1.2-0123456789ab",
+    ),
     ("no-avx2", facts(look={"cpu_features": ("avx",), "cpu_level": "x86-64-v2"}), "x86-64-v2"),
     ("few-cores", facts(look={"cores": 2}), "leave 2"),
     ("memory-limit", facts(look={"memory_total": 8 * GIB}), "8.0 GiB"),

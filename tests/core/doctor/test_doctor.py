@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal, get_args, get_origin, get_type_hints
 
 import click
+import msgspec
 import pytest
-from doctor_cases import CASES, NOW, PCI, URL, VULKAN_BUILD, WELL, config, facts, probation, proof
+from doctor_cases import CASES, NOW, PCI, URL, VULKAN_BUILD, WELL, config, facts, probation, proof, running
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Struct
@@ -19,7 +20,7 @@ from appliance.cli.app import cli
 from appliance.core import doctor
 from appliance.core.config.nodes import Position
 from appliance.core.doctor.diagnose import TOPICS, diagnose, headlines
-from appliance.core.doctor.facts import DoctorFacts, Finding, is_wrong
+from appliance.core.doctor.facts import DoctorFacts, Examined, Finding, changes, dated, is_wrong
 from appliance.core.engines.builds import numbers_of
 
 
@@ -140,6 +141,35 @@ def test_it_never_fails_and_always_says_why_and_what_to_do(drawn: DoctorFacts) -
         assert finding.title
         assert all(len(line.splitlines()) == 1 for line in (finding.title, *finding.evidence, *finding.commands))
     assert all("\n" not in value for _, value in headlines(drawn))
+
+
+@given(drawn=any_of(DoctorFacts))
+def test_what_a_server_examines_reaches_a_command_whole(drawn: DoctorFacts) -> None:
+    told = Examined(ok=True, findings=tuple(diagnose(drawn)), facts=drawn)
+    assert msgspec.json.decode(msgspec.json.encode(told), type=Examined) == told
+
+
+SOME = st.lists(st.sampled_from([case[2] for case in CASES]), max_size=2).map(
+    lambda drawn: tuple(dict.fromkeys(finding for one in drawn for finding in diagnose(one)))
+)
+
+
+@given(before=SOME, after=SOME)
+def test_a_finding_keeps_its_time_for_as_long_as_it_stays(before: Sequence[Finding], after: Sequence[Finding]) -> None:
+    found = dated(after, dated(before, (), 1.0), 2.0)
+    came, went = changes(before, found)
+    old = {(one.id, one.title) for one in before}
+    assert [one.since for one in found] == [1.0 if (one.id, one.title) in old else 2.0 for one in found]
+    assert [one for one in found if one.since == 2.0] == came
+    assert {(one.id, one.title) for one in went} == old - {(one.id, one.title) for one in found}
+
+
+def test_other_evidence_makes_no_other_finding() -> None:
+    (before,) = diagnose(facts(server=running(layers=(20, 33))))
+    (after,) = diagnose(facts(server=running(layers=(21, 33))))
+    assert before.evidence != after.evidence
+    assert changes([before], [after]) == ([], [])
+    assert dated([after], dated([before], (), 1.0), 2.0)[0].since == 1.0
 
 
 def test_every_finding_is_documented() -> None:

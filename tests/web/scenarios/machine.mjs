@@ -3,6 +3,26 @@ import assert from "node:assert/strict";
 import { accessible, api, say } from "../browser.mjs";
 import { like, line, narrow, t } from "../words.mjs";
 
+/** A damaged file is marked beside "Machine", named with what to do, and gone once it is away. */
+export async function attention({ page, url, told }) {
+  if (narrow) await page.getByRole("button", { name: t("Show the conversations") }).click();
+  await page.getByRole("img", { name: like("attentionCount", { count: /\d+/ }) }).waitFor();
+  await page.goto(`${url}/#/machine`);
+  const finding = page.getByRole("article").filter({ hasText: "torn.gguf" });
+  await finding.getByText(t("Warning"), { exact: true }).waitFor();
+  await finding.getByText(like("sinceWhen", { when: /.+/ })).waitFor();
+  await finding.getByText("llama-appliance ls", { exact: true }).waitFor();
+  await finding.getByRole("button", { name: t("Copy"), exact: true }).click();
+  await page.getByText(like("attentionCount", { count: /\d+/ })).waitFor();
+  await accessible(page, "attention");
+  await told("mended");
+  await page.getByRole("button", { name: t("Look again") }).click();
+  await finding.waitFor({ state: "detached" });
+  const { ok } = await page.evaluate(async (line) => (await fetch(line)).json(), `${url}/api/doctor?line=1`);
+  if (ok) await page.getByText(t("All is well. Nothing needs your attention.")).waitFor();
+  await accessible(page, "nothing to do");
+}
+
 /** A load is foretold, done, and then the next one names the model that has to go. */
 export async function memory({ page, url }) {
   await page.goto(`${url}/#/machine/memory`);

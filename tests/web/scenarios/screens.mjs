@@ -16,6 +16,7 @@ export async function screens({ browser, url }) {
       "models",
       "settings",
       "welcome",
+      "machine/attention",
       "machine/memory",
       "machine/now",
       "machine/activity",

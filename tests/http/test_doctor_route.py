@@ -1,0 +1,78 @@
+"""``GET /api/doctor``: the server's own findings, examined when somebody asks, and shared by those who ask at once."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+from http_harness import Appliance, OpenServer, chat
+from swap_harness import Configure
+from waiting import until
+
+from appliance.core.doctor.facts import Finding
+
+
+async def findings(server: Appliance) -> dict[str, dict[str, Any]]:
+    answer = await server.ask("GET", "/api/doctor")
+    assert answer.status == 200, answer.body
+    told = answer.json
+    assert told["ok"] == all(one["severity"] == "note" for one in told["findings"])
+    assert all(set(one) == set(Finding.__struct_fields__) for one in told["findings"])
+    return {one["id"]: one for one in told["findings"]}
+
+
+def asking(server: Appliance) -> Callable[[], Awaitable[dict[str, dict[str, Any]]]]:
+    return partial(findings, server)
+
+
+async def test_a_model_that_failed_and_a_setting_without_effect(configured: Configure, open_server: OpenServer) -> None:
+    file = configured({"sick": {"args": ["--fail-to-load"], "env": ["JUST_A_NAME"]}})
+    async with open_server(config=file) as server:
+        before = await findings(server)
+        assert "model-failed" not in before
+        (evidence,) = before["config-warnings"]["evidence"]
+        assert "JUST_A_NAME" in evidence
+        assert (await server.ask("POST", "/v1/chat/completions", chat("sick"))).status == 500
+        after = await until(asking(server), lambda found: "model-failed" in found)
+        assert after["model-failed"]["severity"] == "error"
+        assert "llama-appliance logs sick" in after["model-failed"]["commands"]
+        assert after["model-failed"]["since"] > after["config-warnings"]["since"] == before["config-warnings"]["since"]
+        line = (await server.ask("GET", "/api/doctor?line=1")).json
+        assert (line["ok"], line["findings"][0]) == (False, "model-failed")
+        assert line["errors"] + line["warnings"] + line["notes"] == len(after)
+
+        file.write_text("models: [", "utf-8")
+        broken = await until(asking(server), lambda found: "config-errors" in found)
+        assert str(file) in broken["config-errors"]["evidence"][0]
+        assert (await server.ask("GET", "/v1/models")).json["data"][0]["id"] == "sick", "what is in force stays"
+
+
+async def test_those_who_ask_at_once_share_an_examination(server: Appliance) -> None:
+    async def facts() -> dict[str, Any]:
+        return (await server.ask("GET", "/api/doctor")).json["facts"]
+
+    first, again = await facts(), await facts()
+    assert first["now"] == again["now"]
+    later = await until(facts, lambda found: found["now"] > first["now"])
+    assert later["server"]["answer"] == "answers"
+
+
+async def test_a_server_with_a_key_says_nothing_to_others(open_server: OpenServer) -> None:
+    async with open_server(api_keys=("secret",)) as server:
+        assert (await server.ask("GET", "/api/doctor")).status == 401
+        told = await server.ask("GET", "/api/doctor", headers=[("Authorization", "Bearer secret")])
+        assert told.status == 200
+        assert b"secret" not in told.body
+
+
+async def test_a_command_line_that_has_no_effect_is_named(open_server: OpenServer) -> None:
+    """The words are those of an engine at its start."""
+    async with open_server() as server:
+        assert (await server.ask("POST", "/v1/chat/completions", chat())).status == 200
+        server.fleet.logs.append("alpha", "warning: --log-colors has no effect: the embedded engine has none")
+        found = await until(asking(server), lambda found: "option-without-effect" in found)
+        assert "alpha" in found["option-without-effect"]["title"]
+        await server.fleet.unload("alpha")
+        assert (await server.ask("POST", "/v1/chat/completions", chat())).status == 200
+        await until(asking(server), lambda found: "option-without-effect" not in found)
