@@ -169,7 +169,7 @@ export const de: Record<keyof typeof en, string> = {
   openRequest: "Anfrage öffnen",
   noRequests: "Noch keine Anfragen.",
   pageOf: "Seite {page} von {pages}, {total} Anfragen",
-  asChat: "Chat",
+  asChat: "Als Gespräch",
   asPretty: "Formatiert",
   asRaw: "Roh",
   form: "Form",

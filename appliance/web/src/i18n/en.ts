@@ -168,7 +168,7 @@ export const en = {
   openRequest: "Open request",
   noRequests: "No requests yet.",
   pageOf: "Page {page} of {pages}, {total} requests",
-  asChat: "Chat",
+  asChat: "As a chat",
   asPretty: "Formatted",
   asRaw: "Raw",
   form: "Form",
