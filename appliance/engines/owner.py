@@ -27,6 +27,7 @@ from appliance.core.engines.listing import Device, Manual, cpu_device, drivers_o
 from appliance.core.engines.machine import VISIBILITY, MachineLook
 from appliance.core.engines.proofs import Proof, ProofKey
 from appliance.core.engines.state import EngineState, ListedDevices, key_of
+from appliance.core.records.history import Happening, Tell, told_to_nobody
 from appliance.engines.found import NO_GPUS, Engine, Finder, check_build
 from appliance.engines.probing import list_devices, read_manual
 from appliance.platform.children import Children, open_children
@@ -109,13 +110,18 @@ class OneEngine:
 class Engines:
     """Owned by `open_engines`. What is not async is atomic, and does not wait for the disk."""
 
-    def __init__(self, find: Callable[[], list[Engine]], file: StateFile, starter: Path, *, only: bool) -> None:
+    def __init__(
+        self, find: Callable[[], list[Engine]], file: StateFile, starter: Path, *, only: bool, tell: Tell
+    ) -> None:
         self.engines: list[Engine] = []
         self.state = EngineState()
         self._find = find
         self._file = file
         self._starter = starter
         self._only = only
+        self._tell = tell
+        self._best: Ranked | None = None
+        """What a model gets of which nothing is known, as it was told last."""
         self._signature = _signature()
         self._damage: dict[str, str] = {}
         self._seats: list[Seat] = []
@@ -423,6 +429,23 @@ class Engines:
                 p.key.device for p in self.state.proofs if p.key.digest == engine.digest and not p.ok and p.holds(now)
             }
             self._seats += seats_of(build, listed.devices if listed else None, cpu, failed)
+        self._tell_of_change()
+
+    def _tell_of_change(self) -> None:
+        """Tell where another seat is the best one than before."""
+        before, self._best = self._best, best(self.ranked())
+        if before is None or self._best is None or before.seat.id == self._best.seat.id:
+            return
+        now = next((one for one in self.ranked() if one.seat.id == before.seat.id), None)
+        then = f"{before.seat.id}: {now.why if now is not None else 'it is gone'}"
+        self._tell(
+            Happening(
+                kind="engine",
+                engine=before.seat.id,
+                following=self._best.seat.id,
+                error=f"{self._best.why} ({then})",
+            )
+        )
 
 
 async def usual_port(found: Finder, file: StateFile, *, starter: Path) -> int | None:
@@ -448,14 +471,20 @@ def _signature() -> str:
 
 @asynccontextmanager
 async def open_engines(
-    find: Callable[[], list[Engine]], file: StateFile, *, starter: Path, only: bool = False
+    find: Callable[[], list[Engine]],
+    file: StateFile,
+    *,
+    starter: Path,
+    only: bool = False,
+    tell: Tell = told_to_nobody,
 ) -> AsyncGenerator[Engines]:
     """Own what is known of engines, for the length of the block; see `engines.background` for what is not.
 
     ``find`` lists the engines that there are, best place first; ``only``: nobody asked for a choice among them, so
-    that the background task looks at the machine and proves what fails, and nothing else.
+    that the background task looks at the machine and proves what fails, and nothing else. ``tell`` is called when
+    another engine is the best one than before.
     """
-    engines = Engines(find, file, starter, only=only)
+    engines = Engines(find, file, starter, only=only, tell=tell)
     await engines.refresh()
     async with beside(partial(persist, "remembering results about engines", partial(engines.behind.run, engines.sync))):
         yield engines
