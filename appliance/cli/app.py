@@ -32,6 +32,7 @@ VERBS = {
     "rm": "Remove a downloaded model.",
     "ps": "List the models that are running.",
     "load": "Load a model into the running server.",
+    "memory": "Show the memory of the machine, and what one more model would push out.",
     "unload": "Unload a model from the running server.",
     "logs": "Show the output of the model processes.",
     "events": "Show what the running server did, and why.",
@@ -156,6 +157,8 @@ def _import_verb(name: str) -> click.Command | None:
             from appliance.cli.control import ps as command
         case "load":
             from appliance.cli.control import load as command
+        case "memory":
+            from appliance.cli.memory import memory as command
         case "unload":
             from appliance.cli.control import unload as command
         case "logs":

@@ -26,7 +26,7 @@ from appliance.core.scheduling.policy import NO_MEMORY, FleetLimits, FreePolicy,
 from appliance.core.settings import DEFAULT_MODELS_MAX, FleetSettings
 from appliance.engines.found import Engine
 from appliance.platform.drivers import Gpus, process_memory
-from appliance.platform.machine import free_memory
+from appliance.platform.machine import free_memory, total_memory
 from appliance.trio_parts import every
 
 SAMPLES: Mapping[str, GpuMemory] = {}
@@ -121,6 +121,16 @@ class Budgets:
             if free is not None:
                 room[device] = free
         return room
+
+    def devices(self) -> dict[str, GpuMemory]:
+        """Return main memory and the cards, with what is used of each by anybody. Asks the system."""
+        most, free = total_memory(), free_memory()
+        found = {RAM: GpuMemory(most - min(free, most), most)}
+        for number, gpu in enumerate(self.look.gpus if self.look is not None else ()):
+            free = self._free(f"gpu{number}")
+            if gpu.total and free is not None:
+                found[f"gpu{number}"] = GpuMemory(max(0, gpu.total - free), gpu.total)
+        return found
 
     def _free(self, device: str) -> int | None:
         if (sample := self._samples.get(device)) is not None:

@@ -22,6 +22,7 @@ from msgspec import Struct, structs
 from appliance.core.command_words import split_command
 from appliance.core.config.types import ModelConfig
 from appliance.core.engines.workers import NO_DEBUGGER, Crew, RpcWorker, command_on, stands_for_engine, workers_named
+from appliance.core.fit.estimate import DeviceUse
 from appliance.core.fit.plan import FitPlan
 from appliance.core.models.model import Model, engine_flags, started_with
 from appliance.core.settings import FleetSettings
@@ -56,6 +57,7 @@ ABORT_TIME = 5.0
 ON_CPU = ("--device", "none")
 PATH_SAFE = "/%:@!$&'()*+,;=~-._?"
 NOBODY = Crew()
+NO_USE: Mapping[str, DeviceUse] = {}
 WINDOWS = sys.platform == "win32"
 BATCH = "512"
 BATCH_FLAGS = frozenset(("-b", "--batch-size", "-ub", "--ubatch-size"))
@@ -141,6 +143,8 @@ class Launch(Struct, frozen=True, kw_only=True):
     """The workers that it uses, and remarks on those left out."""
     prompt_cache: int = 0
     """Bytes that it may keep of earlier prompts, as far as known."""
+    memory: Mapping[str, DeviceUse] = NO_USE
+    """The parts of what it takes, as they were planned; empty where nothing is known of them."""
 
     def stop_argv(self, pid: int) -> list[str]:
         """Empty when there is no command, or none that can be split."""
@@ -246,6 +250,7 @@ def engine_launch(
         engine=engine,
         crew=crew,
         prompt_cache=plan.prompt_cache if plan is not None else 0,
+        memory=plan.memory if plan is not None else NO_USE,
     )
 
 

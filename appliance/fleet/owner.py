@@ -14,6 +14,7 @@ from msgspec import structs
 
 from appliance.core.config.types import Config
 from appliance.core.fit.budget import GpuMemory, gpu_memory
+from appliance.core.fit.picture import DeviceMemory, LoadForecast, picture
 from appliance.core.fit.plan import FitPlan
 from appliance.core.models.model import Model
 from appliance.core.records.history import Happening, Kind, Tell, happenings, refusal, told_to_nobody
@@ -51,7 +52,7 @@ from appliance.fleet.launches import Launches
 from appliance.fleet.lease import Lease, QueuePlace, Supply
 from appliance.fleet.logs import Echo, Logs
 from appliance.fleet.run import ModelRun, RunEnd
-from appliance.fleet.status import Broken, ChildStatus, Ends, Observer, progress_of, status_of
+from appliance.fleet.status import Broken, ChildStatus, Ends, Observer, memory_of_runs, progress_of, status_of
 from appliance.platform.children import REAP_TIME, Children, open_children
 from appliance.platform.drivers import Gpus
 from appliance.trio_parts import Changed, beside, persist
@@ -311,14 +312,49 @@ class Fleet:
         engine = self.launches.choose(model) if model.config is None else None
         return self._plan(model, engine) if engine is not None else None
 
-    def _plan(self, model: Model, engine: Engine, further: Mapping[str, int] = NO_MEMORY) -> FitPlan | None:
-        """See `Budgets.plan`; beside the models that have a process now."""
+    def _plan(
+        self, model: Model, engine: Engine, further: Mapping[str, int] = NO_MEMORY, going: Collection[str] = ()
+    ) -> FitPlan | None:
+        """See `Budgets.plan`; beside the models that have a process now, but without those that are ``going``."""
         # The model's own share is left out: the plan is for its next start, when its present process is gone.
-        own, taken = self._schedule.memory(model.id), self._schedule.taken()
-        others = {device: size - own.get(device, 0) for device, size in taken.items()}
-        beside = [run.process for name, run in self._runs.items() if name != model.id and run.process is not None]
-        cached = sum(process.launch.prompt_cache for process in beside)
+        gone = [self._schedule.memory(each) for each in (model.id, *going)]
+        taken = self._schedule.taken()
+        others = {device: size - sum(each.get(device, 0) for each in gone) for device, size in taken.items()}
+        staying = [run for name, run in self._runs.items() if name not in (model.id, *going)]
+        cached = sum(run.process.launch.prompt_cache for run in staying if run.process is not None)
+        if going:
+            room = self._budgets.room(engine)
+            freed = {device: sum(self._schedule.memory(each).get(device, 0) for each in going) for device in room}
+            further = {device: size + freed[device] for device, size in room.items()} | dict(further)
         return self._budgets.plan(model, engine, further, others, cached)
+
+    def foresee(self, model: Model) -> LoadForecast:
+        """Return the effect that a request for the model would have now. Asks the system."""
+        terms, status = self._terms(model), self.known(model.id)
+        found = self._schedule.foresee(model.id, terms, _now())
+        loads = [*found.before, *([] if self.is_ready(model.id) else [model.id])]
+        loading = {m: _now() - self._runs[m].began for m in loads if self._schedule.state(m) is ProcessState.STARTING}
+        engine = self.launches.choose(model) if model.config is None else None
+        plan = self._plan(model, engine, going=found.goes) if engine is not None else None
+        return LoadForecast(
+            model=model.id,
+            state=status.state if status is not None else "unloaded",
+            takes=self._schedule.memory(model.id) or terms.memory,
+            goes=found.goes,
+            held=found.held,
+            before=found.before,
+            expected=self._loads.expected(loads, loading),
+            fits=plan.verdict if plan is not None else None,
+            why=str(found.refused) if found.refused is not None else plan.why if plan is not None else "",
+            refused=found.refused is not None,
+        )
+
+    def memory_picture(self) -> tuple[DeviceMemory, ...]:
+        """Return every device with the models on it. Asks the system."""
+        running = memory_of_runs(self._schedule, self._runs)
+        look = self._budgets.look
+        names = {f"gpu{number}": gpu.name for number, gpu in enumerate(look.gpus if look is not None else ())}
+        return picture(self._budgets.devices(), names, self._schedule.limits.memory, running)
 
     def room(self) -> Mapping[str, int]:
         """Return the bytes that are free now for a model that is not here yet, by device."""

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import Protocol
 
 import msgspec
 from msgspec import Struct
 
+from appliance.core.fit.picture import ModelMemory
 from appliance.core.scheduling.effects import ProcessState
 from appliance.core.scheduling.schedule import Schedule
 from appliance.errors import ApplianceError
+from appliance.fleet.launch import NO_USE
 from appliance.fleet.run import ModelRun, RunEnd
 
 log = logging.getLogger(__name__)
@@ -144,6 +147,19 @@ def status_of(model_id: str, schedule: Schedule, run: ModelRun | None, last: Run
         says_more=process.says_more if process else False,
         seat=run.engine.seat if run.engine is not None else None,
     )
+
+
+def memory_of_runs(schedule: Schedule, runs: Mapping[str, ModelRun]) -> list[ModelMemory]:
+    """Return what each model's process takes, and what it was planned to take."""
+    return [
+        ModelMemory(
+            model=model_id,
+            state=status_of(model_id, schedule, run, None).state,
+            taken=schedule.memory(model_id),
+            planned=run.process.launch.memory if run.process is not None else NO_USE,
+        )
+        for model_id, run in sorted(runs.items())
+    ]
 
 
 def progress_of(run: ModelRun | None) -> msgspec.Raw | None:

@@ -25,6 +25,7 @@ __all__ = [
     "own_bytes",
     "raise_open_files",
     "resident_bytes",
+    "total_memory",
 ]
 
 SLEPT = 5.0
@@ -102,6 +103,13 @@ def free_memory() -> int:
     import psutil  # seven milliseconds, which a server that has started no model saves
 
     return min(psutil.virtual_memory().available, here.memory_limits()[1])
+
+
+def total_memory() -> int:
+    """Bytes that all programs can have together: the system's memory, or the container's."""
+    import psutil
+
+    return min(psutil.virtual_memory().total, here.memory_limits()[0])
 
 
 def resident_bytes(pid: int) -> int | None:

@@ -105,6 +105,8 @@ SCENARIOS = [
     ),
     # Models are loaded and unloaded.
     Scenario("models.models", both=True),
+    # What a load would stop is said before it.
+    Scenario("machine.memory", ("--models-max", "1", *OTHERS[:2]), both=True),
     # A hit opens its conversation at its message.
     Scenario("finding.hits", both=True),
     # Parts of words are found where the browser keeps them.

@@ -103,6 +103,19 @@ class Stop(Struct, frozen=True):
     cause: Cause = ASKED
 
 
+class Foresight(Struct, frozen=True, kw_only=True):
+    """The effect that a request for a model would have."""
+
+    goes: tuple[str, ...] = ()
+    """Models that would be stopped for it, as soon as none of them is held."""
+    held: tuple[str, ...] = ()
+    """The part of them that is in use, or was loaded just now: the request waits for it."""
+    before: tuple[str, ...] = ()
+    """Models that load before it, those that load now included."""
+    refused: ApplianceError | None = None
+    """The error that it would get at once."""
+
+
 class Drain(Struct, frozen=True):
     """The model should go but is leased: call `Schedule.expire` when its leases have had enough time."""
 

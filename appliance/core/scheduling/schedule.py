@@ -33,6 +33,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from copy import deepcopy
 
 from msgspec import Struct, structs
 
@@ -45,6 +46,7 @@ from appliance.core.scheduling.effects import (
     Cause,
     Drain,
     Effect,
+    Foresight,
     Grant,
     ProcessState,
     Refuse,
@@ -69,6 +71,8 @@ from appliance.errors import ApplianceError, Busy, ModelFailedToStart, ModelUnlo
 LOOK_AHEAD = 8
 """Entries that cannot be served yet after which the rest of the queue also waits; bounds the work of one event."""
 REMOVED = Cause(rule="removed")
+FORESEEN = -1
+"""A ticket that nobody holds: the fleet counts from 0."""
 QUEUE_RETRY = 5.0
 """Seconds after which a client that found the queue full may try again."""
 
@@ -169,6 +173,22 @@ class Schedule:
         ahead = [other.model for other in self._queue.values() if other.rank(now) < rank and other.model not in loading]
         is_ready = process is not None and process.state is ProcessState.READY
         return [*loading, *ahead, *([] if is_ready else [model])]
+
+    def foresee(self, model: str, terms: Terms, now: float) -> Foresight:
+        """Return what a request for the model would do now; nothing changes. A copy is asked, so the two agree."""
+        copy = deepcopy(self, {id(self._policy): self._policy})
+        effects = copy.request(FORESEEN, model, terms, now)
+        if refused := [effect.error for effect in effects if isinstance(effect, Refuse) and effect.ticket == FORESEEN]:
+            return Foresight(refused=refused[0])
+        goes = tuple(effect.model for effect in effects if isinstance(effect, Stop))
+        before = tuple(other for other in copy.awaited(FORESEEN, now) if other != model)
+        if (entry := copy._queue.get(model)) is not None and not goes:
+            ahead = [other for other in copy._queue.values() if other.rank(now) < entry.rank(now)]
+            planned = copy._plan(entry, ahead, now)
+            goes = tuple(planned.going) if isinstance(planned, _Plan) else ()
+        there = {other: p for other in goes if (p := self._processes.get(other)) and p.state not in GOING}
+        goes, held = tuple(there), tuple(other for other, process in there.items() if process.held(now))
+        return Foresight(goes=goes, held=held, before=before)
 
     def memory(self, model: str) -> Mapping[str, int]:
         """Bytes by device that the model's process counts for; empty without one."""

@@ -18,6 +18,7 @@ from quart_trio import QuartTrio
 from werkzeug.exceptions import HTTPException
 
 from appliance.core.engines.choice import Seat
+from appliance.core.fit.picture import MemoryTable
 from appliance.engines.owner import Engines
 from appliance.engines.table import Table, table
 from appliance.errors import (
@@ -141,6 +142,11 @@ class Control:
             raise NotFound(f"what model '{name}' takes cannot be foretold: no file here says enough of it")
         return json_answer({"model": name, **to_builtins(plan)})
 
+    async def memory(self) -> Response:
+        name = request.args.get("model", "")
+        load = self._fleet.foresee(await find_model(self._catalog, name)) if name else None
+        return json_answer(MemoryTable(devices=self._fleet.memory_picture(), load=load))
+
     async def load(self) -> Response:
         asked = await _control_request()
         model = await find_model(self._catalog, asked.model)
@@ -178,6 +184,7 @@ def create_app(traffic: Traffic, owners: Owners) -> QuartTrio:
     app.url_map.strict_slashes = False
     app.url_map.merge_slashes = False
     app.add_url_rule("/api/fit", "fit", control.fit)
+    app.add_url_rule("/api/memory", "memory", control.memory)
     app.add_url_rule("/models/load", "load", control.load, methods=["POST"])
     app.add_url_rule("/models/unload", "unload", control.unload, methods=["POST"])
     sources = EventSources(view, traffic, owners.history)

@@ -148,7 +148,19 @@ class Fleet(RuleBasedStateMachine):
     def request(self, model: str) -> int:
         self.number += 1
         self.waiting[self.number] = model
-        self.perform(self.schedule.request(self.number, model, TERMS[model], self.now))
+        before = inside(self.schedule)
+        foreseen = self.schedule.foresee(model, TERMS[model], self.now)
+        assert inside(self.schedule) == before, "to foresee is not to do"
+        effects = self.schedule.request(self.number, model, TERMS[model], self.now)
+        refused = [
+            str(effect.error) for effect in effects if isinstance(effect, Refuse) and effect.ticket == self.number
+        ]
+        assert refused == ([] if foreseen.refused is None else [str(foreseen.refused)])
+        stopped = {effect.model for effect in effects if isinstance(effect, Stop)}
+        assert stopped <= set(foreseen.goes)
+        assert not stopped or not foreseen.held
+        assert set(foreseen.held) <= set(foreseen.goes) <= set(self.running)
+        self.perform(effects)
         return self.number
 
     @rule(target=tickets, model=st.sampled_from(MODELS))
