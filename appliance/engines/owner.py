@@ -110,16 +110,15 @@ class OneEngine:
 class Engines:
     """Owned by `open_engines`. What is not async is atomic, and does not wait for the disk."""
 
-    def __init__(
-        self, find: Callable[[], list[Engine]], file: StateFile, starter: Path, *, only: bool, tell: Tell
-    ) -> None:
+    def __init__(self, find: Callable[[], list[Engine]], file: StateFile, starter: Path, *, only: bool) -> None:
         self.engines: list[Engine] = []
         self.state = EngineState()
         self._find = find
         self._file = file
         self._starter = starter
         self._only = only
-        self._tell = tell
+        self.tell: Tell = told_to_nobody
+        """Called when another seat is the best one than before, once what is remembered was read."""
         self._best: Ranked | None = None
         """What a model gets of which nothing is known, as it was told last."""
         self._signature = _signature()
@@ -433,19 +432,15 @@ class Engines:
 
     def _tell_of_change(self) -> None:
         """Tell where another seat is the best one than before."""
-        before, self._best = self._best, best(self.ranked())
+        ranked = self.ranked()
+        before, self._best = self._best, best(ranked)
         if before is None or self._best is None or before.seat.id == self._best.seat.id:
             return
-        now = next((one for one in self.ranked() if one.seat.id == before.seat.id), None)
-        then = f"{before.seat.id}: {now.why if now is not None else 'it is gone'}"
-        self._tell(
-            Happening(
-                kind="engine",
-                engine=before.seat.id,
-                following=self._best.seat.id,
-                error=f"{self._best.why} ({then})",
-            )
-        )
+        if not before.seat.devices and before.seat.build == self._best.seat.build:
+            return  # its devices are known now
+        then = next((one.why for one in ranked if one.seat.id == before.seat.id), "it is gone")
+        why = f"{self._best.why} (the other one: {then})"
+        self.tell(Happening(kind="engine", engine=before.seat.id, following=self._best.seat.id, error=why))
 
 
 async def usual_port(found: Finder, file: StateFile, *, starter: Path) -> int | None:
@@ -484,8 +479,9 @@ async def open_engines(
     that the background task looks at the machine and proves what fails, and nothing else. ``tell`` is called when
     another engine is the best one than before.
     """
-    engines = Engines(find, file, starter, only=only, tell=tell)
+    engines = Engines(find, file, starter, only=only)
     await engines.refresh()
+    engines.tell = tell
     async with beside(partial(persist, "remembering results about engines", partial(engines.behind.run, engines.sync))):
         yield engines
     with trio.move_on_after(LAST_WRITE, shield=True):

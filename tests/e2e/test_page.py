@@ -107,6 +107,8 @@ SCENARIOS = [
     Scenario("models.models", both=True),
     # What a load would stop is said before it.
     Scenario("machine.memory", ("--models-max", "1", *OTHERS[:2]), both=True),
+    # Every decision is shown with its reason, as it is made.
+    Scenario("machine.why", ("--models-max", "1", *OTHERS[:4]), both=True),
     # A hit opens its conversation at its message.
     Scenario("finding.hits", both=True),
     # Parts of words are found where the browser keeps them.
