@@ -32,6 +32,7 @@ VERBS = {
     "rm": "Remove a downloaded model.",
     "ps": "List the models that are running.",
     "load": "Load a model into the running server.",
+    "activity": "List the latest requests of the running server, or export all.",
     "memory": "Show the memory of the machine, and what one more model would push out.",
     "unload": "Unload a model from the running server.",
     "logs": "Show the output of the model processes.",
@@ -157,6 +158,8 @@ def _import_verb(name: str) -> click.Command | None:
             from appliance.cli.control import ps as command
         case "load":
             from appliance.cli.control import load as command
+        case "activity":
+            from appliance.cli.activity import activity as command
         case "memory":
             from appliance.cli.memory import memory as command
         case "unload":

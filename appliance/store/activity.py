@@ -48,6 +48,7 @@ _SORT_COLUMN: dict[SortKey, str] = {
     "duration": "duration_ms",
 }
 
+_SEARCHED = ("model_id", "req_path", "error_msg", "metadata_json")
 MAX_TEXT = 2000
 """Longest text in a row, in characters."""
 
@@ -220,6 +221,11 @@ def _where(query: Query) -> tuple[str, tuple[_Value, ...]]:
         if bound is not None:
             conditions.append(condition)
             values.append(bound)
+    if query.failed:
+        conditions.append("(resp_status_code >= 400 OR error_msg != '')")
+    if query.search:
+        conditions.append(f"({' OR '.join(f'instr(lower({column}), lower(?))' for column in _SEARCHED)})")
+        values += [query.search] * len(_SEARCHED)
     return (" WHERE " + " AND ".join(conditions) if conditions else ""), tuple(values)
 
 

@@ -425,6 +425,14 @@ def test_a_frame_costs_little_more_late_in_an_answer(play: Play, serve_fake: Sta
     play("output.growing", serve_fake(**says(turn)), str(STEEPEST[name]))
 
 
+def test_requests_are_found_again_opened_and_repeated(
+    play: Play, serve: StartServer, fake_engine: Path, tmp_path: Path
+) -> None:
+    file = ConfigFile(tmp_path / "config.yaml", fake_engine, "--model", write_model(tmp_path / "small.gguf"))
+    config = file.write({"other": {}, "small": {}}, captureBuffer=5)
+    play("machine.activity", serve("--config", config, "--no-stores", "--no-starter"))
+
+
 @pytest.mark.parametrize(
     ("scenario", "arguments"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -19,6 +20,7 @@ from waiting import PATIENCE
 from appliance.core.machine import Hardware
 from appliance.core.models.model import Model
 from appliance.errors import ApplianceError
+from appliance.http.control import swap_api
 from appliance.http.control.swap_api import RecordRoutes
 from appliance.http.errors import describe
 from appliance.platform.drivers import Gpus
@@ -215,7 +217,10 @@ async def test_log_streams_of_nobody(server: Appliance):
 # ---- records ---------------------------------------------------------------------------------------------------------
 
 
-async def test_activity_statistics_and_captures(open_server: OpenServer, configured: Configure):
+async def test_activity_statistics_and_captures(
+    open_server: OpenServer, configured: Configure, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(swap_api, "MAX_LIMIT", 1)  # an export takes more than one look
     file = configured({"alpha": {"aliases": ["al"]}, "beta": {}}, captureBuffer=5)
     async with open_server(config=file) as server:
         empty = (await server.ask("GET", "/api/metrics/activity")).json
@@ -229,6 +234,14 @@ async def test_activity_statistics_and_captures(open_server: OpenServer, configu
         assert first["has_capture"] is True
         some = (await server.ask("GET", "/api/metrics/activity?model=beta&model=gamma")).json["data"]
         assert [found["model"] for found in some] == ["beta"]
+        assert (await server.ask("GET", "/api/metrics/activity?failed=1")).json["total"] == 0
+        assert (await server.ask("GET", "/api/metrics/activity?search=BETA")).json["total"] == 1
+        exported = await server.ask("GET", "/api/metrics/activity/export?format=csv")
+        assert [line.split(",")[2] for line in exported.body.decode().splitlines()] == ["model", "beta", "alpha"]
+        exported = await server.ask("GET", "/api/metrics/activity/export?model=beta")
+        assert [json.loads(line)["model"] for line in exported.body.splitlines()] == ["beta"]
+        assert int(json.loads(exported.body)["metadata"]["waited_ms"]) > 0, "its model was loaded for it"
+        assert (await server.ask("GET", "/api/metrics/activity/export?format=xml")).error["param"] == "format"
         stats = (await server.ask("GET", "/api/metrics/stats")).json
         assert stats["total_requests"] == 2
         assert stats["total_output_tokens"] > 0

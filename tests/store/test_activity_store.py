@@ -150,6 +150,16 @@ def test_filters(table: ActivityTable):
     assert ids(start=NOON + timedelta(seconds=2), end=NOON + timedelta(seconds=4, microseconds=9)) == [3, 4, 5]
     assert ids(start=NOON + timedelta(seconds=5), models=("m2",), max_id=8) == [6]
     assert ids(min_id=10**17) == []
+    broken, refused = row(9, model="M%"), row(10, model="it's")
+    table.add(
+        [
+            msgspec.structs.replace(broken, id=10, error_msg="The engine _ended", resp_status_code=200),
+            msgspec.structs.replace(refused, id=11, resp_status_code=404, metadata={"peer": "Box"}),
+        ]
+    )
+    assert ids(failed=True, min_id=10) == [10, 11]
+    assert [ids(search=text) for text in ("m%", "ENGINE _e", "box", "it's")] == [[10], [10], [11], [11]]
+    assert ids(search="' OR 1=1 --") == []
     assert table.page(Query(page=10**17)).data == ()
     table.close()
 

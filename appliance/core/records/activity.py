@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from appliance.core.parameters import read_time, read_whole, shown
+from appliance.core.records.export import Format
 from appliance.errors import BadRequest
 from appliance.wire import ActivityPage, Histogram
 
@@ -45,6 +46,7 @@ Order = Literal["asc", "desc"]
 
 _Word = TypeVar("_Word", bound=str)
 
+_SWITCH = ("1", "true", "0", "false")
 _ORDERS: tuple[Order, ...] = get_args(Order)
 _NOT_CACHED = re.compile(rb'"cache_prompt"\s*:\s*false')
 
@@ -57,6 +59,10 @@ class Query(Struct, frozen=True, kw_only=True):
     end: datetime | None = None
     min_id: int | None = None
     max_id: int | None = None
+    failed: bool = False
+    """Only requests that failed, or whose answer broke off."""
+    search: str = ""
+    """Only rows with this text in model, path, error or metadata, in any case."""
     limit: int = DEFAULT_LIMIT
     page: int = 1
     sort: SortKey = "id"
@@ -65,6 +71,8 @@ class Query(Struct, frozen=True, kw_only=True):
 
 def parse_query(parameters: Mapping[str, Sequence[str]]) -> Query:
     """Read the parameters of GET /api/metrics/activity. Raises BadRequest, which names the parameter.
+
+    ``failed`` and ``search`` are additions to llama-swap's.
 
     Unknown parameters are ignored, an empty one is as good as none, and of a repeated one the first counts; only
     ``model`` may be repeated.
@@ -89,11 +97,21 @@ def parse_query(parameters: Mapping[str, Sequence[str]]) -> Query:
         end=time("end"),
         min_id=whole("min_id", 0) or None,
         max_id=whole("max_id", 0) or None,
+        failed=word("failed", _SWITCH, "0") in _SWITCH[:2],
+        search=first.get("search", ""),
         limit=whole("limit", 1, MAX_LIMIT) or DEFAULT_LIMIT,
         page=whole("page", 1) or 1,
         sort=word("sort", SORT_KEYS, "id"),
         order=word("order", _ORDERS, "desc"),
     )
+
+
+def parse_format(parameters: Mapping[str, Sequence[str]]) -> Format:
+    """Return the ``format`` parameter of an export. Raises BadRequest."""
+    found = [kind for kind in get_args(Format) if kind == next(iter(parameters.get("format", ())), "jsonl")]
+    if not found:
+        raise BadRequest(f"format must be one of {', '.join(get_args(Format))}", param="format")
+    return found[0]
 
 
 def parse_models(parameters: Mapping[str, Sequence[str]]) -> tuple[str, ...]:

@@ -6,26 +6,50 @@ answers are llama-swap's (0bdb3720), but for the timeline; errors have this prog
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 import trio
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Struct, UnsetType, structs
 from quart import Response, request
 from quart_trio import QuartTrio
 
 from appliance.catalog.configuration import Reloaded
 from appliance.core.machine import Hardware
 from appliance.core.parameters import read_time, read_whole
-from appliance.core.records.activity import parse_models, parse_query
+from appliance.core.records.activity import MAX_LIMIT, Query, parse_format, parse_models, parse_query
+from appliance.core.records.export import Format, head, lines
 from appliance.core.records.history import parse_history_query
 from appliance.core.records.history_words import told
 from appliance.errors import BadRequest, Busy, NotFound, UsageError
-from appliance.http.control.answers import json_answer, read_as, text_answer
+from appliance.http.control.answers import Pieces, json_answer, read_as, text_answer
 from appliance.http.control.events import EventSources, FeedRoutes
 from appliance.http.way.routes import RELOAD
 from appliance.platform.samples import Samples
 from appliance.store.history import History
 from appliance.traffic.record import Recorder
+
+EXPORTED: Mapping[Format, str] = {"jsonl": "application/x-ndjson", "csv": "text/csv; charset=utf-8"}
+
+
+class ActivityExport(Pieces):
+    """All rows that a query finds, from the newest on; rows that come meanwhile are left out."""
+
+    def __init__(self, recorder: Recorder, query: Query, kind: Format) -> None:
+        self._recorder = recorder
+        self._query = query
+        self._kind: Format = kind
+        self._before = head(kind)
+        self._over = False
+
+    async def __anext__(self) -> bytes:
+        if self._over:
+            raise StopAsyncIteration
+        rows = (await self._recorder.page(self._query)).data
+        before, self._before = self._before, b""
+        self._over = len(rows) < self._query.limit or rows[-1].id <= max(1, self._query.min_id or 0)
+        if rows:
+            self._query = structs.replace(self._query, max_id=rows[-1].id - 1)
+        return before + lines(rows, self._kind)
 
 
 class RecordRoutes:
@@ -47,6 +71,14 @@ class RecordRoutes:
 
     async def activity(self) -> Response:
         return json_answer(await self._recorder.page(parse_query(_parameters())))
+
+    async def export(self) -> Response:
+        kind = parse_format(_parameters())
+        query = structs.replace(parse_query(_parameters()), limit=MAX_LIMIT, page=1, sort="id", order="desc")
+        response = Response(ActivityExport(self._recorder, query, kind), content_type=EXPORTED[kind])
+        response.headers["Content-Disposition"] = f'attachment; filename="activity.{kind}"'
+        response.timeout = None
+        return response
 
     async def stats(self) -> Response:
         return json_answer(await self._recorder.stats(parse_models(_parameters())))
@@ -173,6 +205,7 @@ def add_routes(app: QuartTrio, api: SwapApi) -> None:
     app.add_url_rule("/logs/stream", "combined log stream", feeds.follow)
     app.add_url_rule("/logs/stream/<path:which>", "log stream", feeds.follow)
     app.add_url_rule("/api/metrics/activity", "activity", records.activity)
+    app.add_url_rule("/api/metrics/activity/export", "activity_export", records.export)
     app.add_url_rule("/api/metrics/stats", "stats", records.stats)
     app.add_url_rule("/api/captures/<capture_id>", "capture", records.capture)
     app.add_url_rule("/api/history", "history", records.history)

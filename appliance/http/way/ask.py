@@ -42,6 +42,8 @@ from appliance.upstream.address import Address
 from appliance.upstream.client import Headers, HttpCall, Outgoing, relay, split_head
 from appliance.upstream.pool import Pool
 
+LEAST_WAIT = 0.001
+"""Seconds; a shorter wait for a model is not written down."""
 MAX_FALLS = 2
 """Seats after the first that one request may be asked on."""
 FALLBACK = b"x-appliance-fallback"
@@ -276,6 +278,8 @@ class Ask:
         try:
             async with write_meanwhile(loading) if loading is not None else nullcontext() as finish, lease as address:
                 job.record.loaded = place.loaded
+                if place.waited >= LEAST_WAIT:
+                    job.record.metadata["waited_ms"] = str(round(place.waited * 1000))
                 course.begin(lease, address)  # what was named on the hub has its whole name by now
                 if loading is not None:
                     loading.ready()

@@ -39,6 +39,8 @@ def test_every_parameter():
         "end": ["2026-11-20t13:00:00.123456789+01:00"],
         "min_id": ["3"],
         "max_id": ["9"],
+        "failed": ["true"],
+        "search": [" tool "],
         "limit": ["999"],
         "page": ["2", "x"],
         "sort": ["gen_speed"],
@@ -48,7 +50,15 @@ def test_every_parameter():
     assert query.start == NOON
     assert query.end == NOON.replace(microsecond=123456)
     assert msgspec.structs.replace(query, start=None, end=None) == Query(
-        models=("a", "b"), min_id=3, max_id=9, limit=999, page=2, sort="gen_speed", order="asc"
+        models=("a", "b"),
+        min_id=3,
+        max_id=9,
+        failed=True,
+        search="tool",
+        limit=999,
+        page=2,
+        sort="gen_speed",
+        order="asc",
     )
     assert parse_models(parameters) == ("a", "b")
 
@@ -72,6 +82,7 @@ def test_every_parameter():
         ("start", "2026-11-20T12:00:00 01:00"),
         ("end", "2026-13-20T12:00:00Z"),
         ("end", "1763640000"),
+        ("failed", "yes"),
     ],
 )
 def test_a_wrong_parameter_is_named(name: str, value: str):

@@ -26,16 +26,10 @@ export async function memory({ page, url }) {
 
 /** The timeline says why a model went, follows what happens, and shows one kind or one model alone. */
 export async function why({ page, url }) {
-  const load = (model) =>
-    page.evaluate(
-      (model) =>
-        fetch("/models/load", {
-          method: "POST",
-          headers: { "Content-Type": "application/json" },
-          body: JSON.stringify({ model, wait: true }),
-        }),
-      model,
-    );
+  const load = async (model) => {
+    const headers = { "Content-Type": "application/json" };
+    await fetch(`${url}/models/load`, { method: "POST", headers, body: JSON.stringify({ model, wait: true }) });
+  };
   await page.goto(`${url}/#/machine/why`);
   await page.getByText(t("Nothing of this kind has happened.")).waitFor();
   await load("small");
@@ -54,4 +48,51 @@ export async function why({ page, url }) {
   await page.getByText(t("Nothing of this kind has happened.")).waitFor();
   await page.getByLabel(t("Which model")).selectOption("other");
   await entries.filter({ hasText: "small went for other" }).waitFor();
+}
+
+/** Requests are listed, filtered, sorted and exported; one is opened, as a chat and raw, and asked again of another model. */
+export async function activity({ page, url }) {
+  const ask = async (model, content) => {
+    const body = JSON.stringify({ model, messages: [{ role: "user", content }], stream: content === "second" });
+    const headers = { "Content-Type": "application/json" };
+    await (await fetch(`${url}/v1/chat/completions`, { method: "POST", headers, body })).text();
+  };
+  await page.goto(`${url}/#/machine/activity`);
+  await page.getByText(t("No requests yet.")).waitFor();
+  await ask("other", "first");
+  await ask("other", "second");
+  await ask("nobody", "third");
+  const rows = page.locator("tbody tr");
+  await rows.nth(2).waitFor();
+  await page.getByRole("checkbox", { name: t("Only failures") }).check();
+  await rows.filter({ hasText: "404" }).waitFor();
+  await rows.nth(1).waitFor({ state: "detached" });
+  await page.getByRole("checkbox", { name: t("Only failures") }).uncheck();
+  await page.getByRole("searchbox", { name: t("Search model, path, error") }).fill("OTHER");
+  await rows.nth(2).waitFor({ state: "detached" });
+  await page.getByRole("button", { name: t("Model"), exact: true }).click();
+  await page
+    .locator("th[aria-sort=descending]")
+    .filter({ hasText: t("Model") })
+    .waitFor();
+  const [download] = await Promise.all([
+    page.waitForEvent("download"),
+    page.getByRole("button", { name: "CSV" }).click(),
+  ]);
+  assert.equal(download.suggestedFilename(), "activity.csv");
+  await accessible(page, "activity");
+  await page.getByRole("button", { name: new RegExp(`^${t("Open request")} 2$`) }).click();
+  const opened = page.getByRole("region", { name: `${t("Open request")} 2` });
+  await opened.getByText("second", { exact: true }).waitFor();
+  const said = await opened
+    .locator("div", { hasText: /^assistant/ })
+    .last()
+    .innerText();
+  assert.ok(said.length > "assistant".length, "the pieces of a stream are put together");
+  await opened.getByRole("button", { name: t("Raw") }).click();
+  await opened.getByText("[DONE]").waitFor();
+  await opened.getByLabel(t("Ask another model")).selectOption({ index: 1 });
+  await opened.getByRole("button", { name: t("Ask again") }).click();
+  await opened.locator(".grid > div").nth(1).waitFor({ timeout: 30_000 });
+  await accessible(page, "one request");
 }

@@ -4,7 +4,7 @@ import { documentText, isDocument } from "./asking";
 import { Chat } from "./chat.svelte";
 import { dropDraft, dropDrafts, NEW, readDraft } from "./drafts";
 import { events, type ServerEvent } from "./events.svelte";
-import { newId } from "./ids";
+import { newId, save } from "./ids";
 import { keeping, ROOT } from "./keeping.svelte";
 import type { Attachment, Conversation, Message, Settings } from "./messages";
 import { t } from "./prefs.svelte";
@@ -148,10 +148,7 @@ class Chats {
     const response = await keeping.export(ids);
     const name =
       /filename\*=UTF-8''(.+)/.exec(response.headers.get("Content-Disposition") ?? "")?.[1] ?? "conversations";
-    const url = URL.createObjectURL(await response.blob());
-    const link = Object.assign(document.createElement("a"), { href: url, download: decodeURIComponent(name) });
-    link.click();
-    setTimeout(() => URL.revokeObjectURL(url), 10_000);
+    save(await response.blob(), decodeURIComponent(name));
   }
 
   async empty() {

@@ -17,6 +17,13 @@ export function base64(blob: Blob): Promise<string> {
   });
 }
 
+/** Give the browser a file to save. */
+export function save(file: Blob, name: string) {
+  const url = URL.createObjectURL(file);
+  Object.assign(document.createElement("a"), { href: url, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(url), 10_000); // the browser begins later
+}
+
 /** Copy text, also on plain http, where there is no `navigator.clipboard`. */
 export async function copy(text: string): Promise<boolean> {
   if (navigator.clipboard && isSecureContext) {
