@@ -11,7 +11,15 @@ export async function screens({ browser, url }) {
     ["dark", "de-DE", { width: 320, height: 640 }],
   ]) {
     const { page, context, wrong } = await another(browser, url, { colorScheme, locale, viewport });
-    for (const screen of ["chat", "models", "settings", "welcome", "machine/memory", "machine/why", "machine/activity"]) {
+    for (const screen of [
+      "chat",
+      "models",
+      "settings",
+      "welcome",
+      "machine/memory",
+      "machine/why",
+      "machine/activity",
+    ]) {
       await page.goto(`${url}/#/${screen}`);
       await page.getByRole("heading", { level: 1 }).waitFor();
       await accessible(page, `${screen} ${colorScheme} ${locale}`);
