@@ -120,7 +120,7 @@ class Engines:
         self.tell: Tell = told_to_nobody
         """Called when another seat is the best one than before, once what is remembered was read."""
         self._best: Ranked | None = None
-        """What a model gets of which nothing is known, as it was told last."""
+        """The best seat for a model of which nothing is known, as of the last arrangement."""
         self._signature = _signature()
         self._damage: dict[str, str] = {}
         self._seats: list[Seat] = []

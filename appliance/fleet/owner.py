@@ -546,7 +546,7 @@ class Fleet:
                     self._failures.judge(run, ended, _now())
                 error = ended.error
                 self._ends.add(model_id, ended, self.observer)
-                if ended.how != "stopped" and not run.is_condemned:  # that was told when it was decided
+                if ended.how != "stopped" and not run.is_condemned:  # the decision is in the timeline already
                     self.tell(_fallen(model_id, ended))
         finally:
             # The order matters. `exited` may start the same model again at once, and that start puts a new run in this

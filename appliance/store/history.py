@@ -1,7 +1,7 @@
 """The timeline in SQLite, in the activity log's file, or without one in memory.
 
-Nobody waits for the disk: entries queue up, and a worker thread writes them. Every question writes what is waiting
-first. In memory nothing else does, for entries that nobody asks for are worth no statement.
+No task waits for the disk: entries queue up, and a worker thread writes them. Every question writes the waiting ones
+first. In memory nothing else does, because entries that nobody asks for are worth no statement.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ class Happening(Struct, frozen=True, kw_only=True, omit_defaults=True, eq=False)
     requests: int = 0
     """The requests that wait for a load, or that were refused."""
     seconds: float = 0.0
-    """What a load took, or how long the first request has waited for it by now."""
+    """The time of a load, or for how long the first request has waited for it."""
     engine: str = ""
     """The seat on which it happened, or that was left."""
     following: str = ""
@@ -61,7 +61,7 @@ class Happening(Struct, frozen=True, kw_only=True, omit_defaults=True, eq=False)
     model). Of a reload: its `Trigger`.
     """
     what: str = ""
-    """What was read again: ``configuration`` or ``presets``."""
+    """``configuration`` or ``presets``, of a reload."""
     changed: tuple[str, ...] = ()
     """Models whose processes are out of date."""
 

@@ -79,7 +79,7 @@ class Cause(Struct, frozen=True, kw_only=True, omit_defaults=True):
     leases: int = 0
     """Requests that it still had: their time was up."""
     note: str = ""
-    """What is wrong with it, or the engine that it moves to."""
+    """The fault of the process, or the engine that the model moves to."""
 
 
 ASKED = Cause(rule="asked")

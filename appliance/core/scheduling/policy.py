@@ -118,7 +118,7 @@ class Policy(Protocol):
 
     @property
     def kind(self) -> Literal["group", "matrix"]:
-        """What the set of an `Eviction` is."""
+        """The kind of set that an `Eviction` names."""
         ...
 
     def plan(self, target: str, running: Sequence[str]) -> Eviction:

@@ -103,12 +103,12 @@ class _Process:
 
 
 class _Plan(Struct, frozen=True):
-    """Who goes for an entry: those that the policy evicts, and more for the room."""
+    """The models that go for an entry: some by the policy, and more for the room."""
 
     policy: Eviction
     more: list[str]
     staying: list[Occupant]
-    """Those among which ``more`` were found."""
+    """The occupants among which ``more`` were found."""
 
     @property
     def going(self) -> list[str]:
@@ -599,5 +599,5 @@ class Schedule:
 
 
 def _part(short: Mapping[str, int], taken: Mapping[str, int]) -> Mapping[str, int]:
-    """Of what is short, the devices on which this is taken."""
+    """Return the shortage on the devices on which something is taken."""
     return {device: missing for device, missing in short.items() if taken.get(device)}
