@@ -157,8 +157,9 @@ async def unload(server: RunningServer, model: str, as_json: bool) -> int:
 @click.argument("model", required=False)
 @server_options
 @click.option("-f", "--follow", is_flag=True, help="Keep printing new lines as they come; Ctrl-C ends.")
+@click.option("--search", default="", metavar="TEXT", help="Only lines with TEXT, in any case.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: one string for each line.")
-async def logs(server: RunningServer, model: str | None, follow: bool, as_json: bool) -> int:
+async def logs(server: RunningServer, model: str | None, follow: bool, search: str, as_json: bool) -> int:
     """Show the output of MODEL's process, or of all model processes with the model's name in front of each line.
 
     \b
@@ -166,12 +167,12 @@ async def logs(server: RunningServer, model: str | None, follow: bool, as_json: 
       llama-appliance logs
       llama-appliance logs -f starter
     """
-    path = f"/logs/stream/{'upstream' if model is None else quote(model, safe='')}"
+    path = f"/logs/stream/{'upstream' if model is None else quote(model, safe='')}?search={quote(search, safe='')}"
     if not follow:
-        text = (await ask_raw(server, "GET", f"{path}?no-follow")).decode("utf-8", "replace")
+        text = (await ask_raw(server, "GET", f"{path}&no-follow")).decode("utf-8", "replace")
         for line in text.split("\n")[:-1]:
             _print_line(line, as_json)
-        if not text:
+        if not text and not search:
             say(f"{model or 'no model'} has printed {'nothing' if model else 'anything'} yet")
         return 0
     try:

@@ -174,7 +174,12 @@ class LogFeeds:
 
 
 class LogReader:
-    """One reader. It never holds a writer up, and it learns how many lines it has missed."""
+    """One reader. It never holds a writer up, and it learns how many lines it has missed.
+
+    ``search``: only lines with this text, in any case.
+    """
+
+    search = ""
 
     def __init__(
         self, feeds: LogFeeds, wants: Callable[[LogSource], bool], model: str | None, *, history: bool
@@ -204,6 +209,9 @@ class LogReader:
         self._seen, self._own_line = appended, own.next
         found.sort(key=lambda line: line[:2])
         texts = [text for _, _, text in found]
+        if self.search:
+            wanted = self.search.casefold()
+            texts = [text for text in texts if wanted in text.casefold()]
         return [f"... {lost} lines lost ...", *texts] if lost else texts
 
     async def wait(self) -> None:

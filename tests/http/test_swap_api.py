@@ -330,3 +330,12 @@ async def test_hardware_and_version(server: Appliance):
 
 
 # ---- small things ----------------------------------------------------------------------------------------------------
+
+
+async def test_a_log_is_searched_by_the_server(server: Appliance):
+    await server.ask("POST", CHAT, chat("alpha"))
+    await server.ask("POST", CHAT, chat("nobody"))
+    everything = (await server.ask("GET", "/logs/stream/proxy?no-follow")).body.decode().splitlines()
+    found = (await server.ask("GET", "/logs/stream/proxy?no-follow&search=CHAT/completions%20http")).body.decode()
+    assert found.splitlines() == [line for line in everything if f"{CHAT} HTTP" in line]
+    assert len(found.splitlines()) == 2

@@ -96,3 +96,24 @@ export async function activity({ page, url }) {
   await opened.locator(".grid > div").nth(1).waitFor({ timeout: 30_000 });
   await accessible(page, "one request");
 }
+
+/** The program's log comes as it is written, the server searches it, and a model has its own. */
+export async function logs({ page, url }) {
+  const log = page.getByRole("region", { name: t("Logs") });
+  const lines = log.locator("> div");
+  await page.goto(`${url}/#/machine/logs`);
+  await log.getByText("GET /", { exact: false }).first().waitFor();
+  const body = JSON.stringify({ model: "other", messages: [{ role: "user", content: "Hi" }] });
+  const headers = { "Content-Type": "application/json" };
+  await (await fetch(`${url}/v1/chat/completions`, { method: "POST", headers, body })).text();
+  await log.getByText("POST /v1/chat/completions", { exact: false }).waitFor();
+  await page.getByRole("searchbox", { name: t("Search the log") }).fill("post /V1");
+  await log.getByText("GET /", { exact: false }).first().waitFor({ state: "detached" });
+  await log.getByText("POST /v1/chat/completions", { exact: false }).waitFor();
+  assert.equal(await lines.count(), 1);
+  await page.getByRole("searchbox", { name: t("Search the log") }).fill("");
+  await page.getByLabel(t("Log of")).selectOption("other");
+  await log.getByText("POST /v1/chat/completions", { exact: false }).waitFor({ state: "detached" });
+  await lines.first().waitFor();
+  await accessible(page, "logs");
+}

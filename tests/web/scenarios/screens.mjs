@@ -19,6 +19,7 @@ export async function screens({ browser, url }) {
       "machine/memory",
       "machine/why",
       "machine/activity",
+      "machine/logs",
     ]) {
       await page.goto(`${url}/#/${screen}`);
       await page.getByRole("heading", { level: 1 }).waitFor();

@@ -1,0 +1,1 @@
+import{G as e,at as t,st as n}from"./prefs.svelte-BGPfDsOz.js";var r=new class{#e=n();get open(){return e(this.#e)}set open(e){t(this.#e,e)}ask(e,t){return new Promise(n=>this.open={label:e,text:t,answer:n})}async deletes(e){return await this.ask(e)!==void 0}};export{r as t};
