@@ -485,8 +485,9 @@ class Fleet:
     # ---- carrying out ------------------------------------------------------------------------------------------------
 
     def _perform(self, effects: Sequence[Effect]) -> None:
-        for happening in happenings(effects):
-            self.tell(happening)
+        if effects:  # the end of a plain request has none
+            for happening in happenings(effects):
+                self.tell(happening)
         for effect in effects:
             match effect:
                 case Start(model_id):
