@@ -61,6 +61,7 @@ from appliance.settings import AppSettings
 from appliance.store.activity import DEFAULT_KEEP, open_activity
 from appliance.store.derived_models import DerivedModels
 from appliance.store.engine_state import StateFile
+from appliance.store.history import open_history
 from appliance.store.runs import open_run_store
 from appliance.streams.owner import open_streams
 from appliance.tools.box import Toolbox, open_own_tools
@@ -124,11 +125,14 @@ async def open_appliance(settings: AppSettings, places: AppliancePaths) -> Async
         open_listening(http) as listening,
         open_activity(*log) as activity,
         open_run_store(log[0]) as run_store,
+        open_history(*log) as history,
         open_own_tools(settings.tools) as own_tools,
         open_recorder(activity) as recorder,
         open_pool() as pool,
         open_downloads(places.downloading, partial(catalog.refresh, 0.0)) as downloads,
-        open_engines(places.found.find, places.remembered, starter=STARTER, only=places.found.only) as engines,
+        open_engines(
+            places.found.find, places.remembered, starter=STARTER, only=places.found.only, tell=history.add
+        ) as engines,
         open_gpus() as gpus,
         open_fleet(
             settings.fleet,
@@ -137,6 +141,7 @@ async def open_appliance(settings: AppSettings, places: AppliancePaths) -> Async
             observer=recorder.metrics,
             echo=places.echo,
             gpus=gpus,
+            tell=history.add,
         ) as fleet,
         keeping_up(engines, lambda: fleet.busy, fleet.see_machine) if places.learns else nullcontext(),
         open_samples(gpus, _sampling(applies) if places.samples else None, partial(_see_gpus, fleet)) as samples,
@@ -195,7 +200,9 @@ async def open_appliance(settings: AppSettings, places: AppliancePaths) -> Async
                     catalog,
                     lambda found: fleet.adopt(found.config, found.models),
                     partial(_look_for_plugins, plugins, settings, configuration),
+                    history.add,
                 ),
+                history=history,
                 derived_models=places.derived_models,
             )
             traffic.targets.derived = DerivedModels(places.derived_models).read()
@@ -284,7 +291,7 @@ def _configuration(
         return fleet.adopt(config, catalog.snapshot.models)
 
     followers = (check_door, adopt_peers, adopt_models, adopt)
-    return ConfigInForce(settings.files, settings.config, settings.ports, followers)
+    return ConfigInForce(settings.files, settings.config, settings.ports, followers, fleet.tell)
 
 
 async def _look_for_plugins(

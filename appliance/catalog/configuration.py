@@ -21,6 +21,7 @@ from msgspec import Struct
 from appliance.catalog.catalog import Catalog, Snapshot
 from appliance.core.config.nodes import NO_PORTS, Loaded, Problem, SourceFile
 from appliance.core.config.types import Config
+from appliance.core.records.history import Happening, Tell, Trigger, told_to_nobody
 from appliance.errors import ApplianceError, Conflict, InvalidConfig, UsageError
 from appliance.trio_parts import persist, watch
 
@@ -194,9 +195,15 @@ class ConfigInForce:
     """
 
     def __init__(
-        self, files: Files, config: Config, ports: Mapping[str, int], followers: Sequence[Follower] = ()
+        self,
+        files: Files,
+        config: Config,
+        ports: Mapping[str, int],
+        followers: Sequence[Follower] = (),
+        tell: Tell = told_to_nobody,
     ) -> None:
         self.current = config
+        self._tell = tell
         self._followers = followers
         self._files = files
         self._first = config
@@ -212,7 +219,7 @@ class ConfigInForce:
         loaded = await trio.to_thread.run_sync(self._files.read, self._ports)
         return loaded.problems if loaded.config is None else (*loaded.problems, *self._unfollowed(loaded.config))
 
-    async def reload(self) -> Reloaded:
+    async def reload(self, trigger: Trigger = "asked") -> Reloaded:
         """Read the files again and follow them. An error is also logged, and changes nothing.
 
         Raises InvalidConfig, UsageError for files that cannot be read, and Conflict while another reload is under way.
@@ -221,26 +228,27 @@ class ConfigInForce:
             raise Conflict("the configuration is being read at this moment; ask again when that is done")
         self._reading = trio.Event()
         try:
-            return await self._reload()
+            return await self._reload(trigger)
         except ApplianceError as error:
             _log_error(error, "the configuration was not read again, the old one stays")
+            self._tell(_not_read("configuration", trigger, error))
             raise
         finally:
             self._reading.set()
             self._reading = None
 
-    async def reload_quietly(self) -> None:
+    async def reload_quietly(self, trigger: Trigger = "file") -> None:
         """The same where nobody waits for an answer, after any reload that may have read the files too early."""
         while self._reading is not None:
             await self._reading.wait()
         with suppress(ApplianceError):
-            await self.reload()
+            await self.reload(trigger)
 
     async def watch(self, reload: Callable[[], Awaitable[None]] | None = None) -> None:
         """Reload, or more, whenever the files have changed, also since they were read first; never returns."""
         await watch(partial(trio.to_thread.run_sync, self._files.signature), reload or self.reload_quietly)
 
-    async def _reload(self) -> Reloaded:
+    async def _reload(self, trigger: Trigger) -> Reloaded:
         loaded = await trio.to_thread.run_sync(self._files.read, self._ports)
         config = loaded.require()
         if config.start_port != self.current.start_port:  # somebody wants other ports
@@ -258,6 +266,7 @@ class ConfigInForce:
             raise
         self._ports |= loaded.ports
         log.info("the configuration was read again; processes out of date: %s", ", ".join(changed) or "none")
+        self._tell(Happening(kind="reload", what="configuration", reason=trigger, changed=tuple(changed)))
         for warning in warnings:
             log.warning("%s", warning)
         return Reloaded(warnings=warnings, changed=tuple(changed))
@@ -271,6 +280,11 @@ class ConfigInForce:
 def _same(one: Config, other: Config) -> bool:
     """The order of keys counts, too: that of a matrix decides between sets that are equally good."""
     return one is other or msgspec.json.encode(one) == msgspec.json.encode(other)
+
+
+def _not_read(what: str, trigger: Trigger, error: ApplianceError) -> Happening:
+    mistakes = error.problems if isinstance(error, InvalidConfig) else (error,)
+    return Happening(kind="reload", what=what, reason=trigger, error="; ".join(str(one) for one in mistakes))
 
 
 def _log_error(error: ApplianceError, outcome: str) -> None:
@@ -293,8 +307,14 @@ class Reloads:
     """Reads both again, on demand or when a file changes; a mistake in one of them leaves it as it is."""
 
     def __init__(
-        self, configuration: ConfigInForce | None, catalog: Catalog, follow: Follow, beside: Beside | None = None
+        self,
+        configuration: ConfigInForce | None,
+        catalog: Catalog,
+        follow: Follow,
+        beside: Beside | None = None,
+        tell: Tell = told_to_nobody,
     ) -> None:
+        self._tell = tell
         self._configuration = configuration
         self._catalog = catalog
         self._follow = follow
@@ -318,25 +338,28 @@ class Reloads:
         warnings = [warning for one in done for warning in one.warnings] + await self._look_beside()
         return Reloaded(warnings=tuple(warnings), changed=tuple(dict.fromkeys(m for one in done for m in one.changed)))
 
-    async def reload_presets(self) -> Reloaded:
+    async def reload_presets(self, trigger: Trigger = "asked") -> Reloaded:
         """Read the presets again; unchanged models' processes go on. A mistake is also logged, and changes nothing."""
         try:
             snapshot = await trio.to_thread.run_sync(self._catalog.scan)
         except ApplianceError as error:
             _log_error(error, "the presets were not read again, the old ones stay")
+            self._tell(_not_read("presets", trigger, error))
             raise
         changed = tuple(self._follow(snapshot))
         what = "the presets were read" if self.presets else "models were looked for"
         log.info("%s again; processes out of date: %s", what, ", ".join(changed) or "none")
+        if self.presets:
+            self._tell(Happening(kind="reload", what="presets", reason=trigger, changed=changed))
         for warning in self._catalog.preset_notes:
             log.warning("%s", warning)
         return Reloaded(warnings=tuple(self._catalog.preset_notes), changed=changed)
 
     async def reload_quietly(self) -> None:
-        """The same if nobody waits for an answer."""
+        """The same for a signal (SIGHUP), where nobody waits for an answer."""
         if self._configuration is not None:
-            await self._configuration.reload_quietly()
-        await self._reload_presets_quietly()
+            await self._configuration.reload_quietly("signal")
+        await self._reload_presets_quietly("signal")
         await self._look_beside()
 
     async def watch(self) -> None:
@@ -358,7 +381,7 @@ class Reloads:
     async def _look_beside(self) -> list[Problem]:
         return [*await self._beside()] if self._beside is not None else []
 
-    async def _reload_presets_quietly(self) -> None:
+    async def _reload_presets_quietly(self, trigger: Trigger = "file") -> None:
         with suppress(ApplianceError):
             if self.presets:
-                await self.reload_presets()
+                await self.reload_presets(trigger)

@@ -37,6 +37,7 @@ VERBS = {
     "memory": "Show the memory of the machine, and what one more model would push out.",
     "unload": "Unload a model from the running server.",
     "logs": "Show the output of the model processes.",
+    "events": "Show what the running server did, and why.",
     "agent": "Run an agent task on the running server.",
     "agents": "List the plugins behind slash commands, or create one.",
     "rpc-worker": "Lend this machine's devices to models on another machine.",
@@ -168,6 +169,8 @@ def _import_verb(name: str) -> click.Command | None:
             from appliance.cli.control import unload as command
         case "logs":
             from appliance.cli.control import logs as command
+        case "events":
+            from appliance.cli.events import events as command
         case "agent":
             from appliance.cli.agent import agent as command
         case "agents":

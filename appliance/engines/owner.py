@@ -27,6 +27,7 @@ from appliance.core.engines.listing import Device, Manual, cpu_device, drivers_o
 from appliance.core.engines.machine import VISIBILITY, MachineLook
 from appliance.core.engines.proofs import Proof, ProofKey
 from appliance.core.engines.state import EngineState, ListedDevices, key_of
+from appliance.core.records.history import Happening, Tell, told_to_nobody
 from appliance.engines.found import NO_GPUS, Engine, Finder, check_build
 from appliance.engines.probing import list_devices, read_manual
 from appliance.platform.children import Children, open_children
@@ -116,6 +117,10 @@ class Engines:
         self._file = file
         self._starter = starter
         self._only = only
+        self.tell: Tell = told_to_nobody
+        """Called when another seat is the best one than before, once what is remembered was read."""
+        self._best: Ranked | None = None
+        """The best seat for a model of which nothing is known, as of the last arrangement."""
         self._signature = _signature()
         self._damage: dict[str, str] = {}
         self._seats: list[Seat] = []
@@ -423,6 +428,19 @@ class Engines:
                 p.key.device for p in self.state.proofs if p.key.digest == engine.digest and not p.ok and p.holds(now)
             }
             self._seats += seats_of(build, listed.devices if listed else None, cpu, failed)
+        self._tell_of_change()
+
+    def _tell_of_change(self) -> None:
+        """Tell where another seat is the best one than before."""
+        ranked = self.ranked()
+        before, self._best = self._best, best(ranked)
+        if before is None or self._best is None or before.seat.id == self._best.seat.id:
+            return
+        if not before.seat.devices and before.seat.build == self._best.seat.build:
+            return  # its devices are known now
+        then = next((one.why for one in ranked if one.seat.id == before.seat.id), "it is gone")
+        why = f"{self._best.why} (the other one: {then})"
+        self.tell(Happening(kind="engine", engine=before.seat.id, following=self._best.seat.id, error=why))
 
 
 async def usual_port(found: Finder, file: StateFile, *, starter: Path) -> int | None:
@@ -448,15 +466,22 @@ def _signature() -> str:
 
 @asynccontextmanager
 async def open_engines(
-    find: Callable[[], list[Engine]], file: StateFile, *, starter: Path, only: bool = False
+    find: Callable[[], list[Engine]],
+    file: StateFile,
+    *,
+    starter: Path,
+    only: bool = False,
+    tell: Tell = told_to_nobody,
 ) -> AsyncGenerator[Engines]:
     """Own what is known of engines, for the length of the block; see `engines.background` for what is not.
 
     ``find`` lists the engines that there are, best place first; ``only``: nobody asked for a choice among them, so
-    that the background task looks at the machine and proves what fails, and nothing else.
+    that the background task looks at the machine and proves what fails, and nothing else. ``tell`` is called when
+    another engine is the best one than before.
     """
     engines = Engines(find, file, starter, only=only)
     await engines.refresh()
+    engines.tell = tell
     async with beside(partial(persist, "remembering results about engines", partial(engines.behind.run, engines.sync))):
         yield engines
     with trio.move_on_after(LAST_WRITE, shield=True):

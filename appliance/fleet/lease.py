@@ -133,7 +133,7 @@ class Lease:
     here how far this one came.
     """
 
-    __slots__ = ("_answered", "_error", "_lender", "address", "answer_under_way", "asks", "model", "place", "ticket")
+    __slots__ = ("_answered", "_lender", "address", "answer_under_way", "asks", "model", "place", "refusal", "ticket")
 
     def __init__(self, lender: Lender, ticket: int, model: Model, place: QueuePlace | None) -> None:
         self.ticket = ticket
@@ -147,8 +147,9 @@ class Lease:
         """Set by the holder as soon as there is one."""
         self.asks: tuple[str, bytes] | None = None
         """The path and the body that go to the process; None for anything but a request."""
+        self.refusal: ApplianceError | None = None
+        """The error that the schedule has given instead of an address."""
         self._answered: trio.Event | None = None
-        self._error: ApplianceError | None = None
 
     def take(self) -> Address | None:
         """Take the lease at once, where the model is ready for one more; None changes nothing. Raises ModelNotFound.
@@ -187,7 +188,7 @@ class Lease:
     def answer(self, answer: Address | ApplianceError) -> None:
         """The model is lent, or never will be."""
         if isinstance(answer, ApplianceError):
-            self._error = answer
+            self.refusal = answer
         else:
             self.address = answer
         if self._answered is not None:
@@ -201,14 +202,14 @@ class Lease:
         lender.ask(self)
         # `ask` carries effects out at once, and may have answered within the call. An event is made only for a real
         # wait.
-        if self.address is None and self._error is None:
+        if self.address is None and self.refusal is None:
             self._answered = trio.Event()
             with trio.move_on_after(lender.queue_timeout):
                 await self._answered.wait()
         # A grant in the very moment of the timeout counts: only a missing address says that it was too late. The ticket
         # is then still in the queue, and `__aenter__` takes it back, here as after every other failure.
-        if self._error is not None:
-            raise self._error.with_traceback(None)
+        if self.refusal is not None:
+            raise self.refusal.with_traceback(None)
         if self.address is None:
             again = self.place.expected() if self.place is not None else None
             told = f"model '{self.model.id}' waited {lender.queue_timeout:g} s for its turn"

@@ -5,19 +5,23 @@ from __future__ import annotations
 import itertools
 import logging
 import math
-from collections.abc import AsyncGenerator, Collection, Iterable, Mapping
+from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 
 import trio
+from msgspec import structs
 
 from appliance.core.config.types import Config
 from appliance.core.fit.budget import GpuMemory, gpu_memory
 from appliance.core.fit.picture import DeviceMemory, LoadForecast, picture
 from appliance.core.fit.plan import FitPlan
 from appliance.core.models.model import Model
+from appliance.core.records.history import Happening, Kind, Tell, happenings, refusal, told_to_nobody
 from appliance.core.scheduling.effects import (
+    EVICTING,
     GOING,
+    Cause,
     Drain,
     Effect,
     Grant,
@@ -33,14 +37,21 @@ from appliance.core.scheduling.waiting import LoadTimes
 from appliance.core.settings import FleetSettings
 from appliance.engines.found import NO_GPUS, Engine, same_start
 from appliance.engines.owner import Chooser, OneEngine
-from appliance.errors import ApplianceError, KillsEngines, ModelNotFound, ModelUnloaded, ShuttingDown
+from appliance.errors import (
+    ApplianceError,
+    KillsEngines,
+    ModelFailedToStart,
+    ModelNotFound,
+    ModelUnloaded,
+    ShuttingDown,
+)
 from appliance.fleet.budgets import Budgets, keep_measuring, policy_for
 from appliance.fleet.failures import END_NOTICED, Failures, Hangs
 from appliance.fleet.launch import Launch, same_launch
 from appliance.fleet.launches import Launches
 from appliance.fleet.lease import Lease, QueuePlace, Supply
 from appliance.fleet.logs import Echo, Logs
-from appliance.fleet.run import ModelRun
+from appliance.fleet.run import ModelRun, RunEnd
 from appliance.fleet.status import Broken, ChildStatus, Ends, Observer, memory_of_runs, progress_of, status_of
 from appliance.platform.children import REAP_TIME, Children, open_children
 from appliance.platform.drivers import Gpus
@@ -68,8 +79,10 @@ class Fleet:
         observer: Observer | None,
         echo: Echo | None,
         gpus: Gpus,
+        tell: Tell,
     ) -> None:
         self.logs = Logs(echo)
+        self.tell = tell
         self.closing = False
         self.observer = observer
         self._supply, self._gpus = supply, gpus
@@ -223,6 +236,8 @@ class Fleet:
             lease.place.leave()
         self._asked.pop(lease.ticket, None)
         self._failures.over(lease, error, now)
+        if lease.address is None and lease.refusal is None and isinstance(error, ApplianceError):
+            self.tell(refusal(lease.model.id, error))  # not by the schedule: it waited too long, or may not be asked
         effects = self._schedule.release(lease.ticket, now)
         if effects or not self._schedule.leases(lease.model.id):
             self._perform(effects)
@@ -380,7 +395,8 @@ class Fleet:
             log.info("model '%s' moves from engine %s to %s", model_id, engine.seat, following.seat)
             # The model is loaded again at once, on the better seat, so that no request pays for the move. Only an idle
             # one is moved: no answer would be worth a break.
-            self._perform(self._schedule.retire(model_id, self._terms(run.model), _now()))
+            moved = Cause(rule="moved", note=f"{following.seat} instead of {engine.seat}")
+            self._perform(self._schedule.retire(model_id, self._terms(run.model), _now(), moved))
             self._nursery.start_soon(self._load_quietly, run.model)
 
     def condemn(self, model_id: str, why: str, *, crashed: bool = False) -> bool:
@@ -396,8 +412,9 @@ class Fleet:
         # `retire` moves the waiting requests to the next process, and `expire` then stops this one under its leases.
         # `unload` would be simpler and wrong: it refuses the requests that wait.
         run.condemn(why, crashed=crashed)
-        retired = self._schedule.retire(model_id, self._terms(run.model), _now())
-        self._perform([*retired, *self._schedule.expire(model_id)])
+        cause = Cause(rule="hung" if crashed else "condemned", note=why)
+        retired = self._schedule.retire(model_id, self._terms(run.model), _now(), cause)
+        self._perform([*retired, *self._schedule.expire(model_id, cause)])
         return True
 
     # ---- looking -----------------------------------------------------------------------------------------------------
@@ -472,16 +489,19 @@ class Fleet:
 
     # ---- carrying out ------------------------------------------------------------------------------------------------
 
-    def _perform(self, effects: Iterable[Effect]) -> None:
+    def _perform(self, effects: Sequence[Effect]) -> None:
+        if effects:  # the end of a plain request has none
+            for happening in happenings(effects):
+                self.tell(happening)
         for effect in effects:
             match effect:
                 case Start(model_id):
                     log.info("loading model '%s'", model_id)
                     run = self._runs[model_id] = ModelRun(self._models[model_id], self._prepare, self.logs)
                     self._nursery.start_soon(self._own, run)
-                case Stop(model_id, why):
-                    log.info("stopping model '%s' (%s)", model_id, why)
-                    if why == "evicted" and self.observer is not None:
+                case Stop(model_id, cause):
+                    log.info("stopping model '%s' (%s)", model_id, cause.rule)
+                    if cause.rule in EVICTING and self.observer is not None:
                         self.observer.evicted(model_id)
                     self._runs[model_id].stop()
                 case Drain(model_id):
@@ -490,7 +510,7 @@ class Fleet:
                     address = self._runs[model_id].address
                     assert address is not None, "what is ready has a process"
                     self._asked[ticket].answer(address)
-                case Refuse(ticket, error):
+                case Refuse(ticket, _, error):
                     self._asked[ticket].answer(error)
         # The alarm only ever moves forward to an earlier time. `keep_time` sets the later ones when it wakes. To set it
         # after every event would cost each release a change of Trio's deadlines, to no effect. At the end it is minus
@@ -532,6 +552,8 @@ class Fleet:
                     self._failures.judge(run, ended, _now())
                 error = ended.error
                 self._ends.add(model_id, ended, self.observer)
+                if ended.how != "stopped" and not run.is_condemned:  # the decision is in the timeline already
+                    self.tell(_fallen(model_id, ended))
         finally:
             # The order matters. `exited` may start the same model again at once, and that start puts a new run in this
             # place: a later ``del`` would remove the new one. ``gone`` comes last, because those that wait for it rely
@@ -546,10 +568,13 @@ class Fleet:
         model_id, seconds = run.model.id, _now() - run.began
         # Only now are the earlier seats to blame: the model starts here and did not start there. If it starts nowhere,
         # the model is at fault, and no engine is blamed.
+        seat = run.engine.seat if run.engine is not None else ""
         for failure in run.failures:
             self.launches.blame(model_id, failure)
+            self.tell(structs.replace(_fallen(model_id, failure), kind="fallback", following=seat, reason="started"))
         log.info("model '%s' is ready after %.2f s", model_id, seconds)
         self._loads.note(model_id, seconds)
+        self.tell(Happening(kind="loaded", model=model_id, seconds=seconds, engine=seat))
         if self.observer is not None:
             self.observer.loaded(model_id, seconds)
         self._perform(self._schedule.ready(model_id, _now()))
@@ -590,8 +615,16 @@ class Fleet:
         grace = max((run.last_grace for run in self._runs.values()), default=0.0)
         self._perform(self._schedule.close())
         for model_id in list(self._schedule.models()):
-            self._perform(self._schedule.unload(model_id, _now()))
+            self._perform(self._schedule.unload(model_id, _now(), Cause(rule="shutdown")))
         return grace + REAP_TIME
+
+
+def _fallen(model_id: str, ended: RunEnd) -> Happening:
+    """The entry for a process that did not start, or died."""
+    seat = ended.engine.seat if ended.engine is not None else ""
+    why = ended.error.why if isinstance(ended.error, ModelFailedToStart) else str(ended.error)
+    kind: Kind = "failed" if ended.how == "failed" else "crashed"
+    return Happening(kind=kind, model=model_id, engine=seat, error=why.partition("\n")[0])
 
 
 @asynccontextmanager
@@ -603,17 +636,20 @@ async def open_fleet(
     observer: Observer | None = None,
     echo: Echo | None = None,
     gpus: Gpus | None = None,
+    tell: Tell = told_to_nobody,
 ) -> AsyncGenerator[Fleet]:
     """Own every model process. Leaving the block stops them all, politely at first; cancelling kills.
 
     Without engines only configured models can be started. ``supply`` fetches what a model lacks before it is started;
     without one its engine has to. ``observer`` counts what happens; ``echo`` is called with every line that a process
-    prints; ``gpus`` is how memory of NVIDIA's GPUs is measured.
+    prints; ``gpus`` is how memory of NVIDIA's GPUs is measured; ``tell`` is called with every decision.
     """
     chooser = OneEngine(engines) if isinstance(engines, Engine) else engines
     async with open_children() as children, trio.open_nursery() as nursery:
         own = gpus or Gpus(None)
-        fleet = Fleet(settings, chooser, children, nursery, supply=supply, observer=observer, echo=echo, gpus=own)
+        fleet = Fleet(
+            settings, chooser, children, nursery, supply=supply, observer=observer, echo=echo, gpus=own, tell=tell
+        )
         nursery.start_soon(fleet.keep_time)
         yield fleet
         # The nursery ends by itself: every `_own` returns with its process, and `keep_time` after the last of them. The

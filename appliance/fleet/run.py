@@ -136,6 +136,10 @@ class ModelRun:
         """True if it ends on request, and was not condemned."""
         return self._stop.is_set() and self._condemned is None
 
+    @property
+    def is_condemned(self) -> bool:
+        return self._condemned is not None
+
     def stop(self, *, politely: bool = True) -> None:
         """Ask for the end, see `ModelProcess.stop`. If there is no process yet, none is started."""
         self._stop.set()

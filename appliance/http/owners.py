@@ -19,6 +19,7 @@ from appliance.peers.link import ModelState
 from appliance.peers.owner import Peers
 from appliance.platform.samples import Samples
 from appliance.plugins.registry import Plugins
+from appliance.store.history import History
 from appliance.streams.owner import Streams
 from appliance.tools.box import Toolbox
 from appliance.traffic.targets import refresh
@@ -43,6 +44,7 @@ class Owners(Struct, frozen=True, kw_only=True):
     tools: Toolbox
     """Empty where no tool was switched on."""
     reloads: Reloads
+    history: History
     derived_models: Path | None = None
     """The file of models that clients of Ollama's API derive; None keeps none beyond the program's end."""
 

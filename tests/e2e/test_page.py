@@ -109,6 +109,8 @@ SCENARIOS = [
     Scenario("machine.memory", ("--models-max", "1", *OTHERS[:2]), both=True),
     # What is under way is seen, and ended.
     Scenario("machine.now", ("--models-max", "1", *OTHERS[:2]), ENDLESS, both=True),
+    # Every decision is shown with its reason, as it is made.
+    Scenario("machine.why", ("--models-max", "1", *OTHERS[:4]), both=True),
     # Logs come as they are written, and the server searches them.
     Scenario("machine.logs", OTHERS[:2], both=True),
     # A hit opens its conversation at its message.

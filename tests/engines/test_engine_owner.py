@@ -18,6 +18,7 @@ from waiting import until
 
 from appliance.core.engines.choice import Ranked
 from appliance.core.engines.events import EngineChosen, StepDone, UpdateBegun
+from appliance.core.records.history import Happening
 from appliance.engines.background import keeping_up
 from appliance.engines.found import EXECUTABLE, Engine, EngineFolders, Finder, list_engines
 from appliance.engines.owner import Engines, open_engines, usual_port
@@ -33,6 +34,7 @@ GPU, CPU = f"{HERE}-cuda12/b2:CUDA0", f"{HERE}-cpu/b2:CPU"
 class World:
     def __init__(self, root: Path, starter: Path) -> None:
         self.root, self.starter = root, starter
+        self.told: list[Happening] = []
         self.gpu = make_build(root, "cuda12", "b2", lie=FAST)
         self.cpu = make_build(root, "cpu", "b2")
 
@@ -43,7 +45,8 @@ class World:
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[Engines]:
         with trio.fail_after(60):
-            async with open_engines(self.find, StateFile(self.root), starter=self.starter) as engines:
+            file, tell = StateFile(self.root), self.told.append
+            async with open_engines(self.find, file, starter=self.starter, tell=tell) as engines:
                 yield engines
 
     @asynccontextmanager
@@ -99,6 +102,16 @@ async def test_what_is_learnt_holds_at_the_next_start_without_a_look(world: Worl
         assert [(one.seat.id, one.standing, one.seconds) for one in after] == [
             (one.seat.id, one.standing, one.seconds) for one in before
         ]
+
+
+async def test_another_choice_is_told_with_its_reason_once(world: World) -> None:
+    async with world.proven() as engines:
+        assert chosen(engines) == GPU
+    [entry] = world.told
+    assert (entry.kind, entry.engine, entry.following) == ("engine", CPU, GPU)
+    assert entry.error.startswith("proven at ")
+    async with world.open():
+        assert world.told == [entry], "what was chosen before is no news"
 
 
 async def test_only_the_card_that_fails_is_left_out(world: World) -> None:

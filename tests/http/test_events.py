@@ -17,6 +17,7 @@ from waiting import PATIENCE, until
 
 from appliance.catalog.catalog import Snapshot
 from appliance.core.config.types import Config, ModelConfig, Peer
+from appliance.core.records.history import Happening
 from appliance.http.control import events
 from appliance.http.control.listing import View
 from appliance.traffic import traffic
@@ -159,7 +160,7 @@ async def test_a_message_is_made_once_for_all_readers(server: Appliance):
     """What the readers get of a log and of a request is not only equal, but the same bytes in memory."""
     traffic, owners = server.traffic, server.owners
     view = View(owners.fleet, owners.catalog, owners.peers, traffic.profile)
-    sources = events.EventSources(view, traffic.logs, traffic.inflight, traffic.recorder, traffic.lifetime)
+    sources = events.EventSources(view, traffic, owners.history)
     feeds = [events.EventFeed(sources) for _ in range(3)]
 
     async def same(kind: str) -> None:
@@ -174,6 +175,8 @@ async def test_a_message_is_made_once_for_all_readers(server: Appliance):
             await anext(each)
         traffic.program_log.say("info", "to all")
         await same("logData")
+        owners.history.add(Happening(kind="loaded", model="alpha"))
+        await same("history")
         nursery.start_soon(server.ask, "POST", CHAT, chat(stream=True, tokens=100, token_delay=0.05))
         await same("inflight")
         nursery.cancel_scope.cancel()

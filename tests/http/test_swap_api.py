@@ -27,6 +27,7 @@ from appliance.platform.drivers import Gpus
 from appliance.platform.hardware import detect
 from appliance.platform.samples import open_samples
 from appliance.store.activity import open_activity
+from appliance.store.history import open_history
 from appliance.traffic.record import open_recorder
 
 
@@ -280,9 +281,10 @@ async def records(
     async with (
         open_activity(None, 10) as activity,
         open_recorder(activity) as recorder,
+        open_history(None, 10) as history,
         open_samples(Gpus(None), every) as samples,
     ):
-        told = RecordRoutes(recorder, samples, detect)
+        told = RecordRoutes(recorder, history, samples, detect)
         app.add_url_rule("/api/performance", "performance", told.performance)
         app.add_url_rule("/api/hardware", "hardware", told.hardware)
         yield app.test_client().get

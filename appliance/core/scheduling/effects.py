@@ -40,20 +40,67 @@ class ProcessState(Enum):
 
 
 GOING = (ProcessState.DRAINING, ProcessState.STOPPING)
-Why = Literal["evicted", "idle", "unloaded"]
+
+Rule = Literal[
+    "group",
+    "matrix",
+    "number",
+    "memory",
+    "squeeze",
+    "idle",
+    "asked",
+    "shutdown",
+    "outdated",
+    "removed",
+    "moved",
+    "hung",
+    "condemned",
+]
+EVICTING: tuple[Rule, ...] = ("group", "matrix", "number", "memory", "squeeze")
+"""The rules by which a model goes although nothing is wrong with it: another one, or somebody else, needs its place."""
+
+
+class Cause(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Why a process stops: the facts that the decision had. `core.records.history_words` puts them into words."""
+
+    rule: Rule
+    by: str = ""
+    """The model that needs the place."""
+    set: str = ""
+    """The group or the set of a matrix that decided."""
+    idle: float = 0.0
+    """Seconds since its last use."""
+    longest_idle: bool = False
+    """Nothing that could have gone instead was used less recently."""
+    short: Mapping[str, int] = NO_MEMORY
+    """Bytes that were missing, by device, where it takes some."""
+    most: int = 0
+    """The number of processes that may run at once, where that was reached."""
+    leases: int = 0
+    """Requests that it still had: their time was up."""
+    note: str = ""
+    """The fault of the process, or the engine that the model moves to."""
+
+
+ASKED = Cause(rule="asked")
+OUTDATED = Cause(rule="outdated")
 
 
 class Start(Struct, frozen=True):
     """Spawn a process for this model; answer with `Schedule.ready` or `Schedule.exited`."""
 
     model: str
+    requests: int = 1
+    """The tickets that wait for it."""
+    waited: float = 0.0
+    """Seconds that the first of them has waited."""
 
 
 class Stop(Struct, frozen=True):
     """End the process of this model; answer with `Schedule.exited`."""
 
     model: str
-    why: Why = "unloaded"
+    cause: Cause = ASKED
 
 
 class Foresight(Struct, frozen=True, kw_only=True):
@@ -86,6 +133,7 @@ class Refuse(Struct, frozen=True):
     """The holder of this ticket gets this error instead of a model."""
 
     ticket: int
+    model: str
     error: ApplianceError
 
 

@@ -8,7 +8,7 @@ gets one target and every model that has a process, whatever its state. It knows
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import Literal, Protocol
 
 from msgspec import Struct, structs
 
@@ -53,7 +53,16 @@ def fits(limits: FleetLimits, memory: Iterable[Mapping[str, int]]) -> bool:
     taken = list(memory)
     if limits.capacity and len(taken) > limits.capacity:
         return False
-    return all(sum(one.get(device, 0) for one in taken) <= most for device, most in limits.memory.items())
+    return not shortage(limits, taken)
+
+
+def shortage(limits: FleetLimits, memory: Sequence[Mapping[str, int]]) -> Mapping[str, int]:
+    """Return the bytes that are missing, by device, for models with these needs to be loaded together."""
+    missing: dict[str, int] = {}
+    for device, most in limits.memory.items():
+        if (taken := sum(one.get(device, 0) for one in memory)) > most:
+            missing[device] = taken - most
+    return missing
 
 
 def make_room(limits: FleetLimits, needed: Mapping[str, int], staying: Sequence[Occupant]) -> list[str] | None:
@@ -93,7 +102,7 @@ def make_fit(limits: FleetLimits, loaded: Iterable[Occupant]) -> list[str]:
         return going
     # Not even all idle models together are enough, because leased ones hold too much. The idle ones go anyway, where
     # memory is short: it is needed now, and the leased ones follow as they become idle.
-    short = [d for d, most in memory.memory.items() if sum(o.memory.get(d, 0) for o in staying) > most]
+    short = shortage(memory, [o.memory for o in staying])
     return [o.model for o in staying if not o.fixed and any(o.memory.get(d, 0) for d in short)]
 
 
@@ -107,6 +116,11 @@ def too_large(limits: FleetLimits, needed: Mapping[str, int]) -> str:
 class Policy(Protocol):
     """Answers are pure: the same question always has the same answer."""
 
+    @property
+    def kind(self) -> Literal["group", "matrix"]:
+        """The kind of set that an `Eviction` names."""
+        ...
+
     def plan(self, target: str, running: Sequence[str]) -> Eviction:
         """Return the ``running`` models that ``target`` displaces, in their order; never itself."""
         ...
@@ -118,6 +132,8 @@ class Policy(Protocol):
 
 class FreePolicy:
     """Every model may run beside every other one."""
+
+    kind: Literal["group"] = "group"
 
     def plan(self, target: str, running: Sequence[str]) -> Eviction:
         return Eviction((), None, _together(target, running, ()))
@@ -134,6 +150,8 @@ class GroupPolicy:
     displaces no other group, even an exclusive one that runs. That is one-sided, and files rely on it. It also applies
     to a target that is already running.
     """
+
+    kind: Literal["group"] = "group"
 
     def __init__(self, groups: Mapping[str, Group]) -> None:
         self._groups = {DEFAULT_GROUP: Group(), **groups}
@@ -162,6 +180,8 @@ class GroupPolicy:
 
 class MatrixPolicy:
     """The sets of a matrix."""
+
+    kind: Literal["matrix"] = "matrix"
 
     def __init__(self, matrix: Matrix) -> None:
         self._matrix = matrix

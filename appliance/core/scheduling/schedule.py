@@ -35,9 +35,15 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 
+from msgspec import Struct, structs
+
+from appliance.core.config.matrix import Eviction
 from appliance.core.scheduling.effects import (
+    ASKED,
     DEFAULT_TERMS,
     GOING,
+    OUTDATED,
+    Cause,
     Drain,
     Effect,
     Foresight,
@@ -56,6 +62,7 @@ from appliance.core.scheduling.policy import (
     fits,
     make_fit,
     make_room,
+    shortage,
     too_large,
 )
 from appliance.core.scheduling.waiting import QueueEntry
@@ -63,6 +70,7 @@ from appliance.errors import ApplianceError, Busy, ModelFailedToStart, ModelUnlo
 
 LOOK_AHEAD = 8
 """Entries that cannot be served yet after which the rest of the queue also waits; bounds the work of one event."""
+REMOVED = Cause(rule="removed")
 FORESEEN = -1
 """A ticket that nobody holds: the fleet counts from 0."""
 QUEUE_RETRY = 5.0
@@ -79,6 +87,8 @@ class _Process:
         self.leases: set[int] = set()
         self.ready_at = math.inf
         self.used_at = 0.0
+        self.cause = ASKED
+        """Why it is DRAINING."""
         self.turn = 0
         """Counts uses of all models, and so orders them where the clock is too coarse."""
 
@@ -90,6 +100,19 @@ class _Process:
     def held(self, now: float) -> bool:
         """It cannot be stopped at this moment."""
         return self.state is ProcessState.STARTING or bool(self.leases) or now < self.ready_at + self.terms.min_loaded
+
+
+class _Plan(Struct, frozen=True):
+    """The models that go for an entry: some by the policy, and more for the room."""
+
+    policy: Eviction
+    more: list[str]
+    staying: list[Occupant]
+    """The occupants among which ``more`` were found."""
+
+    @property
+    def going(self) -> list[str]:
+        return [*self.policy.evict, *self.more]
 
 
 class Schedule:
@@ -162,7 +185,7 @@ class Schedule:
         if (entry := copy._queue.get(model)) is not None and not goes:
             ahead = [other for other in copy._queue.values() if other.rank(now) < entry.rank(now)]
             planned = copy._plan(entry, ahead, now)
-            goes = tuple(planned) if isinstance(planned, list) else ()
+            goes = tuple(planned.going) if isinstance(planned, _Plan) else ()
         there = {other: p for other in goes if (p := self._processes.get(other)) and p.state not in GOING}
         goes, held = tuple(there), tuple(other for other, process in there.items() if process.held(now))
         return Foresight(goes=goes, held=held, before=before)
@@ -237,7 +260,7 @@ class Schedule:
         if self.take(ticket, model, now):
             return [Grant(ticket, model)]
         if refusal := self._refusal(model, terms):
-            return [Refuse(ticket, refusal)]
+            return [Refuse(ticket, model, refusal)]
         self._holders[ticket] = model
         process = self._processes.get(model)
         if process is not None and process.state is ProcessState.STARTING:
@@ -263,7 +286,7 @@ class Schedule:
             # free only at `exited`.
             if process.state is ProcessState.DRAINING and not process.leases:
                 process.state = ProcessState.STOPPING
-                return [Stop(model)]
+                return [Stop(model, process.cause)]
         elif process is not None and ticket in process.waiting:
             process.waiting.remove(ticket)  # the start goes on: the next request will want it
         elif entry is not None and ticket in entry.tickets:
@@ -302,7 +325,7 @@ class Schedule:
         """Note the memory that the model really takes, by device; it counts instead of ``terms.memory`` from now on."""
         self._measured[model] = memory
 
-    def unload(self, model: str, now: float = 0.0) -> list[Effect]:
+    def unload(self, model: str, now: float = 0.0, cause: Cause = ASKED) -> list[Effect]:
         """Unload the model: waiters are refused, leases may finish, an idle process stops now."""
         entry = self._queue.pop(model, None)
         effects = self._refuse(entry.tickets if entry else (), ModelUnloaded(model))
@@ -313,11 +336,12 @@ class Schedule:
             return [*effects, *self._serve_queue(now)]
         effects += self._refuse(process.waiting, ModelUnloaded(model))
         process.waiting = []
+        process.cause = cause
         if process.leases:
             process.state = ProcessState.DRAINING
             return [*effects, Drain(model)]
         process.state = ProcessState.STOPPING
-        return [*effects, Stop(model)]
+        return [*effects, Stop(model, cause)]
 
     def retune(self, model: str, terms: Terms, now: float = 0.0) -> list[Effect]:
         """Other terms for the model from now on, also for its process and for waiting requests."""
@@ -334,9 +358,11 @@ class Schedule:
         if process is not None:
             waiting += process.waiting
             process.waiting = []
-        return [*self._refuse(waiting, ModelUnloaded(model)), *self.retire(model, now=now)]
+        return [*self._refuse(waiting, ModelUnloaded(model)), *self.retire(model, now=now, cause=REMOVED)]
 
-    def retire(self, model: str, terms: Terms = DEFAULT_TERMS, now: float = 0.0) -> list[Effect]:
+    def retire(
+        self, model: str, terms: Terms = DEFAULT_TERMS, now: float = 0.0, cause: Cause = OUTDATED
+    ) -> list[Effect]:
         """The model's process is out of date: its leases may finish, however long; waiting requests get the next
         process.
         """
@@ -353,16 +379,17 @@ class Schedule:
             entry = self._queue.setdefault(model, QueueEntry(model, terms, self._entries))
             entry.tickets |= dict.fromkeys(process.waiting, now)
             process.waiting = []
+        process.cause = cause
         process.state = ProcessState.DRAINING if process.leases else ProcessState.STOPPING
-        return [*([] if process.leases else [Stop(model)]), *self._serve_queue(now)]
+        return [*([] if process.leases else [Stop(model, cause)]), *self._serve_queue(now)]
 
-    def expire(self, model: str) -> list[Effect]:
-        """The leases of a draining model have had their time: stop it under them."""
+    def expire(self, model: str, cause: Cause | None = None) -> list[Effect]:
+        """The leases of a draining model have had their time: stop it under them. ``cause``: another than before."""
         process = self._processes.get(model)
         if process is None or process.state is not ProcessState.DRAINING:
             return []
         process.state = ProcessState.STOPPING
-        return [Stop(model)]
+        return [Stop(model, structs.replace(cause or process.cause, leases=len(process.leases)))]
 
     def adopt(self, limits: FleetLimits, policy: Policy, now: float = 0.0) -> list[Effect]:
         """Other limits and another policy from now on; running models stay until a request needs their place."""
@@ -371,10 +398,15 @@ class Schedule:
 
     def squeeze(self, now: float) -> list[Effect]:
         """Others have taken memory, and the limits are below what is loaded: idle models stop (rule 10)."""
-        going = make_fit(self.limits, self._occupants(now))
-        for model in going:
-            self._processes[model].state = ProcessState.STOPPING
-        return [*(Stop(model, "evicted") for model in going), *self._serve_queue(now)]
+        loaded = list(self._occupants(now))
+        short = shortage(self.limits, [occupant.memory for occupant in loaded])
+        effects: list[Effect] = []
+        for model in make_fit(self.limits, loaded):
+            process = self._processes[model]
+            process.state = ProcessState.STOPPING
+            taken = self._memory(model, process.terms)
+            effects.append(Stop(model, Cause(rule="squeeze", idle=now - process.used_at, short=_part(short, taken))))
+        return [*effects, *self._serve_queue(now)]
 
     def tick(self, now: float) -> list[Effect]:
         """Time has passed."""
@@ -382,7 +414,7 @@ class Schedule:
         for model, process in self._processes.items():
             if process.state is ProcessState.READY and not process.leases and now >= process.idle_at():
                 process.state = ProcessState.STOPPING
-                effects.append(Stop(model, "idle"))
+                effects.append(Stop(model, Cause(rule="idle", idle=now - process.used_at)))
         return [*effects, *self._serve_queue(now)]
 
     def close(self) -> list[Effect]:
@@ -441,12 +473,13 @@ class Schedule:
 
     def _serve_entry(self, entry: QueueEntry, ahead: list[QueueEntry], yielding: set[str], now: float) -> list[Effect]:
         """Start the entry's model, or move on towards it; a start or a refusal takes it out of the queue."""
-        going = self._plan(entry, ahead, now)
-        if isinstance(going, ApplianceError):
+        plan = self._plan(entry, ahead, now)
+        if isinstance(plan, ApplianceError):
             del self._queue[entry.model]
-            return self._refuse(entry.tickets, going)
-        if going is None:
+            return self._refuse(entry.tickets, plan)
+        if plan is None:
             return []
+        going = plan.going
         there = {m: p for m in going if (p := self._processes.get(m)) is not None and p.state not in GOING}
         held = any(process.held(now) for process in there.values())
         if held and now < entry.overdue_at():
@@ -461,11 +494,11 @@ class Schedule:
         # process is gone, so the start may follow with a later `exited`: the entry stays in the queue until then.
         for process in there.values():
             process.state = ProcessState.STOPPING
-        effects: list[Effect] = [Stop(model, "evicted") for model in there]
+        effects: list[Effect] = [Stop(model, self._cause(entry, plan, model, now)) for model in there]
         if self._may_start(entry, going):
             del self._queue[entry.model]
             self._processes[entry.model] = _Process(entry.terms, list(entry.tickets))
-            effects.append(Start(entry.model))
+            effects.append(Start(entry.model, len(entry.tickets), now - min(entry.tickets.values())))
         return effects
 
     def _may_start(self, entry: QueueEntry, going: list[str]) -> bool:
@@ -475,7 +508,21 @@ class Schedule:
         taken = [self._memory(model, process.terms) for model, process in self._processes.items()]
         return fits(self.limits, [self._memory(entry.model, entry.terms), *taken])
 
-    def _plan(self, entry: QueueEntry, ahead: list[QueueEntry], now: float) -> list[str] | ApplianceError | None:
+    def _cause(self, entry: QueueEntry, plan: _Plan, model: str, now: float) -> Cause:
+        """Why the plan lets this model go."""
+        process = self._processes[model]
+        idle = now - process.used_at
+        if model in plan.policy.evict:
+            return Cause(rule=self._policy.kind, by=entry.model, set=plan.policy.set or "", idle=idle)
+        could_go = (o for o in plan.staying if not (o.fixed or o.held) and o.model not in plan.more)
+        longest = all(process.turn < o.last_used for o in could_go)
+        loaded = [self._memory(entry.model, entry.terms), *(o.memory for o in plan.staying)]
+        short = _part(shortage(self.limits, loaded), self._memory(model, process.terms))
+        if short:
+            return Cause(rule="memory", by=entry.model, idle=idle, longest_idle=longest, short=short)
+        return Cause(rule="number", by=entry.model, idle=idle, longest_idle=longest, most=self.limits.capacity)
+
+    def _plan(self, entry: QueueEntry, ahead: list[QueueEntry], now: float) -> _Plan | ApplianceError | None:
         """Return the models that must go for this entry; None if it waits for those ahead; an error if it could wait
         for ever.
         """
@@ -485,7 +532,8 @@ class Schedule:
         # can never come true: the model is too large by itself, or beside what is pinned.
         promised = {other.model for other in ahead}
         others = {*self._processes, *promised} - {entry.model}
-        going = list(self._policy.plan(entry.model, sorted(others)).evict)
+        policy = self._policy.plan(entry.model, sorted(others))
+        going = policy.evict
         pinned = [m for m, p in self._processes.items() if p.terms.pinned and p.state not in GOING]
         if in_the_way := [m for m in pinned if m in going]:
             return self._beside_pinned(entry.model, in_the_way)
@@ -494,7 +542,7 @@ class Schedule:
         staying += [Occupant(model=e.model, memory=self._memory(e.model, e.terms), fixed=True) for e in ahead]
         more = make_room(self.limits, needed, staying)
         if more is not None:
-            return [*going, *more]
+            return _Plan(policy, more, staying)
         if not fits(self.limits, [needed]):
             return ModelFailedToStart(entry.model, too_large(self.limits, needed))
         if not fits(self.limits, [needed, *(self._memory(m, self._processes[m].terms) for m in pinned)]):
@@ -543,10 +591,13 @@ class Schedule:
 
     def _refuse(self, tickets: Iterable[int], error: ApplianceError) -> list[Effect]:
         refused = list(tickets)
-        for ticket in refused:
-            del self._holders[ticket]
-        return [Refuse(ticket, error) for ticket in refused]
+        return [Refuse(ticket, self._holders.pop(ticket), error) for ticket in refused]
 
     def _used(self, process: _Process, now: float) -> None:
         self._turn += 1
         process.turn, process.used_at = self._turn, now
+
+
+def _part(short: Mapping[str, int], taken: Mapping[str, int]) -> Mapping[str, int]:
+    """Return the shortage on the devices on which something is taken."""
+    return {device: missing for device, missing in short.items() if taken.get(device)}

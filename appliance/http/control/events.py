@@ -20,13 +20,15 @@ from quart.wrappers.response import ResponseBody
 
 from appliance.catalog.catalog import Snapshot
 from appliance.core.bodies.sse import PING
+from appliance.core.records.history import Happening
+from appliance.core.records.history_words import told
 from appliance.errors import ModelNotFound
 from appliance.http.control.answers import EVENT_STREAM, TEXT, Pieces, endless_answer, see, text_answer
 from appliance.http.control.listing import View
-from appliance.traffic.inflight import InFlight, InFlightChange
-from appliance.traffic.program_log import LogFeeds, LogReader
-from appliance.traffic.record import Recorder
-from appliance.traffic.traffic import Lifetime
+from appliance.store.history import History
+from appliance.traffic.inflight import InFlightChange
+from appliance.traffic.program_log import LogReader
+from appliance.traffic.traffic import Lifetime, Traffic
 from appliance.trio_parts import beside
 
 PAUSE = 0.02
@@ -42,18 +44,19 @@ MAX_LOG = 64 << 10
 HELD_MESSAGES = 32
 """Messages that are kept for the other readers, of MAX_LOG characters at most: a new reader's log is its own alone."""
 HELD_ROWS = 1024
-"""Activity rows that a slow reader may still receive; a page asks for the whole list anyway."""
+"""Activity rows, and as many entries of the timeline, for a slow reader; a page asks for the whole list anyway."""
 
 
 class EventSources:
     """The source of the messages; one for all feeds of a server."""
 
-    def __init__(self, view: View, logs: LogFeeds, inflight: InFlight, recorder: Recorder, lifetime: Lifetime) -> None:
+    def __init__(self, view: View, traffic: Traffic, history: History) -> None:
         self.view = view
-        self.logs = logs
-        self.inflight = inflight
-        self.recorder = recorder
-        self.lifetime = lifetime
+        self.logs = traffic.logs
+        self.inflight = traffic.inflight
+        self.recorder = traffic.recorder
+        self.lifetime = traffic.lifetime
+        self.history = history
         self._states: bytes | None = None
         self._changes: tuple[list[InFlightChange], bytes] = [], b""
 
@@ -96,12 +99,14 @@ class EventFeed(ResponseBody):
         self._models: Snapshot | None = None
         self._profile: str | None = None
         self._rows: deque[int] = deque(maxlen=HELD_ROWS)
+        self._entries: deque[Happening] = deque(maxlen=HELD_ROWS)
         self._following = ExitStack()
 
     async def __aenter__(self) -> AsyncIterable[bytes]:
         nursery = await self._waiting.__aenter__()
         view = self._sources.view
         self._following.callback(self._sources.recorder.follow(self._new_row))
+        self._following.callback(self._sources.history.follow(self._new_entry))
         self._following.enter_context(self._inflight)
         self._begin()
         for reader in (self._program, self._upstream, self._inflight):
@@ -162,6 +167,8 @@ class EventFeed(ResponseBody):
         self._send_inflight()
         while self._rows:
             self._put("activity", id=self._rows.popleft())
+        while self._entries:
+            self._messages.append(_history_message(self._entries.popleft()))
         self._looked.set()
         self._looked = trio.Event()
 
@@ -186,6 +193,10 @@ class EventFeed(ResponseBody):
 
     def _new_row(self, row_id: int) -> None:
         self._rows.append(row_id)
+        self._bell.set()
+
+    def _new_entry(self, entry: Happening) -> None:
+        self._entries.append(entry)
         self._bell.set()
 
     def _put(self, kind: str, **data: str | int | None) -> None:
@@ -222,6 +233,12 @@ def _made(kind: str, **data: str | int | None) -> bytes:
 
 _told = lru_cache(maxsize=HELD_MESSAGES)(_made)
 """The same; a message that all feeds tell at about the same time is made once."""
+
+
+@lru_cache(maxsize=HELD_MESSAGES)
+def _history_message(entry: Happening) -> bytes:
+    """An entry of the timeline is put into words here, once for all feeds, and not at all without one."""
+    return _message("history", msgspec.json.encode(told(entry)))
 
 
 def _message(kind: str, data: bytes) -> bytes:

@@ -1,7 +1,7 @@
 """llama-swap's routes beside the models' own: what runs, unloading, profiles, requests under way, reload; and the past.
 
-The past is the activity log, its statistics, captured requests and samples of the machine. Paths and answers are
-llama-swap's (0bdb3720); errors have this program's one shape.
+The past is the activity log, its statistics, captured requests, samples of the machine, and the timeline. Paths and
+answers are llama-swap's (0bdb3720), but for the timeline; errors have this program's one shape.
 """
 
 from __future__ import annotations
@@ -18,11 +18,14 @@ from appliance.core.machine import Hardware
 from appliance.core.parameters import read_time, read_whole
 from appliance.core.records.activity import MAX_LIMIT, Query, parse_format, parse_models, parse_query
 from appliance.core.records.export import Format, head, lines
+from appliance.core.records.history import parse_history_query
+from appliance.core.records.history_words import told
 from appliance.errors import BadRequest, Busy, NotFound, UsageError
 from appliance.http.control.answers import Pieces, json_answer, read_as, text_answer
 from appliance.http.control.events import EventSources, FeedRoutes
 from appliance.http.way.routes import RELOAD
 from appliance.platform.samples import Samples
+from appliance.store.history import History
 from appliance.traffic.record import Recorder
 
 EXPORTED: Mapping[Format, str] = {"jsonl": "application/x-ndjson", "csv": "text/csv; charset=utf-8"}
@@ -52,8 +55,15 @@ class ActivityExport(Pieces):
 class RecordRoutes:
     """Every method is one route. ``detect`` looks at the hardware; its answer is kept."""
 
-    def __init__(self, recorder: Recorder, samples: Samples, detect: Callable[[], Awaitable[Hardware | None]]) -> None:
+    def __init__(
+        self,
+        recorder: Recorder,
+        history: History,
+        samples: Samples,
+        detect: Callable[[], Awaitable[Hardware | None]],
+    ) -> None:
         self._recorder = recorder
+        self._history = history
         self._samples = samples
         self._detect = detect
         self._hardware: Hardware | None = None
@@ -79,6 +89,10 @@ class RecordRoutes:
         if capture is None:
             raise NotFound(f"there is no capture of request {row}; captureBuffer holds only the latest")
         return json_answer(capture)
+
+    async def history(self) -> Response:
+        entries = await self._history.read(parse_history_query(_parameters()))
+        return json_answer({"data": [told(entry) for entry in entries]})
 
     async def performance(self) -> Response:
         if not self._samples.enabled:
@@ -194,5 +208,6 @@ def add_routes(app: QuartTrio, api: SwapApi) -> None:
     app.add_url_rule("/api/metrics/activity/export", "activity_export", records.export)
     app.add_url_rule("/api/metrics/stats", "stats", records.stats)
     app.add_url_rule("/api/captures/<capture_id>", "capture", records.capture)
+    app.add_url_rule("/api/history", "history", records.history)
     app.add_url_rule("/api/performance", "performance", records.performance)
     app.add_url_rule("/api/hardware", "hardware", records.hardware)

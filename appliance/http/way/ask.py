@@ -23,6 +23,7 @@ from appliance.core.exchange import Exchange, RelayOptions, Trail
 from appliance.core.llama.older_bodies import has_images, wants_no_words, with_images
 from appliance.core.llama.schemas import has_schema, kept
 from appliance.core.models.model import Model
+from appliance.core.records.history import Happening, Tell, refusal
 from appliance.core.runs.slash import family_of
 from appliance.engines.found import EMBEDDED
 from appliance.errors import BadRequest, ModelLoading, ModelNotLoaded, UpstreamFailed
@@ -71,6 +72,8 @@ def wish_of(request: Request) -> FallbackWish:
 
 class Seats(Protocol):
     """The part of the fleet that fallback uses."""
+
+    tell: Tell
 
     def seat_of(self, model_id: str) -> str | None: ...
 
@@ -126,6 +129,7 @@ class Course:
             raise error
         broken = await self._seats.broke(self.model.id, self._address, self._lease.request)
         if broken.error is not None:
+            self._seats.tell(refusal(self.model.id, broken.error))
             raise broken.error
         ended, following = broken.ended, broken.following
         error = UpstreamFailed(self.model.id, f"{error.why}; {ended}") if ended is not None else error
@@ -141,12 +145,12 @@ class Course:
             # A replay is free as long as the client has none of the model's words, comments apart. Behind the first
             # record the new engine has to go on where the old one stopped, because nothing that was sent can be taken
             # back.
-            await self._replay(following)
+            await self._replay(following, ended or error.why)
             return True
         return await self._continue(following, error, ended or error.why, broke_at)
 
-    async def _replay(self, following: str) -> None:
-        note = self._note("replayed", following)
+    async def _replay(self, following: str, why: str) -> None:
+        note = self._note("replayed", following, why)
         if self._job.sink.status is None:
             self.headers = ((_REPLAYED, note.encode("latin-1", "replace")),)
         else:
@@ -163,13 +167,13 @@ class Course:
             why_not = next(one.why for one in (partial, body) if isinstance(one, Refusal))
             raise UpstreamFailed(self.model.id, f"{error.why}; it was not continued on {following}: {why_not}")
         if not partial.begun:
-            await self._replay(following)
+            await self._replay(following, why)
             return True
         began = self.trail.began if self.trail is not None else None
         took = 1000 * (broke_at - began) if began is not None else 0.0
         seam = Seam(origin=self._seat or "", on=following, why=why.partition("\n")[0], milliseconds=took)
         self.splicer = Splicer(partial, seam)
-        self._note("continued", following)
+        self._note("continued", following, why)
         self.body = body
         return True
 
@@ -180,8 +184,12 @@ class Course:
             return Refusal(f"its X-Appliance-Fallback is '{self._wish.value}'")
         return Refusal("this kind of answer is not")
 
-    def _note(self, what: str, following: str) -> str:
-        """Note it in the activity log as well."""
+    def _note(self, what: str, following: str, why: str) -> str:
+        """Note it in the activity log and the timeline as well."""
+        told, seat = why.partition("\n")[0], self._seat or ""
+        self._seats.tell(
+            Happening(kind="fallback", model=self.model.id, engine=seat, following=following, error=told, reason=what)
+        )
         note = f"{what}; from={self._seat}; on={following}"
         metadata = self._job.record.metadata
         metadata["fallback"] = f"{metadata['fallback']}, {note}" if "fallback" in metadata else note

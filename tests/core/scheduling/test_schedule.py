@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import random
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from typing import cast
 
 import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from appliance.core.config.matrix import Matrix
 from appliance.core.config.types import Group, MatrixConfig
-from appliance.core.scheduling.effects import Drain, Effect, Grant, ProcessState, Refuse, Start, Stop, Terms
+from appliance.core.records.history import Happening, happenings
+from appliance.core.records.history_words import sentence
+from appliance.core.scheduling.effects import (
+    EVICTING,
+    OUTDATED,
+    Cause,
+    Drain,
+    Effect,
+    Grant,
+    ProcessState,
+    Refuse,
+    Start,
+    Stop,
+    Terms,
+)
 from appliance.core.scheduling.policy import FleetLimits, FreePolicy, GroupPolicy, MatrixPolicy, Policy
 from appliance.core.scheduling.schedule import Schedule
 from appliance.core.scheduling.waiting import QueueEntry
@@ -64,22 +80,30 @@ class Fleet(RuleBasedStateMachine):
         self.leased: dict[int, str] = {}
         self.dead: set[int] = set()  # leases whose process died under them
         self.expired: set[str] = set()
+        self.used_at: dict[str, float] = {}
+        self.decided: list[tuple[str, str, str]] = []
+        self.timeline: list[Happening] = []
         self.closed = False
 
     def perform(self, effects: list[Effect]) -> None:
+        self.timeline += happenings(effects)
         for effect in effects:
             match effect:
-                case Start(model):
+                case Start(model, requests):
                     self.check_start(model)
+                    assert requests == sum(waiting == model for waiting in self.waiting.values())
                     self.running[model] = "starting"
-                case Stop(model, why):
+                case Stop(model, cause):
                     assert self.running[model] in ("starting", "ready")
                     assert model not in self.leased.values() or model in self.expired, "a leased model was stopped"
-                    if why != "unloaded":
+                    if cause.rule == "idle" or cause.rule in EVICTING:
                         assert self.running[model] == "ready"
                         assert not TERMS[model].pinned, "a pinned model was stopped"
-                    if why == "evicted":
+                        assert cause.idle == self.now - self.used_at[model]
+                    if cause.rule in EVICTING:
                         assert self.now >= self.ready_at[model] + TERMS[model].min_loaded
+                        self.check_cause(model, cause)
+                        self.decided.append(("evicted", model, repr(cause)))
                     self.running[model] = "stopping"
                 case Drain(model):
                     assert model in self.leased.values()
@@ -87,8 +111,27 @@ class Fleet(RuleBasedStateMachine):
                     assert self.waiting.pop(ticket) == model
                     assert self.running[model] == "ready"
                     self.leased[ticket] = model
-                case Refuse(ticket, _):
-                    del self.waiting[ticket]
+                    self.used_at[model] = self.now
+                case Refuse(ticket, model, error):
+                    assert self.waiting.pop(ticket) == model
+                    self.decided.append(("refused", model, str(error)))
+
+    def check_cause(self, model: str, cause: Cause) -> None:
+        """What is told is true: the rule needs the place, for a model that somebody waits for."""
+        assert cause.by in self.waiting.values()
+        wanted = {*self.running, *self.waiting.values()}
+        match cause.rule:
+            case "number":
+                assert 0 < cause.most == self.limits.capacity < len(wanted)
+            case "memory":
+                assert cause.short
+                for device, missing in cause.short.items():
+                    taken = sum(TERMS[m].memory.get(device, 0) for m in wanted)
+                    assert 0 < missing <= taken - self.limits.memory[device]
+                    assert TERMS[model].memory[device]
+            case rule:
+                assert rule == self.policy.kind
+                assert not isinstance(self.policy, GroupPolicy) or model in self.policy.plan(cause.by, [model]).evict
 
     def check_start(self, model: str) -> None:
         """Nothing that the policy would evict for it runs, and there is room."""
@@ -141,7 +184,8 @@ class Fleet(RuleBasedStateMachine):
     @rule(ticket=tickets)
     def release(self, ticket: int) -> None:
         self.waiting.pop(ticket, None)
-        self.leased.pop(ticket, None)
+        if (model := self.leased.pop(ticket, None)) is not None:
+            self.used_at[model] = self.now
         self.dead.discard(ticket)
         self.perform(self.schedule.release(ticket, self.now))
 
@@ -160,7 +204,7 @@ class Fleet(RuleBasedStateMachine):
 
     def becomes_ready(self, model: str) -> None:
         self.running[model] = "ready"
-        self.ready_at[model] = self.now
+        self.ready_at[model] = self.used_at[model] = self.now
         waited = {t for t, m in self.waiting.items() if m == model}
         self.perform(self.schedule.ready(model, self.now))
         assert waited <= self.leased.keys(), "a waiter was not served when its model became ready"
@@ -263,6 +307,20 @@ class Fleet(RuleBasedStateMachine):
                 self.release(ticket)
             self.time_passes(1.0)
         assert not self.waiting, "somebody waits for ever"
+        assert sorted(told_of(self.timeline)) == sorted(self.decided)
+
+
+def told_of(timeline: list[Happening]) -> Iterator[tuple[str, str, str]]:
+    """The evictions and refusals of a timeline, one for each, with the reason."""
+    for entry in timeline:
+        assert entry.model in sentence(entry)
+        if entry.kind == "evicted":
+            assert entry.cause is not None
+            assert f"{entry.model} went for {entry.cause.by}: " in sentence(entry)
+            yield "evicted", entry.model, repr(entry.cause)
+        elif entry.kind == "refused":
+            assert entry.error in sentence(entry)
+            yield from [("refused", entry.model, entry.error)] * entry.requests
 
 
 def inside(thing: object) -> object:
@@ -273,6 +331,32 @@ def inside(thing: object) -> object:
 
 
 TestFleet = Fleet.TestCase
+
+
+@settings(max_examples=20)
+@given(st.integers(), st.sampled_from(POLICIES), st.sampled_from(LIMITS))
+def test_a_thousand_random_requests_are_told_of(seed: int, policy: Policy, limits: FleetLimits) -> None:
+    """Every eviction and every refusal is in the timeline once, with the reason of its decision."""
+    world, chance = Fleet(), random.Random(seed)
+    world.begin(policy, limits)
+    while world.number < 1000:
+        ticket = world.request(chance.choice(MODELS))
+        match chance.randrange(8):
+            case 0 | 1 if starting := [m for m, state in world.running.items() if state == "starting"]:
+                world.becomes_ready(chance.choice(starting))
+            case 2 | 3 if stopping := [m for m, state in world.running.items() if state == "stopping"]:
+                world.exits(chance.choice(stopping))
+            case 4 if world.running:
+                world.exits(chance.choice(sorted(world.running)))
+            case 5:
+                world.unload(chance.choice(MODELS))
+            case _:
+                world.time_passes(chance.choice([0.5, 1.0, 3.0, 10.0]))
+        for other in chance.sample(range(1, ticket + 1), k=min(ticket, 4)):
+            world.release(other)
+        for held in list(world.leased)[:-3]:
+            world.release(held)
+    world.teardown()
 
 
 def schedule_of(capacity: int, policy: Policy | None = None, **limits: int) -> Schedule:
@@ -299,7 +383,7 @@ def test_other_terms_count_for_a_process_that_runs_and_for_who_waits() -> None:
     ready(schedule, "a")
     assert schedule.retune("a", Terms(ttl=30), 10.0) == []
     assert schedule.deadline(10.0) == 30.0
-    assert schedule.retune("a", Terms(ttl=5), 10.0) == [Stop("a", "idle")]
+    assert schedule.retune("a", Terms(ttl=5), 10.0) == [Stop("a", Cause(rule="idle", idle=10))]
     schedule.exited("a", FAILED)
     ready(schedule, "b")
     schedule.request(1, "b", now=20.0)
@@ -316,9 +400,12 @@ def test_a_removed_model_ends_with_its_leases_and_nobody_waits_for_it() -> None:
     schedule.retire("a")
     schedule.request(2, "a")  # for the next process
     refused = schedule.remove("a")
-    assert refused == [Refuse(2, refusal(refused))]
+    assert refused == [Refuse(2, "a", refusal(refused))]
     assert schedule.unload("a") == [Drain("a")]
-    assert schedule.release(1) == [Stop("a")]
+    assert schedule.release(1) == [Stop("a", OUTDATED)]
+    schedule.exited("a", FAILED)
+    ready(schedule, "b")
+    assert schedule.remove("b") == [Stop("b", Cause(rule="removed"))]
 
 
 def test_equal_requests_share_one_start() -> None:
@@ -333,7 +420,7 @@ def test_the_least_recently_used_idle_model_goes() -> None:
     ready(schedule, "a", "b")
     schedule.request(1, "a")
     schedule.release(1)
-    assert schedule.request(2, "c") == [Stop("b", "evicted")]
+    assert schedule.request(2, "c") == [Stop("b", Cause(rule="number", by="c", longest_idle=True, most=2))]
     assert schedule.exited("b", FAILED) == [Start("c")]
 
 
@@ -344,10 +431,10 @@ def test_busy_and_loading_models_stay_and_the_queue_is_served_in_order() -> None
     schedule.request(2, "b")
     assert schedule.request(3, "c") == []
     assert schedule.request(4, "d") == []
-    assert schedule.release(1) == [Stop("a", "evicted")]
+    assert schedule.release(1) == [Stop("a", Cause(rule="number", by="c", longest_idle=True, most=2))]
     assert schedule.exited("a", FAILED) == [Start("c")]
     schedule.ready("b")
-    assert schedule.release(2) == [Stop("b", "evicted")]
+    assert schedule.release(2) == [Stop("b", Cause(rule="number", by="d", longest_idle=True, most=2))]
     assert schedule.exited("b", FAILED) == [Start("d")]
 
 
@@ -355,7 +442,7 @@ def test_a_failed_start_refuses_its_waiters_and_the_next_request_tries_again() -
     schedule = schedule_of(1)
     schedule.request(1, "a")
     schedule.request(2, "a")
-    assert schedule.exited("a", FAILED) == [Refuse(1, FAILED), Refuse(2, FAILED)]
+    assert schedule.exited("a", FAILED) == [Refuse(1, "a", FAILED), Refuse(2, "a", FAILED)]
     assert schedule.release(1) == []
     assert schedule.request(3, "a") == [Start("a")]
 
@@ -422,11 +509,11 @@ def test_a_stream_of_requests_cannot_starve_another_model() -> None:
         effects = schedule.tick(now)
         leased.append(schedule.request(ticket, "a", Terms(), now))
         effects += schedule.release(ticket - 1, now)  # each lease lasts until after the next one has begun
-        if Stop("a", "evicted") in effects:
+        if any(isinstance(effect, Stop) for effect in effects):
             granted = now
             break
     assert 2 <= granted <= 2.5
-    assert schedule.exited("a", FAILED, granted) == [Start("b")]
+    assert schedule.exited("a", FAILED, granted) == [Start("b", waited=granted)]
     assert schedule.ready("b", granted) == [Grant(1, "b")]
     assert schedule.waiting("a") == 1, "the request that came after b's patience waits behind it"
 
@@ -451,7 +538,7 @@ def test_priority_goes_first_but_not_before_the_overdue() -> None:
     assert (schedule.position(2, 5), schedule.position(3, 5)) == (1, 2)
     schedule.tick(5)
     schedule.release(1, 5)
-    assert schedule.exited("a", FAILED, 5) == [Start("b")]
+    assert schedule.exited("a", FAILED, 5) == [Start("b", waited=5)]
 
 
 def test_swaps_that_do_not_collide_go_on_in_parallel() -> None:
@@ -460,7 +547,7 @@ def test_swaps_that_do_not_collide_go_on_in_parallel() -> None:
     ready(schedule, "x1", "y1")
     schedule.request(1, "x1")
     assert schedule.request(2, "x2") == []
-    assert schedule.request(3, "y2") == [Stop("y1", "evicted")]
+    assert schedule.request(3, "y2") == [Stop("y1", Cause(rule="group", by="y2", set="y"))]
     assert schedule.exited("y1", FAILED) == [Start("y2")]
 
 
@@ -468,7 +555,9 @@ def test_memory_evicts_as_few_as_needed() -> None:
     schedule = Schedule(FleetLimits(memory={"ram": 10}), FreePolicy())
     for model, size in (("small", 2), ("large", 7)):
         ready(schedule, model, terms=Terms(memory={"ram": size}))
-    assert schedule.request(1, "new", Terms(memory={"ram": 6})) == [Stop("large", "evicted")]
+    assert schedule.request(1, "new", Terms(memory={"ram": 6})) == [
+        Stop("large", Cause(rule="memory", by="new", short={"ram": 5}))
+    ]
 
 
 def test_what_a_model_really_took_counts_from_then_on() -> None:
@@ -499,7 +588,7 @@ def test_a_model_just_loaded_is_not_evicted() -> None:
     ready(schedule, "a", now=0, terms=Terms(min_loaded=4))
     assert schedule.request(1, "b", Terms(), 1) == []
     assert schedule.deadline(1) == 4
-    assert schedule.tick(4) == [Stop("a", "evicted")]
+    assert schedule.tick(4) == [Stop("a", Cause(rule="number", by="b", idle=4, longest_idle=True, most=1))]
 
 
 def test_an_idle_model_goes_after_its_ttl() -> None:
@@ -510,7 +599,7 @@ def test_an_idle_model_goes_after_its_ttl() -> None:
     schedule.request(1, "a", Terms(ttl=5), 14.9)
     assert schedule.deadline(15) == math.inf
     schedule.release(1, 20)
-    assert schedule.tick(25) == [Stop("a", "idle")]
+    assert schedule.tick(25) == [Stop("a", Cause(rule="idle", idle=5))]
 
 
 def test_a_model_takes_no_more_requests_than_its_limit() -> None:
@@ -563,12 +652,12 @@ def test_a_full_queue_refuses() -> None:
 def test_a_process_out_of_date_finishes_its_leases_and_hands_its_waiters_on() -> None:
     schedule = schedule_of(0)
     schedule.request(1, "a")
-    assert schedule.retire("a") == [Stop("a")]
+    assert schedule.retire("a") == [Stop("a", OUTDATED)]
     assert schedule.exited("a", FAILED) == [Start("a")]
     assert schedule.ready("a") == [Grant(1, "a")]
     assert schedule.retire("a") == []
     assert schedule.request(2, "a") == []
-    assert schedule.release(1) == [Stop("a")]
+    assert schedule.release(1) == [Stop("a", OUTDATED)]
     assert schedule.exited("a", FAILED) == [Start("a")]
 
 
@@ -581,7 +670,7 @@ def test_nobody_overtakes_an_entry_that_he_would_keep_waiting() -> None:
     schedule.request(1, "y1")
     assert schedule.request(2, "x") == []
     assert schedule.request(3, "y2") == [], "y2 evicts nobody, but x would have to wait for it, too"
-    assert schedule.release(1) == [Stop("y1", "evicted")]
+    assert schedule.release(1) == [Stop("y1", Cause(rule="group", by="x", set="solo"))]
     assert schedule.exited("y1", FAILED) == [Start("x"), Start("y2")], "now y2 may run beside x, which it leaves alone"
 
 
@@ -590,8 +679,9 @@ def test_nobody_is_stopped_for_an_entry_that_would_evict_one_ahead_of_it() -> No
     groups = {"one": Group(exclusive=False, members=["a", "y"]), "other": Group(exclusive=False, members=["z"])}
     schedule = schedule_of(0, GroupPolicy(groups))
     ready(schedule, "y", "z")
-    assert schedule.request(3, "a") == [Stop("y", "evicted")]
+    assert schedule.request(3, "a") == [Stop("y", Cause(rule="group", by="a", set="one"))]
     assert schedule.request(4, "x") == [], "z serves on while a is ahead"
     assert schedule.exited("y", FAILED) == [Start("a")]
     assert schedule.ready("a") == [Grant(3, "a")]
-    assert schedule.release(3) == [Stop("a", "evicted"), Stop("z", "evicted")]
+    stops = [effect for effect in schedule.release(3) if isinstance(effect, Stop)]
+    assert [(stop.model, stop.cause.by) for stop in stops] == [("a", "x"), ("z", "x")]

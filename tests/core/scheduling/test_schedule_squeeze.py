@@ -73,7 +73,7 @@ def test_who_waits_is_served_when_it_is_gone():
     schedule = loaded([One(ram=1, gpu=4), One(ram=1, gpu=4, leased=True)], FleetLimits(memory={"gpu0": 6}))
     assert stopped(schedule) == ["m0"]
     assert schedule.request(7, "new", Terms(memory={"gpu0": 2}), 10.0) == []
-    assert Start("new") in schedule.exited("m0", ModelUnloaded("m0"), 11.0)
+    assert Start("new", waited=1.0) in schedule.exited("m0", ModelUnloaded("m0"), 11.0)
 
 
 MODELS = st.lists(

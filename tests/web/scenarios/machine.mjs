@@ -100,6 +100,32 @@ export async function now({ page, url, allow }) {
   for (const { id } of requests) await fetch(`${url}/api/inflight/${id}/cancel`, { method: "POST" });
 }
 
+/** The timeline says why a model went, follows what happens, and shows one kind or one model alone. */
+export async function why({ page, url }) {
+  const load = async (model) => {
+    const headers = { "Content-Type": "application/json" };
+    await fetch(`${url}/models/load`, { method: "POST", headers, body: JSON.stringify({ model, wait: true }) });
+  };
+  await page.goto(`${url}/#/machine/why`);
+  await page.getByText(t("Nothing of this kind has happened.")).waitFor();
+  await load("small");
+  await load("other");
+  const entries = page.getByRole("listitem").filter({ has: page.locator("time") });
+  await entries.filter({ hasText: "small went for other: 1 model may run at once" }).waitFor();
+  await entries.nth(4).waitFor();
+  assert.equal(await entries.count(), 5);
+  assert.match(await entries.first().textContent(), /other was ready after/, "the newest is at the top");
+  await accessible(page, "why");
+  await page.getByLabel(t("Which kind")).selectOption("evicted");
+  await entries.filter({ hasText: "was ready after" }).first().waitFor({ state: "detached" });
+  await entries.first().waitFor();
+  assert.equal(await entries.count(), 1);
+  await page.getByLabel(t("Which model")).selectOption("third");
+  await page.getByText(t("Nothing of this kind has happened.")).waitFor();
+  await page.getByLabel(t("Which model")).selectOption("other");
+  await entries.filter({ hasText: "small went for other" }).waitFor();
+}
+
 /** Requests are listed, filtered, sorted and exported; one is opened, as a chat and raw, and asked again of another model. */
 export async function activity({ page, url }) {
   const ask = async (model, content) => {

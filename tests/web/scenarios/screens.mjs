@@ -19,6 +19,7 @@ export async function screens({ browser, url }) {
       "machine/attention",
       "machine/memory",
       "machine/now",
+      "machine/why",
       "machine/activity",
       "machine/logs",
     ]) {
