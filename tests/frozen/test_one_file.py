@@ -218,8 +218,8 @@ def test_other_versions_are_deleted_unless_a_program_runs_from_them(file: Path, 
     assert [folder.is_dir() for folder in (unused, used, strange)] == [False, True, True]
 
 
-def test_a_program_that_runs_holds_its_folder(file: Path, warm: Path) -> None:
-    environ = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "XDG_CACHE_HOME": str(warm)}
+def test_a_program_that_runs_holds_its_folder(file: Path, warm: Path, tmp_path: Path) -> None:
+    environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "XDG_CACHE_HOME": str(warm)}
     server = Server(file, Path("/"), environ)
     folder = os.open(unpacked(warm), os.O_RDONLY)
     try:
