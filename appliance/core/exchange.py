@@ -488,8 +488,10 @@ class Exchange:
         self._io.release(reusable=reusable and head.stays)
         if self._records is not None and (rest := self._records.rest()):
             self._client.push(rest)
-        if self._late is not None:
+        if self._late is not None and self.state is ExchangeState.DRAINING:
             self._client.push(self._record(bytes(self._late), head.status))
+        if self.state is not ExchangeState.DRAINING:
+            return False  # the client has left
         whole = self._client.finish()
         if whole and self.state is ExchangeState.DRAINING:
             self._end(None)

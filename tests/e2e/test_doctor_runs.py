@@ -6,9 +6,10 @@ import json
 import os
 import platform
 import socket
+import tempfile
 import threading
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,13 @@ class Machine(Home):
 @pytest.fixture
 def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path)
+
+
+@pytest.fixture
+def near() -> Generator[Machine]:
+    """Its commands find its server: a home that is deep in the file system has no room for a socket's address."""
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="m") as folder:
+        yield Machine(Path(folder))
 
 
 @pytest.fixture
@@ -132,33 +140,33 @@ def closed() -> list[str]:
 
 
 @pytest.mark.needs("setpriv")
-def test_a_server_says_what_the_command_says_at_its_home(machine: Machine, tmp_path: Path, nobody: str) -> None:
-    whole = make_build(machine.root, build="b1")
+def test_a_server_says_what_the_command_says_at_its_home(near: Machine, nobody: str) -> None:
+    whole = make_build(near.root, build="b1")
     (whole / "llama-server").write_bytes(b"#!/bin/sh\nexit 0\n")
-    folder = tmp_path / "models"
+    folder = near.folder / "models"
     folder.mkdir()
     (folder / "torn.gguf").write_bytes(b"GGUF\3\0\0\0")
     (folder / "closed.gguf").write_bytes(b"GGUF")
     (folder / "closed.gguf").chmod(0)
-    config = tmp_path / "config.yaml"
+    config = near.folder / "config.yaml"
     config.write_text("models:\n  gone:\n    cmd: /bin/false --port ${PORT}\n    env: [JUST_A_NAME]\n", "utf-8")
     words = ("--config", str(config), "--models-dir", str(folder))
     argv = ["serve", *ANY_PORT, *words]
-    with Server(argv, tmp_path, machine.env, under=closed()).wait_listening() as server:
-        assert machine.run("load", "gone").returncode == 1
-        told = wait(lambda: listed(machine, "doctor", "--json"), lambda found: "model-failed" in found)
+    with Server(argv, near.folder, near.env, under=closed()).wait_listening() as server:
+        assert near.run("load", "gone").returncode == 1
+        told = wait(lambda: listed(near, "doctor", "--json"), lambda found: "model-failed" in found)
         assert told["model-failed"][0] == "error"
         assert told["damaged-build"][0] == "warning"
         evidence = "\n".join(told["broken-models"][2])
         assert "torn" in evidence
         assert "Permission denied" in evidence
         assert "JUST_A_NAME" in told["config-warnings"][2][0]
-        own = listed(machine, "doctor", "--json", "--url", nobody, *words)
+        own = listed(near, "doctor", "--json", "--url", nobody, *words)
         changing = {"model-failed", "server-not-running", "untried"}
         assert {id: one for id, one in told.items() if id not in changing} == {
             id: one for id, one in own.items() if id not in changing
         }
-        assert "models/torn.gguf" in machine.run("doctor").stdout, server.told()
+        assert "models/torn.gguf" in near.run("doctor").stdout, server.told()
 
 
 def listed(machine: Machine, *words: str) -> dict[str, tuple[str, str, list[str]]]:
@@ -210,12 +218,12 @@ def test_a_disk_that_fills_up_is_named_with_the_folder_of_models(machine: Machin
         assert full["evidence"][0].startswith(f"{folder}: 4.0 MiB of 4.0 MiB free")
 
 
-def test_watching_prints_what_comes_and_what_goes(machine: Machine, tmp_path: Path) -> None:
-    folder = tmp_path / "models"
+def test_watching_prints_what_comes_and_what_goes(near: Machine) -> None:
+    folder = near.folder / "models"
     folder.mkdir()
     with (
-        Server(["serve", *ANY_PORT, "--models-dir", str(folder)], tmp_path, machine.env).wait_listening(),
-        Server(["doctor", "--watch"], tmp_path, machine.env) as watching,
+        Server(["serve", *ANY_PORT, "--models-dir", str(folder)], near.folder, near.env).wait_listening(),
+        Server(["doctor", "--watch"], near.folder, near.env) as watching,
     ):
         watching.wait_for(lambda: "models    starter" in watching.told())
         (folder / "torn.gguf").write_bytes(b"GGUF")

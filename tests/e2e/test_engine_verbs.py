@@ -373,8 +373,6 @@ def test_what_another_program_has_proven_meanwhile_is_not_proven_again(machine: 
             assert first.ended_well() == second.ended_well()
 
 
-@pytest.mark.needs("cc")
-@pytest.mark.skipif(sys.platform != "linux", reason="the driver's library is made for Linux")
 def test_a_build_that_came_since_the_last_look_is_asked_for_its_cards_and_proven(machine: Machine) -> None:
     make_build(machine.root, "cpu", "b1")
     assert machine.seats()[f"{CPU}/b1:CPU"] == "untried"
@@ -388,6 +386,8 @@ def test_a_build_that_came_since_the_last_look_is_asked_for_its_cards_and_proven
     assert machine.table()["used"] == "linux-x64-cuda13/b2:CUDA0"
 
 
+@pytest.mark.needs("cc")
+@pytest.mark.skipif(sys.platform != "linux", reason="the driver's library is made for Linux")
 def test_a_card_that_nothing_uses_is_offered_the_build_that_runs_here(machine: Machine, tmp_path: Path) -> None:
     """By a driver's library that tells of two cards of NVIDIA's, and the real list of builds."""
     build_nvml(tmp_path / "lib")

@@ -26,6 +26,7 @@ from program import (
 )
 from waiting import wait
 
+from appliance.core.settings import KEY_VARIABLE
 from appliance.engines.found import ENGINE_VARIABLE
 
 STRANGE = ({}, {"Host": "evil.example"}, {"Origin": "http://evil.example"})
@@ -141,8 +142,8 @@ def test_the_line_to_try_can_be_pasted_as_it_stands(
     write_model(models / "it's $HOME.gguf")
     more = () if "--models-dir" in words else ("--models-dir", str(models), "--no-stores")
     server = start_server(*words, *more, env={ENGINE_VARIABLE: str(fake_engine)}, listening=False)
-    line = wait(lambda: re.search(r"^  try: (.+)$", server.told(), re.M), told=server.told).group(1)
-    env = fresh_environment(tmp_path)  # with no key: the line finds the server by the socket in its home
+    line = wait(lambda: re.search(r"^  try.*?: (.+)$", server.told(), re.M), told=server.told).group(1)
+    env = fresh_environment(tmp_path) | {KEY_VARIABLE: "secret"}  # a home deep in the file system has no socket
     done = subprocess.run(["sh", "-c", line], cwd="/", env=env, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, ""), line
     assert done.stdout.startswith("Once upon a time")

@@ -164,11 +164,11 @@ async def test_a_message_is_made_once_for_all_readers(server: Appliance):
     feeds = [events.EventFeed(sources) for _ in range(3)]
 
     async def same(kind: str) -> None:
+        told = [list[bytes]() for _ in feeds]
         with trio.fail_after(10):
-            while True:
-                told = [await anext(each) for each in feeds]
-                if f'"type":"{kind}"'.encode() in told[0] and told[0] is told[1] is told[2]:
-                    return
+            while not any(all(any(one is other for other in more) for more in told[1:]) for one in told[0]):
+                for each, got in zip(feeds, told, strict=True):
+                    got += [message for message in [await anext(each)] if f'"type":"{kind}"'.encode() in message]
 
     async with feeds[0], feeds[1], feeds[2], trio.open_nursery() as nursery:
         for each in feeds:
