@@ -206,13 +206,13 @@ def test_a_server_of_before_is_named_and_the_command_looks_itself(machine: Machi
 
 
 @pytest.mark.needs("namespaces")
-def test_a_disk_that_fills_up_is_named_with_the_folder_of_models(machine: Machine, tmp_path: Path) -> None:
-    folder = tmp_path / "models"
+def test_a_disk_that_fills_up_is_named_with_the_folder_of_models(near: Machine) -> None:
+    folder = near.folder / "models"
     folder.mkdir()
     mount = f'mount -t tmpfs -o size=4m none {folder} && exec "$@"'
     argv = ["serve", *ANY_PORT, "--models-dir", str(folder)]
-    with Server(argv, tmp_path, machine.env, under=["unshare", "--mount", "sh", "-c", mount, "-"]).wait_listening():
-        found = json.loads(machine.run("doctor", "--json").stdout)["findings"]
+    with Server(argv, near.folder, near.env, under=["unshare", "--mount", "sh", "-c", mount, "-"]).wait_listening():
+        found = json.loads(near.run("doctor", "--json").stdout)["findings"]
         (full,) = [one for one in found if one["id"] == "disk-full"]
         assert full["severity"] == "error"
         assert full["evidence"][0].startswith(f"{folder}: 4.0 MiB of 4.0 MiB free")

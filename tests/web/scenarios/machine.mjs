@@ -168,7 +168,7 @@ export async function activity({ page, url }) {
   await opened.getByRole("button", { name: t("Raw") }).click();
   await opened.getByText("[DONE]").waitFor();
   await opened.getByLabel(t("Ask another model")).selectOption({ index: 1 });
-  await opened.getByRole("button", { name: t("Ask again") }).click();
+  await opened.getByRole("button", { name: t("Ask this model") }).click();
   await opened.locator(".grid > div").nth(1).waitFor({ timeout: 30_000 });
   await accessible(page, "one request");
 }

@@ -181,7 +181,7 @@ export const de: Record<keyof typeof en, string> = {
   timeRest: "Übriges",
   noCapture: "Ihr Inhalt wurde nicht behalten: captureBuffer in der Konfiguration behält die letzten.",
   replayWith: "Anderes Modell fragen",
-  replay: "Erneut fragen",
+  replay: "Dieses Modell fragen",
   asking: "Frage läuft …",
   newerRows: "Neuere Anfragen",
   olderRows: "Ältere Anfragen",

@@ -180,7 +180,7 @@ export const en = {
   timeRest: "Other",
   noCapture: "Its content was not kept: captureBuffer in the configuration keeps the latest.",
   replayWith: "Ask another model",
-  replay: "Ask again",
+  replay: "Ask this model",
   asking: "Asking …",
   newerRows: "Newer ones",
   olderRows: "Older ones",
