@@ -39,7 +39,7 @@ TASKBAR_MADE = "TaskbarCreated"
 log = logging.getLogger(__name__)
 
 
-class Event(IntEnum):
+class WindowMessage(IntEnum):
     """Messages that the window answers. The last two are of our own: see the constants above; the board has changed."""
 
     DESTROY = 0x2
@@ -79,7 +79,7 @@ async def _post_changes(board: Board, icon: _Icon) -> None:
     try:
         while True:
             seen = await board.change_since(seen)
-            icon.post(Event.ON_CHANGE)
+            icon.post(WindowMessage.ON_CHANGE)
     finally:
         icon.close()
 
@@ -102,7 +102,7 @@ class _Icon:
     def close(self) -> None:
         """Take the icon away, and end `run`."""
         self._closed = True  # in this order: `run` sets the window first and looks at this afterwards
-        self.post(Event.CLOSE)
+        self.post(WindowMessage.CLOSE)
 
     def run(self) -> None:
         """Show the icon until `close`. Raises WindowsRefused."""
@@ -113,7 +113,7 @@ class _Icon:
         self._taskbar_made = self._api("RegisterWindowMessageW", TASKBAR_MADE)
         self._add()
         if self._closed:
-            self.post(Event.CLOSE)
+            self.post(WindowMessage.CLOSE)
         message = Message()
         while (self._api.calls["GetMessageW"](ctypes.byref(message), None, 0, 0) or 0) > 0:
             self._api.calls["DispatchMessageW"](ctypes.byref(message))
@@ -121,21 +121,21 @@ class _Icon:
     def _on_message(self, window: int, message: int, word: int, value: int) -> int:
         """The window's procedure."""
         match message:
-            case Event.ON_ICON if value & 0xFFFF in (SELECTED, KEY_SELECTED):
+            case WindowMessage.ON_ICON if value & 0xFFFF in (SELECTED, KEY_SELECTED):
                 self._deliver("open")
-            case Event.ON_ICON if value & 0xFFFF == CONTEXT_MENU:
+            case WindowMessage.ON_ICON if value & 0xFFFF == CONTEXT_MENU:
                 self._show_menu(ctypes.c_int16(word & 0xFFFF).value, ctypes.c_int16(word >> 16 & 0xFFFF).value)
-            case Event.ON_CHANGE:
+            case WindowMessage.ON_CHANGE:
                 self._notify(MODIFY)
-            case Event.COMMAND:
+            case WindowMessage.COMMAND:
                 if (action := tray.clicked(tray.menu(self._board.facts), word & 0xFFFF)) is not None:
                     self._deliver(action)
-            case Event.END_SESSION if word:
+            case WindowMessage.END_SESSION if word:
                 self._deliver("quit")
-            case Event.CLOSE:
+            case WindowMessage.CLOSE:
                 self._notify(DELETE)
                 self._api.calls["DestroyWindow"](window)
-            case Event.DESTROY:
+            case WindowMessage.DESTROY:
                 self._api.calls["PostQuitMessage"](0)
             case self._taskbar_made:
                 self._add()
@@ -155,7 +155,7 @@ class _Icon:
         size = tray.SIDE
         self._image = self._api("CreateIconFromResourceEx", image, len(image), True, ICON_FORMAT, size, size, 0)
         told = NotifyIcon(size=ctypes.sizeof(NotifyIcon), window=self._window, id=1, version=VERSION)
-        told.flags, told.message, told.icon = WITH_MESSAGE_ICON_TIP, Event.ON_ICON, self._image
+        told.flags, told.message, told.icon = WITH_MESSAGE_ICON_TIP, WindowMessage.ON_ICON, self._image
         words = f"{tray.TITLE}: {facts.in_words}"[: len(told.tip) - 1].encode("utf-16-le")
         ctypes.memmove(told.tip, words, len(words))
         self._api.calls["Shell_NotifyIconW"](what, ctypes.byref(told))

@@ -219,8 +219,12 @@ class Fleet:
     def _expected(self, ticket: int) -> float | None:
         """Seconds until all is loaded that this ticket waits for; None where that was not measured before."""
         awaited = self._schedule.awaited(ticket, _now())
-        loading = {m: _now() - self._runs[m].began for m in awaited if self._schedule.state(m) is ProcessState.STARTING}
-        return self._loads.expected(awaited, loading) if awaited else None
+        return self._time_to_load(awaited) if awaited else None
+
+    def _time_to_load(self, models: Sequence[str]) -> float | None:
+        """Seconds until all of these have loaded, those that load now included; None as for `_expected`."""
+        loading = {m: _now() - self._runs[m].began for m in models if self._schedule.state(m) is ProcessState.STARTING}
+        return self._loads.expected(models, loading)
 
     def waited(self, lease: Lease, seconds: float) -> None:
         """See `Lender`."""
@@ -333,7 +337,6 @@ class Fleet:
         terms, status = self._terms(model), self.known(model.id)
         found = self._schedule.foresee(model.id, terms, _now())
         loads = [*found.before, *([] if self.is_ready(model.id) else [model.id])]
-        loading = {m: _now() - self._runs[m].began for m in loads if self._schedule.state(m) is ProcessState.STARTING}
         engine = self.launches.choose(model) if model.config is None else None
         plan = self._plan(model, engine, going=found.goes) if engine is not None else None
         return LoadForecast(
@@ -343,7 +346,7 @@ class Fleet:
             goes=found.goes,
             held=found.held,
             before=found.before,
-            expected=self._loads.expected(loads, loading),
+            expected=self._time_to_load(loads),
             fits=plan.verdict if plan is not None else None,
             why=str(found.refused) if found.refused is not None else plan.why if plan is not None else "",
             refused=found.refused is not None,
