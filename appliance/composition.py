@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from appliance.agents.owner import open_agents
 from appliance.catalog.catalog import Catalog
+from appliance.catalog.config_editing import ConfigEditor
 from appliance.catalog.configuration import ConfigInForce, Follower, Reloads
 from appliance.catalog.downloads import DownloadSettings, ModelSupply, open_downloads
 from appliance.catalog.sources import STARTER
@@ -87,6 +88,8 @@ class AppliancePaths(Struct, frozen=True, kw_only=True):
     """The tools, instead of those that the settings switch on."""
     conversations: Path | None = None
     """The file of the page's conversations, if the configuration does not name another one; None: none are kept."""
+    config_versions: Path
+    """The folder of earlier versions of the configuration's files."""
     derived_models: Path | None = None
     """The file of models that clients of Ollama's API derive from others; None keeps them in memory."""
     learns: bool = True
@@ -194,6 +197,7 @@ async def open_appliance(settings: AppSettings, places: AppliancePaths) -> Async
                 plugins=plugins,
                 downloads=downloads if settings.sources.lookup is not None else None,
                 configuration=configuration,
+                editor=ConfigEditor(settings.files, places.config_versions) if settings.files is not None else None,
                 tools=tools,
                 reloads=Reloads(
                     configuration,

@@ -44,7 +44,7 @@ VERBS = {
     "engines": "Manage the llama.cpp builds of this machine.",
     "bundle": "Carry models, engines and settings to a machine without a network.",
     "doctor": "Report problems, their evidence and the commands that help.",
-    "config": "Check and explain a configuration file.",
+    "config": "Check, explain and edit a configuration file.",
     "service": "Run the program as a service of the system.",
     "upgrade": "Switch to a newer version of the program, and back.",
     "selftest": "Prove that the engine and the starter model work here.",

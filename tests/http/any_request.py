@@ -195,7 +195,7 @@ METHODS = ("GET", "POST", "DELETE", "HEAD")
 
 def app_of(server: Appliance) -> Quart:
     """The routes that are answered with Quart."""
-    return create_app(server.traffic, server.owners)
+    return create_app(server.traffic, server.owners, admin=True)
 
 
 def all_routes(app: Quart) -> list[Route]:

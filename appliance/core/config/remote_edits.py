@@ -9,15 +9,16 @@ mark. So everything that a command, a path or a key is made of stays as it was.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import msgspec.inspect as mi
 from msgspec import Struct
 
-from appliance.core.config.decode import ANY, bare_type, schema_root
+from appliance.core.config.decode import ANY, bare_type, plain, schema_root
 from appliance.core.config.masks import MARK
 from appliance.core.config.nodes import MappingNode, Node, Problem, ScalarNode, SequenceNode, is_null
 from appliance.core.config.yaml import AS_WRITTEN, parse
+from appliance.errors import InvalidConfig
 
 OF_MODEL = (
     "name", "description", "aliases", "ttl", "unlisted", "disabled", "pinned", "concurrencyLimit", "unloadTimeout",
@@ -58,13 +59,35 @@ class FormField(Struct, frozen=True, kw_only=True):
     choices: tuple[str, ...] = ()
 
 
+class FormValues(Struct, frozen=True, kw_only=True):
+    """The values that a text gives to the fields of the program, and to those of each model by its id."""
+
+    program: dict[str, Any]
+    models: dict[str, dict[str, Any]]
+
+
 def refusals(old: str, new: str, file: str) -> list[Problem]:
-    """Every difference between two texts that is not for HTTP; of a new text that is not YAML, its mistakes."""
+    """Every difference between two masked texts that is not for HTTP. Raises InvalidConfig for one that is not YAML."""
     before, _ = parse(old, file, AS_WRITTEN)
     after, problems = parse(new, file, AS_WRITTEN)
     if mistakes := [problem for problem in problems if problem.level == "error"]:
-        return mistakes
+        raise InvalidConfig(mistakes)
     return list(_differences(before, after, (), ()))
+
+
+def form_values(text: str) -> FormValues:
+    """The values that the text gives to the fields of both forms. A text with mistakes may give fewer."""
+    root, _ = parse(text, "", AS_WRITTEN)
+    told = plain(root) if isinstance(root, MappingNode) else None
+    tree = cast("dict[str, Any]", told) if isinstance(told, dict) else {}
+    models = tree.get("models")
+    of_model = [field.name for field in model_fields()]
+    return FormValues(
+        program=_values(tree, [field.name for field in program_fields()]),
+        models={model: _values(told, of_model) for model, told in cast("dict[str, object]", models).items()}
+        if isinstance(models, dict)
+        else {},
+    )
 
 
 def program_fields() -> list[FormField]:
@@ -80,6 +103,11 @@ def model_fields() -> list[FormField]:
     return _form_fields(OF_MODEL, bare_type(models.value_type))
 
 
+def _values(section: object, names: list[str]) -> dict[str, Any]:
+    given = cast("dict[str, Any]", section) if isinstance(section, dict) else {}
+    return {name: given[name] for name in names if name in given}
+
+
 def _form_fields(names: Iterable[str], section: mi.Type) -> list[FormField]:
     assert isinstance(section, mi.StructType)
     fields = {field.encode_name: field for field in section.fields}
@@ -88,7 +116,7 @@ def _form_fields(names: Iterable[str], section: mi.Type) -> list[FormField]:
 
 def _form_field(field: mi.Field) -> FormField | None:
     assert isinstance(field.type, mi.Metadata)
-    about = cast("dict[str, str]", field.type.extra_json_schema)["description"]
+    about = cast("dict[str, str]", field.type.extra_json_schema)["description"]  # pyright: ignore[reportUnknownMemberType]
     default = field.default if isinstance(field.default, str | int | bool) else None
     choices: tuple[str, ...] = ()
     kind: FormKind

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
+from difflib import unified_diff
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -72,6 +73,11 @@ def with_value(text: str, path: Sequence[str], value: Setting) -> str:
         if edited is not None and _meaning(edited) == asked:
             return edited
     raise UsageError(f"{'.'.join(path)} is written in a way that the form cannot edit; change it in the text")
+
+
+def difference(old: str, new: str) -> str:
+    """The lines that differ, as ``diff -u`` writes them; empty if there are none."""
+    return "\n".join(unified_diff(old.splitlines(), new.splitlines(), "before", "after", n=2, lineterm=""))
 
 
 def _span(event: Event, stream: Iterator[Event], text: str, scalars: dict[int, TextSpan]) -> tuple[str, TextSpan]:

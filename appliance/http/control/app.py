@@ -29,6 +29,7 @@ from appliance.errors import (
 )
 from appliance.fleet.status import ChildStatus, state_of
 from appliance.http.control.answers import json_answer, parse_as, read_as, read_body
+from appliance.http.control.config_routes import ConfigRoutes, add_config_routes
 from appliance.http.control.conversation_routes import ConversationRoutes, add_conversation_routes
 from appliance.http.control.doctor_routes import DoctorRoutes, add_doctor_routes
 from appliance.http.control.events import EventSources
@@ -174,8 +175,11 @@ class Control:
         return json_answer({"success": True})
 
 
-def create_app(traffic: Traffic, owners: Owners) -> QuartTrio:
-    """The ASGI application of these routes. The gateway has checked Host, Origin and key before."""
+def create_app(traffic: Traffic, owners: Owners, *, admin: bool) -> QuartTrio:
+    """The ASGI application of these routes. The gateway has checked Host, Origin and key before.
+
+    ``admin``: routes that change the program itself are on.
+    """
     view = View(owners.fleet, owners.catalog, owners.peers, traffic.profile)
     control = Control(owners)
     app = QuartTrio("appliance.http", static_folder=None)
@@ -201,6 +205,7 @@ def create_app(traffic: Traffic, owners: Owners) -> QuartTrio:
     add_engine_routes(app, EngineRoutes(owners.engines, lambda: seats_in_use(fleet.status()), fleet.see_machine))
     add_hub_routes(app, HubRoutes(owners))
     add_doctor_routes(app, DoctorRoutes(owners, view))
+    add_config_routes(app, ConfigRoutes(owners, admin=admin))
     app.register_error_handler(HTTPException, _pass_on)
     app.register_error_handler(Exception, _pass_on)
     return app

@@ -14,6 +14,7 @@ from test_load import SEED, read
 
 from appliance.core.config.decode import ANY
 from appliance.core.config.remote_edits import CHANGEABLE, model_fields, program_fields, refusals
+from appliance.errors import InvalidConfig
 
 DOCUMENT: dict[str, Any] = {
     "startPort": 5800,
@@ -158,8 +159,8 @@ def test_an_alias_is_what_it_stands_for() -> None:
 
 
 def test_a_text_with_mistakes_is_refused_with_them() -> None:
-    (problem,) = refusals("globalTTL: 1", "globalTTL: [", "c.yaml")
-    assert problem.at is not None
+    with pytest.raises(InvalidConfig, match=r"c\.yaml:1:12"):
+        refusals("globalTTL: 1", "globalTTL: [", "c.yaml")
 
 
 def test_a_real_file_is_the_same_as_itself() -> None:
