@@ -46,12 +46,12 @@ from appliance.errors import (
     ShuttingDown,
 )
 from appliance.fleet.budgets import Budgets, keep_measuring, policy_for
-from appliance.fleet.failures import END_NOTICED, Failures, Hangs
+from appliance.fleet.failures import Failures, Hangs
 from appliance.fleet.launch import Launch, same_launch
 from appliance.fleet.launches import Launches
 from appliance.fleet.lease import Lease, QueuePlace, Supply
 from appliance.fleet.logs import Echo, Logs
-from appliance.fleet.run import ModelRun, RunEnd
+from appliance.fleet.run import END_NOTICED, ModelRun, RunEnd
 from appliance.fleet.status import Broken, ChildStatus, Ends, Observer, memory_of_runs, progress_of, status_of
 from appliance.platform.children import REAP_TIME, Children, open_children
 from appliance.platform.drivers import Gpus
