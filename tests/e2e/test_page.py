@@ -113,6 +113,8 @@ SCENARIOS = [
     Scenario("machine.why", ("--models-max", "1", *OTHERS[:4]), both=True),
     # Logs come as they are written, and the server searches them.
     Scenario("machine.logs", OTHERS[:2], both=True),
+    # The configuration is not shown unless that is switched on.
+    Scenario("machine.closed"),
     # A hit opens its conversation at its message.
     Scenario("finding.hits", both=True),
     # Parts of words are found where the browser keeps them.
@@ -489,3 +491,17 @@ def test_the_development_server_stands_in_front_of_a_running_one(
                     assert words in found.read(), path
         finally:
             process.kill()
+
+
+def test_the_configuration_is_edited(play: Play, serve_fake: StartServer, tmp_path: Path) -> None:
+    file = tmp_path / "tuned.yaml"
+    keys = "cmd: run --port ${PORT}", "env: [TOKEN=sk-hidden]", "ttl: 600  # ten minutes"
+    text = "".join(("# mine\nmodels:\n  tuned:\n", *(f"    {key}\n" for key in keys)))
+    file.write_text(text)
+
+    def saved() -> None:
+        assert file.read_text() == f"# an editor was here\n{text.replace('600', '300')}"
+
+    server = serve_fake("--config", str(file), "--admin")
+    play("machine.config", server, edited=lambda: file.write_text(f"# an editor was here\n{text}"), saved=saved)
+    assert file.read_text() == f"# an editor was here\n{text}"

@@ -27,6 +27,8 @@ _PLACES = (
     ("mcp_servers",),
     ("plugins", ANY, "settings"),
 )
+_WITH_KEYS = ("mcp_servers", "plugins")
+"""In these a mapping's keys are names. Anywhere else a mapping is a mistake, and its keys may be secrets as well."""
 _IN_COMMAND = re.compile(r"(--api-key[\"'\\\s=,]+)([^\s\"'\\,\]}]+)")
 _REFERENCE = re.compile(r"\$\{([\w-]+)\}", re.ASCII)
 _NO_SECRET = re.compile(r"\s*|(?:\$\{[\w.-]+\})+", re.ASCII)
@@ -95,7 +97,12 @@ def _root(text: str) -> MappingNode | None:
 
 def _secrets(root: MappingNode, text: str) -> list[ScalarNode]:
     """The values to be hidden. The macros that they use are followed, also those of macros."""
-    waiting = [scalar for place in _PLACES for node in _below(root, place) for scalar in _scalars(node)]
+    waiting = [
+        scalar
+        for place in _PLACES
+        for node in _below(root, place)
+        for scalar in _scalars(node, keys=place[0] not in _WITH_KEYS)
+    ]
     named = {name for key in _IN_COMMAND.finditer(text) for name in _REFERENCE.findall(key[2])}
     found: list[ScalarNode] = []
     seen: set[str] = set()
@@ -123,13 +130,14 @@ def _below(node: Node, place: tuple[str, ...]) -> Iterator[Node]:
                 yield from _below(entry.value, place[1:])
 
 
-def _scalars(node: Node) -> Iterator[ScalarNode]:
+def _scalars(node: Node, *, keys: bool = False) -> Iterator[ScalarNode]:
     match node:
         case ScalarNode():
             yield node
         case SequenceNode():
             for item in node.items:
-                yield from _scalars(item)
+                yield from _scalars(item, keys=keys)
         case MappingNode():
             for entry in node.entries:
-                yield from _scalars(entry.value)
+                yield from [entry.key] if keys else []
+                yield from _scalars(entry.value, keys=keys)

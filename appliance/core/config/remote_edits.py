@@ -138,7 +138,7 @@ def _form_field(field: mi.Field) -> FormField | None:
 
 def _differences(old: Node | None, new: Node | None, path: _Path, pattern: _Path) -> Iterator[Problem]:
     if pattern in CHANGEABLE:
-        if any("${" in text or MARK in text for text in _new_texts(old, new)):
+        if any("${" in text or MARK in text for text in {*_texts(new)} - {*_texts(old)}):
             yield _problem(path, _MACRO, new)
         return
     before, after = _entries(old), _entries(new)
@@ -183,27 +183,17 @@ def _is_same(old: Node | None, new: Node | None) -> bool:
             return old is None and new is None
 
 
-def _new_texts(old: Node | None, new: Node | None) -> Iterator[str]:
-    """Every text in ``new``, keys included, that was not in the same place before."""
-    match old, new:
-        case _, None:
-            return
-        case MappingNode(), MappingNode():
-            for entry in new.entries:
-                before = old.get(entry.key.text)
-                yield from [entry.key.text] if before is None else []
-                yield from _new_texts(before, entry.value)
-        case SequenceNode(), SequenceNode():
-            for item in new.items:
-                if not any(_is_same(item, one) for one in old.items):
-                    yield from _new_texts(None, item)
-        case _, ScalarNode():
-            if not _is_same(old, new):
-                yield new.text
-        case _, SequenceNode():
-            for item in new.items:
-                yield from _new_texts(None, item)
-        case _, MappingNode():
-            for entry in new.entries:
+def _texts(node: Node | None) -> Iterator[str]:
+    """Every text in a value, keys included."""
+    match node:
+        case ScalarNode():
+            yield node.text
+        case SequenceNode():
+            for item in node.items:
+                yield from _texts(item)
+        case MappingNode():
+            for entry in node.entries:
                 yield entry.key.text
-                yield from _new_texts(None, entry.value)
+                yield from _texts(entry.value)
+        case None:
+            pass

@@ -7,9 +7,10 @@ remote_edits` allows. The file is read for each request: an editor on the machin
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import trio
-from msgspec import Struct, structs
+from msgspec import Meta, Struct, structs
 from quart import Response, request
 from quart_trio import QuartTrio
 
@@ -55,7 +56,7 @@ class ConfigShown(Struct, frozen=True, kw_only=True):
 class FieldEdit(Struct, frozen=True):
     """Another value for one key; null takes the key out."""
 
-    path: list[str]
+    path: Annotated[list[str], Meta(min_length=1)]
     value: Setting
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from node_values import plain
 
 from appliance.core.config.masks import masked
+from appliance.core.config.yaml import parse
 from appliance.errors import UsageError
 
 TEXT = """\
@@ -40,6 +43,15 @@ def test_no_secret_is_shown_and_all_of_them_come_back() -> None:
 keys = st.text(st.characters(codec="ascii", categories=("L", "N", "P", "S", "Zs")), min_size=3)
 
 
+def texts(tree: Any) -> list[str]:
+    """Every text in a value, keys of mappings included."""
+    if isinstance(tree, dict):
+        return [text for pair in cast("dict[str, Any]", tree).items() for one in pair for text in texts(one)]
+    if isinstance(tree, list):
+        return [text for one in cast("list[Any]", tree) for text in texts(one)]
+    return [str(tree or "")]
+
+
 @given(st.lists(keys, min_size=1), st.booleans())
 def test_whatever_a_key_looks_like(secrets: list[str], quoted: bool) -> None:
     told = ["'" + one.replace("'", "''") + "'" if quoted else one for one in secrets]
@@ -48,15 +60,14 @@ def test_whatever_a_key_looks_like(secrets: list[str], quoted: bool) -> None:
         found = masked(text)
     except UsageError:
         return  # not YAML, or not certain
-    hidden = re.sub(r"\(secret \d+\)", "", found.text)
-    assert hidden == "# comment\napiKeys:\n" + "".join(_left(one) for one in told) + "globalTTL: 5\n"
+    shown: Any = plain(parse(found.text, "c.yaml")[0])
+    for key in (text for one in shown["apiKeys"] for text in texts(one)):
+        assert re.fullmatch(r"\(secret \d+\)|(\$\{[\w.-]+\})*\s*", key or ""), key
+    assert found.text.startswith("# comment\napiKeys:\n")
+    assert found.text.endswith("globalTTL: 5\n")
+    if quoted:
+        assert all(one not in found.text for one in told if "${" not in one and one.strip("' "))
     assert found.revealed(found.text) == text
-
-
-def _left(told: str) -> str:
-    """The line of a key without the key: YAML itself takes comments, and macros are no secrets."""
-    found = masked(f"apiKeys:\n  - {told}\n")
-    return re.sub(r"\(secret \d+\)", "", found.text).removeprefix("apiKeys:\n")
 
 
 @pytest.mark.parametrize(

@@ -159,7 +159,7 @@ def test_an_alias_is_what_it_stands_for() -> None:
 
 
 def test_a_text_with_mistakes_is_refused_with_them() -> None:
-    with pytest.raises(InvalidConfig, match=r"c\.yaml:1:12"):
+    with pytest.raises(InvalidConfig, match=r"c\.yaml:1:13"):
         refusals("globalTTL: 1", "globalTTL: [", "c.yaml")
 
 

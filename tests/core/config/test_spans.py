@@ -89,7 +89,9 @@ def test_the_text_means_what_was_asked(model: str, name: str, value: Setting) ->
         assert plain(mapping(edited.replace("${env.FOO}", "foo"))) == expected
 
 
-@given(st.dictionaries(st.text("ab#: '\"", max_size=4), st.text("ab#: '\"", max_size=4)), st.integers())
+@given(
+    st.dictionaries(st.text("ab#: '\"", max_size=4), st.text("ab#: '\"", max_size=4)), st.integers(-(1 << 40), 1 << 40)
+)
 def test_json_is_edited_as_well(others: dict[str, str], ttl: int) -> None:
     text = json.dumps({"models": {"m": {**others, "cmd": "x"}}}, indent=1)
     edited = with_value(text, ["models", "m", "ttl"], ttl)
