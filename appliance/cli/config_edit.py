@@ -21,7 +21,7 @@ from appliance.cli.options import source_options
 from appliance.cli.remote import NotRunning, RequestRefused, RunningServer, ask, server_options
 from appliance.cli.show import human_size, json_option, print_json, print_table
 from appliance.core.config.nodes import Loaded
-from appliance.core.config.spans import difference
+from appliance.core.config.splices import difference
 from appliance.errors import UsageError
 from appliance.platform.console import EXIT_OURS, EXIT_USER, can_ask, say
 from appliance.platform.home import users_data

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from appliance.core.config.decode import ANY
 from appliance.core.config.nodes import LineIndex, MappingNode, Node, ScalarNode, SequenceNode
-from appliance.core.config.spans import spans
+from appliance.core.config.splices import spans
 from appliance.core.config.yaml import AS_WRITTEN, parse
 from appliance.errors import UsageError
 

@@ -25,7 +25,7 @@ from appliance.core.config.remote_edits import (
     program_fields,
     refusals,
 )
-from appliance.core.config.spans import Setting, difference, with_value
+from appliance.core.config.splices import Setting, difference, with_value
 from appliance.core.config.types import Config
 from appliance.core.parameters import read_whole
 from appliance.errors import AdminOff, EditRefused, InvalidConfig, UsageError

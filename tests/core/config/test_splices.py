@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from node_values import mapping, plain
 
-from appliance.core.config.spans import Setting, with_value
+from appliance.core.config.splices import Setting, with_value
 from appliance.errors import UsageError
 
 TEXT = """\
