@@ -230,6 +230,8 @@ class Fleet:
         """See `Lender`."""
         if lease.place is not None and (run := self._runs.get(lease.model.id)) is not None:
             lease.place.loaded = not run.reused
+            if run.ready_at is not None and run.ready_at > (now := _now()) - seconds:
+                lease.place.load = min(now - run.began, seconds), now - run.ready_at
         if self.observer is not None:
             self.observer.waited(lease.model.id, seconds)
 
@@ -568,7 +570,8 @@ class Fleet:
             run.gone.set()
 
     def _on_ready(self, run: ModelRun) -> None:
-        model_id, seconds = run.model.id, _now() - run.began
+        model_id, run.ready_at = run.model.id, _now()
+        seconds = run.ready_at - run.began
         # Only now are the earlier seats to blame: the model starts here and did not start there. If it starts nowhere,
         # the model is at fault, and no engine is blamed.
         seat = run.engine.seat if run.engine is not None else ""

@@ -59,6 +59,8 @@ class Metrics:
         self.response_bytes = 0
         self.under_way = 0
         self.models: dict[str, ModelCounts] = {}
+        self.traces_sent = 0
+        self.traces_dropped = 0
 
     def count(self, route: str, status: int, sent: int) -> None:
         """One finished request; ``status`` 499 stands for a client that left before it was answered."""

@@ -23,11 +23,13 @@ from appliance.core.records.accounting import ErrorText, TokenCounter, Usage, co
 from appliance.core.records.activity import Query, prompt_cache_note, with_captures
 from appliance.core.records.captures import CaptureBuffer, CapturedBody, CapturedExchange, Packing, captured_parts
 from appliance.core.records.progress import AnswerSoFar
+from appliance.core.records.spans import Step, StepName, TracedRequest
 from appliance.core.runs.inward import UNWATCHED, ProgressWatch
 from appliance.store.activity import Activity
 from appliance.traffic.inflight import InFlightEntry
 from appliance.traffic.metrics import Metrics
 from appliance.traffic.request import Headers, Passing, Request, Sink
+from appliance.traffic.tracing import Tracer
 from appliance.trio_parts import beside, persist
 from appliance.wire import NO_TOKENS, ActivityPage, Capture, Row, Stats
 
@@ -142,6 +144,8 @@ class Record:
         "outlives",
         "path",
         "request",
+        "requested",
+        "steps",
         "watch",
     )
 
@@ -150,6 +154,8 @@ class Record:
         self.path = path
         self.model = ""
         """The real id; until it is known, the name that was asked for."""
+        self.requested = ""
+        """The name that the request's target has, once that is known."""
         self.known = False
         self.loaded = False
         """Its model had to be loaded for it."""
@@ -167,6 +173,14 @@ class Record:
         """Its generation goes on without its client, and is written down when that ends."""
         self.began = time.perf_counter()
         self.first_byte_at: float | None = None
+        self.steps: tuple[Step, ...] = ()
+        """What was waited for and done beside the engine; a plain request has none."""
+
+    def begin_step(self, name: StepName, label: str = "", *, ago: float = 0.0) -> Step:
+        """Note a step that began ``ago`` seconds ago; its maker ends it."""
+        step = Step(name, time.perf_counter() - ago, label=label)
+        self.steps += (step,)
+        return step
 
 
 class RecordingSink(Passing):
@@ -325,6 +339,27 @@ class RecordingSink(Passing):
             metadata=metadata or UNSET,
         )
 
+    def traced(self, usage: Usage | None, route: str, status: int, ended: float, epoch: float) -> TracedRequest:
+        """Return the facts that its trace is made of."""
+        record = self._record
+        return TracedRequest(
+            route=route,
+            requested=record.requested or record.model,
+            model=record.model,
+            known=record.known,
+            streaming=self._streaming,
+            host=record.request.header(b"host") or "",
+            status=status,
+            fault=record.fault,
+            usage=usage,
+            metadata=record.metadata,
+            steps=record.steps,
+            began=record.began,
+            first_byte=record.first_byte_at,
+            ended=ended,
+            epoch=epoch,
+        )
+
     def exchange(self, status: int) -> CapturedExchange:
         """Return its capture, once its cost was read (`usage_or_error`); a failure's holds only the request."""
         record, parts = self._record, captured_parts(self._record.path)
@@ -372,6 +407,7 @@ class Recorder:
 
     def __init__(self, activity: Activity, load: Callable[[], Load] = Load) -> None:
         self.metrics = Metrics()
+        self.tracer = Tracer(self.metrics)
         self._activity = activity
         self._packer = Packer(load)
         self._load = load
@@ -448,6 +484,7 @@ class Recorder:
         """Write down what ends, when there is time or too much waits, until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(persist, "compressing captures", self._packer.run)
+            nursery.start_soon(persist, "sending traces", self.tracer.run)
             while True:
                 await self._wake.wait()
                 self._wake = trio.Event()
@@ -492,6 +529,9 @@ class Recorder:
         if self._listeners:
             for on_row in tuple(self._listeners):
                 on_row(row_id)
+        if self.tracer.on:
+            usage = found if isinstance(found, Usage) else None
+            self.tracer.add(record.request.headers, sink.traced(usage, route, status, now, at - now))
         if record.known:
             first = None if record.first_byte_at is None else record.first_byte_at - record.began
             self.metrics.request_done(record.model, route, status, seconds, first)
@@ -509,3 +549,4 @@ async def open_recorder(activity: Activity, load: Callable[[], Load] = Load) -> 
             yield recorder
     finally:
         recorder.settle()
+        await recorder.tracer.flush()

@@ -130,4 +130,5 @@ class Traffic:
             self.profile.choose(None)
         if self.recorder.captures.limit != (limit := config.capture_buffer * MIB):
             self.recorder.captures = CaptureBuffer(limit)
+        self.recorder.tracer.adopt(config.tracing)
         return ()
