@@ -1,7 +1,8 @@
 """Sends finished requests to a collector as traces, by OTLP over HTTP.
 
-A request that ends costs 10 us when its row is written, and nothing before. One task sends what has gathered. A collector that is away is asked again every
-`RETRY` seconds, and costs no more than the oldest traces: at most `MOST` wait.
+A request that ends costs 10 us when its row is written, and nothing before. One task sends what has gathered. A
+collector that is away is asked again every `RETRY` seconds, and costs no more than the oldest traces: at most `MOST`
+wait.
 """
 
 from __future__ import annotations
