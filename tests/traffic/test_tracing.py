@@ -33,7 +33,8 @@ def traced(model: str = "alpha") -> TracedRequest:
         metadata={},
         steps=(),
         began=0.0,
-        first_byte=0.5,
+        first_token=0.5,
+        build="",
         ended=1.0,
         epoch=1e9,
     )

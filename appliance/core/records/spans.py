@@ -71,7 +71,10 @@ class TracedRequest(Struct, frozen=True, kw_only=True):
     metadata: Mapping[str, str]
     steps: Sequence[Step]
     began: float
-    first_byte: float | None
+    first_token: float | None
+    """Of a stream."""
+    build: str
+    """The id of the engine that had it; empty if that is not known."""
     ended: float
     epoch: float
 
@@ -183,6 +186,8 @@ def _attributes(request: TracedRequest, operation: str) -> dict[str, Attribute]:
             ("cache_read.input_tokens", usage.tokens.cache_tokens),
         )
         told |= {f"gen_ai.usage.{name}": count for name, count in counts if count >= 0}
+    if request.build:
+        told[f"{PROVIDER}.build"] = request.build
     if request.fault is not None:
         told["error.type"] = "answer_broken"
     elif request.status >= ERROR:
@@ -231,11 +236,10 @@ def _wait(step: Step, ended: float) -> Iterator[_Part]:
 
 
 def _engine(request: TracedRequest, began: float, ended: float, *, last: bool) -> Iterator[_Part]:
-    """The first byte of a stream divides prompt and answer. Of a whole answer the engine tells how long it wrote it."""
-    first = request.first_byte if request.streaming else None
-    if first is None and last and (usage := request.usage) is not None:
-        tokens, speed = usage.tokens.output_tokens, usage.tokens.tokens_per_second
-        first = ended - tokens / speed if tokens > 0 and speed > 0 else None
+    """The first token of a stream divides prompt and answer. Of a whole answer the engine tells how long it took."""
+    first = request.first_token if request.streaming else None
+    if first is None and last and (usage := request.usage) is not None and usage.answer_ms >= 0:
+        first = ended - usage.answer_ms / 1000
     divide = began if first is None else min(max(first, began), ended)
     if divide > began:
         yield "prompt", began, divide, {}

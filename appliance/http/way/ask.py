@@ -78,6 +78,8 @@ class Seats(Protocol):
 
     def seat_of(self, model_id: str) -> str | None: ...
 
+    def engine_of(self, model_id: str) -> str | None: ...
+
     def has_fallback(self, model_id: str) -> bool: ...
 
     async def broke(self, model_id: str, address: Address, request: int = 0) -> Broken: ...
@@ -109,6 +111,7 @@ class Course:
     def begin(self, lease: Lease, address: Address) -> None:
         """The model's process is leased."""
         self._lease, self._address, self.model = lease, address, lease.model
+        self._job.record.build = self._seats.engine_of(self.model.id) or ""
         if self._on_disk:
             self._seat = self._seats.seat_of(self.model.id)
             watched = self._job.streams and self._wish is not FallbackWish.NONE and self.trail is None

@@ -45,10 +45,11 @@ def finished(**more: object) -> TracedRequest:
         "status": 200,
         "fault": None,
         "usage": None,
+        "build": "",
         "metadata": {},
         "steps": (),
         "began": 0.0,
-        "first_byte": None,
+        "first_token": None,
         "ended": 10.0,
         "epoch": 1000.0,
     }
@@ -62,20 +63,20 @@ def parts(request: TracedRequest) -> list[tuple[str, float, float]]:
 
 
 def test_a_stream_has_a_prompt_and_an_answer():
-    assert parts(finished(first_byte=4.0)) == [("prompt", 0, 4), ("answer", 4, 10)]
+    assert parts(finished(first_token=4.0)) == [("prompt", 0, 4), ("answer", 4, 10)]
 
 
 def test_of_a_whole_answer_the_engine_tells_how_long_it_wrote():
-    usage = Usage(tokens=Tokens(output_tokens=30, tokens_per_second=10.0))
-    whole = finished(streaming=False, first_byte=9.9, usage=usage)
+    usage = Usage(tokens=Tokens(output_tokens=30), answer_ms=3000.0)
+    whole = finished(streaming=False, first_token=9.9, usage=usage)
     assert parts(whole) == [("prompt", 0, 7), ("answer", 7, 10)]
-    assert parts(finished(streaming=False, first_byte=9.9)) == [("answer", 0, 10)]
+    assert parts(finished(streaming=False, first_token=9.9)) == [("answer", 0, 10)]
 
 
 def test_a_load_divides_its_wait():
     steps = (Step("wait", 1.0, 6.0, load=(4.0, 1.0)),)
     expected = [("wait", 1, 2), ("load", 2, 5), ("wait", 5, 6), ("prompt", 6, 8), ("answer", 8, 10)]
-    assert parts(finished(steps=steps, first_byte=8.0)) == expected
+    assert parts(finished(steps=steps, first_token=8.0)) == expected
 
 
 def test_a_request_that_ends_in_the_queue_has_no_answer():
@@ -85,14 +86,14 @@ def test_a_request_that_ends_in_the_queue_has_no_answer():
 
 def test_tools_and_fallbacks_lie_between_engines():
     tools = (Step("wait", 1.0, 1.0), Step("tool", 4.0, 5.0, "see"), Step("wait", 5.0, 5.0))
-    assert [name for name, *_ in parts(finished(steps=tools, first_byte=2.0))] == [
+    assert [name for name, *_ in parts(finished(steps=tools, first_token=2.0))] == [
         "prompt",
         "answer",
         "execute_tool see",
         "answer",
     ]
     falls = (Step("fallback", 4.0, 5.0, "continued"), Step("wait", 5.0, 7.0, load=(2.0, 0.0)))
-    assert [name for name, *_ in parts(finished(steps=falls, first_byte=2.0))] == [
+    assert [name for name, *_ in parts(finished(steps=falls, first_token=2.0))] == [
         "prompt",
         "answer",
         "fallback",
@@ -171,7 +172,7 @@ def steps(draw: st.DrawFn) -> tuple[Step, ...]:
 def test_parts_lie_within_the_request_in_order(
     one: float,
     other: float,
-    first_byte: float | None,
+    first_token: float | None,
     found: tuple[Step, ...],
     known: bool,
     streaming: bool,
@@ -180,7 +181,7 @@ def test_parts_lie_within_the_request_in_order(
     request = finished(
         began=min(one, other),
         ended=max(one, other),
-        first_byte=first_byte,
+        first_token=first_token,
         steps=found,
         known=known,
         streaming=streaming,
@@ -208,7 +209,7 @@ def test_the_parts_of_steps_that_follow_each_other_do_not_overlap(data: st.DataO
     ]
     made = [step if step.name == "wait" else Step(step.name, step.began, step.ended) for step in made]
     request = finished(
-        began=moments[0], ended=moments[-1], steps=tuple(made), first_byte=data.draw(st.sampled_from(moments))
+        began=moments[0], ended=moments[-1], steps=tuple(made), first_token=data.draw(st.sampled_from(moments))
     )
     spans: list[Span] = spans_of(request, CONTEXT, counted())[1:]
     assert all(one.ended <= other.began + 1 for one, other in pairwise(spans))
