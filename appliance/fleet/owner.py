@@ -507,7 +507,7 @@ class Fleet:
                 case Stop(model_id, cause):
                     log.info("stopping model '%s' (%s)", model_id, cause.rule)
                     if cause.rule in EVICTING and self.observer is not None:
-                        self.observer.evicted(model_id)
+                        self.observer.evicted(model_id, cause.rule)
                     self._runs[model_id].stop()
                 case Drain(model_id):
                     self._nursery.start_soon(self._expire_later, self._runs[model_id])

@@ -331,7 +331,7 @@ class RecordingSink(Passing):
             error = found
         elif found is not None and status == 200:
             tokens, milliseconds = found.tokens, found.duration_ms(seconds * 1000)
-            first_token = self._first_token_ms(found, seconds)
+            first_token = self.first_token_ms(found, seconds)
             if found.prompt > 0 <= tokens.cache_tokens:
                 moved, cached = "fallback" in metadata, tokens.cache_tokens
                 words = prompt_cache_note(found.prompt, cached, loaded=record.loaded, moved=moved, body=record.body)
@@ -377,7 +377,7 @@ class RecordingSink(Passing):
             epoch=epoch,
         )
 
-    def _first_token_ms(self, usage: Usage, seconds: float) -> int:
+    def first_token_ms(self, usage: Usage, seconds: float) -> int:
         """Return when the first token was there. Of an answer in one piece only its engine knows."""
         record = self._record
         if self._streaming:
@@ -561,6 +561,8 @@ class Recorder:
             first = None if record.first_byte_at is None else record.first_byte_at - record.began
             self.metrics.request_done(record.model, route, status, seconds, first)
             if status == 200 and isinstance(found, Usage):
+                if (first_token := sink.first_token_ms(found, seconds)) >= 0:
+                    self.metrics.first_token(record.model, first_token / 1000)
                 tokens = found.tokens
                 self.metrics.tokens(record.model, tokens.input_tokens, tokens.output_tokens, tokens.cache_tokens)
 
