@@ -51,7 +51,8 @@ class Tracer:
         self._metrics = metrics
         self._waiting: deque[tuple[TraceContext, TracedRequest]] = deque()
         self._behind = WriteBehind(PAUSE, RETRY)
-        self._failing = False
+        self.failing = ""
+        """The words for a collector that does not take traces now; empty: it does."""
 
     @property
     def on(self) -> bool:
@@ -60,7 +61,8 @@ class Tracer:
 
     def adopt(self, config: TracingConfig | None) -> None:
         """Follow this from now on. What waits goes to the new collector, or is dropped where there is none."""
-        self._config, self._failing = config, self._failing and config == self._config
+        if config != self._config:
+            self._config, self.failing = config, ""
         if config is None:
             self._waiting.clear()
 
@@ -117,8 +119,8 @@ class Tracer:
         if lost:
             self._metrics.traces_dropped += min(lost, len(batch))
             self._fails(config, why or f"it refused {lost} spans")
-        elif self._failing:
-            self._failing = False
+        elif self.failing:
+            self.failing = ""
             log.info("the collector at %s takes traces again", config.endpoint)
         self._metrics.traces_sent += max(len(batch) - lost, 0)
         return True
@@ -130,12 +132,7 @@ class Tracer:
 
     def _fails(self, config: TracingConfig, why: str) -> None:
         """One line for as long as it lasts."""
-        if not self._failing:
-            self._failing = True
-            log.warning(
-                "the collector at %s does not take traces: %s; start it, or correct 'tracing' in the configuration. "
-                "The newest %d requests are kept for it",
-                config.endpoint,
-                why,
-                MOST,
-            )
+        before, self.failing = self.failing, f"the collector at {config.endpoint} does not take traces: {why}"
+        if not before:
+            advice = "start it, or correct 'tracing' in the configuration. The newest %d requests are kept for it"
+            log.warning(f"%s; {advice}", self.failing, MOST)
