@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 from google.protobuf.message import DecodeError
@@ -15,18 +14,16 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1 import trace_pb2 as otlp
 
 from appliance import __version__
-from appliance.core.records.spans import Attribute, Span, TraceContext, TracedRequest, spans_of
+from appliance.core.records.spans import Attribute, OwnTrace, Span, TraceContext, spans_of
 
 SCOPE = "llama-appliance"
 _SAMPLED = 1
 
 
-def encode(service: str, requests: Sequence[tuple[TraceContext, TracedRequest]]) -> bytes:
-    """Return the body of one export; each request becomes its spans here, with random ids."""
+def encode(service: str, requests: Sequence[OwnTrace]) -> bytes:
+    """Return the body of one export; each request becomes its spans here."""
     spans = [
-        _span(span, context)
-        for context, request in requests
-        for span in spans_of(request, context, lambda: os.urandom(8))
+        _span(span, context) for context, request, root_id in requests for span in spans_of(request, context, root_id)
     ]
     scope = otlp.ScopeSpans(scope=InstrumentationScope(name=SCOPE, version=__version__), spans=spans)
     resource = Resource(attributes=[_attribute("service.name", service), _attribute("service.version", __version__)])

@@ -16,7 +16,7 @@ from typing import Never
 import trio
 
 from appliance.core.config.additions import TracingConfig
-from appliance.core.records.spans import TraceContext, TracedRequest, trace_context
+from appliance.core.records.spans import OwnTrace, TracedRequest, trace_context
 from appliance.errors import Busy, UpstreamFailed, UsageError
 from appliance.traffic.metrics import Metrics
 from appliance.trio_parts import WriteBehind
@@ -49,7 +49,7 @@ class Tracer:
     def __init__(self, metrics: Metrics) -> None:
         self._config: TracingConfig | None = None
         self._metrics = metrics
-        self._waiting: deque[tuple[TraceContext, TracedRequest]] = deque()
+        self._waiting: deque[OwnTrace] = deque()
         self._behind = WriteBehind(PAUSE, RETRY)
         self.failing = ""
         """The words for a collector that does not take traces now; empty: it does."""
@@ -72,7 +72,7 @@ class Tracer:
             return
         context = trace_context(headers, os.urandom(16), self._config.sample)
         if context is not None:
-            self._waiting.append((context, request))
+            self._waiting.append((context, request, os.urandom(8)))
             self._drop_oldest()
             self._behind.wake()
 
@@ -102,7 +102,7 @@ class Tracer:
                     self._drop_oldest()
         return True
 
-    async def _send(self, config: TracingConfig, batch: Sequence[tuple[TraceContext, TracedRequest]]) -> bool:
+    async def _send(self, config: TracingConfig, batch: Sequence[OwnTrace]) -> bool:
         """Return True when the batch has found its end, taken or not. Raises if it is to be sent again."""
         from appliance.traffic import otlp  # brings protobuf, which only this needs
 

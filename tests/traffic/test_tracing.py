@@ -11,8 +11,8 @@ from otlp_collector import Collector, open_collector
 from waiting import until
 
 from appliance.core.config.additions import TracingConfig
-from appliance.core.records.spans import TracedRequest
-from appliance.traffic import tracing
+from appliance.core.records.spans import TraceContext, TracedRequest
+from appliance.traffic import otlp, tracing
 from appliance.traffic.metrics import Metrics
 from appliance.traffic.tracing import BATCH, MOST, Tracer
 
@@ -138,6 +138,12 @@ async def test_a_collector_that_does_not_take_them_now_is_asked_seldom(monkeypat
             await trio.sleep(0.01)
         nursery.cancel_scope.cancel()
     assert collector.asked == 1
+
+
+def test_a_batch_that_is_sent_again_has_the_same_ids():
+    """A collector that had taken it, and answered too late, sees no second request."""
+    batch = [(TraceContext(bytes(range(16))), traced(), b"12345678")]
+    assert otlp.encode("box", batch) == otlp.encode("box", batch)
 
 
 async def test_switched_off_it_keeps_nothing():

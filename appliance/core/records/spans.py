@@ -7,15 +7,16 @@ holds a prompt, an answer, an argument of a tool or an address of a client.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
 from typing import Literal
 
 from msgspec import Struct
 
 from appliance.core.records.accounting import Usage
 
-LEAST = 0.001
-"""Seconds; a shorter wait is none."""
+LEAST = 0.005
+"""Seconds; a shorter wait is none: the loop takes as long between two of its tasks."""
 PROVIDER = "llama_appliance"
 ERROR, SERVER_ERROR = 400, 500
 MAX_STATE = 512
@@ -79,6 +80,10 @@ class TracedRequest(Struct, frozen=True, kw_only=True):
     epoch: float
 
 
+OwnTrace = tuple[TraceContext, TracedRequest, bytes]
+"""A request with its trace, and the id of its own span there."""
+
+
 class Span(Struct, frozen=True, kw_only=True):
     """Times are Unix nanoseconds. The root has no parent among the request's spans, and is the first of them."""
 
@@ -121,12 +126,13 @@ def read_parent(headers: Sequence[tuple[bytes, bytes]]) -> TraceContext | None:
     return TraceContext(bytes.fromhex(trace.decode()), bytes.fromhex(span.decode()), bool(int(flags, 16) & 1), kept)
 
 
-def spans_of(request: TracedRequest, context: TraceContext, new_id: Callable[[], bytes]) -> list[Span]:
+def spans_of(request: TracedRequest, context: TraceContext, root_id: bytes) -> list[Span]:
     """Return the request's span, and behind it one for each part of its time, as they began.
 
-    All lie within the first one, and only uses of tools overlap. ``new_id`` makes the eight bytes of a span's id.
+    All lie within the first one, and only uses of tools overlap. Their ids count on from ``root_id``, so that a request
+    that is sent twice has the same ones.
     """
-    root_id, operation = new_id(), operation_of(request.route)
+    operation, ids = operation_of(request.route), count(int.from_bytes(root_id, "big") + 1)
     failed = request.status >= SERVER_ERROR or request.fault is not None
 
     def at(moment: float) -> int:
@@ -145,7 +151,7 @@ def spans_of(request: TracedRequest, context: TraceContext, new_id: Callable[[],
     parts = [
         Span(
             name=name,
-            span_id=new_id(),
+            span_id=(next(ids) % (1 << 64)).to_bytes(8, "big"),
             parent_id=root_id,
             began=at(began),
             ended=at(max(began, ended)),
@@ -185,7 +191,7 @@ def _attributes(request: TracedRequest, operation: str) -> dict[str, Attribute]:
             ("output_tokens", usage.tokens.output_tokens),
             ("cache_read.input_tokens", usage.tokens.cache_tokens),
         )
-        told |= {f"gen_ai.usage.{name}": count for name, count in counts if count >= 0}
+        told |= {f"gen_ai.usage.{name}": number for name, number in counts if number >= 0}
     if request.build:
         told[f"{PROVIDER}.build"] = request.build
     if request.fault is not None:

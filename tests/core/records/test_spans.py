@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from itertools import count, pairwise
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -24,14 +23,10 @@ from appliance.wire import Tokens
 
 TRACE, PARENT = b"0af7651916cd43dd8448eb211c80319c", b"b7ad6b7169203331"
 FRESH = bytes(range(16))
+ROOT = b"\xff" * 8
 CONTEXT = TraceContext(FRESH)
 MOMENTS = st.floats(0, 100)
 HEX = st.text("0123456789abcdef", min_size=2, max_size=2)
-
-
-def counted() -> Callable[[], bytes]:
-    numbers = count(1)
-    return lambda: next(numbers).to_bytes(8, "big")
 
 
 def finished(**more: object) -> TracedRequest:
@@ -58,7 +53,7 @@ def finished(**more: object) -> TracedRequest:
 
 def parts(request: TracedRequest) -> list[tuple[str, float, float]]:
     """Every span but the root, in seconds after the request's beginning."""
-    root, *rest = spans_of(request, CONTEXT, counted())
+    root, *rest = spans_of(request, CONTEXT, ROOT)
     return [(span.name, (span.began - root.began) / 1e9, (span.ended - root.began) / 1e9) for span in rest]
 
 
@@ -104,7 +99,7 @@ def test_tools_and_fallbacks_lie_between_engines():
 
 def test_the_root_has_the_attributes_of_the_conventions():
     usage = Usage(tokens=Tokens(output_tokens=5, cache_tokens=3, input_tokens=7), prompt=10)
-    [root, *_] = spans_of(finished(usage=usage, metadata={"selector": "fast"}), CONTEXT, counted())
+    [root, *_] = spans_of(finished(usage=usage, metadata={"selector": "fast"}), CONTEXT, ROOT)
     assert root.name == "chat alpha"
     assert root.attributes == {
         "gen_ai.operation.name": "chat",
@@ -132,13 +127,13 @@ def test_the_root_has_the_attributes_of_the_conventions():
     ],
 )
 def test_failures(facts: dict[str, object], kind: str, error: str | None):
-    [root, *_] = spans_of(finished(**facts), CONTEXT, counted())
+    [root, *_] = spans_of(finished(**facts), CONTEXT, ROOT)
     assert (root.attributes["error.type"], root.error) == (kind, error)
 
 
 @pytest.mark.parametrize("host", ["", "box:8080:1", "box:999999999999999999999", "a b", "böx", "[::1"])
 def test_a_host_that_is_none_is_not_told(host: str):
-    [root, *_] = spans_of(finished(host=host), CONTEXT, counted())
+    [root, *_] = spans_of(finished(host=host), CONTEXT, ROOT)
     assert not {"server.address", "server.port"} & set(root.attributes)
 
 
@@ -187,7 +182,7 @@ def test_parts_lie_within_the_request_in_order(
         streaming=streaming,
         epoch=epoch,
     )
-    root, *rest = spans_of(request, CONTEXT, counted())
+    root, *rest = spans_of(request, CONTEXT, ROOT)
     last = root.began
     for span in rest:
         assert root.began <= span.began <= span.ended <= root.ended
@@ -211,7 +206,7 @@ def test_the_parts_of_steps_that_follow_each_other_do_not_overlap(data: st.DataO
     request = finished(
         began=moments[0], ended=moments[-1], steps=tuple(made), first_token=data.draw(st.sampled_from(moments))
     )
-    spans: list[Span] = spans_of(request, CONTEXT, counted())[1:]
+    spans: list[Span] = spans_of(request, CONTEXT, ROOT)[1:]
     assert all(one.ended <= other.began + 1 for one, other in pairwise(spans))
 
 
