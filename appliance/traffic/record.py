@@ -176,9 +176,9 @@ class Record:
         self.began = time.perf_counter()
         self.first_byte_at: float | None = None
         self.steps: tuple[Step, ...] = ()
-        """What was waited for and done beside the engine; a plain request has none."""
+        """Waits, tools and fallbacks; a plain request has none."""
         self.first_token_at: float | None = None
-        """Of a stream: when its first record came that is part of the answer."""
+        """The time at which the first record of a stream came that is part of the answer."""
         self.build = ""
         """The id of the engine that has the request."""
 

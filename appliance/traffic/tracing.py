@@ -19,7 +19,7 @@ from appliance.core.config.additions import TracingConfig
 from appliance.core.records.spans import OwnTrace, TracedRequest, trace_context
 from appliance.errors import Busy, UpstreamFailed, UsageError
 from appliance.traffic.metrics import Metrics
-from appliance.trio_parts import WriteBehind
+from appliance.trio_parts import WriteBehind, persist
 from appliance.upstream.client import HttpCall, address_of
 
 PATH = "/v1/traces"
@@ -56,11 +56,11 @@ class Tracer:
 
     @property
     def on(self) -> bool:
-        """Somebody wants traces."""
+        """True while a collector is configured."""
         return self._config is not None
 
     def adopt(self, config: TracingConfig | None) -> None:
-        """Follow this from now on. What waits goes to the new collector, or is dropped where there is none."""
+        """Follow this from now on. Waiting traces go to the new collector, and are dropped where there is none."""
         if config != self._config:
             self._config, self.failing = config, ""
         if config is None:
@@ -81,9 +81,9 @@ class Tracer:
         await self._behind.run(self.send)
 
     async def flush(self) -> None:
-        """Send the last ones, even where everything is cancelled; what takes longer than `FLUSH` is lost."""
+        """Send the last ones, even where everything is cancelled. After `FLUSH` seconds the rest is lost."""
         with trio.move_on_after(FLUSH, shield=True):
-            await self.send()
+            await persist("sending the last traces", self.send)
         self._metrics.traces_dropped += len(self._waiting)
 
     async def send(self) -> bool:

@@ -16,7 +16,7 @@ from msgspec import Struct
 from appliance.core.records.accounting import Usage
 
 LEAST = 0.005
-"""Seconds; a shorter wait is none: the loop takes as long between two of its tasks."""
+"""Seconds. A shorter wait is left out: the loop takes as long between two of its tasks."""
 PROVIDER = "llama_appliance"
 ERROR, SERVER_ERROR = 400, 500
 MAX_STATE = 512
@@ -73,7 +73,7 @@ class TracedRequest(Struct, frozen=True, kw_only=True):
     steps: Sequence[Step]
     began: float
     first_token: float | None
-    """Of a stream."""
+    """The time of the first token, where the answer is a stream."""
     build: str
     """The id of the engine that had it; empty if that is not known."""
     ended: float
@@ -208,7 +208,7 @@ def _parts(request: TracedRequest) -> Iterator[_Part]:
     """Name, beginning, end and attributes of each part.
 
     Between the end of a wait and the next step an engine has the request. Between a tool or a fallback and the next
-    wait only the program works, for less than anybody would look for.
+    wait only the program works, for less than a millisecond.
     """
     steps = sorted(request.steps, key=lambda step: step.began)
     waits_first = bool(steps) and steps[0].name == "wait"
