@@ -1,8 +1,8 @@
 """The secrets of a configuration's text, and marks in their place: ``(secret 1)``.
 
-Marks stand for the keys of clients and peers, the environment of models, MCP servers, the settings of plugins, what
-follows ``--api-key`` in a command, and the macros that any of these use. Comments are shown as they are. A text in
-which a secret cannot be found for certain is not shown at all.
+Marks stand for the keys of clients and peers, the environment of models, MCP servers, the settings of plugins,
+headers for traces, what follows ``--api-key`` in a command, and the macros that any of these use. Comments are shown
+as they are. A text in which a secret cannot be found for certain is not shown at all.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ _PLACES = (
     ("peers", ANY, "apiKey"),
     ("models", ANY, "env"),
     ("mcp_servers",),
+    ("tracing", "headers"),
     ("plugins", ANY, "settings"),
 )
-_WITH_KEYS = ("mcp_servers", "plugins")
+_WITH_KEYS = ("mcp_servers", "plugins", "tracing")
 """In these a mapping's keys are names. Anywhere else a mapping is a mistake, and its keys may be secrets as well."""
 _IN_COMMAND = re.compile(r"(--api-key[\"'\\\s=,]+)([^\s\"'\\,\]}]+)")
 _REFERENCE = re.compile(r"\$\{([\w-]+)\}", re.ASCII)

@@ -28,6 +28,7 @@ models:
     env: ["TOKEN=sk-env"]
 mcp_servers: {files: {command: run, args: [sk-arg], env: {TOKEN: sk-mcp}}}
 plugins: {p: {settings: {token: sk-plugin}}}
+tracing: {headers: {Authorization: Bearer sk-trace}}
 """
 
 
@@ -36,7 +37,7 @@ def test_no_secret_is_shown_and_all_of_them_come_back() -> None:
     assert "sk-" not in found.text
     assert '"${env.KEY}"' in found.text
     assert "plain: text" in found.text
-    assert len(found.hidden) == 11
+    assert len(found.hidden) == 12
     assert found.revealed(found.text) == TEXT
 
 
