@@ -137,7 +137,7 @@ async def ls(config_file: Path | None, config_dir: Path | None, plugins: tuple[P
     logging.getLogger("appliance").addHandler(logging.NullHandler())  # what goes wrong is listed
     async with open_plugins(choice, users_data() / DATA) as opened:
         await opened.wait_loaded()
-        found = opened.listed(values=True)
+        found = opened.listed()
         folders = tuple(map(str, choice.folders))
         listing = AgentListing(agents=found, folders=folders, problems=opened.problems, off=choice.off)
     if as_json:
@@ -168,13 +168,14 @@ def _cells(each: ListedPlugin) -> tuple[str, ...]:
 
 def _values(each: ListedPlugin) -> list[tuple[str, ...]]:
     """The settings that somebody has set, and those in the plugin's own config.json."""
-    values = each.values if isinstance(each.values, dict) else {}
     shown = [
         key
         for key, source in each.sources.items()
         if source == "configuration" or (source == "config.json" and key != "enabled")
     ]
-    return [(f"/{each.name}", key, json.dumps(values[key], ensure_ascii=False), each.sources[key]) for key in shown]
+    return [
+        (f"/{each.name}", key, json.dumps(each.values[key], ensure_ascii=False), each.sources[key]) for key in shown
+    ]
 
 
 @agents.command()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 import trio
-from msgspec import Meta, Raw, Struct
+from msgspec import Meta, Raw, Struct, structs
 from quart import Response, request
 from quart_trio import QuartTrio
 
@@ -33,6 +33,7 @@ from appliance.core.openai import FunctionDefinition, ToolDefinition
 from appliance.core.runs.bios import BIOS_FACTS, unknown_fact
 from appliance.core.runs.listing import parse_run_query, select_runs
 from appliance.core.runs.messages import MAX_ITERATIONS, Task, Tool
+from appliance.core.secret_settings import without_secret_values
 from appliance.core.tools.schema_check import schema_problem
 from appliance.core.tools.specs import ToolSpec
 from appliance.errors import BadRequest, NotFound, NotReady
@@ -255,9 +256,9 @@ class _AskedResource(Struct):
 
 
 def agents_of(plugins: Plugins) -> AgentList:
-    """Return the plugins as known now."""
+    """Return the plugins as known now, without the secrets in their settings."""
     return AgentList(
-        agents=plugins.listed(),
+        agents=[structs.replace(each, values=without_secret_values(each.values)) for each in plugins.listed()],
         folders=tuple(str(folder) for folder in plugins.choice.folders),
         problems=plugins.problems,
         off=plugins.choice.off,
