@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import cast
 
 from appliance.core.bodies.json_text import JSON
 from appliance.core.records.captures import REDACTED
@@ -18,11 +19,11 @@ _LOGIN = re.compile(r"(?<=://)[^/?#\s]+(?=@)")
 """The user and password of an address."""
 
 
-def without_secret_values(values: Mapping[str, JSON]) -> dict[str, JSON]:
-    """Return the values, by name, with `REDACTED` for secrets: under a name of `SECRET_WORDS`, at any depth, and in
-    addresses. Switches, nulls and empty values are none.
+def without_secret_values(values: Mapping[str, object]) -> dict[str, object]:
+    """Return the values, JSON by name, with `REDACTED` for what a name of `SECRET_WORDS` holds, at any depth, and for
+    the logins in addresses. Switches, nulls and empty values are not secrets.
     """
-    return {name: _shown(value, name) for name, value in values.items()}
+    return {name: _shown(cast("JSON", value), name) for name, value in values.items()}
 
 
 def _shown(value: JSON, name: str) -> JSON:

@@ -61,8 +61,8 @@ class ListedPlugin(Struct, frozen=True, kw_only=True):
     """Folders whose plugin of the same name it overrides."""
     sources: dict[str, Source] = {}
     """The source of each value, by dotted key of config.json."""
-    values: dict[str, JSON] = {}
-    """The values, which may be secrets: `core.secret_settings` hides those."""
+    values: dict[str, object] = {}
+    """The values, JSON, which may be secrets: `core.secret_settings` hides those."""
 
 
 class BadSettings(BadPlugin):
