@@ -1,6 +1,6 @@
 """Secrets among named values: which names promise one, and values without it.
 
-No rule finds every secret. What a name does not tell, and what is not in an address, is shown.
+No rule finds every secret. A secret under an innocent name is shown.
 """
 
 from __future__ import annotations
