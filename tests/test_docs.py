@@ -22,7 +22,7 @@ from msgspec import structs
 
 from appliance import plugins
 from appliance.agents.record import RunResult, RunStatus
-from appliance.cli.agent import run_agent
+from appliance.cli.agent import agent
 from appliance.cli.app import VERBS, cli
 from appliance.cli.config import config
 from appliance.cli.engines.commands import engines
@@ -185,7 +185,7 @@ def test_flags_in_the_documents_exist() -> None:
         assert flags.lookup(flag) or older or flag in known or flag in bootstrap or f'"{flag}"' in suites, flag
     for flag in flags_of(README + COMMANDS + HTTP):
         assert flag in known or flags.lookup(flag) or flag in bootstrap or flag == "--help", flag
-    assert set(flags_of(AGENTS)) <= options([run_agent, serve])
+    assert set(flags_of(AGENTS)) <= options([*agent.commands.values(), serve])
     building = set(flags_of(page("llama-builds/build.py")))
     assert set(flags_of(ENGINES)) <= options([*engines.commands.values(), serve]) | building | {"--help"}
     assert set(flags_of(SWAP)) <= options([*config.commands.values(), serve])

@@ -115,6 +115,11 @@ class ActivityTable:
             total_pages=pages(total, query.limit),
         )
 
+    def last_used(self) -> dict[str, datetime]:
+        """Return the time of the newest row of each model."""
+        found = self._connection.execute("SELECT model_id, MAX(ts_created) FROM activity GROUP BY model_id")
+        return {model: datetime.fromtimestamp(seconds, UTC) for model, seconds in found}
+
     def newest(self, count: int) -> list[Row]:
         """Return them in the order in which they were added."""
         rows = self._connection.execute(f"SELECT {_LISTED} FROM activity ORDER BY id DESC LIMIT ?", (count,)).fetchall()
@@ -281,6 +286,10 @@ class Activity:
     async def stats(self, models: Sequence[str] = ()) -> Stats:
         """Return the rows of these models; of all models if none is named."""
         return await self._ask(lambda: self._table.stats(models))
+
+    async def last_used(self) -> dict[str, datetime]:
+        """Return when each model was last asked, as far as rows go back."""
+        return await self._ask(self._table.last_used)
 
     async def _ask(self, question: Callable[[], _T]) -> _T:
         def answer() -> _T:

@@ -499,6 +499,11 @@ class Recorder:
         self.settle()
         return await self._activity.stats(models)
 
+    async def last_used(self) -> dict[str, datetime]:
+        """Return when each model was last asked, as far as the log goes back. Raises as `page`."""
+        self.settle()
+        return await self._activity.last_used()
+
     async def capture(self, row_id: int) -> Capture | None:
         """Return the capture of the request with this row."""
         self.settle()

@@ -22,6 +22,7 @@ from gguf_files import write_model
 from hub_process import FakeHub
 from page_fixtures import SIZE, Play, in_both
 from page_texts import ENDS, FOLDED, GROWING, HOSTILE, PREVIEWED, RIGHT_TO_LEFT, SPOKEN, TABLE
+from plugin_folders import write_plugin
 from program import Server, StartServer, answer, http
 from waiting import wait
 
@@ -115,6 +116,8 @@ SCENARIOS = [
     Scenario("machine.logs", OTHERS[:2], both=True),
     # The configuration is not shown unless that is switched on.
     Scenario("machine.closed"),
+    # A run is cancelled after a question.
+    Scenario("agents.cancel", env=says({"text": "so far", "stall": True})),
     # A hit opens its conversation at its message.
     Scenario("finding.hits", both=True),
     # Parts of words are found where the browser keeps them.
@@ -178,7 +181,7 @@ def test_a_scenario(play: Play, serve_fake: StartServer, scenario: Scenario) -> 
     play(scenario.name, serve_fake(*scenario.words, **scenario.env))
 
 
-@pytest.mark.parametrize("scenario", ["talking.chat", "screens.screens", "talking.compact"])
+@pytest.mark.parametrize("scenario", ["talking.chat", "screens.screens", "talking.compact", "agents.real"])
 def test_with_the_starter_model(play: Play, serve: StartServer, scenario: str) -> None:
     if not available():
         pytest.skip("the embedded engine is not on this machine")
@@ -429,6 +432,36 @@ def test_a_tools_question_is_noticed_and_not_answered_by_chance(
 
     tools = ("--tools", "write_file", "--tools-root", str(notes.parent))
     play(scenario, serve_fake(*tools, **says(first, {"text": "Fine."}, second)), asked=asked)
+
+
+@in_both
+def test_a_run_is_begun_answered_and_followed(play: Play, serve_fake: StartServer, notes: Path) -> None:
+    notes.write_text("from the note", "utf-8")
+    asks, reads = call(1, "ask_user", question="Which note?"), call(2, "read_file", path="note.txt")
+    tools = ("--tools", "read_file", "--tools-root", str(notes.parent))
+    play("agents.run", serve_fake(*tools, **says(asks, reads, {"text": "It says: hi."})))
+
+
+def test_runs_that_say_much_and_that_crash(play: Play, serve: StartServer, fake_engine: Path, tmp_path: Path) -> None:
+    """Of a run that says much, the events do not last to its question."""
+    file = ConfigFile(tmp_path / "config.yaml", fake_engine, "--model", write_model(tmp_path / "small.gguf"))
+    config = file.write({"small": {}}, runs={"eventBytes": 1024, "maxRestarts": 0})
+    much = {"text": "word " * 400, **call(1, "ask_user", question="Enough?")}
+    for scenario, turn in (("agents.long", much), ("agents.locked", {"text": "so far", "die": 3})):
+        play(scenario, serve("--config", config, "--no-stores", "--no-starter", **says(turn)))
+
+
+def test_plugins_are_shown_with_their_faults_and_settings(play: Play, serve_fake: StartServer, tmp_path: Path) -> None:
+    folder = tmp_path / "plugins"
+    works = "def on_response(r, c): pass"
+    write_plugin(folder, "good", works, {"settings": {"api_key": "hunter2", "size": 3}})
+    write_plugin(folder, "off", works, {"enabled": False})
+    write_plugin(folder, "bad", "import nothing_of_the_kind", {})
+
+    def mended() -> None:
+        write_plugin(folder, "bad", works, {})
+
+    play("agents.plugins", serve_fake("--plugins", str(folder)), mended=mended)
 
 
 @pytest.mark.parametrize("name", GROWING)

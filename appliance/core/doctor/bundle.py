@@ -19,6 +19,7 @@ from msgspec import Struct, structs
 from appliance.core.doctor.facts import DoctorFacts, Finding, ModelFact, ServedModel
 from appliance.core.engines.machine import MachineLook
 from appliance.core.llama.flags import FLAGS, Flag, Kind, lookup, option_at
+from appliance.core.secret_settings import SECRET_WORDS
 from appliance.errors import UsageError
 
 REMOVED = "<removed>"
@@ -45,7 +46,6 @@ VARIABLES = (
     "KUBERNETES_SERVICE_HOST", "WSL_DISTRO_NAME",
 )  # fmt: skip
 """Variables that engines, drivers and this program use, or their prefixes."""
-SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "_PASS", "_PAT", "AUTH")
 
 _NUMBERS = re.compile(r"-?[0-9]{1,18}(?:\.[0-9]{1,18})?(?:,-?[0-9]{1,18}(?:\.[0-9]{1,18})?)*")
 _BUILD = re.compile(r"[a-z0-9]+-[a-z0-9_]+-[a-z0-9_]+/[A-Za-z0-9._+-]{1,60}|embedded")

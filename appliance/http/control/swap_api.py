@@ -21,7 +21,7 @@ from appliance.core.records.export import Format, head, lines
 from appliance.core.records.history import parse_history_query
 from appliance.core.records.history_words import told
 from appliance.errors import BadRequest, Busy, NotFound, UsageError
-from appliance.http.control.answers import Pieces, json_answer, read_as, text_answer
+from appliance.http.control.answers import Pieces, json_answer, parameters, read_as, text_answer
 from appliance.http.control.events import EventSources, FeedRoutes
 from appliance.http.way.routes import RELOAD
 from appliance.platform.samples import Samples
@@ -70,18 +70,18 @@ class RecordRoutes:
         self._detecting = trio.Lock()
 
     async def activity(self) -> Response:
-        return json_answer(await self._recorder.page(parse_query(_parameters())))
+        return json_answer(await self._recorder.page(parse_query(parameters())))
 
     async def export(self) -> Response:
-        kind = parse_format(_parameters())
-        query = structs.replace(parse_query(_parameters()), limit=MAX_LIMIT, page=1, sort="id", order="desc")
+        kind = parse_format(parameters())
+        query = structs.replace(parse_query(parameters()), limit=MAX_LIMIT, page=1, sort="id", order="desc")
         response = Response(ActivityExport(self._recorder, query, kind), content_type=EXPORTED[kind])
         response.headers["Content-Disposition"] = f'attachment; filename="activity.{kind}"'
         response.timeout = None
         return response
 
     async def stats(self) -> Response:
-        return json_answer(await self._recorder.stats(parse_models(_parameters())))
+        return json_answer(await self._recorder.stats(parse_models(parameters())))
 
     async def capture(self, capture_id: str) -> Response:
         row = read_whole(capture_id, "id")
@@ -91,7 +91,7 @@ class RecordRoutes:
         return json_answer(capture)
 
     async def history(self) -> Response:
-        entries = await self._history.read(parse_history_query(_parameters()))
+        entries = await self._history.read(parse_history_query(parameters()))
         return json_answer({"data": [told(entry) for entry in entries]})
 
     async def performance(self) -> Response:
@@ -107,10 +107,6 @@ class RecordRoutes:
         if self._hardware is None:
             raise Busy("the hardware cannot be described; the log says why", retry_after=60)
         return json_answer(self._hardware)
-
-
-def _parameters() -> dict[str, list[str]]:
-    return {name: request.args.getlist(name) for name in request.args}
 
 
 Reload = Callable[[], Awaitable[Reloaded]]
