@@ -23,6 +23,7 @@ from appliance.core.records.accounting import ErrorText, TokenCounter, Usage, co
 from appliance.core.records.activity import Query, prompt_cache_note, with_captures
 from appliance.core.records.captures import CaptureBuffer, CapturedBody, CapturedExchange, Packing, captured_parts
 from appliance.core.records.progress import AnswerSoFar, client_words, is_before_token
+from appliance.core.records.speed import SpeedCurve, SpeedQuestion
 from appliance.core.runs.inward import UNWATCHED, ProgressWatch
 from appliance.store.activity import Activity
 from appliance.traffic.inflight import InFlightEntry
@@ -461,6 +462,11 @@ class Recorder:
         """Return the statistics of these models, of all if none is given. Raises as `page`."""
         self.settle()
         return await self._activity.stats(models)
+
+    async def speed(self, question: SpeedQuestion) -> list[SpeedCurve]:
+        """Return the curves of speed over time. Raises as `page`."""
+        self.settle()
+        return await self._activity.speed(question)
 
     async def capture(self, row_id: int) -> Capture | None:
         """Return the capture of the request with this row."""
