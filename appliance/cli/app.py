@@ -38,6 +38,7 @@ VERBS = {
     "unload": "Unload a model from the running server.",
     "logs": "Show the output of the model processes.",
     "events": "Show what the running server did, and why.",
+    "speed": "Show how fast the running server has answered.",
     "agent": "Run an agent task on the running server.",
     "agents": "List the plugins behind slash commands, or create one.",
     "rpc-worker": "Lend this machine's devices to models on another machine.",
@@ -169,6 +170,8 @@ def _import_verb(name: str) -> click.Command | None:
             from appliance.cli.control import unload as command
         case "logs":
             from appliance.cli.control import logs as command
+        case "speed":
+            from appliance.cli.speed import speed as command
         case "events":
             from appliance.cli.events import events as command
         case "agent":
