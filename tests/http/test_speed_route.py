@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from http_harness import CHAT, Appliance, OpenServer, chat, model
 from swap_harness import Configure
 from test_fallback import InOrder, engine
 
 
-async def speed(server: Appliance, query: str = "") -> dict[str, object]:
+async def speed(server: Appliance, query: str = "") -> dict[str, Any]:
     answer = await server.ask("GET", f"/api/speed?{query}")
     assert answer.status == 200
     return answer.json
 
 
-def requests(told: dict[str, object]) -> dict[str, int]:
-    return {curve["name"]: curve["total"]["requests"] for curve in told["curves"]}  # pyright: ignore
+def requests(told: dict[str, Any]) -> dict[str, int]:
+    return {curve["name"]: curve["total"]["requests"] for curve in told["curves"]}
 
 
 async def test_curves_of_real_requests(open_server: OpenServer, fake_model: Path) -> None:
@@ -29,7 +30,7 @@ async def test_curves_of_real_requests(open_server: OpenServer, fake_model: Path
             assert (await server.ask("POST", CHAT, chat(name, stream=stream), headers)).status == 200
         told = await speed(server, "span=1h")
         assert (told["seconds"], told["marks"]) == (15, [])
-        [a, b] = told["curves"]  # pyright: ignore
+        [a, b] = told["curves"]
         assert (a["name"], b["name"]) == ("a", "b")
         rows = [row for row in await server.rows() if row["model"] == "a"]
         total = a["total"]
@@ -53,7 +54,7 @@ async def test_curves_of_real_requests(open_server: OpenServer, fake_model: Path
         await server.ask("POST", CHAT, chat("a"))
         told = await speed(server, "by=build&model=a")
         assert requests(told) == {"cpu": 3, "gpu": 1}
-        [mark] = told["marks"]  # pyright: ignore
+        [mark] = told["marks"]
         assert (mark["kind"], mark["model"]) == ("loaded", "a")
         assert mark["why"].endswith(" on gpu")
         assert (await speed(server, "end=2026-01-01T00:00:00Z"))["curves"] == []
@@ -71,4 +72,4 @@ async def test_a_new_configuration_is_a_mark_and_a_broken_one_is_not(
         file.write_text(json.dumps({"models": 3}), "utf-8")
         await server.ask("POST", "/api/config/reload")
         told = await speed(server)
-    assert [mark["kind"] for mark in told["marks"]] == ["reload"]  # pyright: ignore
+    assert [mark["kind"] for mark in told["marks"]] == ["reload"]
