@@ -18,7 +18,7 @@ FIGURES = ("REQUESTS", "PROMPT/S", "TOKENS/S", "FIRST P50", "FIRST P95", "WAITED
 
 @click.command()
 @server_options
-@click.option("--by", type=click.Choice(get_args(By)), default="model", show_default=True, help="What a line is for.")
+@click.option("--by", type=click.Choice(get_args(By)), default="model", show_default=True, help="One line for each.")
 @click.option("--model", "models", multiple=True, metavar="MODEL", help="Only requests for MODEL; may be repeated.")
 @click.option("--span", default=DEFAULT_SPAN, show_default=True, metavar="TIME", help="So far back: 30m, 12h or 7d.")
 @json_option

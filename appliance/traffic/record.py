@@ -171,7 +171,7 @@ class Record:
         self.began = time.perf_counter()
         self.first_byte_at: float | None = None
         self.first_token_at: float | None = None
-        """Of a stream: when its first record came that is part of the answer."""
+        """The time of the first record of a stream that is part of the answer."""
         self.build = ""
         """The id of the engine that has the request."""
 
