@@ -476,7 +476,13 @@ def test_many_requests_are_drawn_and_listed(play: Play, serve: StartServer, fake
     table.close()
     file = ConfigFile(tmp_path / "config.yaml", fake_engine, "--model", write_model(tmp_path / "small.gguf"))
     config = file.write({"small": {}}, store={"path": str(store)})
-    play("speed.many", serve("--config", config, "--no-stores", "--no-starter"))
+    server = serve("--config", config, "--no-stores", "--no-starter")
+
+    def changed() -> None:
+        file.write({"small": {}, "other": {}}, store={"path": str(store)})
+        assert http(server, "POST", "/api/config/reload").status == 200
+
+    play("speed.many", server, changed=changed)
 
 
 @pytest.mark.parametrize(

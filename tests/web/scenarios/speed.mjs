@@ -86,8 +86,9 @@ export async function curves({ page, url }) {
   await row(page, "two/1.0, 127").getByText(number(1), { exact: true }).waitFor();
 }
 
-/** 20,000 requests of nine models are drawn, and listed; `-s` shows the tasks that took longer than 50 ms. */
-export async function many({ page, url }) {
+/** 20,000 requests of eleven models are drawn, with a new configuration; `-s` shows the tasks longer than 50 ms. */
+export async function many({ page, url, told }) {
+  await told("changed");
   await page.addInitScript(() => {
     window.tasks = [];
     new PerformanceObserver((list) => window.tasks.push(...list.getEntries().map((entry) => entry.duration))).observe({
@@ -114,6 +115,10 @@ export async function many({ page, url }) {
     20_000,
   );
   await row(page, t("All others")).waitFor();
+  await page
+    .getByRole("region", { name: t("What changed") })
+    .getByText("the configuration was read again", { exact: false })
+    .waitFor();
   await accessible(page, "many curves");
   await taken("activity", () => page.getByText(like("pageOf", { page: 1, pages: 400, total: /20.000/ })).waitFor());
 }
