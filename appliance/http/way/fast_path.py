@@ -369,7 +369,7 @@ class FastRequest:
         self._streams = streams
         self.record = record = Record(request, known.route.name)
         record.body, record.model, record.known, record.admitted = content, found.target.label, True, True
-        record.build = known.build
+        record.requested, record.build = found.target.requested, known.build
         self.sink = self._open()
         self.entry = record.entry = traffic.inflight.begin(
             request, record.model, record.metadata, cancel=self.cancel, streams=streams
