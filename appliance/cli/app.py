@@ -37,6 +37,7 @@ VERBS = {
     "memory": "Show the memory of the machine, and what one more model would push out.",
     "unload": "Unload a model from the running server.",
     "logs": "Show the output of the model processes.",
+    "speed": "Show how fast the running server has answered.",
     "events": "Show what the running server did, and why.",
     "agent": "Run agent tasks on the running server, and list, follow, answer and cancel them.",
     "agents": "List the plugins behind slash commands, load them again, or create one.",
@@ -169,6 +170,8 @@ def _import_verb(name: str) -> click.Command | None:
             from appliance.cli.control import unload as command
         case "logs":
             from appliance.cli.control import logs as command
+        case "speed":
+            from appliance.cli.speed import speed as command
         case "events":
             from appliance.cli.events import events as command
         case "agent":

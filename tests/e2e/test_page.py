@@ -12,6 +12,7 @@ import sys
 import urllib.request
 import zipfile
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,6 +29,9 @@ from waiting import wait
 
 from appliance.engines.embedded import available
 from appliance.engines.found import EMBEDDED
+from appliance.store.activity import ActivityTable
+from appliance.store.activity_schema import open_file
+from appliance.wire import Row, Tokens
 
 ROOT = Path(__file__).resolve().parents[2]
 FAKE_MCP = {"s": {"command": sys.executable, "args": [str(ROOT / "tests" / "fakes" / "mcp_server.py")]}}
@@ -112,6 +116,8 @@ SCENARIOS = [
     Scenario("machine.now", ("--models-max", "1", *OTHERS[:2]), ENDLESS, both=True),
     # Every decision is shown with its reason, as it is made.
     Scenario("machine.why", ("--models-max", "1", *OTHERS[:4]), both=True),
+    # Speed over time has a curve for each model, client or build.
+    Scenario("speed.curves", ("--models-max", "1", *OTHERS[:2]), both=True),
     # Logs come as they are written, and the server searches them.
     Scenario("machine.logs", OTHERS[:2], both=True),
     # The configuration is not shown unless that is switched on.
@@ -477,6 +483,41 @@ def test_requests_are_found_again_opened_and_repeated(
     file = ConfigFile(tmp_path / "config.yaml", fake_engine, "--model", write_model(tmp_path / "small.gguf"))
     config = file.write({"other": {}, "small": {}}, captureBuffer=5)
     play("machine.activity", serve("--config", config, "--no-stores", "--no-starter"))
+
+
+def test_many_requests_are_drawn_and_listed(play: Play, serve: StartServer, fake_engine: Path, tmp_path: Path) -> None:
+    """``-s`` shows how long that takes; the figures are in docs/page.md."""
+    store = tmp_path / "activity.db"
+    table, now = ActivityTable(open_file(store), None), datetime.now(UTC)
+    table.add(
+        [
+            Row(
+                id=number + 1,
+                timestamp=now - timedelta(seconds=4 * number),
+                model=f"model-{number % 13 % 11}",
+                req_path="/v1/chat/completions",
+                resp_status_code=200,
+                tokens=Tokens(
+                    cache_tokens=number % 300, draft_tokens=16, draft_acc_tokens=number % 17, input_tokens=200,
+                    output_tokens=100, prompt_per_second=900.0 + number % 70, tokens_per_second=30.0 + number % 7,
+                ),
+                duration_ms=4000,
+                first_token_ms=250 + number % 997,
+                metadata={"waited_ms": str(number % 41)},
+            )
+            for number in range(20_000)
+        ]
+    )  # fmt: skip
+    table.close()
+    file = ConfigFile(tmp_path / "config.yaml", fake_engine, "--model", write_model(tmp_path / "small.gguf"))
+    config = file.write({"small": {}}, store={"path": str(store)})
+    server = serve("--config", config, "--no-stores", "--no-starter")
+
+    def changed() -> None:
+        file.write({"small": {}, "other": {}}, store={"path": str(store)})
+        assert http(server, "POST", "/api/config/reload").status == 200
+
+    play("speed.many", server, changed=changed)
 
 
 @pytest.mark.parametrize(
