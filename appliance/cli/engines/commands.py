@@ -162,8 +162,8 @@ def _quiet(proof: Proof) -> None:
 async def forget(server: RunningServer, builds: tuple[str, ...]) -> int:
     """Forget what was found out about all builds, or about the named ones: proofs, failures, devices.
 
-    Choices made with 'use' and 'pin' stay. The devices are listed again at once; the next start or 'engines prove'
-    tries them again.
+    Without a build, the last update that was refused is forgotten as well. Choices made with 'use' and 'pin' stay. The
+    devices are listed again at once; the next start or 'engines prove' tries them again.
 
     \b
     Examples:
