@@ -26,7 +26,7 @@ from appliance.core.fit.budget import gpu_memory
 from appliance.core.machine import Sample
 from appliance.core.offline import refuse_outside
 from appliance.core.runs.inward import Asker
-from appliance.core.settings import refuse_open_door
+from appliance.core.settings import refuse_open_admin, refuse_open_door
 from appliance.engines.background import keeping_up
 from appliance.engines.found import Finder
 from appliance.engines.owner import Chooser, open_engines
@@ -278,6 +278,7 @@ def _configuration(
         """Refuses a configuration without the keys that keep other machines out, or that leads out of --offline."""
         if not settings.allow_unauthenticated:
             refuse_open_door(settings.http, config.api_keys)
+        refuse_open_admin(settings.http, config.api_keys)
         if settings.offline:
             refuse_outside(config, settings.tools)
         return ()

@@ -148,6 +148,15 @@ class Forbidden(_Told, CallerError):
     reason = "forbidden"
 
 
+class AdminOff(Forbidden):
+    """The route changes the program itself, and ``serve --admin`` has not switched that on."""
+
+    reason = "admin_off"
+
+    def __init__(self, what: str, verb: str) -> None:
+        super().__init__(f"{what} over HTTP is off: start the server with --admin, or use 'llama-appliance {verb}'")
+
+
 class UsageError(_Told, CallerError):
     """A command line, environment or configuration cannot be used."""
 
