@@ -19,6 +19,7 @@ from werkzeug.exceptions import HTTPException
 
 from appliance.core.engines.choice import Seat
 from appliance.core.fit.picture import MemoryTable
+from appliance.core.settings import HttpSettings
 from appliance.engines.owner import Engines
 from appliance.engines.table import Table, table
 from appliance.errors import (
@@ -174,7 +175,7 @@ class Control:
         return json_answer({"success": True})
 
 
-def create_app(traffic: Traffic, owners: Owners) -> QuartTrio:
+def create_app(traffic: Traffic, owners: Owners, settings: HttpSettings) -> QuartTrio:
     """The ASGI application of these routes. The gateway has checked Host, Origin and key before."""
     view = View(owners.fleet, owners.catalog, owners.peers, traffic.profile)
     control = Control(owners)
@@ -200,7 +201,7 @@ def create_app(traffic: Traffic, owners: Owners) -> QuartTrio:
     fleet = owners.fleet
     add_engine_routes(app, EngineRoutes(owners.engines, lambda: seats_in_use(fleet.status()), fleet.see_machine))
     add_hub_routes(app, HubRoutes(owners))
-    add_doctor_routes(app, DoctorRoutes(owners, view))
+    add_doctor_routes(app, DoctorRoutes(owners, view, traffic.logs, settings.api_keys))
     app.register_error_handler(HTTPException, _pass_on)
     app.register_error_handler(Exception, _pass_on)
     return app
