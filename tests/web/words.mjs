@@ -15,8 +15,13 @@ const [language, theme, width] = chosen.split("-");
 const HOLE = /\{(\w+)\}/g;
 const pattern = (text) => text.replace(/[.*+?^${}()|[\]\\]/g, "\\$&");
 
-async function dictionary(language) {
-  const source = readFileSync(new URL(`src/i18n/${language}.ts`, folder), "utf8");
+const dictionary = async (language) => ({
+  ...(await wordsOf(`src/i18n/${language}.ts`, language)),
+  ...(await wordsOf(`src/i18n/${language}.later.ts`, language)),
+});
+
+async function wordsOf(path, language) {
+  const source = readFileSync(new URL(path, folder), "utf8");
   const { outputText } = typescript.transpileModule(source, {
     compilerOptions: { module: "esnext", target: "esnext" },
   });

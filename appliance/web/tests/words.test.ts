@@ -1,7 +1,12 @@
 import { readdirSync, readFileSync } from "node:fs";
 import { expect, test } from "vitest";
-import { de } from "../src/i18n/de";
-import { en } from "../src/i18n/en";
+import { de as firstDe } from "../src/i18n/de";
+import { en as firstEn } from "../src/i18n/en";
+import { de as laterDe } from "../src/i18n/de.later";
+import { en as laterEn } from "../src/i18n/en.later";
+
+const en = { ...firstEn, ...laterEn };
+const de = { ...firstDe, ...laterDe };
 
 const SOURCES = new URL("../src/", import.meta.url);
 /** Their names are made of the state of a message. */
@@ -11,6 +16,10 @@ test("each language has the same words, with the same holes", () => {
   const holes = (words: Record<string, string>) =>
     Object.entries(words).map(([name, text]) => [name, (text.match(/\{\w+\}/g) ?? []).sort()]);
   expect(holes(de)).toEqual(holes(en));
+});
+
+test("no word is in two dictionaries", () => {
+  expect(Object.keys(firstEn).filter((name) => name in laterEn)).toEqual([]);
 });
 
 test("each word is said somewhere", () => {

@@ -42,13 +42,9 @@ let words = $state.raw(await dictionaries[prefs.language]());
 
 /** Keep what changed, and show it. */
 export function follow() {
+  inLanguage(dictionaries, (found) => (words = found));
   $effect(() => {
-    const { language } = prefs;
-    void dictionaries[language]().then((found) => {
-      if (language !== prefs.language) return;
-      words = found;
-      document.documentElement.lang = language;
-    });
+    document.documentElement.lang = prefs.language;
   });
   $effect(() => {
     try {
@@ -67,9 +63,23 @@ export function follow() {
   });
 }
 
-/** The words of the page, with `{name}` filled in. */
+/** Take the dictionary of the chosen language, now and after each change of it. */
+export function inLanguage<D>(dictionaries: Record<Language, () => Promise<D>>, take: (found: D) => void) {
+  $effect(() => {
+    const { language } = prefs;
+    void dictionaries[language]().then((found) => {
+      if (language === prefs.language) take(found);
+    });
+  });
+}
+
+export function filled(text: string, values: Record<string, string | number>): string {
+  return text.replace(/\{(\w+)\}/g, (_, name: string) => String(values[name] ?? ""));
+}
+
+/** The words of the first load, with `{name}` filled in. */
 export function t(word: Word, values: Record<string, string | number> = {}): string {
-  return words[word].replace(/\{(\w+)\}/g, (_, name: string) => String(values[name] ?? ""));
+  return filled(words[word], values);
 }
 
 export function bytes(count: number): string {
