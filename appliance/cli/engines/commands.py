@@ -14,7 +14,6 @@ from msgspec import Struct
 
 from appliance.cli.engines.changes import install, pin, remove, rollback, use
 from appliance.cli.engines.sources import (
-    keep,
     note_named_engine,
     offer_in_words,
     opened,
@@ -33,6 +32,7 @@ from appliance.core.engines.machine import MachineLook
 from appliance.core.engines.proofs import Proof
 from appliance.core.engines.workers import DEFAULT_PORT, split_endpoint
 from appliance.core.settings import is_loopback
+from appliance.engines.choosing import keep
 from appliance.engines.found import ENGINE_HELP, Engine, EngineFolders, find_engine, list_engines
 from appliance.engines.shelf import alone
 from appliance.engines.table import BuildRow, SeatRow, Table
