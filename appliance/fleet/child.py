@@ -144,6 +144,8 @@ class Exited(Struct, frozen=True):
     status: int
     was_ready: bool
     timed_out: bool = False
+    asked: bool = False
+    """It was asked to end, or killed, before it did."""
     last_look: str = ""
     """The result of the last readiness check that came in time."""
 
@@ -170,6 +172,9 @@ class ModelProcess:
         self._timed_out = False
         self._last_look = ""
         self._hurry = False
+        self._notice = 0.0
+        self.asked = False
+        """It has been asked to end."""
         self._tells = False
         self._on_ready: Callable[[], None] | None = None
 
@@ -178,12 +183,14 @@ class ModelProcess:
         """It answers, and is about to say what it has loaded: its words come by another way than its answers."""
         return self._tells and self.ready_info is None
 
-    def stop(self, *, politely: bool = True) -> None:
+    def stop(self, *, politely: bool = True, notice: float = 0.0) -> None:
         """Ask for the end: politely when the model is loaded and nobody is in a hurry.
 
-        Otherwise an engine is killed, and a configured server gets `Launch.abort_timeout` at most.
+        Otherwise an engine is killed, and a configured server gets `Launch.abort_timeout` at most. ``notice`` are
+        seconds in which the end of a process that may be dying already is noticed before it is asked.
         """
         self._hurry = self._hurry or not politely
+        self._notice = notice
         self._stop.set()
 
     async def run(self, children: Children, *, on_ready: Callable[[], None]) -> Exited:
@@ -208,7 +215,7 @@ class ModelProcess:
             if self._stop.is_set():
                 await self._linger(child)
             watchers.cancel_scope.cancel()
-        return Exited(status, self._on_ready is None, self._timed_out, self._last_look)
+        return Exited(status, self._on_ready is None, self._timed_out, self.asked, self._last_look)
 
     async def _linger(self, child: Child) -> None:
         """A wrapper may end before the server that it runs, and a stop command after it; both have until the kill."""
@@ -281,6 +288,8 @@ class ModelProcess:
     async def _end_when_asked(self, children: Children, child: Child) -> None:
         """Try the polite ways first, each for its time, then kill. The child's end cancels this."""
         await self._stop.wait()
+        await trio.sleep(self._notice)
+        self.asked = True
         launch = self.launch
         time = launch.stop_timeout if self._ready.is_set() else launch.abort_timeout
         time = min(time, launch.abort_timeout) if self._hurry else time

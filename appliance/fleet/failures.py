@@ -23,13 +23,11 @@ from appliance.errors import KillsEngines, UpstreamFailed
 from appliance.fleet.child import unanswered
 from appliance.fleet.launches import Launches
 from appliance.fleet.lease import GivenUp, Lease
-from appliance.fleet.run import ModelRun, RunEnd
+from appliance.fleet.run import END_NOTICED, ModelRun, RunEnd
 from appliance.trio_parts import persist
 
 NOTICE_TIME = 1.1
 """llama-server's second between two looks, and a little."""
-END_NOTICED = 0.25
-"""Seconds that are given to notice why a connection broke; a child's exit is seen within milliseconds."""
 LOOK_EVERY = 0.5
 FIRST_QUESTION = 1.0
 """Seconds of work after which a server is asked of which nobody knows whether it answers meanwhile."""

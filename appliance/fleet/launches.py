@@ -70,6 +70,10 @@ class Launches:
         """The engine for a model on disk of which nothing is known."""
         return self._chooser.choose() if self._chooser is not None else None
 
+    def engine_for(self, model: Model, tried: Collection[str] = ()) -> Engine | None:
+        """The engine that a model on disk would start on, on none of these seats; None for a configured one."""
+        return self.choose(model, tried) if model.config is None else None
+
     def argv_of(self, model: Model) -> tuple[str, ...]:
         """The command that would start it; of a model on disk with port 0, as the port is not chosen yet."""
         if model.config is not None:

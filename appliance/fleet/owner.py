@@ -14,8 +14,6 @@ from msgspec import structs
 
 from appliance.core.config.types import Config
 from appliance.core.fit.budget import GpuMemory, gpu_memory
-from appliance.core.fit.picture import DeviceMemory, LoadForecast, picture
-from appliance.core.fit.plan import FitPlan
 from appliance.core.models.model import Model
 from appliance.core.records.history import Happening, Kind, Tell, happenings, refusal, told_to_nobody
 from appliance.core.scheduling.effects import (
@@ -31,7 +29,7 @@ from appliance.core.scheduling.effects import (
     Stop,
     Terms,
 )
-from appliance.core.scheduling.policy import NO_MEMORY, FreePolicy
+from appliance.core.scheduling.policy import FreePolicy
 from appliance.core.scheduling.schedule import Schedule
 from appliance.core.scheduling.waiting import LoadTimes
 from appliance.core.settings import FleetSettings
@@ -46,13 +44,14 @@ from appliance.errors import (
     ShuttingDown,
 )
 from appliance.fleet.budgets import Budgets, keep_measuring, policy_for
-from appliance.fleet.failures import END_NOTICED, Failures, Hangs
+from appliance.fleet.failures import Failures, Hangs
 from appliance.fleet.launch import Launch, same_launch
 from appliance.fleet.launches import Launches
 from appliance.fleet.lease import Lease, QueuePlace, Supply
 from appliance.fleet.logs import Echo, Logs
-from appliance.fleet.run import ModelRun, RunEnd
-from appliance.fleet.status import Broken, ChildStatus, Ends, Observer, memory_of_runs, progress_of, status_of
+from appliance.fleet.outlook import Outlook
+from appliance.fleet.run import END_NOTICED, ModelRun, RunEnd
+from appliance.fleet.status import Broken, ChildStatus, Ends, Observer, progress_of, status_of
 from appliance.platform.children import REAP_TIME, Children, open_children
 from appliance.platform.drivers import Gpus
 from appliance.trio_parts import Changed, beside, persist
@@ -88,9 +87,12 @@ class Fleet:
         self._supply, self._gpus = supply, gpus
         self._config: Config | None = None
         self._settings, self._budgets = settings, Budgets(settings)
-        self.launches = Launches(chooser, settings, self.logs, self._staying, self._plan)
         self._children, self._nursery = children, nursery
         self._schedule = Schedule(self._budgets.limits(None), FreePolicy())
+        self._runs: dict[str, ModelRun] = {}
+        self._load_times = LoadTimes()
+        self.outlook = Outlook(self._schedule, self._runs, self._budgets, self._load_times)
+        self.launches = Launches(chooser, settings, self.logs, self._staying, self.outlook.plan)
         self._alarm = trio.CancelScope()
         self._alarm_at = -math.inf
         """Its deadline, which is never later than the schedule's, and may be earlier: a tick too many does nothing."""
@@ -99,11 +101,9 @@ class Fleet:
         """Every lease that is not over, by its ticket."""
         self._current: dict[str, Model] = {}
         self._models: dict[str, Model] = {}
-        self._runs: dict[str, ModelRun] = {}
         self._ends = Ends()
         self._kept: dict[str, float] = {}
         """Seconds that clients wish idle models to stay; each wish ends with the process."""
-        self._loads = LoadTimes()
         self._failures = Failures(self._runs, self._asked, self.launches)
         self._changed = Changed()
 
@@ -133,7 +133,7 @@ class Fleet:
         self._config = config
         self._current = {model.id: model for model in models}
         outdated = [m for m, run in self._runs.items() if not same_launch(run.model, self._current.get(m))]
-        self._loads.forget(outdated)
+        self._load_times.forget(outdated)
         # Only models that somebody has asked for are renewed here, so this does not grow with the catalogue.
         self._models |= {model_id: model for model_id, model in self._current.items() if model_id in self._models}
         for model_id in [m for m in self._schedule.models() if m not in self._current]:
@@ -213,18 +213,8 @@ class Fleet:
             lease.place.take(
                 lambda: self._schedule.position(ticket, _now()),
                 lambda: progress_of(self._runs.get(model.id)),
-                lambda: self._expected(ticket),
+                lambda: self.outlook.wait_of(ticket),
             )
-
-    def _expected(self, ticket: int) -> float | None:
-        """Seconds until all is loaded that this ticket waits for; None where that was not measured before."""
-        awaited = self._schedule.awaited(ticket, _now())
-        return self._time_to_load(awaited) if awaited else None
-
-    def _time_to_load(self, models: Sequence[str]) -> float | None:
-        """Seconds until all of these have loaded, those that load now included; None as for `_expected`."""
-        loading = {m: _now() - self._runs[m].began for m in models if self._schedule.state(m) is ProcessState.STARTING}
-        return self._loads.expected(models, loading)
 
     def waited(self, lease: Lease, seconds: float) -> None:
         """See `Lender`."""
@@ -311,54 +301,6 @@ class Fleet:
         """Bytes by device that the model's process takes, as it was measured or is expected."""
         return self._schedule.memory(model_id)
 
-    def plan(self, model: Model) -> FitPlan | None:
-        """Plan the model's start in the memory that is free now; None where its file does not say enough."""
-        engine = self.launches.choose(model) if model.config is None else None
-        return self._plan(model, engine) if engine is not None else None
-
-    def _plan(
-        self, model: Model, engine: Engine, further: Mapping[str, int] = NO_MEMORY, going: Collection[str] = ()
-    ) -> FitPlan | None:
-        """See `Budgets.plan`; beside the models that have a process now, but without those that are ``going``."""
-        # The model's own share is left out: the plan is for its next start, when its present process is gone.
-        gone = [self._schedule.memory(each) for each in (model.id, *going)]
-        taken = self._schedule.taken()
-        others = {device: size - sum(each.get(device, 0) for each in gone) for device, size in taken.items()}
-        staying = [run for name, run in self._runs.items() if name not in (model.id, *going)]
-        cached = sum(run.process.launch.prompt_cache for run in staying if run.process is not None)
-        if going:
-            room = self._budgets.room(engine)
-            freed = {device: sum(self._schedule.memory(each).get(device, 0) for each in going) for device in room}
-            further = {device: size + freed[device] for device, size in room.items()} | dict(further)
-        return self._budgets.plan(model, engine, further, others, cached)
-
-    def foresee(self, model: Model) -> LoadForecast:
-        """Return the effect that a request for the model would have now. Asks the system."""
-        terms, status = self._terms(model), self.known(model.id)
-        found = self._schedule.foresee(model.id, terms, _now())
-        loads = [*found.before, *([] if self.is_ready(model.id) else [model.id])]
-        engine = self.launches.choose(model) if model.config is None else None
-        plan = self._plan(model, engine, going=found.goes) if engine is not None else None
-        return LoadForecast(
-            model=model.id,
-            state=status.state if status is not None else "unloaded",
-            takes=self._schedule.memory(model.id) or terms.memory,
-            goes=found.goes,
-            held=found.held,
-            before=found.before,
-            expected=self._time_to_load(loads),
-            fits=plan.verdict if plan is not None else None,
-            why=str(found.refused) if found.refused is not None else plan.why if plan is not None else "",
-            refused=found.refused is not None,
-        )
-
-    def memory_picture(self) -> tuple[DeviceMemory, ...]:
-        """Return every device with the models on it. Asks the system."""
-        running = memory_of_runs(self._schedule, self._runs)
-        look = self._budgets.look
-        names = {f"gpu{number}": gpu.name for number, gpu in enumerate(look.gpus if look is not None else ())}
-        return picture(self._budgets.devices(), names, self._schedule.limits.memory, running)
-
     def room(self) -> Mapping[str, int]:
         """Return the bytes that are free now for a model that is not here yet, by device."""
         return self._budgets.room(self.launches.engine)
@@ -372,7 +314,7 @@ class Fleet:
     async def _prepare(self, model: Model, tried: Collection[str]) -> Launch | None:
         """See `Prepare`. A plan counts the memory that is free on the cards now, and not at the last sample."""
         # The first sample comes a second after the start. What is remembered until then may be days old.
-        engine = self.launches.choose(model, tried) if model.config is None else None
+        engine = self.launches.engine_for(model, tried)
         if engine is not None and engine.gpus and (seen := gpu_memory(await self._gpus.samples())):
             self.see_gpus(seen)
         return await self.launches.prepare(model, tried)
@@ -536,7 +478,7 @@ class Fleet:
                 self._perform(self._schedule.tick(_now()))
 
     def _terms(self, model: Model) -> Terms:
-        engine = self.launches.choose(model) if model.config is None else None
+        engine = self.launches.engine_for(model)
         return self._budgets.terms(model, engine, self._kept.get(model.id))
 
     def _staying(self) -> Mapping[str, Address]:
@@ -576,7 +518,7 @@ class Fleet:
             self.launches.blame(model_id, failure)
             self.tell(structs.replace(_fallen(model_id, failure), kind="fallback", following=seat, reason="started"))
         log.info("model '%s' is ready after %.2f s", model_id, seconds)
-        self._loads.note(model_id, seconds)
+        self._load_times.note(model_id, seconds)
         self.tell(Happening(kind="loaded", model=model_id, seconds=seconds, engine=seat))
         if self.observer is not None:
             self.observer.loaded(model_id, seconds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Awaitable, Callable, Collection
 from typing import Literal
@@ -24,6 +25,8 @@ from appliance.upstream.client import Address
 
 HEALTH = "/health"
 LAST_GRACE = 3.0
+END_NOTICED = 0.25
+"""Seconds that are given to notice why a connection broke; a child's exit is seen within milliseconds."""
 RPC_TAIL = 200
 """Lines in which a process says that it lost a worker; a backtrace may follow."""
 TAIL = 12
@@ -133,8 +136,9 @@ class ModelRun:
 
     @property
     def stop_requested(self) -> bool:
-        """True if it ends on request, and was not condemned."""
-        return self._stop.is_set() and self._condemned is None
+        """True if it ends on request: it was not condemned, and has not died before it was asked."""
+        asked = self.process is None or self.process.asked
+        return self._stop.is_set() and asked and self._condemned is None
 
     @property
     def is_condemned(self) -> bool:
@@ -144,7 +148,12 @@ class ModelRun:
         """Ask for the end, see `ModelProcess.stop`. If there is no process yet, none is started."""
         self._stop.set()
         if self.process is not None:
-            self.process.stop(politely=politely)
+            # A process that dies breaks its connections first. With their leases gone the model is idle, and may be
+            # evicted before the exit is noticed. Asked at once it would pass for one that ended on request, and the
+            # requests whose answers broke would not go to the next seat.
+            broke_at = self.broken[-1][1] if self.broken else -math.inf
+            dying = trio.current_time() < broke_at + END_NOTICED
+            self.process.stop(politely=politely, notice=END_NOTICED if dying else 0.0)
 
     def condemn(self, why: str, *, crashed: bool) -> None:
         """Stop it without asking: it would not answer. ``crashed``: that counts as its own end."""
@@ -253,7 +262,7 @@ class ModelRun:
             error = ModelFailedToStart(model_id, self._condemned)
             why = f"it was stopped: {self._condemned}"
             return RunEnd(how="died", error=error, argv=launch.argv, launch=launch, why=why, useless=not self._crashed)
-        if self._stop.is_set() or exited is None:
+        if exited is None or (self._stop.is_set() and exited.asked):
             return RunEnd(how="stopped", error=ModelUnloaded(model_id), argv=launch.argv, launch=launch)
         why = describe_status(exited.status)
         if exited.timed_out:

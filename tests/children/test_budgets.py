@@ -130,6 +130,6 @@ async def test_the_caches_of_prompts_share_the_budget(models: list[Model]) -> No
         taken = sum(fleet.memory(model.id)["ram"] for model in models)
         assert sum(sizes) * MIB + taken <= 6 * GIB
         await fleet.unload("b")
-        plan = fleet.plan(models[1])
+        plan = fleet.outlook.plan(models[1], fleet.launches.engine_for(models[1]))
         assert plan is not None
         assert plan.prompt_cache > sizes[1] * MIB - GIB

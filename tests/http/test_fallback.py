@@ -18,6 +18,7 @@ from swap_harness import Configure
 
 from appliance.core.bodies.sse import Decoder
 from appliance.core.engines.machine import MachineLook
+from appliance.core.settings import FleetSettings
 from appliance.core.tools.specs import chosen_tools
 from appliance.engines.found import Engine
 from appliance.errors import UpstreamFailed
@@ -124,6 +125,29 @@ async def test_a_stream_that_breaks_is_continued_on_the_next_engine(
         assert noted["resp_status_code"] == 200
         assert noted["tokens"]["output_tokens"] == 8
         assert server.fleet.seat_of("alpha") == "cpu"
+
+
+@pytest.mark.parametrize("fast", [True, False], ids=["no task", "in a task"])
+async def test_a_death_is_one_too_if_the_model_is_to_go_for_another_in_that_moment(
+    open_server: OpenServer, *, fast: bool
+):
+    """The broken answer frees the model, the schedule evicts it, and only then is the end of its process noticed."""
+    async with serving(open_server, engine("gpu", *DIES), engine("cpu"), fleet=FleetSettings(models_max=1)) as server:
+        if fast:
+            assert (await server.ask("POST", "/models/load", {"model": "alpha", "wait": True})).status == 200
+        found: list[Answer] = []
+
+        async def ask() -> None:
+            found.append(await server.ask("POST", CHAT, asked(CHAT, fake={"token_delay": 0.1})))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask)
+            while not server.fleet.busy or not server.fleet.is_ready("alpha"):
+                await server.fleet.wait_changed()
+            other = await server.ask("POST", CHAT, asked(CHAT) | {"model": "beta"})
+        assert text(other) == STORY
+        assert text(found[0]) == STORY
+        assert [mark["why"] for mark in marks(found[0])] == ["it died: exit status 7"]
 
 
 async def test_a_client_of_ollamas_api_only_sees_more_lines(open_server: OpenServer):

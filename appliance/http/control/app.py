@@ -60,15 +60,18 @@ class Control:
         name = request.args.get("model", "")
         if not name:
             raise BadRequest("say which model: /api/fit?model=NAME", param="model")
-        plan = self._fleet.plan(await find_model(self._catalog, name))
+        model = await find_model(self._catalog, name)
+        plan = self._fleet.outlook.plan(model, self._fleet.launches.engine_for(model))
         if plan is None:
             raise NotFound(f"what model '{name}' takes cannot be foretold: no file here says enough of it")
         return json_answer({"model": name, **to_builtins(plan)})
 
     async def memory(self) -> Response:
         name = request.args.get("model", "")
-        load = self._fleet.foresee(await find_model(self._catalog, name)) if name else None
-        return json_answer(MemoryTable(devices=self._fleet.memory_picture(), load=load))
+        model = await find_model(self._catalog, name) if name else None
+        outlook, launches = self._fleet.outlook, self._fleet.launches
+        load = outlook.foresee(model, launches.engine_for(model)) if model is not None else None
+        return json_answer(MemoryTable(devices=outlook.memory(), load=load))
 
     async def load(self) -> Response:
         asked = await _control_request()

@@ -1,0 +1,95 @@
+"""The outlook of a fleet: how a model would start now, what would go for it, and how long loads take."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+import trio
+
+from appliance.core.fit.picture import DeviceMemory, LoadForecast, picture
+from appliance.core.fit.plan import FitPlan
+from appliance.core.models.model import Model
+from appliance.core.scheduling.effects import ProcessState
+from appliance.core.scheduling.policy import NO_MEMORY
+from appliance.core.scheduling.schedule import Schedule
+from appliance.core.scheduling.waiting import LoadTimes
+from appliance.engines.found import Engine
+from appliance.fleet.budgets import Budgets
+from appliance.fleet.run import ModelRun
+from appliance.fleet.status import memory_of_runs, status_of
+
+
+class Outlook:
+    """Owned by the fleet, whose schedule, processes and budgets these are. It changes none of them."""
+
+    def __init__(
+        self, schedule: Schedule, runs: Mapping[str, ModelRun], budgets: Budgets, load_times: LoadTimes
+    ) -> None:
+        self._schedule = schedule
+        self._runs = runs
+        self._budgets = budgets
+        self._load_times = load_times
+
+    def plan(
+        self,
+        model: Model,
+        engine: Engine | None,
+        further: Mapping[str, int] = NO_MEMORY,
+        going: Collection[str] = (),
+    ) -> FitPlan | None:
+        """Plan the model's next start on this engine: see `Budgets.plan`. None where its file does not say enough.
+
+        The plan counts the models that have a process now, but not those that are ``going``. Without an engine there is
+        nothing to plan: a configured model has its own command.
+        """
+        if engine is None:
+            return None
+        # The model's own share is left out: the plan is for its next start, when its present process is gone.
+        gone = [self._schedule.memory(each) for each in (model.id, *going)]
+        taken = self._schedule.taken()
+        others = {device: size - sum(each.get(device, 0) for each in gone) for device, size in taken.items()}
+        staying = [run for name, run in self._runs.items() if name not in (model.id, *going)]
+        cached = sum(run.process.launch.prompt_cache for run in staying if run.process is not None)
+        if going:
+            room = self._budgets.room(engine)
+            freed = {device: sum(self._schedule.memory(each).get(device, 0) for each in going) for device in room}
+            further = {device: size + freed[device] for device, size in room.items()} | dict(further)
+        return self._budgets.plan(model, engine, further, others, cached)
+
+    def foresee(self, model: Model, engine: Engine | None) -> LoadForecast:
+        """Return the effect that a request for the model would have now. Asks the system."""
+        terms = self._budgets.terms(model, engine)
+        found = self._schedule.foresee(model.id, terms, trio.current_time())
+        status = status_of(model.id, self._schedule, self._runs.get(model.id), None)
+        ready = self._schedule.state(model.id) is ProcessState.READY
+        plan = self.plan(model, engine, going=found.goes)
+        return LoadForecast(
+            model=model.id,
+            state=status.state,
+            takes=self._schedule.memory(model.id) or terms.memory,
+            goes=found.goes,
+            held=found.held,
+            before=found.before,
+            expected=self.time_to_load([*found.before, *([] if ready else [model.id])]),
+            fits=plan.verdict if plan is not None else None,
+            why=str(found.refused) if found.refused is not None else plan.why if plan is not None else "",
+            refused=found.refused is not None,
+        )
+
+    def memory(self) -> tuple[DeviceMemory, ...]:
+        """Return every device with the models on it. Asks the system."""
+        look = self._budgets.look
+        names = {f"gpu{number}": gpu.name for number, gpu in enumerate(look.gpus if look is not None else ())}
+        running = memory_of_runs(self._schedule, self._runs)
+        return picture(self._budgets.devices(), names, self._schedule.limits.memory, running)
+
+    def wait_of(self, ticket: int) -> float | None:
+        """Seconds until all is loaded that this ticket waits for; None where that was not measured before."""
+        awaited = self._schedule.awaited(ticket, trio.current_time())
+        return self.time_to_load(awaited) if awaited else None
+
+    def time_to_load(self, models: Sequence[str]) -> float | None:
+        """Seconds until all of these have loaded, those that load now included; None as for `wait_of`."""
+        now = trio.current_time()
+        loading = {m: now - self._runs[m].began for m in models if self._schedule.state(m) is ProcessState.STARTING}
+        return self._load_times.expected(models, loading)
