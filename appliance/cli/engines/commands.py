@@ -213,6 +213,8 @@ def show_table(found: Table) -> None:
         say(f"Running: {model} on {seat}")
     if found.update:
         say(f"An update to {found.update} is under way.")
+    if found.trying:
+        say(f"Under trial: {found.trying}")
     for offer in found.offers:
         say(offer_in_words(offer))
     for problem in found.problems:
