@@ -314,13 +314,22 @@ class Engines:
         self.apply(listed)
 
     async def prove(
-        self, seats: Iterable[Seat] | None = None, apply: Callable[[Proof], None] = lambda proof: None
+        self,
+        seats: Iterable[Seat] | None = None,
+        apply: Callable[[Proof], None] = lambda proof: None,
+        *,
+        again: bool = True,
     ) -> list[Proof]:
-        """Prove these seats, or all that nobody has tried. The machine must have been looked at (`probe`)."""
+        """Prove these seats, or all that nobody has tried. The machine must have been looked at (`probe`).
+
+        Without ``again``, seats that are not `in_doubt` when their turn comes are left out.
+        """
         async with self._proving, open_children() as children:
             wanted = self._untried() if seats is None else list(seats)
             proofs: list[Proof] = []
             for named in wanted:
+                if not again and all(seat.id != named.id for seat in self.in_doubt()):
+                    continue
                 self._suspects.discard(named.id)
                 if not self._suspects:
                     self._suspected = trio.Event()
