@@ -1,4 +1,4 @@
-"""What a support bundle holds: a report of structured facts from an allow-list, and logs without secrets.
+"""The content of a support bundle: a report of structured facts from an allow-list, and logs without secrets.
 
 A free text can hold anything: a prompt in an error message, a name in a path, a key in a command. No rule finds all of
 that, so the report holds no text that a user, a model or an engine wrote. What is taken over is named below: sizes,
@@ -318,7 +318,7 @@ def _machine(seen: MachineLook) -> Facts:
 
 
 def _trials(state: EngineState) -> Facts:
-    """What is remembered of engines; of choices only that there are some."""
+    """The memory of engines; of choices only that there are some."""
     refused = state.refused
     return {
         "chosen": bool(state.use),

@@ -83,7 +83,7 @@ class WantedEngine(Struct, frozen=True, kw_only=True):
 
 
 class EngineWish(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a user chooses with ``engines use`` and ``engines pin``."""
+    """A user's choice, by ``engines use`` or ``engines pin``."""
 
     engine: str
     """`WantedEngine.word`, or `AUTO`."""
