@@ -123,7 +123,8 @@ def known_secrets(
 ) -> set[str]:
     """Return every key and token in the configuration, the environment and commands, beside the ``keys``."""
     named = [*environ.items(), *_named(msgspec.to_builtins(config)), *_named([*map(list, commands)])]
-    return {*keys, *secret_values(named)}
+    headers = config.tracing.headers.values() if config.tracing is not None else ()
+    return {*keys, *headers, *secret_values(named)}
 
 
 def secret_values(named: Iterable[tuple[str, str]]) -> Iterable[str]:

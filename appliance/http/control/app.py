@@ -128,7 +128,7 @@ def create_app(traffic: Traffic, owners: Owners, settings: HttpSettings) -> Quar
     )
     add_engine_routes(app, engines)
     add_hub_routes(app, HubRoutes(owners))
-    add_doctor_routes(app, DoctorRoutes(owners, view, traffic.logs, settings.api_keys))
+    add_doctor_routes(app, DoctorRoutes(owners, view, traffic, settings.api_keys))
     app.register_error_handler(HTTPException, _pass_on)
     app.register_error_handler(Exception, _pass_on)
     return app

@@ -43,7 +43,7 @@ from appliance.engines.owner import Engines
 from appliance.http.control.answers import json_answer
 from appliance.http.control.listing import View, list_models
 from appliance.http.owners import Owners
-from appliance.traffic.program_log import LogFeeds
+from appliance.traffic.traffic import Traffic
 from appliance.wire import ListedModel
 
 EVERY = 5.0
@@ -58,10 +58,11 @@ LOADED = ("loaded", "sleeping")
 class DoctorRoutes:
     """Two routes. Requests within `EVERY` seconds share an examination. ``keys``: those of the command line."""
 
-    def __init__(self, owners: Owners, view: View, logs: LogFeeds, keys: Sequence[str]) -> None:
+    def __init__(self, owners: Owners, view: View, traffic: Traffic, keys: Sequence[str]) -> None:
         self._owners = owners
         self._view = view
-        self._logs = logs
+        self._logs = traffic.logs
+        self._tracer = traffic.recorder.tracer
         self._keys = keys
         self._facts: DoctorFacts | None = None
         self._found: Sequence[Finding] = ()
@@ -120,6 +121,7 @@ class DoctorRoutes:
             answer="answers",
             version=__version__,
             running=tuple([_served(entry, owners.fleet.seat_of(entry.id), logs.get(entry.id)) for entry in entries]),
+            traces=self._tracer.failing,
         )
         facts = await examine(known, self._engines(), owners.catalog)
         used = best(facts.ranked)
