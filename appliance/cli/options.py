@@ -318,7 +318,7 @@ web_options = gathered(
         help="A host or network of the local network that the proxy may also reach; 'loopback' is this machine.",
     ),
     click.option("--no-conversations", is_flag=True, help="Do not keep the page's conversations on this machine."),
-    click.option("--admin", is_flag=True, help="Let clients and the page change the configuration."),
+    click.option("--admin", is_flag=True, help="Let clients and the page change the configuration and choose engines."),
 )
 
 

@@ -9,6 +9,7 @@ import select
 import socket
 import subprocess
 import sys
+import time
 import urllib.request
 import zipfile
 from collections.abc import Callable, Mapping
@@ -18,19 +19,22 @@ from typing import NamedTuple
 
 import pytest
 from config_files import ConfigFile
+from engine_folders import HERE, Lie, Listed, make_build
 from fake_nvml_library import build as build_nvml
 from gguf_files import write_model
 from hub_process import FakeHub
 from page_fixtures import SIZE, Play, in_both
 from page_texts import ENDS, FOLDED, GROWING, HOSTILE, PREVIEWED, RIGHT_TO_LEFT, SPOKEN, TABLE
 from plugin_folders import write_plugin
-from program import Server, StartServer, answer, http
+from program import ANY_PORT, Server, StartServer, answer, http
 from waiting import wait
 
+from appliance.core.engines.events import StepDone, UpdateBegun
 from appliance.engines.embedded import available
 from appliance.engines.found import EMBEDDED
 from appliance.store.activity import ActivityTable
 from appliance.store.activity_schema import open_file
+from appliance.store.engine_state import StateFile
 from appliance.wire import Row, Tokens
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -382,6 +386,34 @@ def test_a_damaged_file_needs_attention(play: Play, serve_fake: StartServer, tmp
     torn.parent.mkdir()
     torn.write_bytes(b"GGUF")
     play("machine.attention", serve_fake("--models-dir", "models"), mended=torn.unlink)
+
+
+@pytest.fixture
+def builds(tmp_path: Path) -> Path:
+    """The folder of engines: two releases of one line, and a build for cards that computes garbage."""
+    root = tmp_path / "engines"
+    make_build(root, "cpu", "b100")
+    make_build(root, "cpu", "b200")
+    make_build(root, "vulkan", "b100", devices=[Listed(name="Vulkan0")], lie=Lie(work="garbage"))
+    return root
+
+
+def test_engines_are_tried_and_a_bundle_is_read_before_it_is_saved(
+    play: Play, start_server: StartServer, builds: Path
+) -> None:
+    server = start_server("serve", *ANY_PORT, "--no-stores", env={"LLAMA_APPLIANCE_ENGINES_DIR": str(builds)})
+    play("engines.engines", server, f"{HERE}-cpu/b200:CPU", f"{HERE}-vulkan/b100:Vulkan0")
+
+
+def test_an_engine_is_chosen_in_the_page_where_the_server_lets_clients_choose(
+    play: Play, start_server: StartServer, builds: Path
+) -> None:
+    before, after = f"{HERE}-cpu/b100", f"{HERE}-cpu/b200"
+    StateFile(builds).apply([UpdateBegun(build=after, old=before, at=1.0), *[StepDone(time.time())] * 5])
+    env = {"LLAMA_APPLIANCE_ENGINES_DIR": str(builds)}
+    server = start_server("serve", *ANY_PORT, "--no-stores", "--admin", env=env)
+    assert http(server, "POST", "/api/engines/prove").status == 200
+    play("engines.chosen", server, f"{before}:CPU", f"{after}:CPU")
 
 
 # ---- files, tools, speech --------------------------------------------------------------------------------------------

@@ -99,7 +99,7 @@ class RecordRoutes:
 
     async def speed(self) -> Response:
         """Speed over time, with what may have changed it."""
-        question = parse_speed_question(_parameters(), datetime.now(UTC))
+        question = parse_speed_question(parameters(), datetime.now(UTC))
         grid = question.grid
         found = await self._recorder.speed(question)
         entries = await self._history.read(HistoryQuery(kinds=MARKS, limit=MAX_ENTRIES))
