@@ -552,6 +552,16 @@ def test_many_requests_are_drawn_and_listed(play: Play, serve: StartServer, fake
     play("speed.many", server, changed=changed)
 
 
+def test_a_flood_of_log_lines_does_not_hold_the_page_up(
+    play: Play, serve: StartServer, fake_engine: Path, tmp_path: Path
+) -> None:
+    file = ConfigFile(tmp_path / "config.yaml", fake_engine, "--model", write_model(tmp_path / "small.gguf"))
+    config = file.write({"loud": {"cmd": file.cmd("--log-flood")}})
+    server = serve("--config", config, "--no-stores", "--no-starter")
+    assert http(server, "POST", "/models/load", {"model": "loud", "wait": True}).status == 200
+    play("machine.flood", server)
+
+
 @pytest.mark.parametrize(
     ("scenario", "arguments"),
     [
