@@ -23,7 +23,7 @@ from appliance.core.records.accounting import ErrorText, TokenCounter, Usage, co
 from appliance.core.records.activity import Query, prompt_cache_note, with_captures
 from appliance.core.records.captures import CaptureBuffer, CapturedBody, CapturedExchange, Packing, captured_parts
 from appliance.core.records.progress import AnswerSoFar, client_words, is_before_token
-from appliance.core.records.spans import Step, StepName, TracedRequest
+from appliance.core.records.spans import Step, StepName, TracedRequest, parts_text
 from appliance.core.records.speed import SpeedCurve, SpeedQuestion
 from appliance.core.runs.inward import UNWATCHED, ProgressWatch
 from appliance.store.activity import Activity
@@ -337,6 +337,10 @@ class RecordingSink(Passing):
                 moved, cached = "fallback" in metadata, tokens.cache_tokens
                 words = prompt_cache_note(found.prompt, cached, loaded=record.loaded, moved=moved, body=record.body)
                 metadata = {**metadata, "prompt_cache": words}
+        if record.steps:  # of a plain request the row says all by itself
+            usage = found if isinstance(found, Usage) else None
+            traced = self.traced(usage, record.path, status, record.began + seconds, 0.0)
+            metadata = {**metadata, "parts": parts_text(traced)}
         if status == CLIENT_LEFT:
             error = "the client left before the answer was complete"
         if record.fault is not None:
