@@ -22,7 +22,7 @@ from msgspec import structs
 
 from appliance import plugins
 from appliance.agents.record import RunResult, RunStatus
-from appliance.cli.agent import run_agent
+from appliance.cli.agent import agent
 from appliance.cli.app import VERBS, cli
 from appliance.cli.config import config
 from appliance.cli.engines.commands import engines
@@ -38,6 +38,7 @@ from appliance.core.llama import flags
 from appliance.core.llama.older import SHORTHANDS, modern_words
 from appliance.core.runs.messages import FailReason, FinishReason, RunState
 from appliance.core.runs.slash import FAMILIES
+from appliance.core.settings import HttpSettings
 from appliance.engines.found import FOLDER_VARIABLE
 from appliance.errors import ApplianceError
 from appliance.http import errors as http_errors
@@ -146,7 +147,7 @@ print(msgspec.json.encode(_entry(model, None, (), (), 1)).decode())
 
 async def test_every_route_of_the_server_is_documented(open_server: OpenServer) -> None:
     async with open_server() as server:
-        app = create_app(server.traffic, server.owners)
+        app = create_app(server.traffic, server.owners, HttpSettings(admin=True))
     paths = {rule.rule for rule in app.url_map.iter_rules()} | EdgeRoutes.ROUTES.keys() | PAGE_PATHS
     assert len(paths) >= 30
     for path in (*paths, routes.STREAM, routes.LOOKUP, routes.SOCKET):
@@ -185,7 +186,7 @@ def test_flags_in_the_documents_exist() -> None:
         assert flags.lookup(flag) or older or flag in known or flag in bootstrap or f'"{flag}"' in suites, flag
     for flag in flags_of(README + COMMANDS + HTTP):
         assert flag in known or flags.lookup(flag) or flag in bootstrap or flag == "--help", flag
-    assert set(flags_of(AGENTS)) <= options([run_agent, serve])
+    assert set(flags_of(AGENTS)) <= options([*agent.commands.values(), serve])
     building = set(flags_of(page("llama-builds/build.py")))
     assert set(flags_of(ENGINES)) <= options([*engines.commands.values(), serve]) | building | {"--help"}
     assert set(flags_of(SWAP)) <= options([*config.commands.values(), serve])
@@ -225,7 +226,7 @@ async def test_every_route_of_llama_server_is_there(open_server: OpenServer) -> 
     passed = {path for path in routes.POSTED if path not in routes._MEDIA and not path.startswith("/audioapi")}
     assert sorted(passed - told) == []
     async with open_server() as server:
-        app = create_app(server.traffic, server.owners)
+        app = create_app(server.traffic, server.owners, HttpSettings(admin=True))
     own = {rule.rule.partition("<")[0] for rule in app.url_map.iter_rules()} | EdgeRoutes.ROUTES.keys() | PAGE_PATHS
     known = {*routes.POSTED, *routes._ASK, *own, routes.STREAM, routes.LOOKUP, "/slots/ID", *SWITCHED_ON}
     assert sorted(told - known) == []

@@ -272,11 +272,13 @@ async def use_each(calls: Sequence[ModelCall], use: Callable[[ModelCall], Awaita
 
 
 class RunRecord(Struct, frozen=True, kw_only=True):
-    """Everything about a run except its task; this is stored."""
+    """Everything about a run, but of its task only the model and the beginning of the prompt; this is stored."""
 
     id: str
     model: str
     worker: str
+    prompt: str = ""
+    """The beginning of the user's last message."""
     outcome: Outcome
     created_at: float
     started_at: float | None = None
@@ -310,6 +312,7 @@ class RunStatus(Struct, frozen=True, kw_only=True):
 
     id: str
     model: str
+    prompt: str
     state: RunState
     fail_reason: FailReason | None
     detail: str | None
@@ -322,6 +325,7 @@ class RunStatus(Struct, frozen=True, kw_only=True):
     last_byte_at: float | None
     tool_iterations_used: int
     tool_iterations_left: int
+    usage: TurnUsage
     signals: tuple[Signal, ...]
     pending_tool_calls: tuple[PendingCall, ...]
 

@@ -27,6 +27,7 @@ from appliance.agents.record import (
 )
 from appliance.core.runs.chat import ChatEvents
 from appliance.core.runs.inward import Asker, InwardReply
+from appliance.core.runs.listing import prompt_of
 from appliance.core.runs.messages import (
     AskClient,
     CancelAsked,
@@ -88,6 +89,7 @@ class AgentRun:
         self.feed = Feed(run_id, self.created_at, event_bytes)
         self._loop = Loop(asked.task, worker=asked.worker, zone=datetime.now().astimezone().tzinfo or UTC)
         self._forced: Outcome | None = None
+        self._prompt = prompt_of(asked.task.messages)
         self._asked_at: dict[str, float] = {}
         self._started_at: float | None = None
         self._finished_at: float | None = None
@@ -152,6 +154,7 @@ class AgentRun:
             id=self.id,
             model=self.asked.task.model,
             worker=self.asked.worker,
+            prompt=self._prompt,
             outcome=self._forced or self._loop.outcome(),
             created_at=self.created_at,
             started_at=self._started_at,

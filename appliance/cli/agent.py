@@ -1,6 +1,6 @@
-"""``agent run``: sends an agent task to the running server and follows it in the terminal.
+"""``agent run`` and ``agent follow``: a task is sent to the running server, and followed in the terminal.
 
-The task is read from a file or standard input, and checked before it is sent.
+A task is read from a file or standard input, and checked before it is sent.
 """
 
 from __future__ import annotations
@@ -9,12 +9,14 @@ import contextlib
 import signal
 import sys
 from collections.abc import AsyncIterator
+from urllib.parse import quote
 
 import click
 import msgspec
 import trio
 from msgspec import Struct
 
+from appliance.cli.agent_runs import RUNS, answer, cancel, ls, path_of, question, refuse_unsendable, reset, short
 from appliance.cli.remote import NotRunning, RunningServer, ask, ask_raw, refuse_errors, server_options
 from appliance.core.bodies.sse import Decoder, SseEvent
 from appliance.core.config.decode import plain
@@ -32,9 +34,6 @@ MAX_TASK = 16 << 20
 TASK_FILES = (".json", ".yaml", ".yml")
 
 Task = dict[str, object]
-RUNS = "/api/runs"
-SHOWN = 200
-"""Number of characters shown of a tool's arguments or result."""
 ATTEMPTS = 5
 """Number of attempts in a row to read the events again from where they broke off."""
 PAUSE = 0.5
@@ -82,24 +81,6 @@ def _parsed(text: str, where: str) -> object:
     return root and plain(root)
 
 
-def refuse_unsendable(task: Task, where: str) -> None:
-    """Refuse a task that JSON cannot express: with an argument of the command line that is not UTF-8."""
-    try:
-        msgspec.json.encode(task)
-    except ValueError as error:
-        raise UsageError(f"the task in {where} cannot be written as JSON: {error}") from None
-
-
-def refuse_functions(task: Task) -> None:
-    tools = task.get("tools")
-    for tool in tools if isinstance(tools, list) else []:  # pyright: ignore[reportUnknownVariableType]
-        if not isinstance(tool, str):
-            raise UsageError(
-                "'tools' defines a function, which the terminal cannot execute; name a tool of the server, "
-                "or move it to 'exit_tools'"
-            )
-
-
 class _BegunRun(Struct):
     id: str
 
@@ -109,7 +90,9 @@ class _Text(Struct):
 
 
 class _ToolCall(Struct):
+    id: str = ""
     name: str = ""
+    runner: str = ""
     arguments: msgspec.Raw = msgspec.Raw(b"{}")
 
 
@@ -133,8 +116,9 @@ def agent() -> None:
     \b
     Examples:
       llama-appliance agent run task.yaml
-      echo "What can you do?" | llama-appliance agent run - --model starter
-      echo "What is in this folder?" | llama-appliance agent run - --model MODEL --tool file_glob_search
+      llama-appliance agent ls
+      llama-appliance agent follow RUN
+      llama-appliance agent answer RUN "It rains."
     """
 
 
@@ -152,6 +136,7 @@ async def run_agent(
 
     A .json or .yaml file, or text that begins with {, is a task in the format of POST /api/runs; any other text is the
     prompt. Standard output holds the model's text, and standard error reports the tools' work. Ctrl-C cancels the run.
+    A call of a function that the task defines waits for 'agent answer'.
     The exit status is 0 when the run has completed, 1 when it has failed, 130 when it was canceled.
 
     \b
@@ -170,10 +155,9 @@ async def run_agent(
         task["tools"] = [*(given if isinstance(given, list) else []), *tools]  # pyright: ignore[reportUnknownArgumentType]
     if not task.get("model"):
         raise UsageError(f"{named(file)} does not name a model; add --model MODEL ('llama-appliance ls' lists them)")
-    refuse_functions(task)
-    refuse_unsendable(task, named(file))
+    refuse_unsendable(task, f"the task in {named(file)}")
     run = (await ask(server, "POST", RUNS, _BegunRun, task)).id
-    screen = _Screen(quiet=as_json)
+    screen = _Screen(run, quiet=as_json)
     end: _End | None = None
     try:
         with trio.open_signal_receiver(signal.SIGINT) as signals:
@@ -192,6 +176,32 @@ async def run_agent(
     if as_json:
         click.echo((await ask_raw(server, "GET", f"{RUNS}/{run}/result")).decode())
     return _outcome(end)
+
+
+@agent.command()
+@click.argument("run")
+@server_options
+@click.option("--json", "as_json", is_flag=True, help="Print the whole result as JSON at the end.")
+async def follow(server: RunningServer, run: str, as_json: bool) -> int:
+    """Follow RUN to its end, from its beginning on, and end as 'agent run' does. Ctrl-C leaves the run alone.
+
+    \b
+    Examples:
+      llama-appliance agent ls
+      llama-appliance agent follow RUN
+    """
+    screen = _Screen(run, quiet=as_json)
+    try:
+        end = await _follow(server, quote(run, safe=""), screen)
+    finally:
+        screen.close()
+    if as_json:
+        click.echo((await ask_raw(server, "GET", path_of(run, "/result"))).decode())
+    return _outcome(end)
+
+
+for verb in (ls, answer, cancel, reset):
+    agent.add_command(verb)
 
 
 def _outcome(end: _End) -> int:
@@ -260,8 +270,9 @@ async def _follow(server: RunningServer, run: str, screen: _Screen) -> _End:
 class _Screen:
     """Print the model's text on standard output, and everything else on standard error."""
 
-    def __init__(self, *, quiet: bool) -> None:
+    def __init__(self, run: str, *, quiet: bool) -> None:
         self.end: _End | None = None
+        self._run = run
         self._quiet = quiet
         self._last = "\n"
 
@@ -272,14 +283,16 @@ class _Screen:
                 self._write(msgspec.json.decode(data, type=_Text).text)
             case "tool_call":
                 call = msgspec.json.decode(data, type=_ToolCall)
-                self._note(f"tool {call.name} {_short(bytes(call.arguments).decode())}")
+                self._note(f"tool {call.name} {short(bytes(call.arguments).decode())}")
+                if call.runner == "caller":
+                    self._note(question(self._run, call.id, call.name))
             case "tool_result":
                 result = msgspec.json.decode(data, type=_ToolResult)
                 told = f"failed: {result.error}" if result.error is not None else result.result or ""
-                self._note(f"  {result.seconds:.2f} s: {_short(told)}")
+                self._note(f"  {result.seconds:.2f} s: {short(told)}")
             case "signal":
                 call = msgspec.json.decode(data, type=_ToolCall)
-                self._note(f"signal {call.name} {_short(bytes(call.arguments).decode())}")
+                self._note(f"signal {call.name} {short(bytes(call.arguments).decode())}")
             case "end":
                 self.end = msgspec.json.decode(data, type=_End)
             case _:
@@ -306,8 +319,3 @@ class _Screen:
         if not self._last.endswith("\n") and sys.stdout.isatty():
             self._write("\n")
         say(text)
-
-
-def _short(text: str) -> str:
-    line = harmless(" ".join(text.split()))
-    return line if len(line) <= SHOWN else f"{line[:SHOWN]}..."

@@ -1,4 +1,4 @@
-"""``agents``: lists the plugins behind slash commands, and creates a new one: small, working, and tested."""
+"""``agents``: lists the plugins behind slash commands, has the server look for them again, and creates a new one."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from appliance.cli.config import loaded
 from appliance.cli.options import existing, plugin_option, source_options
+from appliance.cli.remote import RunningServer, ask, server_options
 from appliance.cli.show import json_option, print_json, print_table
 from appliance.core.runs.slash import NAME
 from appliance.errors import UsageError
@@ -97,7 +98,7 @@ def write_agent(folder: Path, name: str) -> Path:
 
 
 class AgentListing(Struct, frozen=True, kw_only=True):
-    """The output of ``agents ls --json``."""
+    """The output of ``agents ls --json`` and ``agents reload --json``; the answer to ``GET /api/agents``."""
 
     agents: list[ListedPlugin]
     folders: tuple[str, ...]
@@ -137,19 +138,38 @@ async def ls(config_file: Path | None, config_dir: Path | None, plugins: tuple[P
     logging.getLogger("appliance").addHandler(logging.NullHandler())  # what goes wrong is listed
     async with open_plugins(choice, users_data() / DATA) as opened:
         await opened.wait_loaded()
-        found = opened.listed(values=True)
         folders = tuple(map(str, choice.folders))
-        listing = AgentListing(agents=found, folders=folders, problems=opened.problems, off=choice.off)
+        listing = AgentListing(agents=opened.listed(), folders=folders, problems=opened.problems, off=choice.off)
+    _print(listing, as_json=as_json)
+    return 0
+
+
+@agents.command()
+@server_options
+@json_option
+async def reload(server: RunningServer, as_json: bool) -> int:
+    """Have the running server look for plugins again, and list those that it has then. Its secrets are hidden.
+
+    \b
+    Examples:
+      llama-appliance agents reload
+    """
+    _print(await ask(server, "POST", "/api/agents/reload", AgentListing), as_json=as_json)
+    return 0
+
+
+def _print(listing: AgentListing, *, as_json: bool) -> None:
     if as_json:
         print_json(listing)
-        return 0
+        return
+    found = listing.agents
     if found:
         print_table(COLUMNS, [_cells(each) for each in found])
         if values := [row for each in found for row in _values(each)]:
             click.echo()
             print_table(VALUES, values)
     else:
-        say(choice.off or "there are no plugins")
+        say(listing.off or "there are no plugins")
     for each in found:
         for line in (each.error, *each.warnings):
             if line:
@@ -158,7 +178,6 @@ async def ls(config_file: Path | None, config_dir: Path | None, plugins: tuple[P
             say(f"/{each.name}: replaces the one in {hidden}")
     for problem in listing.problems:
         say(f"note: {problem}")
-    return 0
 
 
 def _cells(each: ListedPlugin) -> tuple[str, ...]:
@@ -168,13 +187,14 @@ def _cells(each: ListedPlugin) -> tuple[str, ...]:
 
 def _values(each: ListedPlugin) -> list[tuple[str, ...]]:
     """The settings that somebody has set, and those in the plugin's own config.json."""
-    values = each.values if isinstance(each.values, dict) else {}
     shown = [
         key
         for key, source in each.sources.items()
         if source == "configuration" or (source == "config.json" and key != "enabled")
     ]
-    return [(f"/{each.name}", key, json.dumps(values[key], ensure_ascii=False), each.sources[key]) for key in shown]
+    return [
+        (f"/{each.name}", key, json.dumps(each.values[key], ensure_ascii=False), each.sources[key]) for key in shown
+    ]
 
 
 @agents.command()

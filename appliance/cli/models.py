@@ -44,7 +44,7 @@ from appliance.platform.machine import free_memory
 from appliance.store.engine_state import StateFile
 from appliance.wire import RemovedModel
 
-COLUMNS = ("ID", "ARCHITECTURE", "PARAMETERS", "QUANT", "SIZE", "CONTEXT", "FIT", "SOURCE", "STATE")
+COLUMNS = ("ID", "ARCHITECTURE", "PARAMETERS", "QUANT", "SIZE", "CONTEXT", "FIT", "SOURCE", "STATE", "LAST USED")
 NUMBERS = ("PARAMETERS", "SIZE", "CONTEXT")
 
 
@@ -235,7 +235,7 @@ async def _own_table(sources: ModelFolders, server: RunningServer) -> ModelTable
     states = await _states(server)
     room, manual = await machine_room()
     return ModelTable(
-        models=model_rows(snapshot.models, states, room, manual),
+        models=model_rows(snapshot.models, states, room, manual, {}),
         models_dir=str(sources.models_dir) if sources.models_dir else None,
         server=None if states is None else server.url,
         notes=snapshot.notes,
@@ -267,4 +267,5 @@ def _cells(row: ModelRow) -> tuple[str, ...]:
         row.fit.word if row.fit else "-",
         row.source,
         "error" if row.error else row.state or "-",
+        f"{row.last_used.astimezone():%Y-%m-%d %H:%M}" if row.last_used else "-",
     )

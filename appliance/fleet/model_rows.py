@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 
 from msgspec import Struct
 
@@ -26,6 +27,8 @@ class ModelRow(Struct, frozen=True, kw_only=True):
     quantisation: str | None = None
     size: int | None = None
     context_length: int | None = None
+    last_used: datetime | None = None
+    """The time of its last request; None if the activity log has none, or no server runs."""
     error: str | None = None
     fit: FitPlan | None = None
     """None if it cannot be predicted."""
@@ -47,6 +50,7 @@ def model_rows(
     states: Mapping[str, str] | None,
     room: Mapping[str, int],
     manual: Manual | None,
+    last_used: Mapping[str, datetime],
 ) -> list[ModelRow]:
     """Return a row for each model, then one for each other name in ``states``. Asks the disk for sizes."""
     known = {model.id: model for model in models}
@@ -55,17 +59,18 @@ def model_rows(
             model,
             None if states is None else states.get(model.id, "unknown"),
             plan_of(model, FleetSettings(), room, manual=manual),
+            last_used.get(model.id),
         )
         for model in known.values()
     ]
     return rows + [
-        ModelRow(id=name, source="server", path=None, state=state)
+        ModelRow(id=name, source="server", path=None, state=state, last_used=last_used.get(name))
         for name, state in (states or {}).items()
         if name not in known
     ]
 
 
-def _row(model: Model, state: str | None, plan: FitPlan | None) -> ModelRow:
+def _row(model: Model, state: str | None, plan: FitPlan | None, last_used: datetime | None) -> ModelRow:
     info = model.info
     return ModelRow(
         id=model.id,
@@ -78,6 +83,7 @@ def _row(model: Model, state: str | None, plan: FitPlan | None) -> ModelRow:
         quantisation=info.quantisation if info else None,
         size=model.size,
         context_length=info.context_length if info else None,
+        last_used=last_used,
         error=model.error,
         fit=plan,
     )

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal, cast
 
 import trio
-from msgspec import UNSET, Struct, UnsetType, structs
+from msgspec import Struct, structs
 
 from appliance.core.bodies.json_text import JSON, JsonObject
 from appliance.core.config.nodes import Problem
@@ -61,8 +61,8 @@ class ListedPlugin(Struct, frozen=True, kw_only=True):
     """Folders whose plugin of the same name it overrides."""
     sources: dict[str, Source] = {}
     """The source of each value, by dotted key of config.json."""
-    values: dict[str, JSON] | UnsetType = UNSET
-    """The values, which may be secrets."""
+    values: dict[str, object] = {}
+    """The values, JSON, which may be secrets: `core.secret_settings` hides those."""
 
 
 class BadSettings(BadPlugin):
@@ -142,7 +142,7 @@ class PluginEntry:
             self._hooks = hooks
         self._loaded.set()
 
-    def listed(self, hides: Sequence[Path], *, values: bool = False) -> ListedPlugin:
+    def listed(self, hides: Sequence[Path]) -> ListedPlugin:
         hooks, settings = self._hooks, self.plugin.settings
         known = {k: v for k, v in self.found.values.items() if k in OF_ALL or k.removeprefix("settings.") in settings}
         return ListedPlugin(
@@ -156,7 +156,7 @@ class PluginEntry:
             folder=str(self.found.folder),
             hides=tuple(str(path) for path in hides),
             sources={key: each.source for key, each in known.items()},
-            values={key: each.value for key, each in known.items()} if values else UNSET,
+            values={key: each.value for key, each in known.items()},
         )
 
 
@@ -191,9 +191,9 @@ class Plugins:
     def entry(self, name: str) -> PluginEntry:
         return self._entries[name]
 
-    def listed(self, *, values: bool = False) -> list[ListedPlugin]:
+    def listed(self) -> list[ListedPlugin]:
         hidden = self._scan.hidden
-        return [entry.listed(hidden.get(name, ()), values=values) for name, entry in self._entries.items()]
+        return [entry.listed(hidden.get(name, ())) for name, entry in self._entries.items()]
 
     @property
     def unknown(self) -> tuple[Problem, ...]:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import trio
 from http_harness import Appliance, OpenServer
-from runs_harness import ALARM, WEATHER, asked, box, show
+from runs_harness import ALARM, asked, box, show
 
 END = os.linesep.encode()
 CALLS = [{"name": "echo", "arguments": '{"text":"a"}'}, {"name": "alarm", "arguments": "{}"}]
@@ -182,7 +182,6 @@ TASK = {
     "no task": ("{", "cannot be read as a task"),
     "a list": ("[1]", "is not a task"),
     "no model": ('{"user_prompt": "hi"}', "does not name a model"),
-    "own tools": (json.dumps({"model": "alpha", "tools": [WEATHER]}), "cannot execute"),
 }
 INPUT = {
     "no text": (b"hi \xff", "standard input is not UTF-8 text"),

@@ -37,17 +37,37 @@ async def test_a_run_from_its_beginning_to_its_result(open_server: OpenServer):
         assert found["usage"]["prompt_tokens"] > 0
         status = await show(server, run_id)
         assert status.keys() == {
-            *("id", "model", "state", "fail_reason", "detail", "finish_reason", *TIMES),
+            *("id", "model", "prompt", "usage", "state", "fail_reason", "detail", "finish_reason", *TIMES),
             *("bytes_received", "chars_received", "last_byte_at", "tool_iterations_used", "tool_iterations_left"),
             *("signals", "pending_tool_calls"),
         }
         assert status["chars_received"] == len("The answer is 42.let me think")
         assert status["bytes_received"] > status["chars_received"]
         assert status["created_at"] <= status["started_at"] <= status["last_byte_at"] <= status["finished_at"]
+        assert (status["prompt"], status["usage"]) == ("What?", found["usage"])
         listed = (await server.ask("GET", "/api/runs")).json["data"]
         assert listed == [status]
         [row] = (await server.ask("GET", "/api/metrics/activity")).json["data"]
         assert (row["model"], row["resp_status_code"]) == ("alpha", 200)
+
+
+async def test_a_list_has_pages_and_filters(open_server: OpenServer):
+    async with open_server(tools=box()) as server:
+
+        async def listed(query: str) -> list[object]:
+            answer = await server.ask("GET", f"/api/runs?{query}")
+            assert answer.status == 200, answer.body
+            return [each["prompt"] for each in answer.json["data"]]
+
+        for at in range(3):
+            await run(server, asked(f"Question {at}", script=[{"text": "ok"}]))
+        failed = await run(server, asked("Question 3", script=[{"calls": [{"name": "refuse"}]}], tools=["refuse"]))
+        assert await listed("limit=2") == ["Question 3", "Question 2"]
+        assert await listed(f"limit=2&before={failed['id']}") == ["Question 2", "Question 1"]
+        assert await listed("state=failed&state=canceled") == ["Question 3"]
+        assert await listed("model=beta") == []
+        wrong = await server.ask("GET", "/api/runs?state=done")
+        assert (wrong.status, wrong.error["param"]) == (400, "state")
 
 
 async def test_both_forms_of_the_conversation_reach_the_engine(open_server: OpenServer):
@@ -214,6 +234,7 @@ async def test_mistakes_are_told_by_name_and_begin_nothing(
         answer = await server.ask("POST", "/api/runs", body)
         assert (answer.status, answer.error["type"]) == (400, "invalid_request_error"), answer.body
         assert words in answer.error["message"]
+        assert answer.error["param"] in (*change, "messages"), "a page shows it at its field"
         assert (await server.ask("GET", "/api/runs")).json == {"data": []}
 
 

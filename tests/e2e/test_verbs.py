@@ -175,7 +175,19 @@ def test_ls_works_without_a_server_and_shows_what_is_wrong(verb: Verb, tmp_path:
     done = verb("ls", "--models-dir", str(folder))
     assert done.returncode == 0
     header, *rows = done.stdout.splitlines()
-    assert header.split() == ["ID", "ARCHITECTURE", "PARAMETERS", "QUANT", "SIZE", "CONTEXT", "FIT", "SOURCE", "STATE"]
+    assert header.split() == [
+        "ID",
+        "ARCHITECTURE",
+        "PARAMETERS",
+        "QUANT",
+        "SIZE",
+        "CONTEXT",
+        "FIT",
+        "SOURCE",
+        "STATE",
+        "LAST",
+        "USED",
+    ]
     assert [row.split()[0] for row in rows] == ["[red]odd", "broken", "starter"]
     assert "broken cannot be used: " in done.stderr
     assert str(folder) in done.stderr

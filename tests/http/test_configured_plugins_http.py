@@ -16,6 +16,7 @@ from dataclasses import dataclass
 @dataclass
 class Settings:
     word: str = "nothing"
+    login: dict | None = None
 
 def on_request(request, context):
     request.body["word"] = context.settings.get("word")
@@ -128,8 +129,8 @@ async def test_mistakes_are_told_where_they_are_looked_for(open_server: OpenServ
         assert (await agents(server))["problems"] == [problem]
 
 
-async def test_values_do_not_leave_over_http(open_server: OpenServer, file: File, folder: str):
-    told = {"tell": {"settings": {"word": "a secret"}}}
+async def test_values_leave_over_http_but_secrets_do_not(open_server: OpenServer, file: File, folder: str):
+    told = {"tell": {"settings": {"word": "a word", "login": {"api_key": "a secret"}}}}
     async with open_server(config=file.write({"m": ()}, plugins_dir=folder, plugins=told)) as server:
         await agents(server)
         answer = await server.ask("GET", "/api/agents")
@@ -138,5 +139,12 @@ async def test_values_do_not_leave_over_http(open_server: OpenServer, file: File
             "enabled": "default",
             "timeout": "default",
             "settings.word": "configuration",
+            "settings.login": "configuration",
+        }
+        assert tell["values"] == {
+            "enabled": True,
+            "timeout": 300,
+            "settings.word": "a word",
+            "settings.login": {"api_key": "[REDACTED]"},
         }
         assert b"a secret" not in answer.body

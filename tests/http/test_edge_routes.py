@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from datetime import UTC, datetime
 
 import any_request
 import pytest
@@ -129,3 +130,13 @@ async def test_a_compressed_file_is_the_same_file_under_another_tag(open_server:
 )  # fmt: skip
 def test_encodings_that_a_client_accepts(accepted: str, packed: bool):
     assert accepts_gzip(accepted) is packed
+
+
+async def test_a_list_of_models_says_when_each_was_last_used(open_server: OpenServer):
+    async with open_server() as server:
+        began = datetime.now(UTC).replace(microsecond=0)
+        await server.ask("POST", CHAT, chat())
+        found = {each["id"]: each["last_used"] for each in (await server.ask("GET", "/api/ls")).json["models"]}
+        assert began <= datetime.fromisoformat(found.pop("alpha")) <= datetime.now(UTC)
+        assert found
+        assert set(found.values()) == {None}

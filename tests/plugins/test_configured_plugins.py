@@ -41,7 +41,7 @@ def choice(folder: Path, **plugins: object) -> PluginSelection:
 
 
 def listed(plugins: Plugins) -> dict[str, ListedPlugin]:
-    return {each.name: each for each in plugins.listed(values=True)}
+    return {each.name: each for each in plugins.listed()}
 
 
 async def one(folder: Path, **plugins: object) -> ListedPlugin:

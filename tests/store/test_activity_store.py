@@ -468,3 +468,15 @@ def test_statistics_of_many_rows_bring_few_of_them_here(table: ActivityTable):
         assert len(stats.prompt_histogram.bins) > 15
         assert peak < 200_000
     table.close()
+
+
+async def test_the_last_use_of_each_model_is_that_of_its_newest_row(tmp_path: Path):
+    async with open_activity(tmp_path / "log.sqlite", 0) as activity:
+        assert await activity.last_used() == {}
+        for number, model in enumerate(("a", "b", "a", "c", "b")):
+            activity.add(row(number, model=model))
+        assert await activity.last_used() == {
+            "a": NOON + timedelta(seconds=2),
+            "b": NOON + timedelta(seconds=4),
+            "c": NOON + timedelta(seconds=3),
+        }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
 from collections.abc import AsyncIterable
 from contextlib import ExitStack
@@ -20,6 +21,8 @@ from appliance.traffic.traffic import Feeds
 T = TypeVar("T")
 TEXT = "text/plain; charset=utf-8"
 EVENT_STREAM = EVENTS.decode()
+_MEMBER = re.compile(r" - at `\$\.(\w+)")
+"""msgspec's words for the place of a mistake, with the first member on the way to it."""
 
 
 async def read_body() -> bytes:
@@ -33,13 +36,21 @@ async def read_as(kind: type[T], *, param: str | None = None) -> T:
 
 
 def parse_as(body: bytes, kind: type[T], *, param: str | None = None, form: str = "") -> T:
-    """The same of a body that has been read. ``form``: how it should look, for the error."""
+    """The same of a body that has been read. ``form``: how it should look, for the error.
+
+    Without ``param`` the error names the member of the body that holds the mistake.
+    """
     check_json(body)
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
         hint = f"; it looks like {form}" if form else ""
-        raise BadRequest(f"the request body cannot be used: {error}{hint}", param=param) from None
+        raise BadRequest(f"the request body cannot be used: {error}{hint}", param=param or _member(error)) from None
+
+
+def parameters() -> dict[str, list[str]]:
+    """Return the parameters of the request's query, each with all of its values."""
+    return {name: request.args.getlist(name) for name in request.args}
 
 
 def is_trusted() -> bool:
@@ -91,3 +102,8 @@ def endless_answer(body: ResponseBody | bytes, content_type: str, feeds: Feeds) 
     response.headers["X-Accel-Buffering"] = "no"
     response.headers["X-Content-Type-Options"] = "nosniff"
     return response
+
+
+def _member(error: msgspec.ValidationError) -> str | None:
+    found = _MEMBER.search(str(error))
+    return found[1] if found else None

@@ -6,12 +6,14 @@ Answered without Quart, which takes 17 MB and a third of a second to import: eve
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from datetime import datetime
 from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 import trio
 
-from appliance.errors import ModelLoading, ModelNotFound, RouteNotFound
+from appliance.errors import Busy, ModelLoading, ModelNotFound, RouteNotFound
 from appliance.fleet.status import state_of
 from appliance.http.bytes.listening import shown
 from appliance.http.control.listing import Object, View, health, list_models, router_props
@@ -133,12 +135,15 @@ class EdgeRoutes:
         await trio.to_thread.run_sync(self._catalog.refresh, 0.0)  # what somebody has just put there is shown
         sources, snapshot = self._catalog.sources, self._catalog.snapshot
         states = {entry.id: entry.status.value for entry in self._listing().data}
+        last_used: dict[str, datetime] = {}
+        with suppress(Busy):  # another program has locked the log: the list comes without
+            last_used = await self._traffic.recorder.last_used()
         engine, room = self._fleet.launches.engine, self._fleet.room()
         manual = engine.manual if engine is not None else None
 
         def table() -> ModelTable:
             return ModelTable(
-                models=model_rows(snapshot.models, states, room, manual),
+                models=model_rows(snapshot.models, states, room, manual, last_used),
                 models_dir=str(sources.models_dir) if sources.models_dir else None,
                 notes=snapshot.notes,
                 stores=sources.others,

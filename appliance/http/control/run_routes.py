@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 import trio
-from msgspec import Meta, Raw, Struct
+from msgspec import Meta, Raw, Struct, structs
 from quart import Response, request
 from quart_trio import QuartTrio
 
@@ -31,12 +31,22 @@ from appliance.core.mcp.offers import Offers
 from appliance.core.near_names import meant_or_all
 from appliance.core.openai import FunctionDefinition, ToolDefinition
 from appliance.core.runs.bios import BIOS_FACTS, unknown_fact
+from appliance.core.runs.listing import parse_run_query, select_runs
 from appliance.core.runs.messages import MAX_ITERATIONS, Task, Tool
+from appliance.core.secret_settings import without_secret_values
 from appliance.core.tools.schema_check import schema_problem
 from appliance.core.tools.specs import ToolSpec
 from appliance.errors import BadRequest, NotFound, NotReady
 from appliance.http import errors
-from appliance.http.control.answers import EVENT_STREAM, endless_answer, json_answer, parse_as, read_as, read_body
+from appliance.http.control.answers import (
+    EVENT_STREAM,
+    endless_answer,
+    json_answer,
+    parameters,
+    parse_as,
+    read_as,
+    read_body,
+)
 from appliance.http.control.stream_routes import StreamBody, read_offset
 from appliance.plugins.registry import ListedPlugin, Plugins
 from appliance.tools.box import Toolbox
@@ -246,9 +256,9 @@ class _AskedResource(Struct):
 
 
 def agents_of(plugins: Plugins) -> AgentList:
-    """Return the plugins as known now."""
+    """Return the plugins as known now, without the secrets in their settings."""
     return AgentList(
-        agents=plugins.listed(),
+        agents=[structs.replace(each, values=without_secret_values(each.values)) for each in plugins.listed()],
         folders=tuple(str(folder) for folder in plugins.choice.folders),
         problems=plugins.problems,
         off=plugins.choice.off,
@@ -329,7 +339,8 @@ class RunRoutes:
         return answer
 
     async def list(self) -> Response:
-        return json_answer({"data": [status_of(record) for record in self._agents.list()]})
+        runs = [status_of(record) for record in self._agents.list()]
+        return json_answer({"data": select_runs(parse_run_query(parameters()), runs)})
 
     async def show(self, run_id: str) -> Response:
         return json_answer(status_of(self._agents.find(run_id).record()))

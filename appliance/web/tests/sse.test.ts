@@ -12,7 +12,10 @@ test("records are the same however their bytes are cut", async () => {
       const noise = `: a comment${end}event: x${end}`;
       const text = sent.map((lines) => noise + lines.map((each) => `data: ${each}${end}`).join("") + end).join("");
       const received: string[] = [];
-      for await (const data of records(inPieces(`${text}data: without an end`, sizes))) received.push(data);
+      const names: string[] = [];
+      const body = inPieces(`${text}data: without an end`, sizes);
+      for await (const data of records(body, (name) => names.push(name))) received.push(data);
+      expect(names).toEqual(sent.map(() => "x"));
       expect(received).toEqual(sent.map((lines) => lines.join("\n")));
     }),
   );

@@ -60,8 +60,8 @@ export async function send<T>(method: string, path: string, body?: unknown): Pro
 
 async function refusal(response: Response): Promise<ApiError> {
   try {
-    const { error } = (await response.json()) as { error: { message: string; reason?: string } };
-    return new ApiError(error.message, response.status, error.reason, { ...error });
+    const { error, ...more } = (await response.json()) as { error: { message: string; reason?: string } };
+    return new ApiError(error.message, response.status, error.reason, { ...error, ...more });
   } catch {
     return new ApiError(`The server answered ${response.status}.`, response.status);
   }

@@ -1,5 +1,8 @@
-/** Server-sent events out of a fetched body: each record's data, however the bytes are cut. */
-export async function* records(body: ReadableStream<Uint8Array>): AsyncGenerator<string> {
+/** Server-sent events out of a fetched body: each record's data, however the bytes are cut; `called` is told its name before. */
+export async function* records(
+  body: ReadableStream<Uint8Array>,
+  called?: (name: string) => void,
+): AsyncGenerator<string> {
   const reader = body
     .pipeThrough(new TextDecoderStream() as unknown as TransformStream<Uint8Array, string>)
     .getReader();
@@ -17,7 +20,7 @@ export async function* records(body: ReadableStream<Uint8Array>): AsyncGenerator
           data = [];
         } else if (line.startsWith("data:")) {
           data.push(line.slice(line[5] === " " ? 6 : 5));
-        }
+        } else if (line.startsWith("event:")) called?.(line.slice(6).trim());
       }
     }
   } finally {

@@ -1,0 +1,54 @@
+"""Values of settings without their secrets."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from appliance.core.bodies.json_text import JSON
+from appliance.core.records.captures import REDACTED
+from appliance.core.secret_settings import SECRET_WORDS, without_secret_values
+
+SECRET = "hunter2-hunter2"
+SECRET_NAMES = st.sampled_from(SECRET_WORDS).flatmap(
+    lambda word: st.sampled_from((word, word.lower(), f"settings.db{word.lower()}s", f"My{word.title()}"))
+)
+PLAIN_NAMES = st.text(st.sampled_from("bcdfgz"), min_size=1, max_size=4)
+PLAIN = st.none() | st.booleans() | st.integers() | st.text(st.characters(exclude_characters="/"), max_size=8)
+VALUES = st.recursive(
+    PLAIN, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(PLAIN_NAMES, inner, max_size=3), max_leaves=8
+)
+
+
+@given(PLAIN_NAMES, VALUES)
+def test_what_no_name_calls_a_secret_is_shown_as_it_is(name: str, value: JSON):
+    assert without_secret_values({name: value}) == {name: value}
+
+
+@given(SECRET_NAMES, st.lists(st.sampled_from(("list", "dict")), max_size=4), st.booleans())
+def test_no_secret_under_such_a_name_is_shown_however_deep_it_lies(name: str, path: list[str], outside: bool):
+    inner: JSON = SECRET if outside else {name: SECRET}
+    for kind in path:
+        inner = [inner] if kind == "list" else {"bcd": inner}
+    found = without_secret_values({name if outside else "bcd": inner})
+    assert SECRET not in json.dumps(found)
+    assert REDACTED in json.dumps(found)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("answer_tokens", 512, 512),
+        ("api_token", "x", REDACTED),
+        ("password", 1234, REDACTED),
+        ("api_key", "", ""),
+        ("use_auth", True, True),
+        ("feed", "https://me:pw@host/a@b", f"https://{REDACTED}@host/a@b"),
+        ("feed", "https://host/a@b", "https://host/a@b"),
+    ],
+)
+def test_counts_switches_and_addresses(name: str, value: JSON, told: JSON):
+    assert without_secret_values({name: value}) == {name: told}

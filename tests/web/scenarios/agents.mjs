@@ -1,0 +1,120 @@
+// Agent runs and plugins, as the operator of the machine sees them.
+import assert from "node:assert/strict";
+import { accessible } from "../browser.mjs";
+import { like, t } from "../words.mjs";
+
+async function begin(page, url, task, { tools = [], asks = false } = {}) {
+  await page.goto(`${url}/#/machine/agents`);
+  await page.getByText(t("New run"), { exact: true }).click();
+  await page.getByLabel(t("Task")).fill(task);
+  for (const tool of tools) await page.getByRole("checkbox", { name: tool }).check();
+  if (asks) await page.getByRole("checkbox", { name: t("The model may ask me") }).check();
+  await page.getByRole("button", { name: t("Start"), exact: true }).click();
+  return page.getByRole("article", { name: task, exact: true });
+}
+
+/** A run is begun by the form, which shows what is wrong at its field; its question is answered, and its turns are seen. */
+export async function run({ page, url, allow }) {
+  allow(/ 400 .*\/api\/runs/, / 409 .*\/result/);
+  await page.goto(`${url}/#/machine/agents`);
+  await page.getByText(t("No runs yet.")).waitFor();
+  await page.getByText(t("New run"), { exact: true }).click();
+  await page.getByRole("button", { name: t("Start"), exact: true }).click();
+  const task = page.locator("label").filter({ has: page.getByLabel(t("Task")) });
+  await task.getByRole("alert").getByText("there is nothing to answer").waitFor();
+  await page.getByLabel(t("Task")).fill("What does the note say?");
+  await page.getByLabel(t("Turns with tools, at most")).fill("-1");
+  await page.getByRole("button", { name: t("Start"), exact: true }).click();
+  const turns = page.locator("label").filter({ has: page.getByLabel(t("Turns with tools, at most")) });
+  await turns.getByRole("alert").getByText("max_tool_iterations").waitFor();
+  await accessible(page, "the form");
+  await page.getByLabel(t("Turns with tools, at most")).press("Control+A"); // Firefox would add to what is there
+  await page.getByLabel(t("Turns with tools, at most")).pressSequentially("4");
+  await page.getByRole("checkbox", { name: "read_file" }).check();
+  await page.getByRole("checkbox", { name: t("The model may ask me") }).check();
+  await page.getByRole("button", { name: t("Start"), exact: true }).click();
+
+  const run = page.getByRole("article", { name: "What does the note say?", exact: true });
+  await run.getByText(t("Waits for you")).waitFor({ timeout: 30_000 });
+  await run.getByText("Which note?").waitFor();
+  await accessible(page, "a question");
+  await run.getByLabel(like("runReply", { name: "ask_user" })).fill("note.txt");
+  await run.getByRole("button", { name: t("Send"), exact: true }).click();
+  await run.getByText("It says: hi.").waitFor();
+  await run.getByText(t("Done"), { exact: true }).waitFor();
+  for (const number of [1, 2, 3]) await run.getByText(like("runTurn", { number })).waitFor();
+  await run.getByText(like("runUsed", { used: 2, all: 4 })).waitFor();
+  const calls = run.locator("details").filter({ hasText: "read_file" });
+  assert.equal(await calls.evaluate((node) => node.open), false, "what is answered is folded");
+  await calls.locator("summary").click();
+  await calls.getByText("from the note").waitFor();
+  await accessible(page, "a run");
+  await page.reload(); // its events are told again
+  await run.getByRole("button").first().click();
+  await run.getByText("It says: hi.").waitFor();
+}
+
+/** A run is cancelled when somebody has said yes, and keeps its text. */
+export async function cancel({ page, url }) {
+  const run = await begin(page, url, "Talk for ever");
+  await run.getByText("so far").waitFor({ timeout: 30_000 });
+  await run.getByRole("button", { name: t("Cancel the run") }).click();
+  const question = page.getByRole("dialog");
+  await question.getByText(t("Cancel this run? Its text so far is kept.")).waitFor();
+  await question.getByRole("button", { name: t("Cancel"), exact: true }).click();
+  await run.getByText(t("Answering"), { exact: true }).waitFor();
+  await run.getByRole("button", { name: t("Cancel the run") }).click();
+  await question.getByRole("button", { name: t("Cancel the run") }).click();
+  await run.getByText(t("Cancelled"), { exact: true }).waitFor();
+  await run.getByText("so far").waitFor();
+  await run.getByRole("button", { name: t("Cancel the run") }).waitFor({ state: "detached" });
+}
+
+/** A run whose events are not held any more is read from its result, while it goes on and at its end. */
+export async function long({ page, url, allow }) {
+  allow(/ 400 .*\/events/, / 409 .*\/result/);
+  const run = await begin(page, url, "Say much", { asks: true });
+  await run.getByText("Enough?").waitFor({ timeout: 30_000 });
+  await run.getByText("word word word").waitFor();
+  await run.getByLabel(like("runReply", { name: "ask_user" })).fill("no network");
+  await run.getByRole("button", { name: t("It cannot be done") }).click();
+  await run.getByText(t("Failed"), { exact: true }).waitFor();
+  await run.getByText("tool_execution_error: ").waitFor();
+  await run.getByText("word word word").waitFor();
+}
+
+/** A model that no run can use is named, and takes runs again. */
+export async function locked({ page, url, allow }) {
+  allow(/ 503 .*\/api\/runs/);
+  const run = await begin(page, url, "Crash");
+  await run.getByText(t("Failed"), { exact: true }).waitFor({ timeout: 30_000 });
+  await page.getByText("its engine failed 1 times").waitFor();
+  await page.getByRole("button", { name: t("Accept runs again") }).click();
+  await page.getByText("its engine failed 1 times").waitFor({ state: "detached" });
+}
+
+/** A broken plugin is named with its reason until it is mended; settings are shown, and secrets are not. */
+export async function plugins({ page, url, told }) {
+  await page.goto(`${url}/#/machine/agents`);
+  const broken = page.getByRole("article", { name: "/bad", exact: true });
+  await broken.getByText(t("Error"), { exact: true }).waitFor();
+  await broken.getByText("ModuleNotFoundError: No module named 'nothing_of_the_kind'").waitFor();
+  await page.getByRole("article", { name: "/off", exact: true }).getByText(t("Switched off")).waitFor();
+  const good = page.getByRole("article", { name: "/good", exact: true });
+  await good.getByText(t("Ready"), { exact: true }).waitFor();
+  await good.getByText('settings.api_key: "[REDACTED]"').waitFor();
+  await good.getByText("settings.size: 3").waitFor();
+  await accessible(page, "plugins");
+  await told("mended");
+  await page.getByRole("button", { name: t("Look again") }).click();
+  await broken.getByText(t("Ready"), { exact: true }).waitFor();
+}
+
+/** The same with a real model. */
+export async function real({ page, url }) {
+  const run = await begin(page, url, "What is Llama Appliance?");
+  await run.getByText(t("Done"), { exact: true }).waitFor({ timeout: 60_000 });
+  await run.getByText(like("runTurn", { number: 1 })).waitFor();
+  await run.getByText(like("runTokens", { count: /[1-9]\d*/ })).waitFor();
+  assert.ok((await run.locator("p").allInnerTexts()).join("").trim(), "it has said something");
+}
