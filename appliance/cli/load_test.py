@@ -34,7 +34,7 @@ COLUMNS = ("MODEL", "REQUESTS", "FAILED", "SECONDS", "REQUESTS/S", "TOKENS/S", "
 
 
 class LoadOptions(Struct, frozen=True, kw_only=True):
-    """How hard the models are asked."""
+    """The number and the form of the requests."""
 
     requests: int
     at_once: int
@@ -56,7 +56,7 @@ class LoadResult(Struct, frozen=True):
     LoadOptions,
     click.option("--requests", type=click.IntRange(1), default=4, show_default=True, help="How many for each model."),
     click.option("--at-once", type=click.IntRange(1), default=2, show_default=True, help="How many under way."),
-    click.option("--prompt", metavar="TEXT", default=PROMPT, show_default=True, help="What every request asks."),
+    click.option("--prompt", metavar="TEXT", default=PROMPT, show_default=True, help="The question of every request."),
     click.option("--max-tokens", type=click.IntRange(1), default=64, show_default=True, help="Longest answer."),
 )
 @server_options

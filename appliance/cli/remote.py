@@ -342,7 +342,7 @@ class RunMessage(Struct, frozen=True, kw_only=True):
 
 
 class StreamOptions(Struct, frozen=True):
-    """What a stream is asked for beside its answer."""
+    """Wishes for a stream beside its answer."""
 
     include_usage: bool
 

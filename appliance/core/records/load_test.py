@@ -1,4 +1,4 @@
-"""What a load test measured: its requests, and the figures of each model."""
+"""The results of a load test: its requests, and the figures of each model."""
 
 from __future__ import annotations
 
