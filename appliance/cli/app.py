@@ -33,6 +33,7 @@ VERBS = {
     "ps": "List the models that are running.",
     "top": "Show the requests under way, live.",
     "load": "Load a model into the running server.",
+    "load-test": "Ask models many times at once, and show how fast each answers.",
     "activity": "List the latest requests of the running server, or export all.",
     "memory": "Show the memory of the machine, and what one more model would push out.",
     "unload": "Unload a model from the running server.",
@@ -162,6 +163,8 @@ def _import_verb(name: str) -> click.Command | None:
             from appliance.cli.top import top as command
         case "load":
             from appliance.cli.control import load as command
+        case "load-test":
+            from appliance.cli.load_test import load_test as command
         case "activity":
             from appliance.cli.activity import activity as command
         case "memory":

@@ -128,6 +128,13 @@ SCENARIOS = [
     Scenario("machine.closed"),
     # A run is cancelled after a question.
     Scenario("agents.cancel", env=says({"text": "so far", "stall": True})),
+    # The time of every request of a load test is seen.
+    Scenario(
+        "playground.load",
+        ("--models-max", "1", *OTHERS[:2]),
+        {"FAKE_TOKENS": "4000", "FAKE_TOKEN_DELAY": "0.03", "FAKE_LOAD_DELAY": "1", "FAKE_SLOW_PROMPT": "0.5"},
+        both=True,
+    ),
     # A hit opens its conversation at its message.
     Scenario("finding.hits", both=True),
     # Parts of words are found where the browser keeps them.
@@ -191,7 +198,9 @@ def test_a_scenario(play: Play, serve_fake: StartServer, scenario: Scenario) -> 
     play(scenario.name, serve_fake(*scenario.words, **scenario.env))
 
 
-@pytest.mark.parametrize("scenario", ["talking.chat", "screens.screens", "talking.compact", "agents.real"])
+@pytest.mark.parametrize(
+    "scenario", ["talking.chat", "screens.screens", "talking.compact", "agents.real", "playground.starter"]
+)
 def test_with_the_starter_model(play: Play, serve: StartServer, scenario: str) -> None:
     if not available():
         pytest.skip("the embedded engine is not on this machine")
@@ -560,6 +569,18 @@ def test_a_flood_of_log_lines_does_not_hold_the_page_up(
     server = serve("--config", config, "--no-stores", "--no-starter")
     assert http(server, "POST", "/models/load", {"model": "loud", "wait": True}).status == 200
     play("machine.flood", server)
+@in_both
+def test_every_kind_of_request_is_tried(play: Play, serve: StartServer, fake_engine: Path, tmp_path: Path) -> None:
+    file = ConfigFile(tmp_path / "config.yaml", fake_engine, "--model", write_model(tmp_path / "small.gguf"))
+    models: dict[str, dict[str, object]] = {
+        "writer": {},
+        "vectors": {"cmd": file.cmd("--embeddings")},
+        "ranks": {"cmd": file.cmd("--reranking"), "capabilities": {"reranker": True}},
+        "mouth": {"capabilities": {"in": ["text"], "out": ["audio"]}},
+        "painter": {"capabilities": {"in": ["text"], "out": ["image"]}},
+    }
+    pace = {"FAKE_TOKENS": "4000", "FAKE_TOKEN_DELAY": "0.02"}
+    play("playground.kinds", serve("--config", file.write(models), "--no-stores", "--no-starter", **pace))
 
 
 @pytest.mark.parametrize(

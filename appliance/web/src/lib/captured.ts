@@ -63,7 +63,7 @@ export function answerOf(body: string): string {
 }
 
 /** The words in one record of any API. The last record of a Responses stream repeats all, so only its pieces count. */
-function said(record: unknown): string {
+export function said(record: unknown): string {
   if (!isObject(record)) return "";
   const { choices, delta, content, message, response, output } = record;
   if (Array.isArray(choices)) {
