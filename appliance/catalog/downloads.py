@@ -32,6 +32,7 @@ from appliance.catalog.download_status import (
 from appliance.catalog.hub import Hub, HubAccess, find_token
 from appliance.core.models.download import (
     ModelFiles,
+    DownloadPace,
     RegistryImage,
     Remote,
     Throttle,
@@ -106,6 +107,9 @@ class Download:
         self._files = {file.url: FileProgress(have[file.url], file.size) for file in plan.files}
         self._changed = changed
         self._whole = trio.CancelScope()
+        self.queued_at = trio.current_time()
+        self._done = sum(have.values())
+        self._pace = DownloadPace()
         self._transfer = trio.CancelScope()
         self._go = trio.Event()
         self._go.set()
@@ -114,6 +118,7 @@ class Download:
     @property
     def status(self) -> DownloadStatus:
         return DownloadStatus(
+        speed = self._pace.rate(self._done, trio.current_time()) if self.state == "downloading" else None
             model=self.model,
             repo=self.plan.repo,
             state=self.state,
@@ -123,6 +128,8 @@ class Download:
             callers_fault=isinstance(self.error, CallerError),
             number=self.number,
         )
+            speed=speed,
+            left=(sum(file.total for file in self._files.values()) - self._done) / speed if speed else None,
 
     @property
     def missing(self) -> int:
@@ -150,6 +157,7 @@ class Download:
         if self.state in ("queued", "downloading"):
             self._go = trio.Event()
             self._set("paused")
+            self._pace = DownloadPace()
             self._transfer.cancel()
 
     def resume(self) -> None:
@@ -157,6 +165,7 @@ class Download:
         if self.state == "paused":
             self._set("queued")
             self._go.set()
+            self.queued_at = trio.current_time()
 
     async def run(self, transfer: Transfer, turns: Turns, settle: Callable[[], None]) -> None:
         """The task of this download. Raises nothing but Cancelled; ``state`` says how it ended."""
@@ -202,7 +211,9 @@ class Download:
 
     def _report(self, file: PlannedFile, done: int) -> None:
         self._files[file.url] = FileProgress(done, file.size)
+        self._done += done - self._files[file.url].done
         self._changed(False)
+        self._pace.see(self._done, trio.current_time())
 
     def _set(self, state: State) -> None:
         if self.state != state and not (self.state == "paused" and state == "downloading"):
@@ -325,7 +336,10 @@ class Downloads:
 
     def snapshot(self) -> list[DownloadStatus]:
         """Return every download, the oldest first; ended ones stay until they are forgotten or begun again."""
-        return [download.status for download in self._known.values()]
+        waiting = [download for download in self._known.values() if download.state == "queued"]
+        waiting.sort(key=lambda download: download.queued_at)
+        places = {download.model: place for place, download in enumerate(waiting, start=1)}
+        return [structs.replace(download.status, place=places.get(download.model)) for download in self._known.values()]
 
     async def wait_changed(self) -> None:
         """Wait until a state has changed, or numbers of bytes have, which are gathered for a moment."""

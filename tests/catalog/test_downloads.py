@@ -279,6 +279,28 @@ async def test_dropped_connections_cost_next_to_nothing(hub: FakeHub, settings: 
 
 
 async def test_cancelled_failed_and_begun_again_it_goes_on(hub: FakeHub, settings: DownloadSettings) -> None:
+async def test_speed_time_left_and_places_in_the_queue_are_told(hub: FakeHub, settings: DownloadSettings) -> None:
+    for repo in ("acme/second-GGUF", "acme/third-GGUF"):
+        write_big(hub.root / repo / f"{repo[5:-5]}-Q8_0.gguf")
+    hub.behave(rate=BIG // 4)
+    async with open_downloads(structs.replace(settings, parallel=1)) as downloads:
+        first = await downloads.start(REPO)
+        await until(lambda: first.status.speed is not None)
+        second, third = await downloads.start("acme/second-GGUF"), await downloads.start("acme/third-GGUF")
+        assert [status.place for status in downloads.snapshot()] == [None, 1, 2]
+        status = first.status
+        assert status.speed is not None
+        assert BIG / 16 < status.speed < BIG
+        assert status.left == pytest.approx((status.total - status.done) / status.speed, rel=0.2)
+        second.pause()
+        second.resume()
+        assert [status.place for status in downloads.snapshot()] == [None, 2, 1]
+        first.pause()
+        assert (first.status.speed, first.status.left) == (None, None)
+        third.pause()
+        second.pause()
+
+
     hub.behave(stall_after=BIG // 2)
     async with open_downloads(settings) as downloads:
         download = await downloads.start(REPO)
