@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from weakref import WeakValueDictionary
@@ -17,7 +17,7 @@ import trio
 from msgspec import Struct, structs
 
 from appliance.catalog.catalog import Catalog
-from appliance.catalog.download_file import Transfer, discard_begun, fetch, remove_model
+from appliance.catalog.download_file import Transfer, fetch
 from appliance.catalog.download_plan import DownloadPlan, PlannedFile
 from appliance.catalog.download_source import plan_of
 from appliance.catalog.download_status import (
@@ -30,9 +30,10 @@ from appliance.catalog.download_status import (
     State,
 )
 from appliance.catalog.hub import Hub, HubAccess, find_token
+from appliance.catalog.removal import plan_discard, plan_leftover, plan_removal
 from appliance.core.models.download import (
-    ModelFiles,
     DownloadPace,
+    ModelFiles,
     RegistryImage,
     Remote,
     Throttle,
@@ -106,10 +107,10 @@ class Download:
         self.state: State = "queued"
         self._files = {file.url: FileProgress(have[file.url], file.size) for file in plan.files}
         self._changed = changed
-        self._whole = trio.CancelScope()
         self.queued_at = trio.current_time()
         self._done = sum(have.values())
         self._pace = DownloadPace()
+        self._whole = trio.CancelScope()
         self._transfer = trio.CancelScope()
         self._go = trio.Event()
         self._go.set()
@@ -117,8 +118,8 @@ class Download:
 
     @property
     def status(self) -> DownloadStatus:
-        return DownloadStatus(
         speed = self._pace.rate(self._done, trio.current_time()) if self.state == "downloading" else None
+        return DownloadStatus(
             model=self.model,
             repo=self.plan.repo,
             state=self.state,
@@ -127,9 +128,9 @@ class Download:
             reason=self.error.reason if self.error else None,
             callers_fault=isinstance(self.error, CallerError),
             number=self.number,
-        )
             speed=speed,
             left=(sum(file.total for file in self._files.values()) - self._done) / speed if speed else None,
+        )
 
     @property
     def missing(self) -> int:
@@ -156,16 +157,16 @@ class Download:
         """Close its connections until `resume`. Does nothing for one that has ended."""
         if self.state in ("queued", "downloading"):
             self._go = trio.Event()
-            self._set("paused")
             self._pace = DownloadPace()
+            self._set("paused")
             self._transfer.cancel()
 
     def resume(self) -> None:
         """Continue where it stopped; does nothing for one that is not paused."""
         if self.state == "paused":
             self._set("queued")
-            self._go.set()
             self.queued_at = trio.current_time()
+            self._go.set()
 
     async def run(self, transfer: Transfer, turns: Turns, settle: Callable[[], None]) -> None:
         """The task of this download. Raises nothing but Cancelled; ``state`` says how it ended."""
@@ -210,10 +211,10 @@ class Download:
             siblings.cancel()
 
     def _report(self, file: PlannedFile, done: int) -> None:
-        self._files[file.url] = FileProgress(done, file.size)
         self._done += done - self._files[file.url].done
-        self._changed(False)
+        self._files[file.url] = FileProgress(done, file.size)
         self._pace.see(self._done, trio.current_time())
+        self._changed(False)
 
     def _set(self, state: State) -> None:
         if self.state != state and not (self.state == "paused" and state == "downloading"):
@@ -271,9 +272,8 @@ class Downloads:
     async def _begin(self, hub: Hub, plan: DownloadPlan) -> Download:
         if known := self._under_way(plan):
             return known
-        others = [download for download in self._known.values() if not download.status.ended]
-        kept = frozenset(file.oid for download in others for file in download.plan.files)
-        await trio.to_thread.run_sync(plan.discard_outdated, kept)
+        others = self._going()
+        await trio.to_thread.run_sync(plan.discard_outdated, hashes_of(others))
         reserved = self._settings.spare + sum(download.missing for download in others)
         await trio.to_thread.run_sync(plan.check_space, reserved)
         have = await trio.to_thread.run_sync(plan.have)
@@ -357,22 +357,39 @@ class Downloads:
     async def delete(self, model: Model) -> RemovedModel:
         """Remove a stopped model; its download is cancelled first. Raises Forbidden (from elsewhere), OSError."""
         await self._cancel(model.id)
-        settings = self._settings
-        removed = await trio.to_thread.run_sync(remove_model, model, settings.cache, settings.models_dir)
-        await trio.to_thread.run_sync(self._rescan)
+        settings, kept = self._settings, hashes_of(self._going())
+
+        def remove() -> RemovedModel:
+            removed = plan_removal(model, settings.cache, settings.models_dir, kept).carry_out()
+            self._rescan()
+            return removed
+
+        return await trio.to_thread.run_sync(remove)
+
+    async def discard(self, model: str) -> RemovedModel | None:
+        """Cancel a download and remove what has come of it, in an earlier run too. None: there is none of this name.
+
+        Raises OSError.
+        """
+        await self._cancel(model)
+        download, kept = self._known.get(model), hashes_of(self._going())
+        if download is not None and download.state == "finished":
+            return None
+
+        def remove() -> RemovedModel | None:
+            if download is None:
+                removal = plan_leftover(model, self._settings.cache, kept)
+            else:
+                plan = download.plan
+                removal = plan_discard(model, plan.folder, [file.blob for file in plan.files], kept)
+            return removal.carry_out() if removal is not None else None
+
+        removed = await trio.to_thread.run_sync(remove)
+        self.forget(model)
         return removed
 
-    async def discard(self, model: str) -> bool:
-        """Cancel a download and remove its part. False when there is none of this name."""
-        download = self._known.get(model)
-        if download is None:
-            return False
-        await self._cancel(model)
-        if download.state != "finished":
-            blobs = [file.blob for file in download.plan.files]
-            await trio.to_thread.run_sync(discard_begun, download.plan.folder, blobs)
-        self.forget(model)
-        return True
+    def _going(self) -> list[Download]:
+        return [download for download in self._known.values() if not download.status.ended]
 
     async def _cancel(self, model: str) -> None:
         if download := self._known.get(model):
@@ -390,6 +407,11 @@ class Downloads:
         if state:
             self._state_changed.set()
             self._state_changed = trio.Event()
+
+
+def hashes_of(downloads: Iterable[Download]) -> frozenset[str]:
+    """Return the hashes of all files of these downloads."""
+    return frozenset(file.oid for download in downloads for file in download.plan.files)
 
 
 def _disk_failed(what: str, error: OSError) -> DownloadFailed:

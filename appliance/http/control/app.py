@@ -30,6 +30,7 @@ from appliance.errors import (
 from appliance.fleet.status import ChildStatus, state_of
 from appliance.http.control.answers import json_answer, parse_as, read_as, read_body
 from appliance.http.control.conversation_routes import ConversationRoutes, add_conversation_routes
+from appliance.http.control.disk_routes import DiskRoutes, add_disk_routes
 from appliance.http.control.doctor_routes import DoctorRoutes, add_doctor_routes
 from appliance.http.control.events import EventSources
 from appliance.http.control.hub_routes import HubRoutes, add_hub_routes
@@ -204,6 +205,7 @@ def create_app(traffic: Traffic, owners: Owners) -> QuartTrio:
     add_engine_routes(app, EngineRoutes(owners.engines, lambda: seats_in_use(fleet.status()), fleet.see_machine))
     add_hub_routes(app, HubRoutes(owners))
     add_doctor_routes(app, DoctorRoutes(owners, view))
+    add_disk_routes(app, DiskRoutes(owners, traffic.recorder))
     app.register_error_handler(HTTPException, _pass_on)
     app.register_error_handler(Exception, _pass_on)
     return app
