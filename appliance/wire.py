@@ -116,6 +116,12 @@ class Row(Struct, frozen=True, kw_only=True):
     has_capture: bool = False
     error_msg: str | UnsetType = UNSET
     metadata: dict[str, str] | UnsetType = UNSET
+    first_token_ms: int = -1
+    """From the request to the first token of its answer, with the wait for the model; -1 if unknown."""
+    client: str = ""
+    """Its program and its address, in short; as of requests under way."""
+    build: str = ""
+    """The id of the engine that answered; empty where this program has not chosen it."""
 
 
 class ActivityPage(Struct, frozen=True, kw_only=True):

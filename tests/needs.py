@@ -34,6 +34,7 @@ DEBIAN = {
     "ip": "iproute2",
     "ninja": "ninja-build",
     "node": "nodejs",
+    "promtool": "prometheus",
     "setpriv": "util-linux",
     "systemd-analyze": "systemd",
     "systemd-nspawn": "systemd-container",

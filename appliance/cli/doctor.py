@@ -222,6 +222,7 @@ def _secrets(wish: DoctorOptions, facts: DoctorFacts) -> set[str]:
     except ApplianceError:
         config = Config()  # the finding ``config-unreadable`` is in the report
     keys += [*config.api_keys, *(peer.api_key for peer in config.peers.values())]
+    keys += config.tracing.headers.values() if config.tracing is not None else ()
     for model in config.models.values():
         variables += [(name, value) for name, _, value in (line.partition("=") for line in model.env)]
         commands.append(tuple(model.cmd.split()))

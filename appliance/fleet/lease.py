@@ -28,6 +28,8 @@ class QueuePlace:
         """Seconds that it has waited, once that is over."""
         self.loaded = False
         """Its model was loaded while it waited."""
+        self.load: tuple[float, float] | None = None
+        """That load within its wait: how many seconds before the end of the wait it began, and was over."""
         # These are functions and not values. A place changes with every event of the queue, and most places are never
         # asked for.
         self._position: Callable[[], int | None] | None = None

@@ -220,6 +220,8 @@ class Fleet:
         """See `Lender`."""
         if lease.place is not None and (run := self._runs.get(lease.model.id)) is not None:
             lease.place.loaded = not run.reused
+            if run.ready_at is not None and run.ready_at > (now := _now()) - seconds:
+                lease.place.load = min(now - run.began, seconds), now - run.ready_at
         if self.observer is not None:
             self.observer.waited(lease.model.id, seconds)
 
@@ -447,7 +449,7 @@ class Fleet:
                 case Stop(model_id, cause):
                     log.info("stopping model '%s' (%s)", model_id, cause.rule)
                     if cause.rule in EVICTING and self.observer is not None:
-                        self.observer.evicted(model_id)
+                        self.observer.evicted(model_id, cause.rule)
                     self._runs[model_id].stop()
                 case Drain(model_id):
                     self._nursery.start_soon(self._expire_later, self._runs[model_id])
@@ -510,7 +512,8 @@ class Fleet:
             run.gone.set()
 
     def _on_ready(self, run: ModelRun) -> None:
-        model_id, seconds = run.model.id, _now() - run.began
+        model_id, run.ready_at = run.model.id, _now()
+        seconds = run.ready_at - run.began
         # Only now are the earlier seats to blame: the model starts here and did not start there. If it starts nowhere,
         # the model is at fault, and no engine is blamed.
         seat = run.engine.seat if run.engine is not None else ""

@@ -79,6 +79,8 @@ class ModelRun:
         self.model = model
         self.started_at = time.time()
         self.began = trio.current_time()
+        self.ready_at: float | None = None
+        """The time when its process was ready, on the clock of ``began``."""
         self.reused = False
         """A request has found it ready."""
         self.process: ModelProcess | None = None

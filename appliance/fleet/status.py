@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from appliance.core.fit.picture import ModelMemory
-from appliance.core.scheduling.effects import ProcessState
+from appliance.core.scheduling.effects import ProcessState, Rule
 from appliance.core.scheduling.schedule import Schedule
 from appliance.errors import ApplianceError
 from appliance.fleet.launch import NO_USE
@@ -73,7 +73,7 @@ class Observer(Protocol):
 
     def loaded(self, model: str, seconds: float) -> None: ...
 
-    def evicted(self, model: str) -> None: ...
+    def evicted(self, model: str, rule: Rule) -> None: ...
 
     def load_failed(self, model: str) -> None: ...
 

@@ -185,6 +185,9 @@ def _stored(row: Row, number: int | None) -> tuple[object, ...]:
             duration_ms=row.duration_ms,
             error_msg=_text(row.error_msg or ""),
             metadata_json=msgspec.json.encode(metadata).decode() if metadata else "",
+            first_token_ms=row.first_token_ms,
+            client=_text(row.client),
+            build=row.build,
             **structs.asdict(row.tokens),
         )
     )
@@ -209,6 +212,9 @@ def _row(values: object) -> Row:
         duration_ms=stored.duration_ms,
         error_msg=stored.error_msg or UNSET,
         metadata=msgspec.json.decode(metadata, type=dict[str, str]) if metadata else UNSET,
+        first_token_ms=stored.first_token_ms,
+        client=stored.client,
+        build=stored.build,
     )
 
 

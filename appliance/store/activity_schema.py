@@ -1,6 +1,7 @@
 """Opens the activity log's SQLite database: which files may be used, and their content.
 
 The table, its indexes and its seconds are those that llama-swap 0bdb3720 writes, so a file of one serves the other.
+Further columns have defaults: llama-swap and earlier versions of this program name theirs, and go on writing rows.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import os
 import shlex
 import sqlite3
 import sys
+from collections.abc import Sequence
 from glob import escape
 from pathlib import Path
 
@@ -55,6 +57,13 @@ INSERT INTO goose_db_version (version_id, is_applied) VALUES (0, 1), (1, 1);
 """
 """In the second table llama-swap notes which of its migrations a file has had; it refuses one with only the first."""
 
+_ADDED = {
+    "first_token_ms": "INTEGER NOT NULL DEFAULT -1",
+    "client": "TEXT NOT NULL DEFAULT ''",
+    "build": "TEXT NOT NULL DEFAULT ''",
+}
+"""Columns that llama-swap's table does not have. A file without them gets them when it is opened."""
+
 _SPEED_INDEXES = """
 CREATE INDEX IF NOT EXISTS idx_activity_prompt_speed ON activity (prompt_per_second) WHERE prompt_per_second > 0;
 CREATE INDEX IF NOT EXISTS idx_activity_token_speed ON activity (tokens_per_second) WHERE tokens_per_second > 0;
@@ -81,6 +90,9 @@ class ActivityRow(Struct, array_like=True, frozen=True):
     duration_ms: int
     error_msg: str
     metadata_json: str
+    first_token_ms: int
+    client: str
+    build: str
 
 
 COLUMNS = ActivityRow.__struct_fields__
@@ -94,7 +106,7 @@ PARTS = ("", "-wal", "-shm")
 
 def open_memory() -> sqlite3.Connection:
     connection = _connect(":memory:")
-    connection.executescript(_SCHEMA + _SPEED_INDEXES)
+    connection.executescript(_SCHEMA + _added(()) + _SPEED_INDEXES)
     return connection
 
 
@@ -169,15 +181,29 @@ def _check_place(path: Path) -> None:
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = NORMAL")  # a power cut may cost the last rows, never the file
-    columns = {row[1]: row for row in connection.execute("PRAGMA table_info(activity)")}
-    missing = [name for name in COLUMNS if name not in columns]
-    if columns and missing:
-        raise UsageError(
-            f"store.path '{path}' is a database with another table named activity (it has no {', '.join(missing)}); "
-            "name another file"
-        )
-    script = _SPEED_INDEXES if columns else _SCHEMA + _SPEED_INDEXES
-    connection.executescript(f"BEGIN IMMEDIATE;{script}PRAGMA user_version = {VERSION};COMMIT;")
+    with connection:
+        connection.execute("BEGIN IMMEDIATE")  # another process may open the file now, and add the same columns
+        columns = [row[1] for row in connection.execute("PRAGMA table_info(activity)")]
+        missing = [name for name in COLUMNS if name not in columns and name not in _ADDED]
+        if columns and missing:
+            raise UsageError(
+                f"store.path '{path}' is a database with another table named activity (it has no "
+                f"{', '.join(missing)}); name another file"
+            )
+        table = "" if columns else _SCHEMA
+        _fill(connection, f"{table}{_added(columns)}{_SPEED_INDEXES}PRAGMA user_version = {VERSION};")
+
+
+def _added(columns: Sequence[str]) -> str:
+    """Return the statements that add the columns of ours that a table with these has not got."""
+    missing = ((name, kind) for name, kind in _ADDED.items() if name not in columns)
+    return "".join(f"ALTER TABLE activity ADD COLUMN {name} {kind};" for name, kind in missing)
+
+
+def _fill(connection: sqlite3.Connection, script: str) -> None:
+    """Run the statements, in the transaction that is open: `executescript` would end it."""
+    for statement in script.split(";"):
+        connection.execute(statement)
 
 
 def unusable(path: Path, error: sqlite3.Error) -> UsageError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 
 from prometheus_client.core import Metric
@@ -12,6 +12,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 from appliance import __version__
 from appliance.core.machine import GpuSample, Sample, SystemSample
+from appliance.core.scheduling.effects import EVICTING
 from appliance.core.sizes import MIB
 from appliance.fleet.owner import ChildStatus
 from appliance.platform.machine import resident_bytes
@@ -22,13 +23,13 @@ OWN = "llama_appliance_"
 SWAP = "llamaswap_"
 """The prefix of the families that llama-swap (0bdb3720) has; their names and labels are its."""
 Labelled = Iterable[tuple[dict[str, str], float]]
+NOTHING: Mapping[str, Mapping[str, int]] = {}
 BOUNDS = (*(str(bound) for bound in BUCKETS), "+Inf")
 
 COUNTERS: Sequence[tuple[str, str, Callable[[ModelCounts], int]]] = (
     ("prompt_tokens_total", "Tokens of prompts.", lambda counts: counts.prompt_tokens),
     ("generated_tokens_total", "Tokens generated.", lambda counts: counts.generated_tokens),
     ("cached_tokens_total", "Tokens of prompts that the prompt cache had.", lambda counts: counts.cached_tokens),
-    ("evictions_total", "Model processes stopped to make room.", lambda counts: counts.evictions),
     ("load_failures_total", "Model processes that never became ready.", lambda counts: counts.load_failures),
     ("child_deaths_total", "Model processes that ended by themselves when ready.", lambda counts: counts.deaths),
     ("child_restarts_total", "Loads after such an end.", lambda counts: counts.restarts),
@@ -36,6 +37,7 @@ COUNTERS: Sequence[tuple[str, str, Callable[[ModelCounts], int]]] = (
 HISTOGRAMS: Sequence[tuple[str, str, Callable[[ModelCounts], Durations]]] = (
     ("request_seconds", "Time of requests, waiting for the model included.", lambda counts: counts.seconds),
     ("first_byte_seconds", "Time to the first byte of the answer's body.", lambda counts: counts.first_byte),
+    ("first_token_seconds", "Time to the first token of the answer.", lambda counts: counts.first_token),
     ("queue_wait_seconds", "Time that requests waited for their model.", lambda counts: counts.waits),
     ("load_seconds", "Time from the start of a model process until it is ready.", lambda counts: counts.loads),
 )
@@ -52,15 +54,21 @@ GPU: Sequence[tuple[str, str, Callable[[GpuSample], float | None]]] = (
 
 
 def exposition(
-    metrics: Metrics, children: Sequence[ChildStatus], machine: Sample | None = None, *, bodies_held: int = 0
+    metrics: Metrics,
+    children: Sequence[ChildStatus],
+    machine: Sample | None = None,
+    *,
+    taken: Mapping[str, Mapping[str, int]] = NOTHING,
+    bodies_held: int = 0,
 ) -> str:
     """All families, each with its HELP and TYPE; without ``machine``, the gauges that llama-swap knows are left out.
 
-    ``bodies_held`` are the bytes of request bodies in memory. May run in a thread while others count, and should: it
-    asks the system for the children's memory, and at `MAX_MODELS` it takes a fifth of a second.
+    ``taken`` are the bytes that models take, by model and device; ``bodies_held`` those of request bodies in memory.
+    May run in a thread while others count, and should: it asks the system for the children's memory, and at
+    `MAX_MODELS` it takes a fifth of a second.
     """
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Families(metrics, children, machine, bodies_held))
+    registry.register(_Families(metrics, children, machine, taken, bodies_held))
     return generate_latest(registry).decode()
 
 
@@ -68,11 +76,17 @@ class _Families(Collector):
     """One reading of everything."""
 
     def __init__(
-        self, metrics: Metrics, children: Sequence[ChildStatus], machine: Sample | None, bodies_held: int
+        self,
+        metrics: Metrics,
+        children: Sequence[ChildStatus],
+        machine: Sample | None,
+        taken: Mapping[str, Mapping[str, int]],
+        bodies_held: int,
     ) -> None:
         self._metrics = metrics
         self._children = children
         self._machine = machine
+        self._taken = taken
         self._bodies_held = bodies_held
 
     def collect(self) -> Iterator[Metric]:
@@ -92,6 +106,9 @@ class _Families(Collector):
         yield _family(OWN, "requests_total", "counter", "Requests answered, by route and status.", requests)
         yield _one(OWN, "requests_under_way", "gauge", "Requests being answered now.", metrics.under_way)
         yield _one(OWN, "response_bytes_total", "counter", "Bytes of answers' bodies.", metrics.response_bytes)
+        sent, lost = "Requests whose traces a collector has taken.", "Requests whose traces were lost."
+        yield _one(OWN, "traces_sent_total", "counter", sent, metrics.traces_sent)
+        yield _one(OWN, "traces_dropped_total", "counter", lost, metrics.traces_dropped)
         yield _one(OWN, "request_bodies_bytes", "gauge", "Request bodies held in memory.", self._bodies_held)
 
     def _fleet(self) -> Iterator[Metric]:
@@ -103,6 +120,16 @@ class _Families(Collector):
         yield _family(OWN, "waiting", "gauge", "Requests waiting for a model.", waiting)
         memory = self._by_model(lambda child: None if child.pid is None else resident_bytes(child.pid))
         yield _family(OWN, "child_resident_bytes", "gauge", "Main memory that a model process holds.", memory)
+        devices: Counter[tuple[str, str]] = Counter()
+        for model, taken in self._taken.items():
+            devices.update({(self._metrics.label(model), device): size for device, size in taken.items()})
+        text = "Memory of each device that a model takes, as measured, or as expected until then."
+        by_device = [({"model": model, "device": device}, size) for (model, device), size in devices.items()]
+        yield _family(OWN, "model_memory_bytes", "gauge", text, by_device)
+        seats = {(self._metrics.label(child.model), child.seat) for child in self._children if child.pid is not None}
+        text = "The engine that a model runs on, and its devices."
+        engines = [({"model": model, "seat": seat}, 1) for model, seat in sorted(seats, key=str) if seat is not None]
+        yield _family(OWN, "engine_info", "gauge", text, engines)
 
     def _by_model(self, value: Callable[[ChildStatus], int | None]) -> Labelled:
         sums: Counter[str] = Counter()
@@ -119,6 +146,10 @@ class _Families(Collector):
             for (route, status), number in sorted(dict(counts.requests).items())
         ]
         yield _family(OWN, "model_requests_total", "counter", "Requests by model, route and status.", requests)
+        evictions = [
+            ({"model": model, "reason": rule}, counts.evictions[rule]) for model, counts in models for rule in EVICTING
+        ]
+        yield _family(OWN, "evictions_total", "counter", "Model processes stopped to make room.", evictions)
         for name, text, count in COUNTERS:
             values = [({"model": model}, count(counts)) for model, counts in models]
             yield _family(OWN, name, "counter", text, values)

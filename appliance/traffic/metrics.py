@@ -7,6 +7,8 @@ from collections import Counter
 
 from msgspec import Struct, field
 
+from appliance.core.scheduling.effects import Rule
+
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 MAX_MODELS = 500
 """Distinct values of a ``model`` label; models beyond are counted together as `OTHER`."""
@@ -33,12 +35,13 @@ class ModelCounts(Struct, eq=False):
     requests: Counter[tuple[str, int]] = field(default_factory=Counter[tuple[str, int]])
     seconds: Durations = field(default_factory=Durations)
     first_byte: Durations = field(default_factory=Durations)
+    first_token: Durations = field(default_factory=Durations)
     waits: Durations = field(default_factory=Durations)
     loads: Durations = field(default_factory=Durations)
     prompt_tokens: int = 0
     generated_tokens: int = 0
     cached_tokens: int = 0
-    evictions: int = 0
+    evictions: Counter[Rule] = field(default_factory=Counter[Rule])
     load_failures: int = 0
     deaths: int = 0
     restarts: int = 0
@@ -59,6 +62,8 @@ class Metrics:
         self.response_bytes = 0
         self.under_way = 0
         self.models: dict[str, ModelCounts] = {}
+        self.traces_sent = 0
+        self.traces_dropped = 0
 
     def count(self, route: str, status: int, sent: int) -> None:
         """One finished request; ``status`` 499 stands for a client that left before it was answered."""
@@ -74,6 +79,10 @@ class Metrics:
         counts.seconds.observe(seconds)
         if first_byte_seconds is not None:
             counts.first_byte.observe(first_byte_seconds)
+
+    def first_token(self, model: str, seconds: float) -> None:
+        """The first token of an answer was there so long after its request came."""
+        self._of(model).first_token.observe(seconds)
 
     def tokens(self, model: str, prompt: int, generated: int, cached: int) -> None:
         """Tokens of one answer; ``cached`` ones came from the prompt cache. Negative is unknown, and not counted."""
@@ -94,9 +103,9 @@ class Metrics:
             counts.died = False
             counts.restarts += 1
 
-    def evicted(self, model: str) -> None:
-        """Count a model process that had to stop to make room for another one."""
-        self._of(model).evictions += 1
+    def evicted(self, model: str, rule: Rule) -> None:
+        """Count a model process that had to stop by this rule, one of `EVICTING`."""
+        self._of(model).evictions[rule] += 1
 
     def load_failed(self, model: str) -> None:
         """A model process ended, or was given up, before it was ready."""

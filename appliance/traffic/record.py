@@ -22,12 +22,14 @@ from appliance.core.answers.continuation import is_over
 from appliance.core.records.accounting import ErrorText, TokenCounter, Usage, count_whole
 from appliance.core.records.activity import Query, prompt_cache_note, with_captures
 from appliance.core.records.captures import CaptureBuffer, CapturedBody, CapturedExchange, Packing, captured_parts
-from appliance.core.records.progress import AnswerSoFar
+from appliance.core.records.progress import AnswerSoFar, client_words, is_before_token
+from appliance.core.records.spans import Step, StepName, TracedRequest
 from appliance.core.runs.inward import UNWATCHED, ProgressWatch
 from appliance.store.activity import Activity
 from appliance.traffic.inflight import InFlightEntry
 from appliance.traffic.metrics import Metrics
 from appliance.traffic.request import Headers, Passing, Request, Sink
+from appliance.traffic.tracing import Tracer
 from appliance.trio_parts import beside, persist
 from appliance.wire import NO_TOKENS, ActivityPage, Capture, Row, Stats
 
@@ -132,9 +134,11 @@ class Record:
         "admitted",
         "began",
         "body",
+        "build",
         "entry",
         "fault",
         "first_byte_at",
+        "first_token_at",
         "known",
         "loaded",
         "metadata",
@@ -142,6 +146,8 @@ class Record:
         "outlives",
         "path",
         "request",
+        "requested",
+        "steps",
         "watch",
     )
 
@@ -150,6 +156,8 @@ class Record:
         self.path = path
         self.model = ""
         """The real id; until it is known, the name that was asked for."""
+        self.requested = ""
+        """The name that the request's target has, once that is known."""
         self.known = False
         self.loaded = False
         """Its model had to be loaded for it."""
@@ -167,6 +175,18 @@ class Record:
         """Its generation goes on without its client, and is written down when that ends."""
         self.began = time.perf_counter()
         self.first_byte_at: float | None = None
+        self.steps: tuple[Step, ...] = ()
+        """Waits, tools and fallbacks; a plain request has none."""
+        self.first_token_at: float | None = None
+        """The time at which the first record of a stream came that is part of the answer."""
+        self.build = ""
+        """The id of the engine that has the request."""
+
+    def begin_step(self, name: StepName, label: str = "", *, ago: float = 0.0) -> Step:
+        """Note a step that began ``ago`` seconds ago; its maker ends it."""
+        step = Step(name, time.perf_counter() - ago, label=label)
+        self.steps += (step,)
+        return step
 
 
 class RecordingSink(Passing):
@@ -220,13 +240,19 @@ class RecordingSink(Passing):
 
     def _look(self) -> None:
         # The first push always comes here, because the next look is due at 0 bytes: the time of the first byte is
-        # noted. The look itself waits, unless the piece is long: most answers are over before it is worth its price.
-        if self._record.first_byte_at is None:
-            self._record.first_byte_at = time.perf_counter()
-            if len(self._fresh[0]) < LOOK_EVERY:
-                self._next_look = self.passed + LOOK_EVERY
+        # noted. Until a record is part of the answer, the next push comes here too. The look itself waits, unless there
+        # is much to look at: most answers are over before it is worth its price.
+        record, self._next_look = self._record, self.passed + LOOK_EVERY
+        if record.first_token_at is None:
+            now = time.perf_counter()
+            if record.first_byte_at is None:
+                record.first_byte_at = now
+            if self._streaming and is_before_token(self._fresh[-1]):
+                self._next_look = 0
+            else:
+                record.first_token_at = now
+            if sum(map(len, self._fresh)) < LOOK_EVERY:
                 return
-        self._next_look = self.passed + LOOK_EVERY
         if self._reader is None:
             self._reader = self._new_reader()
             limit = self._packer.captures.limit
@@ -299,12 +325,13 @@ class RecordingSink(Passing):
 
     def row(self, found: Usage | str | None, status: int, seconds: float, ended: datetime) -> Row:
         """Return the request's row of the activity log."""
-        record, metadata = self._record, self._record.metadata
-        error, tokens, milliseconds = UNSET, NO_TOKENS, round(seconds * 1000)
+        record, metadata, request = self._record, self._record.metadata, self._record.request
+        error, tokens, milliseconds, first_token = UNSET, NO_TOKENS, round(seconds * 1000), -1
         if isinstance(found, str):
             error = found
         elif found is not None and status == 200:
             tokens, milliseconds = found.tokens, found.duration_ms(seconds * 1000)
+            first_token = self.first_token_ms(found, seconds)
             if found.prompt > 0 <= tokens.cache_tokens:
                 moved, cached = "fallback" in metadata, tokens.cache_tokens
                 words = prompt_cache_note(found.prompt, cached, loaded=record.loaded, moved=moved, body=record.body)
@@ -323,7 +350,40 @@ class RecordingSink(Passing):
             duration_ms=milliseconds,
             error_msg=error,
             metadata=metadata or UNSET,
+            first_token_ms=first_token,
+            client=client_words(request.header(b"user-agent"), request.client),
+            build=record.build,
         )
+
+    def traced(self, usage: Usage | None, route: str, status: int, ended: float, epoch: float) -> TracedRequest:
+        """Return the facts that its trace is made of."""
+        record = self._record
+        return TracedRequest(
+            route=route,
+            requested=record.requested or record.model,
+            model=record.model,
+            known=record.known,
+            streaming=self._streaming,
+            host=record.request.header(b"host") or "",
+            status=status,
+            fault=record.fault,
+            usage=usage,
+            metadata=record.metadata,
+            steps=record.steps,
+            began=record.began,
+            first_token=record.first_token_at,
+            build=record.build,
+            ended=ended,
+            epoch=epoch,
+        )
+
+    def first_token_ms(self, usage: Usage, seconds: float) -> int:
+        """Return when the first token was there. Of an answer in one piece only its engine knows."""
+        record = self._record
+        if self._streaming:
+            at = record.first_token_at
+            return round((at - record.began) * 1000) if at is not None else -1
+        return max(round(seconds * 1000 - usage.answer_ms), 0) if usage.answer_ms >= 0 else -1
 
     def exchange(self, status: int) -> CapturedExchange:
         """Return its capture, once its cost was read (`usage_or_error`); a failure's holds only the request."""
@@ -372,6 +432,7 @@ class Recorder:
 
     def __init__(self, activity: Activity, load: Callable[[], Load] = Load) -> None:
         self.metrics = Metrics()
+        self.tracer = Tracer(self.metrics)
         self._activity = activity
         self._packer = Packer(load)
         self._load = load
@@ -453,6 +514,7 @@ class Recorder:
         """Write down what ends, when there is time or too much waits, until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(persist, "compressing captures", self._packer.run)
+            nursery.start_soon(persist, "sending traces", self.tracer.run)
             while True:
                 await self._wake.wait()
                 self._wake = trio.Event()
@@ -497,10 +559,15 @@ class Recorder:
         if self._listeners:
             for on_row in tuple(self._listeners):
                 on_row(row_id)
+        if self.tracer.on:
+            usage = found if isinstance(found, Usage) else None
+            self.tracer.add(record.request.headers, sink.traced(usage, route, status, now, at - now))
         if record.known:
             first = None if record.first_byte_at is None else record.first_byte_at - record.began
             self.metrics.request_done(record.model, route, status, seconds, first)
             if status == 200 and isinstance(found, Usage):
+                if (first_token := sink.first_token_ms(found, seconds)) >= 0:
+                    self.metrics.first_token(record.model, first_token / 1000)
                 tokens = found.tokens
                 self.metrics.tokens(record.model, tokens.input_tokens, tokens.output_tokens, tokens.cache_tokens)
 
@@ -514,3 +581,4 @@ async def open_recorder(activity: Activity, load: Callable[[], Load] = Load) -> 
             yield recorder
     finally:
         recorder.settle()
+        await recorder.tracer.flush()

@@ -130,4 +130,6 @@ class Traffic:
             self.profile.choose(None)
         if self.recorder.captures.limit != (limit := config.capture_buffer * MIB):
             self.recorder.captures = CaptureBuffer(limit)
+        self.recorder.settle()  # requests that are over belong to what was in force before
+        self.recorder.tracer.adopt(config.tracing)
         return ()

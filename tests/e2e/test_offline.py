@@ -63,6 +63,7 @@ def test_no_call_leaves_the_machine(engine: str, tmp_path: Path) -> None:
             (),
             "a worker of model 'x' (rpc)",
         ),
+        ("tracing: {endpoint: 'http://far.example:4318'}", (), "traces (tracing.endpoint) is on far.example"),
         ("mcp_servers: {s: {url: 'https://far.example/mcp'}}", (), "MCP server 's' is on far.example"),
         ("", ("--", "--rpc", "192.0.2.1:50052"), "a worker (--rpc) is on 192.0.2.1"),
         ("", ("--tools", "all", "--tools-runtime", "ssh:me@far.example"), "--tools-runtime) is on far.example"),

@@ -48,6 +48,15 @@ async def test_a_model_that_failed_and_a_setting_without_effect(configured: Conf
         assert (await server.ask("GET", "/v1/models")).json["data"][0]["id"] == "sick", "what is in force stays"
 
 
+async def test_a_collector_that_is_away_is_told(configured: Configure, open_server: OpenServer) -> None:
+    async with open_server(config=configured({"alpha": {}}, tracing={"endpoint": "http://127.0.0.1:9"})) as server:
+        assert (await server.ask("POST", "/v1/chat/completions", chat())).status == 200
+        await server.rows()
+        assert not await server.traffic.recorder.tracer.send()
+        found = await until(asking(server), lambda found: "traces-not-taken" in found)
+        assert "http://127.0.0.1:9" in found["traces-not-taken"]["evidence"][0]
+
+
 async def test_those_who_ask_at_once_share_an_examination(server: Appliance) -> None:
     async def facts() -> dict[str, Any]:
         return (await server.ask("GET", "/api/doctor")).json["facts"]

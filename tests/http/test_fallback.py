@@ -124,6 +124,7 @@ async def test_a_stream_that_breaks_is_continued_on_the_next_engine(
         assert noted["metadata"]["fallback"] == "continued; from=gpu; on=cpu"
         assert noted["resp_status_code"] == 200
         assert noted["tokens"]["output_tokens"] == 8
+        assert noted["build"] == "cpu"
         assert server.fleet.seat_of("alpha") == "cpu"
 
 

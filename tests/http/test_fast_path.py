@@ -82,7 +82,7 @@ def same(answer: Answer) -> tuple[object, ...]:
 
 async def row(server: Appliance) -> dict[str, str]:
     """The newest row of the activity log, without times and ids."""
-    told = ("model", "req_path", "resp_content_type", "resp_status_code", "error_msg", "metadata")
+    told = ("model", "req_path", "resp_content_type", "resp_status_code", "error_msg", "metadata", "client", "build")
     found = (await server.rows())[0]
     return {name: settled(str(found.get(name))) for name in told}
 

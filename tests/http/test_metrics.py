@@ -56,6 +56,21 @@ def test_a_new_server(metrics: Metrics):
     assert not any(name.startswith("llamaswap_") for name, _ in found)
 
 
+def test_a_model_tells_its_engine_and_its_memory(metrics: Metrics):
+    children = [
+        ChildStatus(model="a", state="loaded", pid=os.getpid(), seat="linux-x64-cpu/b1:CPU"),
+        ChildStatus(model="b", state="loaded", pid=os.getpid()),
+        ChildStatus(model="c", state="unloaded", seat="linux-x64-cpu/b1:CPU"),
+    ]
+    text = exposition(metrics, children, taken={"a": {"gpu0": 5, "ram": 6}})
+    found = [line for line in text.splitlines() if "engine_info{" in line or "model_memory_bytes{" in line]
+    assert found == [
+        'llama_appliance_model_memory_bytes{device="gpu0",model="a"} 5.0',
+        'llama_appliance_model_memory_bytes{device="ram",model="a"} 6.0',
+        'llama_appliance_engine_info{model="a",seat="linux-x64-cpu/b1:CPU"} 1.0',
+    ]
+
+
 CHAT = "/v1/chat/completions"
 
 
@@ -79,12 +94,21 @@ CHAT = "/v1/chat/completions"
             },
         ),
         (
-            [("waited", "a", 1.5), ("loaded", "a", 12.0), ("loaded", "a", 8.0), ("evicted", "a"), ("load_failed", "b")],
+            [
+                ("waited", "a", 1.5),
+                ("loaded", "a", 12.0),
+                ("loaded", "a", 8.0),
+                ("evicted", "a", "memory"),
+                ("load_failed", "b"),
+                ("first_token", "a", 0.5),
+            ],
             {
                 key("queue_wait_seconds_sum", model="a"): 1.5,
+                key("first_token_seconds_sum", model="a"): 0.5,
                 key("load_seconds_count", model="a"): 2,
                 key("load_seconds_sum", model="a"): 20,
-                key("evictions_total", model="a"): 1,
+                key("evictions_total", model="a", reason="memory"): 1,
+                key("evictions_total", model="a", reason="group"): 0,
                 key("load_failures_total", model="b"): 1,
                 key("child_restarts_total", model="a"): 0,
                 key("load_seconds_count", model="b"): None,

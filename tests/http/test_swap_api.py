@@ -230,6 +230,8 @@ async def test_activity_statistics_and_captures(
         page = (await server.ask("GET", "/api/metrics/activity?limit=1&sort=id&order=asc")).json
         assert (page["total"], page["total_pages"]) == (2, 2)
         [first] = page["data"]
+        assert (first["client"], first["build"]) == ("127.0.0.1", ""), "its command is the configuration's"
+        assert 0 <= first["first_token_ms"] <= first["duration_ms"]
         assert (first["model"], first["req_path"], first["resp_status_code"]) == ("alpha", CHAT, 200)
         assert first["has_capture"] is True
         some = (await server.ask("GET", "/api/metrics/activity?model=beta&model=gamma")).json["data"]

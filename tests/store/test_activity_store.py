@@ -64,6 +64,9 @@ async def test_a_row_comes_back_as_it_went_in(tmp_path: Path):
         duration_ms=12,
         error_msg="'; DROP TABLE activity; --",
         metadata={"selector": "s", "fifo_priority": "0"},
+        first_token_ms=7,
+        client="curl/8.5.0, 127.0.0.1",
+        build="linux-x64-cpu/b11434",
     )
     for path in (None, tmp_path / f"with {UNUSUAL} and #.db"):
         async with open_activity(path, 10) as activity:
@@ -97,6 +100,47 @@ async def test_a_file_is_never_pruned_and_its_ids_go_on(tmp_path: Path):
         assert activity.add(row()) == 6
         assert [found.id for found in (await activity.page(ALL)).data] == [6, 4, 3, 2, 1]
     assert names_in(tmp_path) == ["activity.db"]
+
+
+_BEFORE = """
+CREATE TABLE activity (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    ts_created INTEGER NOT NULL,
+    model_id TEXT NOT NULL,
+    req_path TEXT NOT NULL DEFAULT '',
+    resp_content_type TEXT NOT NULL DEFAULT '',
+    resp_status_code INTEGER NOT NULL DEFAULT 0,
+    cache_tokens INTEGER NOT NULL DEFAULT 0,
+    draft_tokens INTEGER NOT NULL DEFAULT 0,
+    draft_acc_tokens INTEGER NOT NULL DEFAULT 0,
+    input_tokens INTEGER NOT NULL DEFAULT 0,
+    output_tokens INTEGER NOT NULL DEFAULT 0,
+    prompt_per_second REAL NOT NULL DEFAULT 0,
+    tokens_per_second REAL NOT NULL DEFAULT 0,
+    duration_ms INTEGER NOT NULL DEFAULT 0,
+    error_msg TEXT NOT NULL DEFAULT '',
+    metadata_json TEXT NOT NULL DEFAULT ''
+);
+"""
+"""The table as llama-swap has it, and as this program had it before it noted first tokens, clients and builds."""
+_INSERT_BEFORE = "INSERT INTO activity (ts_created, model_id, duration_ms) VALUES (1800000000, ?, 5)"
+
+
+async def test_a_file_of_before_gets_the_new_columns_and_serves_the_old_program_as_well(tmp_path: Path):
+    path = tmp_path / "activity.db"
+    with closing(sqlite3.connect(path)) as old, old:
+        old.executescript(f"{_BEFORE}PRAGMA user_version = 1;")
+        old.execute(_INSERT_BEFORE, ("before",))
+    new = msgspec.structs.replace(row(), first_token_ms=0, client="c", build="b")
+    for _ in range(2):
+        async with open_activity(path, 10) as activity:
+            activity.add(new)
+    with closing(sqlite3.connect(path)) as old, old:
+        old.execute(_INSERT_BEFORE, ("went back",))
+        assert old.execute("PRAGMA user_version").fetchone() == (1,), "the program of before refuses a later one"
+    async with open_activity(path, 10) as activity:
+        found = [(one.model, one.first_token_ms, one.client, one.build) for one in (await activity.page(ALL)).data]
+    assert found == [("went back", -1, "", ""), ("m", 0, "c", "b"), ("m", 0, "c", "b"), ("before", -1, "", "")]
 
 
 async def test_memory_keeps_the_newest():

@@ -187,6 +187,39 @@ async def test_what_is_told_to_a_waiting_client_is_no_part_of_the_answer():
         assert capture.resp_body == b"data: [DONE]\n\n"
 
 
+async def test_the_first_token_comes_behind_comments_and_behind_the_reading_of_the_prompt():
+    reading = b'data: {"choices":[],"prompt_progress":{"total":%d,"processed":1}}\n\n'
+    async with open_activity(None, 10) as activity, open_recorder(activity) as recorder:
+        for pieces in ([b"data: [DONE]\n\n"], [b":\n\n", reading % 1, reading % 2 * 80, b"data: 1\n\ndata: 2\n\n"]):
+            record, sink = begin(recorder, streaming=True)
+            sink.start(200, EVENTS)
+            for piece in pieces:
+                assert record.first_token_at is None
+                sink.push(piece)
+            assert record.first_token_at is not None
+            record.began = record.first_token_at - 0.25
+            sink.push(reading % 3)
+            recorder.finish(record, sink, "chat", 200)
+        record, sink = begin(recorder, streaming=True)
+        sink.start(200, EVENTS)
+        sink.push(reading % 1)
+        recorder.finish(record, sink, "chat", CLIENT_LEFT)
+        assert [row.first_token_ms for row in await rows(recorder)] == [250, 250, -1]
+
+
+async def test_the_engine_tells_when_the_first_token_of_a_whole_answer_was_there():
+    async with open_activity(None, 10) as activity, open_recorder(activity) as recorder:
+        for timings, status in ((b'{"predicted_ms":1500}', 200), (b"{}", 200), (b'{"predicted_ms":9}', 500)):
+            record, sink = begin(recorder)
+            record.began -= 2.0
+            sink.start(status, JSON)
+            sink.push(b'{"timings":%b}' % timings)
+            recorder.finish(record, sink, "chat", status)
+        first, *others = [row.first_token_ms for row in await rows(recorder)]
+        assert 500 <= first < 1500
+        assert others == [-1, -1]
+
+
 class Always(Load):
     """A load that tests decide."""
 

@@ -46,6 +46,21 @@ class HangsConfig(Section, frozen=True):
     floor: Annotated[int, doc("Addition: fewer bytes than these within that time are silence"), Meta(ge=1)] = 64
 
 
+class TracingConfig(Section, frozen=True):
+    """Finished requests, sent to a collector as OpenTelemetry traces."""
+
+    endpoint: Annotated[
+        str, doc("Addition: base URL of a collector that takes OTLP over HTTP; /v1/traces is put behind it")
+    ] = "http://127.0.0.1:4318"
+    headers: Annotated[dict[str, str], doc("Addition: headers that the collector wants, such as Authorization")] = {}
+    service: Annotated[str, doc("Addition: service.name of the traces")] = "llama-appliance"
+    sample: Annotated[
+        float,
+        doc("Addition: the share of requests that are traced, from 0 to 1; a client's traceparent decides for its own"),
+        Meta(ge=0, le=1),
+    ] = 1.0
+
+
 class ConversationsConfig(Section, frozen=True):
     """The conversations of the page: their texts and files, which the program keeps so that every device has them."""
 

@@ -171,6 +171,8 @@ class _Walk:
                 return self._bool(node, path)
             case mi.IntType(ge=least):
                 return self._int(node, path, least)
+            case mi.FloatType(ge=least, le=most):
+                return self._float(node, path, least, most)
             case mi.LiteralType(values=allowed):
                 words = [str(word) for word in allowed]
                 if not node.text:
@@ -210,6 +212,18 @@ class _Walk:
         if least is not None and number < least:
             return self._refuse(path, f"must be {least:g} or more, and is {number}")
         return number
+
+    def _float(self, node: ScalarNode, path: str, least: float | None, most: float | None) -> float | UnsetType:
+        number = node.value
+        if number is None:
+            del self.known[path]  # as if the key were not there
+            return UNSET
+        if isinstance(number, bool | str) or not math.isfinite(number):
+            advice = "; drop the quotes" if node.quoted and type(typed(node.text)) in (int, float) else ""
+            return self._refuse(path, f"must be a number, and is {_described(node)}{advice}")
+        if (least is not None and number < least) or (most is not None and number > most):
+            return self._refuse(path, f"must be between {least:g} and {most:g}, and is {node.text}")
+        return float(number)
 
     def _union(self, kinds: tuple[mi.Type, ...], node: ScalarNode, path: str) -> object | UnsetType:
         """Text or number or switch as YAML sees it; where the union has no place for that, its text."""

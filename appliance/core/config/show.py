@@ -54,7 +54,7 @@ def _or_null(rule: Schema) -> Schema:
 
 def _as_read(rule: Schema) -> Schema:
     match rule:
-        case {"type": "integer" | "boolean"}:
+        case {"type": "integer" | "boolean" | "number"}:
             return {"anyOf": [rule, {"type": "string", "pattern": MACRO}]}
         case {"type": "string"}:
             return {"type": ["string", "number", "boolean"]}

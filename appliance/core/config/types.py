@@ -23,6 +23,7 @@ from appliance.core.config.additions import (
     ServerPool,
     StreamsConfig,
     ToolsConfig,
+    TracingConfig,
     doc,
 )
 
@@ -338,6 +339,7 @@ class Config(Section, frozen=True, rename="camel"):
     conversations: Annotated[ConversationsConfig, doc("Addition: the conversations of the page")] = (
         ConversationsConfig()
     )
+    tracing: Annotated[TracingConfig | None, doc("Addition: traces of requests by OTLP; absent: none")] = None
     streams: Annotated[StreamsConfig, doc("Addition: streams that survive a dropped connection")] = StreamsConfig()
     runs: Annotated[RunsConfig, doc("Addition: agent runs")] = RunsConfig()
     mcp_server: Annotated[McpServerConfig, doc("Addition: the program as an MCP server")] = McpServerConfig()

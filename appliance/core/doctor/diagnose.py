@@ -180,6 +180,17 @@ def other_version(facts: DoctorFacts) -> Iterator[Finding]:
         )
 
 
+def lost_traces(facts: DoctorFacts) -> Iterator[Finding]:
+    if facts.server is not None and facts.server.traces:
+        yield Finding(
+            id="traces-not-taken",
+            severity="warning",
+            title="The collector does not take the traces of requests",
+            evidence=(one_line(facts.server.traces),),
+            advice="Start the collector, correct 'tracing' in the configuration, or take that section out.",
+        )
+
+
 def failed_models(facts: DoctorFacts) -> Iterator[Finding]:
     for model in facts.server.running if facts.server is not None else ():
         if model.error and model.state not in ("loaded", "loading", "sleeping"):
@@ -499,6 +510,7 @@ TOPICS: tuple[Callable[[DoctorFacts], Iterator[Finding]], ...] = (
     unheeded,
     went_back,
     other_version,
+    lost_traces,
     clock,
     named_engine,
     other_engine,

@@ -195,6 +195,8 @@ class ServerFact(Struct, frozen=True, kw_only=True):
     engine: str = ""
     """The id of its seat for an unknown model; empty: somebody named its engine."""
     running: tuple[ServedModel, ...] = ()
+    traces: str = ""
+    """The words for a collector that does not take the server's traces."""
 
 
 class PortOwner(Struct, frozen=True, kw_only=True):

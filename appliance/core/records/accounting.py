@@ -49,6 +49,8 @@ class Usage(Struct, frozen=True, kw_only=True):
     """Tokens of the whole prompt, with those from a cache; -1 if unknown."""
     engine_ms: float = 0.0
     """The engine's own time for prompt and answer; 0 if unknown."""
+    answer_ms: float = -1.0
+    """The part of it from the first token on; -1 if unknown."""
 
     def duration_ms(self, wall_ms: float) -> int:
         """The duration in a row: the longer one of our measurement and the engine's."""
@@ -211,7 +213,7 @@ class Ledger(Struct):
         prompt = tokens.input_tokens
         if apart and prompt >= 0:
             prompt += max(tokens.cache_tokens, 0)
-        return Usage(tokens=tokens, prompt=prompt, engine_ms=float(engine_ms))
+        return Usage(tokens=tokens, prompt=prompt, engine_ms=float(engine_ms), answer_ms=float(timings.predicted_ms))
 
     def _prefill_rate(self) -> float:
         """vLLM gives the time to the first token: what was not in the cache has been read in it."""

@@ -15,6 +15,7 @@ Format = Literal["jsonl", "csv"]
 COLUMNS = (
     "id", "time", "model", "path", "status", "content_type", "cached", "prompt", "generated", "drafted", "accepted",
     "prompt_per_second", "tokens_per_second", "duration_ms", "error", "metadata",
+    "first_token_ms", "client", "build",
 )  # fmt: skip
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """Beginnings by which a spreadsheet takes a text for a formula; a client chooses a model's name."""
@@ -52,6 +53,9 @@ def _cells(row: Row) -> tuple[object, ...]:
         row.duration_ms,
         _text(row.error_msg or ""),
         _json.encode(row.metadata).decode() if row.metadata else "",
+        row.first_token_ms,
+        _text(row.client),
+        _text(row.build),
     )
 
 

@@ -100,6 +100,12 @@ def progress_of(
     return RequestProgress(phase=phase, prompt_processed=read, slot=number)
 
 
+def is_before_token(records: bytes) -> bool:
+    """True for whole records of a stream with no part of the answer: comments, and how far the prompt is read."""
+    last = _last_record(records)
+    return not last or _READING in last
+
+
 def slowest(phases: Sequence[Phase]) -> Phase | None:
     """Return the phase that is furthest from an answer."""
     return next((phase for phase in SLOWEST_FIRST if phase in phases), None)

@@ -297,7 +297,9 @@ class _Turns:
         async def use(call: ModelCall) -> bool:
             if not self._over:
                 await give(self.answer.activity(ToolActivity(tool_call=call)))
+                step = self._job.record.begin_step("tool", call.name)
                 finished = await use_tool(self._toolbox, call, self._timeout)
+                step.ended = time.perf_counter()
                 if self._over:
                     return False
                 if finished.failure is not None:  # the model may know another way

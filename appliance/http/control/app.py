@@ -204,7 +204,7 @@ def create_app(traffic: Traffic, owners: Owners) -> QuartTrio:
     fleet = owners.fleet
     add_engine_routes(app, EngineRoutes(owners.engines, lambda: seats_in_use(fleet.status()), fleet.see_machine))
     add_hub_routes(app, HubRoutes(owners))
-    add_doctor_routes(app, DoctorRoutes(owners, view))
+    add_doctor_routes(app, DoctorRoutes(owners, view, traffic.recorder.tracer))
     add_disk_routes(app, DiskRoutes(owners, traffic.recorder))
     app.register_error_handler(HTTPException, _pass_on)
     app.register_error_handler(Exception, _pass_on)

@@ -35,6 +35,7 @@ from appliance.engines.owner import Engines
 from appliance.http.control.answers import json_answer
 from appliance.http.control.listing import View, list_models
 from appliance.http.owners import Owners
+from appliance.traffic.tracing import Tracer
 from appliance.wire import ListedModel
 
 EVERY = 5.0
@@ -49,9 +50,10 @@ LOADED = ("loaded", "sleeping")
 class DoctorRoutes:
     """One route. Requests within `EVERY` seconds share an examination."""
 
-    def __init__(self, owners: Owners, view: View) -> None:
+    def __init__(self, owners: Owners, view: View, tracer: Tracer) -> None:
         self._owners = owners
         self._view = view
+        self._tracer = tracer
         self._facts: DoctorFacts | None = None
         self._found: Sequence[Finding] = ()
         self._good_until = 0.0
@@ -83,6 +85,7 @@ class DoctorRoutes:
             answer="answers",
             version=__version__,
             running=tuple([_served(entry, owners.fleet.seat_of(entry.id), logs.get(entry.id)) for entry in entries]),
+            traces=self._tracer.failing,
         )
         facts = await examine(known, self._engines(), owners.catalog)
         used = best(facts.ranked)

@@ -96,11 +96,12 @@ class EdgeRoutes:
     async def _metrics(self, context: RequestContext) -> None:
         self._traffic.recorder.settle()
         children, machine, held = self._fleet.status(), self._owners.samples.latest, self._bodies.held
+        taken = {child.model: self._fleet.memory(child.model) for child in children if child.pid is not None}
 
         def render() -> bytes:
             from appliance.traffic.exposition import exposition  # its library takes 25 ms, and few ask
 
-            return exposition(self._traffic.metrics, children, machine, bodies_held=held).encode()
+            return exposition(self._traffic.metrics, children, machine, taken=taken, bodies_held=held).encode()
 
         content = await trio.to_thread.run_sync(render)
         await send_whole(context.sink, 200, ((b"Content-Type", CONTENT_TYPE.encode()),), content)

@@ -9,6 +9,7 @@ Everything here may wait: for a place in the queue, a load, a client. Then it ma
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from enum import Enum
@@ -77,6 +78,8 @@ class Seats(Protocol):
 
     def seat_of(self, model_id: str) -> str | None: ...
 
+    def engine_of(self, model_id: str) -> str | None: ...
+
     def has_fallback(self, model_id: str) -> bool: ...
 
     async def broke(self, model_id: str, address: Address, request: int = 0) -> Broken: ...
@@ -97,6 +100,7 @@ class Course:
         self._address: Address | None = None
         self._lease: Lease | None = None
         self._seat: str | None = None
+        self._broke_at = 0.0
         self.trail: Trail | None = None
         """The part that has been relayed, where it may have to be continued."""
         self.splicer: Splicer | None = None
@@ -107,6 +111,7 @@ class Course:
     def begin(self, lease: Lease, address: Address) -> None:
         """The model's process is leased."""
         self._lease, self._address, self.model = lease, address, lease.model
+        self._job.record.build = self._seats.engine_of(self.model.id) or ""
         if self._on_disk:
             self._seat = self._seats.seat_of(self.model.id)
             watched = self._job.streams and self._wish is not FallbackWish.NONE and self.trail is None
@@ -124,7 +129,7 @@ class Course:
         Raises UpstreamFailed, which says how the process ended, where it is neither, and what says that somebody has
         stopped it.
         """
-        broke_at = trio.current_time()
+        self._broke_at = trio.current_time()
         if self._address is None or self._lease is None:
             raise error
         broken = await self._seats.broke(self.model.id, self._address, self._lease.request)
@@ -147,7 +152,7 @@ class Course:
             # back.
             await self._replay(following, ended or error.why)
             return True
-        return await self._continue(following, error, ended or error.why, broke_at)
+        return await self._continue(following, error, ended or error.why)
 
     async def _replay(self, following: str, why: str) -> None:
         note = self._note("replayed", following, why)
@@ -156,7 +161,7 @@ class Course:
         else:
             await aside(self._job.sink).write(f": {' '.join(note.split())}\n\n".encode())
 
-    async def _continue(self, following: str, error: UpstreamFailed, why: str, broke_at: float) -> bool:
+    async def _continue(self, following: str, error: UpstreamFailed, why: str) -> bool:
         partial = self._partial()
         if isinstance(partial, Partial) and partial.finished:
             await self._job.sink.write(partial.closing)
@@ -170,7 +175,7 @@ class Course:
             await self._replay(following, why)
             return True
         began = self.trail.began if self.trail is not None else None
-        took = 1000 * (broke_at - began) if began is not None else 0.0
+        took = 1000 * (self._broke_at - began) if began is not None else 0.0
         seam = Seam(origin=self._seat or "", on=following, why=why.partition("\n")[0], milliseconds=took)
         self.splicer = Splicer(partial, seam)
         self._note("continued", following, why)
@@ -191,6 +196,8 @@ class Course:
             Happening(kind="fallback", model=self.model.id, engine=seat, following=following, error=told, reason=what)
         )
         note = f"{what}; from={self._seat}; on={following}"
+        step = self._job.record.begin_step("fallback", note, ago=trio.current_time() - self._broke_at)
+        step.ended = time.perf_counter()
         metadata = self._job.record.metadata
         metadata["fallback"] = f"{metadata['fallback']}, {note}" if "fallback" in metadata else note
         return note
@@ -271,12 +278,14 @@ class Ask:
         if job.record.entry is not None:
             job.record.entry.place = place
         waits = job.streams and job.reports_wait and not job.request.inward
+        waiting = job.record.begin_step("wait")
         loading = self._loading_stream(job, course.model, place) if waits and course.falls == 0 else None
         # Only one of the two may write: a comment in the middle of a record would tear it. The text about a load
         # belongs in front of an answer, so later attempts write comments alone.
         ping = self.pings.begin(aside(job.sink), place) if waits and loading is None else None
         try:
             async with write_meanwhile(loading) if loading is not None else nullcontext() as finish, lease as address:
+                waiting.ended, waiting.load = time.perf_counter(), place.load
                 job.record.loaded = place.loaded
                 if place.waited >= LEAST_WAIT:
                     job.record.metadata["waited_ms"] = str(round(place.waited * 1000))

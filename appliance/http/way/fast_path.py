@@ -78,8 +78,8 @@ class _KnownHead:
 
     __slots__ = (
         "address",
+        "build",
         "cors",
-        "embedded",
         "head",
         "options",
         "request",
@@ -105,8 +105,8 @@ class _KnownHead:
         """The head for the process of ``target`` at ``address``, in two parts: the body's length goes between them.
         None where such requests are not plain.
         """
-        self.embedded = False
-        """The process is the embedded engine, which drops a schema that it does not keep to."""
+        self.build = ""
+        """The id of the process's engine. The embedded one drops a schema that it does not keep to."""
         self.options = RelayOptions(label="", dialect=route.dialect)
 
     def request_with(self, values: list[bytes]) -> Request:
@@ -293,11 +293,11 @@ class FastPath:
             path = request.target.removeprefix(known.route.strip)
             known.sent = self.ask.plain_head(request, path, target, model, address)
             known.options = RelayOptions(label=address.label, dialect=known.route.dialect)
-            known.embedded = self._fleet.engine_of(model.id) == EMBEDDED
+            known.build = self._fleet.engine_of(model.id) or ""
         if known.sent is None or self._pipeline.names_plugins(known.route, content):
             return None
         name = known.route.name
-        if is_older(name, content) or (known.embedded and has_schema(name, content)):
+        if is_older(name, content) or (known.build == EMBEDDED and has_schema(name, content)):
             return None
         return _Found(target, model, address)
 
@@ -369,6 +369,7 @@ class FastRequest:
         self._streams = streams
         self.record = record = Record(request, known.route.name)
         record.body, record.model, record.known, record.admitted = content, found.target.label, True, True
+        record.requested, record.build = found.target.requested, known.build
         self.sink = self._open()
         self.entry = record.entry = traffic.inflight.begin(
             request, record.model, record.metadata, cancel=self.cancel, streams=streams

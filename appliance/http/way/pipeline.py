@@ -209,7 +209,7 @@ class Pipeline:
         if target.asks and (job.request.header(DOWNLOAD) or "").strip().lower() != "allow":
             raise DownloadNeeded(target.label)
         record = job.record
-        record.model, record.known = target.label, True
+        record.model, record.requested, record.known = target.label, target.requested, True
         if target.selector is not None:
             record.metadata["selector"] = target.selector
         job, way = self._decide(job, target)

@@ -302,6 +302,7 @@ WARNING: Sequence[tuple[str, DoctorFacts, str]] = (
     ("config-warnings", facts(config=config("warning")), "config.yaml:3:1"),
     ("server-wants-key", facts(server={"answer": "refused", "why": "answered 401"}), "--api-key KEY"),
     ("other-version", facts(server={"version": "0.9"}), "0.9"),
+    ("traces-not-taken", facts(server={"traces": "the collector at http://box:4318 answered 401"}), "http://box:4318"),
     ("not-examined", facts(trouble={"the engines": "disk error"}), "disk error"),
 )
 NOTE: Sequence[tuple[str, DoctorFacts, str]] = (

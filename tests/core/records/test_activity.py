@@ -122,6 +122,9 @@ def test_a_row_has_the_names_that_clients_know():
         "tokens": {**zeros, "prompt_per_second": 0, "tokens_per_second": 0},
         "duration_ms": 3,
         "has_capture": False,
+        "first_token_ms": -1,
+        "client": "",
+        "build": "",
     }
     failed = msgspec.structs.replace(row, error_msg="e", metadata={"k": "v"})
     assert json.loads(msgspec.json.encode(failed)).items() >= {"error_msg": "e"}.items()

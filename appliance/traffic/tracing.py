@@ -1,0 +1,138 @@
+"""Sends finished requests to a collector as traces, by OTLP over HTTP.
+
+A request that ends costs 10 us when its row is written, and nothing before. One task sends what has gathered. A
+collector that is away is asked again every `RETRY` seconds, and costs no more than the oldest traces: at most `MOST`
+wait.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import deque
+from collections.abc import Sequence
+from typing import Never
+
+import trio
+
+from appliance.core.config.additions import TracingConfig
+from appliance.core.records.spans import OwnTrace, TracedRequest, trace_context
+from appliance.errors import Busy, UpstreamFailed, UsageError
+from appliance.traffic.metrics import Metrics
+from appliance.trio_parts import WriteBehind, persist
+from appliance.upstream.client import HttpCall, address_of
+
+PATH = "/v1/traces"
+PAUSE, RETRY = 2.0, 10.0
+"""Seconds for which traces gather, and until a collector is asked again that did not take them."""
+TIMEOUT = 10.0
+"""Seconds for one batch."""
+FLUSH = 2.0
+"""Seconds for the last traces when the program ends."""
+BATCH = 256
+"""Requests in one batch: some 100 KB, made in 15 ms in a thread of its own."""
+MOST = 2048
+"""Requests that wait at most, of about 2 KB each."""
+MAX_ANSWER = 64 << 10
+PASSING = frozenset((429, 502, 503, 504))
+"""The statuses after which OTLP wants the same batch again."""
+log = logging.getLogger(__name__)
+
+
+class _NotTaken(Exception):
+    """Why the collector did not take a batch."""
+
+
+class Tracer:
+    """Made and run by `open_recorder`. It is off until a configuration with ``tracing`` is adopted."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._config: TracingConfig | None = None
+        self._metrics = metrics
+        self._waiting: deque[OwnTrace] = deque()
+        self._behind = WriteBehind(PAUSE, RETRY)
+        self.failing = ""
+        """The words for a collector that does not take traces now; empty: it does."""
+
+    @property
+    def on(self) -> bool:
+        """True while a collector is configured."""
+        return self._config is not None
+
+    def adopt(self, config: TracingConfig | None) -> None:
+        """Follow this from now on. Waiting traces go to the new collector, and are dropped where there is none."""
+        if config != self._config:
+            self._config, self.failing = config, ""
+        if config is None:
+            self._waiting.clear()
+
+    def add(self, headers: Sequence[tuple[bytes, bytes]], request: TracedRequest) -> None:
+        """Take a finished request with these headers, unless its trace is not sampled."""
+        if self._config is None:
+            return
+        context = trace_context(headers, os.urandom(16), self._config.sample)
+        if context is not None:
+            self._waiting.append((context, request, os.urandom(8)))
+            self._drop_oldest()
+            self._behind.wake()
+
+    async def run(self) -> Never:
+        """Send what waits, until cancelled."""
+        await self._behind.run(self.send)
+
+    async def flush(self) -> None:
+        """Send the last ones, even where everything is cancelled. After `FLUSH` seconds the rest is lost."""
+        with trio.move_on_after(FLUSH, shield=True):
+            await persist("sending the last traces", self.send)
+        self._metrics.traces_dropped += len(self._waiting)
+
+    async def send(self) -> bool:
+        """Send all that waits. False: the collector does not take it now, and it waits on."""
+        while self._waiting and (config := self._config) is not None:
+            batch = [self._waiting.popleft() for _ in range(min(BATCH, len(self._waiting)))]
+            taken = False
+            try:
+                taken = await self._send(config, batch)
+            except (_NotTaken, UpstreamFailed, UsageError, Busy) as error:
+                self._fails(config, str(error))
+                return False
+            finally:
+                if not taken:
+                    self._waiting.extendleft(reversed(batch))
+                    self._drop_oldest()
+        return True
+
+    async def _send(self, config: TracingConfig, batch: Sequence[OwnTrace]) -> bool:
+        """Return True when the batch has found its end, taken or not. Raises if it is to be sent again."""
+        from appliance.traffic import otlp  # brings protobuf, which only this needs
+
+        body = await trio.to_thread.run_sync(otlp.encode, config.service, batch)
+        status, answer = 0, b""
+        with trio.move_on_after(TIMEOUT):
+            headers = [(b"Content-Type", b"application/x-protobuf")]
+            headers += [(name.encode(), value.encode("latin-1")) for name, value in config.headers.items()]
+            async with HttpCall(address_of(config.endpoint, "tracing"), "POST", PATH, headers, body) as reply:
+                answer, status = await reply.read(MAX_ANSWER), reply.status
+        if status in PASSING or not status:
+            raise _NotTaken(f"it answered {status}" if status else f"it did not answer within {TIMEOUT:g} s")
+        lost, why = otlp.rejection(answer) if status == 200 else (len(batch), f"it answered {status}")
+        if lost:
+            self._metrics.traces_dropped += min(lost, len(batch))
+            self._fails(config, why or f"it refused {lost} spans")
+        elif self.failing:
+            self.failing = ""
+            log.info("the collector at %s takes traces again", config.endpoint)
+        self._metrics.traces_sent += max(len(batch) - lost, 0)
+        return True
+
+    def _drop_oldest(self) -> None:
+        while len(self._waiting) > MOST:
+            self._waiting.popleft()
+            self._metrics.traces_dropped += 1
+
+    def _fails(self, config: TracingConfig, why: str) -> None:
+        """One line for as long as it lasts."""
+        before, self.failing = self.failing, f"the collector at {config.endpoint} does not take traces: {why}"
+        if not before:
+            advice = "start it, or correct 'tracing' in the configuration. The newest %d requests are kept for it"
+            log.warning(f"%s; {advice}", self.failing, MOST)
