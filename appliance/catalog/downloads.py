@@ -28,6 +28,7 @@ from appliance.catalog.download_status import (
     FileProgress,
     HubFailed,
     State,
+    disk_failed,
 )
 from appliance.catalog.hub import Hub, HubAccess, find_token
 from appliance.catalog.removal import plan_discard, plan_leftover, plan_removal
@@ -178,7 +179,7 @@ class Download:
         except ApplianceError as error:
             self.error = error
         except OSError as error:
-            self.error = _disk_failed(self.model, error)
+            self.error = disk_failed(self.model, error)
         except Exception:
             # This error is unforeseen, and no running model may end because of a download.
             log.exception("a bug ended the download of %s", self.model)
@@ -207,7 +208,7 @@ class Download:
             self.error = self.error or error
             siblings.cancel()
         except OSError as error:
-            self.error = self.error or _disk_failed(file.path, error)
+            self.error = self.error or disk_failed(file.path, error)
             siblings.cancel()
 
     def _report(self, file: PlannedFile, done: int) -> None:
@@ -412,11 +413,6 @@ class Downloads:
 def hashes_of(downloads: Iterable[Download]) -> frozenset[str]:
     """Return the hashes of all files of these downloads."""
     return frozenset(file.oid for download in downloads for file in download.plan.files)
-
-
-def _disk_failed(what: str, error: OSError) -> DownloadFailed:
-    where = f" ({error.filename})" if error.filename else ""
-    return DownloadFailed(what, f"{error.strerror or error}{where}; the part so far is kept")
 
 
 @asynccontextmanager

@@ -49,7 +49,8 @@ class Removal(Struct, frozen=True, kw_only=True):
         for name in self.names:
             remove_empty(name.parent, self.root)
         if self.repo is not None:
-            _remove_empty_folders(self.repo)
+            for part in ("refs", "blobs", "snapshots"):
+                remove_empty(self.repo / part, self.repo.parent)
         return RemovedModel(model=self.model, paths=tuple(map(str, self.names)), size=size)
 
 
@@ -76,8 +77,8 @@ def plan_discard(model_id: str, repo: Path, blobs: Sequence[Path], kept: Collect
     blobs = [blob for blob in blobs if blob.name not in kept]
     named = {_blob_of(entry, repo) for entry in _files_below(repo / "snapshots")}
     whole = [blob for blob in blobs if blob.parent == repo / "blobs" and blob not in named]
-    contents = tuple(path for path in (*whole, *_parts(blobs)) if path.is_file())
-    return Removal(model=model_id, contents=contents, root=repo, repo=repo)
+    gone = [path for path in (*whole, *_parts(blobs)) if path.is_file()]
+    return Removal(model=model_id, contents=_with_branches(repo, gone), root=repo, repo=repo)
 
 
 def plan_leftover(name: str, cache: Path, kept: Collection[str] = ()) -> Removal | None:
@@ -106,14 +107,13 @@ def _cached(model_id: str, folder: Path, tag: str, kept: Collection[str]) -> Rem
     left = [entry for entry in entries if entry not in set(gone)]
     blobs = {blob for entry in gone if (blob := _blob_of(entry, folder))} - {_blob_of(entry, folder) for entry in left}
     begun = [blob for blob, head in begun_in(folder) if _belongs(head.path.rpartition("/")[2], tag)]
-    contents = (*sorted(blob for blob in blobs if blob), *_parts(begun))
-    return Removal(
-        model=model_id,
-        names=tuple(gone),
-        contents=tuple(path for path in contents if path.is_file() and path.name.partition(".")[0] not in kept),
-        root=folder,
-        repo=folder,
-    )
+    contents = [
+        path
+        for path in (*sorted(blob for blob in blobs if blob), *_parts(begun))
+        if path.is_file() and path.name.partition(".")[0] not in kept
+    ]
+    everything = _with_branches(folder, [*gone, *contents])
+    return Removal(model=model_id, names=tuple(gone), contents=everything[len(gone) :], root=folder, repo=folder)
 
 
 def _in_folder(model: Model, path: Path, models_dir: Path) -> Removal:
@@ -167,10 +167,7 @@ def _files_below(folder: Path, depth: int = 0) -> Iterator[Path]:
                 yield from _files_below(folder / name, depth + 1)
 
 
-def _remove_empty_folders(folder: Path) -> None:
-    """If nothing is left of a repository, also remove its branch names."""
-    if not any((*_files_below(folder / "snapshots"), *_files_below(folder / "blobs"))):
-        for name in list(_files_below(folder / "refs")):
-            unlink(name)
-        for part in ("refs", "blobs", "snapshots"):
-            remove_empty(folder / part, folder.parent)
+def _with_branches(repo: Path, gone: Sequence[Path]) -> tuple[Path, ...]:
+    """Return what goes, and if nothing else is left of the repository, also its branch names."""
+    left = {*_files_below(repo / "snapshots"), *_files_below(repo / "blobs")} - set(gone)
+    return (*gone, *(_files_below(repo / "refs") if not left else ()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import shutil
@@ -34,6 +35,7 @@ from appliance.catalog.download_status import (
     RepoNotFound,
     TokenRefused,
     UnderWay,
+    disk_failed,
     events_between,
 )
 from appliance.catalog.downloads import Download, Downloads, DownloadSettings, open_downloads
@@ -559,6 +561,16 @@ async def test_no_room_is_said_before_the_first_byte(hub: FakeHub, settings: Dow
     assert isinstance(error, NotEnoughSpace)
     assert hub.sent() == 0
     assert str(settings.cache) in str(error)
+    assert "'llama-appliance disk'" in str(error)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no disk that is always full")
+def test_a_disk_that_became_full_meanwhile_is_no_riddle() -> None:
+    with pytest.raises(OSError, match="No space left") as refused, Path("/dev/full").open("wb", buffering=0) as disk:
+        disk.write(b"x")
+    said = str(disk_failed(NAME, refused.value))
+    assert "the part so far is kept; make room ('llama-appliance disk'" in said
+    assert "make room" not in str(disk_failed(NAME, PermissionError(errno.EACCES, "Permission denied")))
 
 
 @pytest.mark.skipif(not SHARED_MEMORY.is_dir(), reason="nowhere else does the free space stand still")
