@@ -221,6 +221,8 @@ export const de: Record<keyof typeof en, string> = {
   speedMedium: "so schnell wie Lesen",
   speedSlow: "langsam",
   stateFailed: "Nicht verwendbar",
+  profile: "Profil",
+  profileNone: "kein Profil",
   stateLoaded: "Geladen",
   stateLoading: "Lädt",
   stateSleeping: "Schläft",

@@ -220,6 +220,8 @@ export const en = {
   speedMedium: "as fast as reading",
   speedSlow: "slow",
   stateFailed: "Cannot be used",
+  profile: "Profile",
+  profileNone: "no profile",
   stateLoaded: "Loaded",
   stateLoading: "Loading",
   stateSleeping: "Sleeping",
