@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from appliance.agents.owner import open_agents
 from appliance.catalog.catalog import Catalog
+from appliance.catalog.config_editing import ConfigEditor
 from appliance.catalog.configuration import ConfigInForce, Follower, Reloads
 from appliance.catalog.downloads import DownloadSettings, ModelSupply, open_downloads
 from appliance.catalog.sources import STARTER
@@ -26,7 +27,7 @@ from appliance.core.fit.budget import gpu_memory
 from appliance.core.machine import Sample
 from appliance.core.offline import refuse_outside
 from appliance.core.runs.inward import Asker
-from appliance.core.settings import refuse_open_door
+from appliance.core.settings import refuse_open_admin, refuse_open_door
 from appliance.engines.background import keeping_up
 from appliance.engines.found import Finder
 from appliance.engines.owner import Chooser, open_engines
@@ -88,6 +89,8 @@ class AppliancePaths(Struct, frozen=True, kw_only=True):
     """The tools, instead of those that the settings switch on."""
     conversations: Path | None = None
     """The file of the page's conversations, if the configuration does not name another one; None: none are kept."""
+    config_versions: Path
+    """The folder of earlier versions of the configuration's files."""
     derived_models: Path | None = None
     """The file of models that clients of Ollama's API derive from others; None keeps them in memory."""
     learns: bool = True
@@ -195,6 +198,7 @@ async def open_appliance(settings: AppSettings, places: AppliancePaths) -> Async
                 plugins=plugins,
                 downloads=downloads if settings.sources.lookup is not None else None,
                 configuration=configuration,
+                editor=ConfigEditor(settings.files, places.config_versions) if settings.files is not None else None,
                 tools=tools,
                 reloads=Reloads(
                     configuration,
@@ -296,6 +300,7 @@ def _configuration(
         """Refuses a configuration without the keys that keep other machines out, or that leads out of --offline."""
         if not settings.allow_unauthenticated:
             refuse_open_door(settings.http, config.api_keys)
+        refuse_open_admin(settings.http, config.api_keys)
         if settings.offline:
             refuse_outside(config, settings.tools)
         return ()

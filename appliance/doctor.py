@@ -5,9 +5,13 @@ Threads do the work that blocks. A part that cannot be examined is named in ``tr
 
 from __future__ import annotations
 
+import io
 import os
+import platform
+import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping
+import zipfile
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
@@ -22,12 +26,14 @@ from appliance.catalog.catalog import Catalog
 from appliance.catalog.configuration import ConfigInForce, Files, config_paths
 from appliance.catalog.sources import ModelFolders, default_models_dir
 from appliance.core.config.types import Config
-from appliance.core.doctor.facts import Checkup, ConfigFact, DoctorFacts, Installed, ModelFact
+from appliance.core.doctor.bundle import ReportFile, Versions, report_files, report_of
+from appliance.core.doctor.facts import Checkup, ConfigFact, DoctorFacts, Finding, Installed, ModelFact
 from appliance.core.engines.builds import BuildNeeds
 from appliance.core.engines.machine import MachineLook
 from appliance.core.fit.estimate import RAM
 from appliance.core.fit.plan import FitPlan
 from appliance.core.models.model import Model
+from appliance.core.records.history import Happening
 from appliance.core.settings import FleetSettings
 from appliance.engines.found import ENGINE_VARIABLE, Engine, EngineFolders, find_engine, installed_folder, read_build
 from appliance.engines.installing import offers_here
@@ -111,6 +117,32 @@ async def with_models(facts: DoctorFacts, catalog: Catalog) -> DoctorFacts:
         )
 
     return await trio.to_thread.run_sync(look)
+
+
+def bundled(
+    facts: DoctorFacts,
+    findings: Sequence[Finding],
+    history: Iterable[Happening],
+    logs: Iterable[tuple[str, str]],
+    secrets: Collection[str],
+) -> list[ReportFile]:
+    """Return the files of a support bundle. ``logs`` are by their names in it, ``secrets`` are taken out of them."""
+    versions = Versions(
+        program=__version__,
+        server=facts.server.version if facts.server is not None else "",
+        python=platform.python_version(),
+        platform=platform.platform(),
+        frozen=bool(getattr(sys, "frozen", False)),
+    )
+    return report_files(report_of(facts, findings, versions, os.environ, history), logs, secrets)
+
+
+def zipped(files: Iterable[ReportFile]) -> bytes:
+    memory = io.BytesIO()
+    with zipfile.ZipFile(memory, "w", zipfile.ZIP_DEFLATED) as bundle:
+        for file in files:
+            bundle.writestr(file.name, file.data)
+    return memory.getvalue()
 
 
 def _named_fault() -> str:

@@ -148,6 +148,25 @@ class Forbidden(_Told, CallerError):
     reason = "forbidden"
 
 
+class AdminOff(Forbidden):
+    """The route changes the program itself, and ``serve --admin`` has not switched that on."""
+
+    reason = "admin_off"
+
+    def __init__(self, what: str, verb: str) -> None:
+        super().__init__(f"{what} over HTTP is off: start the server with --admin, or use 'llama-appliance {verb}'")
+
+
+class EditRefused(Forbidden):
+    """An edit of the configuration over HTTP changes something that only the machine's own files may say."""
+
+    reason = "edit_refused"
+
+    def __init__(self, problems: Sequence[object]) -> None:
+        told = "".join(f"\n  {problem}" for problem in problems)
+        super().__init__(f"nothing was written, because of {len(problems)} change{'s' * (len(problems) != 1)}:{told}")
+
+
 class UsageError(_Told, CallerError):
     """A command line, environment or configuration cannot be used."""
 

@@ -14,6 +14,7 @@ import trio
 from msgspec import structs
 
 from appliance import __version__
+from appliance.catalog import config_editing
 from appliance.catalog.catalog import STARTER_ID, Catalog
 from appliance.catalog.downloads import DownloadSettings
 from appliance.catalog.found import cache_directory
@@ -115,6 +116,7 @@ async def _run(settings: AppSettings, found: Finder, catalog: Catalog, stop: Sto
             downloading=_downloading(settings),
             plugin_data=data / DATA,
             conversations=data / CONVERSATIONS,
+            config_versions=data / config_editing.FOLDER,
             derived_models=data / DERIVED_MODELS,
             learns=not settings.echo,
             echo=echo,

@@ -38,6 +38,7 @@ from appliance.core.llama import flags
 from appliance.core.llama.older import SHORTHANDS, modern_words
 from appliance.core.runs.messages import FailReason, FinishReason, RunState
 from appliance.core.runs.slash import FAMILIES
+from appliance.core.settings import HttpSettings
 from appliance.engines.found import FOLDER_VARIABLE
 from appliance.errors import ApplianceError
 from appliance.http import errors as http_errors
@@ -146,7 +147,7 @@ print(msgspec.json.encode(_entry(model, None, (), (), 1)).decode())
 
 async def test_every_route_of_the_server_is_documented(open_server: OpenServer) -> None:
     async with open_server() as server:
-        app = create_app(server.traffic, server.owners)
+        app = create_app(server.traffic, server.owners, HttpSettings(admin=True))
     paths = {rule.rule for rule in app.url_map.iter_rules()} | EdgeRoutes.ROUTES.keys() | PAGE_PATHS
     assert len(paths) >= 30
     for path in (*paths, routes.STREAM, routes.LOOKUP, routes.SOCKET):
@@ -225,7 +226,7 @@ async def test_every_route_of_llama_server_is_there(open_server: OpenServer) -> 
     passed = {path for path in routes.POSTED if path not in routes._MEDIA and not path.startswith("/audioapi")}
     assert sorted(passed - told) == []
     async with open_server() as server:
-        app = create_app(server.traffic, server.owners)
+        app = create_app(server.traffic, server.owners, HttpSettings(admin=True))
     own = {rule.rule.partition("<")[0] for rule in app.url_map.iter_rules()} | EdgeRoutes.ROUTES.keys() | PAGE_PATHS
     known = {*routes.POSTED, *routes._ASK, *own, routes.STREAM, routes.LOOKUP, "/slots/ID", *SWITCHED_ON}
     assert sorted(told - known) == []

@@ -169,6 +169,10 @@ class Catalog:
         self._config = config
         self._publish()
 
+    def models_with(self, config: Config) -> list[Model]:
+        """The models that there would be with another configuration; nothing changes."""
+        return _stronger(_configured(config), self._found)
+
     def is_fresh(self, max_age: float) -> bool:
         """True if the last scan is not older than ``max_age`` seconds, or no folder may hold more. Waits for nobody."""
         return time.monotonic() - self._scanned_at < max_age or not self.sources.has_folders

@@ -40,7 +40,7 @@ def read_sources(config: Path | None, config_dir: Path | None) -> list[SourceFil
         where = f" in {config_dir}" if config_dir is not None else ""
         advice = f"add one that ends in {' or '.join(ENDINGS)}" if where else "name one with --config FILE"
         raise UsageError(f"there is no configuration file{where}; {advice}")
-    return [_read(path) for path in paths]
+    return [decoded(path, read_file(path)) for path in paths]
 
 
 def sources_below(root: Path, config: Path | None) -> tuple[Path | None, Path | None]:
@@ -98,7 +98,8 @@ def _is_same(path: Path, other: Path) -> bool:
         return False  # a missing file is reported when it is read
 
 
-def _read(path: Path) -> SourceFile:
+def read_file(path: Path) -> bytes:
+    """Return a file of the configuration as it is. Raises UsageError."""
     try:
         with path.open("rb") as file:
             data = file.read(LARGEST + 1)
@@ -113,6 +114,11 @@ def _read(path: Path) -> SourceFile:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
     if len(data) > LARGEST:
         raise UsageError(f"{path} is larger than {LARGEST >> 20} MiB, which no configuration is; check the path")
+    return data
+
+
+def decoded(path: Path, data: bytes) -> SourceFile:
+    """Return the text of a file. Raises UsageError."""
     try:
         return SourceFile(str(path), data.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
@@ -152,6 +158,16 @@ class Files:
         loaded = load(sources, environ, windows=sys.platform == "win32", ports=dict(ports))
         self._last = _Reading(sources, environ, loaded) if loaded.config is not None else None
         return loaded
+
+    def understand(self, file: str, text: str) -> Loaded:
+        """Return the meaning of the files if one of them had another text. Raises UsageError."""
+        from appliance.core.config.load import load
+
+        sources = [
+            SourceFile(file, text) if source.file == file else source
+            for source in read_sources(self.config, self.config_dir)
+        ]
+        return load(sources, os.environ, windows=sys.platform == "win32")
 
     def signature(self) -> tuple[tuple[str, int, int, int], ...] | None:
         """Changes when a file does; None while there is none, as when an editor puts a new one into place."""
@@ -237,10 +253,14 @@ class ConfigInForce:
             self._reading.set()
             self._reading = None
 
-    async def reload_quietly(self, trigger: Trigger = "file") -> None:
-        """The same where nobody waits for an answer, after any reload that may have read the files too early."""
+    async def wait_read(self) -> None:
+        """Wait until no reload is under way that may have read the files too early."""
         while self._reading is not None:
             await self._reading.wait()
+
+    async def reload_quietly(self, trigger: Trigger = "file") -> None:
+        """The same where nobody waits for an answer, after any other reload."""
+        await self.wait_read()
         with suppress(ApplianceError):
             await self.reload(trigger)
 

@@ -38,6 +38,7 @@ VERBS = {
     "disk": "Show what models, downloads and folders take on the disk, and what their removal would free.",
     "unload": "Unload a model from the running server.",
     "logs": "Show the output of the model processes.",
+    "speed": "Show how fast the running server has answered.",
     "events": "Show what the running server did, and why.",
     "agent": "Run agent tasks on the running server, and list, follow, answer and cancel them.",
     "agents": "List the plugins behind slash commands, load them again, or create one.",
@@ -45,7 +46,7 @@ VERBS = {
     "engines": "Manage the llama.cpp builds of this machine.",
     "bundle": "Carry models, engines and settings to a machine without a network.",
     "doctor": "Report problems, their evidence and the commands that help.",
-    "config": "Check and explain a configuration file.",
+    "config": "Check, explain and edit a configuration file.",
     "service": "Run the program as a service of the system.",
     "upgrade": "Switch to a newer version of the program, and back.",
     "selftest": "Prove that the engine and the starter model work here.",
@@ -172,6 +173,8 @@ def _import_verb(name: str) -> click.Command | None:
             from appliance.cli.control import unload as command
         case "logs":
             from appliance.cli.control import logs as command
+        case "speed":
+            from appliance.cli.speed import speed as command
         case "events":
             from appliance.cli.events import events as command
         case "agent":

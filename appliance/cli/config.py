@@ -1,4 +1,4 @@
-"""``config``: explains a configuration file, checks it, and predicts its effects."""
+"""``config``: explains a configuration file, checks it, predicts its effects; `cli.config_edit` changes it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import click
 from msgspec import Struct
 
 from appliance.catalog.configuration import read_sources
+from appliance.cli.config_edit import edit, restore, versions
 from appliance.cli.options import source_options
 from appliance.cli.show import json_option, print_json
 from appliance.core.config.load import load
@@ -53,7 +54,7 @@ class Planned(Struct, frozen=True, kw_only=True):
 
 @click.group()
 def config() -> None:
-    """Check and explain a configuration: llama-swap's files, and those with this program's additions.
+    """Check, explain and edit a configuration: llama-swap's files, and those with this program's additions.
 
     \b
     Examples:
@@ -196,6 +197,10 @@ def schema() -> None:
       llama-appliance config schema > config-schema.json
     """
     print_json(json_schema())
+
+
+for changing in (edit, versions, restore):
+    config.add_command(changing)
 
 
 def loaded(config_file: Path | None, config_dir: Path | None) -> Loaded:

@@ -5,35 +5,31 @@
 
 from __future__ import annotations
 
-import io
 import os
 import platform
 import sys
-import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import NoReturn
 
 import click
 import msgspec
 import trio
-from msgspec import Struct
 
-from appliance import __version__
 from appliance.catalog.configuration import Files
 from appliance.catalog.download_status import LoginUnusable
 from appliance.catalog.hub import find_token
-from appliance.cli.doctor_facts import DoctorOptions, log_of, look
+from appliance.cli.doctor_facts import DoctorOptions, log_of, look, timeline_of
 from appliance.cli.options import gathered, models_dir_option
 from appliance.cli.remote import server_options
 from appliance.cli.show import human_size, print_json, print_table
 from appliance.core.config.types import Config
-from appliance.core.doctor.bundle import Versions, numbered, report_of, secret_values, without_secrets
+from appliance.core.doctor.bundle import ReportFile, known_secrets, log_names
 from appliance.core.doctor.diagnose import headlines
 from appliance.core.doctor.facts import DoctorFacts, Finding, changes, is_wrong, machine_line
+from appliance.doctor import bundled, zipped
 from appliance.errors import ApplianceError, UsageError
 from appliance.platform.console import EXIT_OURS, PROGRAM, as_called, can_ask, harmless, say
 
@@ -42,8 +38,6 @@ MARKS = {"error": "ERROR  ", "warning": "WARNING", "note": "note   "}
 COLOURS = {"error": "red", "warning": "yellow", "note": "cyan"}
 PAUSE = 5.0
 """Seconds between two looks of ``--watch``."""
-MODEL_LOGS = 32
-"""Number of models whose log is included; running or failed ones come first."""
 WITHOUT_LOGS = (
     "The bundle has no text that you, a model or an engine wrote: no prompts, paths, keys or names of models.\n"
     "Logs are not included; add them with --logs if you are asked for them."
@@ -145,14 +139,6 @@ async def watch(wish: DoctorOptions) -> NoReturn:
             click.echo(f"\ngone    {harmless(finding.title)}  [{finding.id}]")
 
 
-class Packed(Struct, frozen=True):
-    """One file of the bundle. ``removed``: the number of secrets that were taken out of it."""
-
-    name: str
-    data: bytes
-    removed: int = 0
-
-
 async def write_report(wish: DoctorOptions, target: str, *, logs: bool, yes: bool) -> int:
     """Gather, show, ask, write. Raises UsageError if there is nobody to ask; nothing is written then."""
     path = free_path(target or f"llama-appliance-report-{datetime.now():%Y%m%d-%H%M%S}.zip")
@@ -174,72 +160,39 @@ async def write_report(wish: DoctorOptions, target: str, *, logs: bool, yes: boo
     return 0
 
 
-async def gather(wish: DoctorOptions, *, logs: bool) -> list[Packed]:
+async def gather(wish: DoctorOptions, *, logs: bool) -> list[ReportFile]:
     """Return the bundle's files: the report, and the logs if they are wanted."""
     found = await look(wish)
-    facts = found.facts
-    versions = Versions(
-        program=__version__,
-        server=facts.server.version if facts.server is not None else "",
-        python=platform.python_version(),
-        platform=platform.platform(),
-        frozen=bool(getattr(sys, "frozen", False)),
-    )
-    report = report_of(facts, found.findings, versions, os.environ)
-    packed = [Packed("report.json", msgspec.json.format(msgspec.json.encode(report), indent=2))]
+    facts, server, said, secrets = found.facts, wish.server, list[tuple[str, str]](), set[str]()
+    history = await timeline_of(server) if facts.server is not None and facts.server.answer == "answers" else ()
     if logs:
-        try:
-            token = await find_token()
-        except LoginUnusable:
-            token = None
-        secrets = {token or "", *await trio.to_thread.run_sync(_secrets, wish, facts)}
-        for source, name in _logs(facts):
-            text, removed = without_secrets(await log_of(wish.server, source), secrets)
-            if text:
-                packed.append(Packed(name, text.encode("utf-8", "replace"), removed))
-    return packed
+        secrets = await _secrets(wish, facts)
+        said = [(name, await log_of(server, model)) for model, name in log_names(facts)]
+        said.insert(0, ("logs/program.log", await log_of(server, "proxy")))
+    return await trio.to_thread.run_sync(bundled, facts, found.findings, history, said, secrets)
 
 
-def _logs(facts: DoctorFacts) -> Iterator[tuple[str, str]]:
-    """Return the sources of logs at the server, and the names of their files."""
-    server = facts.server
-    if server is None or server.answer != "answers":
-        return
-    yield "proxy", "logs/program.log"
-    numbers = {model: number for number, model in enumerate(numbered(facts), 1)}
-    busy = sorted(server.running, key=lambda one: (not one.error, one.state == "unloaded", one.id))
-    for model in busy[:MODEL_LOGS]:
-        yield model.id, f"logs/model-{numbers[model.id]}.log"
-
-
-def _secrets(wish: DoctorOptions, facts: DoctorFacts) -> set[str]:
-    """Return every key and token in the environment, commands and the configuration."""
-    commands = [one.command for one in facts.server.running] if facts.server is not None else []
-    keys: list[str] = []
-    variables = list(os.environ.items())
+async def _secrets(wish: DoctorOptions, facts: DoctorFacts) -> set[str]:
     try:
-        config = (Files(config=wish.config).read().config if wish.config is not None else None) or Config()
-    except ApplianceError:
-        config = Config()  # the finding ``config-unreadable`` is in the report
-    keys += [*config.api_keys, *(peer.api_key for peer in config.peers.values())]
-    keys += config.tracing.headers.values() if config.tracing is not None else ()
-    for model in config.models.values():
-        variables += [(name, value) for name, _, value in (line.partition("=") for line in model.env)]
-        commands.append(tuple(model.cmd.split()))
-    options = [pair for command in commands for pair in pairwise(command)]
-    options += [(name, value) for command in commands for name, _, value in (word.partition("=") for word in command)]
-    keys += [wish.server.address.key or "", *secret_values([*variables, *options])]
-    return set(keys)
+        token = await find_token()
+    except LoginUnusable:
+        token = None
+
+    def find() -> set[str]:
+        try:
+            config = (Files(config=wish.config).read().config if wish.config is not None else None) or Config()
+        except ApplianceError:
+            config = Config()  # the finding ``config-unreadable`` is in the report
+        commands = [one.command for one in facts.server.running] if facts.server is not None else []
+        return known_secrets(config, os.environ, commands, [token or "", wish.server.address.key or ""])
+
+    return await trio.to_thread.run_sync(find)
 
 
-def _write(path: Path, packed: list[Packed]) -> int:
+def _write(path: Path, packed: list[ReportFile]) -> int:
     """Write the whole file, readable by this user only; return its size."""
-    memory = io.BytesIO()
-    with zipfile.ZipFile(memory, "w", zipfile.ZIP_DEFLATED) as bundle:
-        for file in packed:
-            bundle.writestr(file.name, file.data)
     path.touch(mode=0o600, exist_ok=False)
-    return path.write_bytes(memory.getvalue())
+    return path.write_bytes(zipped(packed))
 
 
 def free_path(name: str) -> Path:

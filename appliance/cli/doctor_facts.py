@@ -17,10 +17,12 @@ from appliance.catalog.catalog import Catalog
 from appliance.catalog.sources import STARTER
 from appliance.cli.engines.sources import own_shelf
 from appliance.cli.options import ModelOptions
-from appliance.cli.remote import NotRunning, RequestRefused, RunningServer, ServerFailed, ask_raw
+from appliance.cli.remote import NotRunning, RequestRefused, RunningServer, ServerFailed, ask, ask_raw
+from appliance.core.doctor.bundle import REPORTED
 from appliance.core.doctor.diagnose import diagnose
 from appliance.core.doctor.facts import Examined, ServerFact, dated, is_wrong
 from appliance.core.lenient_json import UNREADABLE, decoded
+from appliance.core.records.history import Happening
 from appliance.core.settings import is_loopback
 from appliance.doctor import begun, examine, read_config, tried, with_models
 from appliance.engines.found import EngineFolders, list_engines
@@ -42,6 +44,12 @@ class DoctorOptions(Struct, frozen=True, kw_only=True):
     models_dir: str | None = None
     model: str = ""
     """The model to rank engines for; empty: a model about which nothing is known."""
+
+
+class Timeline(Struct, frozen=True):
+    """``GET /api/history``, as far as a report needs it."""
+
+    data: list[Happening]
 
 
 class VersionAnswer(Struct, frozen=True):
@@ -82,6 +90,14 @@ async def log_of(server: RunningServer, source: str) -> str:
         return (await ask_raw(server, "GET", path, patience=PATIENCE)).decode("utf-8", "replace")
     except ApplianceError:
         return ""
+
+
+async def timeline_of(server: RunningServer) -> list[Happening]:
+    """Return the newest entries of the server's timeline; none if it cannot tell."""
+    try:
+        return (await ask(server, "GET", f"/api/history?limit={REPORTED}", Timeline)).data
+    except ApplianceError:
+        return []
 
 
 async def _ask_server(wish: DoctorOptions) -> Examined | ServerFact:

@@ -277,6 +277,7 @@ class WebOptions(Struct, frozen=True, kw_only=True):
     cors_proxy: bool
     allow: tuple[str, ...]
     no_conversations: bool
+    admin: bool
 
     def applied(self, http: HttpSettings) -> HttpSettings:
         """Raises UsageError for options that cannot be used."""
@@ -291,6 +292,7 @@ class WebOptions(Struct, frozen=True, kw_only=True):
             static=str(self.path.absolute()) if self.path is not None else None,
             cors_proxy=self.cors_proxy,
             cors_proxy_allow=self.allow,
+            admin=self.admin,
         )
 
 
@@ -316,6 +318,7 @@ web_options = gathered(
         help="A host or network of the local network that the proxy may also reach; 'loopback' is this machine.",
     ),
     click.option("--no-conversations", is_flag=True, help="Do not keep the page's conversations on this machine."),
+    click.option("--admin", is_flag=True, help="Let clients and the page change the configuration and choose engines."),
 )
 
 

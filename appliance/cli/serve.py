@@ -46,6 +46,7 @@ from appliance.core.settings import (
     FleetSettings,
     HttpSettings,
     Listen,
+    refuse_open_admin,
     refuse_open_door,
 )
 from appliance.engines.found import ENGINE_HELP
@@ -360,6 +361,7 @@ def serve(
     http = structs.replace(http, cors_proxy=http.cors_proxy or tool_choice.agent)
     if not allow_unauthenticated:
         refuse_open_door(http, config.api_keys if config is not None else ())
+    refuse_open_admin(http, config.api_keys if config is not None else ())
     http = with_mcp_server(http, config, mcp_server, mcp_server_tools, allow_unauthenticated=allow_unauthenticated)
     tools = tool_choice.settings(config)
     if embed.offline:

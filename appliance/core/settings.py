@@ -106,6 +106,8 @@ class HttpSettings(Struct, frozen=True, kw_only=True):
     """Names, addresses and networks on the local network or this machine that it may also reach: `LOOPBACK` in
     `core.proxy_target` is only this machine, ``*`` is everything.
     """
+    admin: bool = False
+    """Callers may change the program over HTTP, beyond what a request for a model does (``serve --admin``)."""
     mcp_server: bool = False
     """``/mcp``: models, and ``mcp_server_tools`` of the program's own tools, for MCP clients."""
     mcp_server_tools: tuple[str, ...] = ()
@@ -158,6 +160,16 @@ def refuse_open_door(http: HttpSettings, configured: Iterable[str] = (), variabl
         raise OpenDoor(
             f"refusing to listen on {host}, which other machines can reach, without a key: add --api-key KEY "
             f"(or {variable}), or --allow-unauthenticated if everybody may use this server"
+        )
+
+
+def refuse_open_admin(http: HttpSettings, configured: Iterable[str] = ()) -> None:
+    """Raise OpenDoor when other machines could change the program without a key. ``configured`` are further keys."""
+    host = open_door(http, configured) if http.admin else None
+    if host is not None:
+        raise OpenDoor(
+            f"--admin lets every machine that reaches {host} change this program: add --api-key KEY "
+            f"(or {KEY_VARIABLE}), or listen on {DEFAULT_HOST} only"
         )
 
 

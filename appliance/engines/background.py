@@ -101,7 +101,7 @@ class _Background(Struct):
             async with beside() as nursery:
                 if trio.current_time() < until:
                     nursery.start_soon(self._cancel_when_busy, nursery.cancel_scope)
-                await self.engines.prove([seat])
+                await self.engines.prove([seat], again=False)
                 proven = True
 
     async def _cancel_when_busy(self, scope: trio.CancelScope) -> None:

@@ -117,6 +117,8 @@ class Engines:
         self._file = file
         self._starter = starter
         self._only = only
+        self.trying = ""
+        """The id of the seat under trial; empty: none, as far as this program knows."""
         self.tell: Tell = told_to_nobody
         """Called when another seat is the best one than before, once what is remembered was read."""
         self._best: Ranked | None = None
@@ -143,6 +145,11 @@ class Engines:
     def look(self) -> MachineLook | None:
         """The machine; None while nobody has looked, or it has changed since."""
         return self.state.look if self.state.signature == self._signature else None
+
+    @property
+    def folder(self) -> Path:
+        """The folder of installed builds."""
+        return self._file.path.parent
 
     @property
     def seats(self) -> Sequence[Seat]:
@@ -307,13 +314,22 @@ class Engines:
         self.apply(listed)
 
     async def prove(
-        self, seats: Iterable[Seat] | None = None, apply: Callable[[Proof], None] = lambda proof: None
+        self,
+        seats: Iterable[Seat] | None = None,
+        apply: Callable[[Proof], None] = lambda proof: None,
+        *,
+        again: bool = True,
     ) -> list[Proof]:
-        """Prove these seats, or all that nobody has tried. The machine must have been looked at (`probe`)."""
+        """Prove these seats, or all that nobody has tried. The machine must have been looked at (`probe`).
+
+        Without ``again``, seats that are not `in_doubt` when their turn comes are left out.
+        """
         async with self._proving, open_children() as children:
             wanted = self._untried() if seats is None else list(seats)
             proofs: list[Proof] = []
             for named in wanted:
+                if not again and all(seat.id != named.id for seat in self.in_doubt()):
+                    continue
                 self._suspects.discard(named.id)
                 if not self._suspects:
                     self._suspected = trio.Event()
@@ -321,7 +337,11 @@ class Engines:
                 if seat is None:
                     continue  # its build or its device went while others were proven
                 on = [(device, self.engine_on(seat, (device,))) for device in seat.devices]
-                tried = [await self._prove(seat, device, engine, children, apply) for device, engine in on]
+                self.trying = seat.id
+                try:
+                    tried = [await self._prove(seat, device, engine, children, apply) for device, engine in on]
+                finally:
+                    self.trying = ""
                 if all(proof.ok for proof in tried):
                     self.apply(Trusted(seat.id))
                 proofs += tried

@@ -25,6 +25,8 @@ class SeatRow(Struct, frozen=True, kw_only=True):
     generation_speed: float | None = None
     asked_for: bool = False
     """By ``engines use`` or ``engines pin``."""
+    tried_at: float | None = None
+    """Unix time of the last trial on any of the devices that still counts; None: none does."""
     used: bool = False
     """A model that is loaded now gets it."""
 
@@ -69,6 +71,10 @@ class Table(Struct, frozen=True, kw_only=True):
     """Models that have a process, and the seat of each."""
     offers: tuple[EngineOffer, ...] = ()
     """Builds for graphics cards that none of these can use."""
+    trying: str = ""
+    """The seat under trial; empty: none."""
+    may_choose: bool = False
+    """True if the server lets its clients choose (``serve --admin``)."""
     problems: tuple[str, ...] = ()
     """Drivers that are there and do not answer."""
     server: str | None = None
@@ -83,12 +89,15 @@ def table(
     *,
     running: Mapping[str, str],
     now: float,
+    trying: str = "",
+    may_choose: bool = False,
 ) -> Table:
     """``ranked`` is the order for a model of which nothing is known; ``now`` a Unix time."""
     used = best(ranked)
 
     def row(one: Ranked) -> SeatRow:
-        speeds = [proof for proof in state.proofs_of(one.seat, now) if proof.ok]
+        proofs = state.proofs_of(one.seat, now)
+        speeds = [proof for proof in proofs if proof.ok]
         return SeatRow(
             id=one.seat.id,
             devices=tuple(_device(one.seat, index) for index in range(len(one.seat.devices))),
@@ -96,6 +105,7 @@ def table(
             why=one.why,
             prompt_speed=min((proof.prompt_speed for proof in speeds if proof.prompt_speed), default=None),
             generation_speed=min((proof.generation_speed for proof in speeds if proof.generation_speed), default=None),
+            tried_at=max((proof.at for proof in proofs), default=None),
             asked_for=one.wanted,
             used=used is not None and one.seat.id == used.seat.id,
         )
@@ -128,6 +138,8 @@ def table(
         update=state.journal.build if state.journal is not None else None,
         running=running,
         offers=offers_here(state.look, {engine.backend for engine in engines if not engine.damage}, catalogue),
+        trying=trying,
+        may_choose=may_choose,
         problems=state.look.problems if state.look is not None else (),
     )
 

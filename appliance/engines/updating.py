@@ -51,7 +51,7 @@ async def run_update(shelf: Shelf, build: str, old: str, steps: Steps, held: Col
     """Go from ``old`` to ``build``; why not, or empty. The caller is `alone`. A step that raises changes nothing."""
     begun = UpdateBegun(build=build, old=old, at=time.time(), held=tuple(held))
     journal = (await trio.to_thread.run_sync(shelf.state.apply, [begun])).journal
-    done = False
+    done, why = False, ""
     try:
         while journal is not None:
             steps.apply(journal.step)
@@ -63,7 +63,7 @@ async def run_update(shelf: Shelf, build: str, old: str, steps: Steps, held: Col
     finally:
         if not done:
             with trio.move_on_after(CLEAN_UP_TIME, shield=True):
-                await trio.to_thread.run_sync(shelf.settle, BuildRefused())
+                await trio.to_thread.run_sync(shelf.settle, BuildRefused(why, time.time()))
 
 
 async def _work(shelf: Shelf, journal: Journal, steps: Steps) -> str:

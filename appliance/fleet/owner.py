@@ -132,7 +132,7 @@ class Fleet:
         """
         self._config = config
         self._current = {model.id: model for model in models}
-        outdated = [m for m, run in self._runs.items() if not same_launch(run.model, self._current.get(m))]
+        outdated = self.outdated(self._current.values())
         self._load_times.forget(outdated)
         # Only models that somebody has asked for are renewed here, so this does not grow with the catalogue.
         self._models |= {model_id: model for model_id, model in self._current.items() if model_id in self._models}
@@ -142,6 +142,11 @@ class Fleet:
         for model_id in [m for m in self._schedule.models() if m in self._current]:
             self._follow(self._current[model_id], outdated=model_id in outdated)
         return outdated
+
+    def outdated(self, models: Iterable[Model]) -> list[str]:
+        """The ids of models whose process would be out of date if these were the models; nothing changes."""
+        known = {model.id: model for model in models}
+        return [m for m, run in self._runs.items() if not same_launch(run.model, known.get(m))]
 
     def _limit(self) -> None:
         """Budgets or policy may be others than before."""

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from appliance.agents.owner import Agents
 from appliance.catalog.catalog import Catalog
+from appliance.catalog.config_editing import ConfigEditor
 from appliance.catalog.configuration import ConfigInForce, Reloads
 from appliance.catalog.download_status import DownloadStatus
 from appliance.catalog.downloads import Downloads
@@ -42,6 +43,8 @@ class Owners(Struct, frozen=True, kw_only=True):
     downloads: Downloads | None
     """None where nothing is ever downloaded. Without a cache that is served it is only what presets name."""
     configuration: ConfigInForce | None
+    editor: ConfigEditor | None
+    """Edits the files of the configuration; None without them."""
     tools: Toolbox
     """Empty where no tool was switched on."""
     reloads: Reloads

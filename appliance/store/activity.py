@@ -24,8 +24,10 @@ import trio
 from msgspec import UNSET, structs
 
 from appliance.core.records.activity import Query, SortKey, histogram, pages
+from appliance.core.records.speed import SpeedCurve, SpeedQuestion
 from appliance.errors import Busy
 from appliance.store.activity_schema import BUSY, BUSY_MS, COLUMNS, ActivityRow, open_file, open_memory, unusable
+from appliance.store.speed import speed_curves
 from appliance.trio_parts import WriteBehind, beside, persist
 from appliance.wire import ActivityPage, Row, Stats, Tokens
 
@@ -142,6 +144,9 @@ class ActivityTable:
             prompt_histogram=histogram(_Column(self._connection, "prompt_per_second", where, values)),
             gen_histogram=histogram(_Column(self._connection, "tokens_per_second", where, values)),
         )
+
+    def speed(self, question: SpeedQuestion) -> list[SpeedCurve]:
+        return speed_curves(self._connection, question)
 
 
 class _Column:
@@ -290,6 +295,10 @@ class Activity:
     async def last_used(self) -> dict[str, datetime]:
         """Return when each model was last asked, as far as rows go back."""
         return await self._ask(self._table.last_used)
+
+    async def speed(self, question: SpeedQuestion) -> list[SpeedCurve]:
+        """Return the curves of speed over time."""
+        return await self._ask(lambda: self._table.speed(question))
 
     async def _ask(self, question: Callable[[], _T]) -> _T:
         def answer() -> _T:

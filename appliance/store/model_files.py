@@ -126,15 +126,19 @@ def open_private(path: Path) -> IO[bytes]:
     return open(path, "wb", opener=opener)
 
 
-def write_whole(path: Path, data: bytes, *, private: bool = False) -> None:
+def write_whole(path: Path, data: bytes, *, private: bool = False, like: os.stat_result | None = None) -> None:
     """Replace a small file as a whole, and wait until the disk has it. Raises OSError.
 
-    ``private``: only this user can read it.
+    ``private``: only this user can read it. ``like``: it gets this owner and these permissions.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f".{path.name}.new")
     try:
-        with open_private(fresh) if private else fresh.open("wb") as file:
+        with open_private(fresh) if private or like is not None else fresh.open("wb") as file:
+            if like is not None and sys.platform != "win32":
+                if (like.st_uid, like.st_gid) != (os.geteuid(), os.getegid()):
+                    os.fchown(file.fileno(), like.st_uid, like.st_gid)
+                os.fchmod(file.fileno(), stat.S_IMODE(like.st_mode))
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

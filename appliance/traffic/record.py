@@ -24,6 +24,7 @@ from appliance.core.records.activity import Query, prompt_cache_note, with_captu
 from appliance.core.records.captures import CaptureBuffer, CapturedBody, CapturedExchange, Packing, captured_parts
 from appliance.core.records.progress import AnswerSoFar, client_words, is_before_token
 from appliance.core.records.spans import Step, StepName, TracedRequest
+from appliance.core.records.speed import SpeedCurve, SpeedQuestion
 from appliance.core.runs.inward import UNWATCHED, ProgressWatch
 from appliance.store.activity import Activity
 from appliance.traffic.inflight import InFlightEntry
@@ -503,6 +504,11 @@ class Recorder:
         """Return when each model was last asked, as far as the log goes back. Raises as `page`."""
         self.settle()
         return await self._activity.last_used()
+
+    async def speed(self, question: SpeedQuestion) -> list[SpeedCurve]:
+        """Return the curves of speed over time. Raises as `page`."""
+        self.settle()
+        return await self._activity.speed(question)
 
     async def capture(self, row_id: int) -> Capture | None:
         """Return the capture of the request with this row."""

@@ -76,6 +76,7 @@ from appliance.fleet.budgets import limits_of
         ("llama-server --mcp-servers-json {", "--mcp-servers-json is not valid JSON"),
         ("serve --mcp-servers-config /no/such/file", f"--mcp-servers-config {Path('/no/such/file')} cannot be read"),
         ("serve --mcp-server", "--mcp-server needs a key"),
+        ("serve --admin --listen 0.0.0.0:0 --allow-unauthenticated", "--admin lets every machine"),
         ("serve --mcp-server --listen 0.0.0.0:0 --allow-unauthenticated", "works only on this machine"),
         ("serve --mcp-server-tools x --api-key k", "needs --mcp-server"),
         ("serve --plugins /no/such/folder", "there is no folder /no/such/folder"),

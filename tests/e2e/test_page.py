@@ -10,26 +10,34 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 import urllib.request
 import zipfile
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 from config_files import ConfigFile
+from engine_folders import HERE, Lie, Listed, make_build
 from fake_nvml_library import build as build_nvml
 from gguf_files import write_model
 from hub_process import FakeHub
 from page_fixtures import SIZE, Play, in_both
 from page_texts import ENDS, FOLDED, GROWING, HOSTILE, PREVIEWED, RIGHT_TO_LEFT, SPOKEN, TABLE
 from plugin_folders import write_plugin
-from program import Server, StartServer, answer, http
+from program import ANY_PORT, Server, StartServer, answer, http
 from waiting import wait
 
+from appliance.core.engines.events import StepDone, UpdateBegun
 from appliance.engines.embedded import available
 from appliance.engines.found import EMBEDDED
+from appliance.store.activity import ActivityTable
+from appliance.store.activity_schema import open_file
+from appliance.store.engine_state import StateFile
 from appliance.store.model_files import taken_in
+from appliance.wire import Row, Tokens
 
 ROOT = Path(__file__).resolve().parents[2]
 FAKE_MCP = {"s": {"command": sys.executable, "args": [str(ROOT / "tests" / "fakes" / "mcp_server.py")]}}
@@ -114,8 +122,12 @@ SCENARIOS = [
     Scenario("machine.now", ("--models-max", "1", *OTHERS[:2]), ENDLESS, both=True),
     # Every decision is shown with its reason, as it is made.
     Scenario("machine.why", ("--models-max", "1", *OTHERS[:4]), both=True),
+    # Speed over time has a curve for each model, client or build.
+    Scenario("speed.curves", ("--models-max", "1", *OTHERS[:2]), both=True),
     # Logs come as they are written, and the server searches them.
     Scenario("machine.logs", OTHERS[:2], both=True),
+    # The configuration is not shown unless that is switched on.
+    Scenario("machine.closed"),
     # A run is cancelled after a question.
     Scenario("agents.cancel", env=says({"text": "so far", "stall": True})),
     # A hit opens its conversation at its message.
@@ -418,6 +430,34 @@ def test_a_damaged_file_needs_attention(play: Play, serve_fake: StartServer, tmp
     play("machine.attention", serve_fake("--models-dir", "models"), mended=torn.unlink)
 
 
+@pytest.fixture
+def builds(tmp_path: Path) -> Path:
+    """The folder of engines: two releases of one line, and a build for cards that computes garbage."""
+    root = tmp_path / "engines"
+    make_build(root, "cpu", "b100")
+    make_build(root, "cpu", "b200")
+    make_build(root, "vulkan", "b100", devices=[Listed(name="Vulkan0")], lie=Lie(work="garbage"))
+    return root
+
+
+def test_engines_are_tried_and_a_bundle_is_read_before_it_is_saved(
+    play: Play, start_server: StartServer, builds: Path
+) -> None:
+    server = start_server("serve", *ANY_PORT, "--no-stores", env={"LLAMA_APPLIANCE_ENGINES_DIR": str(builds)})
+    play("engines.engines", server, f"{HERE}-cpu/b200:CPU", f"{HERE}-vulkan/b100:Vulkan0")
+
+
+def test_an_engine_is_chosen_in_the_page_where_the_server_lets_clients_choose(
+    play: Play, start_server: StartServer, builds: Path
+) -> None:
+    before, after = f"{HERE}-cpu/b100", f"{HERE}-cpu/b200"
+    StateFile(builds).apply([UpdateBegun(build=after, old=before, at=1.0), *[StepDone(time.time())] * 5])
+    env = {"LLAMA_APPLIANCE_ENGINES_DIR": str(builds)}
+    server = start_server("serve", *ANY_PORT, "--no-stores", "--admin", env=env)
+    assert http(server, "POST", "/api/engines/prove").status == 200
+    play("engines.chosen", server, f"{before}:CPU", f"{after}:CPU")
+
+
 # ---- files, tools, speech --------------------------------------------------------------------------------------------
 
 
@@ -519,6 +559,41 @@ def test_requests_are_found_again_opened_and_repeated(
     play("machine.activity", serve("--config", config, "--no-stores", "--no-starter"))
 
 
+def test_many_requests_are_drawn_and_listed(play: Play, serve: StartServer, fake_engine: Path, tmp_path: Path) -> None:
+    """``-s`` shows how long that takes; the figures are in docs/page.md."""
+    store = tmp_path / "activity.db"
+    table, now = ActivityTable(open_file(store), None), datetime.now(UTC)
+    table.add(
+        [
+            Row(
+                id=number + 1,
+                timestamp=now - timedelta(seconds=4 * number),
+                model=f"model-{number % 13 % 11}",
+                req_path="/v1/chat/completions",
+                resp_status_code=200,
+                tokens=Tokens(
+                    cache_tokens=number % 300, draft_tokens=16, draft_acc_tokens=number % 17, input_tokens=200,
+                    output_tokens=100, prompt_per_second=900.0 + number % 70, tokens_per_second=30.0 + number % 7,
+                ),
+                duration_ms=4000,
+                first_token_ms=250 + number % 997,
+                metadata={"waited_ms": str(number % 41)},
+            )
+            for number in range(20_000)
+        ]
+    )  # fmt: skip
+    table.close()
+    file = ConfigFile(tmp_path / "config.yaml", fake_engine, "--model", write_model(tmp_path / "small.gguf"))
+    config = file.write({"small": {}}, store={"path": str(store)})
+    server = serve("--config", config, "--no-stores", "--no-starter")
+
+    def changed() -> None:
+        file.write({"small": {}, "other": {}}, store={"path": str(store)})
+        assert http(server, "POST", "/api/config/reload").status == 200
+
+    play("speed.many", server, changed=changed)
+
+
 @pytest.mark.parametrize(
     ("scenario", "arguments"),
     [
@@ -564,3 +639,17 @@ def test_the_development_server_stands_in_front_of_a_running_one(
                     assert words in found.read(), path
         finally:
             process.kill()
+
+
+def test_the_configuration_is_edited(play: Play, serve_fake: StartServer, tmp_path: Path) -> None:
+    file = tmp_path / "tuned.yaml"
+    keys = "cmd: run --port ${PORT}", "env: [TOKEN=sk-hidden]", "ttl: 600  # ten minutes"
+    text = "".join(("# mine\nmodels:\n  tuned:\n", *(f"    {key}\n" for key in keys)))
+    file.write_text(text)
+
+    def saved() -> None:
+        assert file.read_text() == f"# an editor was here\n{text.replace('600', '300')}"
+
+    server = serve_fake("--config", str(file), "--admin")
+    play("machine.config", server, edited=lambda: file.write_text(f"# an editor was here\n{text}"), saved=saved)
+    assert file.read_text() == f"# an editor was here\n{text}"

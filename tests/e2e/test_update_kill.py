@@ -147,9 +147,11 @@ def test_a_build_that_lies_is_not_taken(machine: Machine, tmp_path: Path, lie: L
         for said in (f"{NEW} is not taken", why, f"{OLD} stays in use"):
             assert said in done.stderr
         assert machine.state()["lines"] == []
+        assert why in machine.state()["refused"]["why"]
         assert not (machine.root / NEW).exists()
     else:
         assert done.returncode == 0, done.stderr
+        assert machine.state()["refused"] is None
     assert machine.state()["journal"] is None
     assert not (machine.root / ".staged").exists()
 

@@ -184,6 +184,16 @@ async def test_what_fails_at_work_is_proven_again_and_out_when_that_fails(world:
         assert chosen(engines, "b") == CPU
 
 
+async def test_what_somebody_tries_meanwhile_is_not_tried_again(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "appliance.engines.owner")
+    settled: list[str] = []
+    async with world.keeping_up(settled=lambda engines: settled.append(chosen(engines))) as engines:
+        await until(lambda: engines.trying)
+        await engines.prove()
+        await until(lambda: settled)
+    assert sum("is proven" in record.getMessage() for record in caplog.records) == 2
+
+
 async def test_nothing_is_tried_while_requests_are_under_way(world: World) -> None:
     busy, looks = True, 0
 

@@ -37,6 +37,7 @@ import appliance.http.mcp
 import appliance.http.sockets
 from appliance.core import conversation_files, conversation_formats
 from appliance.core.bodies import http_request
+from appliance.core.settings import HttpSettings
 from appliance.http.control import cors_proxy, own_routes, tool_routes
 from appliance.http.control.app import create_app
 from appliance.http.control.edge_routes import ONE_MODEL, EdgeRoutes
@@ -195,7 +196,7 @@ METHODS = ("GET", "POST", "DELETE", "HEAD")
 
 def app_of(server: Appliance) -> Quart:
     """The routes that are answered with Quart."""
-    return create_app(server.traffic, server.owners)
+    return create_app(server.traffic, server.owners, HttpSettings(admin=True))
 
 
 def all_routes(app: Quart) -> list[Route]:

@@ -332,6 +332,7 @@ async def open_appliance(
         remembered=StateFile(model_file.parent),
         downloading=downloads or DownloadSettings(cache=model_file.parent),
         plugin_data=model_file.parent / "plugin-data",
+        config_versions=model_file.parent / "config-versions",
         conversations=model_file.parent / "conversations.db",
         defaults=Config(streams=streams or StreamsConfig(), runs=runs or RunsConfig()),
         chooser=chooser,

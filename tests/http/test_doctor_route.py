@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import json
+import zipfile
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
@@ -85,3 +88,32 @@ async def test_a_command_line_that_has_no_effect_is_named(open_server: OpenServe
         await server.fleet.unload("alpha")
         assert (await server.ask("POST", "/v1/chat/completions", chat())).status == 200
         await until(asking(server), lambda found: "option-without-effect" not in found)
+
+
+async def test_the_bundle_is_what_the_command_packs_and_logs_come_when_asked_for(
+    configured: Configure, open_server: OpenServer
+) -> None:
+    key, said = "qKeyOfTheTest7Z", "what the engine said to qKeyOfTheTest7Z"
+    file = configured({"model": {"env": [f"A_TOKEN={key}"]}})
+    async with open_server(config=file, api_keys=("of-the-server",)) as server:
+        allowed = [("Authorization", "Bearer of-the-server")]
+        assert (await server.ask("GET", "/api/report")).status == 401
+        assert (await server.ask("POST", "/v1/chat/completions", chat("model"), headers=allowed)).status == 200
+        server.fleet.logs.append("model", f"{said} in /home/somebody/x, of-the-server")
+
+        async def files(query: str = "") -> dict[str, str]:
+            answer = await server.ask("GET", f"/api/report{query}", headers=allowed)
+            assert answer.status == 200, answer.body
+            with zipfile.ZipFile(io.BytesIO(answer.body)) as packed:
+                return {name: packed.read(name).decode() for name in packed.namelist()}
+
+        whole = await files("?logs=1")
+        assert set(whole) == {"report.json", "logs/program.log", "logs/model-1.log"}
+        assert "what the engine said to <removed> in /home/<user>/x, <removed>\n" in whole["logs/model-1.log"]
+        assert "model 'model'" in whole["logs/program.log"]
+        report = json.loads(whole["report.json"])
+        assert [(one["kind"], one["model"]) for one in report["history"]] == [("loading", 1), ("loaded", 1)]
+        for name, text in whole.items():
+            assert key not in text, name
+            assert "of-the-server" not in text, name
+        assert set(await files()) == {"report.json"}

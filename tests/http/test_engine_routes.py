@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,22 +14,25 @@ import pytest
 import trio
 from engine_folders import HERE, Lie, Listed, make_build, tell
 from quart_trio import QuartTrio
+from waiting import PATIENCE, until
 
 from appliance.catalog.sources import STARTER
+from appliance.core.engines.events import StepDone, UpdateBegun
 from appliance.engines.found import Engine, EngineFolders, list_engines
 from appliance.engines.owner import open_engines
-from appliance.engines.shelf import Shelf
+from appliance.engines.shelf import Shelf, alone
 from appliance.errors import ApplianceError
 from appliance.fleet.status import ChildStatus
 from appliance.http import errors
-from appliance.http.control.app import EngineRoutes, add_engine_routes, seats_in_use
+from appliance.http.control.engine_routes import EngineRoutes, add_engine_routes, seats_in_use
 from appliance.store.engine_state import StateFile
 
 CARD = Listed(name="Vulkan0")
+CPU_SEAT = f"{HERE}-cpu/b100:CPU"
 
 
 @asynccontextmanager
-async def routes(root: Path) -> AsyncGenerator[QuartTrio]:
+async def routes(root: Path, *, may_choose: bool = False) -> AsyncGenerator[QuartTrio]:
     """The routes alone, with the owner of the engines in this folder."""
     places = EngineFolders(named=None, beside=None, installed=root, cache=root / "no", search_path="")
 
@@ -42,7 +46,9 @@ async def routes(root: Path) -> AsyncGenerator[QuartTrio]:
     async with open_engines(found, StateFile(root), starter=STARTER) as engines:
         app = QuartTrio("appliance.http", static_folder=None)
         app.register_error_handler(ApplianceError, refuse)
-        add_engine_routes(app, EngineRoutes(engines, lambda: {"starter": "a seat"}, lambda: None))
+        add_engine_routes(
+            app, EngineRoutes(engines, lambda: {"starter": "a seat"}, lambda: None, may_choose=may_choose)
+        )
         yield app
 
 
@@ -68,6 +74,7 @@ async def test_the_table_tells_of_every_seat_and_of_the_one_in_use(tmp_path: Pat
         assert after["used"] == f"{HERE}-vulkan/b100:Vulkan0"
         (row,) = [seat for build in after["builds"] for seat in build["seats"] if seat["used"]]
         assert (row["standing"], round(row["generation_speed"])) == ("proven", 900)
+        assert abs(row["tried_at"] - time.time()) < PATIENCE
         assert after["running"] == {"starter": "a seat"}
         tell(card, Lie(devices=[CARD], work="garbage"))
         status, again = await ask(app, "POST", "/api/engines/prove", {"seats": [f"{HERE}-vulkan/b100:Vulkan0"]})
@@ -92,6 +99,71 @@ async def test_nothing_but_seats_that_are_there_can_be_named(tmp_path: Path, bod
         status, answer = await ask(app, "POST", "/api/engines/prove", body)
         assert status in (400, 404)
         assert said in answer["error"]["message"]
+
+
+async def test_a_trial_under_way_is_named(tmp_path: Path) -> None:
+    make_build(tmp_path, "cpu", "b100", lie=Lie(load_delay=1))
+    async with routes(tmp_path) as app, trio.open_nursery() as nursery:
+
+        async def trying() -> str:
+            return (await ask(app, "GET", "/api/engines"))[1]["trying"]
+
+        nursery.start_soon(ask, app, "POST", "/api/engines/prove")
+        assert await until(trying, bool) == CPU_SEAT
+        assert await until(trying, lambda seat: not seat) == ""
+
+
+async def test_no_client_chooses_unless_the_server_was_started_for_it(tmp_path: Path) -> None:
+    make_build(tmp_path)
+    async with routes(tmp_path) as app:
+        assert (await ask(app, "GET", "/api/engines"))[1]["may_choose"] is False
+        for path, command in (("use", "engines use"), ("rollback", "engines rollback")):
+            status, answer = await ask(app, "POST", f"/api/engines/{path}", {"engine": "cpu"})
+            assert (status, answer["error"]["reason"]) == (403, "admin_off")
+            assert f"'llama-appliance {command}'" in answer["error"]["message"]
+    assert StateFile(tmp_path).read().use is None
+
+
+async def test_a_client_chooses_among_what_is_proven_and_nothing_else(tmp_path: Path) -> None:
+    make_build(tmp_path, "cpu", "b100", lie=Lie(generation_speed=900, prompt_speed=9000))
+    make_build(tmp_path, "vulkan", "b100", devices=[CARD], lie=Lie(generation_speed=90, prompt_speed=900))
+    async with routes(tmp_path, may_choose=True) as app:
+
+        async def use(status: int, **body: object) -> Any:
+            told, answer = await ask(app, "POST", "/api/engines/use", body)
+            assert told == status, answer
+            return answer
+
+        await ask(app, "POST", "/api/engines/probe")
+        assert "is not proven here" in (await use(400, engine="vulkan"))["error"]["message"]
+        assert (await ask(app, "POST", "/api/engines/prove"))[1]["used"] == CPU_SEAT
+        for engine in ("/bin/sh", "nobody", ""):
+            assert "is not an engine of this machine" in (await use(400, engine=engine))["error"]["message"]
+        assert "unknown field" in (await use(400, engine="cpu", path="/bin/sh"))["error"]["message"]
+        assert "cannot be pinned" in (await use(400, engine="auto", pinned=True))["error"]["message"]
+        async with alone(Shelf(tmp_path)):
+            assert "engines' command is at work now" in (await use(409, engine="vulkan"))["error"]["message"]
+        chosen = await use(200, engine=f"{HERE}-vulkan/b100:Vulkan0", pinned=True)
+        assert (chosen["used"], chosen["pinned"]) == (f"{HERE}-vulkan/b100:Vulkan0", True)
+        assert StateFile(tmp_path).read().use == f"{HERE}-vulkan/b100:Vulkan0"
+        assert (await use(200, engine="vulkan", model="m"))["models"] == {"m": "vulkan"}
+        assert (await use(200, engine="auto"))["used"] == CPU_SEAT
+
+
+async def test_a_client_returns_to_the_build_before_the_update(tmp_path: Path) -> None:
+    make_build(tmp_path, "cpu", "b100")
+    make_build(tmp_path, "cpu", "b200")
+    async with routes(tmp_path, may_choose=True) as app:
+        status, answer = await ask(app, "POST", "/api/engines/rollback")
+        assert (status, "there is nothing to go back to" in answer["error"]["message"]) == (400, True)
+        update = UpdateBegun(build=f"{HERE}-cpu/b200", old=f"{HERE}-cpu/b100", at=1.0)
+        StateFile(tmp_path).apply([update, *[StepDone(2.0)] * 5])
+        status, answer = await ask(app, "POST", "/api/engines/rollback", {"backend": "cpu"})
+        assert status == 200
+        assert {build["id"]: build["role"] for build in answer["builds"]} == {
+            f"{HERE}-cpu/b100": "current",
+            f"{HERE}-cpu/b200": "withdrawn",
+        }
 
 
 async def test_a_build_that_was_removed_by_another_program_is_gone_after_a_look(tmp_path: Path) -> None:

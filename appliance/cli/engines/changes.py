@@ -13,7 +13,6 @@ from appliance.cli.engines.sources import (
     FROM_HELP,
     check_needs,
     fetch_archive,
-    keep,
     offer_in_words,
     opened,
     own_shelf,
@@ -24,9 +23,10 @@ from appliance.cli.engines.sources import (
 )
 from appliance.cli.remote import RunningServer, home_options
 from appliance.core.engines.builds import AvailableBuild
-from appliance.core.engines.choice import Ranked, WantedEngine
-from appliance.core.engines.events import BuildRemoved, EngineChosen, RolledBack
-from appliance.core.engines.state import check_removable, lines_to_roll_back
+from appliance.core.engines.choice import AUTO, EngineWish, Ranked
+from appliance.core.engines.events import BuildRemoved
+from appliance.core.engines.state import check_removable
+from appliance.engines.choosing import keep, prefer, roll_back
 from appliance.engines.found import check_build, here
 from appliance.engines.installing import CannotInstall, check_sums, offers_here
 from appliance.engines.installing import install as put
@@ -35,7 +35,6 @@ from appliance.engines.shelf import Shelf, alone
 from appliance.errors import UsageError
 from appliance.platform.console import EXIT_OURS, can_ask, say, say_error
 
-AUTO = "auto"
 T = TypeVar("T")
 
 
@@ -178,43 +177,15 @@ async def pin(server: RunningServer, word: str, model: str | None) -> int:
 
 
 async def _choose(server: RunningServer, word: str, model: str | None, *, pinned: bool) -> int:
-    if pinned and word == AUTO:
-        raise UsageError("'auto' cannot be pinned; 'engines use auto' leaves the choice to the program")
-    if pinned and model is not None:
-        raise UsageError("one model cannot be pinned; 'engines use WORD --model MODEL' makes it prefer an engine")
     shelf = own_shelf()
     async with alone(shelf), opened(shelf) as owner:
-        if word != AUTO:
-            _check_word(owner, word, pinned)
-        named = dict.fromkeys(seat.build for seat in owner.seats if word in (seat.id, seat.build))
-        owner.apply(EngineChosen(word=None if word == AUTO else word, model=model, pinned=pinned, builds=tuple(named)))
-        await keep(shelf, owner)
+        if note := await prefer(shelf, owner, EngineWish(engine=word, model=model, pinned=pinned)):
+            say(f"note: {note}; until that changes, other engines are used")
     await refresh_server(server)
     whom = f"for {model}: " if model else ""
     end = "the program chooses" if word == AUTO else f"{word}{', and nothing else' if pinned else ' is preferred'}"
     click.echo(f"{whom}{end}; the models of a running server move when they are idle")
     return 0
-
-
-def _check_word(owner: Engines, word: str, pinned: bool) -> None:
-    """Raises UsageError for a word that means no engine, and for pinning an engine that does not work."""
-    wanted = WantedEngine(word=word, only=pinned)
-    meant = [one for one in owner.ranked(word=word) if wanted.matches(one.seat)]
-    if not meant and any(seat.backend == word for seat in owner.seats):
-        raise UsageError(
-            f"the {word} build sees no device of its own here, and would compute on the processor; "
-            "'llama-appliance engines probe' lists the devices, and 'doctor' why"
-        )
-    if not meant:
-        known = sorted({seat.backend for seat in owner.seats} | {seat.id for seat in owner.seats})
-        raise UsageError(f"'{word}' is not an engine of this machine; it has {', '.join(known) or 'none'}")
-    if not any(one.usable for one in meant):
-        told = f"{meant[0].seat.id} cannot be used: {meant[0].why}"
-        if pinned:
-            damaged = meant[0].standing == "damaged"
-            then = "'engines install' puts it right" if damaged else f"'engines prove {word}' tries it again"
-            raise UsageError(f"{told}; {then}")
-        say(f"note: {told}; until that changes, other engines are used")
 
 
 @click.command()
@@ -269,13 +240,9 @@ async def rollback(server: RunningServer, backend: str | None) -> int:
     """
     shelf = own_shelf()
     async with alone(shelf), opened(shelf) as owner:
-        here = tuple(engine.id for engine in owner.engines if not engine.damage)
-        lines = [line.name for line in lines_to_roll_back(owner.state, backend, here)]
-        event = RolledBack(backend=backend, here=here, why="'engines rollback' replaced it")
-        state = await trio.to_thread.run_sync(shelf.state.apply, [event])
+        current, lines = await roll_back(shelf, owner, backend)
     await refresh_server(server)
-    line = state.line(lines[-1])
-    click.echo(f"{lines[-1]}: {line.current if line is not None else ''} is used again")
+    click.echo(f"{lines[-1]}: {current} is used again")
     if len(lines) > 1:
         others = ", ".join(lines[:-1])
         say(f"(updated before: {others}; name the backend to go back there)")

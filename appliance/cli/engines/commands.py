@@ -14,7 +14,6 @@ from msgspec import Struct
 
 from appliance.cli.engines.changes import install, pin, remove, rollback, use
 from appliance.cli.engines.sources import (
-    keep,
     note_named_engine,
     offer_in_words,
     opened,
@@ -33,6 +32,7 @@ from appliance.core.engines.machine import MachineLook
 from appliance.core.engines.proofs import Proof
 from appliance.core.engines.workers import DEFAULT_PORT, split_endpoint
 from appliance.core.settings import is_loopback
+from appliance.engines.choosing import keep
 from appliance.engines.found import ENGINE_HELP, Engine, EngineFolders, find_engine, list_engines
 from appliance.engines.shelf import alone
 from appliance.engines.table import BuildRow, SeatRow, Table
@@ -162,8 +162,8 @@ def _quiet(proof: Proof) -> None:
 async def forget(server: RunningServer, builds: tuple[str, ...]) -> int:
     """Forget what was found out about all builds, or about the named ones: proofs, failures, devices.
 
-    Choices made with 'use' and 'pin' stay. The devices are listed again at once; the next start or 'engines prove'
-    tries them again.
+    Without a build, the last update that was refused is forgotten as well. Choices made with 'use' and 'pin' stay. The
+    devices are listed again at once; the next start or 'engines prove' tries them again.
 
     \b
     Examples:
@@ -213,6 +213,8 @@ def show_table(found: Table) -> None:
         say(f"Running: {model} on {seat}")
     if found.update:
         say(f"An update to {found.update} is under way.")
+    if found.trying:
+        say(f"Under trial: {found.trying}")
     for offer in found.offers:
         say(offer_in_words(offer))
     for problem in found.problems:

@@ -57,7 +57,7 @@ from appliance.engines.installing import (
     versions,
 )
 from appliance.engines.owner import Engines, open_engines
-from appliance.engines.shelf import MAKE_ROOM, Shelf
+from appliance.engines.shelf import Shelf
 from appliance.engines.table import Table, table
 from appliance.engines.unpacking import SUFFIXES, is_archive
 from appliance.errors import UsageError
@@ -88,13 +88,6 @@ async def opened(shelf: Shelf) -> AsyncGenerator[Engines]:
         if engines.look is None or engines.unlisted:
             await engines.probe()
         yield engines
-
-
-async def keep(shelf: Shelf, engines: Engines) -> None:
-    """Make sure that everything is in the file, or raise OSError."""
-    await engines.sync()
-    if not engines.is_saved:
-        raise OSError(None, f"nothing has changed: {shelf.state.path} cannot be written; {MAKE_ROOM}")
 
 
 async def own_table(engines: Engines) -> Table:

@@ -24,7 +24,6 @@ from appliance.cli.engines.sources import (
     check_needs,
     fetch_archive,
     in_use,
-    keep,
     opened,
     own_shelf,
     print_proof,
@@ -48,6 +47,7 @@ from appliance.core.engines.choice import Ranked, best
 from appliance.core.engines.events import Followed
 from appliance.core.engines.state import Step, line_of
 from appliance.core.records.activity import MAX_LIMIT, Query
+from appliance.engines.choosing import keep
 from appliance.engines.found import Engine, here
 from appliance.engines.installing import BuildSources, CannotInstall, forget_downloads, read_manifest, stage
 from appliance.engines.proving import alone_on_machine

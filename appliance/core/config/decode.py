@@ -115,7 +115,7 @@ class _Walk:
         """The value as ``kind``, UNSET where it cannot be that."""
         if not is_null(node):
             self.known[path] = node.at
-        match _bare(kind):
+        match bare_type(kind):
             case mi.CustomType():
                 self._must_be_json(node, path)
                 return plain(node)
@@ -317,14 +317,14 @@ def _advice(key: str, info: mi.StructType, pattern: str) -> str:
     return f"did you mean '{meant}'?" if meant else "'llama-appliance config schema' lists the keys there are"
 
 
-def _bare(kind: mi.Type) -> mi.Type:
+def bare_type(kind: mi.Type) -> mi.Type:
     """A type without its description, and without the None of a key that may be absent."""
     if isinstance(kind, mi.Metadata):
-        return _bare(kind.type)
+        return bare_type(kind.type)
     if isinstance(kind, mi.UnionType):
         rest = [each for each in kind.types if not isinstance(each, mi.NoneType)]
-        if len(rest) == 1 and not isinstance(_bare(rest[0]), mi.StrType):
-            return _bare(rest[0])
+        if len(rest) == 1 and not isinstance(bare_type(rest[0]), mi.StrType):
+            return bare_type(rest[0])
     return kind
 
 
@@ -338,7 +338,7 @@ def _homes() -> dict[str, list[str]]:
     homes: dict[str, list[str]] = {}
 
     def visit(kind: mi.Type, pattern: str) -> None:
-        match _bare(kind):
+        match bare_type(kind):
             case mi.StructType(fields=fields):
                 for field in fields:
                     here = _join(pattern, field.encode_name)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from msgspec import Struct
 from yaml.events import (
@@ -51,6 +51,21 @@ _PAIR = re.compile(r"\\u(d[89ab][0-9a-f]{2})\\u(d[c-f][0-9a-f]{2})", re.IGNORECA
 _LETTERS = range(0x3400, 0x4DC0)
 """No YAML has another meaning for them."""
 NO_ENV: Mapping[str, str] = {}
+
+
+class _AsWritten(Mapping[str, str]):
+    def __getitem__(self, name: str) -> str:
+        return f"${{env.{name}}}"
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+
+AS_WRITTEN: Mapping[str, str] = _AsWritten()
+"""Leaves every environment macro as it is written, for a text that is compared and not used."""
 
 
 def parse(text: str, file: str, env: Mapping[str, str] = NO_ENV) -> tuple[Node | None, list[Problem]]:

@@ -1,28 +1,40 @@
-"""The report in a support bundle: structured facts from an allow-list.
+"""The content of a support bundle: a report of structured facts from an allow-list, and logs without secrets.
 
 A free text can hold anything: a prompt in an error message, a name in a path, a key in a command. No rule finds all of
 that, so the report holds no text that a user, a model or an engine wrote. What is taken over is named below: sizes,
 counts, switches, words from fixed lists, and the names of parts (cards, drivers, builds, models' architectures). A fact
 that is not named here is not in the report.
+
+Logs are text, and are only added when somebody wants them. The secrets that the program knows are taken out of them,
+and the names of users out of paths.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import cast
 from urllib.parse import quote
 
+import msgspec
 from msgspec import Struct, structs
 
+from appliance.core.config.types import Config
 from appliance.core.doctor.facts import DoctorFacts, Finding, ModelFact, ServedModel
 from appliance.core.engines.machine import MachineLook
+from appliance.core.engines.state import EngineState
 from appliance.core.llama.flags import FLAGS, Flag, Kind, lookup, option_at
+from appliance.core.records.history import Happening
 from appliance.core.secret_settings import SECRET_WORDS
 from appliance.errors import UsageError
 
 REMOVED = "<removed>"
+REPORTED = 200
+"""Number of entries of the timeline in a report, the newest."""
+MODEL_LOGS = 32
+"""Number of models whose log is included; running or failed ones come first."""
 MOST = 512 * 1024
 """Characters that are kept of one log, the last ones."""
 LEAST = 3
@@ -51,13 +63,21 @@ _NUMBERS = re.compile(r"-?[0-9]{1,18}(?:\.[0-9]{1,18})?(?:,-?[0-9]{1,18}(?:\.[0-
 _BUILD = re.compile(r"[a-z0-9]+-[a-z0-9_]+-[a-z0-9_]+/[A-Za-z0-9._+-]{1,60}|embedded")
 _DEVICE = re.compile(r"[A-Za-z]{1,12}[0-9]{0,3}")
 STATE = re.compile(r"[a-z]{0,20}")
+_REASON = re.compile(r"[a-z_]{0,40}")
+"""The words of errors (`ApplianceError.reason`)."""
+_USER = re.compile(r"""([\\/](?:home|users)[\\/]+)(?:[^\\/"':*?<>|\r\n]+(?=\\)|[^\\/\s"':]+)""", re.IGNORECASE)
+"""The folder of a user's files. Names with spaces are known by the backslash behind them."""
 _PART = re.compile(r"[\w .,:()/@+~#*'-]{1,100}")
 _OF_VARIABLES = {flag.env: flag for flag in FLAGS}
 MACHINE = "platform system environment cpu cpu_level cpu_features cores memory_total memory_available"
 GPU = "vendor name driver driver_version total free compute gfx integrated"
 SYSTEM = "swap_used swap_total open_files cores memory"
 MODEL = "source size architecture quantisation parameters context_length fit"
-"""The allow-list: the fields of `MachineLook`, `Gpu`, `Checkup` and `ModelFact` that are taken over."""
+PROOF = "fault prompt_speed generation_speed seconds at"
+PROBATION = "failures since until"
+HAPPENING = "timestamp kind requests seconds"
+"""The allow-list: the fields of `MachineLook`, `Gpu`, `Checkup`, `ModelFact`, `Proof`, `Probation` and `Happening` that
+are taken over."""
 
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:
@@ -86,11 +106,21 @@ def options(command: Sequence[str]) -> dict[str, str]:
     return found
 
 
+def known_secrets(
+    config: Config, environ: Mapping[str, str], commands: Iterable[Sequence[str]], keys: Iterable[str]
+) -> set[str]:
+    """Return every key and token in the configuration, the environment and commands, beside the ``keys``."""
+    named = [*environ.items(), *_named(msgspec.to_builtins(config)), *_named([*map(list, commands)])]
+    headers = config.tracing.headers.values() if config.tracing is not None else ()
+    return {*keys, *headers, *secret_values(named)}
+
+
 def secret_values(named: Iterable[tuple[str, str]]) -> Iterable[str]:
     """Return the values of variables and options with names like secrets; for a list also each of its parts."""
     for name, value in named:
         if name.upper().endswith(tuple(ending for word in SECRET_WORDS for ending in (word, f"{word}S"))):
             yield value
+            yield value.removeprefix("Bearer ")
             yield from (one.strip() for one in value.split(","))
 
 
@@ -105,6 +135,11 @@ def without_secrets(log: str, secrets: Iterable[str]) -> tuple[str, int]:
         return _last(log), 0
     text, count = re.compile("|".join(map(_bounded, longest_first))).subn(REMOVED, log)
     return _last(text), count  # cut last: half a secret would not have been found
+
+
+def without_users(log: str) -> str:
+    """Return a log without the names of users in the paths of their files."""
+    return _USER.sub(r"\1<user>", log)
 
 
 def part(text: str) -> str:
@@ -128,6 +163,24 @@ def variable(name: str, value: str) -> str:
     """Return the value of a variable as `environment` shows it."""
     secret = any(word in name.upper() for word in SECRET_WORDS)
     return SET if secret else _value(_OF_VARIABLES.get(name), value)
+
+
+def _named(node: object, name: str = "") -> Iterator[tuple[str, str]]:
+    """Yield texts with their names: a setting's, an option's, a variable's. Items of a list share the list's."""
+    if isinstance(node, dict):
+        for key, inner in cast("dict[str, object]", node).items():
+            yield from _named(inner, key)
+    elif isinstance(node, list):
+        items = cast("list[object]", node)
+        yield from pairwise(item for item in items if isinstance(item, str))
+        for inner in items:
+            yield from _named(inner, name)
+    elif node is not None:
+        text = str(node)
+        words = text.split()
+        yield name, text
+        yield from pairwise(words)
+        yield from ((key, value) for key, _, value in (word.partition("=") for word in (text, *words)))
 
 
 def _value(flag: Flag | None, value: str) -> str:
@@ -157,7 +210,40 @@ class Versions(Struct, frozen=True, kw_only=True):
 Facts = dict[str, object]
 
 
-def report_of(facts: DoctorFacts, findings: Iterable[Finding], versions: Versions, environ: Mapping[str, str]) -> Facts:
+class ReportFile(Struct, frozen=True):
+    """One file of the bundle. ``removed``: the number of secrets that were taken out of it."""
+
+    name: str
+    data: bytes
+    removed: int = 0
+
+
+def report_files(report: Facts, logs: Iterable[tuple[str, str]], secrets: Collection[str]) -> list[ReportFile]:
+    """Return the bundle's files: the report, and these logs by their names, but for empty ones."""
+    files = [ReportFile("report.json", msgspec.json.format(msgspec.json.encode(report), indent=2))]
+    for name, log in logs:
+        text, removed = without_secrets(log, secrets)
+        if text:
+            files.append(ReportFile(name, without_users(text).encode("utf-8", "replace"), removed))
+    return files
+
+
+def log_names(facts: DoctorFacts) -> Iterator[tuple[str, str]]:
+    """Return the models whose logs are included, and the names of these files."""
+    served = facts.server.running if facts.server is not None else ()
+    numbers = {model: number for number, model in enumerate(numbered(facts), 1)}
+    busy = sorted(served, key=lambda one: (not one.error, one.state == "unloaded", one.id))
+    for model in busy[:MODEL_LOGS]:
+        yield model.id, f"logs/model-{numbers[model.id]}.log"
+
+
+def report_of(
+    facts: DoctorFacts,
+    findings: Iterable[Finding],
+    versions: Versions,
+    environ: Mapping[str, str],
+    history: Iterable[Happening] = (),
+) -> Facts:
     """Take the allowed facts out of all facts: the content of ``report.json``. Sizes in bytes; None means unknown."""
     system, server, config = facts.checkup, facts.server, facts.config
     levels = [problem.level for problem in config.problems] if config is not None else []
@@ -182,7 +268,9 @@ def report_of(facts: DoctorFacts, findings: Iterable[Finding], versions: Version
             {"id": seat_id(one.seat.id)} | _kept(one, "standing wanted seconds") | _kept(one.seat, "spare software")
             for one in facts.ranked
         ],
+        "trials": _trials(facts.state),
         "models": list(_models(facts)),
+        "history": list(_history(facts, history)),
         "server": server
         and {"answer": server.answer, "engine": seat_id(server.engine), "port_taken": facts.port is not None},
         "config": config
@@ -216,6 +304,33 @@ def _machine(seen: MachineLook) -> Facts:
         "hidden": {name: variable(name, value) for name, value in seen.hidden.items()},
         "problems": len(seen.problems),
     }
+
+
+def _trials(state: EngineState) -> Facts:
+    """The memory of engines; of choices only that there are some."""
+    refused = state.refused
+    return {
+        "chosen": bool(state.use),
+        "pinned": state.pinned,
+        "channel": state.channel,
+        "proofs": [{"build": build_id(one.build)} | _kept(one, PROOF) for one in state.proofs],
+        "probations": [{"seat": seat_id(one.seat)} | _kept(one, PROBATION) for one in state.probations],
+        "withdrawn": [build_id(build) for build in state.withdrawn],
+        "refused": refused and {"build": build_id(refused.build), "old": build_id(refused.old), "at": refused.at},
+    }
+
+
+def _history(facts: DoctorFacts, history: Iterable[Happening]) -> Iterator[Facts]:
+    """Entries of the timeline, with models by the numbers of `numbered`; None: it is not among them."""
+    numbers = {model: number for number, model in enumerate(numbered(facts), 1)}
+    for entry in history:
+        yield _kept(entry, HAPPENING) | {
+            "model": numbers.get(entry.model),
+            "engine": seat_id(entry.engine),
+            "following": seat_id(entry.following),
+            "rule": entry.cause and entry.cause.rule,
+            "reason": entry.reason if _REASON.fullmatch(entry.reason) else SET,
+        }
 
 
 def _models(facts: DoctorFacts) -> Iterator[Facts]:

@@ -109,7 +109,7 @@ def on_probation(facts: DoctorFacts) -> Iterator[Finding]:
 
 
 def went_back(facts: DoctorFacts) -> Iterator[Finding]:
-    """Report updates that were taken back: those of engines that are still here, and of the program."""
+    """Report updates that were taken back (of engines still here, of the program), and one that was refused."""
     here = {engine.id for engine in facts.engines}
     for build, why in facts.state.withdrawn.items():
         if build in here:
@@ -129,6 +129,15 @@ def went_back(facts: DoctorFacts) -> Iterator[Finding]:
             evidence=(one_line(why) or "it gave no reason",),
             advice="A later version may be better; this one is not taken again by itself.",
             commands=("llama-appliance upgrade check",),
+        )
+    if refused := facts.state.refused:
+        yield Finding(
+            id="update-refused",
+            severity="note",
+            title=f"The update to {refused.build} was not taken; {refused.old} stayed in use",
+            evidence=(one_line(refused.why), f"tried {span(facts.now - refused.at)} ago"),
+            advice="A later build may be better. The first command tries again; the second forgets all results.",
+            commands=("llama-appliance engines update", "llama-appliance engines forget"),
         )
 
 

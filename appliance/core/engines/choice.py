@@ -23,12 +23,16 @@ from msgspec import Struct, structs
 
 from appliance.core.engines.listing import CPU, Device
 from appliance.core.engines.proofs import Probation, Proof
+from appliance.errors import UsageError
 
 MARGIN = 0.9
 """A seat goes before a better placed one if it takes less than this part of its time."""
 
 NO_CARDS = ("cpu", "unknown")
 """Backends of builds that are not made for graphics cards, as far as known."""
+
+AUTO = "auto"
+"""The word with which a user leaves the choice to the program."""
 
 Standing = Literal["proven", "untried", "probation", "failed", "damaged"]
 
@@ -76,6 +80,17 @@ class WantedEngine(Struct, frozen=True, kw_only=True):
             return self.word in (seat.id, seat.build)
         prefixed = self.word.isalpha() and seat.backend.startswith(self.word)
         return self.word in (seat.id, seat.build, seat.backend) or prefixed
+
+
+class EngineWish(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A user's choice, by ``engines use`` or ``engines pin``."""
+
+    engine: str
+    """`WantedEngine.word`, or `AUTO`."""
+    model: str | None = None
+    """None: for all models."""
+    pinned: bool = False
+    """Use nothing else."""
 
 
 class Ranked(Struct, frozen=True, kw_only=True):
@@ -144,6 +159,45 @@ def rank(
 def best(ranked: Sequence[Ranked], tried: Collection[str] = ()) -> Ranked | None:
     """Return the first usable seat that is not among the ``tried`` ones."""
     return next((one for one in ranked if one.usable and one.seat.id not in tried), None)
+
+
+def check_choice(wish: EngineWish, ranked: Sequence[Ranked], *, only_proven: bool) -> str:
+    """Return why the engine that a user chooses cannot be used now; empty: it can. ``ranked``: the order for its word.
+
+    Raises UsageError for a word that means no engine, for pinning one that cannot be used, and, with ``only_proven``,
+    for one that is not proven.
+    """
+    word, pinned = wish.engine, wish.pinned
+    if pinned and word == AUTO:
+        raise UsageError("'auto' cannot be pinned; 'engines use auto' leaves the choice to the program")
+    if pinned and wish.model is not None:
+        raise UsageError("one model cannot be pinned; 'engines use WORD --model MODEL' makes it prefer an engine")
+    if word == AUTO:
+        return ""
+    wanted = WantedEngine(word=word, only=pinned)
+    seats = [one.seat for one in ranked]
+    meant = [one for one in ranked if wanted.matches(one.seat)]
+    if not meant and any(seat.backend == word for seat in seats):
+        raise UsageError(
+            f"the {word} build sees no device of its own here, and would compute on the processor; "
+            "'llama-appliance engines probe' lists the devices, and 'doctor' why"
+        )
+    if not meant:
+        known = sorted({seat.backend for seat in seats} | {seat.id for seat in seats})
+        raise UsageError(f"'{word}' is not an engine of this machine; it has {', '.join(known) or 'none'}")
+    if only_proven and all(one.standing != "proven" for one in meant):
+        raise UsageError(
+            f"{meant[0].seat.id} is not proven here: {meant[0].why}; POST /api/engines/prove tries it, and "
+            f"'llama-appliance engines use {word}' chooses it untried"
+        )
+    if any(one.usable for one in meant):
+        return ""
+    told = f"{meant[0].seat.id} cannot be used: {meant[0].why}"
+    if pinned:
+        damaged = meant[0].standing == "damaged"
+        then = "'engines install' puts it right" if damaged else f"'engines prove {word}' tries it again"
+        raise UsageError(f"{told}; {then}")
+    return told
 
 
 def _judged(

@@ -27,6 +27,7 @@ from appliance.core.engines.state import (
     EngineState,
     Journal,
     ListedDevices,
+    RefusedUpdate,
     Step,
     line_of,
     lines_to_roll_back,
@@ -148,7 +149,10 @@ class StepDone(Struct, frozen=True):
 
 
 class BuildRefused(Struct, frozen=True):
-    """The new build is not taken, or the update was interrupted."""
+    """The new build is not taken. ``why`` empty: the update was interrupted, which says nothing of the build."""
+
+    why: str = ""
+    at: float = 0.0
 
 
 class Restarted(Struct, frozen=True, kw_only=True):
@@ -171,8 +175,7 @@ def reduce(state: EngineState, event: Event) -> EngineState:
         case StepDone():
             return _advanced(state, event.at)
         case BuildRefused():
-            on_trial = state.journal is not None and state.journal.step not in ("tidy", "discard")
-            return _at_step(state, "discard") if on_trial else state
+            return _refused(state, event)
         case Restarted():
             return _restarted(state, event)
         case RolledBack():
@@ -205,7 +208,8 @@ def _learnt(state: EngineState, event: Learnt) -> EngineState:
         case Followed(channel):
             return structs.replace(state, channel=channel)
         case Forgotten(digests):
-            return _cleared(state, digests)
+            cleared = _cleared(state, digests)
+            return structs.replace(cleared, refused=None) if digests is None else cleared
         case BuildRemoved(build, digests):
             return _cleared(state.without_build(build), digests)
 
@@ -305,7 +309,17 @@ def _switched(state: EngineState, journal: Journal, now: float) -> EngineState:
     entry = BuildLine(name=journal.line, current=journal.build, previous=previous[:KEPT], switched_at=now)
     surplus = tuple(build for build in previous[KEPT:] if build not in journal.held)
     tidying = structs.replace(journal, step="tidy", surplus=surplus)
-    return structs.replace(state.trusting(journal.build).with_line(entry), journal=tidying)
+    return structs.replace(state.trusting(journal.build).with_line(entry), journal=tidying, refused=None)
+
+
+def _refused(state: EngineState, event: BuildRefused) -> EngineState:
+    journal = state.journal
+    if journal is None or journal.step in ("tidy", "discard"):
+        return state
+    if event.why:
+        refused = RefusedUpdate(build=journal.build, old=journal.old, why=event.why, at=event.at)
+        state = structs.replace(state, refused=refused)
+    return _at_step(state, "discard")
 
 
 def _restarted(state: EngineState, event: Restarted) -> EngineState:

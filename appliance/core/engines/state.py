@@ -75,6 +75,17 @@ class Journal(Struct, frozen=True, kw_only=True):
     """Ids of builds to remove now that the switch is done."""
 
 
+class RefusedUpdate(Struct, frozen=True, kw_only=True):
+    """The last update that was tried and not taken, since one was taken."""
+
+    build: str
+    """The new build's id."""
+    old: str
+    """The id of the build that stayed in use."""
+    why: str
+    at: float
+
+
 class EngineState(Struct, frozen=True, kw_only=True):
     """The whole of it. Each event makes a new one."""
 
@@ -97,6 +108,7 @@ class EngineState(Struct, frozen=True, kw_only=True):
     withdrawn: Mapping[str, str] = NOTHING
     """Builds that were rolled back, with the reason: they go behind all others."""
     journal: Journal | None = None
+    refused: RefusedUpdate | None = None
 
     @property
     def system(self) -> str:

@@ -2,36 +2,32 @@
 
 Imported when the first of them is asked for: Quart costs 17 MB and a third of a second that inference does not need.
 
-No route under ``/api/engines`` installs an engine, names one or chooses among them: that is for the command line, on
-this machine. How a model would fit beside what is loaded now is the plan, without loading it.
+How a model would fit beside what is loaded now is the plan, without loading it.
 """
 
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable, Iterable, Mapping
 
 from msgspec import Struct, to_builtins
 from quart import Response, request
 from quart_trio import QuartTrio
 from werkzeug.exceptions import HTTPException
 
-from appliance.core.engines.choice import Seat
 from appliance.core.fit.picture import MemoryTable
-from appliance.engines.owner import Engines
-from appliance.engines.table import Table, table
+from appliance.core.settings import HttpSettings
 from appliance.errors import (
     BadRequest,
-    Conflict,
     NotFound,
     RouteNotFound,
 )
-from appliance.fleet.status import ChildStatus, state_of
-from appliance.http.control.answers import json_answer, parse_as, read_as, read_body
+from appliance.fleet.status import state_of
+from appliance.http.control.answers import json_answer, read_as
+from appliance.http.control.config_routes import ConfigRoutes, add_config_routes
 from appliance.http.control.conversation_routes import ConversationRoutes, add_conversation_routes
 from appliance.http.control.disk_routes import DiskRoutes, add_disk_routes
 from appliance.http.control.doctor_routes import DoctorRoutes, add_doctor_routes
+from appliance.http.control.engine_routes import EngineRoutes, add_engine_routes, seats_in_use
 from appliance.http.control.events import EventSources
 from appliance.http.control.hub_routes import HubRoutes, add_hub_routes
 from appliance.http.control.listing import View
@@ -44,80 +40,7 @@ from appliance.platform.hardware import detect
 from appliance.traffic.targets import find_model
 from appliance.traffic.traffic import Traffic
 
-MAX_WAITING = 4
-"""Requests to prove that are under way or wait for their turn; each takes a core for a while."""
 log = logging.getLogger(__name__)
-
-
-class ProveRequest(Struct, frozen=True, forbid_unknown_fields=True):
-    """Body of ``POST /api/engines/prove``: ids of seats or builds; none: all that nobody has tried."""
-
-    seats: tuple[str, ...] = ()
-
-
-class EngineRoutes:
-    """Every method is one route. ``running``: models by seat; ``settled`` is called when more is known."""
-
-    def __init__(self, engines: Engines, running: Callable[[], Mapping[str, str]], settled: Callable[[], None]) -> None:
-        self._settled = settled
-        self._engines = engines
-        self._running = running
-        self._waiting = 0
-
-    async def show(self) -> Response:
-        return json_answer(await self._table())
-
-    async def probe(self) -> Response:
-        """Look at the machine and at the installed builds again, and ask each for its devices."""
-        await self._engines.probe()
-        self._settled()
-        return json_answer(await self._table())
-
-    async def prove(self) -> Response:
-        """Answers when it is done; each seat takes seconds."""
-        asked = parse_as(await read_body() or b"{}", ProveRequest)
-        if self._waiting >= MAX_WAITING:
-            raise Conflict("engines are being proven already, and others wait for their turn; ask again later")
-        self._waiting += 1
-        try:
-            if self._engines.look is None:
-                await self._engines.probe()
-            await self._engines.prove(named_seats(self._engines, asked.seats) if asked.seats else None)
-        finally:
-            self._waiting -= 1
-        self._settled()
-        return json_answer(await self._table())
-
-    async def _table(self) -> Table:
-        engines = self._engines
-        await engines.sync()  # another program may have chosen, or be at an update
-        from appliance.engines.installing import versions  # with archives, which few requests need
-
-        running = self._running()
-        return table(engines.engines, engines.ranked(), engines.state, versions(), running=running, now=time.time())
-
-
-def named_seats(engines: Engines, names: tuple[str, ...]) -> list[Seat]:
-    """The seats with these ids, or of builds with them. Raises NotFound."""
-    found: dict[str, Seat] = {}
-    for name in names:
-        named = {seat.id: seat for seat in engines.seats if name in (seat.id, seat.build)}
-        if not named:
-            known = ", ".join(seat.id for seat in engines.seats) or "none"
-            raise NotFound(f"there is no engine '{name}' here; there is {known}")
-        found |= named
-    return list(found.values())
-
-
-def seats_in_use(statuses: Iterable[ChildStatus]) -> dict[str, str]:
-    """Models that have a process, and the seat of each."""
-    return {one.model: one.seat for one in statuses if one.seat is not None and one.pid is not None}
-
-
-def add_engine_routes(app: QuartTrio, routes: EngineRoutes) -> None:
-    app.add_url_rule("/api/engines", "engines", routes.show)
-    app.add_url_rule("/api/engines/probe", "engines probe", routes.probe, methods=["POST"])
-    app.add_url_rule("/api/engines/prove", "engines prove", routes.prove, methods=["POST"])
 
 
 class ControlRequest(Struct):
@@ -178,7 +101,7 @@ class Control:
         return json_answer({"success": True})
 
 
-def create_app(traffic: Traffic, owners: Owners) -> QuartTrio:
+def create_app(traffic: Traffic, owners: Owners, settings: HttpSettings) -> QuartTrio:
     """The ASGI application of these routes. The gateway has checked Host, Origin and key before."""
     view = View(owners.fleet, owners.catalog, owners.peers, traffic.profile)
     control = Control(owners)
@@ -202,10 +125,14 @@ def create_app(traffic: Traffic, owners: Owners) -> QuartTrio:
     add_conversation_routes(app, ConversationRoutes(owners, traffic.inflight, traffic.lifetime))
     add_run_routes(app, traffic.targets, owners.agents, traffic.lifetime.feeds)
     fleet = owners.fleet
-    add_engine_routes(app, EngineRoutes(owners.engines, lambda: seats_in_use(fleet.status()), fleet.see_machine))
+    engines = EngineRoutes(
+        owners.engines, lambda: seats_in_use(fleet.status()), fleet.see_machine, may_choose=settings.admin
+    )
+    add_engine_routes(app, engines)
     add_hub_routes(app, HubRoutes(owners))
-    add_doctor_routes(app, DoctorRoutes(owners, view, traffic.recorder.tracer))
+    add_doctor_routes(app, DoctorRoutes(owners, view, traffic, settings.api_keys))
     add_disk_routes(app, DiskRoutes(owners, traffic.recorder))
+    add_config_routes(app, ConfigRoutes(owners, admin=settings.admin))
     app.register_error_handler(HTTPException, _pass_on)
     app.register_error_handler(Exception, _pass_on)
     return app

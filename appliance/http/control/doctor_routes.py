@@ -1,4 +1,6 @@
-"""``GET /api/doctor``: the findings of this program about itself, examined when somebody asks.
+"""``GET /api/doctor`` and ``/api/report``: the findings of this program about itself, and the support bundle.
+
+Both are examined when somebody asks.
 
 Its own models are read from the fleet, engines and the machine from their owner. No driver is asked, but where nobody
 has looked at the machine yet.
@@ -6,10 +8,11 @@ has looked at the machine yet.
 
 from __future__ import annotations
 
+import os
 import platform
 import re
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import trio
 from msgspec import Struct, structs
@@ -17,6 +20,10 @@ from quart import Response, request
 from quart_trio import QuartTrio
 
 from appliance import __version__
+from appliance.catalog.download_status import LoginUnusable
+from appliance.catalog.hub import find_token
+from appliance.core.config.types import Config
+from appliance.core.doctor.bundle import REPORTED, known_secrets, log_names
 from appliance.core.doctor.diagnose import diagnose
 from appliance.core.doctor.facts import (
     DoctorFacts,
@@ -30,12 +37,13 @@ from appliance.core.doctor.facts import (
 )
 from appliance.core.engines.choice import best
 from appliance.core.fit.estimate import OFFLOADED
-from appliance.doctor import begun, config_in_force, examine
+from appliance.core.records.history import HistoryQuery
+from appliance.doctor import begun, bundled, config_in_force, examine, zipped
 from appliance.engines.owner import Engines
 from appliance.http.control.answers import json_answer
 from appliance.http.control.listing import View, list_models
 from appliance.http.owners import Owners
-from appliance.traffic.tracing import Tracer
+from appliance.traffic.traffic import Traffic
 from appliance.wire import ListedModel
 
 EVERY = 5.0
@@ -48,30 +56,58 @@ LOADED = ("loaded", "sleeping")
 
 
 class DoctorRoutes:
-    """One route. Requests within `EVERY` seconds share an examination."""
+    """Two routes. Requests within `EVERY` seconds share an examination. ``keys``: those of the command line."""
 
-    def __init__(self, owners: Owners, view: View, tracer: Tracer) -> None:
+    def __init__(self, owners: Owners, view: View, traffic: Traffic, keys: Sequence[str]) -> None:
         self._owners = owners
         self._view = view
-        self._tracer = tracer
+        self._logs = traffic.logs
+        self._tracer = traffic.recorder.tracer
+        self._keys = keys
         self._facts: DoctorFacts | None = None
         self._found: Sequence[Finding] = ()
         self._good_until = 0.0
         self._examining = trio.Lock()
 
     async def show(self) -> Response:
-        async with self._examining:
-            if (facts := self._facts) is None or trio.current_time() > self._good_until:
-                facts = self._facts = await self._examine()
-                self._found = dated(diagnose(facts), self._found, facts.now)
-                self._good_until = trio.current_time() + EVERY
-        findings = self._found
+        facts, findings = await self._examined()
         if model := request.args.get("model", ""):
             facts = structs.replace(facts, ranked=tuple(self._owners.engines.ranked(model)))
             findings = dated(diagnose(facts), self._found, facts.now)
         if request.args.get("line", ""):
             return json_answer(machine_line(platform.node(), __version__, findings))
         return json_answer(Examined(ok=not is_wrong(findings), findings=tuple(findings), facts=facts))
+
+    async def report(self) -> Response:
+        """The bundle of ``doctor --report`` as a ZIP; ``?logs=1`` adds the logs."""
+        facts, findings = await self._examined()
+        history = await self._owners.history.read(HistoryQuery(limit=REPORTED))
+        said, keys = dict[str, list[str]](), [*self._keys]
+        if request.args.get("logs", ""):
+            with suppress(LoginUnusable):
+                keys.append(await find_token() or "")
+            said["logs/program.log"] = self._logs.program().take()
+            said |= {name: self._logs.upstream(model).take() for model, name in log_names(facts)}
+        configuration = self._owners.configuration
+        config = configuration.current if configuration is not None else Config()
+        commands = [one.command for one in facts.server.running] if facts.server is not None else []
+
+        def pack() -> bytes:
+            logs = [(name, "".join(f"{line}\n" for line in lines)) for name, lines in said.items()]
+            secrets = known_secrets(config, os.environ, commands, keys) if logs else ()
+            return zipped(bundled(facts, findings, history, logs, secrets))
+
+        response = Response(await trio.to_thread.run_sync(pack), content_type="application/zip")
+        response.headers["Content-Disposition"] = 'attachment; filename="llama-appliance-report.zip"'
+        return response
+
+    async def _examined(self) -> tuple[DoctorFacts, Sequence[Finding]]:
+        async with self._examining:
+            if (facts := self._facts) is None or trio.current_time() > self._good_until:
+                facts = self._facts = await self._examine()
+                self._found = dated(diagnose(facts), self._found, facts.now)
+                self._good_until = trio.current_time() + EVERY
+            return facts, self._found
 
     async def _examine(self) -> DoctorFacts:
         owners, configuration = self._owners, self._owners.configuration
@@ -103,6 +139,7 @@ class DoctorRoutes:
 
 def add_doctor_routes(app: QuartTrio, routes: DoctorRoutes) -> None:
     app.add_url_rule("/api/doctor", "doctor", routes.show)
+    app.add_url_rule("/api/report", "report", routes.report)
 
 
 class _Told(Struct, frozen=True):

@@ -27,7 +27,7 @@ from appliance.core.engines.listing import Device, cpu_device
 from appliance.core.engines.machine import Gpu, MachineLook
 from appliance.core.engines.offers import offers
 from appliance.core.engines.proofs import Fault, Probation, Proof, ProofKey
-from appliance.core.engines.state import EngineState, ListedDevices
+from appliance.core.engines.state import EngineState, ListedDevices, RefusedUpdate
 
 GIB = 1 << 30
 NOW = 1_800_000_000.0
@@ -330,6 +330,11 @@ NOTE: Sequence[tuple[str, DoctorFacts, str]] = (
         "update-taken-back",
         facts(versions_back={"programs/1.2-0123456789ab": "it ended with status 70"}),
         "version 1.2-0123456789ab",
+    ),
+    (
+        "update-refused",
+        facts(state={"refused": RefusedUpdate(build="x/b2", old="x/b1", why="it answers with garbage", at=NOW - 60)}),
+        "tried 60 s ago",
     ),
     ("no-avx2", facts(look={"cpu_features": ("avx",), "cpu_level": "x86-64-v2"}), "x86-64-v2"),
     ("few-cores", facts(look={"cores": 2}), "leave 2"),

@@ -11,17 +11,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.core.config.nodes import Problem
+from appliance.core.config.types import Config, Json, ModelConfig, Peer
 from appliance.core.doctor.bundle import (
     MOST,
     REMOVED,
     SET,
     Versions,
     environment,
+    known_secrets,
+    log_names,
     numbered,
     options,
+    report_files,
     report_of,
     secret_values,
     without_secrets,
+    without_users,
 )
 from appliance.core.doctor.facts import (
     Checkup,
@@ -39,8 +44,10 @@ from appliance.core.doctor.facts import (
 from appliance.core.engines.choice import Ranked, Seat
 from appliance.core.engines.listing import Device
 from appliance.core.engines.machine import Gpu, MachineLook
-from appliance.core.engines.proofs import Probation
-from appliance.core.engines.state import EngineState, ListedDevices
+from appliance.core.engines.proofs import Probation, Proof, ProofKey
+from appliance.core.engines.state import EngineState, ListedDevices, RefusedUpdate
+from appliance.core.records.history import Happening
+from appliance.core.scheduling.effects import Cause
 
 VERSIONS = Versions(program="1.0", server="1.0", python="3.11", platform="Linux", frozen=False)
 SECRETS = st.text("abcdefghijkmnop0123456789-._~+/=:!@$%*() äß", min_size=10, max_size=30).map(
@@ -72,6 +79,20 @@ def facts_with(text: str) -> DoctorFacts:
             listed=(ListedDevices(digest="0", system=text, drivers=text, devices=(device,), why=text),),
             probations=(Probation(seat=text, digest="0", model=text, failures=1, why=text, since=0, until=1),),
             models={text: text},
+            use=text,
+            proofs=(
+                Proof(
+                    key=ProofKey(digest=text, device=text, driver=text, system=text),
+                    build=text,
+                    device=text,
+                    fault="garbage",
+                    why=text,
+                    pci=text,
+                    at=1.0,
+                ),
+            ),
+            withdrawn={text: text},
+            refused=RefusedUpdate(build=text, old=text, why=text, at=1.0),
         ),
         engines=(Installed(id=f"/home/{text}/llama-server", backend="cpu", source=text, damage=text),),
         checkup=Checkup(
@@ -111,7 +132,11 @@ def report_with(text: str) -> bytes:
     finding = Finding(id=FINDING, severity="error", title=text, evidence=(text,), advice=text, commands=(text,))
     environ = {"LLAMA_ARG_ALIAS": text, "HF_TOKEN": text, "CUDA_VISIBLE_DEVICES": text, "DIARY": text}
     versions = msgspec.structs.replace(VERSIONS, server=f"{text}\n")
-    return msgspec.json.encode(report_of(facts_with(text), [finding], versions, environ))
+    told = Happening(
+        kind="evicted", model=text, cause=Cause(rule="idle", by=text, set=text, note=text), engine=text, following=text,
+        error=text, reason=text, what=text, changed=(text,),
+    )  # fmt: skip
+    return msgspec.json.encode(report_of(facts_with(text), [finding], versions, environ, [told]))
 
 
 @given(text=SECRETS)
@@ -134,6 +159,10 @@ def test_a_report_has_the_facts_that_help() -> None:
     assert second["options"] == {"--model": SET, "--flash-attn": SET}
     assert (report["config"]["errors"], report["config"]["readable"]) == (1, False)
     assert report["not_examined"] == ["the models"]
+    assert report["trials"]["proofs"][0] | {"at": 1.0, "fault": "garbage"} == report["trials"]["proofs"][0]
+    assert report["trials"]["refused"] == {"build": "a program", "old": "a program", "at": 1.0}
+    (entry,) = report["history"]
+    assert (entry["kind"], entry["rule"], entry["model"]) == ("evicted", "idle", 1)
 
 
 def test_builds_and_devices_are_named() -> None:
@@ -207,6 +236,51 @@ def test_a_known_secret_is_removed_from_a_log_wherever_it_is_planted(secret: str
         assert secret not in cleaned
         assert quote(secret, safe="") not in cleaned
         assert cleaned.count("\n") == 1
+
+
+@given(keys=st.lists(SECRETS, min_size=6, max_size=6), words=WORDS)
+def test_no_key_is_in_any_file_of_a_bundle(keys: list[str], words: str) -> None:
+    """Of the configuration, its models' commands and environment, the program's environment, the command line."""
+    of_clients, of_peer, of_model, of_environment, of_tools, given_key = keys
+    engine = ModelConfig(cmd=f"llama-server --api-key {'k' + of_model.replace(' ', '')}", env=[f"A_TOKEN={of_model}"])
+    peer = Peer(proxy="http://10.0.0.1", api_key=of_peer)
+    tools: dict[str, Json] = {"remote": {"url": "http://10.0.0.2", "headers": {"Authorization": f"Bearer {of_tools}"}}}
+    config = Config(api_keys=[of_clients], models={"m": engine}, peers={"p": peer}, mcp_servers=tools)
+    environ = {"LLAMA_API_KEY": of_environment, "HF_TOKEN": of_environment}
+    log = "\n".join(
+        f"{words} {form}"
+        for key in (*keys, f"k{of_model.replace(' ', '')}")
+        for form in (
+            key,
+            json.dumps({"key": key}),
+            json.dumps(key, ensure_ascii=False),
+            quote(key),
+            quote(key, safe=""),
+        )
+    )
+    secrets = known_secrets(config, environ, [["llama-server", "--api-key", given_key]], [])
+    facts = facts_with(of_clients)
+    report = report_of(facts, (), VERSIONS, environ)
+    files = report_files(report, [(name, log) for _, name in log_names(facts)], secrets)
+    assert len(files) == 1 + len(facts.server.running if facts.server is not None else ())
+    for file in files:
+        text = file.data.decode()
+        for key in keys:
+            for form in (key, json.dumps(key)[1:-1], quote(key), quote(key, safe="")):
+                assert form not in text, file.name
+
+
+@pytest.mark.parametrize(
+    ("path", "shown"),
+    [
+        ("load /home/alice/models/m.gguf", "load /home/<user>/models/m.gguf"),
+        ('{"path": "C:\\\\Users\\\\Alice Ng\\\\m.gguf"}', '{"path": "C:\\\\Users\\\\<user>\\\\m.gguf"}'),
+        (r"C:\Users\Alice Ng\m.gguf and /Users/bob: no", r"C:\Users\<user>\m.gguf and /Users/<user>: no"),
+        ("the users are at home", "the users are at home"),
+    ],
+)
+def test_names_of_users_leave_the_paths_of_logs(path: str, shown: str) -> None:
+    assert without_users(path) == shown
 
 
 def test_a_short_secret_is_removed_as_a_word_only() -> None:

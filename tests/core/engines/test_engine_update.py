@@ -14,6 +14,7 @@ from appliance.core.engines.events import (
     BuildRemoved,
     EngineChosen,
     Event,
+    Forgotten,
     Restarted,
     RolledBack,
     SeatFailed,
@@ -36,6 +37,7 @@ from appliance.core.engines.state import (
 from appliance.errors import Conflict, UsageError
 
 LINE = "linux-x64-cpu"
+REFUSAL = "it answers with garbage"
 CPU = cpu_device("A processor", 1 << 34)
 GPU = Device(name="Vulkan0", description="A card", total=1 << 33, free=1 << 33)
 
@@ -120,7 +122,7 @@ def update(disk: Disk, new: str, *, fails_at: Step | None, now: float) -> None:
     while journal is not None:
         disk.work(journal)
         if journal.step == fails_at:
-            disk.settle(BuildRefused())
+            disk.settle(BuildRefused(REFUSAL, now))
             return
         journal = disk.tell(StepDone(now))
 
@@ -177,6 +179,10 @@ def test_after_any_kills_a_start_finds_the_build_in_use_and_nothing_left_over(
         assert line is not None
         assert before is not None
         good = fails_at is None
+        refused = disk.state.refused
+        if done:
+            remembered = None if good else (build(number), before.current, REFUSAL, float(number))
+            assert remembered == (refused and (refused.build, refused.old, refused.why, refused.at))
         assert line.current == (build(number) if done and good else line.current)
         assert line.current in (before.current, build(number) if good else before.current)
         assert disk.placed == {line.current, *line.previous}  # neither more nor fewer
@@ -203,6 +209,14 @@ def test_a_start_completes_what_had_passed_every_test_and_gives_up_the_rest(is_t
     tidying = after(state, StepDone(1.0))
     for event in (told, BuildRefused()):  # an interruption after the switch does not undo it
         assert after(tidying, event) == tidying
+
+
+def test_a_refusal_is_forgotten_with_all_results_and_not_with_those_of_one_build() -> None:
+    refused = after(EngineState(), UpdateBegun(build=build(2), old=build(1), at=1.0), BuildRefused(REFUSAL, 2.0))
+    assert after(refused, Forgotten((build(1),))).refused is not None
+    assert after(refused, Forgotten()).refused is None
+    interrupted = after(refused, StepDone(2.0), UpdateBegun(build=build(3), old=build(1), at=3.0), BuildRefused())
+    assert interrupted.refused == refused.refused, "an interruption says nothing of a build"
 
 
 def test_what_was_asked_for_by_name_outlives_updates() -> None:

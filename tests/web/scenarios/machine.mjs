@@ -193,3 +193,54 @@ export async function logs({ page, url }) {
   await lines.first().waitFor();
   await accessible(page, "logs");
 }
+
+/** A value of the form and a line of the text, checked and saved; somebody else's edit is not lost; an old one is back. */
+export async function config({ page, url, told, allow }) {
+  allow(/ 409 .*\/api\/config/); // the file has changed meanwhile
+  await page.goto(`${url}/#/machine/config`);
+  const text = page.getByLabel(t("Text of the file"));
+  const save = page.getByRole("button", { name: t("Save"), exact: true });
+  const difference = page.getByRole("region", { name: t("Difference") });
+  await page.getByLabel(t("Settings of")).selectOption("tuned");
+  const ttl = page.getByLabel(/^ttl/);
+  assert.equal(await ttl.inputValue(), "600");
+  assert.ok(!(await text.inputValue()).includes("sk-hidden"), "a secret is not shown");
+  assert.ok(await save.isDisabled(), "nothing is changed");
+  await ttl.fill("300");
+  await ttl.blur();
+  await difference.getByText("+    ttl: 300  # ten minutes").waitFor();
+  await accessible(page, "configuration");
+  await text.fill((await text.inputValue()).replace("ttl: 300", "ttl: soon"));
+  await page.getByText("models.tuned.ttl: must be a whole number").waitFor();
+  assert.ok(await save.isDisabled(), "a mistake is not saved");
+  await page.getByRole("button", { name: like("configLine", { line: /\d+/ }) }).click();
+  assert.equal(await page.evaluate(() => getSelection().toString().trim().slice(0, 9)), "ttl: soon");
+  await text.fill((await text.inputValue()).replace("ttl: soon", "ttl: 300").replace("cmd: run", "cmd: nice run"));
+  await page.getByText("models.tuned.cmd: cannot be changed over HTTP").waitFor();
+  await accessible(page, "a change that is refused");
+  await text.fill((await text.inputValue()).replace("cmd: nice run", "cmd: run"));
+  await difference.getByText("+    ttl: 300  # ten minutes").waitFor();
+  await told("edited");
+  await save.click();
+  await page.getByText(/has changed since you read it/).waitFor();
+  await difference.getByText("-# an editor was here").waitFor();
+  await text.fill(`# an editor was here\n${await text.inputValue()}`);
+  await difference.getByText("-# an editor was here").waitFor({ state: "detached" });
+  await save.click();
+  await page.getByText(t("Saved, and in force.")).waitFor();
+  await told("saved");
+  await page.getByLabel(t("Earlier versions")).selectOption({ index: 1 });
+  await difference.getByText("+    ttl: 600  # ten minutes").waitFor();
+  await save.click();
+  await difference.waitFor({ state: "detached" });
+  assert.match(await text.inputValue(), /ttl: 600 {2}# ten minutes/);
+}
+
+/** Without the switch the view says what to do, and shows nothing of the file. */
+export async function closed({ page, url, allow }) {
+  allow(/ 403 .*\/api\/config/);
+  await page.goto(`${url}/#/machine/config`);
+  await page.getByText(/start the server with --admin/).waitFor();
+  assert.equal(await page.locator("textarea").count(), 0);
+  await accessible(page, "switched off");
+}

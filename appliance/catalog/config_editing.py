@@ -1,0 +1,132 @@
+"""Edits of the configuration's files: checked as a start would, written whole, with the text before kept.
+
+An edit names the version that its author has seen. If the file is another one by then, nothing is written. Edits by
+this program, the server's and the commands', wait for each other. Everything here waits for the disk.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from msgspec import Struct
+
+from appliance.catalog.configuration import Files, config_paths, decoded, read_file
+from appliance.core.config.nodes import Loaded
+from appliance.errors import Conflict, UsageError
+from appliance.store.kept_texts import KeptTexts
+from appliance.store.model_files import write_whole
+
+FOLDER = "config-versions"
+"""Its name in the program's data folder."""
+WAIT = 10.0
+"""Seconds that an edit waits for another one, which takes milliseconds."""
+_BOM = b"\xef\xbb\xbf"
+
+
+class OpenedText(Struct, frozen=True, kw_only=True):
+    """One file as it is now. ``fixed`` says why it cannot be written; empty: it can."""
+
+    file: str
+    text: str
+    version: str
+    fixed: str = ""
+
+
+class TextChanged(Conflict):
+    """The file is not the one that the author of an edit has seen. ``now`` is the file."""
+
+    reason = "text_changed"
+
+    def __init__(self, now: OpenedText) -> None:
+        super().__init__(
+            f"{now.file} has changed since you read it, and nothing was written; read it again, and put your edit in"
+        )
+        self.now = now
+
+
+class ConfigEditor:
+    """Edits the files of one configuration; ``folder`` gets the earlier versions."""
+
+    def __init__(self, files: Files, folder: Path) -> None:
+        self._files = files
+        self._folder = folder
+
+    def names(self) -> list[str]:
+        return list(map(str, config_paths(self._files.config, self._files.config_dir)))
+
+    def open(self, file: str | None = None) -> OpenedText:
+        """Read a file of the configuration, by its name; without one, the only file. Raises UsageError."""
+        names = self.names()
+        if file is None and len(names) > 1:
+            raise UsageError(f"the configuration has {len(names)} files; name one of {', '.join(names)}")
+        if not names:
+            raise UsageError("there is no configuration file to edit; name it with --config FILE")
+        if file is not None and file not in names:
+            raise UsageError(f"{file} is not a file of the configuration; there is {', '.join(names)}")
+        return self._read(file or names[0])[0]
+
+    def check(self, file: str, text: str) -> Loaded:
+        """Understand the configuration as it would be with another text of one file. Raises UsageError."""
+        return self._files.understand(file, text)
+
+    def write(self, file: str, version: str, edit: Callable[[OpenedText], str]) -> OpenedText:
+        """Put another text into a file whose ``version`` was seen, and keep the text before.
+
+        ``edit`` gets the file, which nothing else of this program changes meanwhile. It returns the text, or raises.
+        Raises TextChanged, InvalidConfig, Conflict, UsageError; then nothing has changed.
+        """
+        from filelock import FileLock, Timeout  # several milliseconds that a start does not need
+
+        kept = self.kept(file)
+        try:
+            kept.folder.mkdir(parents=True, exist_ok=True)
+            with FileLock(kept.folder / ".lock", timeout=WAIT):
+                now, before = self._read(file)
+                if now.version != version:
+                    raise TextChanged(now)
+                if now.fixed:
+                    raise UsageError(now.fixed)
+                text = _with_line_ends_of(now.text, edit(now))
+                self.check(file, text).require()
+                kept.keep(before)
+                place = Path(os.path.realpath(file))
+                data = (_BOM if before.startswith(_BOM) else b"") + text.encode()
+                write_whole(place, data, like=place.stat())
+                return self.open(file)
+        except Timeout:
+            raise Conflict("another edit of the configuration is under way; try again") from None
+        except OSError as error:
+            raise UsageError(f"{file} cannot be written: {error.strerror or error}; nothing has changed") from None
+
+    def earlier(self, number: int, file: str) -> str:
+        """The text of an earlier version. Raises NotFound, UsageError."""
+        return decoded(Path(file), self.kept(file).read(number)).text
+
+    def _read(self, file: str) -> tuple[OpenedText, bytes]:
+        path = Path(file)
+        data = read_file(path)
+        version = hashlib.sha256(data).hexdigest()[:16]
+        opened = OpenedText(file=file, text=decoded(path, data).text, version=version, fixed=_why_fixed(path))
+        return opened, data
+
+    def kept(self, file: str) -> KeptTexts:
+        """The earlier versions of a file."""
+        name = hashlib.sha256(os.path.realpath(file).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+        return KeptTexts(self._folder / name)
+
+
+def _with_line_ends_of(old: str, text: str) -> str:
+    """A browser's text area has lost the line ends of Windows."""
+    return text.replace("\n", "\r\n") if "\r\n" in old and "\r" not in text else text
+
+
+def _why_fixed(path: Path) -> str:
+    """The reason why a file cannot be written; empty: it can."""
+    place = Path(os.path.realpath(path))
+    for needed in (place, place.parent):
+        if not os.access(needed, os.W_OK):
+            return f"{path} cannot be edited here: {needed} is read-only for this program; change its permissions"
+    return ""

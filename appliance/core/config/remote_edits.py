@@ -1,0 +1,199 @@
+"""The part of a configuration that may be edited over HTTP, and the fields of a form for it.
+
+Such an edit changes how models are used, and never what runs on the machine: every key that may change is in
+`CHANGEABLE`, and a difference anywhere else is refused. Both texts are compared as YAML reads them, aliases written
+out, before macros: a macro cannot be changed, and a changed value cannot use one, nor the environment, nor a secret's
+mark. So everything that a command, a path or a key is made of stays as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Literal, cast
+
+import msgspec.inspect as mi
+from msgspec import Struct
+
+from appliance.core.config.decode import ANY, bare_type, plain, schema_root
+from appliance.core.config.masks import MARK
+from appliance.core.config.nodes import MappingNode, Node, Problem, ScalarNode, SequenceNode, is_null
+from appliance.core.config.yaml import AS_WRITTEN, parse
+from appliance.errors import InvalidConfig
+
+OF_MODEL = (
+    "name", "description", "aliases", "ttl", "unlisted", "disabled", "pinned", "concurrencyLimit", "unloadTimeout",
+    "healthCheckTimeout", "patience", "minLoadedTime", "sendLoadingState", "useModelName", "capabilities", "filters",
+    "memory", "metadata", "timeouts",
+)  # fmt: skip
+OF_PROGRAM = (
+    "globalTTL", "modelsMax", "unloadTimeout", "healthCheckTimeout", "queueTimeout", "queueLimit", "patience",
+    "minLoadedTime", "vramPolicy", "sendLoadingState", "loadingJokes", "includeAliasesInList", "captureBuffer",
+    "metricsMaxInMemory", "logLevel", "logTimeFormat", "logToStdout", "logRequests", "groups", "hangs", "matrix",
+    "memory", "performance", "profiles", "routing", "runs", "selectors", "server_pool", "ui",
+)  # fmt: skip
+CHANGEABLE = frozenset(
+    [
+        *((name,) for name in OF_PROGRAM),
+        *(("models", ANY, name) for name in OF_MODEL),
+        *(("peers", ANY, name) for name in ("filters", "timeouts")),
+        ("conversations", "max_bytes"),
+        *(("streams", name) for name in ("keep", "max_bytes", "max_total")),
+    ]
+)
+"""The keys that may change, with everything in them; ``<id>`` is a key that the user chooses."""
+_AROUND = frozenset(path[:length] for path in CHANGEABLE for length in range(len(path)))
+_FIX = "edit the file on the machine, as with 'llama-appliance config edit'"
+_NOT_HERE = f"cannot be changed over HTTP; {_FIX}"
+_MACRO = f"cannot get a macro or a secret over HTTP; {_FIX}"
+_Path = tuple[str, ...]
+FormKind = Literal["text", "number", "switch", "list", "choice"]
+
+
+class FormField(Struct, frozen=True, kw_only=True):
+    """One key that a form offers. ``choices`` are the words that it takes."""
+
+    name: str
+    kind: FormKind
+    about: str
+    default: str | int | bool | None = None
+    choices: tuple[str, ...] = ()
+
+
+class FormValues(Struct, frozen=True, kw_only=True):
+    """The values that a text gives to the fields of the program, and to those of each model by its id."""
+
+    program: dict[str, Any]
+    models: dict[str, dict[str, Any]]
+
+
+def refusals(old: str, new: str, file: str) -> list[Problem]:
+    """Every difference between two masked texts that is not for HTTP. Raises InvalidConfig for one that is not YAML."""
+    before, _ = parse(old, file, AS_WRITTEN)
+    after, problems = parse(new, file, AS_WRITTEN)
+    if mistakes := [problem for problem in problems if problem.level == "error"]:
+        raise InvalidConfig(mistakes)
+    return list(_differences(before, after, (), ()))
+
+
+def form_values(text: str) -> FormValues:
+    """The values that the text gives to the fields of both forms. A text with mistakes may give fewer."""
+    root, _ = parse(text, "", AS_WRITTEN)
+    told = plain(root) if isinstance(root, MappingNode) else None
+    tree = cast("dict[str, Any]", told) if isinstance(told, dict) else {}
+    models = tree.get("models")
+    of_model = [field.name for field in model_fields()]
+    return FormValues(
+        program=_values(tree, [field.name for field in program_fields()]),
+        models={model: _values(told, of_model) for model, told in cast("dict[str, object]", models).items()}
+        if isinstance(models, dict)
+        else {},
+    )
+
+
+def program_fields() -> list[FormField]:
+    """The form of the whole configuration: every key of `OF_PROGRAM` with a simple value."""
+    return _form_fields(OF_PROGRAM, schema_root())
+
+
+def model_fields() -> list[FormField]:
+    """The same of one model."""
+    kinds = {field.encode_name: bare_type(field.type) for field in schema_root().fields}
+    models = kinds["models"]
+    assert isinstance(models, mi.DictType)
+    return _form_fields(OF_MODEL, bare_type(models.value_type))
+
+
+def _values(section: object, names: list[str]) -> dict[str, Any]:
+    given = cast("dict[str, Any]", section) if isinstance(section, dict) else {}
+    return {name: given[name] for name in names if name in given}
+
+
+def _form_fields(names: Iterable[str], section: mi.Type) -> list[FormField]:
+    assert isinstance(section, mi.StructType)
+    fields = {field.encode_name: field for field in section.fields}
+    return [found for name in names if (found := _form_field(fields[name])) is not None]
+
+
+def _form_field(field: mi.Field) -> FormField | None:
+    assert isinstance(field.type, mi.Metadata)
+    about = cast("dict[str, str]", field.type.extra_json_schema)["description"]  # pyright: ignore[reportUnknownMemberType]
+    default = field.default if isinstance(field.default, str | int | bool) else None
+    choices: tuple[str, ...] = ()
+    kind: FormKind
+    match bare_type(field.type):
+        case mi.StrType():
+            kind = "text"
+        case mi.IntType():
+            kind = "number"
+        case mi.BoolType():
+            kind = "switch"
+        case mi.LiteralType(values=words):
+            kind, choices = "choice", tuple(map(str, words))
+        case mi.ListType(item_type=mi.StrType()):
+            kind = "list"
+        case _:
+            return None
+    return FormField(name=field.encode_name, kind=kind, about=about, default=default, choices=choices)
+
+
+def _differences(old: Node | None, new: Node | None, path: _Path, pattern: _Path) -> Iterator[Problem]:
+    if pattern in CHANGEABLE:
+        if any("${" in text or MARK in text for text in {*_texts(new)} - {*_texts(old)}):
+            yield _problem(path, _MACRO, new)
+        return
+    before, after = _entries(old), _entries(new)
+    if pattern not in _AROUND or before is None or after is None:
+        if not _is_same(old, new):
+            yield _problem(path, _NOT_HERE, new)
+        return
+    for key in {**before, **after}:
+        is_free = (*pattern, ANY) in _AROUND
+        inner = (*pattern, ANY if is_free else key)
+        was, is_now = before.get(key), after.get(key)
+        if is_free and (key in before) != (key in after):
+            yield _problem((*path, key), _NOT_HERE, is_now)
+        else:
+            yield from _differences(was, is_now, (*path, key), inner)
+
+
+def _entries(node: Node | None) -> dict[str, Node] | None:
+    """The keys of a mapping; of nothing, none."""
+    if is_null(node):
+        return {}
+    return {entry.key.text: entry.value for entry in node.entries} if isinstance(node, MappingNode) else None
+
+
+def _problem(path: _Path, message: str, node: Node | None) -> Problem:
+    return Problem(message=message, path=".".join(path), at=node.at if node is not None else None)
+
+
+def _is_same(old: Node | None, new: Node | None) -> bool:
+    """The order of keys counts, because macros use those before them; a key without a value is not a missing one."""
+    match old, new:
+        case ScalarNode(), ScalarNode():
+            return (type(old.value), old.text, old.quoted) == (type(new.value), new.text, new.quoted)
+        case SequenceNode(), SequenceNode():
+            return len(old.items) == len(new.items) and all(map(_is_same, old.items, new.items))
+        case MappingNode(), MappingNode():
+            keys, others = ([entry.key.text for entry in one.entries] for one in (old, new))
+            return keys == others and all(
+                _is_same(one.value, other.value) for one, other in zip(old.entries, new.entries, strict=True)
+            )
+        case _:
+            return old is None and new is None
+
+
+def _texts(node: Node | None) -> Iterator[str]:
+    """Every text in a value, keys included."""
+    match node:
+        case ScalarNode():
+            yield node.text
+        case SequenceNode():
+            for item in node.items:
+                yield from _texts(item)
+        case MappingNode():
+            for entry in node.entries:
+                yield entry.key.text
+                yield from _texts(entry.value)
+        case None:
+            pass

@@ -1,0 +1,47 @@
+"""The user's choices among the engines that are here. The caller has the shelf to itself (`shelf.alone`)."""
+
+from __future__ import annotations
+
+import trio
+
+from appliance.core.engines.choice import AUTO, EngineWish, check_choice
+from appliance.core.engines.events import EngineChosen, RolledBack
+from appliance.core.engines.state import lines_to_roll_back
+from appliance.engines.owner import Engines
+from appliance.engines.shelf import MAKE_ROOM, Shelf
+
+
+async def prefer(shelf: Shelf, engines: Engines, wish: EngineWish, *, only_proven: bool = False) -> str:
+    """Remember the choice; return why that engine cannot be used now, or an empty text.
+
+    Raises UsageError for a choice that `check_choice` refuses, and OSError.
+    """
+    word = wish.engine
+    note = check_choice(wish, engines.ranked(word=word), only_proven=only_proven)
+    named = dict.fromkeys(seat.build for seat in engines.seats if word in (seat.id, seat.build))
+    chosen = None if word == AUTO else word
+    engines.apply(EngineChosen(word=chosen, model=wish.model, pinned=wish.pinned, builds=tuple(named)))
+    await keep(shelf, engines)
+    return note
+
+
+async def roll_back(shelf: Shelf, engines: Engines, backend: str | None) -> tuple[str, list[str]]:
+    """Return to the build before the last update: its id, and the lines that have been updated, the one meant last.
+
+    Raises UsageError if there is none, and OSError.
+    """
+    here = tuple(engine.id for engine in engines.engines if not engine.damage)
+    lines = [line.name for line in lines_to_roll_back(engines.state, backend, here)]
+    event = RolledBack(backend=backend, here=here, why="'engines rollback' replaced it")
+    state = await trio.to_thread.run_sync(shelf.state.apply, [event])
+    await engines.sync()
+    line = state.line(lines[-1])
+    assert line is not None
+    return line.current, lines
+
+
+async def keep(shelf: Shelf, engines: Engines) -> None:
+    """Make sure that everything is in the file, or raise OSError."""
+    await engines.sync()
+    if not engines.is_saved:
+        raise OSError(None, f"nothing has changed: {shelf.state.path} cannot be written; {MAKE_ROOM}")

@@ -1,0 +1,200 @@
+"""``/api/config``: the configuration's text, an edit of it checked and written, and its earlier versions.
+
+All of it is off without ``serve --admin``. Secrets are marks here, and an edit changes only what `core.config.
+remote_edits` allows. The file is read for each request: an editor on the machine may have changed it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import trio
+from msgspec import Meta, Struct, structs
+from quart import Response, request
+from quart_trio import QuartTrio
+
+from appliance.catalog.config_editing import ConfigEditor, OpenedText, TextChanged
+from appliance.core.config.masks import masked
+from appliance.core.config.nodes import Problem
+from appliance.core.config.remote_edits import (
+    FormField,
+    FormValues,
+    form_values,
+    model_fields,
+    program_fields,
+    refusals,
+)
+from appliance.core.config.splices import Setting, difference, with_value
+from appliance.core.config.types import Config
+from appliance.core.parameters import read_whole
+from appliance.errors import AdminOff, EditRefused, InvalidConfig, UsageError
+from appliance.http.control.answers import json_answer, read_as
+from appliance.http.errors import describe
+from appliance.http.owners import Owners
+
+
+class ConfigFields(Struct, frozen=True, kw_only=True):
+    """The fields of the two forms."""
+
+    program: Sequence[FormField]
+    model: Sequence[FormField]
+
+
+class ConfigShown(Struct, frozen=True, kw_only=True):
+    """``GET /api/config``: one file. ``fixed`` says why it cannot be edited here; empty: it can."""
+
+    file: str
+    files: list[str]
+    text: str
+    version: str
+    fixed: str
+    fields: ConfigFields
+    values: FormValues
+
+
+class FieldEdit(Struct, frozen=True):
+    """Another value for one key; null takes the key out."""
+
+    path: Annotated[list[str], Meta(min_length=1)]
+    value: Setting
+
+
+class ConfigCheck(Struct, frozen=True, forbid_unknown_fields=True):
+    """Body of ``POST /api/config/check``: a text, without one the file's, and values of a form that are put into it."""
+
+    file: str | None = None
+    text: str | None = None
+    set: tuple[FieldEdit, ...] = ()
+
+
+class CheckedEdit(Struct, frozen=True, kw_only=True):
+    """The effects of an edit. ``refused`` are changes that are not for HTTP, ``changed`` models whose process ends."""
+
+    text: str
+    version: str
+    values: FormValues
+    problems: Sequence[Problem]
+    refused: Sequence[Problem]
+    difference: str
+    changed: Sequence[str] = ()
+
+
+class ConfigEdit(Struct, frozen=True, forbid_unknown_fields=True):
+    """Body of ``PUT /api/config``. ``version`` is that of the file on which the edit was begun."""
+
+    text: str
+    version: str
+    file: str | None = None
+
+
+class ConfigRoutes:
+    """Every method is one route. ``admin``: they are on."""
+
+    def __init__(self, owners: Owners, *, admin: bool) -> None:
+        self._owners = owners
+        self._admin = admin
+
+    async def show(self) -> Response:
+        return json_answer(await trio.to_thread.run_sync(self._show, request.args.get("file")))
+
+    async def check(self) -> Response:
+        editor, asked = self._editor("edit"), await read_as(ConfigCheck)
+        checked, config = await trio.to_thread.run_sync(_checked, editor, asked)
+        if config is not None:
+            changed = self._owners.fleet.outdated(self._owners.catalog.models_with(config))
+            checked = structs.replace(checked, changed=changed)
+        return json_answer(checked)
+
+    async def write(self) -> Response:
+        """Write an edit, and put it in force."""
+        editor, asked = self._editor("edit"), await read_as(ConfigEdit)
+        try:
+            written = await trio.to_thread.run_sync(_written, editor, asked)
+        except TextChanged as error:
+            now = await trio.to_thread.run_sync(masked, error.now.text)
+            texts = {"text": now.text, "version": error.now.version, "yours": asked.text}
+            return json_answer({"error": describe(error), **texts}, 409)
+        if self._owners.configuration is not None:
+            await self._owners.configuration.wait_read()
+        done = await self._owners.reloads.reload()
+        warnings = [str(warning) for warning in done.warnings]
+        return json_answer({"version": written.version, "warnings": warnings, "changed": done.changed})
+
+    async def versions(self) -> Response:
+        editor, file = self._editor("versions"), request.args.get("file")
+        kept = await trio.to_thread.run_sync(lambda: editor.kept(editor.open(file).file).list())
+        return json_answer({"versions": kept})
+
+    async def version(self, number: str) -> Response:
+        editor, file, which = self._editor("versions"), request.args.get("file"), read_whole(number, "version")
+        text = await trio.to_thread.run_sync(lambda: masked(editor.earlier(which, editor.open(file).file)).text)
+        return json_answer({"number": which, "text": text})
+
+    def _show(self, file: str | None) -> ConfigShown:
+        editor = self._editor("show")
+        opened = editor.open(file)
+        text = masked(opened.text).text
+        return ConfigShown(
+            file=opened.file,
+            files=editor.names(),
+            text=text,
+            version=opened.version,
+            fixed=opened.fixed,
+            fields=ConfigFields(program=program_fields(), model=model_fields()),
+            values=form_values(text),
+        )
+
+    def _editor(self, verb: str) -> ConfigEditor:
+        """Raises AdminOff, UsageError."""
+        if not self._admin:
+            raise AdminOff("the configuration", f"config {verb}")
+        if self._owners.editor is None:
+            raise UsageError("the program runs without a configuration file; start it with --config FILE")
+        return self._owners.editor
+
+
+def add_config_routes(app: QuartTrio, routes: ConfigRoutes) -> None:
+    app.add_url_rule("/api/config", "config", routes.show)
+    app.add_url_rule("/api/config", "config write", routes.write, methods=["PUT"])
+    app.add_url_rule("/api/config/check", "config check", routes.check, methods=["POST"])
+    app.add_url_rule("/api/config/versions", "config versions", routes.versions)
+    app.add_url_rule("/api/config/versions/<number>", "config version", routes.version)
+
+
+def _checked(editor: ConfigEditor, asked: ConfigCheck) -> tuple[CheckedEdit, Config | None]:
+    """The effects of an edit, but for the models; and the configuration that it makes, if it makes one."""
+    now = editor.open(asked.file)
+    hidden = masked(now.text)
+    text = hidden.text if asked.text is None else asked.text
+    for edit in asked.set:
+        text = with_value(text, edit.path, edit.value)
+    problems: Sequence[Problem] = ()
+    refused: Sequence[Problem] = ()
+    config: Config | None = None
+    try:
+        refused = refusals(hidden.text, text, now.file)
+        if not refused:
+            loaded = editor.check(now.file, hidden.revealed(text))
+            problems, config = loaded.problems, loaded.config
+    except InvalidConfig as error:
+        problems = [problem for problem in error.problems if isinstance(problem, Problem)]
+    checked = CheckedEdit(
+        text=text,
+        version=now.version,
+        values=form_values(text),
+        problems=problems,
+        refused=refused,
+        difference=difference(hidden.text, text),
+    )
+    return checked, config
+
+
+def _written(editor: ConfigEditor, asked: ConfigEdit) -> OpenedText:
+    def edit(now: OpenedText) -> str:
+        hidden = masked(now.text)
+        if found := refusals(hidden.text, asked.text, now.file):
+            raise EditRefused(found)
+        return hidden.revealed(asked.text)
+
+    return editor.write(editor.open(asked.file).file, asked.version, edit)

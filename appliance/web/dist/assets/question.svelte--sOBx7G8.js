@@ -1,1 +1,0 @@
-import{l as e,lt as t,q as n,st as r}from"./prefs.svelte-Db8nKcha.js";var i=new class{#e=t();get open(){return n(this.#e)}set open(e){r(this.#e,e)}ask(t,n){return new Promise(r=>this.open={label:t,text:n,yes:e(`save`),answer:r})}async allows(e,t){return await new Promise(n=>this.open={label:e,yes:t,answer:n})!==void 0}};export{i as t};

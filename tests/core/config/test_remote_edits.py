@@ -1,0 +1,190 @@
+"""Edits over HTTP: how models are used may change, and nothing of what runs."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any, cast
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from test_load import SEED, read
+
+from appliance.core.config.decode import ANY
+from appliance.core.config.remote_edits import CHANGEABLE, model_fields, program_fields, refusals
+from appliance.errors import InvalidConfig
+
+DOCUMENT: dict[str, Any] = {
+    "startPort": 5800,
+    "globalTTL": 60,
+    "logLevel": "info",
+    "macros": {"bin": "llama-server --port ${PORT}", "late": "${bin} -c 1"},
+    "apiKeys": ["k"],
+    "models": {
+        "a": {"cmd": "${late} -m a", "ttl": 5, "aliases": ["x"], "env": ["A=b"], "macros": {"own": "o"}},
+        "b": {"cmd": "${bin} -m b", "proxy": "http://127.0.0.1:${PORT}", "filters": {"setParams": {"top_k": 4}}},
+    },
+    "hooks": {"on_startup": {"preload": ["a"]}},
+    "tools": {"enable": ["get_info"], "root": "/srv"},
+    "peers": {"far": {"proxy": "http://192.0.2.1", "apiKey": "k", "models": ["m"]}},
+    "streams": {"path": "/tmp/s", "keep": 5},
+    "mcp_servers": {"files": {"command": "run", "args": ["x"]}},
+    "store": {"path": "/tmp/activity.db"},
+}
+nothing: dict[str, object] = {}
+leaves: st.SearchStrategy[object] = st.one_of(
+    st.text("ab${} -/", max_size=5), st.integers(0, 99), st.booleans(), st.just(["z"]), st.just(nothing)
+)
+keys = st.sampled_from(
+    ["cmd", "cmdStop", "proxy", "env", "engine", "gpu", "rpc", "checkEndpoint", "macros", "compat", "ttl", "name",
+     "filters", "aliases", "metadata", "description", "startPort", "ollamaPort", "apiKeys", "tools", "mcp_servers",
+     "hooks", "plugins", "plugins_dir", "store", "autoDownload", "upstream", "peers", "path", "keep", "late", "bin"]
+)  # fmt: skip
+
+
+def told(old: object, new: object) -> list[str]:
+    return [problem.path for problem in refusals(json.dumps(old), json.dumps(new), "c.yaml")]
+
+
+def mappings_in(place: dict[str, Any]) -> list[dict[str, Any]]:
+    return [cast("dict[str, Any]", one) for one in place.values() if isinstance(one, dict) and one]
+
+
+@st.composite
+def edits(draw: st.DrawFn) -> dict[str, Any]:
+    """The document after one to three random edits anywhere."""
+    new = copy.deepcopy(DOCUMENT)
+    for _ in range(draw(st.integers(1, 3))):
+        place = new
+        while draw(st.integers(0, 4)) and (inner := mappings_in(place)):
+            place = draw(st.sampled_from(inner))
+        key = draw(st.sampled_from(sorted(place)) | keys)
+        match draw(st.sampled_from(["set", "remove", "reorder", "alter"])):
+            case "remove":
+                place.pop(key, None)
+            case "reorder":
+                place[key] = place.pop(key, 1)
+            case "alter" if isinstance(place.get(key), str):
+                place[key] += draw(st.sampled_from([" ", "x", "${bin}", "${env.X}"]))
+            case _:
+                place[key] = draw(leaves)
+    return new
+
+
+def unchangeable(tree: Any, path: tuple[str, ...] = ()) -> Any:
+    """The tree without every key that may change, and with the order of the others."""
+    if not isinstance(tree, dict):
+        return tree
+    found: list[tuple[str, Any]] = []
+    entries: dict[str, Any] = cast("dict[str, Any]", tree)
+    for key, value in entries.items():
+        free = any(one[: len(path) + 1] == (*path, ANY) for one in CHANGEABLE)
+        inner = (*path, ANY if free else key)
+        if inner not in CHANGEABLE and (left := unchangeable(value, inner)) not in ([], None):
+            found.append((key, left))
+    around = any(one[: len(path)] == path for one in CHANGEABLE)
+    return sorted(found, key=lambda pair: pair[0]) if around else found
+
+
+@given(edits())
+def test_an_edit_of_anything_else_is_refused_and_named(new: dict[str, Any]) -> None:
+    paths = told(DOCUMENT, new)
+    if unchangeable(new) != unchangeable(DOCUMENT):
+        assert paths
+    for path in paths:
+        assert path.split(".")[0] in {**DOCUMENT, **new}
+
+
+@given(edits())
+def test_what_is_not_refused_means_the_same_for_all_that_runs(new: dict[str, Any]) -> None:
+    if told(DOCUMENT, new):
+        return
+    loaded = read(json.dumps(new))
+    if loaded.config is None:
+        return  # the checker refuses it
+    before = msgspec.to_builtins(read(json.dumps(DOCUMENT)).require())
+    after = msgspec.to_builtins(loaded.config)
+    for place in (
+        "startPort",
+        "apiKeys",
+        "hooks",
+        "tools",
+        "mcp_servers",
+        "store",
+        "plugins",
+        "ollamaPort",
+        "upstream",
+    ):
+        assert before[place] == after[place]
+    for model in before["models"]:
+        for key in ("cmd", "cmdStop", "argv", "env", "proxy", "engine", "gpu", "rpc", "checkEndpoint", "compat"):
+            assert before["models"][model][key] == after["models"][model][key]
+    assert set(before["models"]) == set(after["models"])
+    assert "X}" not in json.dumps(after)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("models.a.ttl", 9),
+        ("models.a.aliases", ["y", "z"]),
+        ("models.b.filters", {"stripParams": "top_p"}),
+        ("models.a.name", "A"),
+        ("globalTTL", 1),
+        ("logLevel", "debug"),
+        ("profiles", {"p": {"pins": {"x": "a"}}}),
+        ("streams.keep", 7),
+        ("peers.far.timeouts", {"connect": 3}),
+    ],
+)
+def test_an_edit_of_how_models_are_used_is_not(path: str, value: object) -> None:
+    new = place = copy.deepcopy(DOCUMENT)
+    *outer, last = path.split(".")
+    for name in outer:
+        place = place[name]
+    place[last] = value
+    assert told(DOCUMENT, new) == []
+    for secret in ("${bin}", "${env.HOME}", "(secret 1)"):
+        place[last] = {secret: [value]}
+        assert told(DOCUMENT, new) == [path]
+
+
+def test_an_alias_is_what_it_stands_for() -> None:
+    text = "models:\n  a: {cmd: &c run, name: x}\n  b: {cmd: *c}\n"
+    found = [one.path for one in refusals(text, text.replace("&c run", "&c walk"), "c.yaml")]
+    assert found == ["models.a.cmd", "models.b.cmd"]
+    assert refusals(text, text.replace("name: x", "name: y"), "c.yaml") == []
+
+
+def test_a_text_with_mistakes_is_refused_with_them() -> None:
+    with pytest.raises(InvalidConfig, match=r"c\.yaml:1:13"):
+        refusals("globalTTL: 1", "globalTTL: [", "c.yaml")
+
+
+def test_a_real_file_is_the_same_as_itself() -> None:
+    text = SEED.read_text("utf-8")
+    assert refusals(text, text, "c.yaml") == []
+
+
+def test_every_key_of_the_list_and_every_field_of_a_form_is_in_the_schema() -> None:
+    from appliance.core.config.show import schema
+
+    found = schema()
+    parts = {
+        "models": "ModelConfig",
+        "peers": "Peer",
+        "streams": "StreamsConfig",
+        "conversations": "ConversationsConfig",
+    }
+    for path in CHANGEABLE:
+        part = found if len(path) == 1 else found["$defs"][parts[path[0]]]
+        assert path[-1] in part["properties"], path
+    assert {field.kind for field in [*program_fields(), *model_fields()]} == {
+        "text",
+        "number",
+        "switch",
+        "list",
+        "choice",
+    }

@@ -1,0 +1,201 @@
+"""The configuration over HTTP: shown, checked, written, restored; and what is never changed there."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from http_harness import Appliance, OpenServer
+from reload_harness import File, load, pid, program_log
+
+CONFIG = "/api/config"
+CHECK = f"{CONFIG}/check"
+VERSIONS = f"{CONFIG}/versions"
+
+
+@pytest.fixture
+def file(tmp_path: Path, fake_llama_server: tuple[str, ...], fake_model: Path) -> File:
+    return File(tmp_path / "config.yaml", fake_llama_server, fake_model)
+
+
+async def shown(server: Appliance) -> dict[str, Any]:
+    answer = await server.ask("GET", CONFIG)
+    assert answer.status == 200, answer.body
+    return answer.json
+
+
+async def checked(server: Appliance, **asked: object) -> dict[str, Any]:
+    answer = await server.ask("POST", CHECK, asked)
+    assert answer.status == 200, answer.body
+    return answer.json
+
+
+def setting(path: str, value: object) -> dict[str, object]:
+    return {"path": path.split("."), "value": value}
+
+
+async def test_without_admin_every_route_says_how_to_switch_it_on(open_server: OpenServer, file: File) -> None:
+    async with open_server(config=file.write({"m": ()})) as server:
+        before = file.path.read_bytes()
+        for method, path in (
+            ("GET", CONFIG), ("PUT", CONFIG), ("POST", CHECK), ("GET", VERSIONS), ("GET", f"{VERSIONS}/1")
+        ):  # fmt: skip
+            body = {"text": "", "version": ""} if method == "PUT" else {} if method == "POST" else None
+            answer = await server.ask(method, path, body)
+            assert (answer.status, answer.error["reason"]) == (403, "admin_off"), (method, path)
+            assert "--admin" in answer.error["message"]
+            assert "llama-appliance config " in answer.error["message"]
+        assert file.path.read_bytes() == before
+
+
+async def test_a_ttl_is_changed_and_every_process_goes_on(open_server: OpenServer, file: File) -> None:
+    async with open_server(config=file.write({"m": (), "n": ()}), admin=True) as server:
+        before = await load(server, "m", "n")
+        found = await shown(server)
+        assert found["values"]["models"]["m"] == {}
+        edit = await checked(server, set=[setting("models.m.ttl", 77)])
+        assert (edit["problems"], edit["refused"], edit["changed"]) == ([], [], [])
+        assert '"ttl": 77' in edit["difference"]
+        answer = await server.ask("PUT", CONFIG, {"text": edit["text"], "version": found["version"]})
+        assert answer.status == 200, answer.body
+        assert (answer.json["changed"], answer.json["warnings"]) == ([], [])
+        assert answer.json["version"] == (await shown(server))["version"]
+        assert [pid(server, "m"), pid(server, "n")] == before
+        assert await load(server, "m", "n") == before
+        assert server.catalog.snapshot.config is not None
+        assert server.catalog.snapshot.config.models["m"].ttl == 77
+        assert file.path.read_text("utf-8") == edit["text"]
+        restarts = await checked(server, set=[setting("models.m.disabled", True)])
+        assert restarts["changed"] == ["m"]
+
+
+async def test_two_edits_at_once_lose_neither(open_server: OpenServer, file: File) -> None:
+    async with open_server(config=file.write({"m": (), "n": ()}), admin=True) as server:
+        version = (await shown(server))["version"]
+        edits = [(await checked(server, set=[setting(f"models.{model}.ttl", 5)]))["text"] for model in "mn"]
+        statuses: list[int] = []
+        refused: list[dict[str, Any]] = []
+
+        async def write(text: str) -> None:
+            answer = await server.ask("PUT", CONFIG, {"text": text, "version": version})
+            statuses.append(answer.status)
+            if answer.status == 409:
+                refused.append(answer.json)
+
+        async with trio.open_nursery() as nursery:
+            for text in edits:
+                nursery.start_soon(write, text)
+        assert sorted(statuses) == [200, 409]
+        (loser,) = refused
+        assert loser["error"]["reason"] == "text_changed"
+        assert loser["yours"] in edits
+        now = file.path.read_text("utf-8")
+        assert loser["text"] == now == next(text for text in edits if text != loser["yours"])
+        model = "n" if loser["yours"] == edits[1] else "m"
+        again = await checked(server, set=[setting(f"models.{model}.ttl", 5)])
+        answer = await server.ask("PUT", CONFIG, {"text": again["text"], "version": loser["version"]})
+        assert answer.status == 200, answer.body
+        assert server.catalog.snapshot.config is not None
+        assert [one.ttl for one in server.catalog.snapshot.config.models.values()] == [5, 5]
+
+
+async def test_an_editor_on_the_machine_is_not_overwritten(open_server: OpenServer, file: File) -> None:
+    async with open_server(config=file.write({"m": ()}), admin=True) as server:
+        found = await shown(server)
+        file.write({"m": ()}, globalTTL=9)
+        answer = await server.ask("PUT", CONFIG, {"text": found["text"], "version": found["version"]})
+        assert answer.status == 409
+        assert '"globalTTL": 9' in answer.json["text"]
+        assert '"globalTTL": 9' in file.path.read_text("utf-8")
+
+
+async def test_what_runs_is_not_changed_over_http(open_server: OpenServer, file: File) -> None:
+    async with open_server(config=file.write({"m": ()}, apiKeys=["sk-secret"]), admin=True) as server:
+        key = [("Authorization", "Bearer sk-secret")]
+        assert (await server.ask("GET", CONFIG)).status == 401
+        found = (await server.ask("GET", CONFIG, headers=key)).json
+        assert "sk-secret" not in str(found)
+        before = file.path.read_bytes()
+        for old, new, path in (
+            ('"cmd": "', '"cmd": "nice ', "models.m.cmd"),
+            ("(secret 1)", '"mine"', "apiKeys"),
+            ('"swap": false', '"swap": true}}, "hooks": {"on_startup": {"preload": ["m"]', "hooks"),
+            ('"models": {', '"macros": {"x": 1}, "models": {', "macros"),
+            ('"proxy"', '"description": "${env.HOME}", "proxy"', "models.m.description"),
+        ):
+            text = found["text"].replace(old, new, 1)
+            assert text != found["text"], old
+            body = {"text": text, "version": found["version"]}
+            answer = await server.ask("PUT", CONFIG, body, key)
+            assert (answer.status, answer.error["reason"]) == (403, "edit_refused"), answer.body
+            assert f"{path}: " in answer.error["message"]
+            assert "config edit" in answer.error["message"]
+            edit = await server.ask("POST", CHECK, {"text": text}, key)
+            assert [one["path"] for one in edit.json["refused"]] == [path]
+        leak = found["text"] + "# (secret 1)\n"
+        assert (await server.ask("PUT", CONFIG, {"text": leak, "version": found["version"]}, key)).status == 400
+        assert file.path.read_bytes() == before
+        text = found["text"] + "# a comment\n"
+        answer = await server.ask("PUT", CONFIG, {"text": text, "version": found["version"]}, key)
+        assert answer.status == 200, answer.body
+        assert file.path.read_bytes() == before + b"# a comment\n"
+        assert (await server.ask("GET", CONFIG, headers=key)).status == 200
+
+
+async def test_a_mistake_is_found_before_and_writes_nothing(open_server: OpenServer, file: File) -> None:
+    async with open_server(config=file.write({"m": ()}), admin=True) as server:
+        found, before = await shown(server), file.path.read_bytes()
+        for text in (found["text"] + "]", found["text"].replace('"swap": false', '"swap": 7')):
+            (problem, *_) = (await checked(server, text=text))["problems"]
+            assert problem["at"]["line"] > 1
+            answer = await server.ask("PUT", CONFIG, {"text": text, "version": found["version"]})
+            assert (answer.status, answer.error["reason"]) == (400, "invalid_config")
+        assert file.path.read_bytes() == before
+        assert (await server.ask("GET", VERSIONS)).json == {"versions": []}
+
+
+async def test_earlier_versions_are_kept_and_one_is_restored(open_server: OpenServer, file: File) -> None:
+    async with open_server(config=file.write({"m": ()}), admin=True) as server:
+        first = await shown(server)
+        for ttl in (5, 6):
+            edit = await checked(server, set=[setting("models.m.ttl", ttl)])
+            body = {"text": edit["text"], "version": edit["version"]}
+            assert (await server.ask("PUT", CONFIG, body)).status == 200
+        kept = (await server.ask("GET", VERSIONS)).json["versions"]
+        assert [one["number"] for one in kept] == [2, 1]
+        (folder,) = (server.owners.editor and server.owners.editor.kept(str(file.path)).folder,)
+        assert folder is not None
+        if sys.platform != "win32":
+            assert {stat.S_IMODE(path.stat().st_mode) for path in folder.glob("0*")} == {0o600}
+        old = (await server.ask("GET", f"{VERSIONS}/1")).json
+        assert old == {"number": 1, "text": first["text"]}
+        body = {"text": old["text"], "version": (await shown(server))["version"]}
+        assert (await server.ask("PUT", CONFIG, body)).status == 200
+        assert file.path.read_text("utf-8") == first["text"]
+        assert (await server.ask("GET", f"{VERSIONS}/9")).status == 404
+        assert "the configuration was read again" in program_log(server)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links and modes are POSIX's")
+async def test_a_link_and_the_permissions_stay(open_server: OpenServer, file: File, tmp_path: Path) -> None:
+    real = tmp_path / "elsewhere" / "real.yaml"
+    real.parent.mkdir()
+    file.write({"m": ()}).rename(real)
+    real.chmod(0o640)
+    file.path.symlink_to(real)
+    async with open_server(config=file.path, admin=True) as server:
+        edit = await checked(server, set=[setting("globalTTL", 5)])
+        body = {"text": edit["text"], "version": edit["version"]}
+        assert (await server.ask("PUT", CONFIG, body)).status == 200
+        assert file.path.is_symlink()
+        assert real.read_text("utf-8") == edit["text"]
+        assert stat.S_IMODE(real.stat().st_mode) == 0o640
+        if os.geteuid():
+            real.parent.chmod(0o500)
+            assert "read-only" in (await shown(server))["fixed"]
+            real.parent.chmod(0o700)

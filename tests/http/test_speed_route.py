@@ -1,0 +1,75 @@
+"""Speed over time of the running program: by model, client and build, with what changed meanwhile."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from http_harness import CHAT, Appliance, OpenServer, chat, model
+from swap_harness import Configure
+from test_fallback import InOrder, engine
+
+
+async def speed(server: Appliance, query: str = "") -> dict[str, Any]:
+    answer = await server.ask("GET", f"/api/speed?{query}")
+    assert answer.status == 200
+    return answer.json
+
+
+def requests(told: dict[str, Any]) -> dict[str, int]:
+    return {curve["name"]: curve["total"]["requests"] for curve in told["curves"]}
+
+
+async def test_curves_of_real_requests(open_server: OpenServer, fake_model: Path) -> None:
+    seats = InOrder(engine("cpu"), engine("gpu"))
+    async with open_server(models=[model(fake_model, "a"), model(fake_model, "b")], chooser=seats) as server:
+        assert requests(await speed(server)) == {}
+        for name, stream in (("a", True), ("a", False), ("a", True), ("b", False)):
+            headers = [("User-Agent", f"{name}-tester/1.0")]
+            assert (await server.ask("POST", CHAT, chat(name, stream=stream), headers)).status == 200
+        told = await speed(server, "span=1h")
+        assert (told["seconds"], told["marks"]) == (15, [])
+        [a, b] = told["curves"]
+        assert (a["name"], b["name"]) == ("a", "b")
+        rows = [row for row in await server.rows() if row["model"] == "a"]
+        total = a["total"]
+        assert total["requests"] == 3
+        assert total["tokens_per_second"] > 0
+        firsts = sorted(row["first_token_ms"] for row in rows)
+        assert [total["first_token_p50_ms"], total["first_token_p95_ms"]] == firsts[1:]
+        waits = [int(row.get("metadata", {}).get("waited_ms", 0)) for row in rows]
+        assert abs(total["waited_ms"] - sum(waits) / 3) < 0.01
+        assert max(waits) > 0, "its model was loaded for the first one"
+        for curve in (a, b):
+            assert {len(values) for values in curve["points"].values()} == {told["points"]}
+            assert sum(curve["points"]["requests"]) == curve["total"]["requests"]
+        assert requests(await speed(server, "by=client")) == {
+            "a-tester/1.0, 127.0.0.1": 3,
+            "b-tester/1.0, 127.0.0.1": 1,
+        }
+        assert requests(await speed(server, "by=build&model=a")) == {"cpu": 3}, "with a task, and without"
+        seats.engines.reverse()
+        await server.ask("POST", "/models/unload", {"model": "a", "wait": True})
+        await server.ask("POST", CHAT, chat("a"))
+        told = await speed(server, "by=build&model=a")
+        assert requests(told) == {"cpu": 3, "gpu": 1}
+        [mark] = told["marks"]
+        assert (mark["kind"], mark["model"]) == ("loaded", "a")
+        assert mark["why"].endswith(" on gpu")
+        assert (await speed(server, "end=2026-01-01T00:00:00Z"))["curves"] == []
+        wrong = await server.ask("GET", "/api/speed?span=long")
+        assert (wrong.status, wrong.error["param"]) == (400, "span")
+
+
+async def test_a_new_configuration_is_a_mark_and_a_broken_one_is_not(
+    open_server: OpenServer, configured: Configure
+) -> None:
+    file = configured({"a": {}})
+    async with open_server(config=file) as server:
+        configured({"a": {"args": ["--alias", "other"]}})
+        await server.ask("POST", "/api/config/reload")
+        file.write_text(json.dumps({"models": 3}), "utf-8")
+        await server.ask("POST", "/api/config/reload")
+        told = await speed(server)
+    assert [mark["kind"] for mark in told["marks"]] == ["reload"]

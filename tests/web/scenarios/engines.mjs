@@ -1,0 +1,58 @@
+// The view "Engines": trials, the choice, and the support bundle.
+import assert from "node:assert/strict";
+import { accessible } from "../browser.mjs";
+import { like, t } from "../words.mjs";
+
+const seat = (page, id) => page.getByRole("article", { name: id, exact: true });
+
+/** Each engine says how it fared and why; without --admin a choice is a command to copy. The bundle is read, then saved. */
+export async function engines({ page, url }) {
+  const [good, bad] = process.argv.slice(5);
+  await page.goto(`${url}/#/machine/engines`);
+  await page.getByRole("button", { name: t("Look again") }).click();
+  await seat(page, bad).waitFor();
+  await page.getByRole("button", { name: t("Try all untried ones") }).click();
+  await page.getByText(like("engineTrying", { seat: /.+/ })).waitFor();
+  await seat(page, good).getByText(t("Proven"), { exact: true }).waitFor({ timeout: 60_000 });
+  await seat(page, good)
+    .getByText(like("engineTriedAt", { when: /.+/ }))
+    .waitFor();
+  await seat(page, bad).getByText(t("Does not work")).waitFor({ timeout: 60_000 });
+  await seat(page, bad).getByText("it computes wrongly").waitFor();
+  await seat(page, good).getByText(t("Use it")).click();
+  await seat(page, good).getByText(`llama-appliance engines use ${good}`).waitFor();
+  await accessible(page, "engines");
+  const bundle = page.getByRole("region", { name: t("Support bundle"), exact: true });
+  await bundle.getByRole("checkbox").check();
+  await bundle.getByRole("button", { name: t("Show what it holds") }).click();
+  await bundle.getByRole("button", { name: /^logs\/program\.log, / }).click();
+  await bundle.getByRole("region", { name: "logs/program.log" }).getByText("is proven").waitFor();
+  await bundle.getByRole("button", { name: /^report\.json, / }).click();
+  const shown = await bundle.getByRole("region", { name: "report.json" }).textContent();
+  assert.ok(JSON.parse(shown).seats.some(({ id, standing }) => id === bad && standing === "failed"));
+  await accessible(page, "the bundle");
+  const [download] = await Promise.all([
+    page.waitForEvent("download"),
+    bundle.getByRole("button", { name: new RegExp(`^${t("Save")} `) }).click(),
+  ]);
+  assert.equal(download.suggestedFilename(), "llama-appliance-report.zip");
+}
+
+/** With --admin: back from an update, then the newer one again by name, then as the program likes. */
+export async function chosen({ page, url }) {
+  const [before, after] = process.argv.slice(5);
+  await page.goto(`${url}/#/machine/engines`);
+  const used = page.getByRole("region", { name: t("In use"), exact: true });
+  await used.getByText(after).waitFor();
+  await used.getByRole("button", { name: t("Return to the build before the update") }).click();
+  await used.getByText(before).waitFor();
+  await page.getByText("'engines rollback' replaced it").waitFor();
+  await seat(page, after)
+    .getByRole("button", { name: t("Use it") })
+    .click();
+  await used.getByText(after).first().waitFor();
+  await accessible(page, "chosen");
+  const auto = used.getByRole("button", { name: t("Let the program choose") });
+  await auto.click();
+  await auto.waitFor({ state: "detached" });
+}

@@ -1,0 +1,124 @@
+// The view of speed over time.
+import assert from "node:assert/strict";
+import { accessible } from "../browser.mjs";
+import { like, number, t } from "../words.mjs";
+
+/** The charts, and the curves that nothing covers: the scripted engine says the same speed of each answer. */
+const CHARTS = {
+  "Answer, tokens/s": ["other"],
+  "Prompt, tokens/s": ["other"],
+  "First token, p50": ["other", "small"],
+  "First token, p95": ["other"],
+};
+const table = (page) => page.getByRole("region", { name: t("Speed"), exact: true });
+const row = (page, name) => table(page).getByRole("row").filter({ hasText: name });
+
+/** The dots of a chart that have the colour of the curve in this row. */
+async function drawn(page, title, name) {
+  const colour = await row(page, name)
+    .locator("th span span")
+    .evaluate((swatch) => {
+      const dot = Object.assign(document.createElement("canvas"), { width: 1, height: 1 }).getContext("2d");
+      dot.fillStyle = getComputedStyle(swatch).backgroundColor;
+      dot.fillRect(0, 0, 1, 1);
+      return [...dot.getImageData(0, 0, 1, 1).data];
+    });
+  const canvas = page.getByRole("figure", { name: title }).locator("canvas");
+  return canvas.evaluate((canvas, colour) => {
+    const { width, height } = canvas;
+    const copy = Object.assign(document.createElement("canvas"), { width, height }).getContext("2d");
+    copy.drawImage(canvas, 0, 0); // the chart's own is not for reading
+    const { data } = copy.getImageData(0, 0, width, height);
+    let count = 0;
+    for (let at = 0; at < data.length; at += 4) {
+      if (data[at + 3] === 255 && [0, 1, 2].every((part) => Math.abs(data[at + part] - colour[part]) < 4)) count++;
+    }
+    return count;
+  }, colour);
+}
+
+/** Real requests have a curve for each model and each client, and the table says what the charts show. */
+export async function curves({ page, url }) {
+  const ask = async (model, client) => {
+    const body = JSON.stringify({ model, stream: true, messages: [{ role: "user", content: "Hi" }] });
+    const headers = { "Content-Type": "application/json", "User-Agent": client };
+    await (await fetch(`${url}/v1/chat/completions`, { method: "POST", headers, body })).text();
+  };
+  await page.goto(`${url}/#/machine/speed`);
+  await page.getByText(t("No request has ended in this time.")).waitFor();
+  for (const [model, client] of [
+    ["small", "one/1.0"],
+    ["small", "two/1.0"],
+    ["other", "two/1.0"],
+  ]) {
+    await ask(model, client);
+  }
+  await page.getByLabel(t("How far back")).selectOption("1h");
+  for (const [name, count] of Object.entries({ small: 2, other: 1 })) {
+    const cells = row(page, name).getByRole("cell");
+    await cells.first().getByText(number(count), { exact: true }).waitFor();
+    assert.match(await cells.nth(1).innerText(), /^[\d.,]+$/, "tokens a second");
+    assert.match(await cells.nth(3).innerText(), /^[\d.,]+\s\S+$/, "the first token, in seconds");
+  }
+  for (const [title, names] of Object.entries(CHARTS)) {
+    for (const name of names) {
+      let dots = 0;
+      for (let look = 0; !dots && look < 100; look++) {
+        dots = await drawn(page, t(title), name);
+        if (!dots) await page.waitForTimeout(50);
+      }
+      assert.ok(dots > 4, `${title} of ${name} is drawn`);
+    }
+  }
+  await accessible(page, "speed");
+  const caption = table(page).locator("caption");
+  await page
+    .getByRole("figure", { name: t("Answer, tokens/s") })
+    .locator(".u-over")
+    .hover();
+  await caption.filter({ hasText: /\d/ }).waitFor();
+  await page.getByRole("heading", { level: 1 }).hover();
+  await caption.getByText(t("Last hour")).waitFor();
+  await page.getByLabel(t("A curve for each")).selectOption("client");
+  await row(page, "two/1.0, 127").getByText(number(2), { exact: true }).waitFor();
+  await page.getByLabel(t("Which model")).selectOption("other");
+  await row(page, "one/1.0").waitFor({ state: "detached" });
+  await row(page, "two/1.0, 127").getByText(number(1), { exact: true }).waitFor();
+}
+
+/** 20,000 requests of eleven models are drawn, with a new configuration; `-s` shows the tasks longer than 50 ms. */
+export async function many({ page, url, told }) {
+  await told("changed");
+  await page.addInitScript(() => {
+    window.tasks = [];
+    new PerformanceObserver((list) => window.tasks.push(...list.getEntries().map((entry) => entry.duration))).observe({
+      entryTypes: ["longtask"],
+    });
+  });
+  const taken = async (view, seen) => {
+    await page.goto("about:blank");
+    const began = performance.now();
+    await page.goto(`${url}/#/machine/${view}`);
+    await seen();
+    const shown = performance.now() - began;
+    await page.waitForTimeout(1000);
+    const tasks = await page.evaluate(() => window.tasks.map(Math.round));
+    console.log(`${view}: there after ${Math.round(shown)} ms; tasks over 50 ms: ${tasks.join(", ") || "none"}`);
+  };
+  await taken("speed", () => page.getByRole("figure").nth(6).locator("canvas").waitFor());
+  const counts = await table(page)
+    .locator("tbody tr td:nth-of-type(1)")
+    .evaluateAll((cells) => cells.map((cell) => Number(cell.innerText.replace(/\D/g, ""))));
+  assert.equal(counts.length, 9);
+  assert.equal(
+    counts.reduce((sum, count) => sum + count),
+    20_000,
+  );
+  await row(page, t("All others")).waitFor();
+  await page
+    .getByRole("region", { name: t("What changed") })
+    .getByText("the configuration was read again", { exact: false })
+    .waitFor();
+  await accessible(page, "many curves");
+  await taken("activity", () => page.getByText(like("pageOf", { page: 1, pages: 400, total: /20.000/ })).waitFor());
+}
