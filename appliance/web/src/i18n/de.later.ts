@@ -34,7 +34,6 @@ export const de: Record<keyof typeof en, string> = {
   downloads: "{count} Downloads",
   viewDisk: "Downloads und Platte",
   diskCache: "Hugging-Face-Cache",
-  diskEngines: "Engine-Builds",
   diskPrograms: "Versionen des Programms",
   diskStreams: "Aufgehobene Antworten",
   diskOther: "Alles andere",

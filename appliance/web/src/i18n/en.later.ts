@@ -33,7 +33,6 @@ export const en = {
   downloads: "{count} downloads",
   viewDisk: "Downloads and disk",
   diskCache: "Hugging Face cache",
-  diskEngines: "Engine builds",
   diskPrograms: "Versions of the program",
   diskStreams: "Kept answers",
   diskOther: "Everything else",
