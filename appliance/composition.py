@@ -262,7 +262,7 @@ def _kept(settings: AppSettings, places: AppliancePaths, config: Config) -> tupl
 
 
 def _folders(settings: AppSettings, places: AppliancePaths, config: Config) -> dict[str, Path]:
-    """What the program keeps on the disk, by its kind."""
+    """Return the folders and files that the program keeps, by their kind."""
     found = {
         "models": settings.sources.models_dir,
         "cache": places.downloading.cache,

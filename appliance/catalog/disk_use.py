@@ -1,4 +1,4 @@
-"""What the models and the folders of this program take on the disk, and what a removal would free.
+"""The room that models and folders of this program take on the disk, and the bytes that a removal would free.
 
 Everything here waits for the disk. ``disk`` and ``GET /api/disk`` show it.
 """
@@ -55,7 +55,7 @@ class DiskTable(Struct, frozen=True, kw_only=True):
     models: tuple[ModelSpace, ...]
     unfinished: tuple[UnfinishedSpace, ...]
     downloads: tuple[DownloadStatus, ...] = ()
-    """Those that have not come to their end."""
+    """Every download that has not finished."""
 
 
 def measure(

@@ -134,7 +134,7 @@ class DownloadFailed(ModelError):
 
 
 def disk_failed(what: str, error: OSError) -> DownloadFailed:
-    """Return the error of a download whose disk refuses. One that is full is no mystery: the advice says what to do."""
+    """Return the error of a download whose disk refuses. If it is full, the advice says what to do."""
     where = f" ({error.filename})" if error.filename else ""
     then = f"; {MAKE_ROOM}, and download it again" if error.errno in FULL else ""
     return DownloadFailed(what, f"{error.strerror or error}{where}; the part so far is kept{then}")

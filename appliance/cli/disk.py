@@ -1,4 +1,4 @@
-"""``disk``: what models, downloads and the program's folders take on the disks of the machine that runs the server."""
+"""``disk``: the room that models, downloads and folders take on the disks of the machine that runs the server."""
 
 from __future__ import annotations
 

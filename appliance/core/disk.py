@@ -1,4 +1,4 @@
-"""What takes room on the disks of this machine: the program's folders, and everything else."""
+"""The room that is taken on the disks of this machine: by the program's folders, and everything else."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from msgspec import Struct
 
 
 class FolderUse(Struct, frozen=True, kw_only=True):
-    """What one of the program's folders, or a file, takes."""
+    """The room that one of the program's folders takes, or one of its files."""
 
     kind: str
     """Its purpose: ``models``, ``cache``, ``engines`` and so on."""

@@ -50,7 +50,7 @@ class Owners(Struct, frozen=True, kw_only=True):
     reloads: Reloads
     history: History
     folders: Mapping[str, Path]
-    """What the program keeps on the disk, by its kind: folders, and databases by their first file."""
+    """The program's folders on the disk, by their kind, and its databases by their first file."""
     derived_models: Path | None = None
     """The file of models that clients of Ollama's API derive; None keeps none beyond the program's end."""
 

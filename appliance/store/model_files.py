@@ -22,7 +22,7 @@ BLOCK = 512
 
 
 class Taken(NamedTuple):
-    """What lies in a folder."""
+    """The contents of a folder, or a file."""
 
     bytes: int
     files: int

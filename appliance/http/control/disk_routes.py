@@ -1,4 +1,4 @@
-"""``GET /api/disk``: what models, downloads and the program's folders take, measured when somebody asks.
+"""``GET /api/disk``: the room that models, downloads and the program's folders take, measured when somebody asks.
 
 A thread measures, and its answer is good for some seconds, however many ask. Downloads, states and times of the last
 use are those of the moment.
@@ -76,7 +76,7 @@ class DiskRoutes:
 
 
 def _ends(owners: Owners) -> Sequence[tuple[int, str]]:
-    """Whatever ends a download changes what there is of it."""
+    """Return the states of downloads; another one means other files."""
     return [(one.number, one.state) for one in owners.downloading()]
 
 
