@@ -36,6 +36,7 @@ VERBS = {
     "load-test": "Ask models many times at once, and show how fast each answers.",
     "activity": "List the latest requests of the running server, or export all.",
     "memory": "Show the memory of the machine, and what one more model would push out.",
+    "disk": "Show what models, downloads and folders take on the disk, and what their removal would free.",
     "unload": "Unload a model from the running server.",
     "logs": "Show the output of the model processes.",
     "speed": "Show how fast the running server has answered.",
@@ -169,6 +170,8 @@ def _import_verb(name: str) -> click.Command | None:
             from appliance.cli.activity import activity as command
         case "memory":
             from appliance.cli.memory import memory as command
+        case "disk":
+            from appliance.cli.disk import disk as command
         case "unload":
             from appliance.cli.control import unload as command
         case "logs":

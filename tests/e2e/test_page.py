@@ -6,6 +6,7 @@ import json
 import os
 import re
 import select
+import shutil
 import socket
 import subprocess
 import sys
@@ -35,6 +36,7 @@ from appliance.engines.found import EMBEDDED
 from appliance.store.activity import ActivityTable
 from appliance.store.activity_schema import open_file
 from appliance.store.engine_state import StateFile
+from appliance.store.model_files import taken_in
 from appliance.wire import Row, Tokens
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -329,6 +331,46 @@ def test_a_model_is_fetched_and_paused(
     came = {"came": lambda: wait(lambda: hub.sent() > SIZE // 16), "paused": paused, "fast": hub.behave}
     play("models.pull", serve_fake(**from_hub), **came)
     assert hub.sent() < 2 * whole
+
+
+def test_a_profile_is_chosen(play: Play, serve: StartServer, fake_engine: Path, tmp_path: Path) -> None:
+    file = ConfigFile(tmp_path / "config.yaml", fake_engine, "--model", write_model(tmp_path / "small.gguf"))
+    work = {"description": "What is used at work", "pins": {"work-chat": "small"}}
+    config = file.write({"small": {}}, profiles={"work": work, "home": {"pins": {"home-chat": "small"}}})
+    play("models.profiles", serve("--config", config, "--no-stores", "--no-starter"))
+
+
+@in_both
+def test_what_a_removal_frees_is_said_before_it(
+    play: Play, serve_fake: StartServer, hub: FakeHub, from_hub: dict[str, str]
+) -> None:
+    """Two models share their contents, and the disk has the last word."""
+    file = write_model(hub.root / "acme/pair-GGUF" / "pair-Q8_0.gguf", weights=SIZE // 16)
+    shutil.copyfile(file, file.with_name("pair-F16.gguf"))
+    server = serve_fake(**from_hub)
+    for tag in ("Q8_0", "F16"):
+        http(server, "POST", "/models", {"model": f"acme/pair-GGUF:{tag}"})
+        server.wait_for(lambda tag=tag: f"pair-GGUF:{tag}" in stored(server))
+    hub.behave(rate=2_000_000)
+    cache, before = Path(from_hub["HF_HUB_CACHE"]), dict[str, int]()
+
+    def note() -> None:
+        before.update({**stored(server), "": taken_in(cache).bytes})
+
+    def compare() -> None:
+        (gone,) = before.keys() - stored(server).keys() - {""}
+        assert before[""] - taken_in(cache).bytes == before.pop(gone)
+
+    def empty() -> None:
+        assert not [path for path in cache.rglob("*") if path.is_file() and path.suffix != ".lock"]
+
+    play("disk.disk", server, before=note, after=compare, nothing=empty, fast=hub.behave)
+
+
+def stored(server: Server) -> dict[str, int]:
+    """What the removal of each model of the cache frees."""
+    models = http(server, "GET", "/api/disk").json()["models"]
+    return {one["model"].removeprefix("acme/"): one["frees"] for one in models if one["source"] == "cache"}
 
 
 @in_both
