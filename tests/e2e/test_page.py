@@ -201,7 +201,8 @@ def test_a_scenario(play: Play, serve_fake: StartServer, scenario: Scenario) -> 
 
 
 @pytest.mark.parametrize(
-    "scenario", ["talking.chat", "screens.screens", "talking.compact", "agents.real", "playground.starter"]
+    "scenario",
+    ["talking.chat", "screens.screens", "talking.compact", "machine.real", "agents.real", "playground.starter"],
 )
 def test_with_the_starter_model(play: Play, serve: StartServer, scenario: str) -> None:
     if not available():
@@ -611,6 +612,8 @@ def test_a_flood_of_log_lines_does_not_hold_the_page_up(
     server = serve("--config", config, "--no-stores", "--no-starter")
     assert http(server, "POST", "/models/load", {"model": "loud", "wait": True}).status == 200
     play("machine.flood", server)
+
+
 @in_both
 def test_every_kind_of_request_is_tried(play: Play, serve: StartServer, fake_engine: Path, tmp_path: Path) -> None:
     file = ConfigFile(tmp_path / "config.yaml", fake_engine, "--model", write_model(tmp_path / "small.gguf"))

@@ -1,7 +1,7 @@
 // The views for the operator of the machine.
 import assert from "node:assert/strict";
 import { accessible, api, countTasks, say } from "../browser.mjs";
-import { like, line, narrow, t } from "../words.mjs";
+import { like, line, narrow, size, t } from "../words.mjs";
 
 /** A damaged file is marked beside "Machine", named with what to do, and gone once it is away. */
 export async function attention({ page, url, told }) {
@@ -258,4 +258,42 @@ export async function closed({ page, url, allow }) {
   await page.getByText(/start the server with --admin/).waitFor();
   assert.equal(await page.locator("textarea").count(), 0);
   await accessible(page, "switched off");
+}
+
+/** One answer of a real engine, in every view that tells of it. */
+export async function real({ page, url, allow }) {
+  allow(/ 403 .*\/api\/config/);
+  const body = JSON.stringify({ model: "starter", messages: [{ role: "user", content: "What is a GGUF file?" }] });
+  const headers = { "Content-Type": "application/json" };
+  const answer = await fetch(`${url}/v1/chat/completions`, { method: "POST", headers, body });
+  assert.equal(answer.status, 200);
+  const shows = async (view, fact) => {
+    await page.goto(`${url}/#/machine/${view}`);
+    await fact.first().waitFor({ timeout: 30_000 });
+    await accessible(page, view);
+  };
+  const named = (role, name) => page.getByRole(role, { name });
+  const says = (text) => page.getByText(text, { exact: false });
+  await shows("attention", says(like("lookedAt", { when: /.+/ })));
+  await shows("now", says(t("Nothing is under way.")));
+  await shows("why", named("listitem").filter({ hasText: "starter" }));
+  await shows("memory", named("region", "ram").getByRole("link", { name: "starter", exact: true }));
+  await shows("speed", named("rowheader", /starter/));
+  await shows("activity", named("button", like("openRequest")));
+  await page
+    .getByRole("button", { name: like("openRequest") })
+    .first()
+    .click();
+  await page
+    .getByRole("listitem")
+    .filter({ hasText: t("Loaded the model") })
+    .waitFor();
+  await page
+    .getByRole("listitem")
+    .filter({ hasText: t("Answered") })
+    .waitFor();
+  await shows("logs", says("POST /v1/chat/completions"));
+  await shows("engines", says(t("In use")));
+  await shows("disk", says(size()));
+  await shows("config", says("--admin"));
 }
