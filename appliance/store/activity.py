@@ -193,6 +193,9 @@ def _stored(row: Row, number: int | None) -> tuple[object, ...]:
             first_token_ms=row.first_token_ms,
             client=_text(row.client),
             build=row.build,
+            conversation=_text(row.conversation),
+            cache_miss=row.cache_miss,
+            again_tokens=row.again_tokens,
             **structs.asdict(row.tokens),
         )
     )
@@ -220,6 +223,9 @@ def _row(values: object) -> Row:
         first_token_ms=stored.first_token_ms,
         client=stored.client,
         build=stored.build,
+        conversation=stored.conversation,
+        cache_miss=stored.cache_miss,
+        again_tokens=stored.again_tokens,
     )
 
 
