@@ -24,9 +24,11 @@ import trio
 from msgspec import UNSET, structs
 
 from appliance.core.records.activity import Query, SortKey, histogram, pages
+from appliance.core.records.cache import CacheAnswer, CacheQuestion
 from appliance.core.records.speed import SpeedCurve, SpeedQuestion
 from appliance.errors import Busy
 from appliance.store.activity_schema import BUSY, BUSY_MS, COLUMNS, ActivityRow, open_file, open_memory, unusable
+from appliance.store.cache import cache_answer
 from appliance.store.speed import speed_curves
 from appliance.trio_parts import WriteBehind, beside, persist
 from appliance.wire import ActivityPage, Row, Stats, Tokens
@@ -147,6 +149,9 @@ class ActivityTable:
 
     def speed(self, question: SpeedQuestion) -> list[SpeedCurve]:
         return speed_curves(self._connection, question)
+
+    def cache(self, question: CacheQuestion) -> CacheAnswer:
+        return cache_answer(self._connection, question)
 
 
 class _Column:
@@ -305,6 +310,10 @@ class Activity:
     async def speed(self, question: SpeedQuestion) -> list[SpeedCurve]:
         """Return the curves of speed over time."""
         return await self._ask(lambda: self._table.speed(question))
+
+    async def cache(self, question: CacheQuestion) -> CacheAnswer:
+        """Return the figures of the prompts' cache, without the slots of sessions."""
+        return await self._ask(lambda: self._table.cache(question))
 
     async def _ask(self, question: Callable[[], _T]) -> _T:
         def answer() -> _T:

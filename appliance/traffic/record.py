@@ -22,6 +22,7 @@ from appliance.core.answers.continuation import is_over
 from appliance.core.bodies.head import RequestHead
 from appliance.core.records.accounting import ErrorText, TokenCounter, Usage, count_whole
 from appliance.core.records.activity import Query, with_captures
+from appliance.core.records.cache import CacheAnswer, CacheQuestion
 from appliance.core.records.cache_misses import MAX_NAME, CacheRoom, CacheUse, CacheUses, CacheVerdict
 from appliance.core.records.captures import CaptureBuffer, CapturedBody, CapturedExchange, Packing, captured_parts
 from appliance.core.records.progress import AnswerSoFar, client_words, is_before_token
@@ -521,6 +522,11 @@ class Recorder:
         """Return the curves of speed over time. Raises as `page`."""
         self.settle()
         return await self._activity.speed(question)
+
+    async def cache(self, question: CacheQuestion) -> CacheAnswer:
+        """Return the figures of the prompts' cache, without the slots of sessions. Raises as `page`."""
+        self.settle()
+        return await self._activity.cache(question)
 
     async def capture(self, row_id: int) -> Capture | None:
         """Return the capture of the request with this row."""
