@@ -26,7 +26,7 @@ SESSIONS = ("MODEL", "SLOT", "CONVERSATION", "CLIENT", "TOKENS", "CACHED", "LAST
 async def cache(server: RunningServer, by: CacheBy, span: str, as_json: bool) -> int:
     """Show what came from the cache of prompts, which conversation sits in which slot, and the reason of each miss.
 
-    AGAIN are tokens that the conversation's request before had as well, and that were read again all the same. SAVED
+    AGAIN are tokens that the conversation's request before had as well, and that were read again anyway. SAVED
     and LOST are the seconds for CACHED and AGAIN at the speed at which the model has read prompts: estimates.
 
     \b

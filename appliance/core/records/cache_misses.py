@@ -1,7 +1,7 @@
 """Decides why an engine had to read a prompt again: from what is known when the request is over, and nothing else.
 
-An engine reuses what an earlier prompt and this one have in common, from their beginning on. Nobody here sees tokens,
-so some reasons stay unknown, and are said to be.
+An engine reuses what an earlier prompt and this one have in common, from their beginning on. The tokens are not known
+here, so some reasons stay unknown, and the words say so.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class CacheUse(Struct, frozen=True, kw_only=True):
 
 
 class CacheVerdict(Struct, frozen=True):
-    """How the prompt's cache fared with one request."""
+    """The fate of one request's prompt in the cache."""
 
     conversation: str = ""
     miss: MissKind | None = None
@@ -79,8 +79,8 @@ class CacheUses:
             told = f"{use.cached} of {use.prompt} prompt tokens came from the cache"
             known = min(before.prompt, use.prompt) if before is not None else 0
             verdict = CacheVerdict(use.conversation, None, told, max(0, known - use.cached))
-            # What comes behind the prompt before is new, and no miss. Where there is none, or it is not known, less
-            # than half of the prompt is one: the rest is mostly what the conversation has got since.
+            # Tokens behind the prompt before are new, and their reading is not a miss. Without a prompt before, half of
+            # this one stands for it: the rest is mostly what the conversation has got since.
             if 2 * use.cached < (known if known > 0 else use.prompt):
                 kind = _kind(use, before, tuple(uses.values()))
                 why = _words(kind, use, before, _others(tuple(uses.values()), before))
