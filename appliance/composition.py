@@ -58,6 +58,7 @@ from appliance.platform.home import expanded
 from appliance.platform.samples import open_samples
 from appliance.plugins.folders import choice_of
 from appliance.plugins.registry import Plugins, open_plugins
+from appliance.programs.start import programs_folder
 from appliance.settings import AppSettings
 from appliance.store.activity import DEFAULT_KEEP, open_activity
 from appliance.store.derived_models import DerivedModels
@@ -207,6 +208,7 @@ async def open_appliance(settings: AppSettings, places: AppliancePaths) -> Async
                     history.add,
                 ),
                 history=history,
+                folders=_folders(settings, places, applies),
                 derived_models=places.derived_models,
             )
             traffic.targets.derived = DerivedModels(places.derived_models).read()
@@ -257,6 +259,22 @@ def _kept(settings: AppSettings, places: AppliancePaths, config: Config) -> tupl
     if not (settings.conversations and kept.enabled):
         return None, kept.max_bytes
     return (expanded(kept.path) if kept.path else places.conversations), kept.max_bytes
+
+
+def _folders(settings: AppSettings, places: AppliancePaths, config: Config) -> dict[str, Path]:
+    """Return the folders and files that the program keeps, by their kind."""
+    found = {
+        "models": settings.sources.models_dir,
+        "cache": places.downloading.cache,
+        "engines": places.remembered.path.parent,
+        "programs": programs_folder(),
+        "activity": activity_log(settings.config)[0],
+        "conversations": _kept(settings, places, config)[0],
+        "streams": expanded(config.streams.path) if config.streams.path else None,
+        "plugins": places.plugin_data,
+        "log": Path(settings.log_file) if settings.log_file else None,
+    }
+    return {kind: path.absolute() for kind, path in found.items() if path is not None}
 
 
 def _sampling(config: Config) -> float | None:

@@ -10,7 +10,7 @@ from msgspec import Struct, structs
 from appliance.catalog.download_status import ModelTooLarge, NotEnoughSpace
 from appliance.catalog.found import UnsafeName, current_snapshot, join_inside, list_folder
 from appliance.catalog.hub import Hub
-from appliance.core.models.download import PRESET_FILE, ModelFiles, RemoteFile, WantedModel, pick
+from appliance.core.models.download import PRESET_FILE, ModelFiles, ModelReference, RemoteFile, WantedModel, pick
 from appliance.core.models.names import folder_of, repo_of, stem_of, tag_of
 from appliance.errors import NotFound
 from appliance.store.model_files import free_bytes, link, share, write_whole
@@ -46,12 +46,9 @@ class PlannedFile(Struct, frozen=True, kw_only=True):
 
 
 class Unfinished(Struct, frozen=True):
-    """A file that waits until somebody asks for its model again: `Downloads.start` with ``repo`` and ``tag``."""
+    """A model of which files have begun to come: `Downloads.start` continues it. In bytes of these files."""
 
-    repo: str
-    tag: str | None
-    path: str
-    oid: str
+    model: str
     done: int
     total: int
 
@@ -174,19 +171,28 @@ def begun_in(folder: Path) -> list[tuple[Path, PartialHead]]:
     return found
 
 
+def model_of_part(head: PartialHead) -> str:
+    """Return the name of the model that an unfinished file belongs to, with which it is asked for again."""
+    return str(ModelReference(head.repo, tag_of(stem_of(head.path.rpartition("/")[2]) or "")))
+
+
 def unfinished_in(cache: Path) -> list[Unfinished]:
-    """Return every unfinished file in a cache, whatever ended it."""
+    """Return every unfinished model in a cache, whatever ended its download."""
+    found: dict[str, Unfinished] = {}
+    for folder in repos_in(cache):
+        for blob, head in begun_in(folder):
+            known, model = journaled(blob), model_of_part(head)
+            before = found.get(model, Unfinished(model, 0, 0))
+            found[model] = Unfinished(model, before.done + (known[1] if known else 0), before.total + head.size)
+    return list(found.values())
+
+
+def repos_in(cache: Path) -> list[Path]:
+    """Return the folders of repositories in a cache; none if it cannot be listed."""
     try:
-        _, folders = list_folder(cache)
+        return [cache / folder for folder in list_folder(cache)[1] if repo_of(folder)]
     except OSError:
         return []
-    found: list[Unfinished] = []
-    for folder in folders:
-        for blob, head in begun_in(cache / folder) if repo_of(folder) else ():
-            known = journaled(blob)
-            tag = tag_of(stem_of(head.path.rpartition("/")[2]) or "")
-            found.append(Unfinished(head.repo, tag, head.path, head.oid, known[1] if known else 0, head.size))
-    return found
 
 
 def _planned(hub: Hub, repo: str, commit: str, folder: Path, file: RemoteFile) -> PlannedFile:

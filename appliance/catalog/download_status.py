@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
@@ -11,6 +12,8 @@ from appliance.core.models.download import Location, Remote, WantedModel
 from appliance.errors import Conflict, Forbidden, ModelError, NotFound, PeerFailed
 
 LOG_IN = "set HF_TOKEN to a token with access, or log in with 'hf auth login'"
+MAKE_ROOM = "make room ('llama-appliance disk' shows what takes it)"
+FULL = (errno.ENOSPC, errno.EDQUOT)
 ENDED: tuple[State, ...] = ("finished", "failed", "cancelled")
 
 
@@ -105,7 +108,7 @@ class NotEnoughSpace(ModelError):
     def __init__(self, folder: str, needed: int, free: int) -> None:
         super().__init__(
             f"the download needs {needed / 1e9:.2f} GB in {folder}, where {free / 1e9:.2f} GB are free; "
-            "make room, or name another cache with HF_HUB_CACHE"
+            f"{MAKE_ROOM}, or name another cache with HF_HUB_CACHE"
         )
 
 
@@ -128,6 +131,13 @@ class DownloadFailed(ModelError):
 
     def __init__(self, path: str, why: str) -> None:
         super().__init__(f"{path} was not downloaded: {why}")
+
+
+def disk_failed(what: str, error: OSError) -> DownloadFailed:
+    """Return the error of a download whose disk refuses. If it is full, the advice says what to do."""
+    where = f" ({error.filename})" if error.filename else ""
+    then = f"; {MAKE_ROOM}, and download it again" if error.errno in FULL else ""
+    return DownloadFailed(what, f"{error.strerror or error}{where}; the part so far is kept{then}")
 
 
 State = Literal["queued", "downloading", "paused", "finished", "failed", "cancelled"]
@@ -153,6 +163,12 @@ class DownloadStatus(Struct, frozen=True, kw_only=True):
     """True if beginning it again unchanged cannot help."""
     number: int = 0
     """Distinguishes one download of a model from the next."""
+    place: int | None = None
+    """Its place in the queue, from 1; None if it does not wait."""
+    speed: float | None = None
+    """Bytes per second while it comes; None until that is known."""
+    left: float | None = None
+    """Seconds until it is here, at this speed."""
 
     @property
     def done(self) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from weakref import WeakValueDictionary
@@ -17,7 +17,7 @@ import trio
 from msgspec import Struct, structs
 
 from appliance.catalog.catalog import Catalog
-from appliance.catalog.download_file import Transfer, discard_begun, fetch, remove_model
+from appliance.catalog.download_file import Transfer, fetch
 from appliance.catalog.download_plan import DownloadPlan, PlannedFile
 from appliance.catalog.download_source import plan_of
 from appliance.catalog.download_status import (
@@ -28,9 +28,12 @@ from appliance.catalog.download_status import (
     FileProgress,
     HubFailed,
     State,
+    disk_failed,
 )
 from appliance.catalog.hub import Hub, HubAccess, find_token
+from appliance.catalog.removal import plan_discard, plan_leftover, plan_removal
 from appliance.core.models.download import (
+    DownloadPace,
     ModelFiles,
     RegistryImage,
     Remote,
@@ -105,6 +108,9 @@ class Download:
         self.state: State = "queued"
         self._files = {file.url: FileProgress(have[file.url], file.size) for file in plan.files}
         self._changed = changed
+        self.queued_at = trio.current_time()
+        self._done = sum(have.values())
+        self._pace = DownloadPace()
         self._whole = trio.CancelScope()
         self._transfer = trio.CancelScope()
         self._go = trio.Event()
@@ -113,6 +119,7 @@ class Download:
 
     @property
     def status(self) -> DownloadStatus:
+        speed = self._pace.rate(self._done, trio.current_time()) if self.state == "downloading" else None
         return DownloadStatus(
             model=self.model,
             repo=self.plan.repo,
@@ -122,6 +129,8 @@ class Download:
             reason=self.error.reason if self.error else None,
             callers_fault=isinstance(self.error, CallerError),
             number=self.number,
+            speed=speed,
+            left=(sum(file.total for file in self._files.values()) - self._done) / speed if speed else None,
         )
 
     @property
@@ -149,6 +158,7 @@ class Download:
         """Close its connections until `resume`. Does nothing for one that has ended."""
         if self.state in ("queued", "downloading"):
             self._go = trio.Event()
+            self._pace = DownloadPace()
             self._set("paused")
             self._transfer.cancel()
 
@@ -156,6 +166,7 @@ class Download:
         """Continue where it stopped; does nothing for one that is not paused."""
         if self.state == "paused":
             self._set("queued")
+            self.queued_at = trio.current_time()
             self._go.set()
 
     async def run(self, transfer: Transfer, turns: Turns, settle: Callable[[], None]) -> None:
@@ -168,7 +179,7 @@ class Download:
         except ApplianceError as error:
             self.error = error
         except OSError as error:
-            self.error = _disk_failed(self.model, error)
+            self.error = disk_failed(self.model, error)
         except Exception:
             # This error is unforeseen, and no running model may end because of a download.
             log.exception("a bug ended the download of %s", self.model)
@@ -197,11 +208,13 @@ class Download:
             self.error = self.error or error
             siblings.cancel()
         except OSError as error:
-            self.error = self.error or _disk_failed(file.path, error)
+            self.error = self.error or disk_failed(file.path, error)
             siblings.cancel()
 
     def _report(self, file: PlannedFile, done: int) -> None:
+        self._done += done - self._files[file.url].done
         self._files[file.url] = FileProgress(done, file.size)
+        self._pace.see(self._done, trio.current_time())
         self._changed(False)
 
     def _set(self, state: State) -> None:
@@ -260,9 +273,8 @@ class Downloads:
     async def _begin(self, hub: Hub, plan: DownloadPlan) -> Download:
         if known := self._under_way(plan):
             return known
-        others = [download for download in self._known.values() if not download.status.ended]
-        kept = frozenset(file.oid for download in others for file in download.plan.files)
-        await trio.to_thread.run_sync(plan.discard_outdated, kept)
+        others = self._going()
+        await trio.to_thread.run_sync(plan.discard_outdated, hashes_of(others))
         reserved = self._settings.spare + sum(download.missing for download in others)
         await trio.to_thread.run_sync(plan.check_space, reserved)
         have = await trio.to_thread.run_sync(plan.have)
@@ -325,7 +337,10 @@ class Downloads:
 
     def snapshot(self) -> list[DownloadStatus]:
         """Return every download, the oldest first; ended ones stay until they are forgotten or begun again."""
-        return [download.status for download in self._known.values()]
+        waiting = [download for download in self._known.values() if download.state == "queued"]
+        waiting.sort(key=lambda download: download.queued_at)
+        places = {download.model: place for place, download in enumerate(waiting, start=1)}
+        return [structs.replace(download.status, place=places.get(download.model)) for download in self._known.values()]
 
     async def wait_changed(self) -> None:
         """Wait until a state has changed, or numbers of bytes have, which are gathered for a moment."""
@@ -343,22 +358,39 @@ class Downloads:
     async def delete(self, model: Model) -> RemovedModel:
         """Remove a stopped model; its download is cancelled first. Raises Forbidden (from elsewhere), OSError."""
         await self._cancel(model.id)
-        settings = self._settings
-        removed = await trio.to_thread.run_sync(remove_model, model, settings.cache, settings.models_dir)
-        await trio.to_thread.run_sync(self._rescan)
+        settings, kept = self._settings, hashes_of(self._going())
+
+        def remove() -> RemovedModel:
+            removed = plan_removal(model, settings.cache, settings.models_dir, kept).carry_out()
+            self._rescan()
+            return removed
+
+        return await trio.to_thread.run_sync(remove)
+
+    async def discard(self, model: str) -> RemovedModel | None:
+        """Cancel a download and remove what has come of it, in an earlier run too. None: there is none of this name.
+
+        Raises OSError.
+        """
+        await self._cancel(model)
+        download, kept = self._known.get(model), hashes_of(self._going())
+        if download is not None and download.state == "finished":
+            return None
+
+        def remove() -> RemovedModel | None:
+            if download is None:
+                removal = plan_leftover(model, self._settings.cache, kept)
+            else:
+                plan = download.plan
+                removal = plan_discard(model, plan.folder, [file.blob for file in plan.files], kept)
+            return removal.carry_out() if removal is not None else None
+
+        removed = await trio.to_thread.run_sync(remove)
+        self.forget(model)
         return removed
 
-    async def discard(self, model: str) -> bool:
-        """Cancel a download and remove its part. False when there is none of this name."""
-        download = self._known.get(model)
-        if download is None:
-            return False
-        await self._cancel(model)
-        if download.state != "finished":
-            blobs = [file.blob for file in download.plan.files]
-            await trio.to_thread.run_sync(discard_begun, download.plan.folder, blobs)
-        self.forget(model)
-        return True
+    def _going(self) -> list[Download]:
+        return [download for download in self._known.values() if not download.status.ended]
 
     async def _cancel(self, model: str) -> None:
         if download := self._known.get(model):
@@ -378,9 +410,9 @@ class Downloads:
             self._state_changed = trio.Event()
 
 
-def _disk_failed(what: str, error: OSError) -> DownloadFailed:
-    where = f" ({error.filename})" if error.filename else ""
-    return DownloadFailed(what, f"{error.strerror or error}{where}; the part so far is kept")
+def hashes_of(downloads: Iterable[Download]) -> frozenset[str]:
+    """Return the hashes of all files of these downloads."""
+    return frozenset(file.oid for download in downloads for file in download.plan.files)
 
 
 @asynccontextmanager

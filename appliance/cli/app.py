@@ -33,8 +33,10 @@ VERBS = {
     "ps": "List the models that are running.",
     "top": "Show the requests under way, live.",
     "load": "Load a model into the running server.",
+    "load-test": "Ask models many times at once, and show how fast each answers.",
     "activity": "List the latest requests of the running server, or export all.",
     "memory": "Show the memory of the machine, and what one more model would push out.",
+    "disk": "Show what models, downloads and folders take on the disk, and what their removal would free.",
     "unload": "Unload a model from the running server.",
     "logs": "Show the output of the model processes.",
     "speed": "Show how fast the running server has answered.",
@@ -163,10 +165,14 @@ def _import_verb(name: str) -> click.Command | None:
             from appliance.cli.top import top as command
         case "load":
             from appliance.cli.control import load as command
+        case "load-test":
+            from appliance.cli.load_test import load_test as command
         case "activity":
             from appliance.cli.activity import activity as command
         case "memory":
             from appliance.cli.memory import memory as command
+        case "disk":
+            from appliance.cli.disk import disk as command
         case "unload":
             from appliance.cli.control import unload as command
         case "logs":

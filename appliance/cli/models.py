@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import click
@@ -34,7 +35,7 @@ from appliance.core.near_names import did_you_mean, near
 from appliance.core.settings import FleetSettings
 from appliance.engines.found import finder, installed_folder
 from appliance.engines.owner import manual_of, open_engines
-from appliance.errors import Conflict, EngineNotFound, ModelNotFound, UsageError
+from appliance.errors import Conflict, EngineNotFound, Forbidden, ModelNotFound, UsageError
 from appliance.fleet.budgets import plan_of
 from appliance.fleet.model_rows import ModelRow, ModelTable, model_rows
 from appliance.platform.children import open_children
@@ -43,6 +44,9 @@ from appliance.platform.drivers import look
 from appliance.platform.machine import free_memory
 from appliance.store.engine_state import StateFile
 from appliance.wire import RemovedModel
+
+if TYPE_CHECKING:
+    from appliance.catalog.removal import Removal
 
 COLUMNS = ("ID", "ARCHITECTURE", "PARAMETERS", "QUANT", "SIZE", "CONTEXT", "FIT", "SOURCE", "STATE", "LAST USED")
 NUMBERS = ("PARAMETERS", "SIZE", "CONTEXT")
@@ -103,21 +107,35 @@ def print_plan(model: Model, plan: FitPlan) -> None:
 @click.argument("model")
 @models_dir_option
 @click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="Say what would be freed, and remove nothing.")
 @files_options
 @json_option
-async def rm(server: RunningServer, model: str, models_dir: str | None, yes: bool, as_json: bool) -> int:
-    """Remove a model from the Hugging Face cache or the models folder, with all its parts.
+async def rm(server: RunningServer, model: str, models_dir: str | None, yes: bool, dry_run: bool, as_json: bool) -> int:
+    """Remove a model from the Hugging Face cache or the models folder, with all its parts; or an unfinished download.
 
     \b
     Examples:
       llama-appliance rm ggml-org/gemma-3-4b-it-GGUF:Q4_K_M
+      llama-appliance rm ggml-org/gemma-3-4b-it-GGUF:Q4_K_M --dry-run
       llama-appliance rm my-model --yes
     """
     table = await _server_table(server) if models_dir is None else None
     if table is not None:
-        removed = await _remove_there(server, table, model, ask_first=not (yes or as_json))
+        name, frees = await _removable_there(server, table, model)
+        remove = partial(ask, server, "DELETE", f"/models?model={quote(name, safe='')}", RemovedModel)
     else:
-        removed = await _remove_own(server, ModelOptions(models_dir=models_dir).sources(), model, yes or as_json)
+        removal = await _own_removal(server, ModelOptions(models_dir=models_dir).sources(), model)
+        name, frees = removal.model, await trio.to_thread.run_sync(removal.frees)
+        remove = partial(trio.to_thread.run_sync, removal.carry_out)
+    if dry_run:
+        if as_json:
+            print_json({"model": name, "frees": frees})
+        else:
+            say(f"removing {name} would free {human_size(frees)}")
+        return 0
+    if not (yes or as_json):
+        await _confirm(name, frees)
+    removed = await remove()
     if as_json:
         print_json(removed)
     else:
@@ -125,39 +143,52 @@ async def rm(server: RunningServer, model: str, models_dir: str | None, yes: boo
     return 0
 
 
-async def _remove_own(server: RunningServer, sources: ModelFolders, name: str, unasked: bool) -> RemovedModel:
-    found = _exactly(await trio.to_thread.run_sync(Catalog(sources).scan), name)
+async def _own_removal(server: RunningServer, sources: ModelFolders, name: str) -> Removal:
+    """Raises ModelNotFound, Conflict for a model that runs, Forbidden for one that may not go."""
+    from appliance.catalog import removal  # with all of downloading, which `ls` does without
+
+    snapshot = await trio.to_thread.run_sync(Catalog(sources).scan)
+    if (
+        snapshot.find(name) is None
+        and sources.cache is not None
+        and (left := await trio.to_thread.run_sync(removal.plan_leftover, name, sources.cache)) is not None
+    ):
+        return left
+    found = _exactly(snapshot, name)
     states = await _states(server)
     _refuse_running(server, found.id, (states or {}).get(found.id))
-    if not unasked:
-        await _confirm(found.id, found.size)
-    if sources.cache is None:
-        raise UsageError("there is no cache to remove a model from")
-    from appliance.catalog.download_file import remove_model  # with all of downloading, which `ls` does without
-
-    return await trio.to_thread.run_sync(remove_model, found, sources.cache, sources.models_dir)
+    return await trio.to_thread.run_sync(removal.plan_removal, found, sources.cache, sources.models_dir)
 
 
-async def _remove_there(server: RunningServer, table: ModelTable, name: str, *, ask_first: bool) -> RemovedModel:
-    """Have the server remove one of its models."""
+async def _removable_there(server: RunningServer, table: ModelTable, name: str) -> tuple[str, int]:
+    """Return the name of what the server would remove, and what that frees. Raises the same, UsageError for several."""
+    from appliance.catalog.disk_use import DiskTable  # as above
+
     row = next((row for row in table.models if name in (row.id, *row.aliases)), None)
     of_repo = [row for row in table.models if row.id.rpartition(":")[0].casefold() == name.casefold()]
-    if len(of_repo) > 1:
+    if row is None and len(of_repo) > 1:
         raise _several(name, [row.id for row in of_repo])
     row = row or next(iter(of_repo), None)
-    if row is None:
-        meant = near(name, [row.id for row in table.models])
+    if row is not None:
+        _refuse_running(server, row.id, row.state)
+    found = await ask(server, "GET", "/api/disk", DiskTable)
+    wanted = row.id if row is not None else name
+    for model in found.models:
+        if model.model == wanted:
+            if model.why:
+                raise Forbidden(model.why)
+            return wanted, model.frees
+    begun = {one.model: one.frees for one in found.unfinished} | {one.model: one.done for one in found.downloads}
+    if wanted not in begun:
+        meant = near(name, [*(row.id for row in table.models), *begun])
         raise ModelNotFound(name, (meant,) if meant else ())
-    _refuse_running(server, row.id, row.state)
-    if ask_first:
-        await _confirm(row.id, row.size or 0)
-    return await ask(server, "DELETE", f"/models?model={quote(row.id, safe='')}", RemovedModel)
+    return wanted, begun[wanted]
 
 
-async def _confirm(name: str, size: int) -> None:
+async def _confirm(name: str, frees: int) -> None:
     """Ask somebody at a terminal. Raises Abort."""
     if can_ask():
-        confirm = partial(click.confirm, f"Remove {name} ({human_size(size)})?", abort=True)
+        confirm = partial(click.confirm, f"Remove {name}, which frees {human_size(frees)}?", abort=True)
         await trio.to_thread.run_sync(confirm, abandon_on_cancel=True)
 
 

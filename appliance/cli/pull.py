@@ -263,12 +263,7 @@ async def _begun_there(server: RunningServer) -> dict[str, tuple[int, int]]:
 
 def _begun_in(cache: Path) -> dict[str, tuple[int, int]]:
     """Return the models whose downloads have begun and not ended, with what is here of the files that are missing."""
-    begun = dict[str, tuple[int, int]]()
-    for file in unfinished_in(cache):
-        model = str(ModelReference(file.repo, file.tag))
-        done, total = begun.get(model, (0, 0))
-        begun[model] = done + file.done, total + file.total
-    return begun
+    return {one.model: (one.done, one.total) for one in unfinished_in(cache)}
 
 
 def _list_unfinished(begun: Mapping[str, tuple[int, int]], as_json: bool) -> int:

@@ -7,8 +7,8 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, suppress
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import NoReturn, TypeVar
@@ -22,7 +22,7 @@ from msgspec import Struct
 from appliance.cli.options import UNIX, own_socket
 from appliance.core.bodies.sse import Decoder, RecordTooLong
 from appliance.core.lenient_json import UNREADABLE, decoded
-from appliance.core.openai import NULL, ChatChoice, ChatCompletion, error_text
+from appliance.core.openai import NULL, ChatCompletion, error_text
 from appliance.core.server_choice import (
     LET_IN,
     SERVICE_SOCKET,
@@ -319,11 +319,32 @@ Ask = Callable[[bytes], AbstractAsyncContextManager[HttpAnswer]]
 """Sends a chat request and returns its successful response; otherwise raises ApplianceError."""
 
 
+@asynccontextmanager
+async def ask_model(server: RunningServer, body: bytes) -> AsyncGenerator[HttpAnswer]:
+    """The `Ask` of a running server."""
+    answering = False
+    try:
+        async with HttpCall(server.address, "POST", server.prefix + CHAT_PATH, JSON_HEADERS, body) as response:
+            await refuse_errors(server, response)
+            answering = True
+            yield response
+    except UpstreamFailed as cause:
+        if answering:
+            raise ServerFailed(f"the answer broke off: {cause.why} ({server.url})") from None
+        raise NotRunning(server, cause.why) from None
+
+
 class RunMessage(Struct, frozen=True, kw_only=True):
     """One message of the conversation."""
 
     role: str
     content: str
+
+
+class StreamOptions(Struct, frozen=True):
+    """Wishes for a stream beside its answer."""
+
+    include_usage: bool
 
 
 class ChatRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -332,6 +353,7 @@ class ChatRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
     model: str
     messages: tuple[RunMessage, ...]
     stream: bool = False
+    stream_options: StreamOptions | None = None
     temperature: float | None = None
     max_tokens: int | None = None
     seed: int | None = None
@@ -356,21 +378,33 @@ async def stream_answer(ask: Ask, request: ChatRequest, write: Callable[[str], N
     """Pass each piece of the answer to ``write`` as it comes. Raises UpstreamFailed when the stream breaks."""
     pieces: list[str] = []
     finish_reason: str | None = None
+
+    def take(record: ChatCompletion) -> None:
+        nonlocal finish_reason
+        for choice in (record.choices or ())[:1]:
+            finish_reason = choice.finish_reason or finish_reason
+            if text := choice.said.text:
+                pieces.append(text)
+                write(text)
+
+    await stream_records(ask, request, take)
+    return StreamedAnswer("".join(pieces), finish_reason, len(pieces))
+
+
+async def stream_records(ask: Ask, request: ChatRequest, take: Callable[[ChatCompletion], None]) -> None:
+    """Pass each record of the answer to ``take`` as it comes. Raises UpstreamFailed when the stream breaks."""
     decoder = Decoder()
     async with ask(msgspec.json.encode(msgspec.structs.replace(request, stream=True))) as response:
         while data := await response.receive():
-            for choice in _choices(request.model, decoder, data):
-                if choice is None:
-                    return StreamedAnswer("".join(pieces), finish_reason, len(pieces))
-                finish_reason = choice.finish_reason or finish_reason
-                if text := choice.said.text:
-                    pieces.append(text)
-                    write(text)
+            for record in _records(request.model, decoder, data):
+                if record is None:
+                    return
+                take(record)
     raise UpstreamFailed(request.model, f"its stream ended without {DONE}")
 
 
-def _choices(model: str, decoder: Decoder, data: bytes) -> Iterator[ChatChoice | None]:
-    """Return the choices that these bytes complete, and those before an error; None marks the end of the stream."""
+def _records(model: str, decoder: Decoder, data: bytes) -> Iterator[ChatCompletion | None]:
+    """Return the records that these bytes complete, and those before an error; None marks the end of the stream."""
     try:
         for event in decoder.feed(data):
             if event.data == DONE:
@@ -379,7 +413,7 @@ def _choices(model: str, decoder: Decoder, data: bytes) -> Iterator[ChatChoice |
             chunk = _decode_chunk(event.data)
             if chunk.error != NULL:
                 raise UpstreamFailed(model, error_text(chunk.error) or "it reported an error")
-            yield from (chunk.choices or ())[:1]
+            yield chunk
     except (RecordTooLong, *UNREADABLE) as cause:
         raise UpstreamFailed(model, f"its stream cannot be read: {cause}") from None
 

@@ -30,13 +30,11 @@ from appliance.cli.remote import (
     MAX_ANSWER,
     Ask,
     ChatRequest,
-    NotRunning,
     RunMessage,
     RunningServer,
-    ServerFailed,
+    ask_model,
     is_running,
     refuse,
-    refuse_errors,
     server_options,
     stream_answer,
     whole_answer,
@@ -45,7 +43,7 @@ from appliance.core.models.model import Model
 from appliance.core.settings import FleetSettings
 from appliance.engines.found import ENGINE_HELP, finder, installed_folder
 from appliance.engines.owner import open_engines
-from appliance.errors import ApplianceError, UpstreamFailed, UsageError
+from appliance.errors import ApplianceError, UsageError
 from appliance.fleet.owner import Fleet, open_fleet
 from appliance.store.engine_state import StateFile
 from appliance.upstream.client import HttpAnswer, HttpCall
@@ -99,7 +97,7 @@ async def run_model(
     if question is None and chat.as_json:
         raise UsageError("--json needs a PROMPT: a chat has no single answer")
     if await is_running(server):
-        return await _converse(partial(_ask_server, server), chat, question)
+        return await _converse(partial(ask_model, server), chat, question)
     found = finder(engine)
     model = (await trio.to_thread.run_sync(Catalog(sources).scan)).require(chat.model)
     say(f"no server is running at {server.url}: loading {model.id} for this command")
@@ -126,20 +124,6 @@ def _question(prompt: str | None) -> str | None:
     if not text or not text.strip():
         raise UsageError("the prompt is empty; give one, or start the command in a terminal to chat")
     return text
-
-
-@asynccontextmanager
-async def _ask_server(server: RunningServer, body: bytes) -> AsyncGenerator[HttpAnswer]:
-    answering = False
-    try:
-        async with HttpCall(server.address, "POST", server.prefix + CHAT_PATH, JSON_HEADERS, body) as response:
-            await refuse_errors(server, response)
-            answering = True
-            yield response
-    except UpstreamFailed as cause:
-        if answering:
-            raise ServerFailed(f"the answer broke off: {cause.why} ({server.url})") from None
-        raise NotRunning(server, cause.why) from None
 
 
 @asynccontextmanager

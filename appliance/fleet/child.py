@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from appliance.core.fit.estimate import Buffers
 from appliance.core.lenient_json import UNREADABLE
+from appliance.core.records.flood import WINDOW, FloodGate
 from appliance.errors import Busy, UpstreamFailed
 from appliance.fleet.launch import Launch
 from appliance.platform.children import Child, Children, describe_status
@@ -43,6 +44,8 @@ PIPE_GRACE = 1.0
 """Seconds that a finished process's output may be held open by something it left behind."""
 WORDS_TIME = 0.25
 """Seconds in which an engine that answers already is to say what it has loaded; it does within a millisecond."""
+FLOOD_PAUSE = 0.005
+"""Seconds between two reads of a flood. A process that prints over 13 MB a second has to wait for them."""
 KILL_TIME = 1.0
 """Seconds that the rest of a killed process group is waited for."""
 
@@ -153,7 +156,8 @@ class Exited(Struct, frozen=True):
 class ModelProcess:
     """Runs one process for one model; `run` owns it. The rest is for the fleet to read and to ask for the end."""
 
-    def __init__(self, launch: Launch, log: Callable[[str], None]) -> None:
+    def __init__(self, launch: Launch, log: Callable[[str], None], lose: Callable[[int], None]) -> None:
+        """``log`` takes each line of its output, ``lose`` how many lines of a flood were dropped."""
         self.launch = launch
         self.pid: int | None = None
         self.state = ChildState("loading")
@@ -163,6 +167,10 @@ class ModelProcess:
         its own.
         """
         self._log = log
+        self._lose = lose
+        self._gate = FloodGate(STATE_PREFIX)
+        self._gate.is_open = True  # until it is ready: a load is told in many lines, and the memory in some of them
+        self._held = trio.Event()
         foreign = self._foreign_holder if launch.own_port else None
         self._readiness = Readiness(launch.address, launch.probe, foreign) if launch.probe is not None else None
         self._ready = trio.Event()
@@ -202,13 +210,14 @@ class ModelProcess:
         stdin = None if self.launch.protocol else b""  # there is nobody to type
         command = Command(argv=self.launch.argv, env=self.launch.env, stdin=stdin)
         async with (
-            open_process(children, command, LineSink(self._line), rest=PIPE_GRACE) as child,
+            open_process(children, command, self._take, rest=PIPE_GRACE) as child,
             trio.open_nursery() as watchers,
         ):
             self.pid = child.pid
             watchers.start_soon(self._watch_readiness)
             watchers.start_soon(self._end_when_asked, children, child)
             watchers.start_soon(self._give_up, child)
+            watchers.start_soon(self._release_held)
             # `wait` would kill the rest of the group at once. A wrapper may end before the server that it started, and
             # that has the same time to end politely.
             status = await child.wait_exit()
@@ -230,6 +239,33 @@ class ModelProcess:
             on_ready, self._on_ready = self._on_ready, None
             on_ready()
             self._ready.set()
+            self._gate.is_open = False
+
+    async def _take(self, piece: bytes) -> bool:
+        """A piece of its output. It always wants more."""
+        self._log_lines(partial(self._gate.feed, piece, trio.current_time()))
+        if self._gate.is_holding:
+            self._held.set()
+            # Most of a flood's price is the wake-up for every few lines. Meanwhile the pipe fills (64 KiB on Linux).
+            await trio.sleep(FLOOD_PAUSE)
+        return True
+
+    async def _release_held(self) -> None:
+        """A flood may end in the middle of a window, and nothing more come."""
+        while True:
+            await self._held.wait()
+            self._held = trio.Event()
+            while self._gate.is_holding:
+                await trio.sleep(WINDOW)
+                self._log_lines(partial(self._gate.release, trio.current_time()))
+
+    def _log_lines(self, taken: Callable[[], list[bytes]]) -> None:
+        before = self._gate.lost
+        lines = taken()
+        if lost := self._gate.lost - before:
+            self._lose(lost)
+        for line in lines:
+            self._line(line)
 
     def _line(self, line: bytes) -> None:
         at = line.find(STATE_PREFIX)  # another thread's unfinished log text may stand in front of it

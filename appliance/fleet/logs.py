@@ -81,6 +81,11 @@ class Logs:
         self._by_model.setdefault(model, _Ring(MODEL_LIMIT)).append(line)
         self._news.wake()
 
+    def lose(self, model: str, count: int) -> None:
+        """So many lines were dropped before they came here; readers are told so."""
+        for ring in (self._all, self._by_model.setdefault(model, _Ring(MODEL_LIMIT))):
+            ring.appended += count
+
     def knows(self, model: str) -> bool:
         """True if the model has ever printed anything."""
         return model in self._by_model

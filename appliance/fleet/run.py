@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Awaitable, Callable, Collection
+from functools import partial
 from typing import Literal
 
 import trio
@@ -219,7 +220,8 @@ class ModelRun:
                 await self._stop.wait()
         if self._stop.is_set():
             return None
-        self.process = ModelProcess(launch, lambda line: self._logs.append(self.model.id, line))
+        logs, model_id = self._logs, self.model.id
+        self.process = ModelProcess(launch, partial(logs.append, model_id), partial(logs.lose, model_id))
         return await self.process.run(children, on_ready=on_ready)
 
     def said(self, most: int | None = None) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from msgspec import Struct
@@ -48,6 +49,8 @@ class Owners(Struct, frozen=True, kw_only=True):
     """Empty where no tool was switched on."""
     reloads: Reloads
     history: History
+    folders: Mapping[str, Path]
+    """The program's folders on the disk, by their kind, and its databases by their first file."""
     derived_models: Path | None = None
     """The file of models that clients of Ollama's API derive; None keeps none beyond the program's end."""
 
@@ -64,25 +67,26 @@ class Owners(Struct, frozen=True, kw_only=True):
     async def remove_model(self, name: str, *, from_folder: bool = False) -> RemovedModel:
         """Stop the model's process, or its download, and remove its files. ``from_folder``: also of the models folder.
 
-        Raises ModelNotFound, Forbidden for what the program may not remove, and Conflict for files that the system does
-        not release.
+        A download that has ended leaves a part, which goes by its model's name too. Raises ModelNotFound, Forbidden for
+        what the program may not remove, and Conflict for files that the system does not release.
         """
         downloads = self.require_downloads()
-        if (download := downloads.find(name)) is not None and not download.status.ended:
-            await downloads.discard(name)
-            return RemovedModel(model=name, paths=(), size=0)
         await refresh(self.catalog)
         model = next((model for model in self.catalog.snapshot.models if model.id == name), None)
-        if model is None:
-            raise ModelNotFound(name, self.catalog.snapshot.near(name))
-        if model.source != "cache" and not from_folder:
-            raise Forbidden(f"model '{name}' is not removable: it is not from the Hugging Face cache ({model.source})")
-        await self.fleet.unload(model.id)
+        download = downloads.find(name)
         try:
+            if model is None or (download is not None and not download.status.ended):
+                if (discarded := await downloads.discard(name)) is None:
+                    raise ModelNotFound(name, self.catalog.snapshot.near(name))
+                return discarded
+            if model.source != "cache" and not from_folder:
+                why = f"it is not from the Hugging Face cache ({model.source})"
+                raise Forbidden(f"model '{name}' is not removable: {why}")
+            await self.fleet.unload(model.id)
             removed = await downloads.delete(model)
         except OSError as error:
             where = f" ({error.filename})" if error.filename else ""
-            raise Conflict(f"model '{model.id}' cannot be removed: {error.strerror or error}{where}") from None
+            raise Conflict(f"model '{name}' cannot be removed: {error.strerror or error}{where}") from None
         await self.fleet.unload(model.id)  # somebody may have asked for it while its files went
         downloads.forget(name)
         return removed

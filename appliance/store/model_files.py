@@ -8,22 +8,69 @@ import shutil
 import stat
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 FSCTL_SET_SPARSE = 0x000900C4
 ATTEMPTS = 20 if sys.platform == "win32" else 1
 """Windows cannot rename, replace or remove a file that somebody reads at this moment."""
 AGAIN = 0.01
 """Seconds between two attempts."""
+BLOCK = 512
+"""Bytes of the unit in which POSIX counts what a file takes."""
+
+
+class Taken(NamedTuple):
+    """The contents of a folder, or a file."""
+
+    bytes: int
+    files: int
+
+
+class Space(NamedTuple):
+    """A file system. ``device`` tells it from others."""
+
+    device: int
+    total: int
+    free: int
+
+
+def space_of(folder: Path) -> Space:
+    """Return the file system where ``folder`` is or will be. Raises OSError."""
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    usage = shutil.disk_usage(folder)
+    return Space(folder.stat().st_dev, usage.total, usage.free)
 
 
 def free_bytes(folder: Path) -> int:
-    """Return the free space where ``folder`` is or will be."""
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
-    return shutil.disk_usage(folder).free
+    """Return the free space where ``folder`` is or will be. Raises OSError."""
+    return space_of(folder).free
+
+
+def taken_in(path: Path, beside: Collection[str] = ()) -> Taken:
+    """Measure a file, or a folder with everything below it but the folders ``beside``. What cannot be read is left out.
+
+    Links are not followed, and a file with two names counts once.
+    """
+    taken, files, seen = 0, 0, set[tuple[int, int]]()
+    waiting = [str(path)]
+    while waiting:
+        place = waiting.pop()
+        with contextlib.suppress(OSError):
+            found = os.lstat(place)
+            if stat.S_ISDIR(found.st_mode):
+                waiting += [inner for inner in _listed(place) if inner not in beside]
+            elif found.st_nlink == 1 or (found.st_dev, found.st_ino) not in seen:
+                seen.add((found.st_dev, found.st_ino))
+                taken, files = taken + occupied(found), files + 1
+    return Taken(taken, files)
+
+
+def _listed(folder: str) -> list[str]:
+    with os.scandir(folder) as entries:
+        return [entry.path for entry in entries]
 
 
 def link(blob: Path, entry: Path) -> None:
@@ -169,14 +216,22 @@ def _make_sparse(descriptor: int) -> None:
     control(handle, FSCTL_SET_SPARSE, None, 0, None, 0, ctypes.byref(told), None)
 
 
-def remove(path: Path) -> int:
-    """Remove a file, or a link and never its target. Return the number of bytes freed."""
-    try:
-        found = path.lstat()
-        path.unlink()
-    except FileNotFoundError:
-        return 0
-    return found.st_size if found.st_nlink == 1 and not path.is_symlink() else 0
+def occupied(found: os.stat_result) -> int:
+    """Return the bytes that a file takes on its disk, which for one with holes are fewer than it has."""
+    return found.st_size if sys.platform == "win32" else found.st_blocks * BLOCK
+
+
+def freed_by(paths: Iterable[Path]) -> int:
+    """Return the bytes that the disk gets back when these names go. Raises OSError.
+
+    A file with a name elsewhere stays.
+    """
+    links: dict[tuple[int, int], list[os.stat_result]] = {}
+    for path in dict.fromkeys(paths):
+        with contextlib.suppress(FileNotFoundError):
+            found = path.lstat()
+            links.setdefault((found.st_dev, found.st_ino), []).append(found)
+    return sum(occupied(names[0]) for names in links.values() if len(names) >= names[0].st_nlink)
 
 
 def remove_empty(folder: Path, root: Path) -> None:

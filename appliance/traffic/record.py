@@ -26,7 +26,7 @@ from appliance.core.records.cache import CacheAnswer, CacheQuestion
 from appliance.core.records.cache_misses import MAX_NAME, CacheRoom, CacheUse, CacheUses, CacheVerdict
 from appliance.core.records.captures import CaptureBuffer, CapturedBody, CapturedExchange, Packing, captured_parts
 from appliance.core.records.progress import AnswerSoFar, client_words, is_before_token
-from appliance.core.records.spans import Step, StepName, TracedRequest
+from appliance.core.records.spans import Step, StepName, TracedRequest, parts_text
 from appliance.core.records.speed import SpeedCurve, SpeedQuestion
 from appliance.core.runs.inward import UNWATCHED, ProgressWatch
 from appliance.store.activity import Activity
@@ -342,6 +342,10 @@ class RecordingSink(Passing):
             first_token = self.first_token_ms(found, seconds)
             if cache.why:
                 metadata = {**metadata, "prompt_cache": cache.why}
+        if record.steps:  # of a plain request the row says all by itself
+            usage = found if isinstance(found, Usage) else None
+            traced = self.traced(usage, record.path, status, record.began + seconds, 0.0)
+            metadata = {**metadata, "parts": parts_text(traced)}
         if status == CLIENT_LEFT:
             error = "the client left before the answer was complete"
         if record.fault is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import shutil
@@ -34,10 +35,12 @@ from appliance.catalog.download_status import (
     RepoNotFound,
     TokenRefused,
     UnderWay,
+    disk_failed,
     events_between,
 )
 from appliance.catalog.downloads import Download, Downloads, DownloadSettings, open_downloads
 from appliance.catalog.hub import HubAccess, hub_access
+from appliance.catalog.removal import plan_removal
 from appliance.catalog.sources import ModelFolders
 from appliance.errors import ApplianceError, BadRequest, Forbidden, NotFound, UsageError
 from appliance.store import partial_file
@@ -278,6 +281,28 @@ async def test_dropped_connections_cost_next_to_nothing(hub: FakeHub, settings: 
     assert hub.sent() == size, "a dropped connection must not cost a single byte"
 
 
+async def test_speed_time_left_and_places_in_the_queue_are_told(hub: FakeHub, settings: DownloadSettings) -> None:
+    for repo in ("acme/second-GGUF", "acme/third-GGUF"):
+        write_big(hub.root / repo / f"{repo[5:-5]}-Q8_0.gguf")
+    hub.behave(rate=BIG // 4)
+    async with open_downloads(structs.replace(settings, parallel=1)) as downloads:
+        first = await downloads.start(REPO)
+        await until(lambda: first.status.speed is not None)
+        second, third = await downloads.start("acme/second-GGUF"), await downloads.start("acme/third-GGUF")
+        assert [status.place for status in downloads.snapshot()] == [None, 1, 2]
+        status = first.status
+        assert status.speed is not None
+        assert BIG / 16 < status.speed < BIG
+        assert status.left == pytest.approx((status.total - status.done) / status.speed, rel=0.2)
+        second.pause()
+        second.resume()
+        assert [status.place for status in downloads.snapshot()] == [None, 2, 1]
+        first.pause()
+        assert (first.status.speed, first.status.left) == (None, None)
+        third.pause()
+        second.pause()
+
+
 async def test_cancelled_failed_and_begun_again_it_goes_on(hub: FakeHub, settings: DownloadSettings) -> None:
     hub.behave(stall_after=BIG // 2)
     async with open_downloads(settings) as downloads:
@@ -310,11 +335,11 @@ async def test_ending_the_program_keeps_what_came(hub: FakeHub, settings: Downlo
         pass
     async with open_downloads(settings) as later:
         (unfinished,) = unfinished_in(settings.cache)
-        assert (unfinished.repo, unfinished.tag, unfinished.total) == (REPO, "Q8_0", download.status.total)
+        assert (unfinished.model, unfinished.total) == (MODEL, download.status.total)
         assert unfinished.done >= BIG // 3
         assert listed(settings) == {}
         hub.behave()
-        await (await later.start(unfinished.repo, unfinished.tag)).wait()
+        await (await later.start(unfinished.model)).wait()
         assert unfinished_in(settings.cache) == []
     assert listed(settings) == {MODEL: None}
 
@@ -536,6 +561,16 @@ async def test_no_room_is_said_before_the_first_byte(hub: FakeHub, settings: Dow
     assert isinstance(error, NotEnoughSpace)
     assert hub.sent() == 0
     assert str(settings.cache) in str(error)
+    assert "'llama-appliance disk'" in str(error)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no disk that is always full")
+def test_a_disk_that_became_full_meanwhile_is_no_riddle() -> None:
+    with pytest.raises(OSError, match="No space left") as refused, Path("/dev/full").open("wb", buffering=0) as disk:
+        disk.write(b"x")
+    said = str(disk_failed(NAME, refused.value))
+    assert "the part so far is kept; make room ('llama-appliance disk'" in said
+    assert "make room" not in str(disk_failed(NAME, PermissionError(errno.EACCES, "Permission denied")))
 
 
 @pytest.mark.skipif(not SHARED_MEMORY.is_dir(), reason="nowhere else does the free space stand still")
@@ -653,11 +688,65 @@ async def test_contents_that_two_models_share_stay_with_the_other(hub: FakeHub, 
 
 async def test_a_download_under_way_can_be_discarded(hub: FakeHub, settings: DownloadSettings) -> None:
     async with stalled(hub, settings) as (downloads, download):
-        assert await downloads.discard(MODEL)
+        discarded = await downloads.discard(MODEL)
+        assert discarded is not None
+        assert discarded.size >= BIG // 3
         assert download.status.state == "cancelled"
         assert downloads.snapshot() == []
-        assert not await downloads.discard(MODEL)
+        assert await downloads.discard(MODEL) is None
     assert not folder(settings).exists()
+
+
+async def test_the_part_of_an_earlier_run_is_discarded_by_its_models_name(
+    hub: FakeHub, settings: DownloadSettings
+) -> None:
+    async with stalled(hub, settings):
+        pass
+    async with open_downloads(settings) as later:
+        assert await later.discard(f"{REPO}:F16") is None
+        discarded = await later.discard(MODEL)
+        assert discarded is not None
+        assert discarded.size >= BIG // 3
+        assert await later.discard(MODEL) is None
+    assert not folder(settings).exists()
+
+
+@needs_links
+async def test_a_whole_shard_goes_with_its_download_and_stays_for_another(
+    hub: FakeHub, settings: DownloadSettings
+) -> None:
+    """No name leads to it before all others are there."""
+    for number in (1, 2):
+        write_big(hub.root / REPO / f"s-Q4_0-0000{number}-of-00002.gguf", BIG * number)
+    hub.behave(rate=BIG)
+    blobs = folder(settings) / "blobs"
+    async with open_downloads(settings) as downloads:
+        await downloads.start(REPO, "Q4_0")
+        await until(lambda: [blob for blob in blobs.glob("*") if blob.suffix == ""])
+        hub.behave(stall_after=0)
+        discarded = await downloads.discard(f"{REPO}:Q4_0")
+        assert discarded is not None
+        assert discarded.size >= BIG
+    assert not folder(settings).exists()
+
+
+@pytest.mark.skipif(not SHARED_MEMORY.is_dir(), reason="nowhere else does the free space stand still")
+@needs_links
+async def test_what_a_removal_frees_is_known_before_it(hub: FakeHub, settings: DownloadSettings) -> None:
+    """Two models share their contents: the first one's removal frees nothing but its name, the second one's all."""
+    (hub.root / REPO / "tiny-F16.gguf").write_bytes((hub.root / REPO / NAME).read_bytes())
+    with tempfile.TemporaryDirectory(dir=SHARED_MEMORY) as cache:
+        there = structs.replace(settings, cache=Path(cache))
+        await fetched(there, "Q8_0")
+        await fetched(there, "F16")
+        for tag, least in (("Q8_0", 0), ("F16", BIG)):
+            model = Catalog(ModelFolders(cache=there.cache, starter=None)).scan().require(f"{REPO}:{tag}")
+            removal = plan_removal(model, there.cache, None)
+            foretold, free = removal.frees(), shutil.disk_usage(cache).free
+            removed = removal.carry_out()
+            assert removed.size == foretold
+            assert least <= foretold <= least + SLACK
+            assert abs(shutil.disk_usage(cache).free - free - foretold) < SLACK
 
 
 @needs_links

@@ -16,6 +16,7 @@ from trio.testing import assert_no_checkpoints, wait_all_tasks_blocked
 from waiting import SOON
 
 from appliance.core.models.model import Model
+from appliance.core.records.flood import LINES, WINDOW
 from appliance.core.settings import FleetSettings
 from appliance.errors import Busy, ModelFailedToStart, ShuttingDown, UpstreamFailed
 from appliance.fleet.lease import QueuePlace
@@ -310,3 +311,23 @@ async def test_who_waits_while_it_dies_gets_the_next_one_and_the_reason_is_kept(
         while (status := fleet.known("a")) is None or status.pid is not None:
             await fleet.wait_changed()
         assert status.error == "it was stopped: no byte for 3 s"
+
+
+async def test_of_a_flood_of_lines_the_newest_are_kept_and_the_others_counted(world: World) -> None:
+    """To take every line cost nine tenths of a core, which the relay needs."""
+    async with world.fleet() as fleet:
+        model = world.model("a", "--log-flood")
+        await fleet.load(model)
+        began, kept, lost = trio.current_time(), 0, 0
+        async for line in fleet.logs.follow(None, history=False):
+            if line.endswith(" lines lost ..."):
+                lost += int(line.split()[1])
+            else:
+                kept += 1
+            if trio.current_time() > began + 2:
+                break
+        windows = (trio.current_time() - began) / WINDOW
+        assert kept < LINES * (windows + 2) + (1 << 16) / 100
+        assert lost > kept
+        await fleet.unload("a")
+        assert "cleaning up before exit" in "".join(fleet.logs.tail("a", 50))

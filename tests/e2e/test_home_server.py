@@ -20,6 +20,7 @@ from program import ANY_PORT, COMMAND, Server, fresh_environment
 from waiting import wait
 
 from appliance.catalog.sources import STARTER
+from appliance.store.model_files import occupied
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Python has no Unix sockets on Windows")
 TINY, TINY_FILE = "acme/Tiny-GGUF:Q8_0", "acme/Tiny-GGUF/Tiny-Q8_0.gguf"
@@ -89,7 +90,7 @@ def test_rm_names_every_file_of_a_model_with_a_server_and_without(home: Home) ->
     def check_removed() -> None:
         for part in parts:
             write_model(part, split__count=2)
-        size = sum(part.stat().st_size for part in parts)
+        size = sum(occupied(part.stat()) for part in parts)
         assert home.json("rm", "big-Q8_0") == {
             "model": "big-Q8_0",
             "paths": [str(part) for part in parts],

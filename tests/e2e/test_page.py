@@ -6,6 +6,7 @@ import json
 import os
 import re
 import select
+import shutil
 import socket
 import subprocess
 import sys
@@ -35,6 +36,7 @@ from appliance.engines.found import EMBEDDED
 from appliance.store.activity import ActivityTable
 from appliance.store.activity_schema import open_file
 from appliance.store.engine_state import StateFile
+from appliance.store.model_files import taken_in
 from appliance.wire import Row, Tokens
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -130,6 +132,13 @@ SCENARIOS = [
     Scenario("machine.closed"),
     # A run is cancelled after a question.
     Scenario("agents.cancel", env=says({"text": "so far", "stall": True})),
+    # The time of every request of a load test is seen.
+    Scenario(
+        "playground.load",
+        ("--models-max", "1", *OTHERS[:2]),
+        {"FAKE_TOKENS": "4000", "FAKE_TOKEN_DELAY": "0.03", "FAKE_LOAD_DELAY": "1", "FAKE_SLOW_PROMPT": "0.5"},
+        both=True,
+    ),
     # A hit opens its conversation at its message.
     Scenario("finding.hits", both=True),
     # Parts of words are found where the browser keeps them.
@@ -193,7 +202,9 @@ def test_a_scenario(play: Play, serve_fake: StartServer, scenario: Scenario) -> 
     play(scenario.name, serve_fake(*scenario.words, **scenario.env))
 
 
-@pytest.mark.parametrize("scenario", ["talking.chat", "screens.screens", "talking.compact", "agents.real"])
+@pytest.mark.parametrize(
+    "scenario", ["talking.chat", "screens.screens", "talking.compact", "agents.real", "playground.starter"]
+)
 def test_with_the_starter_model(play: Play, serve: StartServer, scenario: str) -> None:
     if not available():
         pytest.skip("the embedded engine is not on this machine")
@@ -322,6 +333,46 @@ def test_a_model_is_fetched_and_paused(
     came = {"came": lambda: wait(lambda: hub.sent() > SIZE // 16), "paused": paused, "fast": hub.behave}
     play("models.pull", serve_fake(**from_hub), **came)
     assert hub.sent() < 2 * whole
+
+
+def test_a_profile_is_chosen(play: Play, serve: StartServer, fake_engine: Path, tmp_path: Path) -> None:
+    file = ConfigFile(tmp_path / "config.yaml", fake_engine, "--model", write_model(tmp_path / "small.gguf"))
+    work = {"description": "What is used at work", "pins": {"work-chat": "small"}}
+    config = file.write({"small": {}}, profiles={"work": work, "home": {"pins": {"home-chat": "small"}}})
+    play("models.profiles", serve("--config", config, "--no-stores", "--no-starter"))
+
+
+@in_both
+def test_what_a_removal_frees_is_said_before_it(
+    play: Play, serve_fake: StartServer, hub: FakeHub, from_hub: dict[str, str]
+) -> None:
+    """Two models share their contents, and the disk has the last word."""
+    file = write_model(hub.root / "acme/pair-GGUF" / "pair-Q8_0.gguf", weights=SIZE // 16)
+    shutil.copyfile(file, file.with_name("pair-F16.gguf"))
+    server = serve_fake(**from_hub)
+    for tag in ("Q8_0", "F16"):
+        http(server, "POST", "/models", {"model": f"acme/pair-GGUF:{tag}"})
+        server.wait_for(lambda tag=tag: f"pair-GGUF:{tag}" in stored(server))
+    hub.behave(rate=2_000_000)
+    cache, before = Path(from_hub["HF_HUB_CACHE"]), dict[str, int]()
+
+    def note() -> None:
+        before.update({**stored(server), "": taken_in(cache).bytes})
+
+    def compare() -> None:
+        (gone,) = before.keys() - stored(server).keys() - {""}
+        assert before[""] - taken_in(cache).bytes == before.pop(gone)
+
+    def empty() -> None:
+        assert not [path for path in cache.rglob("*") if path.is_file() and path.suffix != ".lock"]
+
+    play("disk.disk", server, before=note, after=compare, nothing=empty, fast=hub.behave)
+
+
+def stored(server: Server) -> dict[str, int]:
+    """What the removal of each model of the cache frees."""
+    models = http(server, "GET", "/api/disk").json()["models"]
+    return {one["model"].removeprefix("acme/"): one["frees"] for one in models if one["source"] == "cache"}
 
 
 @in_both
@@ -552,6 +603,28 @@ def test_many_requests_are_drawn_and_listed(play: Play, serve: StartServer, fake
         assert http(server, "POST", "/api/config/reload").status == 200
 
     play("speed.many", server, changed=changed)
+
+
+def test_a_flood_of_log_lines_does_not_hold_the_page_up(
+    play: Play, serve: StartServer, fake_engine: Path, tmp_path: Path
+) -> None:
+    file = ConfigFile(tmp_path / "config.yaml", fake_engine, "--model", write_model(tmp_path / "small.gguf"))
+    config = file.write({"loud": {"cmd": file.cmd("--log-flood")}})
+    server = serve("--config", config, "--no-stores", "--no-starter")
+    assert http(server, "POST", "/models/load", {"model": "loud", "wait": True}).status == 200
+    play("machine.flood", server)
+@in_both
+def test_every_kind_of_request_is_tried(play: Play, serve: StartServer, fake_engine: Path, tmp_path: Path) -> None:
+    file = ConfigFile(tmp_path / "config.yaml", fake_engine, "--model", write_model(tmp_path / "small.gguf"))
+    models: dict[str, dict[str, object]] = {
+        "writer": {},
+        "vectors": {"cmd": file.cmd("--embeddings")},
+        "ranks": {"cmd": file.cmd("--reranking"), "capabilities": {"reranker": True}},
+        "mouth": {"capabilities": {"in": ["text"], "out": ["audio"]}},
+        "painter": {"capabilities": {"in": ["text"], "out": ["image"]}},
+    }
+    pace = {"FAKE_TOKENS": "4000", "FAKE_TOKEN_DELAY": "0.02"}
+    play("playground.kinds", serve("--config", file.write(models), "--no-stores", "--no-starter", **pace))
 
 
 @pytest.mark.parametrize(

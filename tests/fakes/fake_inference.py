@@ -13,6 +13,9 @@ from fake_json import Json, as_array, as_object, encode, text_of
 from fake_options import Misbehaviour
 from fake_state import ERROR_TYPES, ApiError, State, answer, parse_json, require, route
 
+DOT = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR42mNoAAAAggCB2kUIOwAAAABJRU5ErkJggg=="
+"""A PNG of one grey point, in base64."""
+
 
 def misbehaviour(state: State, body: Json, limit: object) -> Misbehaviour:
     """What holds for this request: its ``fake`` field, and its token limit where that is not given there."""
@@ -131,6 +134,13 @@ def speak(_state: State, connection: Connection, request: Request) -> None:
         sound.setframerate(8000)
         sound.writeframes(bytes(160 * letters))
     connection.respond(200, "audio/wav", written.getvalue())
+
+
+@route("POST", "/v1/images/generations")
+def draw(_state: State, connection: Connection, request: Request) -> None:
+    """As servers of images answer where base64 is wished for."""
+    require(parse_json(request), "prompt")
+    answer(connection, {"created": 1, "data": [{"b64_json": DOT}]})
 
 
 @route("POST", "/v1/audio/transcriptions", "/audio/transcriptions")

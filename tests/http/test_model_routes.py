@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -13,11 +15,12 @@ from gguf_files import write_model
 from http_harness import CHAT, Appliance, Client, OpenServer, chat, model
 from hub_process import FakeHub
 from msgspec import structs
-from waiting import PATIENCE
+from waiting import PATIENCE, until
 
 from appliance.catalog.downloads import DownloadSettings
 from appliance.core.settings import FleetSettings
 from appliance.http.control import model_routes
+from appliance.store.model_files import occupied
 
 REPO = "acme/tiny-GGUF"
 MODEL = f"{REPO}:Q8_0"
@@ -461,6 +464,64 @@ async def test_a_coming_model_is_removed_with_what_has_come(
         ]
         assert files_in(downloads.cache) == []
         assert (await refused(server, "DELETE", f"/models?model={MODEL}"))[0] == 404
+
+
+async def test_what_an_ended_download_has_left_is_removed(
+    open_server: OpenServer, downloads: DownloadSettings, hub: FakeHub
+):
+    """By the program that has begun it, and by the next one."""
+    hub.behave(stall_after=SIZE // 2)
+    for by_the_next in (False, True):
+        async with open_server(downloads=downloads) as server:
+            await ok(server, "POST", "/models", {"model": MODEL})
+            await until(lambda: files_in(downloads.cache))
+            await ok(server, "POST", "/models/unload", {"model": MODEL})
+            assert files_in(downloads.cache) != []
+            if not by_the_next:
+                assert await removed(server) == []
+        if by_the_next:
+            async with open_server(downloads=downloads) as server:
+                assert await removed(server) == []
+                assert (await refused(server, "DELETE", f"/models?model={MODEL}"))[0] == 404
+        assert files_in(downloads.cache) == []
+
+
+async def test_the_disk_says_what_is_taken_and_what_a_removal_frees(
+    open_server: OpenServer, downloads: DownloadSettings, hub: FakeHub
+):
+    assert downloads.models_dir is not None
+    write_model(downloads.models_dir / "mine.gguf", weights=5000)
+    async with open_server(downloads=downloads) as server:
+        await downloaded(server)
+        table = await disk(server)
+        ours = {one["kind"]: one for one in table["folders"]}
+        for kind, folder in (("models", downloads.models_dir), ("cache", downloads.cache)):
+            taken = [path.lstat() for path in folder.rglob("*") if path.is_symlink() or path.is_file()]
+            assert (ours[kind]["bytes"], ours[kind]["files"]) == (sum(map(occupied, taken)), len(taken))
+        (space,) = table["disks"]
+        taken = space["free"] + space["other"] + sum(one["bytes"] for one in table["folders"])
+        assert taken == space["total"] == shutil.disk_usage(downloads.cache).total
+        mine, model = sorted(table["models"], key=lambda one: one["source"] == "cache")
+        assert "llama-appliance rm mine" in mine["why"]
+        assert (model["model"], model["why"], model["last_used"]) == (MODEL, "", None)
+        foretold = model["frees"]
+        assert foretold >= SIZE
+        answer = await server.ask("DELETE", f"/models?model={MODEL}")
+        assert answer.json["size"] == foretold
+        assert [one["model"] for one in (await disk(server))["models"]] == ["mine"]
+        hub.behave(stall_after=SIZE // 2)
+        await ok(server, "POST", "/models", {"model": MODEL})
+        await until(lambda: files_in(downloads.cache))
+        (coming,) = (await disk(server))["downloads"]
+        assert (coming["model"], coming["state"]) == (MODEL, "downloading")
+    async with open_server(downloads=downloads) as server:
+        (left,) = (await disk(server))["unfinished"]
+        assert (left["model"], left["total"]) == (MODEL, next(iter(coming["files"].values()))["total"])
+        assert (await server.ask("DELETE", f"/models?model={MODEL}")).json["size"] == left["frees"]
+
+
+async def disk(server: Appliance) -> dict[str, list[dict[str, Any]]]:
+    return (await server.ask("GET", "/api/disk")).json
 
 
 async def test_only_the_caches_models_are_removed(open_server: OpenServer, downloads: DownloadSettings):

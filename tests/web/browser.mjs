@@ -141,6 +141,17 @@ export const put = (page, path, body) =>
     [path, body],
   );
 export const api = (page, path) => page.evaluate(async (path) => (await fetch(path)).json(), path);
+/** The next page counts its tasks of more than 50 ms; the result tells them in milliseconds. */
+export async function countTasks(page) {
+  await page.goto("about:blank");
+  await page.addInitScript(() => {
+    window.tasks = [];
+    new PerformanceObserver((list) => window.tasks.push(...list.getEntries().map((entry) => entry.duration))).observe({
+      entryTypes: ["longtask"],
+    });
+  });
+  return async () => (await page.evaluate(() => window.tasks.map(Math.round))).join(", ") || "none";
+}
 export const stored = async (page) => {
   const id = new URL(page.url()).hash.slice("#/chat/".length);
   return (await api(page, `/api/conversations/${id}`)).messages;

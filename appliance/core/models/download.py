@@ -11,6 +11,7 @@ models are in a Docker registry (``--docker-repo``; the form of names is Docker'
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from urllib.parse import unquote, urlsplit
 
@@ -39,6 +40,10 @@ FIRST_DELAY = 1.0
 LONGEST_DELAY = 30.0
 LONGEST_RETRY_AFTER = 300.0
 SHOWN_TAGS = 20
+
+PACE_WINDOW = 10.0
+PACE_STEP = 0.5
+"""Seconds between two notes of a download's bytes."""
 
 _TAG = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _OID = re.compile(r"[0-9a-f]{64}|[0-9a-f]{40}")
@@ -276,6 +281,29 @@ class Throttle:
             return 0.0
         self._free_at = max(self._free_at, now) + count / self._rate
         return self._free_at - now
+
+
+class DownloadPace:
+    """The speed of one download: that of the last `PACE_WINDOW` seconds, so that it follows a change."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, int]] = deque()
+
+    def see(self, done: int, now: float) -> None:
+        """Note the bytes that are here. Fewer than before: it was begun anew."""
+        if self._seen and done < self._seen[-1][1]:
+            self._seen.clear()
+        if not self._seen or now - self._seen[-1][0] >= PACE_STEP:
+            self._seen.append((now, done))
+
+    def rate(self, done: int, now: float) -> float | None:
+        """Return bytes per second; None until there is something to measure."""
+        while len(self._seen) > 1 and self._seen[1][0] <= now - PACE_WINDOW:
+            self._seen.popleft()
+        if not self._seen or now - self._seen[0][0] < PACE_STEP:
+            return None
+        since, before = self._seen[0]
+        return max(0, done - before) / (now - since)
 
 
 class WantedModel(Struct, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import count
+from itertools import count, islice
 from typing import Literal
 
 from msgspec import Struct
@@ -21,6 +21,8 @@ PROVIDER = "llama_appliance"
 ERROR, SERVER_ERROR = 400, 500
 MAX_STATE = 512
 """Characters of a tracestate that have to be passed on; a longer one is dropped."""
+MOST_PARTS = 40
+_NO_NAME = re.compile(r"[^\w. -]")
 _CHATS = ("/chat/completions", "/messages", "/responses", "/api/chat")
 _COMPLETIONS = ("/completion", "/completions", "/infill", "/api/generate")
 _EMBEDDINGS = ("/embedding", "/embeddings", "/api/embed")
@@ -160,6 +162,18 @@ def spans_of(request: TracedRequest, context: TraceContext, root_id: bytes) -> l
         for name, began, ended, attributes in _parts(request)
     ]
     return [root, *sorted(parts, key=lambda span: span.began)]
+
+
+def parts_text(request: TracedRequest) -> str:
+    """Return the parts in words for a row of the activity log: ``wait 1200, load 3400, prompt 80, answer 2000``, in ms.
+
+    A tool's name is behind the word. Of more than `MOST_PARTS` parts the first are told.
+    """
+    told = [
+        f"{_NO_NAME.sub('_', name.replace('execute_tool', 'tool'))} {round(1000 * max(ended - began, 0))}"
+        for name, began, ended, _ in islice(_parts(request), MOST_PARTS)
+    ]
+    return ", ".join(told)
 
 
 def operation_of(route: str) -> str:

@@ -25,6 +25,7 @@ from appliance.fleet.status import state_of
 from appliance.http.control.answers import json_answer, read_as
 from appliance.http.control.config_routes import ConfigRoutes, add_config_routes
 from appliance.http.control.conversation_routes import ConversationRoutes, add_conversation_routes
+from appliance.http.control.disk_routes import DiskRoutes, add_disk_routes
 from appliance.http.control.doctor_routes import DoctorRoutes, add_doctor_routes
 from appliance.http.control.engine_routes import EngineRoutes, add_engine_routes, seats_in_use
 from appliance.http.control.events import EventSources
@@ -130,6 +131,7 @@ def create_app(traffic: Traffic, owners: Owners, settings: HttpSettings) -> Quar
     add_engine_routes(app, engines)
     add_hub_routes(app, HubRoutes(owners))
     add_doctor_routes(app, DoctorRoutes(owners, view, traffic, settings.api_keys))
+    add_disk_routes(app, DiskRoutes(owners, traffic.recorder))
     add_config_routes(app, ConfigRoutes(owners, admin=settings.admin))
     app.register_error_handler(HTTPException, _pass_on)
     app.register_error_handler(Exception, _pass_on)

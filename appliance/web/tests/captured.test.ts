@@ -1,6 +1,6 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
-import { answerOf, pretty, replayed, timesOf, turnsOf } from "../src/lib/captured";
+import { answerOf, partsOf, pretty, replayed, turnsOf } from "../src/lib/captured";
 
 const text = fc.string({ unit: "grapheme", maxLength: 20 });
 
@@ -56,20 +56,26 @@ test("a replay asks another model the same, whole", () => {
   expect(turnsOf(asked)).toEqual([{ role: "user", text: "Hi" }]);
 });
 
-test("the parts of a request's time fill it", () => {
-  const count = fc.double({ min: -1, max: 1e6, noNaN: true });
-  const costs = fc.record({
-    input_tokens: count,
-    output_tokens: count,
-    prompt_per_second: count,
-    tokens_per_second: count,
-  });
+test("the parts of a request's time fill it, in the server's words or without any", () => {
   const ms = fc.nat(1e7);
+  const name = fc.constantFrom("wait", "load", "prompt", "answer", "fallback", "tool read_file", "tool a b 1");
   fc.assert(
-    fc.property(ms, ms, costs, (duration, waited, cost) => {
-      const parts = Object.values<number>({ ...timesOf(duration, waited, cost) });
-      expect(Math.min(...parts)).toBeGreaterThanOrEqual(0);
-      expect(parts.reduce((all, part) => all + part)).toBeCloseTo(duration, 3);
+    fc.property(ms, fc.integer({ min: -1, max: 1e7 }), fc.array(fc.tuple(name, ms)), (duration, first, told) => {
+      const words = told.map(([name, ms]) => `${name} ${ms}`).join(", ");
+      const parts = partsOf(duration, first, words);
+      const known = parts.filter((part) => part.name !== "rest");
+      if (told.length) {
+        expect(known.map((part) => `${part.name} ${part.label}`.trim() + ` ${part.ms}`)).toEqual(
+          told.map(([name, ms]) => `${name} ${ms}`),
+        );
+      }
+      const sum = parts.reduce((all, part) => all + part.ms, 0);
+      expect(sum).toBe(
+        Math.max(
+          duration,
+          told.reduce((all, [, ms]) => all + ms, 0),
+        ),
+      );
     }),
   );
 });

@@ -1,6 +1,6 @@
 // The views for the operator of the machine.
 import assert from "node:assert/strict";
-import { accessible, api, say } from "../browser.mjs";
+import { accessible, api, countTasks, say } from "../browser.mjs";
 import { like, line, narrow, t } from "../words.mjs";
 
 /** A damaged file is marked beside "Machine", named with what to do, and gone once it is away. */
@@ -192,6 +192,21 @@ export async function logs({ page, url }) {
   await log.getByText("POST /v1/chat/completions", { exact: false }).waitFor({ state: "detached" });
   await lines.first().waitFor();
   await accessible(page, "logs");
+}
+
+/** 50,000 lines a second: the newest are there, the others counted; `-s` shows the tasks longer than 50 ms. */
+export async function flood({ page, url }) {
+  const tasks = await countTasks(page);
+  const log = page.getByRole("region", { name: t("Logs") });
+  await page.goto(`${url}/#/machine/logs`);
+  await page.getByLabel(t("Log of")).selectOption("loud");
+  await log.getByText("lines lost ...", { exact: false }).first().waitFor();
+  await page.getByText(like("linesLeft", { count: /[\d.,]+/ })).waitFor();
+  await page.waitForTimeout(3000);
+  console.log(`a flood of lines: tasks over 50 ms: ${await tasks()}`);
+  assert.ok((await log.locator("> div").count()) <= 2000);
+  await page.getByLabel(t("Log of")).selectOption("proxy");
+  await log.getByText("lines lost ...", { exact: false }).first().waitFor({ state: "detached" });
 }
 
 /** A value of the form and a line of the text, checked and saved; somebody else's edit is not lost; an old one is back. */

@@ -35,6 +35,28 @@ export async function pull({ page, url, told }) {
   await card.waitFor({ state: "detached" });
 }
 
+/** A profile is chosen, and its names mean models; then none is. */
+export async function profiles({ page, url, allow }) {
+  allow(/ 404 .*\/v1\/chat\/completions$/); // the name without its profile
+  const asks = async () => {
+    const body = JSON.stringify({ model: "work-chat", messages: [{ role: "user", content: "Hi" }] });
+    const headers = { "Content-Type": "application/json" };
+    return (await fetch(`${url}/v1/chat/completions`, { method: "POST", headers, body })).status;
+  };
+  await page.goto(`${url}/#/models`);
+  const choice = page.getByLabel(t("Profile"));
+  assert.equal(await asks(), 404);
+  await choice.selectOption("work");
+  await page.getByText("What is used at work").waitFor();
+  await accessible(page, "profiles");
+  assert.equal(await asks(), 200);
+  await page.reload();
+  await page.getByText("What is used at work").waitFor();
+  await choice.selectOption({ label: t("no profile") });
+  await page.getByText("What is used at work").waitFor({ state: "detached" });
+  assert.equal(await asks(), 404);
+}
+
 /** The first model: three cards that say their size, another file than the recommended one is refused, one comes. */
 export async function first({ page, told, allow }) {
   allow(/ 409 .*\/models$/, / 503 .*\/v1\/stream/); // the other file; the answer while its model loads

@@ -1,6 +1,6 @@
 // The view of speed over time.
 import assert from "node:assert/strict";
-import { accessible } from "../browser.mjs";
+import { accessible, countTasks } from "../browser.mjs";
 import { like, number, t } from "../words.mjs";
 
 /** The charts, and the curves that nothing covers: the scripted engine says the same speed of each answer. */
@@ -89,21 +89,14 @@ export async function curves({ page, url }) {
 /** 20,000 requests of eleven models are drawn, with a new configuration; `-s` shows the tasks longer than 50 ms. */
 export async function many({ page, url, told }) {
   await told("changed");
-  await page.addInitScript(() => {
-    window.tasks = [];
-    new PerformanceObserver((list) => window.tasks.push(...list.getEntries().map((entry) => entry.duration))).observe({
-      entryTypes: ["longtask"],
-    });
-  });
   const taken = async (view, seen) => {
-    await page.goto("about:blank");
+    const tasks = await countTasks(page);
     const began = performance.now();
     await page.goto(`${url}/#/machine/${view}`);
     await seen();
     const shown = performance.now() - began;
     await page.waitForTimeout(1000);
-    const tasks = await page.evaluate(() => window.tasks.map(Math.round));
-    console.log(`${view}: there after ${Math.round(shown)} ms; tasks over 50 ms: ${tasks.join(", ") || "none"}`);
+    console.log(`${view}: there after ${Math.round(shown)} ms; tasks over 50 ms: ${await tasks()}`);
   };
   await taken("speed", () => page.getByRole("figure").nth(6).locator("canvas").waitFor());
   const counts = await table(page)

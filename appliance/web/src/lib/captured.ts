@@ -4,17 +4,11 @@ export interface Turn {
   role: string;
   text: string;
 }
-export interface Times {
-  waited: number;
-  prompt: number;
-  answer: number;
-  rest: number;
-}
-interface Costs {
-  input_tokens: number;
-  output_tokens: number;
-  prompt_per_second: number;
-  tokens_per_second: number;
+export interface TimePart {
+  name: "wait" | "load" | "prompt" | "answer" | "tool" | "fallback" | "rest";
+  /** The tool's name, or what became of the answer. */
+  label: string;
+  ms: number;
 }
 
 const isObject = (value: unknown): value is Record<string, unknown> => typeof value === "object" && value !== null;
@@ -69,7 +63,7 @@ export function answerOf(body: string): string {
 }
 
 /** The words in one record of any API. The last record of a Responses stream repeats all, so only its pieces count. */
-function said(record: unknown): string {
+export function said(record: unknown): string {
   if (!isObject(record)) return "";
   const { choices, delta, content, message, response, output } = record;
   if (Array.isArray(choices)) {
@@ -103,12 +97,15 @@ export function replayed(body: string, model: string): string | undefined {
     : undefined;
 }
 
-/** Where the time of a request went, in ms. The parts fill it; what is not known of is the rest. */
-export function timesOf(duration: number, waited: number, cost: Costs): Times {
-  const spent = (tokens: number, speed: number) => (tokens > 0 && speed > 0 ? (tokens / speed) * 1000 : 0);
-  const times = { waited: Math.min(waited, duration), prompt: 0, answer: 0, rest: 0 };
-  times.prompt = Math.min(spent(cost.input_tokens, cost.prompt_per_second), duration - times.waited);
-  times.answer = Math.min(spent(cost.output_tokens, cost.tokens_per_second), duration - times.waited - times.prompt);
-  times.rest = duration - times.waited - times.prompt - times.answer;
-  return times;
+/** Where the time of a request went, in order. What is not known is the rest. */
+export function partsOf(duration: number, firstToken: number, told = ""): TimePart[] {
+  const found = [...told.matchAll(/(wait|load|prompt|answer|tool|fallback)(?: ([^,]*?))? (\d+)(?:, |$)/g)].map(
+    ([, name, label, ms]) => ({ name: name as TimePart["name"], label: label ?? "", ms: Number(ms) }),
+  );
+  if (!found.length && firstToken >= 0) {
+    const read = Math.min(firstToken, duration);
+    found.push({ name: "prompt", label: "", ms: read }, { name: "answer", label: "", ms: duration - read });
+  }
+  const rest = duration - found.reduce((all, part) => all + part.ms, 0);
+  return rest > 0 ? [...found, { name: "rest", label: "", ms: rest }] : found;
 }

@@ -2,14 +2,15 @@
 import hljs from "highlight.js/lib/core";
 import type { LanguageFn } from "highlight.js";
 
+/** The grammars of C++ and SCSS contain those of C and CSS: one chunk serves two languages. */
 const GRAMMARS: Record<string, () => Promise<{ default: LanguageFn }>> = {
   bash: () => import("highlight.js/lib/languages/bash"),
-  c: () => import("highlight.js/lib/languages/c"),
+  c: () => import("highlight.js/lib/languages/cpp"),
   clojure: () => import("highlight.js/lib/languages/clojure"),
   cmake: () => import("highlight.js/lib/languages/cmake"),
   cpp: () => import("highlight.js/lib/languages/cpp"),
   csharp: () => import("highlight.js/lib/languages/csharp"),
-  css: () => import("highlight.js/lib/languages/css"),
+  css: () => import("highlight.js/lib/languages/scss"),
   dart: () => import("highlight.js/lib/languages/dart"),
   diff: () => import("highlight.js/lib/languages/diff"),
   dockerfile: () => import("highlight.js/lib/languages/dockerfile"),

@@ -32,6 +32,7 @@ export interface Model {
     progress?: Record<string, Progress> | Load;
   };
   architecture?: { input_modalities?: string[]; output_modalities?: string[] };
+  capabilities?: { reranker?: boolean };
   meta?: { n_ctx?: number; n_ctx_train?: number; n_params?: number; size?: number; ftype?: string } | null;
 }
 
@@ -74,7 +75,7 @@ export const DEMO_QUESTIONS: Word[] = ["demo1", "demo2", "demo3", "demo4"];
 export const QUESTIONS: Word[] = ["sample1", "sample2", "sample3"];
 
 const takes = (model: Model, kind: string) => (model.architecture?.input_modalities ?? ["text"]).includes(kind);
-const gives = (model: Model, kind: string) => (model.architecture?.output_modalities ?? ["text"]).includes(kind);
+export const gives = (model: Model, kind: string) => (model.architecture?.output_modalities ?? ["text"]).includes(kind);
 
 class Models {
   /** What the loaded ones take, by name. */

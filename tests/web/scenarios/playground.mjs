@@ -1,0 +1,212 @@
+// The playground: every kind of request to a model, and a load test.
+import assert from "node:assert/strict";
+import { accessible } from "../browser.mjs";
+import { like, number, t } from "../words.mjs";
+
+/** Typed, because Firefox selects nothing in a field for numbers when it is filled. */
+async function set(page, label, value) {
+  const box = page.getByLabel(t(label));
+  await box.press("ControlOrMeta+a");
+  await box.pressSequentially(value);
+}
+
+/** Each kind is tried with a model that can do it; the server's refusal is shown where one cannot. */
+export async function kinds({ page, url, allow }) {
+  allow(/ 501 .*\/v1\/embeddings/);
+  const kind = page.getByLabel(t("What to try"));
+  const model = page.getByLabel(t("Choose a model"));
+  const first = page.getByRole("textbox").first();
+  const second = page.getByRole("textbox").nth(1);
+  const rows = page.locator("tbody tr");
+  const cost = page.getByRole("status").filter({ hasText: / s/ });
+  const answer = page.locator("pre");
+  const choose = (text) => kind.selectOption({ label: t(text) });
+  const run = async () => {
+    await page.getByRole("button", { name: t("Start"), exact: true }).click();
+    await cost.waitFor();
+  };
+  await page.goto(`${url}/#/machine/playground`);
+  await model.selectOption("writer");
+
+  await first.fill("Tell me a story.");
+  await set(page, "Longest answer", "5");
+  await run();
+  assert.equal(await answer.textContent(), "Once upon a time a");
+  await cost.filter({ hasText: like("speed", { tokens: "5", rate: /[\d.,]+/ }) }).waitFor();
+  await accessible(page, "completion");
+  await set(page, "Longest answer", "4000");
+  await page.getByRole("button", { name: t("Start"), exact: true }).click();
+  await answer.filter({ hasText: "Once upon" }).waitFor();
+  await page.getByRole("button", { name: t("Stop"), exact: true }).click();
+  await cost.waitFor();
+  const stopped = await answer.textContent();
+  assert.ok(stopped.startsWith("Once upon a"), "what has come stays");
+  await page.waitForTimeout(300);
+  assert.equal(await answer.textContent(), stopped);
+
+  await choose("Fill a gap");
+  await first.fill("def add(a, b):");
+  await second.fill("print(add(1, 2))");
+  await set(page, "Longest answer", "4");
+  await run();
+  assert.equal(await answer.textContent(), "Once upon a time");
+
+  await choose("Embeddings");
+  await first.fill("one\n\ntwo\neno");
+  await run();
+  await page.getByRole("alert").filter({ hasText: "--embeddings" }).waitFor();
+  await model.selectOption("vectors");
+  await run();
+  await page.getByRole("alert").waitFor({ state: "detached" });
+  await rows.first().waitFor();
+  assert.equal(await rows.count(), 3);
+  const cells = await rows.first().locator("td").allTextContents();
+  assert.deepEqual([cells[0], cells[2]], [number(1), number(1)], "the fake counts letters, in any order");
+  assert.notEqual(cells[1], number(1));
+  await rows.nth(1).getByRole("rowheader", { name: "2 two" }).waitFor();
+  await accessible(page, "similarities");
+
+  await choose("Rank documents");
+  await model.selectOption("ranks");
+  await first.fill("a black llama");
+  await second.fill("a house\na black llama\nnothing");
+  await run();
+  assert.deepEqual(await rows.locator("th").allTextContents(), ["a black llama", "a house", "nothing"]);
+  await accessible(page, "ranks");
+
+  await choose("Text to tokens");
+  await first.fill("Aé");
+  await run();
+  const pieces = await rows.allInnerTexts();
+  assert.deepEqual(
+    pieces.map((each) => each.split(/\s+/)),
+    [
+      ["A", "65"],
+      ["c3", "195"],
+      ["a9", "169"],
+    ],
+  );
+  await accessible(page, "tokens");
+  await choose("Tokens to text");
+  await first.fill("65, 195 169");
+  await run();
+  assert.equal(await answer.textContent(), "Aé");
+
+  await choose("Text to speech");
+  assert.deepEqual(await model.locator("option").allTextContents(), ["mouth"], "only who speaks can be chosen");
+  await first.fill("Hello");
+  await run();
+  const sound = page.locator("audio");
+  await page.waitForFunction(() => document.querySelector("audio").duration > 0);
+  const address = await sound.getAttribute("src");
+  await accessible(page, "speech");
+
+  await choose("Images");
+  await sound.waitFor({ state: "detached" });
+  allow(/blob:/); // that nothing is there any more is said on the console
+  const gone = await page.evaluate(
+    (url) =>
+      new Promise((tell) => {
+        const again = new Audio(url);
+        again.onerror = () => tell(true);
+        again.onloadedmetadata = () => tell(false);
+      }),
+    address,
+  );
+  assert.ok(gone, "the sound is given back");
+  await first.fill("A llama");
+  await run();
+  const picture = page.getByRole("img", { name: "A llama" });
+  await picture.waitFor();
+  assert.ok(await picture.evaluate((each) => each.complete && each.naturalWidth > 0));
+  await accessible(page, "images");
+}
+
+/** Two models that cannot run together take turns; the bars have every stage, the totals every request, and Stop ends it. */
+export async function load({ page, url }) {
+  const spans = page.locator("ol li > span[title] > span");
+  const start = page.getByRole("button", { name: t("Start"), exact: true });
+  const row = (model) => page.getByRole("row").filter({ has: page.getByRole("rowheader", { name: model }) });
+  await page.goto(`${url}/#/machine/playground`);
+  await page.getByLabel(t("What to try")).selectOption({ label: t("Load test") });
+  await page.getByRole("textbox").fill("Tell me about llamas.");
+  assert.ok(await start.isDisabled(), "no model is chosen");
+  await page.getByRole("checkbox", { name: "small" }).check();
+  await page.getByRole("checkbox", { name: "other" }).check();
+  await set(page, "At once", "5");
+  assert.ok(await start.isDisabled(), "a browser has no connections for five");
+  await set(page, "At once", "2");
+  await set(page, "Requests for each model", "2");
+  await set(page, "Longest answer", "6");
+  await accessible(page, "before a load test");
+  await start.click();
+  await start.waitFor({ timeout: 60_000 });
+  for (const model of ["small", "other"]) {
+    const [done, failed, ...figures] = await row(model).locator("td").allTextContents();
+    assert.deepEqual([done, failed], ["2", "0"]);
+    assert.ok(
+      figures.every((figure) => /[1-9]/.test(figure)),
+      figures.join(),
+    );
+  }
+  const seen = await spans.evaluateAll((all) => all.map((each) => each.className).filter(Boolean));
+  assert.deepEqual([...new Set(seen)].sort(), ["bg-accent", "bg-good", "bg-soft", "bg-warn"], "every stage was there");
+  const told = await page.locator("ol li .sr-only").allTextContents();
+  assert.equal(told.length, 4);
+  assert.ok(told.every((each) => each.includes(t("Answering"))));
+  await accessible(page, "a load test");
+
+  await set(page, "Longest answer", "4000");
+  await page.getByRole("checkbox", { name: "other" }).uncheck();
+  await start.click();
+  await page
+    .locator("ol li .sr-only")
+    .first()
+    .filter({ hasText: t("Answering") })
+    .waitFor({ state: "attached" });
+  await page.getByRole("button", { name: t("Stop"), exact: true }).click();
+  await start.waitFor();
+  assert.deepEqual((await row("small").locator("td").allTextContents()).slice(0, 2), ["0", "0"], "none has ended");
+}
+
+/** A real engine completes, counts tokens and gives them back, and answers two requests at once. */
+export async function starter({ page, url }) {
+  const kind = page.getByLabel(t("What to try"));
+  const first = page.getByRole("textbox").first();
+  const start = page.getByRole("button", { name: t("Start"), exact: true });
+  await page.goto(`${url}/#/machine/playground`);
+  await page.getByLabel(t("Choose a model")).selectOption("starter");
+  await first.fill("Once upon a time");
+  await set(page, "Longest answer", "8");
+  await start.click();
+  await page
+    .getByRole("status")
+    .filter({ hasText: like("speed", { tokens: /\d+/, rate: /[\d.,]+/ }) })
+    .waitFor({ timeout: 60_000 });
+  assert.ok((await page.locator("pre").textContent()).length > 3);
+  await kind.selectOption({ label: t("Text to tokens") });
+  await first.fill("Once upon a time");
+  await start.click();
+  await page.locator("tbody tr").first().waitFor();
+  const tokens = await page.locator("tbody tr").evaluateAll((all) =>
+    all.map((each) => ({
+      piece: each.querySelector("th").textContent,
+      id: each.querySelector("td").textContent,
+    })),
+  );
+  assert.ok(tokens.length > 1);
+  assert.match(tokens.map(({ piece }) => piece).join(""), /Once upon a time$/);
+  await kind.selectOption({ label: t("Tokens to text") });
+  await first.fill(tokens.map(({ id }) => id).join(" "));
+  await start.click();
+  await page.locator("pre").filter({ hasText: "Once upon a time" }).waitFor();
+  await kind.selectOption({ label: t("Load test") });
+  await page.getByRole("checkbox", { name: "starter" }).check();
+  await set(page, "Longest answer", "16");
+  await start.click();
+  await start.waitFor({ timeout: 60_000 });
+  const row = page.getByRole("row").filter({ has: page.getByRole("rowheader", { name: "starter" }) });
+  const [done, failed, , speed] = await row.locator("td").allTextContents();
+  assert.deepEqual([done, failed], ["4", "0"]);
+  assert.match(speed, /[1-9]/);
+}
