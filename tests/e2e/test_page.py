@@ -613,6 +613,8 @@ def test_a_flood_of_log_lines_does_not_hold_the_page_up(
     server = serve("--config", config, "--no-stores", "--no-starter")
     assert http(server, "POST", "/models/load", {"model": "loud", "wait": True}).status == 200
     play("machine.flood", server)
+
+
 @in_both
 def test_every_kind_of_request_is_tried(play: Play, serve: StartServer, fake_engine: Path, tmp_path: Path) -> None:
     file = ConfigFile(tmp_path / "config.yaml", fake_engine, "--model", write_model(tmp_path / "small.gguf"))
