@@ -7,6 +7,7 @@ here, so some reasons stay unknown, and the words say so.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import Literal
 
 from msgspec import Struct, structs
@@ -82,8 +83,9 @@ class CacheUses:
             # Tokens behind the prompt before are new, and their reading is not a miss. Without a prompt before, half of
             # this one stands for it: the rest is mostly what the conversation has got since.
             if 2 * use.cached < (known if known > 0 else use.prompt):
-                kind = _kind(use, before, tuple(uses.values()))
-                why = _words(kind, use, before, _others(tuple(uses.values()), before))
+                others = _others(uses, before)
+                kind = _kind(use, before, uses, others)
+                why = _words(kind, use, before, others)
                 verdict = structs.replace(verdict, miss=kind, why=f"{told}: {why}")
         uses.pop(use.conversation, None)
         uses[use.conversation] = use
@@ -92,7 +94,7 @@ class CacheUses:
         return verdict
 
 
-def _kind(use: CacheUse, before: CacheUse | None, uses: Sequence[CacheUse]) -> MissKind:
+def _kind(use: CacheUse, before: CacheUse | None, uses: dict[str, CacheUse], others: Sequence[CacheUse]) -> MissKind:
     if use.off:
         return "off"
     if use.moved:
@@ -100,7 +102,7 @@ def _kind(use: CacheUse, before: CacheUse | None, uses: Sequence[CacheUse]) -> M
     is_same = before is not None and before.room == use.room
     if before is not None and not is_same and before.build and use.build and before.build != use.build:
         return "engine"
-    is_first = use.room is not None and not any(each.room == use.room for each in uses)
+    is_first = use.room is not None and not any(each.room == use.room for each in reversed(uses.values()))
     if use.loaded or is_first or (before is not None and not is_same):
         return "loaded"
     if not use.conversation:
@@ -112,15 +114,14 @@ def _kind(use: CacheUse, before: CacheUse | None, uses: Sequence[CacheUse]) -> M
     room = use.room
     if room is None:
         return "unknown"
-    others = _others(uses, before)
-    if others and room.slots == 1 and not room.kept:
+    if room.slots == 1 and not room.kept and any(each.prompt > 0 for each in others):
         return "evicted"
     return "others" if others or not use.alone else "changed"
 
 
-def _others(uses: Sequence[CacheUse], before: CacheUse | None) -> Sequence[CacheUse]:
-    """The last uses by others since the conversation's own."""
-    return uses[uses.index(before) + 1 :] if before is not None else ()
+def _others(uses: dict[str, CacheUse], before: CacheUse | None) -> Sequence[CacheUse]:
+    """The last uses by others since the conversation's own, the newest first."""
+    return [*takewhile(lambda each: each is not before, reversed(uses.values()))] if before is not None else ()
 
 
 def _words(kind: MissKind, use: CacheUse, before: CacheUse | None, others: Sequence[CacheUse]) -> str:
@@ -147,12 +148,13 @@ def _words(kind: MissKind, use: CacheUse, before: CacheUse | None, others: Seque
         case "busy":
             return "an earlier request of its conversation was still at work"
         case "evicted":
-            return f"{_named(others[-1])} took the model's only slot"
+            taker = next(each for each in others if each.prompt > 0)  # a client that left may never have had it
+            return f"{_named(taker)} took the model's only slot"
         case "others" if others:
-            last = f"{_named(others[-1])}{f' and {len(others) - 1} more' if others[1:] else ''}"
-            return f"{last} came in between, and took its place, or its beginning has changed"
+            last = f"{_named(others[0])}{f' and {len(others) - 1} more' if others[1:] else ''}"
+            return f"{last} came in between: its place was taken, or its beginning has changed"
         case "others":
-            return "other requests were under way, and took its place, or its beginning has changed"
+            return "other requests were under way: its place was taken, or its beginning has changed"
         case "changed":
             return f"nothing came in between, so its prompt differs from token {use.cached + 1} on"
 
