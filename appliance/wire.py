@@ -122,6 +122,12 @@ class Row(Struct, frozen=True, kw_only=True):
     """Its program and its address, in short; as of requests under way."""
     build: str = ""
     """The id of the engine that answered; empty where this program has not chosen it."""
+    conversation: str = ""
+    """The id of the conversation that it belongs to, where it says so."""
+    cache_miss: str = ""
+    """The reason for which its prompt was mostly read again: a `MissKind`; empty where it was not."""
+    again_tokens: int = 0
+    """Tokens read again that the conversation's request before had as well."""
 
 
 class ActivityPage(Struct, frozen=True, kw_only=True):

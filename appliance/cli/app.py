@@ -40,6 +40,7 @@ VERBS = {
     "unload": "Unload a model from the running server.",
     "logs": "Show the output of the model processes.",
     "speed": "Show how fast the running server has answered.",
+    "cache": "Show what came from the cache of prompts, and why the rest did not.",
     "events": "Show what the running server did, and why.",
     "agent": "Run agent tasks on the running server, and list, follow, answer and cancel them.",
     "agents": "List the plugins behind slash commands, load them again, or create one.",
@@ -178,6 +179,8 @@ def _import_verb(name: str) -> click.Command | None:
             from appliance.cli.control import logs as command
         case "speed":
             from appliance.cli.speed import speed as command
+        case "cache":
+            from appliance.cli.cache import cache as command
         case "events":
             from appliance.cli.events import events as command
         case "agent":

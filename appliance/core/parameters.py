@@ -1,4 +1,4 @@
-"""Parameters of a request: whole numbers and times, with errors that name them."""
+"""Parameters of a request: whole numbers, times and lengths of time, with errors that name them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from appliance.errors import BadRequest
 
 _WHOLE = re.compile(r"[0-9]{1,18}")
 """Every such number fits into the 64 bits of SQLite and of other programs."""
+_SPAN = re.compile(r"([1-9][0-9]{0,5})([mhd])")
+_UNITS = {"m": 60, "h": 3600, "d": 86_400}
+MAX_SPAN = 3650 * 86_400
 _RFC3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
 
 
@@ -32,6 +35,15 @@ def read_time(text: str, name: str) -> datetime:
             f"{name} must be an RFC 3339 time such as 2026-11-20T08:30:00Z, not {shown(text)}; write + as %2B in a URL"
         )
         raise BadRequest(message, param=name) from None
+
+
+def read_span(text: str, name: str) -> int:
+    """Read a parameter that is a length of time such as ``12h``, in seconds. Raises BadRequest, which names it."""
+    found = _SPAN.fullmatch(text)
+    span = int(found[1]) * _UNITS[found[2]] if found else 0
+    if not 0 < span <= MAX_SPAN:
+        raise BadRequest(f"{name} must be a time such as 30m, 12h or 7d, at most 3650d, not {shown(text)}", param=name)
+    return span
 
 
 def shown(text: str) -> str:

@@ -169,7 +169,7 @@ class ModelProcess:
         self._log = log
         self._lose = lose
         self._gate = FloodGate(STATE_PREFIX)
-        self._gate.is_open = True  # until it is ready: a load is told in many lines, and the memory in some of them
+        self._gate.is_open = True  # until it is ready: a load has many lines, and some of them tell the memory
         self._held = trio.Event()
         foreign = self._foreign_holder if launch.own_port else None
         self._readiness = Readiness(launch.address, launch.probe, foreign) if launch.probe is not None else None

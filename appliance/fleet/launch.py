@@ -143,6 +143,8 @@ class Launch(Struct, frozen=True, kw_only=True):
     """The workers that it uses, and remarks on those left out."""
     prompt_cache: int = 0
     """Bytes that it may keep of earlier prompts, as far as known."""
+    slots: int = 0
+    """0: unknown."""
     memory: Mapping[str, DeviceUse] = NO_USE
     """The parts of what it takes, as they were planned; empty where nothing is known of them."""
 
@@ -250,6 +252,7 @@ def engine_launch(
         engine=engine,
         crew=crew,
         prompt_cache=plan.prompt_cache if plan is not None else 0,
+        slots=plan.parallel if plan is not None else 0,
         memory=plan.memory if plan is not None else NO_USE,
     )
 

@@ -82,7 +82,7 @@ class Logs:
         self._news.wake()
 
     def lose(self, model: str, count: int) -> None:
-        """So many lines were dropped before they came here; readers are told so."""
+        """So many lines were dropped before they came here; readers get that number."""
         for ring in (self._all, self._by_model.setdefault(model, _Ring(MODEL_LIMIT))):
             ring.appended += count
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import math
+import time
 from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -15,6 +16,7 @@ from msgspec import structs
 from appliance.core.config.types import Config
 from appliance.core.fit.budget import GpuMemory, gpu_memory
 from appliance.core.models.model import Model
+from appliance.core.records.cache_misses import CacheRoom
 from appliance.core.records.history import Happening, Kind, Tell, happenings, refusal, told_to_nobody
 from appliance.core.scheduling.effects import (
     EVICTING,
@@ -529,7 +531,9 @@ class Fleet:
         self._load_times.note(model_id, seconds)
         self.tell(Happening(kind="loaded", model=model_id, seconds=seconds, engine=seat))
         if self.observer is not None:
-            self.observer.loaded(model_id, seconds)
+            launch = run.process.launch if run.process is not None else None
+            room = (launch.slots, launch.prompt_cache) if launch is not None else ()
+            self.observer.loaded(model_id, seconds, CacheRoom(time.time(), *room))
         self._perform(self._schedule.ready(model_id, _now()))
 
     async def _measure(self, run: ModelRun) -> None:

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from appliance.core.fit.picture import ModelMemory
+from appliance.core.records.cache_misses import CacheRoom
 from appliance.core.scheduling.effects import ProcessState, Rule
 from appliance.core.scheduling.schedule import Schedule
 from appliance.errors import ApplianceError
@@ -71,7 +72,7 @@ class Observer(Protocol):
 
     def waited(self, model: str, seconds: float) -> None: ...
 
-    def loaded(self, model: str, seconds: float) -> None: ...
+    def loaded(self, model: str, seconds: float, room: CacheRoom) -> None: ...
 
     def evicted(self, model: str, rule: Rule) -> None: ...
 

@@ -24,9 +24,11 @@ import trio
 from msgspec import UNSET, structs
 
 from appliance.core.records.activity import Query, SortKey, histogram, pages
+from appliance.core.records.cache import CacheAnswer, CacheQuestion
 from appliance.core.records.speed import SpeedCurve, SpeedQuestion
 from appliance.errors import Busy
 from appliance.store.activity_schema import BUSY, BUSY_MS, COLUMNS, ActivityRow, open_file, open_memory, unusable
+from appliance.store.cache import cache_answer
 from appliance.store.speed import speed_curves
 from appliance.trio_parts import WriteBehind, beside, persist
 from appliance.wire import ActivityPage, Row, Stats, Tokens
@@ -148,6 +150,9 @@ class ActivityTable:
     def speed(self, question: SpeedQuestion) -> list[SpeedCurve]:
         return speed_curves(self._connection, question)
 
+    def cache(self, question: CacheQuestion) -> CacheAnswer:
+        return cache_answer(self._connection, question)
+
 
 class _Column:
     """The positive values of a speed column, for ``core.records.activity.histogram``."""
@@ -193,6 +198,9 @@ def _stored(row: Row, number: int | None) -> tuple[object, ...]:
             first_token_ms=row.first_token_ms,
             client=_text(row.client),
             build=row.build,
+            conversation=_text(row.conversation),
+            cache_miss=row.cache_miss,
+            again_tokens=row.again_tokens,
             **structs.asdict(row.tokens),
         )
     )
@@ -220,6 +228,9 @@ def _row(values: object) -> Row:
         first_token_ms=stored.first_token_ms,
         client=stored.client,
         build=stored.build,
+        conversation=stored.conversation,
+        cache_miss=stored.cache_miss,
+        again_tokens=stored.again_tokens,
     )
 
 
@@ -299,6 +310,10 @@ class Activity:
     async def speed(self, question: SpeedQuestion) -> list[SpeedCurve]:
         """Return the curves of speed over time."""
         return await self._ask(lambda: self._table.speed(question))
+
+    async def cache(self, question: CacheQuestion) -> CacheAnswer:
+        """Return the figures of the prompts' cache, without the slots of sessions."""
+        return await self._ask(lambda: self._table.cache(question))
 
     async def _ask(self, question: Callable[[], _T]) -> _T:
         def answer() -> _T:

@@ -61,6 +61,9 @@ _ADDED = {
     "first_token_ms": "INTEGER NOT NULL DEFAULT -1",
     "client": "TEXT NOT NULL DEFAULT ''",
     "build": "TEXT NOT NULL DEFAULT ''",
+    "conversation": "TEXT NOT NULL DEFAULT ''",
+    "cache_miss": "TEXT NOT NULL DEFAULT ''",
+    "again_tokens": "INTEGER NOT NULL DEFAULT 0",
 }
 """Columns that llama-swap's table does not have. A file without them gets them when it is opened."""
 
@@ -93,6 +96,9 @@ class ActivityRow(Struct, array_like=True, frozen=True):
     first_token_ms: int
     client: str
     build: str
+    conversation: str
+    cache_miss: str
+    again_tokens: int
 
 
 COLUMNS = ActivityRow.__struct_fields__

@@ -306,6 +306,10 @@ class InFlight:
         entry.cancel(RequestCancelled())
         return True
 
+    @property
+    def is_empty(self) -> bool:
+        return not self._entries
+
     def entries(self) -> list[InFlightEntry]:
         """All requests under way, oldest first."""
         return list(self._entries.values())

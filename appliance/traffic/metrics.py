@@ -7,6 +7,7 @@ from collections import Counter
 
 from msgspec import Struct, field
 
+from appliance.core.records.cache_misses import CacheRoom
 from appliance.core.scheduling.effects import Rule
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -62,6 +63,8 @@ class Metrics:
         self.response_bytes = 0
         self.under_way = 0
         self.models: dict[str, ModelCounts] = {}
+        self.rooms: dict[str, CacheRoom] = {}
+        """The room for prompts that the latest process of each model has, or had."""
         self.traces_sent = 0
         self.traces_dropped = 0
 
@@ -95,8 +98,9 @@ class Metrics:
         """A request got its lease, or gave up, after waiting so long for it; its model's load is part of the wait."""
         self._of(model).waits.observe(seconds)
 
-    def loaded(self, model: str, seconds: float) -> None:
+    def loaded(self, model: str, seconds: float, room: CacheRoom) -> None:
         """A model process became ready, so long after its start."""
+        self.rooms[model] = room
         counts = self._of(model)
         counts.loads.observe(seconds)
         if counts.died:

@@ -19,8 +19,11 @@ import trio
 from msgspec import UNSET
 
 from appliance.core.answers.continuation import is_over
+from appliance.core.bodies.head import RequestHead
 from appliance.core.records.accounting import ErrorText, TokenCounter, Usage, count_whole
-from appliance.core.records.activity import Query, prompt_cache_note, with_captures
+from appliance.core.records.activity import Query, with_captures
+from appliance.core.records.cache import CacheAnswer, CacheQuestion
+from appliance.core.records.cache_misses import MAX_NAME, CacheRoom, CacheUse, CacheUses, CacheVerdict
 from appliance.core.records.captures import CaptureBuffer, CapturedBody, CapturedExchange, Packing, captured_parts
 from appliance.core.records.progress import AnswerSoFar, client_words, is_before_token
 from appliance.core.records.spans import Step, StepName, TracedRequest, parts_text
@@ -44,6 +47,7 @@ BUSY = 0.25
 """The share of its time that the loop works when it has no time for anything that can wait. A request each 5 ms takes
 a tenth; one client that asks again and again takes half or more."""
 log = logging.getLogger(__name__)
+_NO_HEAD = RequestHead()
 CLIENT_LEFT = 499
 """The status of a request whose client did not wait for the answer; nginx's number for it."""
 LOOK_EVERY = 4096
@@ -140,6 +144,7 @@ class Record:
         "fault",
         "first_byte_at",
         "first_token_at",
+        "head",
         "known",
         "loaded",
         "metadata",
@@ -182,6 +187,8 @@ class Record:
         """The time at which the first record of a stream came that is part of the answer."""
         self.build = ""
         """The id of the engine that has the request."""
+        self.head = _NO_HEAD
+        """The part of its body that was read."""
 
     def begin_step(self, name: StepName, label: str = "", *, ago: float = 0.0) -> Step:
         """Note a step that began ``ago`` seconds ago; its maker ends it."""
@@ -324,7 +331,7 @@ class RecordingSink(Passing):
         reader.feed(piece)
         return reader.end(status) if isinstance(reader, ErrorText) else reader.end()
 
-    def row(self, found: Usage | str | None, status: int, seconds: float, ended: datetime) -> Row:
+    def row(self, found: Usage | str | None, status: int, seconds: float, ended: datetime, cache: CacheVerdict) -> Row:
         """Return the request's row of the activity log."""
         record, metadata, request = self._record, self._record.metadata, self._record.request
         error, tokens, milliseconds, first_token = UNSET, NO_TOKENS, round(seconds * 1000), -1
@@ -333,10 +340,8 @@ class RecordingSink(Passing):
         elif found is not None and status == 200:
             tokens, milliseconds = found.tokens, found.duration_ms(seconds * 1000)
             first_token = self.first_token_ms(found, seconds)
-            if found.prompt > 0 <= tokens.cache_tokens:
-                moved, cached = "fallback" in metadata, tokens.cache_tokens
-                words = prompt_cache_note(found.prompt, cached, loaded=record.loaded, moved=moved, body=record.body)
-                metadata = {**metadata, "prompt_cache": words}
+            if cache.why:
+                metadata = {**metadata, "prompt_cache": cache.why}
         if record.steps:  # of a plain request the row says all by itself
             usage = found if isinstance(found, Usage) else None
             traced = self.traced(usage, record.path, status, record.began + seconds, 0.0)
@@ -358,6 +363,9 @@ class RecordingSink(Passing):
             first_token_ms=first_token,
             client=client_words(request.header(b"user-agent"), request.client),
             build=record.build,
+            conversation=cache.conversation,
+            cache_miss=cache.miss or "",
+            again_tokens=cache.again,
         )
 
     def traced(self, usage: Usage | None, route: str, status: int, ended: float, epoch: float) -> TracedRequest:
@@ -424,9 +432,10 @@ def aside(sink: Sink) -> Sink:
     return Aside(sink) if isinstance(sink, RecordingSink) else sink
 
 
-_Ended = tuple[Record, RecordingSink, str, int, float, float, int, int]
+_Ended = tuple[Record, RecordingSink, str, int, float, float, int, int, CacheRoom | None, bool]
 """A request that is over and not written down yet: with its route, its status, when it ended, that in Unix time, the
-bytes that it holds, and those of them that surely find a place among the captures."""
+bytes that it holds, those of them that surely find a place among the captures, its process's room for prompts, and
+whether no other request was under way at its end."""
 
 
 class Recorder:
@@ -441,6 +450,9 @@ class Recorder:
         self._activity = activity
         self._packer = Packer(load)
         self._load = load
+        self.session_headers: Sequence[bytes] = ()
+        """The headers that name a client's conversation, in lower case."""
+        self._uses = CacheUses()
         self._ended: deque[_Ended] = deque()
         self._held = 0  # bytes of their bodies
         self._sure = 0  # those of them that surely find a place among the captures
@@ -466,9 +478,10 @@ class Recorder:
         limit = self._packer.captures.limit
         if record.body is not None and len(record.body) > limit:
             record.body = None
+        room, alone = self.metrics.rooms.get(record.model), record.entry is None or record.entry.owner.is_empty
         ended, size = self._ended, sink.release(status)
         sure = size if 2 * size <= limit else 0  # a larger capture may be too large by itself
-        ended.append((record, sink, route, status, time.perf_counter(), time.time(), size, sure))
+        ended.append((record, sink, route, status, time.perf_counter(), time.time(), size, sure, room, alone))
         self._held += size
         self._sure += sure
         if len(ended) == 1:
@@ -514,6 +527,11 @@ class Recorder:
         self.settle()
         return await self._activity.speed(question)
 
+    async def cache(self, question: CacheQuestion) -> CacheAnswer:
+        """Return the figures of the prompts' cache, without the slots of sessions. Raises as `page`."""
+        self.settle()
+        return await self._activity.cache(question)
+
     async def capture(self, row_id: int) -> Capture | None:
         """Return the capture of the request with this row."""
         self.settle()
@@ -552,17 +570,18 @@ class Recorder:
 
     def _write_down(self, ended: _Ended) -> None:
         """Newer requests may have pushed out a row or a capture before it is made; then it is not made."""
-        record, sink, route, status, now, at, size, sure = ended
+        record, sink, route, status, now, at, size, sure, room, alone = ended
         self._held -= size
         self._sure -= sure
         seconds, found, activity = now - record.began, sink.usage_or_error(status), self._activity
+        cache = self._judged(record, found, status, now, room, alone=alone)
         # Under a load that never ends the queue holds more rows than the log keeps. A row that newer ones would push
         # out is not made at all, and only its number is used up; its tokens are counted anyway. The same holds
         # for captures below.
         if activity.keep is not None and len(self._ended) >= activity.keep:
             row_id = activity.pass_over()
         else:
-            row_id = activity.add(sink.row(found, status, seconds, datetime.fromtimestamp(at, UTC)))
+            row_id = activity.add(sink.row(found, status, seconds, datetime.fromtimestamp(at, UTC), cache))
         captures = self._packer.captures
         if self._sure < captures.limit:
             captures.add(row_id, sink.exchange(status))
@@ -580,6 +599,36 @@ class Recorder:
                     self.metrics.first_token(record.model, first_token / 1000)
                 tokens = found.tokens
                 self.metrics.tokens(record.model, tokens.input_tokens, tokens.output_tokens, tokens.cache_tokens)
+
+    def _judged(
+        self,
+        record: Record,
+        found: Usage | str | None,
+        status: int,
+        ended: float,
+        room: CacheRoom | None,
+        *,
+        alone: bool,
+    ) -> CacheVerdict:
+        """Find the conversation of a request that an engine may have worked on, and how its prompt's cache fared."""
+        usage = found if isinstance(found, Usage) else None
+        if not record.known or (usage is None and status != CLIENT_LEFT):
+            return CacheVerdict()
+        headers = map(record.request.header, self.session_headers)
+        use = CacheUse(
+            conversation=(record.head.conversation or next(filter(None, headers), ""))[:MAX_NAME],
+            prompt=usage.prompt if usage is not None and status == 200 else -1,
+            cached=usage.tokens.cache_tokens if usage is not None else -1,
+            began=record.began,
+            ended=ended,
+            build=record.build,
+            room=room,
+            loaded=record.loaded,
+            off=record.head.uncached,
+            moved="fallback" in record.metadata,
+            alone=alone,
+        )
+        return self._uses.judge(record.model, use)
 
 
 @asynccontextmanager

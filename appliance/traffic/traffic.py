@@ -113,6 +113,7 @@ class Traffic:
         self, recorder: Recorder, catalog: Catalog, fleet: Fleet, peers: Peers, config: Callable[[], Config | None]
     ) -> None:
         self.recorder = recorder
+        recorder.session_headers = _session_headers(config() or Config())
         self.metrics = recorder.metrics
         self.inflight = InFlight()
         self.lifetime = Lifetime()
@@ -132,4 +133,10 @@ class Traffic:
             self.recorder.captures = CaptureBuffer(limit)
         self.recorder.settle()  # requests that are over belong to what was in force before
         self.recorder.tracer.adopt(config.tracing)
+        self.recorder.session_headers = _session_headers(config)
         return ()
+
+
+def _session_headers(config: Config) -> tuple[bytes, ...]:
+    names = (name.lower().encode("latin-1", "replace") for name in config.ui.activity.session_id)
+    return (*names, b"x-conversation-id")

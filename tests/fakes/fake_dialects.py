@@ -38,7 +38,8 @@ class Dialect:
         self.prompt_tokens = prompt_tokens
         self.body = body
         self.text = ""
-        self.read = 0  # of the prompt's tokens
+        self.cached = 0  # of the prompt's tokens
+        self.read = 0
         self.tokens = 0
         self.slot = 0
         self.created = int(time.time())
@@ -73,8 +74,8 @@ class Dialect:
 
     def timings(self) -> Json:
         return {
-            "cache_n": 0,
-            "prompt_n": self.prompt_tokens,
+            "cache_n": self.cached,
+            "prompt_n": self.prompt_tokens - self.cached,
             "prompt_ms": 1.0,
             "prompt_per_token_ms": 0.1,
             "prompt_per_second": 10000.0,
@@ -89,7 +90,7 @@ class Dialect:
             "completion_tokens": self.tokens,
             "prompt_tokens": self.prompt_tokens,
             "total_tokens": self.tokens + self.prompt_tokens,
-            "prompt_tokens_details": {"cached_tokens": 0},
+            "prompt_tokens_details": {"cached_tokens": self.cached},
         }
 
     def wants_usage(self) -> bool:

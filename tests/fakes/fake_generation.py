@@ -81,6 +81,7 @@ def generate(connection: Connection, slots: Slots, dialect: Dialect, bad: Misbeh
         raise ClientLeft
     with slots.hold(connection) as dialect.slot:
         slots.answers[dialect.slot] = dialect
+        dialect.cached = min(bad.cached, dialect.prompt_tokens)
         _read_prompt(connection, dialect, bad, stream=stream)
         if bad.die_before_head:
             die(bad.exit_code)

@@ -78,7 +78,7 @@ def slots(state: State, connection: Connection, request: Request) -> None:
             entry["id_task"] = now.tasks[index]
             entry["params"] = {"stream": True}
         if (told := now.answers[index]) is not None:
-            entry["n_prompt_tokens"] = told.read + told.tokens
+            entry["n_prompt_tokens"] = told.read + told.tokens - (0 if busy else 1)  # the last one is never read again
             entry["next_token"] = [{"n_decoded": told.tokens if busy else 0}]
         entries.append(entry)
     answer(connection, entries)

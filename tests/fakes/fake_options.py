@@ -22,6 +22,8 @@ class Misbehaviour:
         self.token_delay = 0.0
         self.token_size = 0
         """Characters of every token; 0 gives words."""
+        self.cached = 0
+        """Tokens of the prompt that come from the cache."""
         self.slow_prompt = 0.0
         self.die_before_head = False
         self.die_after_tokens = NEVER

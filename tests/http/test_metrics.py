@@ -15,11 +15,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from appliance import __version__
 from appliance.core.machine import GpuSample, NetworkCounters, Sample, SystemSample
+from appliance.core.records.cache_misses import CacheRoom
 from appliance.fleet.owner import ChildStatus
 from appliance.traffic.exposition import exposition
 from appliance.traffic.metrics import BUCKETS, MAX_MODELS, OTHER, Metrics
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+ROOM = CacheRoom(0.0)
 GIB = 1 << 30
 Read = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
@@ -96,8 +98,8 @@ CHAT = "/v1/chat/completions"
         (
             [
                 ("waited", "a", 1.5),
-                ("loaded", "a", 12.0),
-                ("loaded", "a", 8.0),
+                ("loaded", "a", 12.0, ROOM),
+                ("loaded", "a", 8.0, ROOM),
                 ("evicted", "a", "memory"),
                 ("load_failed", "b"),
                 ("first_token", "a", 0.5),
@@ -115,7 +117,10 @@ CHAT = "/v1/chat/completions"
             },
         ),
         ([("died", "a")], {key("child_deaths_total", model="a"): 1, key("child_restarts_total", model="a"): 0}),
-        ([("died", "a"), ("loaded", "a", 1), ("loaded", "a", 1)], {key("child_restarts_total", model="a"): 1}),
+        (
+            [("died", "a"), ("loaded", "a", 1, ROOM), ("loaded", "a", 1, ROOM)],
+            {key("child_restarts_total", model="a"): 1},
+        ),
     ],
 )
 def test_what_is_counted_is_told(
@@ -177,7 +182,7 @@ def test_children(metrics: Metrics):
 def test_labels_may_hold_anything(metrics: Metrics):
     names = ['quo"te', "back\\slash", "new\nline", "größe:7b/é", "{}=,"]
     for name in names:
-        metrics.loaded(name, 1)
+        metrics.loaded(name, 1, ROOM)
     found = read(metrics)
     assert {dict(labels)["model"] for key_, labels in found if key_.endswith("load_seconds_count")} == set(names)
 

@@ -1,4 +1,5 @@
-"""The little that the program reads of a request: which model, and whether the answer is to be a stream.
+"""The little that the program reads of a request: which model, whether the answer is to be a stream, and
+which conversation it belongs to.
 
 Everything else of a body stays bytes. Sources: JSON body, multipart form field, query parameter ``model``.
 """
@@ -11,6 +12,7 @@ from urllib.parse import parse_qsl
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
+from appliance.core.lenient_json import decoded
 from appliance.errors import BadRequest
 
 EXTENSION = "appliance"
@@ -31,15 +33,24 @@ class RequestHead(Struct, frozen=True):
     stream: bool = False
     extended: bool = False
     """A JSON body has the member `EXTENSION`."""
+    conversation: str = ""
+    """The id of the conversation that a JSON body belongs to; empty where it says nothing."""
+    uncached: bool = False
+    """A JSON body has ``cache_prompt: false``: nothing is to come from the engine's cache of prompts."""
 
 
 class _Body(Struct):
     model: str | int | float | None = None
     stream: bool | None = None
     appliance: Raw | UnsetType = UNSET
+    cache_prompt: Raw | UnsetType = UNSET
+    prompt_cache_key: Raw | UnsetType = UNSET
+    session_id: Raw | UnsetType = UNSET
 
 
 _BODY = msgspec.json.Decoder(_Body)
+_TEXT = msgspec.json.Decoder(str)
+_FALSE = Raw(b"false")
 
 
 def read_query(query: bytes) -> dict[str, str]:
@@ -63,7 +74,9 @@ def read_json(body: bytes) -> RequestHead:
         raise BadRequest(f"the request body is not valid JSON: {_where(str(error), body)}") from None
     model = found.model
     name = model or None if isinstance(model, str) else _in_words(model)
-    return RequestHead(name, bool(found.stream), found.appliance is not UNSET)
+    conversation = _text(found.prompt_cache_key) or _text(found.session_id)
+    uncached = found.cache_prompt == _FALSE
+    return RequestHead(name, bool(found.stream), found.appliance is not UNSET, conversation, uncached)
 
 
 def check_json(body: bytes) -> None:
@@ -73,6 +86,11 @@ def check_json(body: bytes) -> None:
     except UnicodeDecodeError:
         raise BadRequest("the request body is not valid UTF-8") from None
     read_json(body)
+
+
+def _text(raw: Raw | UnsetType) -> str:
+    """The text of a member that is for others: one of another type says nothing here."""
+    return "" if isinstance(raw, UnsetType) else decoded(_TEXT, raw) or ""
 
 
 def _in_words(model: float | None) -> str | None:

@@ -6,7 +6,6 @@ Names, bounds and formulas are those of llama-swap 0bdb3720. ``store.activity`` 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Literal, Protocol, TypeVar, get_args
@@ -48,7 +47,6 @@ _Word = TypeVar("_Word", bound=str)
 
 _SWITCH = ("1", "true", "0", "false")
 _ORDERS: tuple[Order, ...] = get_args(Order)
-_NOT_CACHED = re.compile(rb'"cache_prompt"\s*:\s*false')
 
 
 class Query(Struct, frozen=True, kw_only=True):
@@ -117,31 +115,6 @@ def parse_format(parameters: Mapping[str, Sequence[str]]) -> Format:
 def parse_models(parameters: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
     """Return the ``model`` parameters of a page or of the statistics; blank ones are ignored."""
     return tuple(model for text in parameters.get("model", ()) if (model := text.strip()))
-
-
-def prompt_cache_note(prompt: int, cached: int, *, loaded: bool, moved: bool, body: bytes | None) -> str:
-    """Say how much of a prompt an engine did not have to read again, and why it was not more; empty: it did not say.
-
-    ``loaded``: the request waited for its model's load; ``moved``: it went on with another engine. An engine reuses
-    what an earlier prompt and this one have in common from their beginning on, so a reason is only told for less than
-    half of the prompt: the rest is mostly what the conversation has got since.
-    """
-    if prompt < 1 or cached < 0:
-        return ""
-    told = f"{cached} of {prompt} prompt tokens came from the cache"
-    if 2 * cached >= prompt:
-        return told
-    if body is not None and _NOT_CACHED.search(body):
-        why = "the request has cache_prompt: false"
-    elif moved:
-        why = "it went on with another engine"
-    elif loaded:
-        why = "the model was loaded for it"
-    elif cached:
-        why = f"every earlier prompt differs from token {cached + 1} on"
-    else:
-        why = "no earlier prompt begins like it"
-    return f"{told}: {why}"
 
 
 def with_captures(page: ActivityPage, has: Callable[[int], bool]) -> ActivityPage:

@@ -15,7 +15,7 @@ Format = Literal["jsonl", "csv"]
 COLUMNS = (
     "id", "time", "model", "path", "status", "content_type", "cached", "prompt", "generated", "drafted", "accepted",
     "prompt_per_second", "tokens_per_second", "duration_ms", "error", "metadata",
-    "first_token_ms", "client", "build",
+    "first_token_ms", "client", "build", "conversation", "cache_miss", "again_tokens",
 )  # fmt: skip
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """Beginnings by which a spreadsheet takes a text for a formula; a client chooses a model's name."""
@@ -56,6 +56,9 @@ def _cells(row: Row) -> tuple[object, ...]:
         row.first_token_ms,
         _text(row.client),
         _text(row.build),
+        _text(row.conversation),
+        row.cache_miss,
+        row.again_tokens,
     )
 
 

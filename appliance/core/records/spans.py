@@ -167,7 +167,7 @@ def spans_of(request: TracedRequest, context: TraceContext, root_id: bytes) -> l
 def parts_text(request: TracedRequest) -> str:
     """Return the parts in words for a row of the activity log: ``wait 1200, load 3400, prompt 80, answer 2000``, in ms.
 
-    A tool's name is behind the word. Of more than `MOST_PARTS` parts the first are told.
+    A tool's name is behind the word. Of more than `MOST_PARTS` parts it has the first.
     """
     told = [
         f"{_NO_NAME.sub('_', name.replace('execute_tool', 'tool'))} {round(1000 * max(ended - began, 0))}"

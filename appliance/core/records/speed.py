@@ -5,14 +5,13 @@ However long the span is, a curve has at most `MAX_POINTS` points. ``store.speed
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Literal, get_args
 
 from msgspec import Struct, structs
 
-from appliance.core.parameters import read_time, shown
+from appliance.core.parameters import read_span, read_time, shown
 from appliance.core.records.activity import parse_models
 from appliance.core.records.history import Happening, Kind
 from appliance.core.records.history_words import sentence
@@ -25,9 +24,6 @@ MARKS: tuple[Kind, ...] = ("loaded", "engine", "reload")
 """The kinds of entries in the timeline that `marks` looks at."""
 MAX_MARKS = 100
 DEFAULT_SPAN = "1d"
-MAX_SPAN = 3650 * 86_400
-_SPAN = re.compile(r"([1-9][0-9]{0,5})([mhd])")
-_UNITS = {"m": 60, "h": 3600, "d": 86_400}
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 _WIDTHS = (
     *(1, 2, 5, 10, 15, 30),
@@ -120,10 +116,7 @@ def parse_speed_question(parameters: Mapping[str, Sequence[str]], now: datetime)
     by = [each for each in get_args(By) if each == first.get("by", "model")]
     if not by:
         raise BadRequest(f"by must be one of {', '.join(get_args(By))}, not {shown(first['by'])}", param="by")
-    found = _SPAN.fullmatch(text := first.get("span", DEFAULT_SPAN))
-    span = int(found[1]) * _UNITS[found[2]] if found else 0
-    if not 0 < span <= MAX_SPAN:
-        raise BadRequest(f"span must be a time such as 30m, 12h or 7d, at most 3650d, not {shown(text)}", param="span")
+    span = read_span(first.get("span", DEFAULT_SPAN), "span")
     end = read_time(first["end"], "end") if "end" in first else now
     since_1970 = max(int(end.timestamp()), span)  # nothing was earlier, and no such time becomes a datetime again
     return SpeedQuestion(by[0], parse_models(parameters), grid_of(since_1970, span))

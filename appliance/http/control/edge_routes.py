@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 import trio
+from msgspec import structs
 
+from appliance.core.records.cache import parse_cache_question, seated
 from appliance.errors import Busy, ModelLoading, ModelNotFound, RouteNotFound
 from appliance.fleet.status import state_of
 from appliance.http.bytes.listening import shown
@@ -119,6 +121,13 @@ class EdgeRoutes:
         """The requests under way, with their slots: what ``top`` shows."""
         await _send_json(context, {"requests": await self._slots_in_short.requests()})
 
+    async def _cache(self, context: RequestContext) -> None:
+        """The prompts' cache in figures, why it was missed, and who sits in which slot."""
+        found = await self._traffic.recorder.cache(parse_cache_question(context.request.query, datetime.now(UTC)))
+        slots = await self._slots_in_short.of({session.model for session in found.sessions})
+        since = {model: room.since for model, room in self._traffic.metrics.rooms.items()}
+        await _send_json(context, structs.replace(found, sessions=seated(found.sessions, slots, since)))
+
     # ---- models ------------------------------------------------------------------------------------------------------
 
     async def _models(self, context: RequestContext) -> None:
@@ -194,6 +203,7 @@ class EdgeRoutes:
         return render(base, self._bound, self._fleet.launches.engine, models, folder)
 
     ROUTES: ClassVar[dict[str, Callable[[EdgeRoutes, RequestContext], Awaitable[None]]]] = {
+        "/api/cache": _cache,
         "/api/inflight": _inflight,
         "/api/ls": _table,
         "/favicon.ico": _icon,

@@ -52,6 +52,12 @@ class SlotsInShort:
             slots |= {entry.id: slot for entry, slot in zip(entries, found, strict=True)}
         return [entry.shown(slots.get(entry.id)) for entry in self._inflight.entries()]
 
+    async def of(self, models: Iterable[str]) -> dict[str, list[EngineSlot]]:
+        """Return the slots of each of these models that is loaded."""
+        async with self._asking:
+            await self._look(set(models))
+            return {model: kept.slots for model, kept in self._kept.items() if self._fleet.address(model) is not None}
+
     async def _look(self, models: set[str]) -> None:
         now = trio.current_time()
         self._kept = {model: kept for model, kept in self._kept.items() if model in models and kept.until > now}

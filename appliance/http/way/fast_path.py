@@ -220,7 +220,7 @@ class FastPath:
         values = [length[1]] if conversation is None else [length[1], conversation[1]]
         request = (KeptRequest if kept else FastRequest)(self, connection, known, found, body)
         try:
-            request.send(taken, values, content, streams=streams)
+            request.send(taken, values, content, asked, streams=streams)
         except (Busy, ShuttingDown):  # no other answer can be kept; the task tells of it
             taken.give_back(self.pool, found.address)
             body.release()
@@ -361,7 +361,9 @@ class FastRequest:
     def route(self) -> Route:
         return self._known.route
 
-    def send(self, taken: _Taken, values: list[bytes], content: bytes, *, streams: bool) -> None:
+    def send(
+        self, taken: _Taken, values: list[bytes], content: bytes, asked: heads.RequestHead, *, streams: bool
+    ) -> None:
         """Send the request to its model. Raises Busy and ShuttingDown, and has done nothing then."""
         known, found, fast_path = self._known, self.found, self._fast_path
         traffic, request = fast_path.traffic, known.request_with(values)
@@ -369,7 +371,7 @@ class FastRequest:
         self._streams = streams
         self.record = record = Record(request, known.route.name)
         record.body, record.model, record.known, record.admitted = content, found.target.label, True, True
-        record.requested, record.build = found.target.requested, known.build
+        record.requested, record.build, record.head = found.target.requested, known.build, asked
         self.sink = self._open()
         self.entry = record.entry = traffic.inflight.begin(
             request, record.model, record.metadata, cancel=self.cancel, streams=streams

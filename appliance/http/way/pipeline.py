@@ -179,6 +179,7 @@ class Pipeline:
         record.body = body = await context.read_body()
         form, head = self._read_head(request, body)
         record.model = name = self._name(head)
+        record.head = head
         return ModelRequest(
             request=request,
             route=route,

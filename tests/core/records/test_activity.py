@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
 
 import msgspec
 import pytest
@@ -18,7 +17,6 @@ from appliance.core.records.activity import (
     histogram,
     parse_models,
     parse_query,
-    prompt_cache_note,
     with_captures,
 )
 from appliance.errors import BadRequest
@@ -125,6 +123,9 @@ def test_a_row_has_the_names_that_clients_know():
         "first_token_ms": -1,
         "client": "",
         "build": "",
+        "conversation": "",
+        "cache_miss": "",
+        "again_tokens": 0,
     }
     failed = msgspec.structs.replace(row, error_msg="e", metadata={"k": "v"})
     assert json.loads(msgspec.json.encode(failed)).items() >= {"error_msg": "e"}.items()
@@ -192,24 +193,3 @@ def test_a_histogram_is_what_its_definition_says(values: list[float]):
     assert told.pop("bins") == expected.pop("bins")
     assert sum(found.bins) == len(values)
     assert told == pytest.approx(expected)
-
-
-@pytest.mark.parametrize(
-    ("prompt", "cached", "facts", "why"),
-    [
-        (1100, 1024, {}, ""),
-        (8, 4, {"loaded": True}, ""),
-        (812, 0, {"loaded": True}, ": the model was loaded for it"),
-        (812, 0, {}, ": no earlier prompt begins like it"),
-        (900, 100, {}, ": every earlier prompt differs from token 101 on"),
-        (9, 0, {"moved": True, "loaded": True}, ": it went on with another engine"),
-        (9, 0, {"body": b'{"cache_prompt" : false}'}, ": the request has cache_prompt: false"),
-        (9, 0, {"body": b'{"cache_prompt":true}'}, ": no earlier prompt begins like it"),
-        (9, -1, {}, None),
-        (-1, 3, {}, None),
-        (0, 0, {}, None),
-    ],
-)
-def test_what_a_row_says_of_the_prompt_cache(prompt: int, cached: int, facts: dict[str, Any], why: str | None):
-    told = prompt_cache_note(prompt, cached, **{"loaded": False, "moved": False, "body": None, **facts})
-    assert told == (f"{cached} of {prompt} prompt tokens came from the cache{why}" if why is not None else "")

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from appliance.core.parameters import MAX_SPAN
 from appliance.core.records.history import Happening
-from appliance.core.records.speed import MAX_MARKS, MAX_POINTS, MAX_SPAN, grid_of, marks, parse_speed_question
+from appliance.core.records.speed import MAX_MARKS, MAX_POINTS, grid_of, marks, parse_speed_question
 from appliance.errors import BadRequest
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)

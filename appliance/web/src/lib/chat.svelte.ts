@@ -147,7 +147,7 @@ export class Chat {
     } finally {
       this.unasked.delete(message.id);
     }
-    this.ask(message.id, request);
+    this.ask(message.id, { ...request, session_id: this.info.id });
   }
 
   /** End everything that was asked. What is queued waits until the person sends it. */

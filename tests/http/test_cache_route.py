@@ -1,0 +1,77 @@
+"""The prompts' cache of the running program: figures, the reason of each miss, and who sits in which slot."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from http_harness import CHAT, Appliance, OpenServer, chat
+
+
+async def told(server: Appliance, query: str = "") -> dict[str, Any]:
+    answer = await server.ask("GET", f"/api/cache?{query}")
+    assert answer.status == 200
+    return answer.json
+
+
+async def asks(server: Appliance, model: str, *, headers: tuple[tuple[str, str], ...] = (), **body: object) -> None:
+    cached = body.pop("cached", 0)
+    answer = await server.ask("POST", CHAT, {**chat(model, cached=cached), **body}, headers)
+    assert answer.status == 200
+
+
+async def test_reasons_figures_and_seats(open_server: OpenServer) -> None:
+    async with open_server() as server:
+        nothing = await told(server)
+        assert (nothing["total"]["requests"], nothing["by"], nothing["sessions"]) == (0, [], [])
+        await asks(server, "alpha", prompt_cache_key="a")
+        await asks(server, "alpha", session_id="a", cached=1000)
+        await asks(server, "alpha", headers=(("X-Session-ID", "b"),))
+        await asks(server, "alpha", headers=(("X-Conversation-Id", "a"),), messages=[{"role": "user", "content": "ho"}])
+        await asks(server, "alpha", prompt_cache_key="a")
+        await asks(server, "alpha", prompt_cache_key="a", cache_prompt=False)
+        await asks(server, "alpha", user="a", stream=True)
+        await asks(server, "alpha", prompt_cache_key=["a"], headers=(("User-Agent", "other/1.0"),))
+        found = await told(server, "span=1h&by=model")
+        rows = list(reversed(await server.rows()))
+    assert [row["cache_miss"] for row in rows] == [
+        *("loaded", "", "new", "others", "changed", "off", "unknown", "unknown")
+    ]
+    assert [row["conversation"] for row in rows] == ["a", "a", "b", "a", "a", "a", "", ""]
+    tokens = [row["tokens"] for row in rows]
+    prompts = [each["input_tokens"] + each["cache_tokens"] for each in tokens]
+    assert rows[1]["metadata"]["prompt_cache"] == f"{prompts[1]} of {prompts[1]} prompt tokens came from the cache"
+    assert [row["again_tokens"] for row in rows] == [0, 0, 0, *prompts[3:6], 0, 0]
+    total = found["total"]
+    assert [total[name] for name in ("requests", "prompt", "cached", "again")] == [
+        *(8, sum(prompts), prompts[1], sum(prompts[3:6]))
+    ]
+    assert found["by"] == [{**total, "name": "alpha"}]
+    assert found["reasons"] == {"unknown": 2, "changed": 1, "loaded": 1, "new": 1, "off": 1, "others": 1}
+    assert [miss["id"] for miss in found["misses"]] == [row["id"] for row in reversed(rows) if row["cache_miss"]]
+    assert [miss["why"] for miss in found["misses"]] == [
+        row["metadata"]["prompt_cache"] for row in reversed(rows) if row["cache_miss"]
+    ]
+    sessions = {(each["conversation"], each["client"]): each for each in found["sessions"]}
+    assert {key: each["requests"] for key, each in sessions.items()} == {
+        ("a", "127.0.0.1"): 5,
+        ("b", "127.0.0.1"): 1,
+        ("", "127.0.0.1"): 1,
+        ("", "other/1.0, 127.0.0.1"): 1,
+    }
+
+
+async def test_the_slot_of_a_conversation_is_told_where_it_is_sure(open_server: OpenServer) -> None:
+    async with open_server() as server:
+        await asks(server, "alpha", prompt_cache_key="first")
+        await asks(server, "alpha", prompt_cache_key="longer", messages=[{"role": "user", "content": "hi " * 50}])
+        found = await told(server)
+        assert [(each["conversation"], each["slot"]) for each in found["sessions"]] == [("longer", 0), ("first", None)]
+        await server.ask("POST", "/models/unload", {"model": "alpha", "wait": True})
+        assert [each["slot"] for each in (await told(server))["sessions"]] == [None, None]
+
+
+async def test_a_wrong_question_is_refused_with_its_parameter(open_server: OpenServer) -> None:
+    async with open_server() as server:
+        for query, name in (("by=day", "by"), ("span=long", "span")):
+            wrong = await server.ask("GET", f"/api/cache?{query}")
+            assert (wrong.status, wrong.error["param"]) == (400, name)

@@ -1,0 +1,46 @@
+// The view of the prompts' cache.
+import assert from "node:assert/strict";
+import { accessible, answered, api, say } from "../browser.mjs";
+import { hundredth, t } from "../words.mjs";
+
+/** Real requests: the shares of each client, who sits where, and each miss with its reason, which leads to its row. */
+export async function reasons({ page, url }) {
+  const ask = async (conversation, client, cached, content = "Hi") => {
+    const messages = [{ role: "user", content }];
+    const body = JSON.stringify({ model: "small", messages, prompt_cache_key: conversation, fake: { cached } });
+    const headers = { "Content-Type": "application/json", "User-Agent": client };
+    await (await fetch(`${url}/v1/chat/completions`, { method: "POST", headers, body })).text();
+  };
+  await page.goto(`${url}/#/machine/cache`);
+  await page.getByText(t("No request has ended in this time.")).waitFor();
+  await ask("first", "one/1.0", 0);
+  await ask("first", "one/1.0", 9999);
+  await ask("second", "two/1.0", 0, "Hi ".repeat(40));
+  await ask("first", "one/1.0", 0);
+  await page.getByLabel(t("How far back")).selectOption("1h");
+  const shares = page.getByRole("region", { name: t("Prompt cache"), exact: true });
+  const one = shares.locator("div", { hasText: "one/1.0, 127" }).last();
+  await one.locator("xpath=..").getByText(hundredth(/33/)).first().waitFor();
+  const sessions = page.getByRole("region", { name: t("Conversations and their slots") });
+  const cells = sessions.getByRole("row").filter({ hasText: "first" }).getByRole("cell");
+  await cells.nth(2).getByText("first", { exact: true }).waitFor();
+  assert.equal(await cells.nth(1).innerText(), "0", "its tokens are in the slot that was used last");
+  assert.equal(await sessions.getByRole("row").count(), 3);
+  const misses = page.getByRole("region", { name: t("Why prompts were read again") });
+  const entries = misses.getByRole("listitem");
+  await entries.nth(2).waitFor();
+  for (const [place, word] of ["Others in between", "New conversation", "Newly loaded"].entries()) {
+    await entries.nth(place).getByText(t(word), { exact: true }).waitFor();
+  }
+  await entries.first().getByText("conversation 'second' came in between", { exact: false }).waitFor();
+  await accessible(page, "prompt cache");
+  await page.getByLabel(t("A bar for each")).selectOption("model");
+  await shares.getByText("small", { exact: true }).waitFor();
+  await entries.first().getByRole("link").click();
+  await page.getByRole("region", { name: `${t("Open request")} 4` }).waitFor();
+  await page.goto(`${url}/#/chat`);
+  await say(page, "Hi");
+  await answered(page);
+  const { sessions: latest } = await api(page, "api/cache");
+  assert.equal(`#/chat/${latest[0].conversation}`, await page.evaluate(() => location.hash), "the page names its own");
+}
