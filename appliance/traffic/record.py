@@ -345,7 +345,8 @@ class RecordingSink(Passing):
         if record.steps:  # of a plain request the row says all by itself
             usage = found if isinstance(found, Usage) else None
             traced = self.traced(usage, record.path, status, record.began + seconds, 0.0)
-            metadata = {**metadata, "parts": parts_text(traced)}
+            if parts := parts_text(traced):
+                metadata = {**metadata, "parts": parts}
         if status == CLIENT_LEFT:
             error = "the client left before the answer was complete"
         if record.fault is not None:

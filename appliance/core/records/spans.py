@@ -167,13 +167,16 @@ def spans_of(request: TracedRequest, context: TraceContext, root_id: bytes) -> l
 def parts_text(request: TracedRequest) -> str:
     """Return the parts in words for a row of the activity log: ``wait 1200, load 3400, prompt 80, answer 2000``, in ms.
 
-    A tool's name is behind the word. Of more than `MOST_PARTS` parts it has the first.
+    Nothing if one engine had the request all the time, because then the row says all of that. A tool's name is behind
+    the word. Of more than `MOST_PARTS` parts it has the first.
     """
-    told = [
+    parts = list(islice(_parts(request), MOST_PARTS))
+    if {name for name, *_ in parts} <= {"prompt", "answer"}:
+        return ""
+    return ", ".join(
         f"{_NO_NAME.sub('_', name.replace('execute_tool', 'tool'))} {round(1000 * max(ended - began, 0))}"
-        for name, began, ended, _ in islice(_parts(request), MOST_PARTS)
-    ]
-    return ", ".join(told)
+        for name, began, ended, _ in parts
+    )
 
 
 def operation_of(route: str) -> str:

@@ -210,8 +210,9 @@ def test_the_parts_of_steps_that_follow_each_other_do_not_overlap(data: st.DataO
     spans: list[Span] = spans_of(request, CONTEXT, ROOT)[1:]
     assert all(one.ended <= other.began + 1 for one, other in pairwise(spans))
     told = [part.rpartition(" ") for part in parts_text(request).split(", ") if part]
-    assert [name for name, _, _ in told] == [span.name.replace("execute_tool", "tool") for span in spans]
-    for (_, _, took), span in zip(told, spans, strict=True):
+    names = [span.name.replace("execute_tool", "tool") for span in spans]
+    assert [name for name, _, _ in told] == (names if {*names} - {"prompt", "answer"} else [])
+    for (_, _, took), span in zip(told, spans, strict=False):
         assert int(took) == pytest.approx((span.ended - span.began) / 1e6, abs=1)
 
 

@@ -292,6 +292,7 @@ export async function real({ page, url, allow }) {
     .getByRole("listitem")
     .filter({ hasText: t("Answered") })
     .waitFor();
+  await shows("cache", named("row", /starter/));
   await shows("logs", says("POST /v1/chat/completions"));
   await shows("engines", says(t("In use")));
   await shows("disk", says(size()));
