@@ -96,6 +96,9 @@ GOALS = (
     *_of_streams(48, (0.8, 1.5), (3.5, 5)),
     Goal("first byte p50 with a ring, 48 streams begun together", Cell("ring-48", "first_p50"), 1, 2, "ms"),
     *_of_streams(200, (4, 7), (14, 18)),
+    _ratio(
+        "CPU per chunk with ten open pages, 48 streams", "pages-48", "cpu_us", Cell("chunk-48", "cpu_us"), 1.02, 1.04
+    ),
     _of_captures("settings-10", "chunk"),
     _of_captures("settings-json", "JSON request"),
     _ratio("JSON a second against nginx", "json", "per_second", Cell("json", "per_second", NGINX), 0.33, 0.28, True),

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import http.client
 import os
+import selectors
 import signal
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -202,3 +204,27 @@ def get(port: int, path: str, headers: dict[str, str] | None = None) -> tuple[in
         return 0, b""
     finally:
         connection.close()
+
+
+@contextmanager
+def opened_pages(port: int, count: int) -> Generator[None]:
+    """Connections that follow the events which the page follows. A thread reads them, so that none is ever full."""
+    over, selector = threading.Event(), selectors.DefaultSelector()
+
+    def read() -> None:
+        while not over.is_set():
+            for key, _ in selector.select(0.1):
+                key.data.recv(1 << 16)
+
+    with ExitStack() as stack:
+        for _ in range(count):
+            page = stack.enter_context(socket.create_connection((HOST, port), timeout=30))
+            page.sendall(f"GET /api/conversations/events HTTP/1.1\r\nHost: {HOST}:{port}\r\n\r\n".encode())
+            if not (head := page.recv(1 << 16)).startswith(b"HTTP/1.1 200 "):
+                raise Failed(f"the page's events are not answered: {head[:60]!r}")
+            selector.register(page, selectors.EVENT_READ, page)
+        reader = threading.Thread(target=read)
+        reader.start()
+        stack.callback(reader.join)
+        stack.callback(over.set)
+        yield

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ends import Ends, Figures, run_load, told
-from processes import Failed, Machine, get, memory, used, wait_accepting
+from processes import Failed, Machine, get, memory, opened_pages, used, wait_accepting
 from relays import CAPTURES_OFF, DIRECT, KEY, NGINX, PLUGINS, PROGRAM, Contestant, Relay
 
 SETTLE = 0.3
@@ -96,6 +96,18 @@ def streams(name: str, count: int, pace_ms: int, *more: object, relays: tuple[st
     title = f"{count} streams, a chunk each {pace_ms} ms, {', '.join(said)}"
     begin = ("--over-us", 0 if "--burst" in more else pace)
     return _load_row(name, title, "streams", "--streams", count, "--pace-us", pace, *begin, *more, relays=relays)
+
+
+def with_pages(name: str, count: int, pace_ms: int, pages: int) -> Row:
+    """The streams of another row while so many browsers have the page open: each follows the server's events."""
+    like = streams(name, count, pace_ms)
+
+    def measure(relay: Relay, bench: Bench) -> Figures:
+        assert like.under_load is not None
+        with opened_pages(relay.port, pages):
+            return like.under_load(relay, bench)
+
+    return like._replace(title=f"{like.title}, {pages} pages open", under_load=measure, relays=(PROGRAM,))
 
 
 def asked(name: str, title: str, *options: object, relays: tuple[str, ...] | None = None) -> Row:
@@ -233,6 +245,7 @@ UNDER_LOAD = (
     streams("burst-200", 200, 20, "--burst"),
     streams("ring-48", 48, 5, "--key"),
     streams("ring-200", 200, 20, "--key"),
+    with_pages("pages-48", 48, 5, 10),
     streams("settings-10", 10, 5, relays=SETTINGS),
     streams("ring-10", 10, 5, "--key", relays=SETTINGS),
     asked("json", "JSON of 2 KiB in and 1 KiB out, 16 connections", "--connections", 16),

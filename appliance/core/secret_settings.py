@@ -12,7 +12,19 @@ from typing import cast
 from appliance.core.bodies.json_text import JSON
 from appliance.core.records.captures import REDACTED
 
-SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "_PASS", "_PAT", "AUTH")
+SECRET_WORDS = (
+    "KEY",
+    "TOKEN",
+    "SECRET",
+    "PASSWORD",
+    "PASSWD",
+    "PASSPHRASE",
+    "CREDENTIAL",
+    "_PASS",
+    "_PAT",
+    "AUTH",
+    "AUTHORIZATION",
+)
 _COUNTED = "TOKEN"
 """A number under such a name is a count, as in ``answer_tokens``."""
 _LOGIN = re.compile(r"(?<=://)[^/?#\s]+(?=@)")

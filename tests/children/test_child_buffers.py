@@ -37,8 +37,8 @@ def starter() -> Model:
 async def test_what_a_child_has_allocated_is_known_soon_after_it_is_ready():
     """The engine writes its log in a thread of its own, which may come after the word that it is ready."""
     engine = Engine(name="e", id="e", backend="cpu", version=None, source="test", command=tuple(command()))
-    lines: list[str] = []
-    process = ModelProcess(engine_launch(starter(), engine, SETTINGS, 1), lines.append)
+    lines, lost = list[str](), list[int]()
+    process = ModelProcess(engine_launch(starter(), engine, SETTINGS, 1), lines.append, lost.append)
     ready = trio.Event()
     with trio.fail_after(30):
         async with open_children() as children, trio.open_nursery() as nursery:
@@ -49,6 +49,7 @@ async def test_what_a_child_has_allocated_is_known_soon_after_it_is_ready():
     assert set(told) == {RAM}
     assert told[RAM] == pytest.approx(expected_of(starter(), SETTINGS)[RAM], rel=0.1)
     assert [line for line in lines if "buffer size" in line], "what tells of the start stays in the log"
+    assert not lost
 
 
 def test_what_is_expected_follows_the_flags():

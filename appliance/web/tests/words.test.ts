@@ -22,6 +22,15 @@ test("no word is in two dictionaries", () => {
   expect(Object.keys(firstEn).filter((name) => name in laterEn)).toEqual([]);
 });
 
+/** A scenario names a sentence in English, and looks for the German one. "Asking …" is asked in two ways. */
+test("one English sentence has one in German", () => {
+  const german = new Map<string, Set<string>>();
+  for (const [name, text] of Object.entries<string>(en)) {
+    german.set(text, (german.get(text) ?? new Set()).add((de as Record<string, string>)[name]!));
+  }
+  expect([...german].filter(([text, said]) => said.size > 1 && text !== "Asking …")).toEqual([]);
+});
+
 test("each word is said somewhere", () => {
   const files = readdirSync(SOURCES, { recursive: true, encoding: "utf8" });
   const code = files.filter((name) => /\.(svelte|ts)$/.test(name) && !name.startsWith("i18n"));

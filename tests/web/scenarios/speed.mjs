@@ -1,7 +1,7 @@
 // The view of speed over time.
 import assert from "node:assert/strict";
 import { accessible, countTasks } from "../browser.mjs";
-import { like, number, t } from "../words.mjs";
+import { like, number, size, t } from "../words.mjs";
 
 /** The charts, and the curves that nothing covers: the scripted engine says the same speed of each answer. */
 const CHARTS = {
@@ -84,6 +84,10 @@ export async function curves({ page, url }) {
   await page.getByLabel(t("Which model")).selectOption("other");
   await row(page, "one/1.0").waitFor({ state: "detached" });
   await row(page, "two/1.0, 127").getByText(number(1), { exact: true }).waitFor();
+  const machine = page.getByRole("region", { name: t("The machine in the last hour") });
+  await machine.locator("canvas").nth(1).waitFor({ timeout: 40_000 });
+  await machine.getByText(size()).first().waitFor();
+  await accessible(page, "the machine's charts");
 }
 
 /** 20,000 requests of eleven models are drawn, with a new configuration; `-s` shows the tasks longer than 50 ms. */

@@ -126,7 +126,7 @@ export const de: Record<keyof typeof en, string> = {
   cacheSessions: "Unterhaltungen und ihre Plätze",
   cacheConversation: "Unterhaltung",
   cacheMisses: "Warum Prompts neu gelesen wurden",
-  missOff: "Abgeschaltet",
+  missOff: "Ausgeschaltet",
   missMoved: "Zu anderer Engine gewechselt",
   missEngine: "Engine geändert",
   missLoaded: "Neu geladen",
@@ -367,4 +367,8 @@ export const de: Record<keyof typeof en, string> = {
   wishBalanced: "Ausgewogen",
   wishBest: "Das Beste, was passt",
   wishFast: "Schnell",
+  machineHour: "Der Rechner in der letzten Stunde",
+  machineCpu: "Prozessor",
+  machineGpu: "Grafikkarten",
+  machineVram: "Speicher der Grafikkarten",
 };

@@ -365,4 +365,8 @@ export const en = {
   wishBalanced: "Balanced",
   wishBest: "Best that fits",
   wishFast: "Fast",
+  machineHour: "The machine in the last hour",
+  machineCpu: "Processor",
+  machineGpu: "Graphics cards",
+  machineVram: "Memory of graphics cards",
 };
