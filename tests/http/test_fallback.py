@@ -123,7 +123,8 @@ async def test_a_stream_that_breaks_is_continued_on_the_next_engine(
         noted = (await server.rows())[0]
         assert noted["metadata"]["fallback"] == "continued; from=gpu; on=cpu"
         parts = [part.rpartition(" ")[0] for part in noted["metadata"]["parts"].split(", ")]
-        assert parts == ["load", "prompt", "answer", "fallback", "load", "answer"]
+        loaded = [part for part in parts if part != "wait"]  # a busy machine has such parts as well
+        assert loaded == ["load", "prompt", "answer", "fallback", "load", "answer"]
         assert noted["resp_status_code"] == 200
         assert noted["tokens"]["output_tokens"] == 8
         assert noted["build"] == "cpu"
