@@ -5,7 +5,7 @@ Everything here waits for the disk. ``disk`` and ``GET /api/disk`` show it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -14,13 +14,35 @@ from msgspec import Struct
 from appliance.catalog.download_plan import unfinished_in
 from appliance.catalog.download_status import DownloadStatus
 from appliance.catalog.removal import plan_leftover, plan_removal
-from appliance.core.disk import DiskSpace, FolderUse, disk_spaces
 from appliance.core.models.model import Model, Source
 from appliance.errors import Forbidden
 from appliance.store.model_files import space_of, taken_in
 
 SQLITE = ("", "-wal", "-shm")
 """Endings of the files that are one database, or of a plain file or folder."""
+
+
+class FolderUse(Struct, frozen=True, kw_only=True):
+    """The room that one of the program's folders takes, or one of its files."""
+
+    kind: str
+    """Its purpose: ``models``, ``cache``, ``engines`` and so on."""
+    path: str
+    disk: int
+    """The number of its `DiskSpace`."""
+    bytes: int
+    files: int
+
+
+class DiskSpace(Struct, frozen=True, kw_only=True):
+    """One file system, in bytes. ``other``: what is in none of the folders, with what the system keeps for itself."""
+
+    disk: int
+    path: str
+    """The first folder that lies on it."""
+    total: int
+    free: int
+    other: int
 
 
 class ModelSpace(Struct, frozen=True, kw_only=True):
@@ -80,6 +102,18 @@ def measure(
         models=tuple(_model_space(model, cache, models_dir) for model in models if model.size),
         unfinished=tuple(_unfinished(cache)) if cache is not None else (),
     )
+
+
+def disk_spaces(folders: Sequence[FolderUse], sizes: Mapping[int, tuple[int, int]]) -> tuple[DiskSpace, ...]:
+    """Return the file systems of these folders. ``sizes``: the total and the free bytes of each."""
+    found: dict[int, DiskSpace] = {}
+    for folder in folders:
+        if folder.disk not in found:
+            total, free = sizes[folder.disk]
+            ours = sum(each.bytes for each in folders if each.disk == folder.disk)
+            other = max(0, total - free - ours)  # a folder may grow while another one is measured
+            found[folder.disk] = DiskSpace(disk=folder.disk, path=folder.path, total=total, free=free, other=other)
+    return tuple(found.values())
 
 
 def _model_space(model: Model, cache: Path | None, models_dir: Path | None) -> ModelSpace:

@@ -297,36 +297,22 @@ class Activity:
         return self._last_id
 
     async def page(self, query: Query) -> ActivityPage:
-        return await self._ask(lambda: self._table.page(query))
+        return await self.read(lambda table: table.page(query))
 
-    async def stats(self, models: Sequence[str] = ()) -> Stats:
-        """Return the rows of these models; of all models if none is named."""
-        return await self._ask(lambda: self._table.stats(models))
+    async def read(self, question: Callable[[ActivityTable], _T]) -> _T:
+        """Ask the table, with every row that was added. Raises Busy while another program has locked the file."""
 
-    async def last_used(self) -> dict[str, datetime]:
-        """Return when each model was last asked, as far as rows go back."""
-        return await self._ask(self._table.last_used)
-
-    async def speed(self, question: SpeedQuestion) -> list[SpeedCurve]:
-        """Return the curves of speed over time."""
-        return await self._ask(lambda: self._table.speed(question))
-
-    async def cache(self, question: CacheQuestion) -> CacheAnswer:
-        """Return the figures of the prompts' cache, without the slots of sessions."""
-        return await self._ask(lambda: self._table.cache(question))
-
-    async def _ask(self, question: Callable[[], _T]) -> _T:
         def answer() -> _T:
             self._write_waiting()
             try:
-                return question()
+                return question(self._table)
             except sqlite3.Error as error:
                 if self._path is None:
                     raise
                 if error.sqlite_errorcode in BUSY:
                     raise Busy(f"the activity log '{self._path}' is locked by another program; try again") from error
-                self._leave_file(error)
-                return question()
+                self._leave_file(error)  # from here on the table is another one
+                return question(self._table)
 
         return await self._in_turn(answer)
 

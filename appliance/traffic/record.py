@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from typing import TypeVar
 
 import trio
 from msgspec import UNSET
@@ -22,20 +23,18 @@ from appliance.core.answers.continuation import is_over
 from appliance.core.bodies.head import RequestHead
 from appliance.core.records.accounting import ErrorText, TokenCounter, Usage, count_whole
 from appliance.core.records.activity import Query, with_captures
-from appliance.core.records.cache import CacheAnswer, CacheQuestion
 from appliance.core.records.cache_misses import MAX_NAME, CacheRoom, CacheUse, CacheUses, CacheVerdict
 from appliance.core.records.captures import CaptureBuffer, CapturedBody, CapturedExchange, Packing, captured_parts
 from appliance.core.records.progress import AnswerSoFar, client_words, is_before_token
 from appliance.core.records.spans import Step, StepName, TracedRequest, parts_text
-from appliance.core.records.speed import SpeedCurve, SpeedQuestion
 from appliance.core.runs.inward import UNWATCHED, ProgressWatch
-from appliance.store.activity import Activity
+from appliance.store.activity import Activity, ActivityTable
 from appliance.traffic.inflight import InFlightEntry
 from appliance.traffic.metrics import Metrics
 from appliance.traffic.request import Headers, Passing, Request, Sink
 from appliance.traffic.tracing import Tracer
 from appliance.trio_parts import beside, persist
-from appliance.wire import NO_TOKENS, ActivityPage, Capture, Row, Stats
+from appliance.wire import NO_TOKENS, ActivityPage, Capture, Row
 
 PACKING_PAUSE = 0.5
 """Seconds before the first batch, and between two looks whether the loop has time."""
@@ -46,6 +45,7 @@ SHARE = 40
 BUSY = 0.25
 """The share of its time that the loop works when it has no time for anything that can wait. A request each 5 ms takes
 a tenth; one client that asks again and again takes half or more."""
+_T = TypeVar("_T")
 log = logging.getLogger(__name__)
 _NO_HEAD = RequestHead()
 CLIENT_LEFT = 499
@@ -513,25 +513,10 @@ class Recorder:
         self.settle()
         return with_captures(await self._activity.page(query), self.captures.has)
 
-    async def stats(self, models: Sequence[str] = ()) -> Stats:
-        """Return the statistics of these models, of all if none is given. Raises as `page`."""
+    async def read(self, question: Callable[[ActivityTable], _T]) -> _T:
+        """Ask the activity log, with every request that is over. Raises as `page`."""
         self.settle()
-        return await self._activity.stats(models)
-
-    async def last_used(self) -> dict[str, datetime]:
-        """Return when each model was last asked, as far as the log goes back. Raises as `page`."""
-        self.settle()
-        return await self._activity.last_used()
-
-    async def speed(self, question: SpeedQuestion) -> list[SpeedCurve]:
-        """Return the curves of speed over time. Raises as `page`."""
-        self.settle()
-        return await self._activity.speed(question)
-
-    async def cache(self, question: CacheQuestion) -> CacheAnswer:
-        """Return the figures of the prompts' cache, without the slots of sessions. Raises as `page`."""
-        self.settle()
-        return await self._activity.cache(question)
+        return await self._activity.read(question)
 
     async def capture(self, row_id: int) -> Capture | None:
         """Return the capture of the request with this row."""

@@ -72,7 +72,7 @@ def parsed(query: Query) -> tuple[dict[str, set[str]], set[str]]:
 
 
 def faults(query: Query, exported: Mapping[str, set[str]]) -> list[str]:
-    """What the query asks for, or its words name, that nothing exports."""
+    """The metrics and labels that a query or its text names, and that nothing exports."""
     metrics, groups = parsed(query)
     known = set[str]().union(*(exported.get(name, set()) for name in metrics), OF_THE_SCRAPE)
     told = [f"nothing exports {name}" for name in metrics if name not in exported and name != UP]

@@ -124,7 +124,7 @@ SCENARIOS = [
     Scenario("machine.why", ("--models-max", "1", *OTHERS[:4]), both=True),
     # Speed over time has a curve for each model, client or build.
     Scenario("speed.curves", ("--models-max", "1", *OTHERS[:2]), both=True),
-    # What came from the cache of prompts, and why the rest did not.
+    # The share of the prompts that the cache had, and the reasons for the rest.
     Scenario("cache.reasons", both=True),
     # Logs come as they are written, and the server searches them.
     Scenario("machine.logs", OTHERS[:2], both=True),

@@ -419,7 +419,7 @@ async def test_a_full_disk_costs_a_warning_and_no_row_that_is_still_to_be_seen(
             page = await activity.page(ALL)
             assert (page.total, page.data[0].id) == (60, last)
             assert [found.duration_ms for found in page.data] == list(range(59, -1, -1))
-            assert (await activity.stats()).total_requests == 60
+            assert (await activity.read(lambda table: table.stats(()))).total_requests == 60
     (warning,) = caplog.messages
     assert warning.startswith("the activity log cannot be written to ")
 
@@ -472,10 +472,10 @@ def test_statistics_of_many_rows_bring_few_of_them_here(table: ActivityTable):
 
 async def test_the_last_use_of_each_model_is_that_of_its_newest_row(tmp_path: Path):
     async with open_activity(tmp_path / "log.sqlite", 0) as activity:
-        assert await activity.last_used() == {}
+        assert await activity.read(ActivityTable.last_used) == {}
         for number, model in enumerate(("a", "b", "a", "c", "b")):
             activity.add(row(number, model=model))
-        assert await activity.last_used() == {
+        assert await activity.read(ActivityTable.last_used) == {
             "a": NOON + timedelta(seconds=2),
             "b": NOON + timedelta(seconds=4),
             "c": NOON + timedelta(seconds=3),

@@ -115,7 +115,7 @@ async def test_whoever_looks_right_after_finds_everything():
         assert (row.tokens.input_tokens, row.tokens.output_tokens, row.has_capture) == (3, 4, True)
         assert row.resp_content_type == "application/json"
         await answer(recorder, ANSWER)
-        assert (await recorder.stats()).total_output_tokens == 8
+        assert (await recorder.read(lambda table: table.stats(()))).total_output_tokens == 8
         await answer(recorder, ANSWER[:9], ANSWER[9:])
         capture = await recorder.capture(3)
         assert capture is not None

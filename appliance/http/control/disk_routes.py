@@ -20,6 +20,7 @@ from appliance.errors import Busy
 from appliance.fleet.status import state_of
 from appliance.http.control.answers import is_trusted, json_answer
 from appliance.http.owners import Owners
+from appliance.store.activity import ActivityTable
 from appliance.traffic.record import Recorder
 from appliance.traffic.targets import refresh
 
@@ -44,7 +45,7 @@ class DiskRoutes:
         known = {one.model for one in going}
         last_used: dict[str, datetime] = {}
         with suppress(Busy):  # another program has locked the log: the answer comes without
-            last_used = await self._recorder.last_used()
+            last_used = await self._recorder.read(ActivityTable.last_used)
         trusted = is_trusted()
         told = structs.replace(
             table,

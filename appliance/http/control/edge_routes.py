@@ -24,6 +24,7 @@ from appliance.http.errors import JSON_TYPE
 from appliance.http.owners import Owners
 from appliance.http.way.context import RequestContext
 from appliance.http.way.edge import Edge
+from appliance.store.activity import ActivityTable
 from appliance.traffic.metrics import CONTENT_TYPE
 from appliance.traffic.request import PAGE_PATHS, PAGE_PREFIX, Request, send_whole
 from appliance.traffic.targets import refresh
@@ -123,7 +124,8 @@ class EdgeRoutes:
 
     async def _cache(self, context: RequestContext) -> None:
         """The prompts' cache in figures, why it was missed, and who sits in which slot."""
-        found = await self._traffic.recorder.cache(parse_cache_question(context.request.query, datetime.now(UTC)))
+        question = parse_cache_question(context.request.query, datetime.now(UTC))
+        found = await self._traffic.recorder.read(lambda table: table.cache(question))
         slots = await self._slots_in_short.of({session.model for session in found.sessions})
         since = {model: room.since for model, room in self._traffic.metrics.rooms.items()}
         await _send_json(context, structs.replace(found, sessions=seated(found.sessions, slots, since)))
@@ -146,7 +148,7 @@ class EdgeRoutes:
         states = {entry.id: entry.status.value for entry in self._listing().data}
         last_used: dict[str, datetime] = {}
         with suppress(Busy):  # another program has locked the log: the list comes without
-            last_used = await self._traffic.recorder.last_used()
+            last_used = await self._traffic.recorder.read(ActivityTable.last_used)
         engine, room = self._fleet.launches.engine, self._fleet.room()
         manual = engine.manual if engine is not None else None
 

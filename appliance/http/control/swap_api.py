@@ -84,7 +84,8 @@ class RecordRoutes:
         return response
 
     async def stats(self) -> Response:
-        return json_answer(await self._recorder.stats(parse_models(parameters())))
+        models = parse_models(parameters())
+        return json_answer(await self._recorder.read(lambda table: table.stats(models)))
 
     async def capture(self, capture_id: str) -> Response:
         row = read_whole(capture_id, "id")
@@ -101,7 +102,7 @@ class RecordRoutes:
         """Speed over time, with what may have changed it."""
         question = parse_speed_question(parameters(), datetime.now(UTC))
         grid = question.grid
-        found = await self._recorder.speed(question)
+        found = await self._recorder.read(lambda table: table.speed(question))
         entries = await self._history.read(HistoryQuery(kinds=MARKS, limit=MAX_ENTRIES))
         start = datetime.fromtimestamp(grid.start, UTC)
         answer = SpeedAnswer(start, grid.seconds, grid.points, found, marks(question, entries))

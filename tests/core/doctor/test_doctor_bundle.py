@@ -240,7 +240,7 @@ def test_a_known_secret_is_removed_from_a_log_wherever_it_is_planted(secret: str
 
 @given(keys=st.lists(SECRETS, min_size=6, max_size=6), words=WORDS)
 def test_no_key_is_in_any_file_of_a_bundle(keys: list[str], words: str) -> None:
-    """Of the configuration, its models' commands and environment, the program's environment, the command line."""
+    """The keys are those of configuration, models' commands and environment, program's environment, command line."""
     of_clients, of_peer, of_model, of_environment, of_tools, given_key = keys
     engine = ModelConfig(cmd=f"llama-server --api-key {'k' + of_model.replace(' ', '')}", env=[f"A_TOKEN={of_model}"])
     peer = Peer(proxy="http://10.0.0.1", api_key=of_peer)

@@ -1,11 +1,11 @@
-"""What takes room: every byte of a file system is free, in one of the folders, or other."""
+"""Every byte of a file system is free, in one of the folders, or other."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.disk import FolderUse, disk_spaces
+from appliance.catalog.disk_use import FolderUse, disk_spaces
 
 FOLDERS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 10**12)), max_size=8)
 
