@@ -69,7 +69,7 @@ async def cache(
                 str(each.tokens),
                 human_size(each.size),
                 *(f"{time.astimezone():%Y-%m-%d %H:%M:%S}" for time in (each.made, each.used)),
-                _seconds(each.saved_seconds),
+                _seconds(each.saved_tokens * each.token_seconds),
             )
             for each in answer.kept
         ]

@@ -31,13 +31,12 @@ from msgspec import Struct, structs
 
 from appliance.core.config.types import KeepContext
 from appliance.core.contexts.kept import (
+    MAX_AGE,
     PIECE,
     FileIdentity,
     KeptContext,
-    Limits,
     Room,
     files_named,
-    is_aged,
     key_of,
     limits_of,
     manifest_of,
@@ -121,7 +120,8 @@ async def open_kept_contexts(
         return
     kept = KeptContexts(places[keep])
     try:
-        await kept.look()
+        if await trio.to_thread.run_sync(kept.folder.exists):
+            await kept.open()
         yield kept
     finally:
         kept.close()
@@ -144,7 +144,6 @@ class KeptContexts:
         self._contexts: Mapping[str, KeptContext] = {}  # a new one for each change: threads change it
         self._written: deque[tuple[float, int]] = deque()
         self._lock: BaseFileLock | None = None
-        self._why_off = ""
         self._failing = False
         self._turns = WriteBehind()
         self._checks = trio.CapacityLimiter(os.cpu_count() or 1)
@@ -157,11 +156,6 @@ class KeptContexts:
     async def take(self) -> str:
         """Make the folder, and take it from other programs; return the reason why that cannot be, empty if it is so."""
         return await self._turns.in_turn(self._take)
-
-    async def look(self) -> None:
-        """Take over what an earlier program has kept, if there is anything."""
-        if await trio.to_thread.run_sync(self.folder.exists):
-            await self.open()
 
     def entries(self, key: str | None = None) -> list[KeptContext]:
         """Return all contexts, or those with this key."""
@@ -235,8 +229,8 @@ class KeptContexts:
     # ---- in the worker thread, one at a time ----
 
     def _take(self) -> str:
-        if self._lock is not None or self._why_off:
-            return self._why_off
+        if self._lock is not None:
+            return ""
         from filelock import FileLock, Timeout  # several milliseconds that an idle server does not need
 
         lock = FileLock(self.folder / LOCK, timeout=0, thread_local=False)
@@ -248,25 +242,19 @@ class KeptContexts:
             lock.acquire()
             self._sweep()
         except Timeout:
-            self._why_off = "another llama-appliance keeps its contexts there; stop that one first"
+            return "another llama-appliance keeps its contexts there; stop that one first"
         except OSError as error:
-            self._why_off = error.strerror or str(error)
-        if self._why_off:
             lock.release()
-        else:
-            self._lock = lock
-        return self._why_off
+            return error.strerror or str(error)
+        self._lock = lock
+        return ""
 
     def _sweep(self) -> None:
         """Read what is there, and remove everything that does not belong together or is too old."""
-        limits, now = self._limits(), time.time()
+        oldest = time.time() - MAX_AGE
         paths = [(path, match[1]) for path in self.folder.iterdir() if (match := _OURS.fullmatch(path.name))]
         found = {name: self._read(name) for _, name in paths}
-        self._contexts = {
-            name: context
-            for name, context in found.items()
-            if context is not None and not is_aged(context, limits, now)
-        }
+        self._contexts = {name: it for name, it in found.items() if it is not None and it.used >= oldest}
         for path, name in paths:
             if name not in self._contexts or path.suffix not in (WHOLE, MANIFEST) or path.stem != name:
                 unlink(path)
@@ -280,27 +268,23 @@ class KeptContexts:
             return None
         return context if context is not None and (context.name, context.size) == (name, there) else None
 
-    def _limits(self) -> Limits:
-        kept = sum(each.size for each in self._contexts.values())
-        return limits_of(
-            in_memory=self._in_memory,
-            available=free_memory() if self._in_memory else 0,
-            kept=kept,
-            total=space_of(self.folder).total,
-        )
-
     def _make_room(self, incoming: int, there: int) -> bool:
         """``there``: bytes of it that are on the file system already."""
-        now = time.time()
+        try:
+            space = space_of(self.folder)
+        except OSError as error:
+            return self._fail(error)
+        now, kept = time.time(), self.entries()
         while self._written and self._written[0][0] < now - HOUR:
             self._written.popleft()
-        try:
-            free = space_of(self.folder).free + there
-            written = sum(size for _, size in self._written)
-            gone = victims(self.entries(), incoming, self._limits(), Room(free=free, written=written, now=now))
-        except OSError as error:
-            return self._fail(error.strerror or str(error))
-        if gone is None:
+        limits = limits_of(
+            in_memory=self._in_memory,
+            available=free_memory(),
+            kept=sum(each.size for each in kept),
+            total=space.total,
+        )
+        room = Room(free=space.free + there, written=sum(size for _, size in self._written), now=now)
+        if (gone := victims(kept, incoming, limits, room)) is None:
             return self._fail(f"there is no room for {incoming} bytes more")
         for each in gone:
             self._remove(each.name, "another one needs its room, or it is too old")
@@ -317,19 +301,17 @@ class KeptContexts:
             self._write(context)
         except OSError as error:
             self._remove(context.name, "it could not be written")
-            return self._fail(error.strerror or str(error))
+            return self._fail(error)
         self._written.append((context.made, context.size))
         self._failing = False
         return True
 
     def _use(self, name: str, saved_tokens: int) -> None:
-        if (context := self._contexts.get(name)) is not None:
+        if (it := self._contexts.get(name)) is not None:
             try:
-                self._write(
-                    structs.replace(context, used=time.time(), saved_tokens=context.saved_tokens + saved_tokens)
-                )
+                self._write(structs.replace(it, used=time.time(), saved_tokens=it.saved_tokens + saved_tokens))
             except OSError as error:
-                self._fail(error.strerror or str(error))
+                self._fail(error)
 
     def _write(self, context: KeptContext) -> None:
         write_whole(self._manifest(context.name), manifest_of(context), private=True)
@@ -343,7 +325,7 @@ class KeptContexts:
             for path in (self._manifest(name), self.whole(name), self.part(name)):
                 unlink(path)
         except OSError as error:
-            self._fail(error.strerror or str(error))
+            self._fail(error)
 
     def _clear(self, model: str | None) -> list[KeptContext]:
         gone = [each for each in self._contexts.values() if model in (None, each.model)]
@@ -351,7 +333,7 @@ class KeptContexts:
             self._remove(each.name, "it was asked for")
         return gone
 
-    def _fail(self, why: str) -> bool:
+    def _fail(self, why: str | OSError) -> bool:
         if not self._failing:
             log.warning("contexts are not kept in %s: %s", self.folder, why)
         self._failing = True
@@ -362,9 +344,9 @@ class KeptContexts:
 
 
 async def _clear_place(place: ContextPlace, model: str | None) -> list[KeptContext]:
-    kept = KeptContexts(place)
     if not await trio.to_thread.run_sync(place.folder.exists):
         return []
+    kept = KeptContexts(place)
     try:
         if why := await kept.take():
             raise Conflict(f"the contexts in {place.folder} cannot be removed: {why}")

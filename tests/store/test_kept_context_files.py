@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import logging
 import os
-import secrets
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 import trio
 from full_disk import full_disk, posix_only
+from kept_files import DATA, context, kept_one, opened
 from msgspec import structs
 
 from appliance.core.contexts.kept import PIECE, KeptContext, manifest_of, pieces_of
@@ -25,14 +23,12 @@ from appliance.core.sizes import GIB, MIB
 from appliance.errors import Conflict
 from appliance.store.kept_contexts import (
     ContextPlace,
-    KeptContexts,
     clear_kept,
     context_places,
     key_for,
     open_kept_contexts,
 )
 
-DATA = b"what a model has read " * 100
 KILLED = Path(__file__).parents[1] / "e2e"
 WRITER = """
 import os, signal, sys
@@ -40,7 +36,7 @@ from pathlib import Path
 sys.path[:0] = sys.argv[3:]
 from killed_at import changed_path
 import trio
-from test_kept_context_files import DATA, context, opened
+from kept_files import DATA, context, opened
 
 folder, last, count = Path(sys.argv[1]), int(sys.argv[2]), 0
 
@@ -67,29 +63,6 @@ async def main():
 trio.run(main)
 print(count)
 """
-
-
-def context(data: bytes = DATA, *, model: str = "m", key: str = "k") -> KeptContext:
-    return KeptContext(
-        name=secrets.token_hex(16), key=key, model=model, chain=("00",), ends=(3,), tokens=5, size=len(data),
-        token_seconds=0.1,
-    )  # fmt: skip
-
-
-@asynccontextmanager
-async def opened(folder: Path) -> AsyncGenerator[KeptContexts]:
-    async with open_kept_contexts("disk", {"disk": ContextPlace(folder, in_memory=False)}) as kept:
-        assert kept is not None
-        yield kept
-
-
-async def kept_one(kept: KeptContexts, data: bytes = DATA, *, model: str = "m") -> KeptContext:
-    """As an engine and its owner do it."""
-    assert await kept.make_room(len(data))
-    new = context(data, model=model)
-    kept.part(new.name).write_bytes(data)
-    assert await kept.keep(new)
-    return next(each for each in kept.entries() if each.name == new.name)
 
 
 def put(folder: Path, new: KeptContext, size: int) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import PurePath
 from typing import Annotated
 
@@ -28,6 +28,7 @@ VERSION = 1
 PIECE = 32 * MIB
 """Bytes with a checksum of their own, so that several processors can check one file."""
 MAX_AGE = 7 * 24 * 3600.0
+"""Seconds without use after which a context goes."""
 AT_MOST_MEMORY, AT_MOST_DISK = 8 * GIB, 16 * GIB
 WRITTEN_HOURLY = 64 * GIB
 """A solid-state disk of the cheapest kind lasts for years of this."""
@@ -81,7 +82,7 @@ class FileIdentity(Struct, frozen=True):
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """How much is kept, and for how long. Sizes in bytes."""
+    """How much is kept. Sizes in bytes."""
 
     at_most: int
     """Of all contexts together."""
@@ -89,8 +90,6 @@ class Limits(Struct, frozen=True, kw_only=True):
     """Of their file system."""
     hourly: float
     """To be written within an hour; `math.inf`: no limit."""
-    age: float = MAX_AGE
-    """Seconds without use after which a context goes."""
 
 
 class Room(Struct, frozen=True, kw_only=True):
@@ -103,7 +102,7 @@ class Room(Struct, frozen=True, kw_only=True):
 
 
 class KeptRow(Struct, frozen=True, kw_only=True):
-    """One context, for people."""
+    """A `KeptContext` for people."""
 
     model: str
     conversation: str
@@ -112,8 +111,7 @@ class KeptRow(Struct, frozen=True, kw_only=True):
     made: datetime
     used: datetime
     saved_tokens: int
-    saved_seconds: float
-    """The time for ``saved_tokens`` at the speed at which the model had read the prompt: an estimate."""
+    token_seconds: float
 
 
 class _Manifest(Struct, frozen=True):
@@ -169,10 +167,6 @@ def limits_of(*, in_memory: bool, available: int, kept: int, total: int) -> Limi
     return Limits(at_most=AT_MOST_DISK, stays_free=total // 10, hourly=WRITTEN_HOURLY)
 
 
-def is_aged(context: KeptContext, limits: Limits, now: float) -> bool:
-    return now - context.used > limits.age
-
-
 def victims(
     contexts: Iterable[KeptContext], incoming: int, limits: Limits, room: Room
 ) -> tuple[KeptContext, ...] | None:
@@ -184,7 +178,7 @@ def victims(
     gone: list[KeptContext] = []
     for each in oldest:
         fits = kept + incoming <= limits.at_most and free - incoming >= limits.stays_free
-        if fits and not is_aged(each, limits, room.now):
+        if fits and room.now - each.used <= MAX_AGE:
             break
         gone.append(each)
         kept, free = kept - each.size, free + each.size
@@ -194,19 +188,6 @@ def victims(
 def worth(tokens: int, token_seconds: float, size: int, seconds_a_byte: float) -> bool:
     """True if reading so many tokens takes longer than moving a file of ``size`` bytes."""
     return tokens * token_seconds > size * seconds_a_byte
-
-
-def row_of(context: KeptContext) -> KeptRow:
-    return KeptRow(
-        model=context.model,
-        conversation=context.conversation,
-        tokens=context.tokens,
-        size=context.size,
-        made=datetime.fromtimestamp(context.made, UTC),
-        used=datetime.fromtimestamp(context.used, UTC),
-        saved_tokens=context.saved_tokens,
-        saved_seconds=context.saved_tokens * context.token_seconds,
-    )
 
 
 def _paths(options: Iterable[Option]) -> Iterator[str]:

@@ -9,9 +9,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Literal, get_args
 
-from msgspec import Struct, structs
+from msgspec import Struct, convert, structs
 
-from appliance.core.contexts.kept import KeptContext, KeptRow, row_of
+from appliance.core.contexts.kept import KeptContext, KeptRow
 from appliance.core.parameters import read_span, shown
 from appliance.core.records.progress import EngineSlot
 from appliance.errors import BadRequest
@@ -108,7 +108,8 @@ def parse_cache_question(query: Mapping[str, str], now: datetime) -> CacheQuesti
 
 
 def kept_rows(contexts: Iterable[KeptContext]) -> list[KeptRow]:
-    return [row_of(each) for each in sorted(contexts, key=lambda each: each.used, reverse=True)]
+    newest = sorted(contexts, key=lambda each: each.used, reverse=True)
+    return convert(newest, list[KeptRow], from_attributes=True, strict=False)
 
 
 def cleared(contexts: Collection[KeptContext]) -> ClearedContexts:

@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.core.contexts.kept import (
+    MAX_AGE,
     PIECE,
     FileIdentity,
     KeptContext,
     Limits,
     Room,
     files_named,
-    is_aged,
     key_of,
     limits_of,
     manifest_of,
@@ -188,10 +188,10 @@ def test_victims_make_room_within_every_limit_and_are_no_more_than_needed(
         return
     assert fits(left)
     assert room.written + incoming <= limits.hourly
-    assert not [each for each in left if is_aged(each, limits, room.now)]
+    assert all(room.now - each.used <= MAX_AGE for each in left)
     assert all(one.used <= other.used for one, other in pairwise(gone))
     assert all(one.used <= other.used for one in gone for other in left)
-    if gone and not is_aged(gone[-1], limits, room.now):
+    if gone and room.now - gone[-1].used <= MAX_AGE:
         assert not fits([*left, gone[-1]]), "the last one had to go"
 
 
