@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import trio
+from gguf_files import write_model
 from homes import Home
 from kept_files import DATA, kept_one, opened
 from program import StartServer, answer
@@ -85,6 +86,10 @@ def test_contexts_are_cleared_with_and_without_a_server_and_by_another_setting(h
         assert table.splitlines()[-1].split()[:3] == ["b", "-", "5"]
         assert "removed 1 kept contexts" in home.good("cache", "clear", "--url", server.url)
         assert left() == set()
+    keep_two()
+    write_model(folder.with_name("models") / "a.gguf")
+    home.good("rm", "a", "--yes")
+    assert home.json("cache", "clear") == {"contexts": 1, "size": len(DATA)}
     keep_two()
     with home.serve("--keep-context", "off").wait_listening() as server:
         assert left() == set()

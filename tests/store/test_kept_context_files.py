@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -204,14 +205,20 @@ async def test_a_folder_has_one_program(folder: Path, caplog: pytest.LogCaptureF
         assert await first.check(one.name)
 
 
-@pytest.mark.parametrize("kind", ["file", "link"])
+@posix_only
+@pytest.mark.parametrize("kind", ["file", "link", "open to others"])
 async def test_a_folder_that_cannot_be_used_is_one_line_in_the_log(
     folder: Path, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     elsewhere = folder.with_name("elsewhere")
     elsewhere.mkdir()
     (elsewhere / f"{'a' * 32}.kv").write_bytes(b"not ours")
-    await trio.to_thread.run_sync(*((folder.write_bytes, b"") if kind == "file" else (folder.symlink_to, elsewhere)))
+    spoil: dict[str, Callable[[], object]] = {
+        "file": lambda: folder.write_bytes(b""),
+        "link": lambda: folder.symlink_to(elsewhere),
+        "open to others": lambda: folder.parent.chmod(0o777),
+    }
+    spoil[kind]()
     async with opened(folder) as kept:
         assert not await kept.open()
         assert not await kept.make_room(1)

@@ -85,9 +85,9 @@ class Limits(Struct, frozen=True, kw_only=True):
     """How much is kept. Sizes in bytes."""
 
     at_most: int
-    """Of all contexts together."""
+    """The size of all contexts together."""
     stays_free: int
-    """Of their file system."""
+    """The part of their file system that they leave to others."""
     hourly: float
     """To be written within an hour; `math.inf`: no limit."""
 
