@@ -229,7 +229,8 @@ class RecordingSink(Passing):
         self._answer: CapturedBody | bytes | None = None  # for the capture
 
     def start(self, status: int, headers: Headers) -> None:
-        headers = (*headers, *self._record.headers)
+        if self._record.headers:
+            headers = (*headers, *self._record.headers)
         self.inner.start(status, headers)
         self._status = status
         self._headers = headers

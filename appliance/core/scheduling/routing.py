@@ -1,7 +1,7 @@
 """The meaning of a model's name in a request: local models, peers', names pinned by a profile, and selectors.
 
-The rules are llama-swap's (0bdb3720), and names are exact. One thing is added: a bare name that several peers have
-means all of them.
+The rules are llama-swap's (0bdb3720), and names are exact. Two things are added: a bare name that several peers have
+means all of them, and the strategy ``meanwhile``.
 """
 
 from __future__ import annotations
