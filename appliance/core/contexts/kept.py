@@ -31,7 +31,7 @@ MAX_AGE = 7 * 24 * 3600.0
 """Seconds without use after which a context goes."""
 AT_MOST_MEMORY, AT_MOST_DISK = 8 * GIB, 16 * GIB
 WRITTEN_HOURLY = 64 * GIB
-"""A solid-state disk of the cheapest kind lasts for years of this."""
+"""A limit to the wear of a solid-state disk."""
 _WITHOUT_EFFECT = (
     "--port", "--host", "--alias", "--api-key", "--api-key-file", "--threads", "--threads-batch", "--threads-http",
     "--batch-size", "--ubatch-size", "--cache-ram", "--cache-idle-slots", "--slot-save-path", "--metrics", "--slots",
@@ -44,6 +44,8 @@ _ADAPTERS = ("--lora", "--control-vector")
 _SCALED = ("--lora-scaled", "--control-vector-scaled")
 
 Whole = Annotated[int, Meta(ge=0)]
+Moment = Annotated[float, Meta(ge=0, lt=1e11)]
+"""Unix seconds, of a year that a date can have."""
 
 
 class KeptContext(Struct, frozen=True, kw_only=True):
@@ -65,9 +67,8 @@ class KeptContext(Struct, frozen=True, kw_only=True):
     """Seconds that the reading of one token took."""
     pieces: tuple[Whole, ...] = ()
     """The checksum of each `PIECE` of the file."""
-    made: float = 0.0
-    """Unix seconds, as ``used``."""
-    used: float = 0.0
+    made: Moment = 0.0
+    used: Moment = 0.0
     saved_tokens: Whole = 0
     """Tokens that did not have to be read again, of all times it was given back."""
 

@@ -28,6 +28,7 @@ from appliance.core.contexts.kept import (
     worth,
 )
 from appliance.core.llama import flags
+from appliance.core.records.cache import kept_rows
 from appliance.core.sizes import GIB
 
 FILES = (FileIdentity("/m/a.gguf", 10, 20, 30),)
@@ -66,6 +67,8 @@ some = st.lists(contexts(st.integers(0, 100)), max_size=8, unique_by=lambda each
 @given(contexts(st.integers(0, 10 * PIECE)))
 def test_a_manifest_comes_back_as_it_was(context: KeptContext) -> None:
     assert read_manifest(manifest_of(context)) == context
+    (row,) = kept_rows([context])
+    assert (row.model, row.used.timestamp()) == (context.model, pytest.approx(context.used, abs=1e-3))
 
 
 @given(contexts(st.integers(0, PIECE)), st.data())
@@ -93,6 +96,7 @@ def test_anything_else_is_refused(data: bytes) -> None:
         {"chain": ["a", "b"], "ends": [2, 1]},
         {"tokens": "many"},
         {"token_seconds": -1},
+        {"used": 1e300},
     ],
     ids=str,
 )
