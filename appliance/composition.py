@@ -6,7 +6,7 @@ gets its listeners when it is made; nothing is attached later. The tests open th
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -64,6 +64,7 @@ from appliance.store.activity import DEFAULT_KEEP, open_activity
 from appliance.store.derived_models import DerivedModels
 from appliance.store.engine_state import StateFile
 from appliance.store.history import open_history
+from appliance.store.kept_contexts import ContextPlace, Tier, open_kept_contexts
 from appliance.store.runs import open_run_store
 from appliance.streams.owner import open_streams
 from appliance.tools.box import Toolbox, open_own_tools
@@ -91,6 +92,8 @@ class AppliancePaths(Struct, frozen=True, kw_only=True):
     """The file of the page's conversations, if the configuration does not name another one; None: none are kept."""
     config_versions: Path
     """The folder of earlier versions of the configuration's files."""
+    contexts: Mapping[Tier, ContextPlace] = {}
+    """The places of kept contexts; empty: none are kept, and those of another program stay."""
     derived_models: Path | None = None
     """The file of models that clients of Ollama's API derive from others; None keeps them in memory."""
     learns: bool = True
@@ -133,6 +136,7 @@ async def open_appliance(settings: AppSettings, places: AppliancePaths) -> Async
         open_own_tools(settings.tools) as own_tools,
         open_recorder(activity) as recorder,
         open_pool() as pool,
+        open_kept_contexts(settings.fleet.keep_context or applies.keep_context, places.contexts) as contexts,
         open_downloads(places.downloading, partial(catalog.refresh, 0.0)) as downloads,
         open_engines(
             places.found.find, places.remembered, starter=STARTER, only=places.found.only, tell=history.add
@@ -209,6 +213,7 @@ async def open_appliance(settings: AppSettings, places: AppliancePaths) -> Async
                 ),
                 history=history,
                 folders=_folders(settings, places, applies),
+                contexts=contexts,
                 derived_models=places.derived_models,
             )
             traffic.targets.derived = DerivedModels(places.derived_models).read()

@@ -40,6 +40,7 @@ from appliance.programs import start
 from appliance.service.parent import check_parent, open_parent, open_service_manager
 from appliance.settings import AppSettings
 from appliance.store.engine_state import StateFile
+from appliance.store.kept_contexts import context_places
 from appliance.streams.owner import check_streams
 from appliance.trio_parts import beside, lacking, persist
 from appliance.upkeep import (
@@ -117,6 +118,7 @@ async def _run(settings: AppSettings, found: Finder, catalog: Catalog, stop: Sto
             plugin_data=data / DATA,
             conversations=data / CONVERSATIONS,
             config_versions=data / config_editing.FOLDER,
+            contexts={} if settings.echo or settings.trial else context_places(),
             derived_models=data / DERIVED_MODELS,
             learns=not settings.echo,
             echo=echo,

@@ -184,6 +184,7 @@ FIXED: tuple[tuple[str, Callable[[Config], object]], ...] = (
     ("metricsMaxInMemory", lambda config: config.metrics_max_in_memory),
     ("performance", lambda config: config.performance),
     ("ollamaPort", lambda config: config.ollama_port),
+    ("keepContext", lambda config: config.keep_context),
     ("models", lambda config: bool(config.models)),
     ("autoDownload", lambda config: bool(config.models) and config.auto_download in ("allow", "ask")),
     ("tools", lambda config: config.tools),

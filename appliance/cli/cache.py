@@ -1,4 +1,4 @@
-"""``cache``: what came from the prompts' cache of the running server, what was read again, and why."""
+"""``cache``: what came from the prompts' cache of the running server, what was read again, why, and what is kept."""
 
 from __future__ import annotations
 
@@ -7,24 +7,39 @@ from urllib.parse import urlencode
 
 import click
 
-from appliance.cli.remote import RunningServer, ask, server_options
-from appliance.cli.show import json_option, print_json, print_table
-from appliance.core.records.cache import DEFAULT_SPAN, CacheAnswer, CacheBy, CacheTotals
+from appliance.cli.remote import NotRunning, RunningServer, ask, files_options
+from appliance.cli.show import human_size, json_option, print_json, print_table
+from appliance.core.records.cache import (
+    DEFAULT_SPAN,
+    CacheAnswer,
+    CacheBy,
+    CacheTotals,
+    ClearedContexts,
+    cleared,
+)
 from appliance.platform.console import harmless, say
+from appliance.store.kept_contexts import clear_kept
 
 FIGURES = ("REQUESTS", "PROMPT", "CACHED", "SHARE", "AGAIN", "SAVED", "LOST")
 SESSIONS = ("MODEL", "SLOT", "CONVERSATION", "CLIENT", "TOKENS", "CACHED", "LAST USE")
+KEPT = ("MODEL", "CONVERSATION", "TOKENS", "SIZE", "SINCE", "LAST USE", "SAVED")
 
 
 @click.command()
-@server_options
+@click.argument("action", type=click.Choice(["clear"]), required=False, metavar="[clear")
+@click.argument("model", required=False, metavar="[MODEL]]")
+@files_options
 @click.option(
     "--by", type=click.Choice(get_args(CacheBy)), default="client", show_default=True, help="A line for each."
 )
 @click.option("--span", default=DEFAULT_SPAN, show_default=True, metavar="TIME", help="So far back: 30m, 12h or 7d.")
 @json_option
-async def cache(server: RunningServer, by: CacheBy, span: str, as_json: bool) -> int:
+async def cache(
+    server: RunningServer, action: str | None, model: str | None, by: CacheBy, span: str, as_json: bool
+) -> int:
     """Show what came from the cache of prompts, which conversation sits in which slot, and the reason of each miss.
+
+    Below are the contexts that are kept in files. 'cache clear' removes them all, or those of MODEL.
 
     AGAIN are tokens that the conversation's request before had as well, and that were read again anyway. SAVED
     and LOST are the seconds for CACHED and AGAIN at the speed at which the model has read prompts: estimates.
@@ -33,14 +48,52 @@ async def cache(server: RunningServer, by: CacheBy, span: str, as_json: bool) ->
     Examples:
       llama-appliance cache --span 7d
       llama-appliance cache --by model
+      llama-appliance cache clear qwen3-8b
     """
+    if action is not None:
+        return await _clear(server, model, as_json=as_json)
     answer = await ask(server, "GET", f"/api/cache?{urlencode({'by': by, 'span': span})}", CacheAnswer)
     if as_json:
         print_json(answer)
         return 0
-    if not answer.by:
+    if answer.by:
+        _print_requests(answer, by)
+    else:
         say(f"no request whose tokens are known has ended in the last {span}")
-        return 0
+    if answer.kept:
+        click.echo()
+        kept = [
+            (
+                each.model,
+                each.conversation or "-",
+                str(each.tokens),
+                human_size(each.size),
+                *(f"{time.astimezone():%Y-%m-%d %H:%M:%S}" for time in (each.made, each.used)),
+                _seconds(each.saved_tokens * each.token_seconds),
+            )
+            for each in answer.kept
+        ]
+        print_table(KEPT, kept, right=("TOKENS", "SIZE", "SAVED"))
+    return 0
+
+
+async def _clear(server: RunningServer, model: str | None, *, as_json: bool) -> int:
+    """Ask the server, or remove the files where none runs."""
+    query = f"?{urlencode({'model': model})}" if model else ""
+    try:
+        done = await ask(server, "DELETE", f"/api/cache/kept{query}", ClearedContexts)
+    except NotRunning:
+        if server.named:
+            raise
+        done = cleared(await clear_kept(model))
+    if as_json:
+        print_json(done)
+    else:
+        say(f"removed {done.contexts} kept contexts, {human_size(done.size)}")
+    return 0
+
+
+def _print_requests(answer: CacheAnswer, by: CacheBy) -> None:
     lines = [_cells(each.name or "unknown", each) for each in answer.by]
     print_table((by.upper(), *FIGURES), [*lines, _cells("all", answer.total)], right=FIGURES)
     click.echo()
@@ -62,7 +115,6 @@ async def cache(server: RunningServer, by: CacheBy, span: str, as_json: bool) ->
     for miss in answer.misses:
         when = f"{miss.timestamp.astimezone():%Y-%m-%d %H:%M:%S}"
         click.echo(harmless(f"{when}  {miss.id}  {miss.model}  {miss.miss:<8} {miss.why}"))
-    return 0
 
 
 def _cells(name: str, total: CacheTotals) -> tuple[str, ...]:

@@ -43,6 +43,7 @@ from appliance.platform.console import can_ask, say
 from appliance.platform.drivers import look
 from appliance.platform.machine import free_memory
 from appliance.store.engine_state import StateFile
+from appliance.store.kept_contexts import clear_kept
 from appliance.wire import RemovedModel
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ async def rm(server: RunningServer, model: str, models_dir: str | None, yes: boo
     else:
         removal = await _own_removal(server, ModelOptions(models_dir=models_dir).sources(), model)
         name, frees = removal.model, await trio.to_thread.run_sync(removal.frees)
-        remove = partial(trio.to_thread.run_sync, removal.carry_out)
+        remove = partial(_carry_out, removal)
     if dry_run:
         if as_json:
             print_json({"model": name, "frees": frees})
@@ -141,6 +142,11 @@ async def rm(server: RunningServer, model: str, models_dir: str | None, yes: boo
     else:
         say(f"removed {removed.model}, {human_size(removed.size)}")
     return 0
+
+
+async def _carry_out(removal: Removal) -> RemovedModel:
+    await clear_kept(removal.model)
+    return await trio.to_thread.run_sync(removal.carry_out)
 
 
 async def _own_removal(server: RunningServer, sources: ModelFolders, name: str) -> Removal:

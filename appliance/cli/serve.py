@@ -7,7 +7,7 @@ import sys
 import tempfile
 from collections.abc import MutableMapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import click
 from msgspec import Struct, structs
@@ -33,6 +33,7 @@ from appliance.cli.options import (
     with_mcp_server,
 )
 from appliance.core.config.nodes import NO_PORTS, Loaded
+from appliance.core.config.types import KeepContext
 from appliance.core.llama import flags
 from appliance.core.offline import refuse_outside
 from appliance.core.settings import (
@@ -250,6 +251,11 @@ def engine_args(words: Sequence[str]) -> tuple[str, ...]:
 @click.option("--engine", metavar="ENGINE", help=ENGINE_HELP)
 @click.option("--threads", type=click.IntRange(1), help="CPU threads of each model process.")
 @click.option(
+    "--keep-context",
+    type=click.Choice(get_args(KeepContext)),
+    help="Where to keep what models have read for after a swap or restart. Default ram, or the configuration's value.",
+)
+@click.option(
     "--api-key", "keys", multiple=True, metavar="KEY", help=f"Accept only callers with a key (or {KEY_VARIABLE})."
 )
 @click.option("--api-key-file", type=click.Path(path_type=Path), metavar="FILE", help="Keys, one per line.")
@@ -307,6 +313,7 @@ def serve(
     preload: tuple[str, ...],
     engine: str | None,
     threads: int | None,
+    keep_context: KeepContext | None,
     keys: tuple[str, ...],
     api_key_file: Path | None,
     allow_unauthenticated: bool,
@@ -378,6 +385,7 @@ def serve(
             load_timeout=load_timeout,
             engine_args=(*engine_args(engine_flags), *(("--offline",) if embed.offline else ())),
             threads=threads,
+            keep_context=keep_context,
         ),
         tools=tools,
         embedding=embed.embedding,

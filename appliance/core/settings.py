@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from appliance.core.config.additions import HangsConfig
+from appliance.core.config.types import KeepContext
 from appliance.core.mcp.config import McpServers
 from appliance.core.sizes import MIB
 from appliance.errors import OpenDoor
@@ -195,6 +196,8 @@ class FleetSettings(Struct, frozen=True, kw_only=True):
     """Start model processes with ``--metrics``; off if the user's own llama-server flags decide."""
     fit: bool = True
     """Choose context and slots that fit into free memory, unless the user's llama-server flags decide."""
+    keep_context: KeepContext | None = None
+    """The place of kept contexts. None: the configuration's value, or its default."""
     threads: int | None = None
     """CPU threads of each model process; None leaves room for the program itself."""
     start_delay: float = 0.0

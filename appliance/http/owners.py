@@ -22,6 +22,7 @@ from appliance.peers.owner import Peers
 from appliance.platform.samples import Samples
 from appliance.plugins.registry import Plugins
 from appliance.store.history import History
+from appliance.store.kept_contexts import KeptContexts
 from appliance.streams.owner import Streams
 from appliance.tools.box import Toolbox
 from appliance.traffic.targets import refresh
@@ -51,6 +52,8 @@ class Owners(Struct, frozen=True, kw_only=True):
     history: History
     folders: Mapping[str, Path]
     """The program's folders on the disk, by their kind, and its databases by their first file."""
+    contexts: KeptContexts | None
+    """None keeps none."""
     derived_models: Path | None = None
     """The file of models that clients of Ollama's API derive; None keeps none beyond the program's end."""
 
@@ -89,6 +92,8 @@ class Owners(Struct, frozen=True, kw_only=True):
             raise Conflict(f"model '{name}' cannot be removed: {error.strerror or error}{where}") from None
         await self.fleet.unload(model.id)  # somebody may have asked for it while its files went
         downloads.forget(name)
+        if self.contexts is not None:
+            await self.contexts.clear(model.id)
         return removed
 
 

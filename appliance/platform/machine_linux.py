@@ -58,6 +58,7 @@ X86 = (
 ARM = {"asimd": "neon", "asimddp": "dotprod", "asimdhp": "fp16", "i8mm": "i8mm", "bf16": "bf16", "sve": "sve",
        "sve2": "sve2", "sme": "sme"}  # fmt: skip
 """Linux' names, mapped to the compiler's."""
+SHARED_MEMORY = "dev/shm"
 MOUNT = "sys/fs/cgroup"
 NO_LIMIT = 1 << 60
 """Version 1 writes "no limit" as a number near 2**63."""
@@ -159,6 +160,14 @@ def memory_limits(root: Path = ROOT) -> tuple[int, int]:
     return min((limit for limit, _ in found), default=sys.maxsize), min(
         (left for _, left in found), default=sys.maxsize
     )
+
+
+def memory_folder(root: Path = ROOT) -> Path | None:
+    """Return the folder whose files lie in memory, if this process may write there."""
+    mounts = (line.split() for line in (read_text(root / "proc/self/mounts") or "").splitlines())
+    found = root / SHARED_MEMORY
+    is_there = any(mount[1:3] == [f"/{SHARED_MEMORY}", "tmpfs"] for mount in mounts)
+    return found if is_there and os.access(found, os.W_OK | os.X_OK) else None
 
 
 def cores(root: Path = ROOT) -> int:

@@ -77,6 +77,11 @@ def memory_limits(root: Path = ROOT) -> tuple[int, int]:
     return sys.maxsize, sys.maxsize
 
 
+def memory_folder(root: Path = ROOT) -> Path | None:
+    """macOS has no folder whose files lie in memory."""
+    return None
+
+
 def cores(root: Path = ROOT) -> int:
     """Processors that this program may use."""
     return os.cpu_count() or 1

@@ -83,6 +83,11 @@ def memory_limits(root: Path = ROOT) -> tuple[int, int]:
     return sys.maxsize, sys.maxsize
 
 
+def memory_folder(root: Path = ROOT) -> Path | None:
+    """Windows has no folder whose files lie in memory."""
+    return None
+
+
 def cores(root: Path = ROOT) -> int:
     """Processors that this program may use."""
     import psutil  # seven milliseconds, and the server asks this module for little else

@@ -1,12 +1,18 @@
-"""``cache``: two conversations on the one slot of a real engine, in the terminal and over HTTP."""
+"""``cache``: two conversations on the one slot of a real engine, and contexts in files, with a server and without."""
 
 from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+import trio
+from gguf_files import write_model
+from homes import Home
+from kept_files import DATA, kept_one, opened
 from program import StartServer, answer
 
 Verb = Callable[..., subprocess.CompletedProcess[str]]
@@ -47,3 +53,44 @@ def test_one_conversation_takes_the_slot_of_another(serve: StartServer, engine: 
     wrong = cache("--span", "long")
     assert wrong.returncode != 0
     assert "span must be a time such as 30m" in wrong.stderr
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home(tmp_path)
+
+
+def test_contexts_are_cleared_with_and_without_a_server_and_by_another_setting(home: Home) -> None:
+    folder = home.folder / "xdg_data_home" / "llama-appliance" / "contexts"
+    if sys.platform == "win32":
+        folder = folder.parent / "llama-appliance" / "contexts"
+
+    def left() -> set[str]:
+        return {each.suffix for each in folder.iterdir()} - {""}
+
+    def keep_two() -> None:
+        async def keep() -> None:
+            async with opened(folder) as kept:
+                for model in ("a", "b"):
+                    await kept_one(kept, model=model)
+
+        trio.run(keep)
+
+    keep_two()
+    assert home.json("cache", "clear", "a") == {"contexts": 1, "size": len(DATA)}
+    assert home.json("cache", "clear", "a") == {"contexts": 0, "size": 0}
+    with home.serve("--keep-context", "disk").wait_listening() as server:
+        refused = home.bad("cache", "clear", "--url", "http://127.0.0.1:9", status=1)
+        assert "no server answers" in refused
+        table = home.run("cache", "--url", server.url).stdout
+        assert table.splitlines()[-1].split()[:3] == ["b", "-", "5"]
+        assert "removed 1 kept contexts" in home.good("cache", "clear", "--url", server.url)
+        assert left() == set()
+    keep_two()
+    write_model(folder.with_name("models") / "a.gguf")
+    home.good("rm", "a", "--yes")
+    assert home.json("cache", "clear") == {"contexts": 1, "size": len(DATA)}
+    keep_two()
+    with home.serve("--keep-context", "off").wait_listening() as server:
+        assert left() == set()
+        assert home.json("cache", "--url", server.url)["kept"] == []

@@ -30,6 +30,7 @@ from appliance.engines.found import Engine, Finder
 from appliance.engines.owner import Chooser
 from appliance.settings import AppSettings
 from appliance.store.engine_state import StateFile
+from appliance.store.kept_contexts import ContextPlace
 from appliance.tools.box import Toolbox
 from appliance.upkeep import logging_into
 from appliance.upstream.client import HttpCall
@@ -333,6 +334,7 @@ async def open_appliance(
         downloading=downloads or DownloadSettings(cache=model_file.parent),
         plugin_data=model_file.parent / "plugin-data",
         config_versions=model_file.parent / "config-versions",
+        contexts={"ram": ContextPlace(model_file.parent / "contexts", in_memory=False)},
         conversations=model_file.parent / "conversations.db",
         defaults=Config(streams=streams or StreamsConfig(), runs=runs or RunsConfig()),
         chooser=chooser,

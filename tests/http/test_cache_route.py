@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from http_harness import CHAT, Appliance, OpenServer, chat
+from kept_files import kept_one
 
 
 async def told(server: Appliance, query: str = "") -> dict[str, Any]:
@@ -75,3 +76,30 @@ async def test_a_wrong_question_is_refused_with_its_parameter(open_server: OpenS
         for query, name in (("by=day", "by"), ("span=long", "span")):
             wrong = await server.ask("GET", f"/api/cache?{query}")
             assert (wrong.status, wrong.error["param"]) == (400, name)
+
+
+async def test_kept_contexts_are_listed_and_removed_by_model_or_alias(open_server: OpenServer) -> None:
+    async with open_server() as server:
+        contexts = server.opened.owners.contexts
+        assert contexts is not None
+        one, _ = [await kept_one(contexts, model=model) for model in ("alpha", "beta")]
+        await contexts.used(one.name, 30)
+        listed = (await told(server))["kept"]
+        assert [each["model"] for each in listed] == ["alpha", "beta"]
+        assert (listed[0]["tokens"], listed[0]["size"], listed[0]["saved_tokens"]) == (one.tokens, one.size, 30)
+        assert listed[0]["token_seconds"] == one.token_seconds
+        assert listed[0]["used"] >= listed[1]["used"] >= listed[1]["made"]
+        gone = {"contexts": 1, "size": one.size}
+        for query, answer in (("?model=al", gone), ("?model=al", {"contexts": 0, "size": 0}), ("", gone)):
+            removed = await server.ask("DELETE", f"/api/cache/kept{query}")
+            assert (removed.status, removed.json) == (200, answer)
+        assert (await told(server))["kept"] == []
+
+
+async def test_a_stranger_removes_no_context(open_server: OpenServer) -> None:
+    async with open_server(api_keys=("secret",)) as server:
+        contexts = server.opened.owners.contexts
+        assert contexts is not None
+        await kept_one(contexts)
+        assert (await server.ask("DELETE", "/api/cache/kept")).status == 401
+        assert len(contexts.entries()) == 1

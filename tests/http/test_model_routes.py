@@ -14,6 +14,7 @@ import trio
 from gguf_files import write_model
 from http_harness import CHAT, Appliance, Client, OpenServer, chat, model
 from hub_process import FakeHub
+from kept_files import kept_one
 from msgspec import structs
 from waiting import PATIENCE, until
 
@@ -431,8 +432,12 @@ async def test_a_loaded_model_is_stopped_and_its_files_go(open_server: OpenServe
     async with open_server(downloads=downloads) as server:
         await downloaded(server)
         await ok(server, "POST", "/models/load", {"model": MODEL, "wait": True})
+        contexts = server.owners.contexts
+        assert contexts is not None
+        other, _ = [await kept_one(contexts, model=model) for model in ("other", MODEL)]
         async with feed(server) as reader:
             [path] = await removed(server)
+            assert [each.name for each in contexts.entries()] == [other.name]
             assert Path(path).is_relative_to(downloads.cache)
             assert server.state(MODEL) == "unloaded"
             assert files_in(downloads.cache) == []

@@ -143,3 +143,21 @@ def test_vulkan_drivers_and_their_versions(tmp_path: Path) -> None:
     found = loaders(tmp_path, only)
     assert [name for name in found if "/" in name] == ["vulkan/lvp"]
     assert (found["vulkan"], found["cuda"]) == ("", "")
+
+
+@linux
+@pytest.mark.parametrize(
+    ("mounts", "is_there"),
+    [
+        ("/dev/sda1 / ext4 rw 0 0\ntmpfs /dev/shm tmpfs rw,nosuid 0 0", True),
+        ("tmpfs /run tmpfs rw 0 0\n/dev/sda1 /dev/shm ext4 rw 0 0", False),
+        ("", False),
+    ],
+)
+def test_files_lie_in_memory_where_a_file_system_in_memory_is_mounted(
+    tmp_path: Path, mounts: str, is_there: bool
+) -> None:
+    folder = write(tmp_path, {"proc/self/mounts": mounts, "dev/shm/x": ""}) / "dev/shm"
+    assert machine_linux.memory_folder(tmp_path) == (folder if is_there else None)
+    folder.rename(tmp_path / "gone")
+    assert machine_linux.memory_folder(tmp_path) is None

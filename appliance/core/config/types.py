@@ -92,6 +92,8 @@ class Capabilities(Section, frozen=True):
 
 AutoDownload = Literal["", "ask", "allow", "off"]
 
+KeepContext = Literal["ram", "disk", "off"]
+
 Memory = dict[str, str | int]
 """Device (``ram``, ``gpu0``, ``gpu1`` ...) to bytes: a number, or text as in ``12GiB``, ``500MB``."""
 
@@ -335,6 +337,10 @@ class Config(Section, frozen=True, rename="camel"):
     auto_download_max: Annotated[
         str | int, doc("Addition: the largest model that autoDownload fetches, as in 20GB; 0: any size")
     ] = 0
+    keep_context: Annotated[
+        KeepContext,
+        doc("Addition: where contexts are kept for the next process of their model: ram, disk or off (not at all)"),
+    ] = "ram"
     loading_jokes: Annotated[bool, doc("Addition: jokes while a model loads, as llama-swap tells them")] = False
     conversations: Annotated[ConversationsConfig, doc("Addition: the conversations of the page")] = (
         ConversationsConfig()

@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Literal, get_args
 
-from msgspec import Struct, structs
+from msgspec import Struct, convert, structs
 
+from appliance.core.contexts.kept import KeptContext, KeptRow
 from appliance.core.parameters import read_span, shown
 from appliance.core.records.progress import EngineSlot
 from appliance.errors import BadRequest
@@ -84,6 +85,16 @@ class CacheAnswer(Struct, frozen=True):
     """Requests by `MissKind`, the most frequent first."""
     sessions: list[CacheSession]
     misses: list[CacheMissed]
+    kept: list[KeptRow] = []
+    """Contexts in files, the one used last first."""
+
+
+class ClearedContexts(Struct, frozen=True):
+    """``DELETE /api/cache/kept``."""
+
+    contexts: int
+    size: int
+    """Bytes that they took."""
 
 
 def parse_cache_question(query: Mapping[str, str], now: datetime) -> CacheQuestion:
@@ -94,6 +105,15 @@ def parse_cache_question(query: Mapping[str, str], now: datetime) -> CacheQuesti
         raise BadRequest(f"by must be one of {', '.join(get_args(CacheBy))}, not {shown(wanted)}", param="by")
     span = read_span(query.get("span") or DEFAULT_SPAN, "span")
     return CacheQuestion(by[0], max(0, int(now.timestamp()) - span))
+
+
+def kept_rows(contexts: Iterable[KeptContext]) -> list[KeptRow]:
+    newest = sorted(contexts, key=lambda each: each.used, reverse=True)
+    return convert(newest, list[KeptRow], from_attributes=True, strict=False)
+
+
+def cleared(contexts: Collection[KeptContext]) -> ClearedContexts:
+    return ClearedContexts(len(contexts), sum(each.size for each in contexts))
 
 
 def seated(

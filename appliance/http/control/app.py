@@ -15,6 +15,7 @@ from quart_trio import QuartTrio
 from werkzeug.exceptions import HTTPException
 
 from appliance.core.fit.picture import MemoryTable
+from appliance.core.records.cache import cleared
 from appliance.core.settings import HttpSettings
 from appliance.errors import (
     BadRequest,
@@ -51,7 +52,7 @@ class ControlRequest(Struct):
 
 
 class Control:
-    """Models here: what one would take, load, unload. Every method is one route."""
+    """Models here: what one would take, load, unload, and their kept contexts. Every method is one route."""
 
     def __init__(self, owners: Owners) -> None:
         self._owners = owners
@@ -74,6 +75,12 @@ class Control:
         outlook, launches = self._fleet.outlook, self._fleet.launches
         load = outlook.foresee(model, launches.engine_for(model)) if model is not None else None
         return json_answer(MemoryTable(devices=outlook.memory(), load=load))
+
+    async def clear_contexts(self) -> Response:
+        """Remove the kept contexts, or with ``?model=`` those of one model."""
+        name, contexts = request.args.get("model"), self._owners.contexts
+        model = self._catalog.snapshot.find(name) if name else None
+        return json_answer(cleared(await contexts.clear(model.id if model else name) if contexts is not None else ()))
 
     async def load(self) -> Response:
         asked = await _control_request()
@@ -113,6 +120,7 @@ def create_app(traffic: Traffic, owners: Owners, settings: HttpSettings) -> Quar
     app.url_map.merge_slashes = False
     app.add_url_rule("/api/fit", "fit", control.fit)
     app.add_url_rule("/api/memory", "memory", control.memory)
+    app.add_url_rule("/api/cache/kept", "clear contexts", control.clear_contexts, methods=["DELETE"])
     app.add_url_rule("/models/load", "load", control.load, methods=["POST"])
     app.add_url_rule("/models/unload", "unload", control.unload, methods=["POST"])
     sources = EventSources(view, traffic, owners.history)

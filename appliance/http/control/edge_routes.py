@@ -14,7 +14,7 @@ import msgspec
 import trio
 from msgspec import structs
 
-from appliance.core.records.cache import parse_cache_question, seated
+from appliance.core.records.cache import kept_rows, parse_cache_question, seated
 from appliance.errors import Busy, ModelLoading, ModelNotFound, RouteNotFound
 from appliance.fleet.status import state_of
 from appliance.http.bytes.listening import shown
@@ -123,12 +123,13 @@ class EdgeRoutes:
         await _send_json(context, {"requests": await self._slots_in_short.requests()})
 
     async def _cache(self, context: RequestContext) -> None:
-        """The prompts' cache in figures, why it was missed, and who sits in which slot."""
+        """The prompts' cache in figures, why it was missed, who sits in which slot, and the contexts in files."""
         question = parse_cache_question(context.request.query, datetime.now(UTC))
         found = await self._traffic.recorder.read(lambda table: table.cache(question))
         slots = await self._slots_in_short.of({session.model for session in found.sessions})
         since = {model: room.since for model, room in self._traffic.metrics.rooms.items()}
-        await _send_json(context, structs.replace(found, sessions=seated(found.sessions, slots, since)))
+        kept = kept_rows(self._owners.contexts.entries()) if self._owners.contexts is not None else []
+        await _send_json(context, structs.replace(found, sessions=seated(found.sessions, slots, since), kept=kept))
 
     # ---- models ------------------------------------------------------------------------------------------------------
 
