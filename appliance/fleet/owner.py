@@ -59,6 +59,9 @@ from appliance.platform.drivers import Gpus
 from appliance.trio_parts import Changed, beside, persist
 from appliance.upstream.client import Address
 
+LOAD_PAUSE = 60.0
+"""Seconds after a failed `Fleet.load_soon` in which it begins no load of the same model."""
+
 _now = trio.current_time
 log = logging.getLogger(__name__)
 
@@ -106,6 +109,8 @@ class Fleet:
         self._ends = Ends()
         self._kept: dict[str, float] = {}
         """Seconds that clients wish idle models to stay; each wish ends with the process."""
+        self._no_load_before: dict[str, float] = {}
+        """For `load_soon`: infinity while its load is under way."""
         self._failures = Failures(self._runs, self._asked, self.launches)
         self._changed = Changed()
 
@@ -133,6 +138,7 @@ class Fleet:
         requests that wait for its model get the new one.
         """
         self._config = config
+        self._no_load_before.clear()  # the mistake that made a load fail may be corrected
         self._current = {model.id: model for model in models}
         outdated = self.outdated(self._current.values())
         self._load_times.forget(outdated)
@@ -265,6 +271,10 @@ class Fleet:
         """True if a request for it would be served at once."""
         return self._schedule.state(model_id) is ProcessState.READY
 
+    def takes(self, model_id: str) -> bool:
+        """True if a request for it would be leased at once: it is ready, not full, and makes room for no other."""
+        return self._schedule.takes(model_id)
+
     def address(self, model_id: str) -> Address | None:
         """The model's address, if it is loaded now. Asking for it does not count as a use."""
         return self._runs[model_id].address if self.is_ready(model_id) else None
@@ -284,6 +294,16 @@ class Fleet:
                 return
         self._nursery.start_soon(self._load_quietly, model)
         await trio.lowlevel.checkpoint()
+
+    def load_soon(self, model: Model) -> None:
+        """Load the model in the background, if it is not on its way already and its last load here did not just fail.
+
+        So it may be called with every request that would have liked the model.
+        """
+        if self._schedule.waiting(model.id) or _now() < self._no_load_before.get(model.id, -math.inf):
+            return
+        self._no_load_before[model.id] = math.inf
+        self._nursery.start_soon(self._load_soon, model)
 
     async def unload(self, model_id: str, *, wait: bool = True) -> bool:
         """Stop the model's process, letting its requests finish within the stop timeout. False: it had none."""
@@ -561,6 +581,13 @@ class Fleet:
         """Load in the background: a failure is kept in `status`."""
         with suppress(ApplianceError):
             await self.load(model)
+
+    async def _load_soon(self, model: Model) -> None:
+        pause = LOAD_PAUSE
+        with suppress(ApplianceError):
+            await self.load(model)
+            pause = 0.0
+        self._no_load_before[model.id] = _now() + pause
 
     @property
     def _ended(self) -> bool:

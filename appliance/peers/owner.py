@@ -275,6 +275,10 @@ class Peers:
 
         return sorted((pair for pair in candidates if pair[0] in self._peers), key=rank)
 
+    def may_answer(self, candidates: Sequence[tuple[str, str]]) -> bool:
+        """True unless every peer of these pairs is known to be down."""
+        return any(peer_id in self._peers and self._peers[peer_id].up is not False for peer_id, _ in candidates)
+
     def address(self, peer_id: str) -> Address:
         """Return the peer's address. Raises PeerFailed when the configuration has no such peer any more."""
         return self._get(peer_id).address

@@ -145,6 +145,7 @@ class Record:
         "first_byte_at",
         "first_token_at",
         "head",
+        "headers",
         "known",
         "loaded",
         "metadata",
@@ -189,6 +190,8 @@ class Record:
         """The id of the engine that has the request."""
         self.head = _NO_HEAD
         """The part of its body that was read."""
+        self.headers: Headers = ()
+        """The program's own fields in the answer's head, whatever way the request takes."""
 
     def begin_step(self, name: StepName, label: str = "", *, ago: float = 0.0) -> Step:
         """Note a step that began ``ago`` seconds ago; its maker ends it."""
@@ -226,6 +229,8 @@ class RecordingSink(Passing):
         self._answer: CapturedBody | bytes | None = None  # for the capture
 
     def start(self, status: int, headers: Headers) -> None:
+        if self._record.headers:
+            headers = (*headers, *self._record.headers)
         self.inner.start(status, headers)
         self._status = status
         self._headers = headers

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from urllib.parse import unquote
 
 import trio
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from appliance.catalog.catalog import Catalog
 from appliance.core.bodies.filters import Edits, compile_edits
@@ -85,6 +85,8 @@ class Target(Struct, frozen=True, kw_only=True):
     renamed: bool = False
     """It is not the name in the request."""
     selector: str | None = None
+    stands_in_for: Model | None = None
+    """The model that the selector wants, and that is not ready."""
     asks: bool = False
     """The model is not here, and its download needs the request's consent."""
 
@@ -123,15 +125,16 @@ class Targets:
         return self._catalog.snapshot.config
 
     @asynccontextmanager
-    async def chosen(self, name: str) -> AsyncGenerator[Target]:
+    async def chosen(self, name: str, *, stand_ins: bool = False) -> AsyncGenerator[Target]:
         """The target of a request for ``name``; a selector counts it for as long as the block lasts.
 
-        Raises ModelNotFound, InvalidModelFile for a local file that cannot be used, and Busy when none of a selector's
-        targets can take it.
+        With ``stand_ins`` it may be one that stands in for a model that is not ready: see `choose`. Raises
+        ModelNotFound, InvalidModelFile for a local file that cannot be used, and Busy when none of a selector's targets
+        can take it.
         """
         target, reserved = self.known(name), None
         if target is None:
-            target, reserved = await self.find(name)
+            target, reserved = await self.find(name, stand_ins=stand_ins)
         try:
             yield target
         finally:
@@ -165,7 +168,7 @@ class Targets:
         """
         return self._catalog.snapshot, self._peers.names(), self._profile.name, self.derived
 
-    async def find(self, name: str) -> tuple[Target, Reserved | None]:
+    async def find(self, name: str, *, stand_ins: bool) -> tuple[Target, Reserved | None]:
         """The target that `chosen` gives, and what it has reserved there: `give_back` that. Raises as `chosen`."""
         basis = self._basis()
         wanted = self._pinned(name)
@@ -173,7 +176,7 @@ class Targets:
         if meant is None and self._catalog.snapshot.find(wanted) is None and (other := self.stands_for(wanted)):
             wanted, meant = other, self.router().resolve(other)
         if isinstance(meant, Virtual):
-            return await self._select(wanted, meant)
+            return await self._select(wanted, meant, stand_ins=stand_ins)
         target = await self._target(wanted, meant, renamed=wanted != name)
         log.debug("the name '%s' means %s", name, target.label)
         if basis == self._known_on == self._basis():  # it was not changed while the disk was looked at
@@ -182,9 +185,14 @@ class Targets:
             self._known[name] = target
         return target, None
 
-    async def _select(self, wanted: str, virtual: Virtual) -> tuple[Target, Reserved]:
+    async def _select(self, wanted: str, virtual: Virtual, *, stand_ins: bool) -> tuple[Target, Reserved]:
         selector = virtual.id
-        choice = choose(virtual.selector, lambda target: self._state(selector, target), self._turns[selector])
+        choice = choose(
+            virtual.selector,
+            lambda target: self._state(selector, target),
+            self._turns[selector],
+            stand_ins=stand_ins,
+        )
         if choice is None:
             raise Busy(f"none of the targets of '{wanted}' can take a request now; all of them are stopping")
         self._turns[selector] = choice.turn
@@ -192,7 +200,11 @@ class Targets:
         self._reserved[reserved] += 1
         try:
             meant = self.router().resolve(choice.target)
-            return await self._target(choice.target, meant, renamed=True, selector=selector), reserved
+            target = await self._target(choice.target, meant, renamed=True, selector=selector)
+            if (name := choice.stands_in_for) is not None:
+                wanted_model = (await self._target(name, self.router().resolve(name))).model
+                target = structs.replace(target, stands_in_for=wanted_model)
+            return target, reserved
         except BaseException:
             self.give_back(reserved)
             raise
@@ -319,7 +331,9 @@ class Targets:
         meant = self.router().resolve(target)
         reserved = self._reserved[selector, target]
         if not isinstance(meant, Local):
-            return TargetState("stopped", reserved, remote=True)
+            at_once = isinstance(meant, Remote) and self._peers.may_answer(meant.peers)
+            return TargetState("stopped", reserved, remote=True, at_once=at_once)
         status = self._fleet.known(meant.model_id)
         state = swap_state(status.state) if status is not None else "stopped"
-        return TargetState(state if state in ("ready", "starting", "stopping") else "stopped", reserved)
+        known = state if state in ("ready", "starting", "stopping") else "stopped"
+        return TargetState(known, reserved, at_once=self._fleet.takes(meant.model_id))

@@ -137,6 +137,8 @@ def check_selectors(config: Config, names: NameTable, report: ProblemReport) -> 
             report.warn(path, f"a peer also has a model '{id}'; the selector wins, 'PEER/{id}' still reaches the peer")
         if not selector.targets:
             report.error(f"{path}.targets", "is empty; list the models that the selector stands for")
+        elif selector.strategy == "meanwhile" and len(selector.targets) == 1:
+            report.error(f"{path}.targets", "has nothing that stands in for the first; list a second model")
         seen: dict[str, str] = {}
         for n, target in enumerate(selector.targets):
             _check_target(f"{path}.targets[{n}]", target, selector, names, report)
@@ -153,10 +155,14 @@ def _check_target(path: str, target: str, selector: Selector, names: NameTable, 
         report.error(path, f"'{target}' is a selector; name the models that it stands for")
     elif names.real(target) is None:
         report.error(path, f"there is no model '{target}'{names.like(target)}")
-    elif selector.strategy != "pin" and names.local(target) is None:
+    elif names.local(target) is not None or selector.strategy == "pin":
+        return
+    elif selector.strategy != "meanwhile":
         report.error(
             path, f"'{target}' is a peer's; the strategy {selector.strategy} knows models of this machine only"
         )
+    elif target == selector.targets[0]:
+        report.error(path, f"'{target}' is a peer's; the strategy meanwhile loads its first target: name a model here")
 
 
 def normal_profiles(config: Config, names: NameTable, report: ProblemReport) -> dict[str, Profile]:

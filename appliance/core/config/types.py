@@ -230,7 +230,7 @@ class SelectorSettings(Section, frozen=True):
 class Selector(Section, frozen=True):
     """A name that stands for several models."""
 
-    strategy: Annotated[Literal["pin", "warm", "spillover"], doc("How the target is chosen")] = "pin"
+    strategy: Annotated[Literal["pin", "warm", "spillover", "meanwhile"], doc("How the target is chosen")] = "pin"
     targets: Annotated[list[str], doc("Models, aliases or peer models")] = []
     settings: Annotated[SelectorSettings, doc("Settings of the strategy")] = SelectorSettings()
     name: Annotated[str, doc("Display name")] = ""

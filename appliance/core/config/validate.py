@@ -51,6 +51,7 @@ from appliance.core.config.types import (
 from appliance.core.engines.workers import AUTO, MAX_WORKERS, NAMES, endpoint_of, stands_for_engine, workers_named
 from appliance.core.mcp.config import read_mcp_servers
 from appliance.core.near_names import did_you_mean
+from appliance.core.scheduling.policy import policy_of
 from appliance.core.tools.specs import chosen_tools
 from appliance.errors import UsageError
 
@@ -94,7 +95,7 @@ def normalise(config: Config, places: PathPlaces, windows: bool) -> tuple[Config
         profiles=normal_profiles(config, names, report),
     )
     if not any(problem.level == "error" for problem in report.problems):
-        _check_spillover(config, names, report)
+        _check_side_by_side(config, names, report)
     return config, report.problems
 
 
@@ -441,13 +442,22 @@ def _normal_preload(config: Config, names: NameTable, report: ProblemReport) -> 
     return ids
 
 
-def _check_spillover(config: Config, names: NameTable, report: ProblemReport) -> None:
-    """The targets of a spillover must be able to run side by side, else it could never spill over."""
+def _check_side_by_side(config: Config, names: NameTable, report: ProblemReport) -> None:
+    """The targets of a spillover must be able to run side by side, else it could never spill over.
+
+    A stand-in that the first target evicts answers only until that one's load begins.
+    """
     for id, selector in config.selectors.items():
-        if selector.strategy == "spillover":
-            ids = [real for target in selector.targets if (real := names.local(target)) is not None]
-            if why := _why_not_together(config, ids):
-                report.error(f"selectors.{id}.targets", f"cannot be loaded side by side: {why}")
+        path = f"selectors.{id}.targets"
+        ids = [real for target in selector.targets if (real := names.local(target)) is not None]
+        if selector.strategy == "spillover" and (why := _why_not_together(config, ids)):
+            report.error(path, f"cannot be loaded side by side: {why}")
+        if selector.strategy == "meanwhile" and (evicted := policy_of(config).plan(ids[0], ids[1:]).evict):
+            report.warn(
+                path,
+                f"the load of '{ids[0]}' unloads {', '.join(evicted)}, and nothing stands in for it then; let them run "
+                "side by side: in a group with 'swap: false', in one that is 'persistent: true', or in a matrix's set",
+            )
 
 
 def _why_not_together(config: Config, ids: list[str]) -> str | None:

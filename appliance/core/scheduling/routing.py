@@ -1,7 +1,7 @@
 """The meaning of a model's name in a request: local models, peers', names pinned by a profile, and selectors.
 
-The rules are llama-swap's (0bdb3720), and names are exact. One thing is added: a bare name that several peers have
-means all of them.
+The rules are llama-swap's (0bdb3720), and names are exact. Two things are added: a bare name that several peers have
+means all of them, and the strategy ``meanwhile``.
 """
 
 from __future__ import annotations
@@ -161,6 +161,8 @@ class TargetState(Struct, frozen=True):
     reserved: int = 0
     """Number of requests that this selector gave to the target and that are not over."""
     remote: bool = False
+    at_once: bool = False
+    """It takes one more request without a wait, as far as is known."""
 
 
 class RouteChoice(Struct, frozen=True):
@@ -168,13 +170,18 @@ class RouteChoice(Struct, frozen=True):
     """One of the selector's targets, as the file spells it."""
     turn: int
     """The counter for the selector's next choice."""
+    stands_in_for: str | None = None
+    """Another of the selector's targets, which is to be loaded."""
 
 
-def choose(selector: Selector, states: Callable[[str], TargetState], turn: int = 0) -> RouteChoice | None:
+def choose(
+    selector: Selector, states: Callable[[str], TargetState], turn: int = 0, *, stand_ins: bool = True
+) -> RouteChoice | None:
     """Return the target of one request; None when none can take it now (a 503).
 
     ``turn`` counts, from 0, choices among equals. pin: the first. warm: the first that is ready, else the first that
-    starts, else the first. spillover: see there.
+    starts, else the first. spillover: see there. meanwhile: the first; while it is not ready, the first of the others
+    that takes the request at once, if the request permits ``stand_ins``.
     """
     if not selector.targets:
         return None
@@ -188,6 +195,14 @@ def choose(selector: Selector, states: Callable[[str], TargetState], turn: int =
             return RouteChoice(by_state.get("ready") or by_state.get("starting") or selector.targets[0], turn)
         case "spillover":
             return _spill(selector, states, turn)
+        case "meanwhile":
+            wanted, *others = selector.targets
+            if not stand_ins or states(wanted).state == "ready":
+                return RouteChoice(wanted, turn)
+            # A stand-in that is not ready is never loaded: that would delay both. Neither is one waited for, which
+            # would put it back into the queue behind the model whose place it takes.
+            found = next((target for target in others if states(target).at_once), None)
+            return RouteChoice(wanted, turn) if found is None else RouteChoice(found, turn, stands_in_for=wanted)
 
 
 def _spill(selector: Selector, states: Callable[[str], TargetState], turn: int) -> RouteChoice | None:

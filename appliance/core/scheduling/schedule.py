@@ -190,6 +190,14 @@ class Schedule:
         goes, held = tuple(there), tuple(other for other, process in there.items() if process.held(now))
         return Foresight(goes=goes, held=held, before=before)
 
+    def takes(self, model: str) -> bool:
+        """True if `take` would lease the model."""
+        process = self._processes.get(model)
+        if process is None or process.state is not ProcessState.READY or self._closed or model in self._yielding:
+            return False
+        limit = process.terms.limit
+        return not limit or len(process.leases) + self.waiting(model) < limit
+
     def memory(self, model: str) -> Mapping[str, int]:
         """Bytes by device that the model's process counts for; empty without one."""
         process = self._processes.get(model)
@@ -244,12 +252,9 @@ class Schedule:
         """
         if ticket in self._holders:
             raise RuntimeError(f"ticket {ticket} is in use")
-        process = self._processes.get(model)
-        if process is None or process.state is not ProcessState.READY or self._closed or model in self._yielding:
+        if not self.takes(model):
             return False
-        limit = process.terms.limit
-        if limit and len(process.leases) + self.waiting(model) >= limit:
-            return False
+        process = self._processes[model]
         self._holders[ticket] = model
         process.leases.add(ticket)
         self._used(process, now)

@@ -248,10 +248,13 @@ class Ask:
         model: Model,
         course: Course | None = None,
         failure: UpstreamFailed | None = None,
+        *,
+        wanted: Model | None = None,
     ) -> None:
         """Pass the model's answer on to its end. Raises what `Fleet.lease` does, UpstreamFailed and BadRequest.
 
         ``failure`` is how a first exchange has ended that needed no task, and ``course`` its course.
+        ``wanted`` is the model for which this one stands in: it is loaded meanwhile.
         """
         body, path = job.body, job.path
         pictures = wordless = False
@@ -265,12 +268,12 @@ class Ask:
         course = course or self.course(job, model, body)
         while failure is None or await course.fall(failure):
             try:
-                await self._attempt(job, sent, course)
+                await self._attempt(job, sent, course, wanted)
                 return
             except UpstreamFailed as error:
                 failure = error
 
-    async def _attempt(self, job: ModelRequest, sent: _Sent, course: Course) -> None:
+    async def _attempt(self, job: ModelRequest, sent: _Sent, course: Course, wanted: Model | None) -> None:
         """Ask one process. Raises as `ask`."""
         place = QueuePlace()
         lease = self.fleet.lease(course.model, place)
@@ -293,6 +296,8 @@ class Ask:
                 if loading is not None:
                     loading.ready()
                 job.record.watch.granted(course.model.id)
+                if wanted is not None:
+                    self.fleet.load_soon(wanted)  # not before the lease: this load could evict the stand-in
                 if self._settings.held_for:
                     await trio.sleep(self._settings.held_for)
                 there = reached(address, course.model, job.request)

@@ -48,7 +48,7 @@ from appliance.http.way.context import ModelRequest, RequestContext
 from appliance.http.way.edge import Edge
 from appliance.http.way.explaining import followed
 from appliance.http.way.outgoing import CONVERSATION
-from appliance.http.way.pipeline import KEEP_ALIVE, Pipeline
+from appliance.http.way.pipeline import KEEP_ALIVE, MEANWHILE, Pipeline
 from appliance.http.way.progress import Ping
 from appliance.http.way.resumable import MAX_ID, Lasting, StreamEnded, raise_end
 from appliance.http.way.routes import Route, is_passed
@@ -68,7 +68,7 @@ MAX_HEAD = 4 << 10
 """Bytes of a head whose meaning is remembered; a longer one needs a task."""
 _LENGTH = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: ?([1-9][0-9]{0,14})\r\n")
 _CONVERSATION = re.compile(rb"\r\n[Xx]-[Cc]onversation-[Ii][Dd]: ?([!-~]{1,%d})\r\n" % MAX_ID)
-_MEANINGFUL = (FALLBACK, KEEP_ALIVE)
+_MEANINGFUL = (FALLBACK, KEEP_ALIVE, MEANWHILE)
 """Headers that ask this program for something that is not plain."""
 _JSON = b"application/json"
 

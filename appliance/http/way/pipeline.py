@@ -49,6 +49,8 @@ KEEP_ALIVE = b"x-keep-alive"
 """How long the model is to stay, in the words of Ollama's ``keep_alive``."""
 DOWNLOAD = b"x-appliance-download"
 """``allow`` agrees to the download of the model that a request names, where the configuration asks."""
+MEANWHILE = b"x-appliance-meanwhile"
+"""``none``: nothing may stand in for a selector's first target."""
 
 
 class ModelQuestion(Struct, frozen=True):
@@ -198,7 +200,9 @@ class Pipeline:
         """Take the request to its target, and the answer to ``job.sink``. Raises as `answer`."""
         if job.translator is not None:
             speak(job.sink, job.translator, job.name)
-        async with self._targets.chosen(job.name) as target:
+        # An embedding, or a number of tokens, of another model would be of no use.
+        stand_ins = _permits_stand_ins(job.request) and job.route.streams
+        async with self._targets.chosen(job.name, stand_ins=stand_ins) as target:
             await self._take(context, job, target)
             # This comes behind the answer: the time counts from the last use, and before there may be no process to
             # keep.
@@ -213,6 +217,11 @@ class Pipeline:
         record.model, record.requested, record.known = target.label, target.requested, True
         if target.selector is not None:
             record.metadata["selector"] = target.selector
+        if (wanted := target.stands_in_for) is not None:
+            record.metadata["meanwhile"] = wanted.id
+            note = f"{target.label}; for={wanted.id}"
+            record.headers = ((b"X-Appliance-Meanwhile", note.encode("latin-1", "replace")),)
+            wanted = wanted if self.may_load(wanted, job.request) else None
         job, way = self._decide(job, target)
         if job.request.alone and isinstance(way, WithTools | WithPlugins):
             raise Forbidden(
@@ -227,14 +236,19 @@ class Pipeline:
         ) as record.entry:
             match way:
                 case Plain(model=model):
-                    await self._models.ask(job, target, model)
+                    await self._models.ask(job, target, model, wanted=wanted)
                 case AtPeers():
+                    if wanted is not None:
+                        self._fleet.load_soon(wanted)
                     await self._peers.ask(job, target)
                 case WithTools(use=use):
                     await use(job, partial(self._ask, target))
                 case WithPlugins(plan=plan):
                     name = target.model.id if target.model is not None else target.requested
                     await self._plugins.run(plan, job, name, partial(self._ask_with_tools, target))
+        if wanted is not None and isinstance(way, WithTools | WithPlugins):
+            # Not earlier: between its turns a stand-in has no lease, and the load could evict it.
+            self._fleet.load_soon(wanted)
 
     def _decide(self, job: ModelRequest, target: Target) -> tuple[ModelRequest, Way]:
         """Which way a request takes, and the request without what only decided that. Raises BadRequest, Forbidden."""
@@ -382,6 +396,14 @@ class Pipeline:
                 status = handover.status if handover.ended and handover.status is not None else CLIENT_LEFT
                 recorder.finish(record, sink, route.name, sink.outcome(status))
             handover.close()
+
+
+def _permits_stand_ins(request: Request) -> bool:
+    """Raises BadRequest."""
+    value = request.header(MEANWHILE)
+    if value is not None and value.strip().lower() != "none":
+        raise BadRequest(f"the X-Appliance-Meanwhile header is {value!r}; leave it out, or send 'none'")
+    return value is None
 
 
 def _keep_alive(request: Request) -> float | None:

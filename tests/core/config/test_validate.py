@@ -346,8 +346,12 @@ def test_a_bare_name_may_be_that_of_several_peers() -> None:
         ("selectors: {a: {targets: [b]}}", "selectors.a: 'a' is also the id of a model"),
         ("selectors: {first: {targets: [b]}}", "selectors.first: 'first' is also an alias of 'a'"),
         ("selectors: {s: {targets: [a, first]}}", "selectors.s.targets[1]: 'a' and 'first': the same model twice"),
-        ("selectors: {s: {strategy: fast, targets: [a]}}", "must be pin, spillover or warm, and is 'fast'"),
+        ("selectors: {s: {strategy: fast, targets: [a]}}", "must be meanwhile, pin, spillover or warm, and is 'fast'"),
         ("selectors: {s: {strategy: spillover, settings: {spillover: 0}, targets: [a]}}", "must be 1 or more"),
+        (
+            "selectors: {s: {strategy: meanwhile, targets: [a]}}",
+            "selectors.s.targets: has nothing that stands in for the first; list a second model",
+        ),
         ("profiles: {p: {}}", "profiles.p.pins: is empty"),
         ("profiles: {' ': {pins: {x: a}}}", "a profile needs a name"),
         ("profiles: {p: {pins: {'': a}}}", "a pin needs the name that it replaces"),
@@ -366,6 +370,10 @@ def test_names_that_cannot_be_used(text: str, message: str) -> None:
         (
             "selectors: {s: {strategy: warm, targets: [p/x]}}",
             "'p/x' is a peer's; the strategy warm knows models of this",
+        ),
+        (
+            "selectors: {s: {strategy: meanwhile, targets: [x, a]}}",
+            "selectors.s.targets[0]: 'x' is a peer's; the strategy meanwhile loads its first target: name a model here",
         ),
         ("selectors: {s: {targets: [z]}}", "there is no model 'z'"),
         ("selectors: {p/x: {targets: [a]}}", "the name 'p/x' belongs to this peer, and is also a selector"),
@@ -407,6 +415,28 @@ def test_targets_of_a_spillover_must_run_side_by_side(routing: str, problem: str
         _, (line,) = read(text)
         assert "error: selectors.s.targets: cannot be loaded side by side" in line
         assert problem in line
+
+
+@pytest.mark.parametrize(
+    ("routing", "evicts"),
+    [
+        ("", True),
+        ("groups: {g: {members: [a, b]}}", True),
+        ("groups: {g: {swap: false, members: [a]}, h: {members: [b]}}", True),
+        ("groups: {g: {swap: false, members: [a, b]}}", False),
+        ("groups: {g: {members: [a]}, h: {persistent: true, members: [b]}}", False),
+        ("matrix: {sets: {s: a | b}}", True),
+        ("matrix: {sets: {s: a, t: (c | a) & b}}", False),
+    ],
+)
+def test_a_stand_in_that_the_first_target_evicts_is_told(routing: str, *, evicts: bool) -> None:
+    text = f"{MODELS}{PEERS}selectors: {{s: {{strategy: meanwhile, targets: [first, b, p/x]}}}}\n{routing}\n"
+    if not evicts:
+        good(text)
+        return
+    config, (line,) = read(text)
+    assert config is not None, "it is of some use all the same"
+    assert "warning: selectors.s.targets: the load of 'a' unloads b, and nothing stands in for it then" in line
 
 
 # ---- small things ----------------------------------------------------------------------------------------------------

@@ -216,6 +216,8 @@ STARTING = TargetState("starting")
 READY = TargetState("ready")
 STOPPING = TargetState("stopping")
 FAR = TargetState("stopped", remote=True)
+FREE = TargetState("ready", at_once=True)
+FREE_FAR = TargetState("stopped", remote=True, at_once=True)
 
 
 def busy(state: TargetState, reserved: int) -> TargetState:
@@ -256,6 +258,12 @@ def choice(strategy: str, states: list[TargetState], turn: int = 0, spillover: i
         ("spillover", [busy(FAR, 1), FAR], "b"),
         ("spillover", [FAR, busy(READY, 1)], "a"),
         ("spillover", [STOPPING, STOPPING], None),
+        ("meanwhile", [READY, FREE], "a"),
+        ("meanwhile", [COLD, FREE], "b"),
+        ("meanwhile", [STARTING, COLD, FREE], "c"),
+        ("meanwhile", [STARTING, READY], "a"),  # ready, and full or about to go
+        ("meanwhile", [STOPPING, FREE_FAR, FREE], "b"),
+        ("meanwhile", [COLD, FAR, COLD], "a"),
     ],
 )
 def test_choices(strategy: str, states: list[TargetState], target: str | None) -> None:
@@ -287,6 +295,7 @@ STATE = st.builds(
     st.sampled_from(["stopped", "starting", "ready", "stopping"]),
     st.integers(0, 3),
     st.booleans(),
+    st.booleans(),
 )
 
 
@@ -314,3 +323,22 @@ def test_laws_of_warm(states: list[TargetState]) -> None:
     assert found is not None
     assume(any(s.state == "ready" for s in states))
     assert states["abcdef".index(found.target)].state == "ready"
+
+
+@given(st.lists(STATE, min_size=1, max_size=6), st.booleans())
+def test_laws_of_meanwhile(states: list[TargetState], stand_ins: bool) -> None:
+    names = list("abcdef"[: len(states)])
+    known = dict(zip(names, states, strict=True))
+    selector = Selector(strategy="meanwhile", targets=names)
+    found = choose(selector, known.__getitem__, stand_ins=stand_ins)
+    assert found is not None
+    if found.target == "a":
+        assert found.stands_in_for is None
+        others = any(state.at_once for state in states[1:])
+        assert states[0].state == "ready" or not stand_ins or not others, "nobody waits who need not"
+    else:
+        assert stand_ins
+        assert states[0].state != "ready"
+        assert found.stands_in_for == "a", "the first is what is loaded"
+        assert known[found.target].at_once, "a stand-in is neither loaded nor waited for"
+        assert not any(known[name].at_once for name in names[1 : names.index(found.target)])
