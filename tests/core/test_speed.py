@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 from speed_cases import (
     WANTED,
@@ -18,6 +19,7 @@ from speed_cases import (
     timed,
 )
 
+from appliance.core.contexts.blocks import prefix_of
 from appliance.core.ollama.answering import Translator
 from appliance.core.scheduling.policy import Policy
 from appliance.core.scheduling.routing import Local, Router
@@ -29,6 +31,7 @@ PLAN_US = 1000
 FILTERS_US = 65
 EVENT_US = 5000
 LINE_US = 25
+PREFIX_US = {4: 32, 100: 600}
 
 POLICIES = pytest.mark.parametrize("policy", [groups, products, overlapping])
 
@@ -72,6 +75,14 @@ def test_filters_of_a_chat_request_take_microseconds() -> None:
     assert b'"the-real-name"' in edited
     assert b"temperature" not in edited
     assert timed(lambda: edits.apply(body, "fast"), calls=10).median < FILTERS_US
+
+
+@pytest.mark.parametrize("messages", PREFIX_US)
+def test_the_blocks_of_a_request_take_a_microsecond_or_two_for_each_message(messages: int) -> None:
+    said = {"role": "user", "content": "What do llamas hum about? " * 16}
+    body = msgspec.json.encode({"model": "m", "stream": True, "messages": [said] * messages})
+    assert len(prefix_of(body).digests) == messages
+    assert timed(lambda: prefix_of(body), calls=10).median < PREFIX_US[messages]
 
 
 def test_a_name_is_found_among_300_models_in_a_microsecond_or_two() -> None:

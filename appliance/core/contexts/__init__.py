@@ -1,4 +1,4 @@
-"""Contexts, which are what models have read: the slot of each conversation, and the files that outlive a process.
+"""The contexts that models have read: which slot holds which, and what two requests have in common.
 
-Refuses to touch files and engines: ``store`` and ``fleet`` do.
+Refuses to ask an engine or touch a file: `fleet` carries the decisions out.
 """

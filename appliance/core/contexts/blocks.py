@@ -1,0 +1,115 @@
+"""The beginning that the prompts of two requests have in common, without rendering or decoding either.
+
+A request is a row of blocks: first the members that a chat template puts before the conversation, then one block for
+each message. Each block has a digest of everything up to its end. So two prompts that agree at one block agree at all
+blocks before it, and the last block in common is found by bisection. Digests are the same in every process, because
+files of kept contexts carry them.
+
+The bytes are compared as the client sent them. A client that writes the same message in another way on the next turn
+loses the part from there on, and with it some time, but never correctness: the engine compares the tokens.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Iterator
+from hashlib import blake2b
+
+import msgspec
+from msgspec import Raw, Struct
+
+from appliance.core.lenient_json import decoded
+
+BLOCK = 4096
+"""Bytes of each block of a long text."""
+LONGEST_MESSAGE = 2 * BLOCK
+"""A longer message is a long text."""
+DIGEST_SIZE = 8
+
+
+class Prefix(Struct, frozen=True):
+    """A prompt as its blocks. One without blocks has nothing in common with any other."""
+
+    digests: tuple[bytes, ...] = ()
+    ends: tuple[int, ...] = ()
+    """The bytes of the prompt up to the end of each block."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole prompt."""
+        return self.ends[-1] if self.ends else 0
+
+    def shared(self, other: Prefix) -> int:
+        """Return the bytes of the beginning that both have in common."""
+        mine, others = self.digests, other.digests
+        blocks = bisect_left(range(min(len(mine), len(others))), True, key=lambda at: mine[at] != others[at])
+        return self.ends[blocks - 1] if blocks else 0
+
+
+class _PromptBody(Struct):
+    """The members of a request that reach the prompt, of every API that llama-server has for text."""
+
+    tools: Raw = Raw()
+    system: Raw = Raw()
+    instructions: Raw = Raw()
+    chat_template_kwargs: Raw = Raw()
+    reasoning_effort: Raw = Raw()
+    lora: Raw = Raw()
+    prompt: Raw = Raw()
+    input: Raw = Raw()
+    messages: tuple[Raw, ...] | None = None
+
+
+_BODY = msgspec.json.Decoder(_PromptBody)
+_ITEMS = msgspec.json.Decoder(tuple[Raw, ...])
+_MARK = b'"cache_control"'
+_MARKS = re.compile(rb',\s*"cache_control"\s*:\s*(?:\{[^{}]*\}|null)|"cache_control"\s*:\s*(?:\{[^{}]*\}|null)\s*,?\s*')
+"""Anthropic's marks of what is to be cached: clients move them between messages, and the model never sees them."""
+_CHECKSUM = re.compile(rb"(x-anthropic-billing-header:[^\"]*?\bcch=)\w*")
+"""Claude Code's checksum of each request in its system prompt. llama-server masks it, because it changes every time:
+https://github.com/ggml-org/llama.cpp/pull/21793
+"""
+
+
+def prefix_of(body: bytes) -> Prefix:
+    """Return the blocks of a JSON body; none where it is not JSON, or has no prompt in it."""
+    asked = decoded(_BODY, body)
+    if asked is None:
+        return Prefix()
+    chain, end = blake2b(digest_size=DIGEST_SIZE), 0
+    digests, ends = list[bytes](), list[int]()
+    for block in _blocks(asked, marked=_MARK in body):
+        chain.update(block)
+        digests.append(chain.digest())
+        end += len(block)
+        ends.append(end)
+    return Prefix(tuple(digests), tuple(ends))
+
+
+def _blocks(asked: _PromptBody, *, marked: bool) -> Iterator[bytes | Raw | memoryview]:
+    if head := b"".join(
+        (asked.tools, asked.system, asked.instructions, asked.chat_template_kwargs, asked.reasoning_effort, asked.lora)
+    ):
+        yield _CHECKSUM.sub(rb"\1", _unmarked(head) if marked else head)
+    if asked.prompt:
+        yield from _pieces(asked.prompt)
+    messages = asked.messages or ()
+    if asked.input:
+        items = decoded(_ITEMS, asked.input)
+        messages = (asked.input,) if items is None else items
+    for message in messages:
+        plain = _unmarked(bytes(message)) if marked else message
+        if len(plain) > LONGEST_MESSAGE:
+            yield from _pieces(plain)
+        else:
+            yield plain
+
+
+def _unmarked(text: bytes) -> bytes:
+    return _MARKS.sub(b"", text) if _MARK in text else text
+
+
+def _pieces(text: bytes | Raw) -> Iterator[memoryview]:
+    view = memoryview(text)
+    return (view[at : at + BLOCK] for at in range(0, len(view), BLOCK))

@@ -1,0 +1,236 @@
+"""The slots of one llama-server: what each is believed to hold, and which one a request gets.
+
+Left alone, llama-server gives a request the idle slot with the longest common prefix, if that is more than a tenth of
+the request. A coding agent's helper begins with the same system prompt as its main session. So it gets the main
+session's slot and cuts it down to that system prompt, and the main session is read again from there. This table names
+the slot instead: a conversation returns to its own slot, and a new one takes the slot that costs least to lose. The
+longest prefix that was used last is the last to go.
+
+The table's word on a slot is a belief. The engine compares tokens, so a wrong belief costs time and nothing else, and
+the next answer from that slot corrects it. Every method may be called in any order: an event that does not fit
+what went before changes nothing.
+"""
+
+from __future__ import annotations
+
+import math
+
+from msgspec import Struct, structs
+
+from appliance.core.contexts.blocks import Prefix
+
+HALF_LIFE = 600
+"""Seconds without use after which a slot's tokens count half."""
+KEPT_SHARE = 0.1
+"""Cost of losing a token that a kept file has, beside one that must be read again."""
+TOKENS_PER_BYTE = 0.25
+"""Assumed until the first answer says how many tokens its prompt had."""
+LEAST_TOKENS = 512
+"""Shorter contexts are not worth a file."""
+LEAST_GROWTH = 256
+LEAST_SHARE = 0.1
+"""A context is saved again when it has grown by this share, and by `LEAST_GROWTH` tokens."""
+
+
+class SlotContent(Struct, frozen=True):
+    """The tokens in a slot: a prompt, and the answer behind it."""
+
+    session: str = ""
+    """The conversation; empty for a request that named none."""
+    prefix: Prefix = Prefix()
+    prompt: int = 0
+    """Tokens of the prompt alone."""
+    tokens: int = 0
+    kept: int = 0
+    """The first tokens that a kept file also has."""
+
+    def held(self, prefix: Prefix) -> int:
+        """Return how many tokens of another prompt are these."""
+        shared, size = self.prefix.shared(prefix), self.prefix.size
+        if 0 < shared == size < prefix.size:
+            return self.tokens
+        return self.prompt * shared // size if shared else 0
+
+
+class Placement(Struct, frozen=True):
+    slot: int | None = None
+    """None: the engine chooses, as soon as a slot is free."""
+    held: int = 0
+    """Tokens of the prompt that the slot is believed to have already."""
+    evicted: SlotContent | None = None
+    """To be saved before this request is sent: it goes, and no kept file has the last tokens of it."""
+
+
+class ListedSlot(Struct, frozen=True):
+    """A slot on the page."""
+
+    session: str
+    tokens: int
+    idle: float | None
+    """Seconds since its last use; None while it is in use, or was never used."""
+    in_use: bool
+
+
+class SlotTable:
+    """The slots of one process, from its start to its end."""
+
+    def __init__(self, count: int) -> None:
+        self._slots = {at: _Slot() for at in range(count)}
+        self._waiting: dict[int, _Asked] = {}
+        self._tokens_per_byte = TOKENS_PER_BYTE
+
+    def place(self, ticket: int, session: str, prefix: Prefix, now: float, wanted: int | None = None) -> Placement:
+        """Give a request its slot until `release`. ``wanted`` is the slot that the client itself named.
+
+        Without an idle slot the request waits in the engine. The table then does as llama-server does: the oldest
+        waiting request takes the first slot that is released.
+        """
+        if self._using(ticket) is not None or ticket in self._waiting:
+            return Placement()
+        asked = _Asked(session, prefix, wanted)
+        at = self._choose(asked, now)
+        if at is None:
+            self._waiting[ticket] = asked
+            return Placement()
+        slot = self._slots[at]
+        content, held = slot.content, slot.content.held(prefix)
+        saves = slot.asked is None and content.tokens - max(content.kept, held) >= LEAST_TOKENS
+        slot.begin(ticket, asked)
+        return Placement(at, held, content if saves else None)
+
+    def learn(self, ticket: int, prompt: int, cached: int, predicted: int) -> None:
+        """Take over what the answer says in tokens: of its prompt, of the part that was not read again, of its text.
+
+        May come after `release`, but not after the slot's next request began.
+        """
+        slot = next((slot for slot in self._slots.values() if slot.ticket == ticket), None)
+        if slot is None or slot.asked is None or prompt <= 0:
+            return
+        session, prefix = slot.asked.session, slot.asked.prefix
+        slot.content = SlotContent(session, prefix, prompt, prompt + predicted, min(slot.content.kept, cached, prompt))
+        slot.asked = None
+        if prefix.size:
+            self._tokens_per_byte = prompt / prefix.size
+
+    def release(self, ticket: int, now: float, *, refused: bool = False) -> None:
+        """End a request, whether it has a slot or waits for one.
+
+        ``refused``: the engine never read it, so the slot holds what it held before.
+        """
+        self._waiting.pop(ticket, None)
+        at = self._using(ticket)
+        if at is None:
+            return
+        slot = self._slots[at]
+        slot.in_use = False
+        if refused:
+            slot.asked = None
+        else:
+            slot.used_at = now
+            slot.estimate(self._tokens_per_byte)
+        for waiting, asked in self._waiting.items():
+            if asked.wanted in (None, at):
+                del self._waiting[waiting]
+                slot.begin(waiting, asked)
+                return
+
+    def restored(self, at: int, session: str, prefix: Prefix, tokens: int) -> None:
+        """A kept file was read into this slot."""
+        self._replace(at, SlotContent(session, prefix, tokens, tokens, tokens))
+
+    def lost(self, at: int) -> None:
+        """The engine emptied this slot."""
+        self._replace(at, SlotContent())
+
+    def kept(self, at: int, saved: SlotContent, tokens: int) -> None:
+        """A kept file now has the first tokens of this slot, as `due` returned it.
+
+        A slot that holds something else by now is left alone.
+        """
+        slot = self._slots.get(at)
+        if slot is not None and (slot.content.session, slot.content.prefix) == (saved.session, saved.prefix):
+            slot.content = structs.replace(slot.content, kept=min(tokens, slot.content.tokens))
+
+    def due(self, now: float, after: float) -> dict[int, SlotContent]:
+        """Return the slots to be saved: idle for ``after`` seconds, and grown since they were saved last.
+
+        A slot whose last answer said nothing of its tokens is left out until one does.
+        """
+        return {
+            at: slot.content
+            for at, slot in self._slots.items()
+            if not slot.in_use and slot.asked is None and now - slot.used_at >= after and _has_grown(slot.content)
+        }
+
+    def listing(self, now: float) -> list[ListedSlot]:
+        return [
+            ListedSlot(
+                slot.asked.session if slot.in_use and slot.asked else slot.content.session,
+                slot.content.tokens,
+                None if slot.in_use or slot.used_at == -math.inf else now - slot.used_at,
+                slot.in_use,
+            )
+            for slot in self._slots.values()
+        ]
+
+    def _using(self, ticket: int) -> int | None:
+        return next((at for at, slot in self._slots.items() if slot.in_use and slot.ticket == ticket), None)
+
+    def _choose(self, asked: _Asked, now: float) -> int | None:
+        """A conversation's own slot goes before the longest common prefix, and that before the least loss.
+
+        A common prefix counts only where the request keeps at least half of the slot. An empty slot costs nothing.
+        """
+        idle = {at: slot for at, slot in self._slots.items() if not slot.in_use and asked.wanted in (None, at)}
+        held = {at: slot.content.held(asked.prefix) for at, slot in idle.items()}
+        own = [at for at, slot in idle.items() if asked.session and slot.content.session == asked.session]
+        alike = [at for at, slot in idle.items() if 0 < slot.content.tokens <= 2 * held[at]]
+        if own or alike:
+            return max(own or alike, key=lambda at: (held[at], idle[at].used_at))
+        return min(idle, key=lambda at: (_cost(idle[at], held[at], now), idle[at].used_at), default=None)
+
+    def _replace(self, at: int, content: SlotContent) -> None:
+        slot = self._slots.get(at)
+        if slot is not None:
+            slot.content = content
+            slot.asked = slot.asked if slot.in_use else None
+
+
+class _Asked(Struct, frozen=True):
+    session: str
+    prefix: Prefix
+    wanted: int | None
+
+
+class _Slot(Struct, eq=False):
+    content: SlotContent = SlotContent()
+    ticket: int | None = None
+    """The latest request."""
+    asked: _Asked | None = None
+    """The same one's prompt, until its answer says what the slot holds now."""
+    in_use: bool = False
+    used_at: float = -math.inf
+
+    def begin(self, ticket: int, asked: _Asked) -> None:
+        """Until the request ends, the slot counts as holding what was there before."""
+        self.ticket, self.asked, self.in_use = ticket, asked, True
+
+    def estimate(self, tokens_per_byte: float) -> None:
+        """Without word from the answer, assume that the prompt was read."""
+        if self.asked is not None:
+            prefix, held = self.asked.prefix, self.content.held(self.asked.prefix)
+            fresh = prefix.size - self.content.prefix.shared(prefix)
+            tokens = held + round(fresh * tokens_per_byte)
+            self.content = SlotContent(self.asked.session, prefix, tokens, tokens, min(self.content.kept, held))
+
+
+def _cost(slot: _Slot, held: int, now: float) -> float:
+    """Return the tokens that are lost if a prompt has only the held ones; fewer the longer the slot was idle."""
+    read_again = slot.content.tokens - held
+    kept = max(0, slot.content.kept - held)
+    return (read_again - kept + kept * KEPT_SHARE) * 2 ** -(max(0.0, now - slot.used_at) / HALF_LIFE)
+
+
+def _has_grown(content: SlotContent) -> bool:
+    growth = content.tokens - content.kept
+    return content.tokens >= LEAST_TOKENS and growth >= max(LEAST_GROWTH, content.kept * LEAST_SHARE)
