@@ -26,7 +26,7 @@ from appliance.core.engines.events import Learnt, MachineSeen, Pardoned, SeatFai
 from appliance.core.engines.listing import Device, Manual, cpu_device, drivers_of, identify, memory_names
 from appliance.core.engines.machine import VISIBILITY, MachineLook
 from appliance.core.engines.proofs import Proof, ProofKey
-from appliance.core.engines.state import EngineState, ListedDevices, key_of
+from appliance.core.engines.state import ContextTrial, EngineState, ListedDevices, key_of
 from appliance.core.records.history import Happening, Tell, told_to_nobody
 from appliance.engines.found import NO_GPUS, Engine, Finder, check_build
 from appliance.engines.probing import list_devices, read_manual
@@ -68,6 +68,14 @@ class Chooser(Protocol):
         """The seat failed because of a request under which another one failed as well."""
         ...
 
+    def context_helps(self, engine: Engine, architecture: str) -> bool:
+        """False: it was tried, and the engine read again what it had been given back."""
+        ...
+
+    def context_tried(self, engine: Engine, architecture: str, why: str) -> None:
+        """A context was given back to a model of this architecture; ``why`` says why it did not help, if so."""
+        ...
+
     @property
     def look(self) -> MachineLook | None:
         """The machine; None while nobody has looked."""
@@ -83,6 +91,8 @@ class OneEngine:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = structs.replace(engine, seat=engine.seat or f"{engine.id or engine.name}:")
+        self._helpless: set[str] = set()
+        """Architectures whose contexts are of no use to it."""
 
     def choose(
         self, model: str = "", tried: Collection[str] = (), word: str = "", cards: tuple[str, ...] = ()
@@ -97,6 +107,13 @@ class OneEngine:
 
     def pardoned(self, seat: str, model: str) -> None:
         """It was never accused."""
+
+    def context_helps(self, engine: Engine, architecture: str) -> bool:
+        return architecture not in self._helpless
+
+    def context_tried(self, engine: Engine, architecture: str, why: str) -> None:
+        """Nothing of this is written down: the next run of the program tries it again."""
+        (self._helpless.add if why else self._helpless.discard)(architecture)
 
     @property
     def look(self) -> MachineLook | None:
@@ -218,6 +235,18 @@ class Engines:
     def pardoned(self, seat: str, model: str) -> None:
         """See `Chooser.pardoned`."""
         self.apply(Pardoned(seat, model))
+
+    def context_helps(self, engine: Engine, architecture: str) -> bool:
+        """See `Chooser.context_helps`."""
+        trial = self.state.context_trial(engine.digest, architecture)
+        return trial is None or not trial.why
+
+    def context_tried(self, engine: Engine, architecture: str, why: str) -> None:
+        """See `Chooser.context_tried`. What is known already is not written again."""
+        trial = self.state.context_trial(engine.digest, architecture)
+        if trial is None or bool(trial.why) != bool(why):
+            build, now = engine.id, time.time()
+            self.apply(ContextTrial(digest=engine.digest, build=build, architecture=architecture, why=why, at=now))
 
     async def check(self, engine: Engine, *, read_all: bool = False) -> str:
         """See `Chooser.check`. ``read_all``: a look at every byte, not at sizes and times."""

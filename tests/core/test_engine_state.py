@@ -23,7 +23,7 @@ from appliance.core.engines.events import (
 from appliance.core.engines.listing import Device
 from appliance.core.engines.machine import MachineLook
 from appliance.core.engines.proofs import EASED, FAILED_HOLDS, FORGOTTEN, Fault, Proof, ProofKey
-from appliance.core.engines.state import BuildLine, EngineState, ListedDevices, key_of
+from appliance.core.engines.state import BuildLine, ContextTrial, EngineState, ListedDevices, key_of
 
 SYSTEM = "Linux 6.1.0"
 LOOK = MachineLook(platform="linux-x64", system=SYSTEM, environment="native", cpu="Test CPU")
@@ -194,6 +194,16 @@ def test_proofs_are_found_for_exactly_this_build_card_driver_and_system(proofs: 
     assert elsewhere.proofs_of(seat, now) == ()
     newer = structs.replace(card, driver="560.1")
     assert state.proofs_of(structs.replace(seat, devices=(newer,)), now) == ()
+
+
+def test_the_latest_trial_of_keeping_contexts_counts_until_the_build_is_another() -> None:
+    helped = ContextTrial(digest="d", build="b", architecture="llama", at=1.0)
+    useless = structs.replace(helped, architecture="gemma3", why="it read all of it again")
+    state = after(EngineState(), helped, useless, structs.replace(useless, at=2.0))
+    assert state.contexts == (helped, structs.replace(useless, at=2.0))
+    assert state.context_trial("d", "llama") == helped
+    assert state.context_trial("other", "gemma3") is None
+    assert after(state, Forgotten(("d",))).contexts == ()
 
 
 def test_the_memory_does_not_grow_for_ever() -> None:

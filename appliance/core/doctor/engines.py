@@ -108,6 +108,21 @@ def on_probation(facts: DoctorFacts) -> Iterator[Finding]:
         )
 
 
+def helpless_contexts(facts: DoctorFacts) -> Iterator[Finding]:
+    here = {engine.digest for engine in facts.engines}
+    for trial in facts.state.contexts:
+        if not trial.why or trial.digest not in here:
+            continue
+        yield Finding(
+            id="context-not-kept",
+            severity="note",
+            title=f"What {trial.architecture} models have read is not kept: the engine {trial.build} reads it again",
+            evidence=(one_line(trial.why), f"seen {span(facts.now - trial.at)} ago"),
+            advice="Each swap of such a model costs the reading of its prompt. Another build is tried anew.",
+            commands=(f"llama-appliance engines forget {quote(trial.build)}",),
+        )
+
+
 def went_back(facts: DoctorFacts) -> Iterator[Finding]:
     """Report updates that were taken back (of engines still here, of the program), and one that was refused."""
     here = {engine.id for engine in facts.engines}

@@ -24,6 +24,7 @@ from appliance.core.engines.proofs import Proof, after_failure, eased, kept
 from appliance.core.engines.state import (
     TRIAL,
     BuildLine,
+    ContextTrial,
     EngineState,
     Journal,
     ListedDevices,
@@ -39,7 +40,7 @@ MAX_PROOFS = 200
 KEPT = 2
 """Number of builds before the current one that stay on the disk."""
 
-# ---- what happens: a Proof and a Listed are events as they are -------------------------------------------------------
+# ---- what happens: a Proof, a ListedDevices and a ContextTrial are events as they are -------------------------------
 NEXT: Mapping[Step, Step] = {"stage": "prove", "prove": "canary", "canary": "place"}
 
 
@@ -110,6 +111,7 @@ class BuildRemoved(Struct, frozen=True):
 Learnt = (
     Proof
     | ListedDevices
+    | ContextTrial
     | MachineSeen
     | Trusted
     | Pardoned
@@ -192,6 +194,9 @@ def _learnt(state: EngineState, event: Learnt) -> EngineState:
         case ListedDevices():
             listed = [one for one in state.listed if one.digest != event.digest]
             return structs.replace(state, listed=(*listed, event))
+        case ContextTrial(digest=digest, architecture=architecture):
+            trials = [one for one in state.contexts if (one.digest, one.architecture) != (digest, architecture)]
+            return structs.replace(state, contexts=(*trials, event)[-MAX_PROOFS:])
         case MachineSeen(look, signature):
             return structs.replace(state, look=look, signature=signature)
         case Trusted(seat):
@@ -223,6 +228,7 @@ def _cleared(state: EngineState, digests: Collection[str] | None) -> EngineState
         proofs=tuple(one for one in state.proofs if stays(one.key.digest)),
         probations=tuple(one for one in state.probations if stays(one.digest)),
         listed=tuple(one for one in state.listed if stays(one.digest)),
+        contexts=tuple(one for one in state.contexts if stays(one.digest)),
     )
 
 

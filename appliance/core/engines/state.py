@@ -86,6 +86,18 @@ class RefusedUpdate(Struct, frozen=True, kw_only=True):
     at: float
 
 
+class ContextTrial(Struct, frozen=True, kw_only=True):
+    """The latest time that a build was given back what a model had read. Another build is another trial."""
+
+    digest: str
+    build: str
+    architecture: str
+    """The model's, as its file names it."""
+    why: str = ""
+    """The reason why it did not help; empty: it did."""
+    at: float
+
+
 class EngineState(Struct, frozen=True, kw_only=True):
     """The whole of it. Each event makes a new one."""
 
@@ -109,6 +121,7 @@ class EngineState(Struct, frozen=True, kw_only=True):
     """Builds that were rolled back, with the reason: they go behind all others."""
     journal: Journal | None = None
     refused: RefusedUpdate | None = None
+    contexts: tuple[ContextTrial, ...] = ()
 
     @property
     def system(self) -> str:
@@ -125,6 +138,11 @@ class EngineState(Struct, frozen=True, kw_only=True):
         known = {proof.key: proof for proof in self.proofs if proof.holds(now)}
         found = (known.get(key_of(seat, device, self.system)) for device in seat.devices)
         return tuple(proof for proof in found if proof is not None)
+
+    def context_trial(self, digest: str, architecture: str) -> ContextTrial | None:
+        """Return the trial of keeping contexts with this build and architecture; None: there was none."""
+        pair = (digest, architecture)
+        return next((one for one in self.contexts if (one.digest, one.architecture) == pair), None)
 
     def line(self, name: str) -> BuildLine | None:
         return next((line for line in self.lines if line.name == name), None)

@@ -27,7 +27,7 @@ from appliance.core.engines.listing import Device, cpu_device
 from appliance.core.engines.machine import Gpu, MachineLook
 from appliance.core.engines.offers import offers
 from appliance.core.engines.proofs import Fault, Probation, Proof, ProofKey
-from appliance.core.engines.state import EngineState, ListedDevices, RefusedUpdate
+from appliance.core.engines.state import ContextTrial, EngineState, ListedDevices, RefusedUpdate
 
 GIB = 1 << 30
 NOW = 1_800_000_000.0
@@ -173,6 +173,15 @@ def proof(fault: Fault | None = "garbage", at: float = NOW - 60, build: Installe
         why="it said 'xyzzy' to a known question",
         at=at,
     )
+
+
+USELESS = ContextTrial(
+    digest=CUDA_BUILD.digest,
+    build=CUDA_BUILD.id,
+    architecture="gemma3",
+    why="4011 tokens were given back, and it read all but 0 again",
+    at=NOW - 60,
+)
 
 
 def probation(until: float = NOW + 300, since: float = NOW - 10) -> Probation:
@@ -336,6 +345,7 @@ NOTE: Sequence[tuple[str, DoctorFacts, str]] = (
         facts(state={"refused": RefusedUpdate(build="x/b2", old="x/b1", why="it answers with garbage", at=NOW - 60)}),
         "tried 60 s ago",
     ),
+    ("context-not-kept", facts(state={"contexts": (USELESS,)}), "all but 0 again"),
     ("no-avx2", facts(look={"cpu_features": ("avx",), "cpu_level": "x86-64-v2"}), "x86-64-v2"),
     ("few-cores", facts(look={"cores": 2}), "leave 2"),
     ("memory-limit", facts(look={"memory_total": 8 * GIB}), "8.0 GiB"),
