@@ -19,6 +19,7 @@ from typing import Literal
 from msgspec import Struct, structs
 
 from appliance.core.engines.listing import Manual
+from appliance.core.fit.compute import FLOAT
 from appliance.core.fit.estimate import (
     AUTO_PARALLEL,
     RAM,
@@ -38,7 +39,11 @@ from appliance.errors import UsageError
 
 NOTHING: Mapping[str, str] = {}
 MOST = 1 << 31
-CACHE, PER_SLOT = "--cache-ram", "--kv-unified-per-slot"
+CACHE, PER_SLOT, CHECKPOINTS = "--cache-ram", "--kv-unified-per-slot", "--ctx-checkpoints"
+LEAST_CHECKPOINTS, MOST_CHECKPOINTS = 4, 32
+"""Checkpoints of each slot: fewer are of little use, and llama-server (b11434) keeps so many unless somebody says."""
+HALF = 2
+"""Bytes of a number in a checkpoint of a window, as in its cache by default."""
 MOST_CACHED = 8 * GIB
 """The cache of prompts that llama-server has unless somebody sets another (``--cache-ram``); here also the largest."""
 LEAST_CONTEXT = 4096
@@ -68,6 +73,8 @@ class FitOptions(Struct, frozen=True, kw_only=True):
     """The build has `CACHE`, as far as known."""
     apart: bool = False
     """The build has `PER_SLOT`, and nobody has said how many slots there are, or how they share the context."""
+    checkpoints: bool = False
+    """The build has `CHECKPOINTS`, and nobody has set it."""
     fit: bool = True
     """llama-server may adjust options that nobody has set."""
     understood: bool = True
@@ -129,6 +136,7 @@ def asked_of(
         and manual.names(PER_SLOT)
         and not (parallel or words.text(PER_SLOT) or options.embedding)
         and options.unified is None,
+        checkpoints=manual is not None and manual.names(CHECKPOINTS) and not words.text(CHECKPOINTS),
         fit=words.text("--fit") not in ("off", "0", "false", "disabled"),
     )
 
@@ -183,6 +191,11 @@ class FitPlan(Struct, frozen=True, kw_only=True):
     """Tokens that one slot can have."""
 
     @property
+    def token_bytes(self) -> int:
+        """Bytes that a token of context takes, with its share of states."""
+        return sum(use.cache for use in self.memory.values()) // max(self.context, 1)
+
+    @property
     def word(self) -> str:
         """A word for a column of a table."""
         if self.verdict == "partly":
@@ -223,7 +236,11 @@ def plan(
     return FitPlan(
         verdict="no" if not places else "fits" if one is whole else "partly",
         why=_why(found, shape, asked, left, gpus) if places else _too_large(found, left),
-        flags=(*(_flags(one, shape, asked, gpus, reserve) if places else ()), *_cache_flags(cached, asked)),
+        flags=(
+            *(_flags(one, shape, asked, gpus, reserve) if places else ()),
+            *_cache_flags(cached, asked),
+            *_checkpoint_flags(shape, cached, found.parallel, asked),
+        ),
         context=found.context,
         parallel=found.parallel,
         gpu_layers=found.gpu_layers,
@@ -409,6 +426,16 @@ def _prompt_cache(found: Estimate, left: Mapping[str, int], asked: FitOptions, s
 def _cache_flags(cached: int, asked: FitOptions) -> tuple[str, ...]:
     is_ours = asked.prompt_cache is None and asked.understood and asked.caches and not asked.options.embedding
     return (CACHE, str(cached // MIB)) if is_ours and cached < MOST_CACHED else ()
+
+
+# A model with sliding windows or states cannot go back within its context. So llama-server copies them into main memory
+# from time to time. The copies of a large state, 32 of each slot, may take more than the model. Together they get as
+# much as the cache of prompts, which copies them too.
+def _checkpoint_flags(shape: Shape, cached: int, slots: int, asked: FitOptions) -> tuple[str, ...]:
+    windows = sum((layer.keys + layer.values) * HALF for layer in shape.layers if layer.windowed) * shape.window
+    size = max(slots, 1) * (windows + sum(layer.state for layer in shape.layers) * FLOAT)
+    most = max(LEAST_CHECKPOINTS, cached // size) if size and asked.checkpoints else MOST_CHECKPOINTS
+    return (CHECKPOINTS, str(most)) if most < MOST_CHECKPOINTS else ()
 
 
 def _why(found: Estimate, shape: Shape, asked: FitOptions, left: Mapping[str, int], gpus: Sequence[str]) -> str:

@@ -11,7 +11,17 @@ from hypothesis import strategies as st
 
 from appliance.core.engines.listing import Manual
 from appliance.core.fit.estimate import AUTO_PARALLEL, RAM, estimate
-from appliance.core.fit.plan import CACHE, LEAST_CONTEXT, PER_SLOT, SHARE, FitOptions, FitPlan, asked_of, plan
+from appliance.core.fit.plan import (
+    CACHE,
+    CHECKPOINTS,
+    LEAST_CONTEXT,
+    PER_SLOT,
+    SHARE,
+    FitOptions,
+    FitPlan,
+    asked_of,
+    plan,
+)
 from appliance.core.models.shape import Shape
 
 MIB = 1 << 20
@@ -304,3 +314,19 @@ def test_models_and_their_caches_never_take_more_than_there_is(
         assert 0 <= found.prompt_cache <= 8 * GIB
         assert (found.prompt_cache == 8 * GIB) is ("--cache-ram" not in found.flags)
         assert reserve + (0 if grown else promised if found.prompt_cache else 0) <= max(free, reserve)
+
+
+@given(room=st.integers(1 << 28, 1 << 36), slots=st.integers(1, 8), said=st.booleans())
+def test_checkpoints_of_windows_and_states_take_no_more_than_the_cache_of_prompts(room: int, slots: int, said: bool):
+    manual = Manual(options=f"{CACHE} {CHECKPOINTS}")
+    flags = ["--parallel", str(slots), *((CHECKPOINTS, "7") if said else ())]
+    for model in (shape_of(gemma("gemma3")), shape_of(mamba()), shape_of(dense())):
+        found = plan(model, {RAM: room}, asked_of(flags, manual=manual))
+        number = int(found.flags[found.flags.index(CHECKPOINTS) + 1]) if CHECKPOINTS in found.flags else 32
+        each = sum(
+            2 * model.window * (layer.keys + layer.values) * layer.windowed + 4 * layer.state for layer in model.layers
+        )
+        if said or not each:
+            assert number == 32
+        else:
+            assert number == 4 or number * slots * each <= found.prompt_cache
