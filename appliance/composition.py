@@ -64,7 +64,7 @@ from appliance.store.activity import DEFAULT_KEEP, open_activity
 from appliance.store.derived_models import DerivedModels
 from appliance.store.engine_state import StateFile
 from appliance.store.history import open_history
-from appliance.store.kept_contexts import ContextPlace, Tier, open_kept_contexts
+from appliance.store.kept_contexts import ContextPlace, KeptContexts, Tier, open_kept_contexts
 from appliance.store.runs import open_run_store
 from appliance.streams.owner import open_streams
 from appliance.tools.box import Toolbox, open_own_tools
@@ -150,6 +150,7 @@ async def open_appliance(settings: AppSettings, places: AppliancePaths) -> Async
             echo=places.echo,
             gpus=gpus,
             tell=history.add,
+            contexts=contexts,
         ) as fleet,
         keeping_up(engines, lambda: fleet.busy, fleet.see_machine) if places.learns else nullcontext(),
         open_samples(gpus, _sampling(applies) if places.samples else None, partial(_see_gpus, fleet)) as samples,
@@ -212,7 +213,7 @@ async def open_appliance(settings: AppSettings, places: AppliancePaths) -> Async
                     history.add,
                 ),
                 history=history,
-                folders=_folders(settings, places, applies),
+                folders=_folders(settings, places, applies, contexts),
                 contexts=contexts,
                 derived_models=places.derived_models,
             )
@@ -266,7 +267,9 @@ def _kept(settings: AppSettings, places: AppliancePaths, config: Config) -> tupl
     return (expanded(kept.path) if kept.path else places.conversations), kept.max_bytes
 
 
-def _folders(settings: AppSettings, places: AppliancePaths, config: Config) -> dict[str, Path]:
+def _folders(
+    settings: AppSettings, places: AppliancePaths, config: Config, contexts: KeptContexts | None
+) -> dict[str, Path]:
     """Return the folders and files that the program keeps, by their kind."""
     found = {
         "models": settings.sources.models_dir,
@@ -276,6 +279,7 @@ def _folders(settings: AppSettings, places: AppliancePaths, config: Config) -> d
         "activity": activity_log(settings.config)[0],
         "conversations": _kept(settings, places, config)[0],
         "streams": expanded(config.streams.path) if config.streams.path else None,
+        "contexts": contexts.folder if contexts is not None else None,
         "plugins": places.plugin_data,
         "log": Path(settings.log_file) if settings.log_file else None,
     }

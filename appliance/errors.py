@@ -118,6 +118,18 @@ class RouteNotFound(_Told, CallerError):
         super().__init__(f"there is no route {method} {shortened(path)}")
 
 
+class SlotFilesClosed(_Told, CallerError):
+    """The files of a model's slots are kept contexts. The text begins as llama-server's own does without the flag."""
+
+    reason = "slot_files_closed"
+
+    def __init__(self, model: str) -> None:
+        super().__init__(
+            "This server does not support slots action. Start it with `--slot-save-path`; "
+            f"the folder that model '{model}' has now is the program's own"
+        )
+
+
 class NotFound(_Told, CallerError):
     """The path or body names a thing, other than a model or a route, that does not exist (any more)."""
 

@@ -39,7 +39,7 @@ def encode(model: Hollow) -> tuple[bytes, int]:
     body = header(keys, len(model.tensors))
     offset = 0
     for name, shape in model.tensors.items():
-        number, block, size = TYPES[_type_of(name, shape, model.weights)]
+        number, block, size = TYPES[type_of(name, shape, model.weights)]
         body += tensor(name, shape, number, offset)
         offset += padded(math.prod(shape) // block * size)
     return aligned(body), offset
@@ -65,8 +65,8 @@ def write_hollow(path: Path, model: Hollow) -> Path:
     return path
 
 
-def _type_of(name: str, shape: Shape, weights: str) -> str:
-    plain = len(shape) < 2 or not name.endswith(".weight") or "norm" in name or "ssm_conv" in name or "gate_inp" in name
+def type_of(name: str, shape: Shape, weights: str) -> str:
+    plain = len(shape) < 2 or not name.endswith(".weight") or "norm" in name or "conv" in name or "gate_inp" in name
     return "F32" if plain or next(iter(shape)) % TYPES[weights][1] else weights
 
 

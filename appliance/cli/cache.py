@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import get_args
 from urllib.parse import urlencode
 
@@ -9,6 +10,7 @@ import click
 
 from appliance.cli.remote import NotRunning, RunningServer, ask, files_options
 from appliance.cli.show import human_size, json_option, print_json, print_table
+from appliance.core.contexts.kept import KeptRow
 from appliance.core.records.cache import (
     DEFAULT_SPAN,
     CacheAnswer,
@@ -16,9 +18,10 @@ from appliance.core.records.cache import (
     CacheTotals,
     ClearedContexts,
     cleared,
+    kept_rows,
 )
 from appliance.platform.console import harmless, say
-from appliance.store.kept_contexts import clear_kept
+from appliance.store.kept_contexts import clear_kept, read_kept
 
 FIGURES = ("REQUESTS", "PROMPT", "CACHED", "SHARE", "AGAIN", "SAVED", "LOST")
 SESSIONS = ("MODEL", "SLOT", "CONVERSATION", "CLIENT", "TOKENS", "CACHED", "LAST USE")
@@ -39,7 +42,8 @@ async def cache(
 ) -> int:
     """Show what came from the cache of prompts, which conversation sits in which slot, and the reason of each miss.
 
-    Below are the contexts that are kept in files. 'cache clear' removes them all, or those of MODEL.
+    Below are the contexts that are kept in files; without a server, they are all that is shown. 'cache clear' removes
+    them all, or those of MODEL.
 
     AGAIN are tokens that the conversation's request before had as well, and that were read again anyway. SAVED
     and LOST are the seconds for CACHED and AGAIN at the speed at which the model has read prompts: estimates.
@@ -52,7 +56,16 @@ async def cache(
     """
     if action is not None:
         return await _clear(server, model, as_json=as_json)
-    answer = await ask(server, "GET", f"/api/cache?{urlencode({'by': by, 'span': span})}", CacheAnswer)
+    try:
+        answer = await ask(server, "GET", f"/api/cache?{urlencode({'by': by, 'span': span})}", CacheAnswer)
+    except NotRunning:
+        if server.named or not (kept := kept_rows(await read_kept())):
+            raise
+        if as_json:
+            print_json({"kept": kept})
+        else:
+            _print_kept(kept)
+        return 0
     if as_json:
         print_json(answer)
         return 0
@@ -62,18 +75,7 @@ async def cache(
         say(f"no request whose tokens are known has ended in the last {span}")
     if answer.kept:
         click.echo()
-        kept = [
-            (
-                each.model,
-                each.conversation or "-",
-                str(each.tokens),
-                human_size(each.size),
-                *(f"{time.astimezone():%Y-%m-%d %H:%M:%S}" for time in (each.made, each.used)),
-                _seconds(each.saved_tokens * each.token_seconds),
-            )
-            for each in answer.kept
-        ]
-        print_table(KEPT, kept, right=("TOKENS", "SIZE", "SAVED"))
+        _print_kept(answer.kept)
     return 0
 
 
@@ -115,6 +117,21 @@ def _print_requests(answer: CacheAnswer, by: CacheBy) -> None:
     for miss in answer.misses:
         when = f"{miss.timestamp.astimezone():%Y-%m-%d %H:%M:%S}"
         click.echo(harmless(f"{when}  {miss.id}  {miss.model}  {miss.miss:<8} {miss.why}"))
+
+
+def _print_kept(kept: Sequence[KeptRow]) -> None:
+    rows = [
+        (
+            each.model,
+            each.conversation or "-",
+            str(each.tokens),
+            human_size(each.size),
+            *(f"{time.astimezone():%Y-%m-%d %H:%M:%S}" for time in (each.made, each.used)),
+            _seconds(each.saved_tokens * each.token_seconds),
+        )
+        for each in kept
+    ]
+    print_table(KEPT, rows, right=("TOKENS", "SIZE", "SAVED"))
 
 
 def _cells(name: str, total: CacheTotals) -> tuple[str, ...]:

@@ -145,6 +145,10 @@ class Launch(Struct, frozen=True, kw_only=True):
     """Bytes that it may keep of earlier prompts, as far as known."""
     slots: int = 0
     """0: unknown."""
+    token_bytes: int = 0
+    """Bytes that a token of context takes; 0: unknown."""
+    context_key: str = ""
+    """Contexts with this key may be given back to it; empty: none are kept."""
     memory: Mapping[str, DeviceUse] = NO_USE
     """The parts of what it takes, as they were planned; empty where nothing is known of them."""
 
@@ -253,6 +257,7 @@ def engine_launch(
         crew=crew,
         prompt_cache=plan.prompt_cache if plan is not None else 0,
         slots=plan.parallel if plan is not None else 0,
+        token_bytes=plan.token_bytes if plan is not None else 0,
         memory=plan.memory if plan is not None else NO_USE,
     )
 

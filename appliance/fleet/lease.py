@@ -12,6 +12,7 @@ from msgspec import Raw
 from appliance.core.models.model import Model
 from appliance.core.records.progress import Held
 from appliance.errors import ApplianceError, Busy
+from appliance.fleet.contexts import Placed, ShortPlaced
 from appliance.upstream.client import Address
 
 RETRY = 5.0
@@ -135,7 +136,18 @@ class Lease:
     here how far this one came.
     """
 
-    __slots__ = ("_answered", "_lender", "address", "answer_under_way", "asks", "model", "place", "refusal", "ticket")
+    __slots__ = (
+        "_answered",
+        "_lender",
+        "address",
+        "answer_under_way",
+        "asks",
+        "model",
+        "place",
+        "placed",
+        "refusal",
+        "ticket",
+    )
 
     def __init__(self, lender: Lender, ticket: int, model: Model, place: QueuePlace | None) -> None:
         self.ticket = ticket
@@ -149,6 +161,8 @@ class Lease:
         """Set by the holder as soon as there is one."""
         self.asks: tuple[str, bytes] | None = None
         """The path and the body that go to the process; None for anything but a request."""
+        self.placed: Placed | ShortPlaced | None = None
+        """Its slot in the process, which ends with it."""
         self.refusal: ApplianceError | None = None
         """The error that the schedule has given instead of an address."""
         self._answered: trio.Event | None = None

@@ -46,6 +46,7 @@ from appliance.errors import (
     ShuttingDown,
 )
 from appliance.fleet.budgets import Budgets, keep_measuring, policy_for
+from appliance.fleet.contexts import Contexts
 from appliance.fleet.failures import Failures, Hangs
 from appliance.fleet.launch import Launch, same_launch
 from appliance.fleet.launches import Launches
@@ -56,6 +57,7 @@ from appliance.fleet.run import END_NOTICED, ModelRun, RunEnd
 from appliance.fleet.status import Broken, ChildStatus, Ends, Observer, progress_of, status_of
 from appliance.platform.children import REAP_TIME, Children, open_children
 from appliance.platform.drivers import Gpus
+from appliance.store.kept_contexts import KeptContexts
 from appliance.trio_parts import Changed, beside, persist
 from appliance.upstream.client import Address
 
@@ -84,6 +86,7 @@ class Fleet:
         echo: Echo | None,
         gpus: Gpus,
         tell: Tell,
+        contexts: KeptContexts | None = None,
     ) -> None:
         self.logs = Logs(echo)
         self.tell = tell
@@ -98,6 +101,7 @@ class Fleet:
         self._load_times = LoadTimes()
         self.outlook = Outlook(self._schedule, self._runs, self._budgets, self._load_times)
         self.launches = Launches(chooser, settings, self.logs, self._staying, self.outlook.plan)
+        self.contexts = Contexts(contexts, chooser)
         self._alarm = trio.CancelScope()
         self._alarm_at = -math.inf
         """Its deadline, which is never later than the schedule's, and may be earlier: a tick too many does nothing."""
@@ -243,6 +247,8 @@ class Fleet:
         now = _now()
         if lease.place is not None:
             lease.place.leave()
+        if lease.placed is not None:
+            lease.placed.release(refused=error is not None and not lease.passed)
         self._asked.pop(lease.ticket, None)
         self._failures.over(lease, error, now)
         if lease.address is None and lease.refusal is None and isinstance(error, ApplianceError):
@@ -342,11 +348,13 @@ class Fleet:
 
     async def _prepare(self, model: Model, tried: Collection[str]) -> Launch | None:
         """See `Prepare`. A plan counts the memory that is free on the cards now, and not at the last sample."""
+        await self.contexts.give_way()
         # The first sample comes a second after the start. What is remembered until then may be days old.
         engine = self.launches.engine_for(model, tried)
         if engine is not None and engine.gpus and (seen := gpu_memory(await self._gpus.samples())):
             self.see_gpus(seen)
-        return await self.launches.prepare(model, tried)
+        launch = await self.launches.prepare(model, tried)
+        return await self.contexts.prepared(model, launch) if launch is not None else None
 
     def see_machine(self) -> None:
         """More may be known of the machine than before: its budgets apply, and idle models move to the best seat."""
@@ -418,6 +426,11 @@ class Fleet:
         """The id of the engine that the model's process runs on; None without one."""
         run = self._runs.get(model_id)
         return run.engine.id if run is not None and run.engine is not None else None
+
+    def owns_slot_files(self, model_id: str) -> bool:
+        """True if the files of the model's slots lie in the program's own folder, whether it uses them or not."""
+        run = self._runs.get(model_id)
+        return run is not None and run.process is not None and bool(run.process.launch.context_key)
 
     def has_fallback(self, model_id: str) -> bool:
         """True if there is another seat to go to, should the process of this model die."""
@@ -520,7 +533,10 @@ class Fleet:
         model_id = run.model.id
         error: ApplianceError = ModelUnloaded(model_id)
         try:
-            async with beside(partial(persist, f"measuring model '{model_id}'", partial(self._measure, run))):
+            async with beside(
+                partial(persist, f"measuring model '{model_id}'", partial(self._measure, run)),
+                partial(persist, f"keeping the contexts of model '{model_id}'", partial(self._keep_contexts, run)),
+            ):
                 ended = await run.run(self._children, on_ready=partial(self._on_ready, run))
                 if ended.crashed:
                     self._failures.judge(run, ended, _now())
@@ -533,6 +549,7 @@ class Fleet:
             # place: a later ``del`` would remove the new one. ``gone`` comes last, because those that wait for it rely
             # on the schedule.
             del self._runs[model_id]
+            self.contexts.end(model_id)
             self._kept.pop(model_id, None)
             self.launches.release_workers(model_id)
             self._perform(self._schedule.exited(model_id, error, _now()))
@@ -554,6 +571,8 @@ class Fleet:
             launch = run.process.launch if run.process is not None else None
             room = (launch.slots, launch.prompt_cache) if launch is not None else ()
             self.observer.loaded(model_id, seconds, CacheRoom(time.time(), *room))
+        if run.process is not None:
+            self.contexts.begin(run.model, run.process.launch)
         self._perform(self._schedule.ready(model_id, _now()))
 
     async def _measure(self, run: ModelRun) -> None:
@@ -568,6 +587,11 @@ class Fleet:
                 self._perform(self._schedule.tick(_now()))  # there may be room now for somebody who waits
 
         await keep_measuring(process.pid, lambda: self._schedule.limits.memory.keys(), self._gpus, tell)
+
+    async def _keep_contexts(self, run: ModelRun) -> None:
+        while not self.is_ready(run.model.id):
+            await self._changed.wait()
+        await self.contexts.keep(run.model.id)
 
     async def _expire_later(self, run: ModelRun) -> None:
         """Stop a model under its leases when they have had their time."""
@@ -621,18 +645,29 @@ async def open_fleet(
     echo: Echo | None = None,
     gpus: Gpus | None = None,
     tell: Tell = told_to_nobody,
+    contexts: KeptContexts | None = None,
 ) -> AsyncGenerator[Fleet]:
     """Own every model process. Leaving the block stops them all, politely at first; cancelling kills.
 
     Without engines only configured models can be started. ``supply`` fetches what a model lacks before it is started;
     without one its engine has to. ``observer`` counts what happens; ``echo`` is called with every line that a process
-    prints; ``gpus`` is how memory of NVIDIA's GPUs is measured; ``tell`` is called with every decision.
+    prints; ``gpus`` is how memory of NVIDIA's GPUs is measured; ``tell`` is called with every decision; ``contexts`` is
+    where the contexts of models are kept.
     """
     chooser = OneEngine(engines) if isinstance(engines, Engine) else engines
     async with open_children() as children, trio.open_nursery() as nursery:
         own = gpus or Gpus(None)
         fleet = Fleet(
-            settings, chooser, children, nursery, supply=supply, observer=observer, echo=echo, gpus=own, tell=tell
+            settings,
+            chooser,
+            children,
+            nursery,
+            supply=supply,
+            observer=observer,
+            echo=echo,
+            gpus=own,
+            tell=tell,
+            contexts=contexts,
         )
         nursery.start_soon(fleet.keep_time)
         yield fleet

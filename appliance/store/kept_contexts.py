@@ -21,7 +21,7 @@ import time
 import zlib
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -78,17 +78,21 @@ class ContextPlace(Struct, frozen=True):
 
 
 def context_places() -> dict[Tier, ContextPlace]:
-    """Return the folders of this home's contexts. Raises UsageError where the system knows no home."""
+    """Return the folders of this home's contexts. Raises UsageError where the system knows no home.
+
+    Where files cannot be kept in memory there is no "ram", but for systems that have no such files at all.
+    """
+    places: dict[Tier, ContextPlace] = {"disk": ContextPlace(users_data() / FOLDER, in_memory=False)}
     memory = here.memory_folder()
-    if sys.platform == "win32" or memory is None or space_of(memory).total < LEAST_MEMORY:
-        ram = ContextPlace(users_cache() / FOLDER, in_memory=False)
-    else:
+    if sys.platform != "linux":
+        places["ram"] = ContextPlace(users_cache() / FOLDER, in_memory=False)
+    elif memory is not None and space_of(memory).total >= LEAST_MEMORY:
         home = hashlib.sha256(os.fsencode(users_data().absolute())).hexdigest()[:8]
-        ram = ContextPlace(memory / f"{PROGRAM}-{os.getuid()}-{home}", in_memory=True)
-    return {"ram": ram, "disk": ContextPlace(users_data() / FOLDER, in_memory=False)}
+        places["ram"] = ContextPlace(memory / f"{PROGRAM}-{os.getuid()}-{home}", in_memory=True)
+    return places
 
 
-def key_for(options: Sequence[Option], engine: str, seat: str) -> str | None:
+def key_for(options: Sequence[Option], engine: str) -> str | None:
     """Return the `key_of` a process with these options; None: a later one might have another model's file.
 
     Waits for the disk.
@@ -98,7 +102,7 @@ def key_for(options: Sequence[Option], engine: str, seat: str) -> str | None:
     except OSError:
         return None
     files = [FileIdentity(path, it.st_size, it.st_mtime_ns, it.st_ino) for path, it in found]
-    return key_of(files, options, engine, seat) if files else None
+    return key_of(files, options, engine) if files else None
 
 
 @asynccontextmanager
@@ -116,6 +120,12 @@ async def open_kept_contexts(
             except Conflict as error:
                 log.warning("%s", error)
     if keep == "off" or keep not in places:
+        if places and keep == "ram":
+            log.info(
+                "contexts are not kept: /dev/shm has not %d MiB; give it more ('--shm-size' of a container), or say "
+                "'keepContext: disk'",
+                LEAST_MEMORY // MIB,
+            )
         yield None
         return
     kept = KeptContexts(places[keep])
@@ -133,6 +143,15 @@ async def clear_kept(model: str | None) -> list[KeptContext]:
     Raises Conflict where another program has the folder, or the system refuses it.
     """
     return [gone for place in context_places().values() for gone in await _clear_place(place, model)]
+
+
+async def read_kept() -> list[KeptContext]:
+    """Return every context of this home; no server may run. Raises as `clear_kept`."""
+    found = list[KeptContext]()
+    for place in context_places().values():
+        async with _taken(place) as kept:
+            found += kept.entries() if kept is not None else []
+    return found
 
 
 class KeptContexts:
@@ -209,9 +228,14 @@ class KeptContexts:
         return await self._turns.in_turn(partial(self._clear, model))
 
     def close(self) -> None:
-        """Let another program have the folder."""
-        if self._lock is not None:
-            self._lock.release()
+        """Let another program have the folder, which goes if nothing is in it."""
+        if self._lock is None:
+            return
+        self._lock.release()
+        if not self._contexts:
+            with suppress(OSError):
+                unlink(self.folder / LOCK)
+                self.folder.rmdir()
 
     async def _checksums(self, path: Path, size: int) -> tuple[int, ...] | None:
         """Return the checksum of each piece; None: the file is not there, or has another size."""
@@ -344,13 +368,21 @@ class KeptContexts:
 
 
 async def _clear_place(place: ContextPlace, model: str | None) -> list[KeptContext]:
+    async with _taken(place) as kept:
+        return await kept.clear(model) if kept is not None else []
+
+
+@asynccontextmanager
+async def _taken(place: ContextPlace) -> AsyncGenerator[KeptContexts | None]:
+    """Own a folder where no server does; None: it is not there. Raises Conflict."""
     if not await trio.to_thread.run_sync(place.folder.exists):
-        return []
+        yield None
+        return
     kept = KeptContexts(place)
     try:
         if why := await kept.take():
-            raise Conflict(f"the contexts in {place.folder} cannot be removed: {why}")
-        return await kept.clear(model)
+            raise Conflict(f"the contexts in {place.folder} cannot be reached: {why}")
+        yield kept
     finally:
         kept.close()
 

@@ -14,13 +14,14 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import trio
 from msgspec import UNSET
 
 from appliance.core.answers.continuation import is_over
 from appliance.core.bodies.head import RequestHead
+from appliance.core.contexts.slots import SlotNews
 from appliance.core.records.accounting import ErrorText, TokenCounter, Usage, count_whole
 from appliance.core.records.activity import Query, with_captures
 from appliance.core.records.cache_misses import MAX_NAME, CacheRoom, CacheUse, CacheUses, CacheVerdict
@@ -132,6 +133,12 @@ def _pack(batch: Sequence[Packing]) -> list[bytes]:
     return [packing.work() for packing in batch]
 
 
+class Learner(Protocol):
+    """Learns what a request has cost. Returns the fate of its conversation's context until then."""
+
+    def learn(self, usage: Usage) -> SlotNews: ...
+
+
 class Record:
     """One request on a model route. The pipeline fills in what it learns; `Recorder.finish` writes it down."""
 
@@ -140,6 +147,7 @@ class Record:
         "began",
         "body",
         "build",
+        "cost",
         "entry",
         "fault",
         "first_byte_at",
@@ -150,8 +158,10 @@ class Record:
         "loaded",
         "metadata",
         "model",
+        "news",
         "outlives",
         "path",
+        "placed",
         "request",
         "requested",
         "steps",
@@ -190,6 +200,11 @@ class Record:
         """The id of the engine that has the request."""
         self.head = _NO_HEAD
         """The part of its body that was read."""
+        self.placed: Learner | None = None
+        """Its slot in its model's process."""
+        self.news = SlotNews()
+        self.cost: Usage | str | None = None
+        """The cost of its answer, or the error's text, where it was read at once."""
         self.headers: Headers = ()
         """The program's own fields in the answer's head, whatever way the request takes."""
 
@@ -484,6 +499,8 @@ class Recorder:
         limit = self._packer.captures.limit
         if record.body is not None and len(record.body) > limit:
             record.body = None
+        if record.placed is not None:
+            self._learn(record, sink, status)
         room, alone = self.metrics.rooms.get(record.model), record.entry is None or record.entry.owner.is_empty
         ended, size = self._ended, sink.release(status)
         sure = size if 2 * size <= limit else 0  # a larger capture may be too large by itself
@@ -494,6 +511,10 @@ class Recorder:
             self._wake.set()
         elif len(ended) >= MOST or self._held >= MOST_BYTES:
             self._full.set()
+
+    def conversation(self, request: Request, head: RequestHead) -> str:
+        """Return the id of the request's conversation; empty where it names none."""
+        return (head.conversation or next(filter(None, map(request.header, self.session_headers)), ""))[:MAX_NAME]
 
     def settle(self, most: int | None = None) -> None:
         """Write down what is over, all or the first ``most``. Never raises: a log must not end what it tells of."""
@@ -564,7 +585,8 @@ class Recorder:
         record, sink, route, status, now, at, size, sure, room, alone = ended
         self._held -= size
         self._sure -= sure
-        seconds, found, activity = now - record.began, sink.usage_or_error(status), self._activity
+        seconds, activity = now - record.began, self._activity
+        found = record.cost if record.cost is not None else sink.usage_or_error(status)
         cache = self._judged(record, found, status, now, room, alone=alone)
         # Under a load that never ends the queue holds more rows than the log keeps. A row that newer ones would push
         # out is not made at all, and only its number is used up; its tokens are counted anyway. The same holds
@@ -591,6 +613,14 @@ class Recorder:
                 tokens = found.tokens
                 self.metrics.tokens(record.model, tokens.input_tokens, tokens.output_tokens, tokens.cache_tokens)
 
+    def _learn(self, record: Record, sink: RecordingSink, status: int) -> None:
+        """Let the table of slots know what the answer says before the next request asks for a slot."""
+        placed, record.placed = record.placed, None
+        record.cost = sink.usage_or_error(status)
+        cost = record.cost if status == 200 else None
+        if placed is not None and isinstance(cost, Usage):
+            record.news = placed.learn(cost)
+
     def _judged(
         self,
         record: Record,
@@ -605,9 +635,8 @@ class Recorder:
         usage = found if isinstance(found, Usage) else None
         if not record.known or (usage is None and status != CLIENT_LEFT):
             return CacheVerdict()
-        headers = map(record.request.header, self.session_headers)
         use = CacheUse(
-            conversation=(record.head.conversation or next(filter(None, headers), ""))[:MAX_NAME],
+            conversation=self.conversation(record.request, record.head),
             prompt=usage.prompt if usage is not None and status == 200 else -1,
             cached=usage.tokens.cache_tokens if usage is not None else -1,
             began=record.began,
@@ -618,6 +647,7 @@ class Recorder:
             off=record.head.uncached,
             moved="fallback" in record.metadata,
             alone=alone,
+            news=record.news,
         )
         return self._uses.judge(record.model, use)
 

@@ -89,6 +89,9 @@ async def test_kept_contexts_are_listed_and_removed_by_model_or_alias(open_serve
         assert (listed[0]["tokens"], listed[0]["size"], listed[0]["saved_tokens"]) == (one.tokens, one.size, 30)
         assert listed[0]["token_seconds"] == one.token_seconds
         assert listed[0]["used"] >= listed[1]["used"] >= listed[1]["made"]
+        folders = {each["kind"]: each for each in (await server.ask("GET", "/api/disk")).json["folders"]}
+        assert folders["contexts"]["path"] == str(contexts.folder)
+        assert folders["contexts"]["bytes"] >= 2 * one.size
         gone = {"contexts": 1, "size": one.size}
         for query, answer in (("?model=al", gone), ("?model=al", {"contexts": 0, "size": 0}), ("", gone)):
             removed = await server.ask("DELETE", f"/api/cache/kept{query}")

@@ -24,6 +24,7 @@ TYPES = {
     413: "invalid_request_error",
     429: "rate_limit_error",
     500: "server_error",
+    501: "not_supported_error",
     502: "server_error",
     503: "unavailable_error",
 }

@@ -270,32 +270,33 @@ async def test_contexts_of_this_home_are_cleared_while_no_server_runs(
     for variable in ("XDG_DATA_HOME", "XDG_CACHE_HOME"):
         monkeypatch.setenv(variable, str(tmp_path / variable))
     places = context_places()
-    assert len({place.folder for place in places.values()}) == 2
+    assert len({place.folder for place in places.values()}) == len(places)
+    tier = "ram" if "ram" in places else "disk"  # a container's memory has no room for files
     try:
-        async with open_kept_contexts("ram", places) as kept:
+        async with open_kept_contexts(tier, places) as kept:
             assert kept is not None
             one = await kept_one(kept)
             with pytest.raises(Conflict, match="another llama-appliance"):
                 await clear_kept(None)
         assert await clear_kept("other") == []
         assert [each.name for each in await clear_kept("m")] == [one.name]
-        assert names(places["ram"].folder) == set()
+        assert not places[tier].folder.exists()
     finally:
-        shutil.rmtree(places["ram"].folder)
+        shutil.rmtree(places[tier].folder, ignore_errors=True)
 
 
 def test_the_key_needs_every_file_of_the_model(tmp_path: Path) -> None:
     model, adapter = tmp_path / "m.gguf", tmp_path / "l.gguf"
     model.write_bytes(b"1")
     options = flags.split(("-m", str(model), "--lora", str(adapter)))
-    assert key_for(options, "e", "s") is None
+    assert key_for(options, "e") is None
     adapter.write_bytes(b"1")
-    before = key_for(options, "e", "s")
+    before = key_for(options, "e")
     assert before is not None
-    assert before == key_for(options, "e", "s")
+    assert before == key_for(options, "e")
     os.utime(adapter, ns=(1, 1))
-    assert key_for(options, "e", "s") not in (None, before)
-    assert key_for(flags.split(("--hf-repo", "o/r")), "e", "s") is None
+    assert key_for(options, "e") not in (None, before)
+    assert key_for(flags.split(("--hf-repo", "o/r")), "e") is None
 
 
 # ---- kills -----------------------------------------------------------------------------------------------------------

@@ -37,6 +37,10 @@ class RequestHead(Struct, frozen=True):
     """The id of the conversation that a JSON body belongs to; empty where it says nothing."""
     uncached: bool = False
     """A JSON body has ``cache_prompt: false``: nothing is to come from the engine's cache of prompts."""
+    slot: int = -1
+    """The engine's slot that a JSON body names (``id_slot``); -1: none."""
+    several: bool = False
+    """A JSON body asks for more than one answer: by ``n``, or with several prompts."""
 
 
 class _Body(Struct):
@@ -44,12 +48,19 @@ class _Body(Struct):
     stream: bool | None = None
     appliance: Raw | UnsetType = UNSET
     cache_prompt: Raw | UnsetType = UNSET
+    id_slot: Raw | UnsetType = UNSET
+    n: Raw | UnsetType = UNSET
+    prompt: Raw | UnsetType = UNSET
     prompt_cache_key: Raw | UnsetType = UNSET
     session_id: Raw | UnsetType = UNSET
 
 
 _BODY = msgspec.json.Decoder(_Body)
 _TEXT = msgspec.json.Decoder(str)
+_SLOT = msgspec.json.Decoder(int)
+_ONE = (UNSET, Raw(b"1"), Raw(b"null"))
+_PROMPTS = re.compile(rb"\s*\[\s*[\"\[{]")
+"""Several, and not the tokens of one."""
 _FALSE = Raw(b"false")
 
 
@@ -76,7 +87,17 @@ def read_json(body: bytes) -> RequestHead:
     name = model or None if isinstance(model, str) else _in_words(model)
     conversation = _text(found.prompt_cache_key) or _text(found.session_id)
     uncached = found.cache_prompt == _FALSE
-    return RequestHead(name, bool(found.stream), found.appliance is not UNSET, conversation, uncached)
+    slot = -1 if isinstance(found.id_slot, UnsetType) else decoded(_SLOT, found.id_slot)
+    several = found.n not in _ONE or (found.prompt is not UNSET and _PROMPTS.match(found.prompt) is not None)
+    return RequestHead(
+        name,
+        bool(found.stream),
+        found.appliance is not UNSET,
+        conversation,
+        uncached,
+        -1 if slot is None else slot,
+        several,
+    )
 
 
 def check_json(body: bytes) -> None:

@@ -26,6 +26,8 @@ BLOCK = 4096
 LONGEST_MESSAGE = 2 * BLOCK
 """A longer message is a long text."""
 DIGEST_SIZE = 8
+HEAD, TEXT = 0, -1
+"""In the place of a message's number: the members before the conversation, and a prompt that has no messages."""
 
 
 class Prefix(Struct, frozen=True):
@@ -34,6 +36,8 @@ class Prefix(Struct, frozen=True):
     digests: tuple[bytes, ...] = ()
     ends: tuple[int, ...] = ()
     """The bytes of the prompt up to the end of each block."""
+    messages: tuple[int, ...] = ()
+    """Each block's message, from 1; `HEAD` and `TEXT` for the others. A prompt that comes from a file has none."""
 
     @property
     def size(self) -> int:
@@ -42,9 +46,23 @@ class Prefix(Struct, frozen=True):
 
     def shared(self, other: Prefix) -> int:
         """Return the bytes of the beginning that both have in common."""
-        mine, others = self.digests, other.digests
-        blocks = bisect_left(range(min(len(mine), len(others))), True, key=lambda at: mine[at] != others[at])
+        blocks = self._alike(other)
         return self.ends[blocks - 1] if blocks else 0
+
+    def edited_since(self, last: Prefix) -> int | None:
+        """Return the message from which on this prompt is another one than the last; `HEAD`: what is before them.
+
+        None: one begins with all of the other, or has no messages.
+        """
+        blocks = self._alike(last)
+        if blocks >= min(len(last.digests), len(self.messages)) or self.messages[blocks] == TEXT:
+            return None
+        return self.messages[blocks]
+
+    def _alike(self, other: Prefix) -> int:
+        """Return the number of blocks that both begin with."""
+        mine, others = self.digests, other.digests
+        return bisect_left(range(min(len(mine), len(others))), True, key=lambda at: mine[at] != others[at])
 
 
 class _PromptBody(Struct):
@@ -78,32 +96,33 @@ def prefix_of(body: bytes) -> Prefix:
     if asked is None:
         return Prefix()
     chain, end = blake2b(digest_size=DIGEST_SIZE), 0
-    digests, ends = list[bytes](), list[int]()
-    for block in _blocks(asked, marked=_MARK in body):
+    digests, ends, messages = list[bytes](), list[int](), list[int]()
+    for message, block in _blocks(asked, marked=_MARK in body):
         chain.update(block)
         digests.append(chain.digest())
         end += len(block)
         ends.append(end)
-    return Prefix(tuple(digests), tuple(ends))
+        messages.append(message)
+    return Prefix(tuple(digests), tuple(ends), tuple(messages))
 
 
-def _blocks(asked: _PromptBody, *, marked: bool) -> Iterator[bytes | Raw | memoryview]:
+def _blocks(asked: _PromptBody, *, marked: bool) -> Iterator[tuple[int, bytes | Raw | memoryview]]:
     if head := b"".join(
         (asked.tools, asked.system, asked.instructions, asked.chat_template_kwargs, asked.reasoning_effort, asked.lora)
     ):
-        yield _CHECKSUM.sub(rb"\1", _unmarked(head) if marked else head)
+        yield HEAD, _CHECKSUM.sub(rb"\1", _unmarked(head) if marked else head)
     if asked.prompt:
-        yield from _pieces(asked.prompt)
+        yield from ((TEXT, piece) for piece in _pieces(asked.prompt))
     messages = asked.messages or ()
     if asked.input:
         items = decoded(_ITEMS, asked.input)
         messages = (asked.input,) if items is None else items
-    for message in messages:
+    for number, message in enumerate(messages, 1):
         plain = _unmarked(bytes(message)) if marked else message
         if len(plain) > LONGEST_MESSAGE:
-            yield from _pieces(plain)
+            yield from ((number, piece) for piece in _pieces(plain))
         else:
-            yield plain
+            yield number, plain
 
 
 def _unmarked(text: bytes) -> bytes:

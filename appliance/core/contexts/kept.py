@@ -60,7 +60,10 @@ class KeptContext(Struct, frozen=True, kw_only=True):
     chain: tuple[str, ...]
     ends: tuple[Whole, ...]
     """Bytes of the prompt up to the end of each block."""
+    prompt: Whole
+    """Tokens of the prompt that ``chain`` describes."""
     tokens: Whole
+    """All of them, with the answer's."""
     size: Whole
     """Bytes of its file."""
     token_seconds: Annotated[float, Meta(ge=0)]
@@ -146,14 +149,14 @@ def files_named(options: Iterable[Option]) -> tuple[str, ...]:
     return tuple(part for path in _paths(options) for part in _shards(path))
 
 
-def key_of(files: Sequence[FileIdentity], options: Sequence[Option], engine: str, seat: str) -> str:
+def key_of(files: Sequence[FileIdentity], options: Sequence[Option], engine: str) -> str:
     """Return the digest of everything on which the contexts of a process depend.
 
     ``options`` are all of the process, those of its environment included, and ``files`` those that they name.
-    ``engine`` is the digest of the build, and ``seat`` the devices on which it runs.
+    ``engine`` is the digest of the build.
     """
     _, said = flags.partition(options, _WITHOUT_EFFECT)
-    facts = (engine, seat, files, [(option.canonical, option.on, option.values) for option in said])
+    facts = (engine, files, [(option.canonical, option.on, option.values) for option in said])
     return hashlib.sha256(msgspec.json.encode(facts)).hexdigest()
 
 

@@ -17,7 +17,7 @@ import math
 
 from msgspec import Struct, structs
 
-from appliance.core.contexts.blocks import Prefix
+from appliance.core.contexts.blocks import Prefix, prefix_of
 
 HALF_LIFE = 600
 """Seconds without use after which a slot's tokens count half."""
@@ -27,9 +27,16 @@ TOKENS_PER_BYTE = 0.25
 """Assumed until the first answer says how many tokens its prompt had."""
 LEAST_TOKENS = 512
 """Shorter contexts are not worth a file."""
+LEAST_SIMILARITY = 0.5
+"""The share of a prompt in a slot for which the engine takes this slot; our processes are started with it."""
+NO_SLOT = -1
+SHORT = 8192
+"""Bytes of a body up to which a request is short: some 2,000 tokens."""
 LEAST_GROWTH = 256
 LEAST_SHARE = 0.1
 """A context is saved again when it has grown by this share, and by `LEAST_GROWTH` tokens."""
+MAX_TAKEN = 1000
+"""Conversations without a slot that are remembered; the one that lost its slot first goes first."""
 
 
 class SlotContent(Struct, frozen=True):
@@ -61,6 +68,17 @@ class Placement(Struct, frozen=True):
     """To be saved before this request is sent: it goes, and no kept file has the last tokens of it."""
 
 
+class SlotNews(Struct, frozen=True):
+    """The fate of a conversation's context since its last request, as far as it is known."""
+
+    taker: str | None = None
+    """The conversation that took its slot; empty: a request that named none."""
+    edited: int | None = None
+    """The message from which on its prompt is another one, if that is in its first half; `blocks.HEAD`: before them."""
+    came_back: str = ""
+    """The size of the file that its slot got back, and the time for it, in words."""
+
+
 class ListedSlot(Struct, frozen=True):
     """A slot on the page."""
 
@@ -77,6 +95,8 @@ class SlotTable:
     def __init__(self, count: int) -> None:
         self._slots = {at: _Slot() for at in range(count)}
         self._waiting: dict[int, _Asked] = {}
+        self._taken: dict[str, _Taken] = {}
+        """The conversations that have lost their slots."""
         self._tokens_per_byte = TOKENS_PER_BYTE
 
     def place(self, ticket: int, session: str, prefix: Prefix, now: float, wanted: int | None = None) -> Placement:
@@ -87,6 +107,7 @@ class SlotTable:
         """
         if self._using(ticket) is not None or ticket in self._waiting:
             return Placement()
+        self._hash_short()
         asked = _Asked(session, prefix, wanted)
         at = self._choose(asked, now)
         if at is None:
@@ -98,6 +119,63 @@ class SlotTable:
         slot.begin(ticket, asked)
         return Placement(at, held, content if saves else None)
 
+    def news(self, session: str, prefix: Prefix) -> SlotNews:
+        """Return the fate of a conversation's context. Its next request has this prompt, and has no slot yet."""
+        self._hash_short()
+        own = [slot.content.prefix for slot in self._slots.values() if slot.content.session == session != ""]
+        taken = None if own else self._taken.get(session)
+        last = taken.prefix if taken is not None else max(own, key=prefix.shared, default=Prefix())
+        is_edited = 2 * prefix.shared(last) < min(prefix.size, last.size)
+        return SlotNews(taken.by if taken is not None else None, prefix.edited_since(last) if is_edited else None)
+
+    def tokens_of(self, prefix: Prefix) -> int:
+        """Return about how many tokens a prompt has."""
+        return round(prefix.size * self._tokens_per_byte)
+
+    def foreseen(self, prefix: Prefix) -> int | None:
+        """Return the slot that llama-server would choose by itself: one that has enough of the prompt, or the oldest.
+
+        None: every slot is in use.
+        """
+        held = {at: slot.content.held(prefix) for at, slot in self._slots.items() if not slot.in_use}
+        most = max(held, key=held.__getitem__, default=None)
+        if most is not None and held[most] > LEAST_SIMILARITY * self.tokens_of(prefix):
+            return most
+        return min(held, key=lambda at: self._slots[at].used_at, default=None)
+
+    # Most requests are short, and a hash of their blocks would cost more than all else that is done for them. So a
+    # short request leaves its body in the slot. That is hashed when a longer one comes, which may be its next turn.
+    def place_short(self, body: bytes) -> int | None:
+        """Give a short request an idle slot with little to lose, until `release_short`.
+
+        `NO_SLOT`: none is idle, so the engine chooses. None: each idle one has something to lose, so `place` it.
+        """
+        found, least, oldest, is_full = None, LEAST_TOKENS - 1, math.inf, True
+        for at, slot in self._slots.items():
+            if slot.in_use:
+                continue
+            is_full = False
+            if slot.short is not None and body.startswith(slot.beginning):
+                found = at
+                break
+            tokens = 0 if slot.short is not None else slot.content.tokens
+            if tokens < least or (tokens == least and slot.used_at < oldest):
+                found, least, oldest = at, tokens, slot.used_at
+        if is_full:
+            return NO_SLOT
+        if found is not None:
+            slot = self._slots[found]
+            # The next turn goes on at the end of the list of messages.
+            slot.short, slot.beginning = body, body[: body.rfind(b"}]")]
+            slot.ticket, slot.asked, slot.in_use = None, None, True
+        return found
+
+    def release_short(self, at: int, now: float) -> None:
+        slot = self._slots[at]
+        slot.in_use, slot.used_at = False, now
+        if self._waiting:
+            self._hand_on(at)
+
     def learn(self, ticket: int, prompt: int, cached: int, predicted: int) -> None:
         """Take over what the answer says in tokens: of its prompt, of the part that was not read again, of its text.
 
@@ -107,7 +185,8 @@ class SlotTable:
         if slot is None or slot.asked is None or prompt <= 0:
             return
         session, prefix = slot.asked.session, slot.asked.prefix
-        slot.content = SlotContent(session, prefix, prompt, prompt + predicted, min(slot.content.kept, cached, prompt))
+        kept = min(slot.content.kept, cached, prompt)
+        self._fill(slot, SlotContent(session, prefix, prompt, prompt + predicted, kept))
         slot.asked = None
         if prefix.size:
             self._tokens_per_byte = prompt / prefix.size
@@ -127,12 +206,25 @@ class SlotTable:
             slot.asked = None
         else:
             slot.used_at = now
-            slot.estimate(self._tokens_per_byte)
+            self._fill(slot, slot.estimate(self._tokens_per_byte))
+        self._hand_on(at)
+
+    def _hand_on(self, at: int) -> None:
+        """The oldest request that waits gets a slot that was released."""
         for waiting, asked in self._waiting.items():
             if asked.wanted in (None, at):
                 del self._waiting[waiting]
-                slot.begin(waiting, asked)
+                self._slots[at].begin(waiting, asked)
                 return
+
+    def _hash_short(self) -> None:
+        """Find out what short requests have left in their slots."""
+        for slot in self._slots.values():
+            if slot.short is not None and not slot.in_use:
+                prefix = prefix_of(slot.short)
+                tokens = self.tokens_of(prefix)
+                slot.short = None
+                self._fill(slot, SlotContent("", prefix, tokens, tokens))
 
     def restored(self, at: int, session: str, prefix: Prefix, tokens: int) -> None:
         """A kept file was read into this slot."""
@@ -192,8 +284,18 @@ class SlotTable:
     def _replace(self, at: int, content: SlotContent) -> None:
         slot = self._slots.get(at)
         if slot is not None:
-            slot.content = content
+            self._fill(slot, content)
             slot.asked = slot.asked if slot.in_use else None
+
+    def _fill(self, slot: _Slot, content: SlotContent) -> None:
+        """Note who takes the slot of whom. An engine that empties a slot takes it for nobody."""
+        before, slot.content = slot.content, content
+        self._taken.pop(content.session, None)
+        if content.tokens and before.session not in ("", content.session):
+            self._taken.pop(before.session, None)
+            self._taken[before.session] = _Taken(content.session, before.prefix)
+            if len(self._taken) > MAX_TAKEN:
+                del self._taken[next(iter(self._taken))]
 
 
 class _Asked(Struct, frozen=True):
@@ -202,12 +304,22 @@ class _Asked(Struct, frozen=True):
     wanted: int | None
 
 
+class _Taken(Struct, frozen=True):
+    by: str
+    prefix: Prefix
+    """The last prompt of the conversation that was there."""
+
+
 class _Slot(Struct, eq=False):
     content: SlotContent = SlotContent()
     ticket: int | None = None
     """The latest request."""
     asked: _Asked | None = None
     """The same one's prompt, until its answer says what the slot holds now."""
+    short: bytes | None = None
+    """The body of a short request that was here last, instead of its content."""
+    beginning: bytes = b""
+    """The part of it with which its conversation's next turn begins."""
     in_use: bool = False
     used_at: float = -math.inf
 
@@ -215,13 +327,14 @@ class _Slot(Struct, eq=False):
         """Until the request ends, the slot counts as holding what was there before."""
         self.ticket, self.asked, self.in_use = ticket, asked, True
 
-    def estimate(self, tokens_per_byte: float) -> None:
+    def estimate(self, tokens_per_byte: float) -> SlotContent:
         """Without word from the answer, assume that the prompt was read."""
-        if self.asked is not None:
-            prefix, held = self.asked.prefix, self.content.held(self.asked.prefix)
-            fresh = prefix.size - self.content.prefix.shared(prefix)
-            tokens = held + round(fresh * tokens_per_byte)
-            self.content = SlotContent(self.asked.session, prefix, tokens, tokens, min(self.content.kept, held))
+        if self.asked is None:
+            return self.content
+        prefix, held = self.asked.prefix, self.content.held(self.asked.prefix)
+        fresh = prefix.size - self.content.prefix.shared(prefix)
+        tokens = held + round(fresh * tokens_per_byte)
+        return SlotContent(self.asked.session, prefix, tokens, tokens, min(self.content.kept, held))
 
 
 def _cost(slot: _Slot, held: int, now: float) -> float:

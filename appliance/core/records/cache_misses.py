@@ -12,6 +12,9 @@ from typing import Literal
 
 from msgspec import Struct, structs
 
+from appliance.core.contexts.blocks import HEAD
+from appliance.core.contexts.slots import SlotNews
+
 MissKind = Literal["off", "moved", "engine", "loaded", "unknown", "new", "busy", "evicted", "others", "changed"]
 MAX_CONVERSATIONS = 1000
 """Conversations of a model that are remembered; one whose last use is longer ago counts as new."""
@@ -51,6 +54,7 @@ class CacheUse(Struct, frozen=True, kw_only=True):
     """It went on with another engine."""
     alone: bool = True
     """No other request was under way at its end."""
+    news: SlotNews = SlotNews()
 
 
 class CacheVerdict(Struct, frozen=True):
@@ -77,7 +81,8 @@ class CacheUses:
         before = uses.get(use.conversation) if use.conversation else None
         verdict = CacheVerdict(use.conversation)
         if use.prompt > 0 and use.cached >= 0:
-            told = f"{use.cached} of {use.prompt} prompt tokens came from the cache"
+            source = f"back from a file ({use.news.came_back})" if use.news.came_back else "from the cache"
+            told = f"{use.cached} of {use.prompt} prompt tokens came {source}"
             known = min(before.prompt, use.prompt) if before is not None else 0
             verdict = CacheVerdict(use.conversation, None, told, max(0, known - use.cached))
             # Tokens behind the prompt before are new, and their reading is not a miss. Without a prompt before, half of
@@ -111,6 +116,10 @@ def _kind(use: CacheUse, before: CacheUse | None, uses: dict[str, CacheUse], oth
         return "new"
     if before.ended > use.began:
         return "busy"
+    if use.news.edited is not None:
+        return "changed"
+    if use.news.taker is not None:
+        return "evicted"
     room = use.room
     if room is None:
         return "unknown"
@@ -147,17 +156,23 @@ def _words(kind: MissKind, use: CacheUse, before: CacheUse | None, others: Seque
             return "its conversation is new here"
         case "busy":
             return "an earlier request of its conversation was still at work"
+        case "evicted" if use.news.taker is not None:
+            return f"{_named(use.news.taker)} took its slot"
         case "evicted":
             taker = next(each for each in others if each.prompt > 0)  # a client that left may never have had it
-            return f"{_named(taker)} took the model's only slot"
+            return f"{_named(taker.conversation)} took the model's only slot"
         case "others" if others:
-            last = f"{_named(others[0])}{f' and {len(others) - 1} more' if others[1:] else ''}"
+            last = f"{_named(others[0].conversation)}{f' and {len(others) - 1} more' if others[1:] else ''}"
             return f"{last} came in between: its place was taken, or its beginning has changed"
         case "others":
             return "other requests were under way: its place was taken, or its beginning has changed"
+        case "changed" if use.news.edited == HEAD:
+            return "its tools, system prompt or template options have changed"
+        case "changed" if use.news.edited is not None:
+            return f"its prompt was edited at message {use.news.edited}"
         case "changed":
             return f"nothing came in between, so its prompt differs from token {use.cached + 1} on"
 
 
-def _named(use: CacheUse) -> str:
-    return f"conversation '{use.conversation}'" if use.conversation else "a request without a conversation"
+def _named(conversation: str) -> str:
+    return f"conversation '{conversation}'" if conversation else "a request without a conversation"

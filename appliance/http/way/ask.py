@@ -20,6 +20,8 @@ from msgspec import Struct
 
 from appliance.core.answers.continuation import Partial, Refusal, continued_body
 from appliance.core.answers.splice import Seam, Splicer
+from appliance.core.bodies.head import RequestHead, is_object
+from appliance.core.contexts.slots import SHORT
 from appliance.core.exchange import Exchange, RelayOptions, Trail
 from appliance.core.llama.older_bodies import has_images, wants_no_words, with_images
 from appliance.core.llama.schemas import has_schema, kept
@@ -27,7 +29,8 @@ from appliance.core.models.model import Model
 from appliance.core.records.history import Happening, Tell, refusal
 from appliance.core.runs.slash import family_of
 from appliance.engines.found import EMBEDDED
-from appliance.errors import BadRequest, ModelLoading, ModelNotLoaded, UpstreamFailed
+from appliance.errors import BadRequest, ModelLoading, ModelNotLoaded, SlotFilesClosed, UpstreamFailed
+from appliance.fleet.contexts import Placed, RestoreFailed, ShortPlaced
 from appliance.fleet.lease import Lease, QueuePlace
 from appliance.fleet.owner import Fleet
 from appliance.fleet.status import Broken
@@ -36,6 +39,7 @@ from appliance.http.way.edge import Edge
 from appliance.http.way.older import METRICS, Silent, media_marker, send_metrics
 from appliance.http.way.outgoing import edited, reached, renamed, sent_headers
 from appliance.http.way.progress import LoadingStream, Ping, Pings, queue_headers, write_meanwhile
+from appliance.http.way.routes import Route, reaches_slot_files
 from appliance.traffic.record import aside
 from appliance.traffic.request import Request
 from appliance.traffic.targets import Target
@@ -45,6 +49,8 @@ from appliance.upstream.pool import Pool
 
 LEAST_WAIT = 0.001
 """Seconds; a shorter wait for a model is not written down."""
+END_TIME = 2.0
+"""Seconds that a process may take to be seen as gone after it broke a connection."""
 MAX_FALLS = 2
 """Seats after the first that one request may be asked on."""
 FALLBACK = b"x-appliance-fallback"
@@ -221,6 +227,7 @@ class Ask:
         self._settings = edge.settings
         self._guard = edge.guard
         self._targets = edge.traffic.targets
+        self._recorder = edge.traffic.recorder
         self.fleet = fleet
         self.pool = pool
         self.pings = pings
@@ -236,7 +243,8 @@ class Ask:
         None where bodies are edited, or asking takes more than sending that and reading the answer.
         """
         timeouts = address.tls or address.header_timeout is not None
-        if timeouts or self._targets.edits(model).touches(target.requested, model=self._targets.sent_name(target)):
+        is_checked, edits = reaches_slot_files(request.method, path), self._targets.edits(model)
+        if timeouts or is_checked or edits.touches(target.requested, model=self._targets.sent_name(target)):
             return None
         headers = sent_headers(request, model, keys_are_ours=self._guard.asks_for_key)
         return split_head(reached(address, model, request), request.method, path, headers)
@@ -251,7 +259,9 @@ class Ask:
         *,
         wanted: Model | None = None,
     ) -> None:
-        """Pass the model's answer on to its end. Raises what `Fleet.lease` does, UpstreamFailed and BadRequest.
+        """Pass the model's answer on to its end.
+
+        Raises what `Fleet.lease` does, UpstreamFailed, BadRequest and SlotFilesClosed.
 
         ``failure`` is how a first exchange has ended that needed no task, and ``course`` its course.
         ``wanted`` is the model for which this one stands in: it is loaded meanwhile.
@@ -270,6 +280,10 @@ class Ask:
             try:
                 await self._attempt(job, sent, course, wanted)
                 return
+            except RestoreFailed:
+                # The file is gone, and the request has reached nobody: the next process gets it.
+                with trio.move_on_after(END_TIME):
+                    await self.fleet.wait_gone(course.model.id)
             except UpstreamFailed as error:
                 failure = error
 
@@ -288,7 +302,15 @@ class Ask:
         ping = self.pings.begin(aside(job.sink), place) if waits and loading is None else None
         try:
             async with write_meanwhile(loading) if loading is not None else nullcontext() as finish, lease as address:
-                waiting.ended, waiting.load = time.perf_counter(), place.load
+                self._check_slots(course.model, job.request.method, sent.path)
+                self.place(lease, job.route, job.request, job.record.head, course.body)
+                waiting.load = place.load
+                if isinstance(placed := lease.placed, Placed):
+                    job.record.placed = placed
+                    await placed.prepare()
+                    if place.load is not None:  # a load, and then its context
+                        waiting.load = place.load[0] + placed.seconds, place.load[1] + placed.seconds
+                waiting.ended = time.perf_counter()
                 job.record.loaded = place.loaded
                 if place.waited >= LEAST_WAIT:
                     job.record.metadata["waited_ms"] = str(round(place.waited * 1000))
@@ -305,13 +327,14 @@ class Ask:
                     label=there.label,
                     method=job.request.method,
                     dialect=job.route.dialect,
-                    headers=(*course.headers, *(queue_headers(place) if not job.request.inward else ())),
+                    headers=(*course.headers, *(_told_of(place, placed) if not job.request.inward else ())),
                     trail=course.trail,
                     splicer=course.splicer,
                 )
                 # This comes behind the lease: how a body has to look depends on the engine, and only now is it known
                 # which one runs.
                 body = await self._body(job, sent, course, there)
+                body = lease.placed.named_in(body) if lease.placed is not None else body
                 outgoing = Outgoing(
                     there, job.request.method, sent.path, sent.headers, body, self.pool, job.record.watch
                 )
@@ -320,6 +343,21 @@ class Ask:
         finally:
             if ping is not None:
                 ping.stop()
+
+    def place(self, lease: Lease, route: Route, request: Request, head: RequestHead, body: bytes) -> None:
+        """Give a request for a loaded model its slot, until its lease ends; or its process chooses by itself."""
+        contexts, model_id = self.fleet.contexts, lease.model.id
+        if not route.slot or head.several or not contexts.has(model_id) or not is_object(body):
+            return
+        names_slot = route.slot == "named"
+        if len(body) < SHORT and names_slot and head.slot < 0:
+            placed = contexts.place_short(model_id, body)
+            if placed is not False:
+                lease.placed = placed
+                return
+        session = self._recorder.conversation(request, head)
+        prompt = b"" if head.uncached else body  # then nothing that was read before is of use
+        lease.placed = contexts.place(model_id, lease.ticket, session, prompt, head.slot, names_slot=names_slot)
 
     async def _body(self, job: ModelRequest, sent: _Sent, course: Course, there: Address) -> bytes:
         """The body as this engine reads it."""
@@ -333,13 +371,14 @@ class Ask:
     async def ask_running(self, model: Model, job: ModelRequest) -> None:
         """Ask a model as it runs now. Never loads one, never counts as a use of it.
 
-        Raises ModelNotLoaded, or ModelLoading where there is only one, and UpstreamFailed.
+        Raises ModelNotLoaded, or ModelLoading where there is only one, UpstreamFailed and SlotFilesClosed.
         """
         address = self.fleet.address(model.id)
         if address is None:
             raise ModelLoading if self._settings.single else ModelNotLoaded(model.id)
         await self.fleet.wait_quiet(model.id)
         request = job.request
+        self._check_slots(model, request.method, job.path)
         headers = sent_headers(request, model, keys_are_ours=self._guard.asks_for_key)
         there = reached(address, model, request)
         if request.method == "GET" and request.path == METRICS:
@@ -349,6 +388,11 @@ class Ask:
         outgoing = Outgoing(there, request.method, job.path, headers, job.body, self.pool)
         await relay(outgoing, RelayOptions(label=there.label, method=request.method), job.sink)
 
+    def _check_slots(self, model: Model, method: str, path: str) -> None:
+        """Raises SlotFilesClosed for a request that could write a kept context or read one into a slot."""
+        if reaches_slot_files(method, path) and self.fleet.owns_slot_files(model.id):
+            raise SlotFilesClosed(model.id)
+
     def _loading_stream(self, job: ModelRequest, model: Model, place: QueuePlace) -> LoadingStream | None:
         """Return the writer of the load's progress to a stream's client, where the configuration wants one."""
         config = self._targets.config
@@ -357,6 +401,14 @@ class Ask:
         if config is None or not wanted or self.fleet.is_ready(model.id):
             return None
         return LoadingStream(aside(job.sink), model.id, place, self._settings.ping_after, jokes=config.loading_jokes)
+
+
+def _told_of(place: QueuePlace, placed: Placed | ShortPlaced | None) -> Headers:
+    """The headers about what came before the answer: the request's wait, and the context that its slot got back."""
+    if not isinstance(placed, Placed) or not placed.restored:
+        return queue_headers(place)
+    came_back = b"restored=%d; ms=%d" % (placed.restored, round(placed.seconds * 1000))
+    return (*queue_headers(place), (b"X-Appliance-Context", came_back))
 
 
 class _Hooks:

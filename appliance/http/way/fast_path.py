@@ -39,6 +39,7 @@ from appliance.errors import (
     ShuttingDown,
     UpstreamFailed,
 )
+from appliance.fleet.contexts import Placed
 from appliance.fleet.lease import GivenUp, Lease
 from appliance.http.bytes.answer import HttpSink
 from appliance.http.bytes.body import Body, ClientLeft
@@ -217,10 +218,15 @@ class FastPath:
             body.release()
             return False
         streams, kept = asked.stream and known.route.streams, conversation is not None and known.route.streams
-        values = [length[1]] if conversation is None else [length[1], conversation[1]]
+        spoken = known.request_with([length[1]] if conversation is None else [length[1], conversation[1]])
+        self.ask.place(taken.lease, known.route, spoken, asked, content)
+        if taken.lease.placed is not None and not taken.lease.placed.is_ready:  # that takes a task
+            taken.give_back(self.pool, found.address)
+            body.release()
+            return False
         request = (KeptRequest if kept else FastRequest)(self, connection, known, found, body)
         try:
-            request.send(taken, values, content, asked, streams=streams)
+            request.send(taken, spoken, content, asked, streams=streams)
         except (Busy, ShuttingDown):  # no other answer can be kept; the task tells of it
             taken.give_back(self.pool, found.address)
             body.release()
@@ -328,12 +334,12 @@ class FastRequest:
 
     __slots__ = (
         "_course",
-        "_digits",
         "_exchange",
         "_fast_path",
         "_known",
         "_lease",
         "_ping",
+        "_sent",
         "_streams",
         "_wire",
         "body",
@@ -361,17 +367,16 @@ class FastRequest:
     def route(self) -> Route:
         return self._known.route
 
-    def send(
-        self, taken: _Taken, values: list[bytes], content: bytes, asked: heads.RequestHead, *, streams: bool
-    ) -> None:
+    def send(self, taken: _Taken, request: Request, content: bytes, asked: heads.RequestHead, *, streams: bool) -> None:
         """Send the request to its model. Raises Busy and ShuttingDown, and has done nothing then."""
         known, found, fast_path = self._known, self.found, self._fast_path
-        traffic, request = fast_path.traffic, known.request_with(values)
+        traffic, placed = fast_path.traffic, taken.lease.placed
         self._lease, self._wire, reused = taken
         self._streams = streams
         self.record = record = Record(request, known.route.name)
         record.body, record.model, record.known, record.admitted = content, found.target.label, True, True
         record.requested, record.build, record.head = found.target.requested, known.build, asked
+        record.placed = placed if isinstance(placed, Placed) else None
         self.sink = self._open()
         self.entry = record.entry = traffic.inflight.begin(
             request, record.model, record.metadata, cancel=self.cancel, streams=streams
@@ -379,7 +384,7 @@ class FastRequest:
         traffic.metrics.under_way += 1
         if streams:
             self._ping = fast_path.ask.pings.begin(aside(self.sink))
-        self._digits = values[0]
+        self._sent = placed.named_in(content) if placed is not None else content
         self._ask(reused=reused)
         traffic.lifetime.requests.begin(self.cancel, request)
 
@@ -390,7 +395,7 @@ class FastRequest:
             options = structs.replace(options, trail=trail)
         self._exchange = exchange = Exchange(options, self.sink, self, reused=reused)
         self._lease.answer_under_way = exchange
-        self._wire.push(b"%b%b%b%b" % (sent[0], self._digits, sent[1], self.record.body))
+        self._wire.push(b"%b%d%b%b" % (sent[0], len(self._sent), sent[1], self._sent))
         self._wire.listen(exchange.on_engine_bytes, self._engine_ended)
 
     def job(self) -> ModelRequest:

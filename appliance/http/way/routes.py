@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from urllib.parse import quote
+from typing import Literal
+from urllib.parse import quote, unquote
 
 from msgspec import Struct, structs
 
@@ -19,6 +20,8 @@ _GENERATE = (
     "/v1/audio/transcriptions",
     "/audio/transcriptions",
 )
+_PROMPTED = ("/completion", "/completions", "/v1/completions", "/chat/completions", "/v1/chat/completions")
+"""Their requests may have ``id_slot``. llama-server (b11434) drops it from those of Anthropic's API."""
 _ANSWER = (
     "/v1/chat/completions/control",
     "/chat/completions/input_tokens",
@@ -101,14 +104,19 @@ class Route(Struct, frozen=True, kw_only=True):
     """``sendLoadingState`` applies: an OpenAI chat."""
     metered: bool = True
     """It is written into the activity log."""
+    slot: Literal["named", "chosen", ""] = ""
+    """Its requests take a slot of their engine: they may name it, or the engine chooses."""
 
 
 _OWN_PATH = {
-    **{path: Route(name=path, streams=True) for path in _GENERATE},
+    **{path: Route(name=path, streams=True, slot="named" if path in _PROMPTED else "") for path in _GENERATE},
     **{path: Route(name=path, metered=path not in _QUIET) for path in (*_ANSWER, *_MEDIA)},
-    **{path: Route(name=path, streams=True, dialect=Dialect.RESPONSES) for path in ("/responses", "/v1/responses")},
-    "/v1/chat/completions": Route(name="/v1/chat/completions", streams=True, loading_state=True),
-    "/v1/messages": Route(name="/v1/messages", streams=True, dialect=Dialect.ANTHROPIC),
+    **{
+        path: Route(name=path, streams=True, dialect=Dialect.RESPONSES, slot="named")
+        for path in ("/responses", "/v1/responses")
+    },
+    "/v1/chat/completions": Route(name="/v1/chat/completions", streams=True, loading_state=True, slot="named"),
+    "/v1/messages": Route(name="/v1/messages", streams=True, dialect=Dialect.ANTHROPIC, slot="chosen"),
     "/v1/messages/count_tokens": Route(name="/v1/messages/count_tokens", dialect=Dialect.ANTHROPIC),
     "/audioapi/v1/tasks/run": Route(name="/audioapi/v1/tasks/run", strip="/audioapi"),
 }
@@ -157,6 +165,11 @@ def single_route(request: Request) -> Route | None:
     if known is not None and known.dialect is not Dialect.OLLAMA:  # llama-server has routes of these names
         return known
     return Route(name=OTHER, loads=request.method == "POST", metered=False)
+
+
+def reaches_slot_files(method: str, target: str) -> bool:
+    """True if a model's process may take the request for one that saves, restores or erases a slot."""
+    return method == "POST" and "/slots/" in unquote(target.partition("?")[0])
 
 
 def own_path(path: str) -> Route:

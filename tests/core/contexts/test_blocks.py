@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.contexts.blocks import BLOCK, LONGEST_MESSAGE, Prefix, prefix_of
+from appliance.core.contexts.blocks import BLOCK, HEAD, LONGEST_MESSAGE, Prefix, prefix_of
 
 WORDS = st.lists(
     st.sampled_from(["a", "b", 'quoted "text"', "line\nline", "größer", "x" * LONGEST_MESSAGE]), max_size=8
@@ -43,6 +43,21 @@ def test_two_conversations_share_the_messages_that_they_begin_with(
     assert one.shared(other) == other.shared(one) == expected
     assert one.size == size(*said(*first))
     assert one.shared(one) == one.size
+
+
+@given(WORDS, WORDS, st.sampled_from(["messages", "input"]), st.sampled_from([{}, {"tools": ["look"]}]))
+def test_an_edit_is_at_the_first_message_that_is_another(
+    before: list[str], after: list[str], member: str, head: dict[str, Any]
+) -> None:
+    """A conversation that goes on, or goes back to an earlier message, was not edited."""
+    last, prompt = (prefix_of(body(**{member: said(*texts)}, **head)) for texts in (before, after))
+    edited = [at for at, (a, b) in enumerate(zip(before, after, strict=False), 1) if a != b]
+    assert prompt.edited_since(last) == (edited[0] if edited else None)
+    if before and after:
+        assert prompt.edited_since(prefix_of(body(**{member: said(*before)}, tools=["find"]))) in (HEAD, 1)
+    assert Prefix(prompt.digests, prompt.ends).edited_since(last) is None, "a file does not tell messages"
+    texts = (prefix_of(body(prompt=" ".join(texts))) for texts in (before, after))
+    assert next(texts).edited_since(next(texts)) is None, "a text has no messages"
 
 
 @given(st.integers(0, 5 * BLOCK), st.integers(0, 5 * BLOCK), st.sampled_from(["prompt", "message", "input"]))

@@ -48,6 +48,7 @@ def contexts(draw: st.DrawFn, size: st.SearchStrategy[int] = sizes) -> KeptConte
         conversation=draw(st.text()),
         chain=tuple(draw(st.lists(st.text(), min_size=len(ends), max_size=len(ends)))),
         ends=tuple(ends),
+        prompt=draw(sizes),
         tokens=draw(sizes),
         size=bytes_,
         token_seconds=draw(times),
@@ -102,7 +103,16 @@ def test_anything_else_is_refused(data: bytes) -> None:
 )
 def test_a_manifest_whose_parts_disagree_is_refused(change: dict[str, object]) -> None:
     good = KeptContext(
-        name="a" * 32, key="", model="m", chain=("a",), ends=(1,), tokens=1, size=9, token_seconds=0, pieces=(7,)
+        name="a" * 32,
+        key="",
+        model="m",
+        chain=("a",),
+        ends=(1,),
+        prompt=1,
+        tokens=1,
+        size=9,
+        token_seconds=0,
+        pieces=(7,),
     )
     plain = msgspec.json.decode(manifest_of(good))
     assert read_manifest(msgspec.json.encode(plain)) == good
@@ -111,7 +121,7 @@ def test_a_manifest_whose_parts_disagree_is_refused(change: dict[str, object]) -
 
 
 def test_a_manifest_of_another_version_is_refused() -> None:
-    good = KeptContext(name="a" * 32, key="", model="m", chain=(), ends=(), tokens=1, size=0, token_seconds=0)
+    good = KeptContext(name="a" * 32, key="", model="m", chain=(), ends=(), prompt=1, tokens=1, size=0, token_seconds=0)
     plain = msgspec.json.decode(manifest_of(good))
     assert read_manifest(msgspec.json.encode({**plain, "version": plain["version"] + 1})) is None
 
@@ -119,8 +129,8 @@ def test_a_manifest_of_another_version_is_refused() -> None:
 # ---- the key ---------------------------------------------------------------------------------------------------------
 
 
-def key(*words: str, files: tuple[FileIdentity, ...] = FILES, engine: str = "e", seat: str = "s") -> str:
-    return key_of(files, flags.split((*ARGV, *words)), engine, seat)
+def key(*words: str, files: tuple[FileIdentity, ...] = FILES, engine: str = "e") -> str:
+    return key_of(files, flags.split((*ARGV, *words)), engine)
 
 
 @pytest.mark.parametrize(
@@ -149,9 +159,9 @@ def test_every_other_option_does(words: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("field", ["path", "size", "mtime_ns", "inode"])
-def test_so_does_each_sign_of_another_file_and_the_engine_and_its_seat(field: str) -> None:
+def test_so_does_each_sign_of_another_file_and_the_engine(field: str) -> None:
     other = msgspec.structs.replace(FILES[0], **{field: "/b" if field == "path" else 99})
-    assert len({key(), key(files=(other,)), key(files=(*FILES, other)), key(engine="f"), key(seat="t")}) == 5
+    assert len({key(), key(files=(other,)), key(files=(*FILES, other)), key(engine="f")}) == 4
 
 
 def test_every_file_of_a_model_is_named() -> None:

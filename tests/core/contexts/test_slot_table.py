@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from appliance.core.contexts.blocks import Prefix, prefix_of
-from appliance.core.contexts.slots import ListedSlot, Placement, SlotContent, SlotTable
+from appliance.core.contexts.slots import MAX_TAKEN, ListedSlot, Placement, SlotContent, SlotNews, SlotTable
 
 AFTER = 4.0
 T = TypeVar("T")
@@ -210,6 +210,36 @@ def test_of_two_empty_slots_the_one_that_rested_longer_is_taken() -> None:
     assert ask(table, 4, "", helper(4), 11) == (1, 0)
 
 
+# -- what a conversation is told of its slot
+
+
+def test_a_conversation_learns_who_took_its_slot_and_where_its_prompt_differs() -> None:
+    table = SlotTable(1)
+    assert table.news("main", MAIN) == SlotNews()
+    ask(table, 1, "main", MAIN, 0)
+    assert table.news("main", LONGER) == SlotNews()
+    assert table.news("main", helper(1)) == SlotNews(None, 2)
+    ask(table, 2, "other", helper(2), 1)
+    ask(table, 3, "", helper(3), 2)
+    assert table.news("main", LONGER) == SlotNews("other")
+    assert table.news("main", helper(1)) == SlotNews("other", 2)
+    assert table.news("other", prompt((SYSTEM, text("else", 700)))) == SlotNews(""), "half of it is what it was"
+    assert table.news("", LONGER) == SlotNews()
+    table.restored(0, "main", MAIN, 12_000)
+    assert table.news("main", LONGER) == SlotNews()
+    table.lost(0)
+    assert table.news("main", LONGER) == SlotNews(), "nobody took it"
+    ask(table, 4, "small", helper(4, 100), 3)
+    assert table.news("small", MAIN) == SlotNews(), "most of what it had is the same"
+
+
+def test_conversations_without_a_slot_are_forgotten_in_the_end() -> None:
+    table = SlotTable(1)
+    for number in range(MAX_TAKEN + 2):
+        ask(table, number, f"s{number}", helper(number), number)
+    assert [table.news(f"s{at}", helper(at)).taker for at in (0, 1, MAX_TAKEN)] == [None, "s2", f"s{MAX_TAKEN + 1}"]
+
+
 # -- anything after anything
 
 
@@ -393,3 +423,22 @@ class Slots(RuleBasedStateMachine):
 
 
 TestSlots = Slots.TestCase
+
+
+@given(st.integers(1, 3), st.lists(st.tuples(SESSIONS, st.lists(PLACES, min_size=1, max_size=4)), max_size=20))
+def test_news_are_what_the_slots_have_been_through(count: int, asked: list[tuple[str, list[int]]]) -> None:
+    table, held, takers, lasts = SlotTable(count), dict[int | None, str](), dict[str, str](), dict[str, Texts]()
+    for number, (session, places) in enumerate(asked):
+        texts = tuple(TEXTS[at] for at in places)
+        last = lasts.get(session, ())
+        alike = begin_alike(last, texts)
+        is_edited = 2 * prompt(alike).size < min(prompt(last).size, prompt(texts).size)
+        edited = len(alike) + 1 if is_edited and len(alike) < min(len(last), len(texts)) else None
+        assert table.news(session, prompt(texts)) == SlotNews(takers.get(session), edited)
+        slot, _ = ask(table, number, session, prompt(texts), number)
+        if held.get(slot, "") not in ("", session):
+            takers[held[slot]] = session
+        takers.pop(session, None)
+        held[slot] = session
+        if session:
+            lasts[session] = texts

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from appliance.core.contexts.slots import SlotNews
 from appliance.core.records.cache_misses import MAX_CONVERSATIONS, CacheRoom, CacheUse, CacheUses, CacheVerdict
 
 ROOM = CacheRoom(1.0, slots=1)
@@ -56,6 +57,23 @@ CASES: list[tuple[tuple[CacheUse, ...], str | None, int, str]] = [
         "the model has moved from the engine cpu to gpu since",
     ),
     ((use(room=None), use("a", 1, room=None)), "unknown", 100, "nothing is known of the process"),
+    ((FIRST, use("a", 1, 7, news=SlotNews("b"))), "evicted", 93, ": conversation 'b' took its slot"),
+    ((FIRST, use("a", 1, 7, news=SlotNews(""))), "evicted", 93, ": a request without a conversation took its slot"),
+    ((FIRST, use("a", 1, 7, news=SlotNews("b", 7))), "changed", 93, ": its prompt was edited at message 7"),
+    ((FIRST, use("a", 1, news=SlotNews(edited=0))), "changed", 100, "system prompt or template options have changed"),
+    ((FIRST, use("a", 1, room=NEXT, news=SlotNews("b", 7))), "loaded", 100, "the model has been loaded since"),
+    (
+        (FIRST, use("a", 1, 99, room=NEXT, loaded=True, news=SlotNews(came_back="12 MiB, 0.3 s"))),
+        None,
+        1,
+        "99 of 100 prompt tokens came back from a file (12 MiB, 0.3 s)",
+    ),
+    (
+        (FIRST, use("a", 1, 2, loaded=True, news=SlotNews(came_back="12 MiB, 0.3 s"))),
+        "loaded",
+        98,
+        "2 of 100 prompt tokens came back from a file (12 MiB, 0.3 s): the model was loaded for it",
+    ),
 ]
 
 
@@ -74,6 +92,11 @@ def test_a_cache_that_the_request_switches_off_is_the_reason_whatever_else_happe
 ROOMS = st.sampled_from([None, ROOM, NEXT, CacheRoom(1.0, slots=4), CacheRoom(1.0, slots=1, kept=9), CacheRoom(1.0)])
 
 
+NEWS = st.builds(
+    SlotNews, st.sampled_from([None, "", "b"]), st.sampled_from([None, 0, 7]), st.sampled_from(["", "12 MiB, 0.3 s"])
+)
+
+
 @st.composite
 def histories(draw: st.DrawFn) -> list[CacheUse]:
     count = draw(st.integers(1, 8))
@@ -90,6 +113,7 @@ def histories(draw: st.DrawFn) -> list[CacheUse]:
             off=draw(st.booleans()),
             moved=draw(st.booleans()),
             alone=draw(st.booleans()),
+            news=draw(NEWS),
         )
         for number in range(count)
     ]
@@ -103,7 +127,8 @@ def test_a_reason_is_given_only_with_its_proof(uses: list[CacheUse]):
     if latest.prompt <= 0 or latest.cached < 0:
         assert found == CacheVerdict(latest.conversation)
         return
-    assert found.why.startswith(f"{latest.cached} of {latest.prompt} prompt tokens came from the cache")
+    assert found.why.startswith(f"{latest.cached} of {latest.prompt} prompt tokens came ")
+    assert ("came back from a file" in found.why) == bool(latest.news.came_back)
     assert (": " in found.why) == (found.miss is not None)
     assert 0 <= found.again <= latest.prompt
     assert found.again == 0 or own
@@ -116,12 +141,18 @@ def test_a_reason_is_given_only_with_its_proof(uses: list[CacheUse]):
         case "engine":
             assert own[-1].build != latest.build
             assert own[-1].room != latest.room
+        case "evicted" if latest.news.taker is not None:
+            assert latest.news.edited is None
+            assert own[-1].room == latest.room
+        case "changed" if latest.news.edited is not None:
+            assert own[-1].room == latest.room
         case "evicted":
             assert any(each.prompt > 0 for each in between)
             assert latest.room is not None
             assert (latest.room.slots, latest.room.kept) == (1, 0)
             assert own[-1].room == latest.room
         case "changed":
+            assert latest.news.taker is None
             assert latest.alone
             assert not between
             assert own[-1].room == latest.room is not None

@@ -1,0 +1,470 @@
+"""The contexts of loaded models: a slot for each request, a file of each idle slot, and files given back to slots.
+
+One request goes through three steps. `Contexts.place` gives it a slot, and finds the kept file that has more of its
+prompt than this slot. `Placed.restore` has the engine read that file, before it gets the request. `Placed.learn` takes
+what the answer's timings say of the prompt: that corrects the table of slots, and proves whether the file was of use.
+
+Saving is never in the way of anything. It is done beside the process, some seconds after a slot became idle. A process
+that is stopped before that keeps nothing. An engine writes a `.part`, and none is ever read: so a process that is
+killed while it writes leaves nothing wrong.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+from typing import Literal, Protocol
+
+import msgspec
+import trio
+from msgspec import Struct, structs
+
+from appliance.core.contexts.blocks import Prefix, prefix_of
+from appliance.core.contexts.kept import KeptContext, worth
+from appliance.core.contexts.matching import best, prefix_in, replaced, reusable
+from appliance.core.contexts.options import context_flags
+from appliance.core.contexts.slots import LEAST_TOKENS, NO_SLOT, SlotContent, SlotNews, SlotTable
+from appliance.core.engines.listing import Manual
+from appliance.core.lenient_json import decoded
+from appliance.core.llama.flags import from_env, merge, split
+from appliance.core.models.model import Model
+from appliance.core.openai import error_text
+from appliance.core.records.accounting import Usage
+from appliance.core.sizes import MIB
+from appliance.engines.found import Engine
+from appliance.engines.owner import manual_of
+from appliance.errors import Busy, UpstreamFailed, UsageError
+from appliance.fleet.launch import Launch
+from appliance.store.kept_contexts import KeptContexts, key_for
+from appliance.upstream.client import Address, HttpCall
+
+IDLE = 2.0
+"""Seconds after which an idle slot is saved while its process has no request..."""
+BUSY_IDLE = 20.0
+"""... and after which it is saved in any case: a save holds up the requests of all slots."""
+LOOK_EVERY = 0.25
+SAVE_TIME = 120.0
+"""Seconds that a save may take; the engine may read a long prompt first."""
+LEAST_LIMIT = 1.0
+"""Seconds that a restore may always take; else it may take as long as it saves."""
+SECONDS_A_BYTE = 2e-9
+"""Assumed price of a restore, with the check of its file, until one was measured."""
+SPEED_SAMPLE = 64
+"""Tokens that must have been read for the speed of reading to count."""
+PROVING_SHARE = 0.9
+"""The share of the tokens given back that the next answer has to have found in its slot."""
+STRIKES = 2
+"""Restores of no use, in a row, after which nothing is kept for this build and architecture."""
+ROUNDING = 2
+"""Tokens by which an engine may count a slot's context otherwise than its answers did."""
+MAX_ANSWER = 1 << 16
+
+log = logging.getLogger(__name__)
+
+
+class _Saved(Struct):
+    n_saved: int
+    n_written: int
+
+
+class _Restored(Struct):
+    n_restored: int
+
+
+class ContextProofs(Protocol):
+    """Remembers for which builds and architectures it helps to give contexts back; see `engines.owner.Chooser`."""
+
+    def context_helps(self, engine: Engine, architecture: str) -> bool: ...
+
+    def context_tried(self, engine: Engine, architecture: str, why: str) -> None: ...
+
+
+class RestoreFailed(Exception):
+    """The process ended while it read a context. Its request has not been sent."""
+
+
+class Contexts:
+    """Owned by the fleet. Without a store no request gets a slot, and nothing is kept."""
+
+    def __init__(self, store: KeptContexts | None, proofs: ContextProofs | None) -> None:
+        self.store = store
+        self.seconds_a_byte = SECONDS_A_BYTE
+        self._proofs = proofs
+        self._processes: dict[str, ProcessContexts] = {}
+        self._strikes: dict[tuple[str, str], int] = {}
+        self._manuals: dict[str, Manual] = {}
+        """By seat: of engines that nobody has asked before."""
+
+    def has(self, model_id: str) -> bool:
+        """True if requests for the model get slots here."""
+        return model_id in self._processes
+
+    async def give_way(self) -> None:
+        """Remove files for which there is no room beside the models, before the next one is planned."""
+        if self.store is not None and self.store.entries():
+            await self.store.make_room(0)
+
+    async def prepared(self, model: Model, launch: Launch) -> Launch:
+        """Add the flags of a process whose contexts can be kept, where they can."""
+        engine, architecture = launch.engine, _architecture(model)
+        if self.store is None or engine is None or not architecture or model.config is not None or launch.crew.workers:
+            return launch
+        if self._proofs is not None and not self._proofs.context_helps(engine, architecture):
+            return launch
+        try:
+            said = merge(split(launch.argv[len(engine.command) :]), from_env(launch.env))
+        except UsageError:
+            return launch  # an option of a newer engine: what it means for a context is not known
+        flags = context_flags(f"{self.store.folder}{os.sep}", launch.slots, await self._manual(engine), said)
+        if not flags or not await self.store.open():
+            return launch
+        key = await trio.to_thread.run_sync(key_for, said, engine.digest or engine.id)
+        if key is None:
+            return launch
+        for each in self.store.entries():
+            if each.model == model.id and each.key != key:
+                await self.store.forget(each.name, "its model is started with another file, build, device or option")
+        return structs.replace(launch, argv=(*launch.argv, *flags), context_key=key)
+
+    async def _manual(self, engine: Engine) -> Manual:
+        """Return the manual of the engine. Only a first start can come before it was read."""
+        manual = engine.manual or self._manuals.get(engine.seat)
+        if manual is None:
+            manual = self._manuals[engine.seat] = await manual_of(engine)
+        return manual
+
+    def begin(self, model: Model, launch: Launch) -> None:
+        """Its process is ready."""
+        if launch.context_key:
+            self._processes[model.id] = ProcessContexts(self, launch, model.id, _architecture(model))
+
+    async def keep(self, model_id: str) -> None:
+        """Save what the model's process has read, until cancelled or nothing of it is to be kept."""
+        if (process := self._processes.get(model_id)) is not None:
+            await process.keep()
+
+    def end(self, model_id: str) -> None:
+        """Its process is gone."""
+        self._processes.pop(model_id, None)
+
+    def place(
+        self, model_id: str, ticket: int, session: str, body: bytes, wanted: int, *, names_slot: bool
+    ) -> Placed | None:
+        """Give the request with this ticket a slot, until `release`. None: its model's process chooses by itself.
+
+        ``wanted`` is the slot that the request names, -1 for none. ``names_slot``: its engine lets requests of this
+        kind name theirs.
+        """
+        process = self._processes.get(model_id)
+        return process.place(ticket, session, body, wanted, names_slot=names_slot) if process is not None else None
+
+    def place_short(self, model_id: str, body: bytes) -> ShortPlaced | Literal[False] | None:
+        """The same for a request of fewer than `SHORT` bytes that names no slot, and may. False: `place` it."""
+        table = self._processes[model_id].table
+        slot = table.place_short(body)
+        if slot is None:
+            return False
+        return ShortPlaced(table, slot) if slot != NO_SLOT else None
+
+    def judge(self, launch: Launch, architecture: str, why: str) -> None:
+        """A context was given back, and the next answer has shown its use; ``why`` says why there was none."""
+        engine = launch.engine
+        if engine is None or self._proofs is None:
+            return
+        pair = _pair(engine, architecture)
+        strikes = self._strikes[pair] = self._strikes.get(pair, 0) + 1 if why else 0
+        if not why:
+            self._proofs.context_tried(engine, architecture, "")
+        elif strikes == STRIKES:
+            log.warning("contexts of %s models are not kept with engine %s: %s", architecture, engine.id, why)
+            self._proofs.context_tried(engine, architecture, why)
+        if strikes >= STRIKES:  # without files, the engine knows better where its requests go
+            for model, process in list(self._processes.items()):
+                if process.pair == pair:
+                    process.is_kept = False
+                    del self._processes[model]
+
+
+class Placed:
+    """One request's place in its model's process, from its lease to its row in the activity log."""
+
+    __slots__ = (
+        "_names_slot",
+        "_news",
+        "_prefix",
+        "_process",
+        "_session",
+        "evicted",
+        "held",
+        "kept",
+        "restored",
+        "seconds",
+        "slot",
+        "ticket",
+        "waits",
+    )
+
+    def __init__(
+        self, process: ProcessContexts, ticket: int, session: str, prefix: Prefix, *, names_slot: bool
+    ) -> None:
+        self.ticket = ticket
+        self.slot: int | None = None
+        """None: no slot is idle, so that the engine chooses later."""
+        self.kept: KeptContext | None = None
+        """The file that has more of its prompt than its slot."""
+        self.held = 0
+        """Tokens of its prompt that its slot has."""
+        self.waits = False
+        """A slot is being saved, and it may be its conversation's."""
+        self.evicted: SlotContent | None = None
+        """The slot's content, which is dear, and which no file has."""
+        self.restored = 0
+        """Tokens that came back for it."""
+        self.seconds = 0.0
+        """The time that `prepare` took."""
+        self._process = process
+        self._session = session
+        self._prefix = prefix
+        self._names_slot = names_slot
+        self._news = process.table.news(session, prefix)
+
+    @property
+    def is_ready(self) -> bool:
+        """False: `prepare` the slot before the request is sent."""
+        return self.kept is None and self.evicted is None and not self.waits
+
+    def named_in(self, body: bytes) -> bytes:
+        """Return the JSON object with the name of its slot."""
+        return body if self.slot is None or not self._names_slot else _naming(body, self.slot)
+
+    def release(self, *, refused: bool) -> None:
+        """The request is over; ``refused``: nothing of an answer has come."""
+        self._process.table.release(self.ticket, trio.current_time(), refused=refused)
+
+    async def prepare(self) -> None:
+        """Save what the slot has, and have the engine read what it lacks; at once if it `is_ready`.
+
+        Raises RestoreFailed.
+        """
+        process, began = self._process, trio.current_time()
+        store, slot = process.owner.store, self.slot
+        if store is None or slot is None or self.is_ready:
+            return
+        async with process.moving:
+            if self.evicted is not None:
+                await process.save(store, slot, self.evicted)
+            # Now and not before: a file may have been replaced by a longer one of the same conversation.
+            self.kept = process.find(self._prefix, self.held)
+            if self.kept is not None:
+                await self._restore(store, slot, self.kept)
+        self.seconds = trio.current_time() - began
+
+    async def _restore(self, store: KeptContexts, slot: int, kept: KeptContext) -> None:
+        """A file that is of no use is gone then. Raises RestoreFailed."""
+        process, began, why = self._process, trio.current_time(), "the engine took longer to read it than it saves"
+        if not await store.check(kept.name):
+            return
+        with trio.move_on_after(max(LEAST_LIMIT, kept.tokens * kept.token_seconds)):
+            try:
+                status, answer = await _ask(process.launch.address, slot, "restore", store.whole(kept.name).name)
+            except UpstreamFailed as error:
+                await store.forget(kept.name, f"the engine ended while it read it ({error.why})")
+                raise RestoreFailed from None
+            except Busy:  # no descriptor is left to ask with
+                return
+            found = decoded(_RESTORED, answer) if status == 200 else None
+            why = "" if found is not None else f"the engine refused it ({error_text(answer)})"
+            if found is not None:
+                process.table.restored(slot, self._session, prefix_in(kept), found.n_restored)
+                self.restored = found.n_restored
+                process.owner.seconds_a_byte = (trio.current_time() - began) / max(kept.size, MIB)
+        if why:
+            process.table.lost(slot)
+            await store.forget(kept.name, why)
+
+    def learn(self, usage: Usage) -> SlotNews:
+        """Take over what the answer says of its prompt. Return the fate of its conversation's context."""
+        process, cached = self._process, max(0, usage.tokens.cache_tokens)
+        process.learn(self.ticket, usage, cached)
+        kept, store = self.kept, process.owner.store
+        if not self.restored or kept is None or store is None:
+            return self._news
+        # A client may drop a part of the answer from its next prompt, but has said itself that this begins alike.
+        expected = min(kept.prompt, reusable(kept, self._prefix), usage.prompt)
+        helped = cached >= PROVING_SHARE * expected - 1
+        process.judge("" if helped else f"{self.restored} tokens were given back, and it read all but {cached} again")
+        if helped:
+            process.count(kept.name, cached)
+        return structs.replace(self._news, came_back=f"{kept.size / MIB:.0f} MiB, {self.seconds:.1f} s")
+
+
+class ShortPlaced:
+    """The place of a short request, of which nothing is saved or given back."""
+
+    __slots__ = ("_slot", "_table")
+    is_ready = True
+
+    def __init__(self, table: SlotTable, slot: int) -> None:
+        self._table = table
+        self._slot = slot
+
+    def named_in(self, body: bytes) -> bytes:
+        """See `Placed.named_in`."""
+        return _naming(body, self._slot)
+
+    def release(self, *, refused: bool) -> None:
+        """See `Placed.release`."""
+        self._table.release_short(self._slot, trio.current_time())
+
+
+class ProcessContexts:
+    """The contexts of one process, from its load to its end."""
+
+    def __init__(self, owner: Contexts, launch: Launch, model_id: str, architecture: str) -> None:
+        self.owner = owner
+        self.table = SlotTable(launch.slots)
+        self.moving = trio.Lock()
+        """Held while a slot is saved or restored."""
+        self.launch = launch
+        self.pair = _pair(launch.engine, architecture)
+        self.is_kept = True
+        """False: it was found to be of no use."""
+        self._model_id = model_id
+        self._architecture = architecture
+        self._token_seconds = 0.0
+        """Seconds for reading one token; 0: not known."""
+        self._uses: list[tuple[str, int]] = []
+        self._news = trio.Event()
+        """Something may have to be saved, or counted."""
+
+    def place(self, ticket: int, session: str, body: bytes, wanted: int, *, names_slot: bool) -> Placed:
+        prefix = prefix_of(body)
+        placed = Placed(self, ticket, session, prefix, names_slot=names_slot and wanted < 0)
+        asked = wanted if wanted >= 0 else None if names_slot else self.table.foreseen(prefix)
+        found = self.table.place(ticket, session, prefix, trio.current_time(), asked)
+        placed.slot, placed.held = found.slot, found.held
+        if found.slot is not None:
+            placed.kept = self.find(prefix, found.held)
+            placed.waits = self.moving.locked() and self.table.tokens_of(prefix) - found.held >= LEAST_TOKENS
+            if found.evicted is not None and self._is_dear(found.evicted):
+                placed.evicted = found.evicted
+        return placed
+
+    def find(self, prefix: Prefix, held: int) -> KeptContext | None:
+        """Return the file that has more of a prompt than the slot, which has ``held`` tokens of it."""
+        store = self.owner.store
+        if store is None:
+            return None
+        return best(store.entries(self.launch.context_key), prefix, held, LEAST_TOKENS, self.owner.seconds_a_byte)
+
+    def _is_dear(self, content: SlotContent) -> bool:
+        """True if its tokens take longer to read again than a save takes, and another restore."""
+        size = content.tokens * self.launch.token_bytes
+        return worth(content.tokens, self._token_seconds, size, 2 * self.owner.seconds_a_byte)
+
+    def learn(self, ticket: int, usage: Usage, cached: int) -> None:
+        """The answer to the request with this ticket says what its prompt cost."""
+        self.table.learn(ticket, usage.prompt, cached, max(0, usage.tokens.output_tokens))
+        self._wake()
+        read, milliseconds = usage.prompt - cached, usage.engine_ms - usage.answer_ms
+        if read >= SPEED_SAMPLE and usage.answer_ms >= 0 and milliseconds > 0:
+            self._token_seconds = milliseconds / 1000 / read
+
+    def judge(self, why: str) -> None:
+        self.owner.judge(self.launch, self._architecture, why)
+
+    def _wake(self) -> None:
+        if not self._news.is_set():
+            self._news.set()
+
+    def count(self, name: str, tokens: int) -> None:
+        """A file has saved the reading of so many tokens; `keep` writes it down."""
+        self._uses.append((name, tokens))
+        self._wake()
+
+    async def keep(self) -> None:
+        """Save slots that are idle and have grown, until cancelled."""
+        store = self.owner.store
+        while store is not None and self.is_kept:
+            while self._uses:
+                await store.used(*self._uses.pop())
+            if not self.table.due(trio.current_time(), 0.0):
+                self._news = trio.Event()
+                await self._news.wait()
+            await trio.sleep(LOOK_EVERY)  # also behind the news: every answer brings some
+            now = trio.current_time()
+            is_busy = any(slot.in_use for slot in self.table.listing(now))
+            for slot, content in self.table.due(now, BUSY_IDLE if is_busy else IDLE).items():
+                async with self.moving:
+                    await self.save(store, slot, content)
+
+    async def save(self, store: KeptContexts, slot: int, content: SlotContent) -> None:
+        """Have the engine write what the slot holds. Even if this fails, it waits until the slot has grown."""
+        self.table.kept(slot, content, content.tokens)
+        if not self._token_seconds or not await store.make_room(content.tokens * self.launch.token_bytes):
+            return
+        name, why, status, answer = secrets.token_hex(16), "its process ended", 0, b""
+        try:
+            with trio.move_on_after(SAVE_TIME) as limit:
+                status, answer = await _ask(self.launch.address, slot, "save", store.part(name).name)
+            saved = None if limit.cancelled_caught or status != 200 else decoded(_SAVED, answer)
+            if limit.cancelled_caught:
+                why = f"the engine did not write it within {SAVE_TIME:g} s"
+            elif saved is None:
+                why = f"the engine did not write it ({error_text(answer)})"
+            elif abs(saved.n_saved - content.tokens) > ROUNDING:
+                why = "another request had its slot meanwhile"
+            else:
+                context = self._context(name, content, saved)
+                former = [each.name for each in replaced(store.entries(context.key), content.prefix)]
+                why = ""
+                if await store.keep(context):
+                    for each in former:
+                        await store.forget(each, "a longer one of its conversation is kept")
+        except (UpstreamFailed, Busy) as error:
+            why = str(error)
+        finally:
+            if why:
+                with trio.CancelScope(shield=True):
+                    await store.forget(name, why)
+
+    def _context(self, name: str, content: SlotContent, saved: _Saved) -> KeptContext:
+        return KeptContext(
+            name=name,
+            key=self.launch.context_key,
+            model=self._model_id,
+            conversation=content.session,
+            chain=tuple(digest.hex() for digest in content.prefix.digests),
+            ends=content.prefix.ends,
+            prompt=content.prompt,
+            tokens=saved.n_saved,
+            size=saved.n_written,
+            token_seconds=self._token_seconds,
+        )
+
+
+_SAVED, _RESTORED = msgspec.json.Decoder(_Saved), msgspec.json.Decoder(_Restored)
+
+
+def _architecture(model: Model) -> str:
+    """Return the architecture of a model on disk; empty where its file does not say."""
+    return model.info.architecture if model.info is not None else ""
+
+
+def _pair(engine: Engine | None, architecture: str) -> tuple[str, str]:
+    """Return the pair that is known to be of use or not."""
+    return (engine.digest or engine.id if engine is not None else ""), architecture
+
+
+def _naming(body: bytes, slot: int) -> bytes:
+    begin = body.index(b"{") + 1
+    return b'%b"id_slot":%d,%b' % (body[:begin], slot, body[begin:])
+
+
+async def _ask(address: Address, slot: int, action: str, name: str) -> tuple[int, bytes]:
+    """Have the engine save or restore a slot. Raises UpstreamFailed and Busy."""
+    body = msgspec.json.encode({"filename": name})
+    path = f"/slots/{slot}?action={action}"
+    async with HttpCall(address, "POST", path, ((b"Content-Type", b"application/json"),), body) as answer:
+        return answer.status, await answer.read(MAX_ANSWER)

@@ -1,0 +1,145 @@
+"""Short requests at the table of slots, and which flags, files and slots go with a process."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from appliance.core.contexts.blocks import Prefix, prefix_of
+from appliance.core.contexts.kept import KeptContext
+from appliance.core.contexts.matching import best, replaced, reusable
+from appliance.core.contexts.options import context_flags
+from appliance.core.contexts.slots import LEAST_TOKENS, NO_SLOT, SHORT, SlotTable
+from appliance.core.engines.listing import Manual
+from appliance.core.llama.flags import split
+
+
+def body(*texts: str, **more: object) -> bytes:
+    messages = [{"role": "user", "content": text} for text in texts]
+    return json.dumps({"model": "m", "messages": messages, **more}).encode()
+
+
+def long(table: SlotTable, ticket: int, prefix: Prefix, now: float, tokens: int) -> int | None:
+    slot = table.place(ticket, "", prefix, now).slot
+    table.learn(ticket, tokens, 0, 0)
+    table.release(ticket, now)
+    return slot
+
+
+Steps = st.lists(st.tuples(st.sampled_from(["short", "end", "long"]), st.integers(0, 5)), max_size=40)
+
+
+@given(slots=st.integers(0, 4), steps=Steps)
+def test_a_short_request_gets_an_idle_slot_with_little_to_lose(slots: int, steps: list[tuple[str, int]]):
+    table = SlotTable(slots)
+    held: dict[int, int] = dict.fromkeys(range(slots), 0)
+    busy: set[int] = set()
+    for now, (what, number) in enumerate(steps):
+        match what:
+            case "short":
+                slot = table.place_short(body(f"question {number}"))
+                if len(busy) == slots:
+                    assert slot == NO_SLOT
+                elif slot is None:
+                    assert all(held[at] >= LEAST_TOKENS for at in held.keys() - busy)
+                else:
+                    assert slot not in busy
+                    assert held[slot] < LEAST_TOKENS
+                    busy.add(slot)
+                    held[slot] = 0
+            case "end" if busy:
+                table.release_short(slot := min(busy), now)
+                busy.discard(slot)
+            case "long" if len(busy) < slots:
+                tokens = LEAST_TOKENS * (1 + number)
+                slot = long(table, 1000 + now, prefix_of(body(f"{number} ".ljust(4 * tokens))), now, tokens)
+                assert slot is not None
+                assert slot not in busy
+                held[slot] = tokens
+            case _:
+                pass
+
+
+@given(texts=st.lists(st.text(min_size=1, max_size=40), min_size=1, max_size=4), slots=st.integers(2, 4))
+def test_a_conversation_of_short_turns_stays_in_its_slot_and_its_long_turn_finds_it(texts: list[str], slots: int):
+    table = SlotTable(slots)
+    turns: list[str] = []
+    found: set[int | None] = set()
+    for now, text in enumerate(texts):
+        turns += [f"the question {text}"]
+        slot = table.place_short(body(*turns, stream=True))
+        assert slot is not None
+        table.release_short(slot, now)
+        found.add(slot)
+        turns += [f"the answer {text}"]
+    assert len(found) == 1
+    placed = table.place(1, "", prefix_of(body(*turns, "x" * SHORT)), 99)
+    assert placed.slot in found
+    assert placed.held > 0
+
+
+def test_the_engines_own_choice_is_foreseen():
+    table = SlotTable(2)
+    one, other = (prefix_of(body(name.ljust(8000))) for name in ("one", "other"))
+    assert (long(table, 1, one, 1, 2000), long(table, 2, other, 2, 2000)) == (0, 1)
+    assert table.foreseen(prefix_of(body("one".ljust(8000), "and on"))) == 0
+    assert table.foreseen(prefix_of(body("new"))) == 0  # the one that was used least recently
+    assert SlotTable(0).foreseen(one) is None
+
+
+NEW = Manual(options="--slot-save-path --no-cache-idle-slots --slot-prompt-similarity")
+
+
+@pytest.mark.parametrize(
+    ("slots", "manual", "said", "flags"),
+    [
+        (2, NEW, "", "--slot-save-path D/ --no-cache-idle-slots --slot-prompt-similarity 0.5"),
+        (1, NEW, "", "--slot-save-path D/"),
+        (2, NEW, "--slot-prompt-similarity 0.2", "--slot-save-path D/ --no-cache-idle-slots"),
+        (2, Manual(options="--slot-save-path"), "", "--slot-save-path D/"),  # no habit, no option against it
+        (0, NEW, "", ""),  # nobody knows how many there are
+        (2, Manual(), "", ""),
+        (2, NEW, "--slot-save-path /mine", ""),
+        (2, NEW, "--cache-idle-slots", ""),
+        (2, NEW, "--embedding", ""),
+    ],
+)
+def test_the_flags_of_a_process_give_way_to_what_is_said(slots: int, manual: Manual, said: str, flags: str):
+    assert context_flags("D/", slots, manual, split(said.split())) == tuple(flags.split())
+
+
+def kept(name: str, texts: tuple[str, ...], tokens: int, size: int = 1000) -> KeptContext:
+    prefix = prefix_of(body(*texts))
+    chain = tuple(digest.hex() for digest in prefix.digests)
+    return KeptContext(
+        name=name,
+        key="k",
+        model="m",
+        chain=chain,
+        ends=prefix.ends,
+        prompt=tokens - 100,
+        tokens=tokens,
+        size=size,
+        token_seconds=0.001,
+    )
+
+
+A, B, C = ("a" * 4000, "b" * 4000, "c" * 4000)
+
+
+def test_the_file_that_saves_most_is_chosen():
+    files = [kept("1", (A,), 1000), kept("2", (A, B), 2000), kept("3", (A, C), 2000)]
+    prompt = prefix_of(body(A, B, "and on"))
+    assert [reusable(each, prompt) for each in files] == [1000, 2000, 950]
+
+    def name(held: int = 0, least: int = 512, seconds: float = 1e-6) -> str | None:
+        found = best(files, prompt, held, least, seconds)
+        return found.name if found is not None else None
+
+    assert name() == "2"
+    assert name(held=1600) is None  # the slot has nearly as much
+    assert name(seconds=1.0) is None  # the way there and back takes longer
+    assert [each.name for each in replaced(files, prefix_of(body(A, B, "more")))] == ["1", "2"]
