@@ -19,11 +19,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+import trio
 from config_files import ConfigFile
 from engine_folders import HERE, Lie, Listed, make_build
 from fake_nvml_library import build as build_nvml
 from gguf_files import write_model
 from hub_process import FakeHub
+from kept_files import kept_one, opened
 from page_fixtures import SIZE, Play, in_both
 from page_texts import ENDS, FOLDED, GROWING, HOSTILE, PREVIEWED, RIGHT_TO_LEFT, SPOKEN, TABLE
 from plugin_folders import write_plugin
@@ -124,8 +126,6 @@ SCENARIOS = [
     Scenario("machine.why", ("--models-max", "1", *OTHERS[:4]), both=True),
     # Speed over time has a curve for each model, client or build.
     Scenario("speed.curves", ("--models-max", "1", *OTHERS[:2]), both=True),
-    # The share of the prompts that the cache had, and the reasons for the rest.
-    Scenario("cache.reasons", both=True),
     # Logs come as they are written, and the server searches them.
     Scenario("machine.logs", OTHERS[:2], both=True),
     # The configuration is not shown unless that is switched on.
@@ -271,6 +271,17 @@ def test_the_page_outlives_a_killed_engine(play: Play, serve_fake: StartServer) 
             engine.kill()
 
     play("talking.engine", server, kill=kill)
+
+
+@in_both
+def test_the_cache_its_misses_and_the_contexts_in_files(play: Play, serve_fake: StartServer, tmp_path: Path) -> None:
+    async def keep() -> None:
+        async with opened(tmp_path / "xdg_data_home" / "llama-appliance" / "contexts") as kept:
+            one = await kept_one(kept, model="small")
+            await kept.used(one.name, 1234)
+
+    trio.run(keep)
+    play("cache.reasons", serve_fake("--keep-context", "disk"))
 
 
 # ---- what reaches beyond the page ------------------------------------------------------------------------------------

@@ -1,9 +1,12 @@
 // The view of the prompts' cache.
 import assert from "node:assert/strict";
 import { accessible, answered, api, say } from "../browser.mjs";
-import { hundredth, t } from "../words.mjs";
+import { hundredth, number, size, t } from "../words.mjs";
 
-/** Real requests: the shares of each client, who sits where, and each miss with its reason, which leads to its row. */
+/**
+ * A context in a file. Real requests: the shares of each client, who sits where, and each miss with its reason, which
+ * leads to its row.
+ */
 export async function reasons({ page, url }) {
   const ask = async (conversation, client, cached, content = "Hi") => {
     const messages = [{ role: "user", content }];
@@ -13,6 +16,10 @@ export async function reasons({ page, url }) {
   };
   await page.goto(`${url}/#/machine/cache`);
   await page.getByText(t("No request has ended in this time.")).waitFor();
+  const files = page.getByRole("region", { name: t("Contexts in files") });
+  await files.getByText(new RegExp(`: 1, ${size(/[kK]B/).source}`)).waitFor();
+  const cameBack = `${t(`Tokens that came back: ${number(1234)}`)} ${t("(about 123 s)")}`;
+  await files.getByText(cameBack, { exact: true }).waitFor();
   await ask("first", "one/1.0", 0);
   await ask("first", "one/1.0", 9999);
   await ask("second", "two/1.0", 0, "Hi ".repeat(40));
@@ -38,6 +45,8 @@ export async function reasons({ page, url }) {
   await shares.getByText("small", { exact: true }).waitFor();
   await entries.first().getByRole("link").click();
   await page.getByRole("region", { name: `${t("Open request")} 4` }).waitFor();
+  await page.goto(`${url}/#/machine/disk`);
+  await page.getByText(t("Contexts in files")).waitFor();
   await page.goto(`${url}/#/chat`);
   await say(page, "Hi");
   await answered(page);

@@ -125,6 +125,8 @@ export const de: Record<keyof typeof en, string> = {
     "Neu gelesen: Die Unterhaltung hatte diese Token schon vorher in ihrem Prompt. Sekunden sind geschätzt, nach der Lesegeschwindigkeit des Modells.",
   cacheSessions: "Unterhaltungen und ihre Plätze",
   cacheConversation: "Unterhaltung",
+  cacheKept: "Kontexte in Dateien",
+  cacheBack: "Zurückgekommene Token: {tokens}",
   cacheMisses: "Warum Prompts neu gelesen wurden",
   missOff: "Ausgeschaltet",
   missMoved: "Zu anderer Engine gewechselt",

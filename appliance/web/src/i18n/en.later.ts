@@ -124,6 +124,8 @@ export const en = {
     "Read again: the conversation had these tokens in its prompt before. Seconds are estimates, from the speed at which the model reads.",
   cacheSessions: "Conversations and their slots",
   cacheConversation: "Conversation",
+  cacheKept: "Contexts in files",
+  cacheBack: "Tokens that came back: {tokens}",
   cacheMisses: "Why prompts were read again",
   missOff: "Switched off",
   missMoved: "Moved to another engine",
