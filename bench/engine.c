@@ -277,6 +277,8 @@ static int listen_on(int port) {
 
 int main(int argc, char **argv) {
     int port = 0;
+    if (argc > 1 && strcmp(argv[argc - 1], "--help") == 0) /* what the program asks before it keeps contexts */
+        return puts("--slot-save-path PATH\n--no-cache-idle-slots\n--slot-prompt-similarity S"), 0;
     for (int i = 1; i + 1 < argc; i++)
         if (strcmp(argv[i], "--port") == 0) port = atoi(argv[i + 1]);
     if (!port) return fprintf(stderr, "engine --port N\n"), 2; /* somebody asks for devices or a version */

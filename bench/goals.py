@@ -6,7 +6,7 @@ import statistics
 from typing import NamedTuple
 
 from ends import Figures
-from relays import CAPTURES_OFF, DIRECT, NGINX, PROGRAM
+from relays import CAPTURES_OFF, DIRECT, FORGETTING, KEEPING, NGINX, PROGRAM
 
 Samples = dict[str, dict[str, list[Figures]]]
 """By row and relay, a sample for each round."""
@@ -87,6 +87,11 @@ def _of_captures(row: str, what: str) -> Goal:
     return _ratio(f"CPU per {what} with captures against without", row, "cpu_us", to, 1.04, 1.08)
 
 
+def _of_contexts(row: str, what: str) -> Goal:
+    own, to = Cell(row, "cpu_us", KEEPING), Cell(row, "cpu_us", FORGETTING)
+    return Goal(f"CPU per {what} with contexts kept against without", own, 1.05, 1.08, "x", times=to)
+
+
 def _added(part: str, aim: float, least: float) -> Goal:
     own, to = Cell("json-rate", f"took_{part}"), Cell("json-rate", f"took_{part}", DIRECT)
     return Goal(f"JSON at 200 a second, added {part}", own, aim, least, "ms", over=to)
@@ -101,6 +106,8 @@ GOALS = (
     ),
     _of_captures("settings-10", "chunk"),
     _of_captures("settings-json", "JSON request"),
+    _of_contexts("kept-48", "chunk"),
+    _of_contexts("kept-json", "JSON request"),
     _ratio("JSON a second against nginx", "json", "per_second", Cell("json", "per_second", NGINX), 0.33, 0.28, True),
     _ratio("CPU per JSON request against nginx", "json", "cpu_us", Cell("json", "cpu_us", NGINX), 3, 3.5),
     _ratio("CPU per JSON request of another length", "json-varied", "cpu_us", Cell("json", "cpu_us"), 1.03, 1.06),

@@ -73,6 +73,10 @@ async def on_stream(events, context):
         yield event
 """
 """One that does nothing."""
+FORGETTING, KEEPING = (f"{PROGRAM} (a file{what})" for what in ("", ", contexts kept"))
+"""The program with a model file instead of a configuration."""
+STARTER = Path("appliance/catalog/starter/llama-appliance-starter-Q8_0.gguf")
+"""Its contents are not read: the engine of the bench answers for it."""
 
 
 class Relay(NamedTuple):
@@ -165,6 +169,8 @@ def contestants(ends: Ends, program: Program, peers: Mapping[str, str]) -> dict[
     found = [
         *(yardstick for yardstick in yardsticks if shutil.which(yardstick.name)),
         *(_program(program, name, setting) for name, setting in _settings(ends.folder).items()),
+        _with_file(program, FORGETTING, "off"),
+        _with_file(program, KEEPING, "ram"),
         *(_peer(name, command) for name, command in peers.items()),
     ]
     return {contestant.name: contestant for contestant in found}
@@ -188,6 +194,17 @@ def _program(program: Program, name: str, setting: Setting) -> Contestant:
         return program.serve(place.port, *named, *places, *setting.flags)
 
     return Contestant(name, argv, options=setting.options)
+
+
+def _with_file(program: Program, name: str, keeps: str) -> Contestant:
+    def argv(place: Place) -> list[str]:
+        models = place.ends.folder / "models"
+        models.mkdir(exist_ok=True)
+        shutil.copyfile(STARTER, models / f"{MODEL}.gguf")
+        named = ("--models-dir", models, "--engine", place.ends.engine, "--keep-context", keeps)
+        return program.serve(place.port, *named)
+
+    return Contestant(name, argv)
 
 
 def _settings(folder: Path) -> dict[str, Setting]:

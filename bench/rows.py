@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from ends import Ends, Figures, run_load, told
 from processes import Failed, Machine, get, memory, opened_pages, used, wait_accepting
-from relays import CAPTURES_OFF, DIRECT, KEY, NGINX, PLUGINS, PROGRAM, Contestant, Relay
+from relays import CAPTURES_OFF, DIRECT, FORGETTING, KEEPING, KEY, NGINX, PLUGINS, PROGRAM, Contestant, Relay
 
 SETTLE = 0.3
 """Seconds after the last answer in which a relay may still work for it, so that its notes of the answers count."""
@@ -23,6 +23,7 @@ MANY_STREAMS = min(10_000, resource.getrlimit(resource.RLIMIT_NOFILE)[1] // 2 - 
 """Each takes two of a relay's open files."""
 MIB = 1 << 20
 SETTINGS = (NGINX, PROGRAM, CAPTURES_OFF, KEY, PLUGINS)
+FILES = (FORGETTING, KEEPING)
 
 
 STREAM = ("cpu_us", "sleeps", "late_p50", "late_p99", "late_max", "first_p50", "first_p99", "post_p50", "others")
@@ -265,6 +266,9 @@ UNDER_LOAD = (
         for count in (1, 4, 16, 64)
     ),
     asked("settings-json", "JSON, 1 connection", "--connections", 1, relays=(DIRECT, *SETTINGS)),
+    asked("kept-json", "JSON as above, a model file", "--connections", 16, relays=FILES),
+    asked("kept-long", "JSON of 16 KiB in, a model file", "--connections", 16, "--body", 16384, relays=FILES),
+    streams("kept-48", 48, 5, relays=FILES),
     bodies("bodies-64k", 64 * 1024, "64 KiB"),
     bodies("bodies-1m", MIB, "1 MiB"),
     bodies("bodies-20m", 20 * MIB, "20 MiB"),
