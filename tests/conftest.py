@@ -52,6 +52,7 @@ LONG: dict[str, tuple[str, str, tuple[str, ...]]] = {
         "so many kills of the program and of engines, a tenth of the rest",
         ("long/test_kills.py", "e2e/test_pull_kill.py", "e2e/test_update_kill.py"),
     ),
+    "gains": ("TOKENS", "what kept contexts save, with prompts up to so long", ("long/test_context_gains.py",)),
 }
 """The long tests: what their numbers mean, and their files. Each of them runs shortly with ``--all``."""
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import hashlib
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sysconfig
@@ -29,6 +32,16 @@ START_TIME = 60.0
 """Seconds. It only bounds a failure."""
 COMMAND_TIME = 60.0
 ANY_PORT = ("--listen", "127.0.0.1:0")
+_HOMES: set[Path] = set()
+"""Data folders of programs that were started: a home leaves files in memory that outlive it."""
+
+
+@atexit.register
+def _forget_contexts() -> None:
+    for home in _HOMES:
+        digest = hashlib.sha256(os.fsencode((home / "llama-appliance").absolute())).hexdigest()[:8]
+        for folder in Path("/dev/shm").glob(f"llama-appliance-*-{digest}"):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def fresh_environment(home: Path) -> dict[str, str]:
@@ -36,6 +49,7 @@ def fresh_environment(home: Path) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("LLAMA_", "HF_", "AIP_"))}
     mark = {name: value for name, value in os.environ.items() if name == "LLAMA_APPLIANCE_TEST_RUN"}
     folders = {name: str(home / name.lower()) for name in ("XDG_DATA_HOME", "XDG_CACHE_HOME", "HF_HOME")}
+    _HOMES.add(Path(folders["XDG_DATA_HOME"]))
     folders |= {"HOME": str(home), "USERPROFILE": str(home)}
     folders["WIN_PD_OVERRIDE_LOCAL_APPDATA"] = folders["XDG_DATA_HOME"]
     return {**kept, **mark, **folders, "NO_COLOR": "1", "PYTHONFAULTHANDLER": "1"}

@@ -66,7 +66,7 @@ def test_contexts_are_cleared_with_and_without_a_server_and_by_another_setting(h
         folder = folder.parent / "llama-appliance" / "contexts"
 
     def left() -> set[str]:
-        return {each.suffix for each in folder.iterdir()} - {""}
+        return {each.suffix for each in folder.iterdir()} - {""} if folder.exists() else set()
 
     def keep_two() -> None:
         async def keep() -> None:
@@ -77,6 +77,8 @@ def test_contexts_are_cleared_with_and_without_a_server_and_by_another_setting(h
         trio.run(keep)
 
     keep_two()
+    assert sorted(row.split()[:3] for row in home.good("cache").splitlines()[1:]) == [["a", "-", "5"], ["b", "-", "5"]]
+    assert sorted(each["model"] for each in home.json("cache")["kept"]) == ["a", "b"]
     assert home.json("cache", "clear", "a") == {"contexts": 1, "size": len(DATA)}
     assert home.json("cache", "clear", "a") == {"contexts": 0, "size": 0}
     with home.serve("--keep-context", "disk").wait_listening() as server:
@@ -90,6 +92,7 @@ def test_contexts_are_cleared_with_and_without_a_server_and_by_another_setting(h
     write_model(folder.with_name("models") / "a.gguf")
     home.good("rm", "a", "--yes")
     assert home.json("cache", "clear") == {"contexts": 1, "size": len(DATA)}
+    assert "no server answers" in home.bad("cache", status=1)
     keep_two()
     with home.serve("--keep-context", "off").wait_listening() as server:
         assert left() == set()

@@ -6,7 +6,6 @@ of updates are in tests/e2e.
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import sys
@@ -25,7 +24,7 @@ from waiting import wait
 if sys.platform == "win32":
     pytest.skip("signals as POSIX has them", allow_module_level=True)
 
-ONE, FEW, DEEP = 1, 3, 100
+LEAST = 3
 RARE = 10
 """Kills of the program for each one in a reload or an import, which take longer."""
 GATHERED = 0.1
@@ -36,22 +35,8 @@ PACE = {"tokens": ENDLESS, "token_delay": 0.005}
 
 
 @pytest.fixture
-def kills(request: pytest.FixtureRequest) -> int:
-    option = request.config.getoption
-    return option("--kills") or (DEEP if option("--deep") else FEW if option("--all") else ONE)
-
-
-@pytest.fixture
 def rare(kills: int) -> int:
-    return max(FEW, kills // RARE)
-
-
-@pytest.fixture
-def chance() -> random.Random:
-    """Another one each time: its seed is in the output of a test that fails."""
-    seed = int.from_bytes(os.urandom(4))
-    print(f"seed {seed}")
-    return random.Random(seed)
+    return max(LEAST, kills // RARE)
 
 
 @pytest.fixture
