@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from http.client import HTTPException
 from pathlib import Path
 
@@ -63,15 +64,18 @@ class Stage:
         before = len(self.turns)
         wait(lambda: len(self.turns) > before, within=REPEATED, told=self.server.told)
 
+    def is_replaced(self, server: Server) -> bool:
+        return self.server is not server
+
     def ask(self, conversation: Conversation, model: str) -> Turn:
         """Repeat a request until it is answered. Only a program that was killed may break off without a reason."""
         until = time.monotonic() + REPEATED
         while True:
-            server, before = self.server, self.program_kills
+            server = self.server
             try:
                 found = http(server, "POST", CHAT, asked(conversation, model))
             except (OSError, HTTPException):
-                assert before != self.program_kills or server.process.poll() is not None, server.told()
+                wait(partial(self.is_replaced, server), within=REPEATED, told=server.told)
             else:
                 if found.status == 200:
                     return turn_of(found.json())
