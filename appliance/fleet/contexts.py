@@ -48,8 +48,9 @@ SAVE_TIME = 120.0
 """Seconds that a save may take; the engine may read a long prompt first."""
 LEAST_LIMIT = 1.0
 """Seconds that a restore may always take; else it may take as long as it saves."""
-SECONDS_A_BYTE = 2e-9
-"""Assumed price of a restore, with the check of its file, until one was measured."""
+SECONDS_A_BYTE = 5e-10
+"""Assumed time for a byte of a restore, with the check of its file, until one was measured. It is that of a fast
+machine: what is assumed to be slow is never tried."""
 SPEED_SAMPLE = 64
 """Tokens that must have been read for the speed of reading to count."""
 PROVING_SHARE = 0.9
