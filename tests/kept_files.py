@@ -15,7 +15,7 @@ DATA = b"what a model has read " * 100
 
 def context(data: bytes = DATA, *, model: str = "m", key: str = "k") -> KeptContext:
     return KeptContext(
-        name=secrets.token_hex(16), key=key, model=model, chain=("00",), ends=(3,), prompt=5, tokens=5, size=len(data),
+        name=secrets.token_hex(16), key=key, model=model, chain=(b"0",), ends=(3,), prompt=5, tokens=5, size=len(data),
         token_seconds=0.1,
     )  # fmt: skip
 

@@ -14,15 +14,14 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-from typing import Literal, Protocol
+from typing import Literal
 
 import msgspec
 import trio
 from msgspec import Struct, structs
 
 from appliance.core.contexts.blocks import Prefix, prefix_of
-from appliance.core.contexts.kept import KeptContext, worth
-from appliance.core.contexts.matching import best, prefix_in, replaced, reusable
+from appliance.core.contexts.kept import KeptContext, best, replaced, worth
 from appliance.core.contexts.options import context_flags
 from appliance.core.contexts.slots import LEAST_TOKENS, NO_SLOT, SlotContent, SlotNews, SlotTable
 from appliance.core.engines.listing import Manual
@@ -33,7 +32,7 @@ from appliance.core.openai import error_text
 from appliance.core.records.accounting import Usage
 from appliance.core.sizes import MIB
 from appliance.engines.found import Engine
-from appliance.engines.owner import manual_of
+from appliance.engines.owner import Chooser, manual_of
 from appliance.errors import Busy, UpstreamFailed, UsageError
 from appliance.fleet.launch import Launch
 from appliance.store.kept_contexts import KeptContexts, key_for
@@ -73,33 +72,28 @@ class _Restored(Struct):
     n_restored: int
 
 
-class ContextProofs(Protocol):
-    """Remembers for which builds and architectures it helps to give contexts back; see `engines.owner.Chooser`."""
-
-    def context_helps(self, engine: Engine, architecture: str) -> bool: ...
-
-    def context_tried(self, engine: Engine, architecture: str, why: str) -> None: ...
-
-
 class RestoreFailed(Exception):
     """The process ended while it read a context. Its request has not been sent."""
 
 
 class Contexts:
-    """Owned by the fleet. Without a store no request gets a slot, and nothing is kept."""
+    """Owned by the fleet. Without a store no request gets a slot, and nothing is kept.
 
-    def __init__(self, store: KeptContexts | None, proofs: ContextProofs | None) -> None:
+    ``chooser`` remembers for which builds and architectures it helps to give contexts back.
+    """
+
+    def __init__(self, store: KeptContexts | None, chooser: Chooser | None) -> None:
         self.store = store
         self.seconds_a_byte = SECONDS_A_BYTE
-        self._proofs = proofs
+        self._chooser = chooser
         self._processes: dict[str, ProcessContexts] = {}
         self._strikes: dict[tuple[str, str], int] = {}
         self._manuals: dict[str, Manual] = {}
         """By seat: of engines that nobody has asked before."""
 
-    def has(self, model_id: str) -> bool:
-        """True if requests for the model get slots here."""
-        return model_id in self._processes
+    def of(self, model_id: str) -> ProcessContexts | None:
+        """Return the contexts of the model's process; None: it chooses the slots of its requests by itself."""
+        return self._processes.get(model_id)
 
     async def give_way(self) -> None:
         """Remove files for which there is no room beside the models, before the next one is planned."""
@@ -111,7 +105,7 @@ class Contexts:
         engine, architecture = launch.engine, _architecture(model)
         if self.store is None or engine is None or not architecture or model.config is not None or launch.crew.workers:
             return launch
-        if self._proofs is not None and not self._proofs.context_helps(engine, architecture):
+        if self._chooser is not None and not self._chooser.context_helps(engine, architecture):
             return launch
         try:
             said = merge(split(launch.argv[len(engine.command) :]), from_env(launch.env))
@@ -149,41 +143,21 @@ class Contexts:
         """Its process is gone."""
         self._processes.pop(model_id, None)
 
-    def place(
-        self, model_id: str, ticket: int, session: str, body: bytes, wanted: int, *, names_slot: bool
-    ) -> Placed | None:
-        """Give the request with this ticket a slot, until `release`. None: its model's process chooses by itself.
-
-        ``wanted`` is the slot that the request names, -1 for none. ``names_slot``: its engine lets requests of this
-        kind name theirs.
-        """
-        process = self._processes.get(model_id)
-        return process.place(ticket, session, body, wanted, names_slot=names_slot) if process is not None else None
-
-    def place_short(self, model_id: str, body: bytes) -> ShortPlaced | Literal[False] | None:
-        """The same for a request of fewer than `SHORT` bytes that names no slot, and may. False: `place` it."""
-        table = self._processes[model_id].table
-        slot = table.place_short(body)
-        if slot is None:
-            return False
-        return ShortPlaced(table, slot) if slot != NO_SLOT else None
-
-    def judge(self, launch: Launch, architecture: str, why: str) -> None:
+    def judge(self, process: ProcessContexts, why: str) -> None:
         """A context was given back, and the next answer has shown its use; ``why`` says why there was none."""
-        engine = launch.engine
-        if engine is None or self._proofs is None:
+        engine, (_, architecture) = process.launch.engine, process.pair
+        if engine is None or self._chooser is None:
             return
-        pair = _pair(engine, architecture)
-        strikes = self._strikes[pair] = self._strikes.get(pair, 0) + 1 if why else 0
+        strikes = self._strikes[process.pair] = self._strikes.get(process.pair, 0) + 1 if why else 0
         if not why:
-            self._proofs.context_tried(engine, architecture, "")
+            self._chooser.context_tried(engine, architecture, "")
         elif strikes == STRIKES:
             log.warning("contexts of %s models are not kept with engine %s: %s", architecture, engine.id, why)
-            self._proofs.context_tried(engine, architecture, why)
+            self._chooser.context_tried(engine, architecture, why)
         if strikes >= STRIKES:  # without files, the engine knows better where its requests go
-            for model, process in list(self._processes.items()):
-                if process.pair == pair:
-                    process.is_kept = False
+            for model, each in list(self._processes.items()):
+                if each.pair == process.pair:
+                    each.is_kept = False
                     del self._processes[model]
 
 
@@ -277,7 +251,7 @@ class Placed:
             found = decoded(_RESTORED, answer) if status == 200 else None
             why = "" if found is not None else f"the engine refused it ({error_text(answer)})"
             if found is not None:
-                process.table.restored(slot, self._session, prefix_in(kept), found.n_restored)
+                process.table.restored(slot, self._session, kept.prefix, found.n_restored)
                 self.restored = found.n_restored
                 process.owner.seconds_a_byte = (trio.current_time() - began) / max(kept.size, MIB)
         if why:
@@ -292,9 +266,11 @@ class Placed:
         if not self.restored or kept is None or store is None:
             return self._news
         # A client may drop a part of the answer from its next prompt, but has said itself that this begins alike.
-        expected = min(kept.prompt, reusable(kept, self._prefix), usage.prompt)
+        expected = min(kept.prompt, kept.reusable(self._prefix), usage.prompt)
         helped = cached >= PROVING_SHARE * expected - 1
-        process.judge("" if helped else f"{self.restored} tokens were given back, and it read all but {cached} again")
+        process.owner.judge(
+            process, "" if helped else f"{self.restored} tokens were given back, and it read all but {cached} again"
+        )
         if helped:
             process.count(kept.name, cached)
         return structs.replace(self._news, came_back=f"{kept.size / MIB:.0f} MiB, {self.seconds:.1f} s")
@@ -328,11 +304,12 @@ class ProcessContexts:
         self.moving = trio.Lock()
         """Held while a slot is saved or restored."""
         self.launch = launch
-        self.pair = _pair(launch.engine, architecture)
+        engine = launch.engine
+        self.pair = (engine.digest or engine.id if engine is not None else ""), architecture
+        """The build and the architecture, of which it is known whether giving back helps."""
         self.is_kept = True
         """False: it was found to be of no use."""
         self._model_id = model_id
-        self._architecture = architecture
         self._token_seconds = 0.0
         """Seconds for reading one token; 0: not known."""
         self._uses: list[tuple[str, int]] = []
@@ -340,6 +317,11 @@ class ProcessContexts:
         """Something may have to be saved, or counted."""
 
     def place(self, ticket: int, session: str, body: bytes, wanted: int, *, names_slot: bool) -> Placed:
+        """Give the request with this ticket a slot, until `Placed.release`.
+
+        ``wanted`` is the slot that the request names, -1 for none. ``names_slot``: its engine lets requests of this
+        kind name theirs.
+        """
         prefix = prefix_of(body)
         placed = Placed(self, ticket, session, prefix, names_slot=names_slot and wanted < 0)
         asked = wanted if wanted >= 0 else None if names_slot else self.table.foreseen(prefix)
@@ -351,6 +333,16 @@ class ProcessContexts:
             if found.evicted is not None and self._is_dear(found.evicted):
                 placed.evicted = found.evicted
         return placed
+
+    def place_short(self, body: bytes) -> ShortPlaced | Literal[False] | None:
+        """The same for a request of fewer than `SHORT` bytes that names no slot, and may. False: `place` it.
+
+        None: no slot is idle, so that the engine chooses.
+        """
+        slot = self.table.place_short(body)
+        if slot is None:
+            return False
+        return ShortPlaced(self.table, slot) if slot != NO_SLOT else None
 
     def find(self, prefix: Prefix, held: int) -> KeptContext | None:
         """Return the file that has more of a prompt than the slot, which has ``held`` tokens of it."""
@@ -371,9 +363,6 @@ class ProcessContexts:
         read, milliseconds = usage.prompt - cached, usage.engine_ms - usage.answer_ms
         if read >= SPEED_SAMPLE and usage.answer_ms >= 0 and milliseconds > 0:
             self._token_seconds = milliseconds / 1000 / read
-
-    def judge(self, why: str) -> None:
-        self.owner.judge(self.launch, self._architecture, why)
 
     def _wake(self) -> None:
         if not self._news.is_set():
@@ -436,7 +425,7 @@ class ProcessContexts:
             key=self.launch.context_key,
             model=self._model_id,
             conversation=content.session,
-            chain=tuple(digest.hex() for digest in content.prefix.digests),
+            chain=content.prefix.digests,
             ends=content.prefix.ends,
             prompt=content.prompt,
             tokens=saved.n_saved,
@@ -451,11 +440,6 @@ _SAVED, _RESTORED = msgspec.json.Decoder(_Saved), msgspec.json.Decoder(_Restored
 def _architecture(model: Model) -> str:
     """Return the architecture of a model on disk; empty where its file does not say."""
     return model.info.architecture if model.info is not None else ""
-
-
-def _pair(engine: Engine | None, architecture: str) -> tuple[str, str]:
-    """Return the pair that is known to be of use or not."""
-    return (engine.digest or engine.id if engine is not None else ""), architecture
 
 
 def _naming(body: bytes, slot: int) -> bytes:

@@ -17,6 +17,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
+from appliance.core.contexts.blocks import Prefix
 from appliance.core.lenient_json import decoded
 from appliance.core.llama import flags
 from appliance.core.llama.flags import Option
@@ -49,7 +50,7 @@ Moment = Annotated[float, Meta(ge=0, lt=1e11)]
 
 
 class KeptContext(Struct, frozen=True, kw_only=True):
-    """One context. Its ``chain`` says of which blocks its prompt was made, and ``ends`` where each one ends."""
+    """One context. ``chain`` are the digests of its prompt's blocks, and ``ends`` says where each one ends."""
 
     name: Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")]
     """The stem of its files."""
@@ -57,7 +58,7 @@ class KeptContext(Struct, frozen=True, kw_only=True):
     """The `key_of` the process that has written it; only one with the same key may have it back."""
     model: str
     conversation: str = ""
-    chain: tuple[str, ...]
+    chain: tuple[bytes, ...]
     ends: tuple[Whole, ...]
     """Bytes of the prompt up to the end of each block."""
     prompt: Whole
@@ -74,6 +75,19 @@ class KeptContext(Struct, frozen=True, kw_only=True):
     used: Moment = 0.0
     saved_tokens: Whole = 0
     """Tokens that did not have to be read again, of all times it was given back."""
+
+    @property
+    def prefix(self) -> Prefix:
+        """The prompt that the context was made of."""
+        return Prefix(self.chain, self.ends)
+
+    def reusable(self, prefix: Prefix) -> int:
+        """Return how many of its tokens are also the prompt's, more or less."""
+        own = self.prefix
+        shared = own.shared(prefix)
+        if own.size and shared == own.size < prefix.size:
+            return self.tokens
+        return self.prompt * shared // own.size if own.size else 0
 
 
 class FileIdentity(Struct, frozen=True):
@@ -192,6 +206,27 @@ def victims(
 def worth(tokens: int, token_seconds: float, size: int, seconds_a_byte: float) -> bool:
     """True if reading so many tokens takes longer than moving a file of ``size`` bytes."""
     return tokens * token_seconds > size * seconds_a_byte
+
+
+def best(
+    contexts: Iterable[KeptContext], prefix: Prefix, held: int, least: int, seconds_a_byte: float
+) -> KeptContext | None:
+    """Return the context that saves most; None where none saves ``least`` tokens, or more time than it takes.
+
+    ``held`` are the tokens of the prompt that its slot has already.
+    """
+    found = [(each.reusable(prefix) - held, each) for each in contexts]
+    gains = [
+        (gain, each.used, each)
+        for gain, each in found
+        if gain >= least and worth(gain, each.token_seconds, each.size, seconds_a_byte)
+    ]
+    return max(gains, key=lambda gain: gain[:2])[2] if gains else None
+
+
+def replaced(contexts: Iterable[KeptContext], prefix: Prefix) -> list[KeptContext]:
+    """Return the contexts that have nothing beyond a newer one of this prompt."""
+    return [each for each in contexts if 0 < (own := each.prefix).size == own.shared(prefix)]
 
 
 def _paths(options: Iterable[Option]) -> Iterator[str]:

@@ -346,18 +346,18 @@ class Ask:
 
     def place(self, lease: Lease, route: Route, request: Request, head: RequestHead, body: bytes) -> None:
         """Give a request for a loaded model its slot, until its lease ends; or its process chooses by itself."""
-        contexts, model_id = self.fleet.contexts, lease.model.id
-        if not route.slot or head.several or not contexts.has(model_id) or not is_object(body):
+        contexts = self.fleet.contexts.of(lease.model.id) if route.slot else None
+        if contexts is None or head.several or not is_object(body):
             return
         names_slot = route.slot == "named"
         if len(body) < SHORT and names_slot and head.slot < 0:
-            placed = contexts.place_short(model_id, body)
+            placed = contexts.place_short(body)
             if placed is not False:
                 lease.placed = placed
                 return
         session = self._recorder.conversation(request, head)
         prompt = b"" if head.uncached else body  # then nothing that was read before is of use
-        lease.placed = contexts.place(model_id, lease.ticket, session, prompt, head.slot, names_slot=names_slot)
+        lease.placed = contexts.place(lease.ticket, session, prompt, head.slot, names_slot=names_slot)
 
     async def _body(self, job: ModelRequest, sent: _Sent, course: Course, there: Address) -> bytes:
         """The body as this engine reads it."""

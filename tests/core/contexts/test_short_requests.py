@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.core.contexts.blocks import Prefix, prefix_of
-from appliance.core.contexts.kept import KeptContext
-from appliance.core.contexts.matching import best, replaced, reusable
+from appliance.core.contexts.kept import KeptContext, best, replaced
 from appliance.core.contexts.options import context_flags
 from appliance.core.contexts.slots import LEAST_TOKENS, NO_SLOT, SHORT, SlotTable
 from appliance.core.engines.listing import Manual
@@ -113,12 +112,11 @@ def test_the_flags_of_a_process_give_way_to_what_is_said(slots: int, manual: Man
 
 def kept(name: str, texts: tuple[str, ...], tokens: int, size: int = 1000) -> KeptContext:
     prefix = prefix_of(body(*texts))
-    chain = tuple(digest.hex() for digest in prefix.digests)
     return KeptContext(
         name=name,
         key="k",
         model="m",
-        chain=chain,
+        chain=prefix.digests,
         ends=prefix.ends,
         prompt=tokens - 100,
         tokens=tokens,
@@ -133,7 +131,7 @@ A, B, C = ("a" * 4000, "b" * 4000, "c" * 4000)
 def test_the_file_that_saves_most_is_chosen():
     files = [kept("1", (A,), 1000), kept("2", (A, B), 2000), kept("3", (A, C), 2000)]
     prompt = prefix_of(body(A, B, "and on"))
-    assert [reusable(each, prompt) for each in files] == [1000, 2000, 950]
+    assert [each.reusable(prompt) for each in files] == [1000, 2000, 950]
 
     def name(held: int = 0, least: int = 512, seconds: float = 1e-6) -> str | None:
         found = best(files, prompt, held, least, seconds)
