@@ -49,7 +49,7 @@ class Began(NamedTuple):
 
 class Ended(NamedTuple):
     number: int
-    """Of the request that `Began` named."""
+    """The number of the request that `Began` named."""
 
 
 def agent_pattern(seed: int = 0, requests: int = 200) -> Iterator[Began | Ended]:

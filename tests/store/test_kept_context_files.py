@@ -288,7 +288,7 @@ async def test_contexts_of_this_home_are_cleared_while_no_server_runs(
 def test_the_key_needs_every_file_of_the_model(tmp_path: Path) -> None:
     model, adapter = tmp_path / "m.gguf", tmp_path / "l.gguf"
     model.write_bytes(b"1")
-    options = flags.split(("-m", str(model), "--lora", str(adapter)))
+    options = flags.split(("-m", str(model), "--control-vector", str(adapter)))
     assert key_for(options, "e") is None
     adapter.write_bytes(b"1")
     before = key_for(options, "e")

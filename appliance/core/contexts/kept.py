@@ -40,9 +40,9 @@ _WITHOUT_EFFECT = (
     "--log-timestamps", "--log-jsonl", "--offline",
 )  # fmt: skip
 """Options that change nothing in a context."""
-_FILES = tuple(map(flags.canonical, ("--model", "--mmproj", "--model-draft")))
-_ADAPTERS = ("--lora", "--control-vector")
-_SCALED = ("--lora-scaled", "--control-vector-scaled")
+_FILES = tuple(map(flags.canonical, ("--model", "--mmproj")))
+_VECTORS, _SCALED_VECTORS = "--control-vector", "--control-vector-scaled"
+"""Nothing is kept of a model with a draft or an adapter: see `options.context_flags`."""
 
 Whole = Annotated[int, Meta(ge=0)]
 Moment = Annotated[float, Meta(ge=0, lt=1e11)]
@@ -156,7 +156,7 @@ def pieces_of(size: int) -> int:
 
 
 def files_named(options: Iterable[Option]) -> tuple[str, ...]:
-    """Return the paths of every file that makes the model what it is: all parts, projector, draft and adapters.
+    """Return the paths of every file that makes the model what it is: all parts, projector and control vectors.
 
     Empty: the engine fetches the model, so that nothing is known of its file.
     """
@@ -233,9 +233,9 @@ def _paths(options: Iterable[Option]) -> Iterator[str]:
     for option in options:
         if option.canonical in _FILES:
             yield option.values[0]
-        elif option.canonical in _ADAPTERS:
+        elif option.canonical == _VECTORS:
             yield from option.values[0].split(",")
-        elif option.canonical in _SCALED:
+        elif option.canonical == _SCALED_VECTORS:
             yield from (each.rpartition(":")[0] or each for each in option.values[0].split(","))
 
 

@@ -166,13 +166,13 @@ def test_so_does_each_sign_of_another_file_and_the_engine(field: str) -> None:
 
 def test_every_file_of_a_model_is_named() -> None:
     argv = (
-        *("-m", "/m/a-00001-of-00003.gguf", "--mmproj", "/m/p.gguf", "-md", "/m/d.gguf"),
-        *("--lora", "/l/1.gguf,/l/2.gguf", "--lora-scaled", "/l/3.gguf:0.5", "--control-vector-scaled", "/c.gguf:1"),
+        *("-m", "/m/a-00001-of-00003.gguf", "--mmproj", "/m/p.gguf"),
+        *("--control-vector", "/l/1.gguf,/l/2.gguf", "--control-vector-scaled", "/c.gguf:1"),
     )
     named = [PurePath(path).as_posix() for path in files_named(flags.split(argv))]
     assert named == [
         *(f"/m/a-0000{number}-of-00003.gguf" for number in (1, 2, 3)),
-        *("/m/p.gguf", "/m/d.gguf", "/l/1.gguf", "/l/2.gguf", "/l/3.gguf", "/c.gguf"),
+        *("/m/p.gguf", "/l/1.gguf", "/l/2.gguf", "/c.gguf"),
     ]
     assert files_named(flags.split(("--hf-repo", "o/r"))) == ()
 
