@@ -80,7 +80,7 @@ class SlotNews(Struct, frozen=True):
 
 
 class ListedSlot(Struct, frozen=True):
-    """A slot on the page."""
+    """A slot, as the table believes it to be."""
 
     session: str
     tokens: int

@@ -354,7 +354,7 @@ class Slots(RuleBasedStateMachine):
         self.now += seconds
 
     @invariant()
-    def the_page_shows_what_is_so(self) -> None:
+    def the_table_lists_what_is_so(self) -> None:
         assert self.table.listing(self.now) == [
             ListedSlot(
                 slot.asked[0] if slot.in_use and slot.asked else slot.session,
