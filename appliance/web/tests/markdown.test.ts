@@ -84,7 +84,7 @@ const COLOURED = {
   c: "int", "c++": "class", "c#": "class", php: "function", ruby: "def f; end", swift: "func",
   kotlin: "fun", powershell: "function f { 1 }", dockerfile: "FROM", lua: "function", r: "function",
   scala: "class", perl: "sub", haskell: "module", elixir: "def", dart: "class", julia: "function",
-  groovy: "class", objectivec: "int", clojure: "(def x 1)", erlang: "-module(x).", ocaml: "let",
+  groovy: "class", objectivec: "int", erlang: "-module(x).",
   toml: "a = 1", makefile: "all: x", html: "<p>", tsx: "const", graphql: "query", proto: "message X { }",
   latex: "\\x", nginx: "server {}",
 };
