@@ -107,7 +107,7 @@ class Fences:
     """The largest epoch of each model that one box knows, and its holder. Owned by the box, not by a lease.
 
     A box that forgot its fences in a crash would obey an old order. So `stored` is written before an order is carried
-    out, and handed to the next process. Holders are not stored: their processes see an order refused once more.
+    out, and handed to the next process. Holders are not stored: after a crash, only a new epoch is admitted.
     """
 
     def __init__(self, stored: Mapping[str, int] | None = None) -> None:
@@ -120,8 +120,7 @@ class Fences:
 
     def saw(self, model: str, epoch: int, holder: str) -> None:
         """Take note of a record; an empty holder has released it."""
-        known, by = self._known.get(model, (0, None))
-        if epoch > known or (epoch == known and by is None):
+        if epoch > self.highest(model):
             self._known[model] = (epoch, holder)
 
     def admits(self, model: str, epoch: int, holder: str) -> bool:
