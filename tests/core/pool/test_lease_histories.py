@@ -1,0 +1,351 @@
+"""Random histories of boxes that share a placement lease over a bad bus, with bad clocks, and that freeze and crash.
+
+The bus is one register per key with revisions, as JetStream is. It loses, delays, reorders and doubles requests and
+answers, returns old values, is away for an election, and sometimes loses everything. Each box has its own clock, up to
+5 % wrong. The checks know nothing of the lease's insides but `held`, `epoch`, and who it says it is.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from functools import partial
+from random import Random
+from typing import NamedTuple
+
+import pytest
+
+from appliance.core.pool.lease import (
+    TERM,
+    Fences,
+    HeldElsewhere,
+    PlacementLease,
+    PutKey,
+    ReadKey,
+    Step,
+    StoreAge,
+    understood,
+)
+
+MODEL, KEY = "m", "place.m"
+DRIFT = 0.05
+FAULTS_END, END = 70.0, 115.0
+"""Seconds. In the time between them, each box has to get a turn."""
+ANSWER_WITHIN = 1.0
+Call = Callable[[], None]
+
+
+class Found(NamedTuple):
+    """The answer to a read."""
+
+    revision: int
+    value: bytes | None
+
+
+class Stored(NamedTuple):
+    """The answer to a put: the new revision, and the number of the store; 0 and 0 for a conflict."""
+
+    revision: int
+    generation: int
+
+
+Outcome = Found | Stored
+Answer = Callable[[Outcome], None]
+
+
+class World:
+    """The true time, the bus and what the checks have seen."""
+
+    def __init__(self, seed: int, *, clocks_count_sleep: bool = True) -> None:
+        self.chance = Random(seed)
+        self.clocks_count_sleep = clocks_count_sleep
+        self.time = 0.0
+        self.events: list[tuple[float, int, Call]] = []
+        self.numbers = iter(range(10**9))
+        self.values: dict[str, list[tuple[int, bytes]]] = {}
+        self.revision, self.generation, self.away_until = 0, 1, 0.0
+        self.bad = self.chance.random()
+        self.terms = set[tuple[int, str, int]]()  # epoch, holder and number of the store
+        self.boxes = [BoxOfTest(self, f"b{n}") for n in range(3)]
+
+    def at(self, delay: float, call: Call) -> None:
+        heapq.heappush(self.events, (self.time + delay, next(self.numbers), call))
+
+    @property
+    def calm(self) -> bool:
+        return self.time >= FAULTS_END
+
+    def run(self) -> None:
+        for box in self.boxes:
+            self.at(self.chance.random(), box.start)
+        faults = [self.freeze, self.freeze, self.crash, self.election, self.pause_holder]
+        for _ in range(self.chance.randrange(12)):
+            self.at(self.chance.uniform(0, FAULTS_END - 1), self.chance.choice(faults))
+        for _ in range(self.chance.choice((0, 0, 1, 2))):
+            self.at(self.chance.uniform(0, FAULTS_END), self.lose_store)
+        self.at(FAULTS_END, self.end_faults)
+        while self.events and self.events[0][0] < END:
+            self.time, _, call = heapq.heappop(self.events)
+            call()
+        assert all(box.had_turn for box in self.boxes), "no progress after the faults ended"
+
+    # ---- the bus ------------------------------------------------------------
+
+    def send(self, step: ReadKey | PutKey, answer: Answer) -> None:
+        """Carry a request to the store, 0, 1 or 2 times, each with its own delay and answer."""
+        for _ in range(self.copies()):
+            self.at(self.delay(), partial(self.arrive, step, self.generation, answer))
+
+    def arrive(self, step: ReadKey | PutKey, generation: int, answer: Answer) -> None:
+        if generation != self.generation or self.time < self.away_until:
+            return
+        outcome = self.read(step.key) if isinstance(step, ReadKey) else self.put(step)
+        for _ in range(self.copies()):
+            self.at(self.delay(), partial(answer, outcome))
+
+    def read(self, key: str) -> Found:
+        past = self.values.get(key, [])
+        if not self.calm and self.chance.random() < self.bad * 0.2:
+            past = past[: self.chance.randrange(len(past) + 1)]
+        return Found(*past[-1]) if past else Found(0, None)
+
+    def put(self, step: PutKey) -> Stored:
+        past = self.values.setdefault(step.key, [])
+        if (past[-1][0] if past else 0) != step.revision:
+            return Stored(0, 0)
+        if past and step.key == KEY:
+            assert understood(step.value).epoch >= understood(past[-1][1]).epoch, "the epoch of a record went back"
+        self.revision += 1
+        past.append((self.revision, step.value))
+        return Stored(self.revision, self.generation)
+
+    def copies(self) -> int:
+        return 1 if self.calm else self.chance.choices((1, 0, 2), (1, self.bad * 0.15, self.bad * 0.15))[0]
+
+    def delay(self) -> float:
+        late = not self.calm and self.chance.random() < self.bad * 0.1
+        return self.chance.uniform(0.0, 4.0 if late else 0.02)
+
+    # ---- faults -------------------------------------------------------------
+
+    def freeze(self) -> None:
+        self.chance.choice(self.boxes).freeze(self.chance.choice((2.0, 14.0, 16.0, 40.0)) * self.chance.uniform(0.8, 1))
+
+    def pause_holder(self) -> None:
+        for box in self.boxes:
+            if box.holds:
+                box.freeze(self.chance.uniform(10, 20))
+
+    def crash(self) -> None:
+        self.chance.choice(self.boxes).crash(self.chance.choice((0.2, 5.0, 20.0)))
+
+    def election(self) -> None:
+        self.away_until = self.time + self.chance.uniform(4, 11)
+
+    def lose_store(self) -> None:
+        self.values.clear()
+        self.revision, self.generation = 0, self.generation + 1
+
+    def end_faults(self) -> None:
+        for box in self.boxes:
+            box.had_turn = False
+            box.thaw()
+            if not box.running:
+                box.start()
+
+    # ---- checks -------------------------------------------------------------
+
+    def granted(self, box: BoxOfTest, generation: int, *, held_before: bool) -> None:
+        holders = [each.me for each in self.boxes if each.holds]
+        assert len(holders) <= 1, f"two holders: {holders}"
+        term = (box.lease.epoch, box.me, generation)
+        if term in self.terms:
+            assert held_before, "a term that had run out went on under its epoch"
+            return
+        assert term[0] > box.known_before, "an epoch that was known was used again"
+        assert all(term[0] > epoch for epoch, _, store in self.terms if store == generation), "an epoch was given twice"
+        self.terms.add(term)
+
+
+class BoxOfTest:
+    """One program after the other in one box. What it writes to disk stays."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world, self.name = world, name
+        self.rate, self.slept, self.frozen_since = 1 + world.chance.uniform(-DRIFT, DRIFT), 0.0, 0.0
+        self.incarnation: int = 0
+        self.request: int = 0
+        self.running, self.frozen = False, False
+        self.backlog: list[Call] = []
+        self.disk: dict[str, int] = {}
+        self.had_turn = False
+        self.obeyed: tuple[int, str] = (0, "")
+        self.known_before = 0
+        self.load()
+
+    def load(self) -> None:
+        self.me = f"{self.name}/{self.incarnation}"
+        self.fences = Fences(self.disk)
+        self.lease = PlacementLease(MODEL, KEY, self.fences, StoreAge(self.me))
+
+    def start(self) -> None:
+        self.incarnation += 1
+        self.running, self.frozen, self.backlog = True, False, []
+        self.load()
+        self.later(0.0, self.turn)
+
+    @property
+    def now(self) -> float:
+        return (self.world.time - self.slept) * self.rate + 1000
+
+    @property
+    def holds(self) -> bool:
+        """True if it may act at this moment: a process that stands still does not act."""
+        return self.running and not self.frozen and self.lease.held(self.now)
+
+    def later(self, delay: float, call: Call) -> None:
+        self.world.at(delay / self.rate, partial(self.happen, self.incarnation, call))
+
+    def happen(self, incarnation: int, call: Call) -> None:
+        """Let something happen to this process, after it wakes if it stands still."""
+        if not self.running or incarnation != self.incarnation:
+            return
+        if self.frozen:
+            self.backlog.append(call)
+        else:
+            call()
+
+    # ---- a process ----------------------------------------------------------
+
+    def turn(self) -> None:
+        """Do one thing, and come back."""
+        chance = self.world.chance
+        self.later(chance.uniform(0.2, 1.5), self.turn)
+        if self.world.calm and self.had_turn:
+            return
+        if not self.lease.held(self.now):
+            self.attempt()
+        elif self.world.calm or chance.random() < 0.12:
+            self.had_turn = True
+            self.carry_out(self.lease.release("b1", self.world.time))
+        elif chance.random() < 0.4:
+            self.order()
+        else:
+            self.attempt()
+
+    def attempt(self) -> None:
+        self.carry_out(self.lease.attempt(self.now))
+
+    def carry_out(self, step: Step) -> None:
+        self.request += 1
+        if not isinstance(step, HeldElsewhere):
+            hear, asked_by = partial(self.on_answer, self.request, step.key, self.now), self.incarnation
+            self.world.send(step, lambda outcome: self.happen(asked_by, partial(hear, outcome)))
+            self.later(ANSWER_WITHIN, partial(self.give_up, self.request))
+
+    def give_up(self, request: int) -> None:
+        if request == self.request:
+            self.request += 1
+
+    def on_answer(self, request: int, key: str, sent: float, outcome: Outcome) -> None:
+        if request != self.request:
+            return  # it came too late, or is the second one
+        self.request += 1
+        if isinstance(outcome, Found):
+            self.carry_out(self.lease.on_entry(outcome.value, outcome.revision, self.now))
+        elif not outcome.generation:
+            self.later(0.05, self.attempt)
+        else:
+            held, self.known_before = self.lease.held(sent), self.fences.highest(MODEL)
+            self.lease.on_stored(outcome.revision)
+            if key == KEY and self.lease.held(self.now):
+                self.world.granted(self, outcome.generation, held_before=held)
+
+    # ---- orders -------------------------------------------------------------
+
+    def order(self) -> None:
+        """Send an order to some box. It may take far longer than the term."""
+        chance = self.world.chance
+        to, order = chance.choice(self.world.boxes), (self.lease.epoch, self.me)
+        for _ in range(self.world.copies()):
+            delay = chance.uniform(0, 40) if chance.random() < 0.2 else self.world.delay()
+            self.world.at(delay, lambda: to.happen(to.incarnation, partial(to.on_order, *order)))
+
+    def on_order(self, epoch: int, holder: str) -> None:
+        if self.fences.admits(MODEL, epoch, holder):
+            self.disk = self.fences.stored()
+            assert (epoch, holder) == self.obeyed or epoch > self.obeyed[0], "an old order was obeyed"
+            self.obeyed = (epoch, holder)
+        else:
+            assert epoch <= self.fences.highest(MODEL), "a good order was refused"
+
+    # ---- faults -------------------------------------------------------------
+
+    def freeze(self, seconds: float) -> None:
+        if self.running and not self.frozen:
+            self.frozen, self.frozen_since = True, self.world.time
+            self.world.at(seconds, self.thaw)
+
+    def thaw(self) -> None:
+        if self.frozen:
+            self.frozen = False
+            self.slept += 0.0 if self.world.clocks_count_sleep else self.world.time - self.frozen_since
+            holders = [each.me for each in self.world.boxes if each.holds]
+            assert len(holders) <= 1, f"two holders: {holders}"
+            backlog, self.backlog = self.backlog, []
+            for call in backlog:
+                call()
+
+    def crash(self, seconds: float) -> None:
+        if self.running:
+            self.running = False
+            self.world.at(seconds, lambda: None if self.running else self.start())
+
+
+def test_histories(request: pytest.FixtureRequest) -> None:
+    """10,000 with ``--deep``."""
+    option = request.config.getoption
+    terms = 0
+    for seed in range(10_000 if option("--deep") else 1_500 if option("--all") else 300):
+        world = World(seed)
+        try:
+            world.run()
+        except AssertionError as cause:
+            raise AssertionError(f"history {seed}, at {world.time:.3f} s: {cause}") from cause
+        terms += len(world.terms)
+    assert terms > 300, "the histories hardly ever get a lease"
+
+
+def test_a_clock_that_stands_still_during_sleep_would_make_two_holders() -> None:
+    """So the histories can tell, and the program needs a clock that counts sleep."""
+
+    def fails(seed: int) -> bool:
+        try:
+            World(seed, clocks_count_sleep=False).run()
+        except AssertionError as cause:
+            return "two holders" in str(cause)
+        return False
+
+    assert any(fails(seed) for seed in range(300))
+
+
+def test_no_election_ends_the_term_of_a_holder_that_renews() -> None:
+    lease = PlacementLease(MODEL, KEY, Fences(), StoreAge("b0/1"))
+    store: dict[str, tuple[int, bytes]] = {}
+
+    def attempt(now: float) -> None:
+        step = lease.attempt(now)
+        while isinstance(step, ReadKey):
+            revision, value = store.get(step.key, (0, None))
+            step = lease.on_entry(value, revision, now)
+        if isinstance(step, PutKey):
+            store[step.key] = (step.revision + 1, step.value)
+            lease.on_stored(step.revision + 1)
+
+    for now in (0.0, 0.1, TERM + 0.2):
+        attempt(now)
+    assert lease.held(TERM + 0.2)
+    assert lease.epoch == 1
+    for renewal in (18.0, 29.0, 40.0):  # an election of 11 s between two
+        attempt(renewal)
+        assert lease.epoch == 1
