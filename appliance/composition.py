@@ -49,7 +49,7 @@ from appliance.http.way.fast_path import FastPath
 from appliance.http.way.gateway import Gateway, Sockets
 from appliance.http.way.guard import Guard
 from appliance.http.way.handover import Inward
-from appliance.http.way.pipeline import Beside, Pipeline
+from appliance.http.way.pipeline import Beside, Pipeline, Placing
 from appliance.http.way.progress import Pings
 from appliance.http.way.resumable import Lasting
 from appliance.peers.owner import Peers, open_peers
@@ -180,6 +180,7 @@ async def open_appliance(settings: AppSettings, places: AppliancePaths) -> Async
                 ),
                 ollama=OllamaReader(fleet, known, inward),
                 inward=inward,
+                pool=partial(_placing, ask, peers),
             ),
         )
         async with open_agents(applies.runs, inward, tools, fleet, run_store, ping_after=http.ping_after) as agents:
@@ -245,6 +246,12 @@ def activity_log(config: Config | None) -> tuple[Path | None, int]:
     if config is None:
         return None, DEFAULT_KEEP
     return Path(config.store.path) if config.store is not None else None, config.metrics_max_in_memory
+
+
+def _placing(ask: Ask, peers: Peers) -> Placing:
+    from appliance.http.way.at_members import AskMembers  # only a program in a pool needs it
+
+    return AskMembers(ask, peers)
 
 
 def _sockets(edge: Edge, owners: Owners, pipeline: Pipeline) -> Sockets:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 import trio
@@ -18,6 +19,9 @@ from appliance.peers.link import LINK_PATH, LocalState, ModelState, WaitChanged,
 from appliance.trio_parts import Changed, beside, persist
 from appliance.upstream.client import Address, HttpAnswer, HttpCall, address_of
 from appliance.upstream.websocket import open_upstream_websocket
+
+if TYPE_CHECKING:
+    from appliance.core.pool.placing import BoxChoice  # a program without a pool does not need it
 
 LOOK_EVERY = 60.0
 """Seconds between two looks at a server that is well."""
@@ -46,6 +50,42 @@ class PeerStatus(Struct, frozen=True, kw_only=True):
     models: tuple[ModelState, ...]
 
 
+class Member(Struct, frozen=True, kw_only=True):
+    """Another box of this program's pool. ``address`` is the one of its door."""
+
+    id: str
+    """The box's name."""
+    address: Address
+
+    @property
+    def url(self) -> str:
+        scheme = "https" if self.address.tls else "http"
+        return f"{scheme}://{self.address.authority.decode()}{self.address.base_path}"
+
+
+class Orders(Protocol):
+    """The pool's agreement on which box loads a model."""
+
+    async def place(self, model_id: str, decide: Callable[[], BoxChoice | None]) -> str | None:
+        """Return the box that the pool has told to load the model: the one of ``decide``, or the one of another's
+        decision that is fresh. None: choose without orders. Returns within a second.
+        """
+        ...
+
+
+class PoolSide(Struct, frozen=True, kw_only=True):
+    """The other facts of a pool that decide where requests go."""
+
+    me: str = ""
+    """The name of this box."""
+    drained: Collection[str] = ()
+    """Boxes that get new requests only where no other one can answer."""
+    speeds: Mapping[str, float] = {}
+    """Measured tokens a second, by box."""
+    orders: Orders | None = None
+    """None: boxes load what does not evict, and nothing is fetched."""
+
+
 class LocalSide(Struct, frozen=True):
     """The report to the other side of a link."""
 
@@ -56,10 +96,12 @@ class LocalSide(Struct, frozen=True):
 class RemotePeer:
     """Owned by `Peers`, which runs `run` as a task. Every change calls ``changed``."""
 
-    def __init__(self, peer_id: str, config: Peer, local: LocalSide, changed: Callable[[], None]) -> None:
+    def __init__(
+        self, peer_id: str, address: Address, config: Peer, local: LocalSide, changed: Callable[[], None]
+    ) -> None:
         self.id = peer_id
         self.config = config
-        self.address = address_of(config.proxy, peer_id, api_key=config.api_key, timeouts=config.timeouts)
+        self.address = address
         self.up: bool | None = None
         self.error: str | None = None
         self.models = tuple(config.models)
@@ -125,6 +167,11 @@ class RemotePeer:
         if was_up:
             self._failures = 1
             self._look_within(FIRST_PAUSE)
+
+    def is_seen(self) -> None:
+        """Something else than a request has heard of it. A look tells whether it can be reached as well."""
+        if self.up is False:
+            self._look_within(0)
 
     # ---- the task ----------------------------------------------------------------------------------------------------
 
@@ -239,26 +286,73 @@ class Peers:
     def __init__(self, nursery: trio.Nursery, local: LocalSide) -> None:
         self._nursery = nursery
         self._local = local
+        self._configured: dict[str, RemotePeer] = {}
+        self._members: dict[str, RemotePeer] = {}
         self._peers: dict[str, RemotePeer] = {}
+        """All of them. A box of the pool hides a configured peer of the same id."""
+        self.side = PoolSide()
         self._guests: dict[object, tuple[str, Sequence[ModelState]]] = {}
         self._news = Changed()
 
     def adopt(self, config: Config | None) -> None:
-        """Follow a configuration; unchanged peers keep their tasks. Raises UsageError, and changes nothing then."""
+        """Follow a configuration; members and unchanged peers keep their tasks. Raises UsageError, and changes nothing
+        then.
+        """
         wanted = config.peers if config is not None else {}
-        kept = {peer_id: peer for peer_id, peer in self._peers.items() if peer.config == wanted.get(peer_id)}
-        peers = {
-            peer_id: kept.get(peer_id) or RemotePeer(peer_id, peer, self._local, self._news.wake)
-            for peer_id, peer in wanted.items()
-        }
-        before, self._peers = self._peers, peers
-        for peer in before.values():
-            if peers.get(peer.id) is not peer:
+        kept = {peer_id: peer for peer_id, peer in self._configured.items() if peer.config == wanted.get(peer_id)}
+        configured = {id: kept.get(id) or self._make(id, peer, _address(id, peer)) for id, peer in wanted.items()}
+        self._exchange(configured, self._members)
+
+    def adopt_members(self, members: Mapping[str, Member], side: PoolSide | None = None) -> None:
+        """Follow the pool's list of the other boxes, by id; configured peers and unchanged boxes keep their tasks."""
+        self.side = side or PoolSide()
+        kept = {id: peer for id, peer in self._members.items() if id in members and peer.address == members[id].address}
+        made = {id: kept.get(id) or self._make(id, Peer(proxy=one.url), one.address) for id, one in members.items()}
+        self._exchange(self._configured, made)
+
+    def _make(self, peer_id: str, config: Peer, address: Address) -> RemotePeer:
+        return RemotePeer(peer_id, address, config, self._local, self._news.wake)
+
+    def _exchange(self, configured: dict[str, RemotePeer], members: dict[str, RemotePeer]) -> None:
+        before = [*self._configured.values(), *self._members.values()]
+        after = [*configured.values(), *members.values()]
+        self._configured, self._members, self._peers = configured, members, {**configured, **members}
+        for peer in before:
+            if peer not in after:
                 peer.scope.cancel()
-        for peer in peers.values():
-            if before.get(peer.id) is not peer:
+        for peer in after:
+            if peer not in before:
                 self._nursery.start_soon(peer.run, name=f"peer {peer.id}")
         self._news.wake()
+
+    # ---- the boxes of the pool ---------------------------------------------------------------------------------------
+
+    def absent(self, member_id: str, why: str) -> None:
+        """The pool has lost sight of a box: it comes last until its task finds it well. Call it at the change."""
+        if member_id in self._members:
+            self._members[member_id].is_down(why)
+
+    def present(self, member_id: str) -> None:
+        """The pool sees a box again: one that counts as down is looked at now. Call it at the change."""
+        if member_id in self._members:
+            self._members[member_id].is_seen()
+
+    def members(self) -> Collection[RemotePeer]:
+        """Return the other boxes of the pool."""
+        return self._members.values()
+
+    def boxes_with(self, model: str) -> tuple[tuple[str, str], ...]:
+        """Return the other boxes that have a model of this name, as pairs of their id and the name."""
+        return tuple([(box, model) for box, peer in self._members.items() if model in peer.models])
+
+    def at_boxes(self, pairs: Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+        """Return the pairs of peer id and model whose peers are boxes of the pool."""
+        return tuple([pair for pair in pairs if pair[0] in self._members])
+
+    def decides(self, boxes: Sequence[tuple[str, str]]) -> bool:
+        """Return whether a model that is loaded here, and that these boxes have too, may be asked of one of them."""
+        known = [(self._members[box], model) for box, model in boxes if box in self._members]
+        return self.side.me in self.side.drained or any(box.up and box.state_of(model).loaded for box, model in known)
 
     # ---- choosing and asking -----------------------------------------------------------------------------------------
 
@@ -300,7 +394,7 @@ class Peers:
     # ---- knowing -----------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> tuple[PeerStatus, ...]:
-        """Return the states in the order of the configuration."""
+        """Return the states in the order of the configuration, the pool's boxes behind it."""
         return tuple(peer.status for peer in self._peers.values())
 
     def names(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
@@ -308,12 +402,15 @@ class Peers:
         return tuple([(peer.id, peer.models) for peer in self._peers.values()]) if self._peers else ()
 
     def complete(self, config: Config) -> Config:
-        """Return the configuration with the models that peers list if it names none, for resolving names."""
+        """Return the configuration with the pool's boxes as peers, and with the models that each of both lists if the
+        configuration names none; for resolving names.
+        """
+        wanted = {**config.peers, **{id: member.config for id, member in self._members.items()}}
         peers = {
             peer_id: msgspec.structs.replace(peer, models=list(self._peers[peer_id].models))
             if not peer.models and peer_id in self._peers
             else peer
-            for peer_id, peer in config.peers.items()
+            for peer_id, peer in wanted.items()
         }
         return msgspec.structs.replace(config, peers=peers)
 
@@ -345,6 +442,10 @@ class Peers:
             return self._peers[peer_id]
         except KeyError:
             raise PeerFailed(peer_id, "it is not in the configuration any more") from None
+
+
+def _address(peer_id: str, peer: Peer) -> Address:
+    return address_of(peer.proxy, peer_id, api_key=peer.api_key, timeouts=peer.timeouts)
 
 
 @asynccontextmanager
