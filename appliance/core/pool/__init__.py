@@ -1,4 +1,4 @@
-"""The decisions and formats of a pool of boxes: keys, codes, the roster, leases, placement.
+"""Several boxes as one: which boxes belong together, who is there, and who may decide what is loaded where.
 
-Refuses to talk to another box.
+Refuses I/O, clocks and randomness: times and ids are arguments.
 """
