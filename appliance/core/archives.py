@@ -41,7 +41,7 @@ class BadArchive(Exception):
     """An archive that is damaged, or has something in it that is refused; the message says what."""
 
 
-class Member(Struct, frozen=True, kw_only=True):
+class ArchiveMember(Struct, frozen=True, kw_only=True):
     """A file, or with ``target`` a symbolic link, or with ``copy_of`` another name of a file before it."""
 
     path: str
@@ -53,7 +53,7 @@ class Member(Struct, frozen=True, kw_only=True):
 
 
 @contextmanager
-def open_members(archive: IO[bytes], kind: Literal["zip", "tar.gz"], most: int) -> Generator[Iterator[Member]]:
+def open_members(archive: IO[bytes], kind: Literal["zip", "tar.gz"], most: int) -> Generator[Iterator[ArchiveMember]]:
     """Yield what is in it, in order. Raises BadArchive, also for more than ``most`` members, folders included."""
     heads = _Heads(archive if kind == "zip" else cast("IO[bytes]", gzip.GzipFile(fileobj=archive)))
     try:
@@ -85,7 +85,7 @@ class _Heads:
         return data
 
 
-def _zipped(file: zipfile.ZipFile, heads: _Heads, most: int) -> Iterator[Member]:
+def _zipped(file: zipfile.ZipFile, heads: _Heads, most: int) -> Iterator[ArchiveMember]:
     heads.left = UNBOUNDED  # its directory has been read
     for count, info in enumerate(file.infolist(), 1):
         _check_count(count, most)
@@ -104,14 +104,14 @@ def _zipped(file: zipfile.ZipFile, heads: _Heads, most: int) -> Iterator[Member]
                 target = contents.read(MAX_TARGET + 1)
             if len(target) > MAX_TARGET:
                 raise BadArchive(f"{shown(name)} is a link with a target of more than {MAX_TARGET} bytes")
-            yield Member(path=name, target=target.decode("utf-8", "replace"))
+            yield ArchiveMember(path=name, target=target.decode("utf-8", "replace"))
         elif stat.S_IFMT(mode) in (0, stat.S_IFREG):
-            yield Member(path=name, mode=mode, open=lambda info=info: file.open(info))
+            yield ArchiveMember(path=name, mode=mode, open=lambda info=info: file.open(info))
         else:
             raise BadArchive(f"{shown(name)} is neither a file nor a folder")
 
 
-def _tarred(file: tarfile.TarFile, heads: _Heads, most: int) -> Iterator[Member]:
+def _tarred(file: tarfile.TarFile, heads: _Heads, most: int) -> Iterator[ArchiveMember]:
     for count, info in enumerate(file, 1):
         _check_count(count, most)
         if len(file.pax_headers) > MAX_SHARED:
@@ -119,12 +119,12 @@ def _tarred(file: tarfile.TarFile, heads: _Heads, most: int) -> Iterator[Member]
         if info.isdir():
             continue
         if info.issym():
-            yield Member(path=info.name, target=info.linkname)
+            yield ArchiveMember(path=info.name, target=info.linkname)
         elif info.islnk():
-            yield Member(path=info.name, mode=info.mode, copy_of=info.linkname)
+            yield ArchiveMember(path=info.name, mode=info.mode, copy_of=info.linkname)
         elif info.isreg() and (contents := file.extractfile(info)) is not None:
             left, heads.left = heads.left, UNBOUNDED
-            yield Member(path=info.name, mode=info.mode, open=lambda contents=contents: contents)
+            yield ArchiveMember(path=info.name, mode=info.mode, open=lambda contents=contents: contents)
             heads.left = left
         else:
             raise BadArchive(f"{shown(info.name)} is neither a file nor a folder nor a link")

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from appliance.core.archives import BadArchive, Member, open_members
+from appliance.core.archives import BadArchive, ArchiveMember, open_members
 from appliance.core.parameters import shown
 
 MAX_FILES = 5000
@@ -63,7 +63,7 @@ def read_member(archive: Path, name: str, limit: int) -> bytes | None:
 
 
 @contextmanager
-def _members(archive: Path) -> Generator[Iterator[Member]]:
+def _members(archive: Path) -> Generator[Iterator[ArchiveMember]]:
     with archive.open("rb") as file:
         kind = "zip" if archive.name.lower().endswith(".zip") else "tar.gz"
         try:
@@ -73,7 +73,7 @@ def _members(archive: Path) -> Generator[Iterator[Member]]:
             raise BadArchive(f"{archive.name}: {cause}") from None
 
 
-def _write(members: Iterator[Member], into: Path, left: int, check: Callable[[], None]) -> None:
+def _write(members: Iterator[ArchiveMember], into: Path, left: int, check: Callable[[], None]) -> None:
     """Files first: a link that is not there yet can lead no file astray."""
     links: list[tuple[Path, str]] = []
     for member in members:

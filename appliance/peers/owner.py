@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 
 import msgspec
@@ -46,6 +46,19 @@ class PeerStatus(Struct, frozen=True, kw_only=True):
     models: tuple[ModelState, ...]
 
 
+class Member(Struct, frozen=True, kw_only=True):
+    """Another box of this program's pool. ``address`` is the one of its door."""
+
+    id: str
+    """The box's name."""
+    address: Address
+
+    @property
+    def url(self) -> str:
+        scheme = "https" if self.address.tls else "http"
+        return f"{scheme}://{self.address.authority.decode()}{self.address.base_path}"
+
+
 class LocalSide(Struct, frozen=True):
     """The report to the other side of a link."""
 
@@ -56,10 +69,12 @@ class LocalSide(Struct, frozen=True):
 class RemotePeer:
     """Owned by `Peers`, which runs `run` as a task. Every change calls ``changed``."""
 
-    def __init__(self, peer_id: str, config: Peer, local: LocalSide, changed: Callable[[], None]) -> None:
+    def __init__(
+        self, peer_id: str, address: Address, config: Peer, local: LocalSide, changed: Callable[[], None]
+    ) -> None:
         self.id = peer_id
         self.config = config
-        self.address = address_of(config.proxy, peer_id, api_key=config.api_key, timeouts=config.timeouts)
+        self.address = address
         self.up: bool | None = None
         self.error: str | None = None
         self.models = tuple(config.models)
@@ -125,6 +140,11 @@ class RemotePeer:
         if was_up:
             self._failures = 1
             self._look_within(FIRST_PAUSE)
+
+    def is_seen(self) -> None:
+        """Something else than a request has heard of it. A look tells whether it can be reached as well."""
+        if self.up is False:
+            self._look_within(0)
 
     # ---- the task ----------------------------------------------------------------------------------------------------
 
@@ -239,26 +259,54 @@ class Peers:
     def __init__(self, nursery: trio.Nursery, local: LocalSide) -> None:
         self._nursery = nursery
         self._local = local
+        self._configured: dict[str, RemotePeer] = {}
+        self._members: dict[str, RemotePeer] = {}
         self._peers: dict[str, RemotePeer] = {}
+        """All of them. A box of the pool hides a configured peer of the same id."""
         self._guests: dict[object, tuple[str, Sequence[ModelState]]] = {}
         self._news = Changed()
 
     def adopt(self, config: Config | None) -> None:
-        """Follow a configuration; unchanged peers keep their tasks. Raises UsageError, and changes nothing then."""
+        """Follow a configuration; members and unchanged peers keep their tasks. Raises UsageError, and changes nothing
+        then.
+        """
         wanted = config.peers if config is not None else {}
-        kept = {peer_id: peer for peer_id, peer in self._peers.items() if peer.config == wanted.get(peer_id)}
-        peers = {
-            peer_id: kept.get(peer_id) or RemotePeer(peer_id, peer, self._local, self._news.wake)
-            for peer_id, peer in wanted.items()
-        }
-        before, self._peers = self._peers, peers
-        for peer in before.values():
-            if peers.get(peer.id) is not peer:
+        kept = {peer_id: peer for peer_id, peer in self._configured.items() if peer.config == wanted.get(peer_id)}
+        configured = {id: kept.get(id) or self._make(id, peer, _address(id, peer)) for id, peer in wanted.items()}
+        self._exchange(configured, self._members)
+
+    def adopt_members(self, members: Mapping[str, Member]) -> None:
+        """Follow the pool's list of the other boxes, by id; configured peers and unchanged boxes keep their tasks."""
+        kept = {id: peer for id, peer in self._members.items() if id in members and peer.address == members[id].address}
+        made = {id: kept.get(id) or self._make(id, Peer(proxy=one.url), one.address) for id, one in members.items()}
+        self._exchange(self._configured, made)
+
+    def _make(self, peer_id: str, config: Peer, address: Address) -> RemotePeer:
+        return RemotePeer(peer_id, address, config, self._local, self._news.wake)
+
+    def _exchange(self, configured: dict[str, RemotePeer], members: dict[str, RemotePeer]) -> None:
+        before = [*self._configured.values(), *self._members.values()]
+        after = [*configured.values(), *members.values()]
+        self._configured, self._members, self._peers = configured, members, {**configured, **members}
+        for peer in before:
+            if peer not in after:
                 peer.scope.cancel()
-        for peer in peers.values():
-            if before.get(peer.id) is not peer:
+        for peer in after:
+            if peer not in before:
                 self._nursery.start_soon(peer.run, name=f"peer {peer.id}")
         self._news.wake()
+
+    # ---- the boxes of the pool ---------------------------------------------------------------------------------------
+
+    def absent(self, member_id: str, why: str) -> None:
+        """The pool has lost sight of a box: it comes last until its task finds it well. Call it at the change."""
+        if member_id in self._members:
+            self._members[member_id].is_down(why)
+
+    def present(self, member_id: str) -> None:
+        """The pool sees a box again: one that counts as down is looked at now. Call it at the change."""
+        if member_id in self._members:
+            self._members[member_id].is_seen()
 
     # ---- choosing and asking -----------------------------------------------------------------------------------------
 
@@ -300,7 +348,7 @@ class Peers:
     # ---- knowing -----------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> tuple[PeerStatus, ...]:
-        """Return the states in the order of the configuration."""
+        """Return the states in the order of the configuration, the pool's boxes behind it."""
         return tuple(peer.status for peer in self._peers.values())
 
     def names(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
@@ -308,12 +356,15 @@ class Peers:
         return tuple([(peer.id, peer.models) for peer in self._peers.values()]) if self._peers else ()
 
     def complete(self, config: Config) -> Config:
-        """Return the configuration with the models that peers list if it names none, for resolving names."""
+        """Return the configuration with the pool's boxes as peers, and with the models that each of both lists if the
+        configuration names none; for resolving names.
+        """
+        wanted = {**config.peers, **{id: member.config for id, member in self._members.items()}}
         peers = {
             peer_id: msgspec.structs.replace(peer, models=list(self._peers[peer_id].models))
             if not peer.models and peer_id in self._peers
             else peer
-            for peer_id, peer in config.peers.items()
+            for peer_id, peer in wanted.items()
         }
         return msgspec.structs.replace(config, peers=peers)
 
@@ -345,6 +396,10 @@ class Peers:
             return self._peers[peer_id]
         except KeyError:
             raise PeerFailed(peer_id, "it is not in the configuration any more") from None
+
+
+def _address(peer_id: str, peer: Peer) -> Address:
+    return address_of(peer.proxy, peer_id, api_key=peer.api_key, timeouts=peer.timeouts)
 
 
 @asynccontextmanager

@@ -10,9 +10,11 @@ from peers_harness import StartServer
 from waiting import until
 
 from appliance.core.config.types import Config, Peer
+from appliance.core.scheduling.routing import Remote, Router
 from appliance.errors import PeerFailed, UsageError
 from appliance.peers.link import ModelState, read_listing
-from appliance.peers.owner import Peers, PeerStatus, open_peers
+from appliance.peers.owner import Member, Peers, PeerStatus, open_peers
+from appliance.upstream.client import address_of
 
 Ready = Callable[[dict[str, PeerStatus]], bool]
 
@@ -106,6 +108,49 @@ async def test_a_new_configuration_leaves_the_same_peers_alone(start_server: Sta
         await known(peers, lambda found: all(one.up for one in found.values()))
         peers.adopt(None)
         assert peers.snapshot() == ()
+
+
+def members(**urls: str) -> dict[str, Member]:
+    return {name: Member(id=name, address=address_of(url, name)) for name, url in urls.items()}
+
+
+async def test_boxes_of_the_pool_are_peers_beside_the_configured_ones(start_server: StartServer):
+    server, box = start_server("--models", "a"), start_server("--models", "a,b", "--loaded", "a")
+    given = config(peer=server.url)
+    async with open_peers(given) as peers:
+        peers.adopt_members(members(box=box.url))
+        await known(peers, lambda found: all(one.models != () for one in found.values()))
+        assert peers.names() == (("peer", ("a",)), ("box", ("a", "b")))
+        assert Router(peers.complete(given)).resolve("a") == Remote((("peer", "a"), ("box", "a")), "a")
+        assert [name for name, _ in peers.order([("peer", "a"), ("box", "a")])] == ["box", "peer"]
+        with peers.using("box"):
+            peers.adopt(config(peer=server.url, other=server.url))
+            peers.adopt_members(members(box=box.url, more=server.url))
+            now = {status.id: status for status in peers.snapshot()}
+            assert (list(now), now["box"].busy) == (["peer", "other", "box", "more"], 1)
+        peers.adopt_members(members(box=server.url, peer=box.url))  # a box at another address, and one of a peer's id
+        await known(peers, lambda found: [model.id for model in found["peer"].models] == ["a", "b"])
+        assert {name: peers.address(name).port for name in ("box", "peer")} == {"box": server.port, "peer": box.port}
+        peers.adopt_members({})
+        assert peers.names() == (("peer", ("a",)), ("other", ("a",)))
+
+
+async def test_a_box_that_the_pool_lost_sight_of(start_server: StartServer):
+    away, stays = start_server("--models", "m"), start_server("--models", "m")
+    async with open_peers(None) as peers:
+        peers.adopt_members(members(away=away.url, stays=stays.url))
+        await known(peers, lambda found: all(one.models != () for one in found.values()))
+        both = [("away", "m"), ("stays", "m")]
+        away.stop()
+        peers.absent("away", "no word for 4 s")
+        assert [name for name, _ in peers.order(both)] == ["stays", "away"]
+        await known(peers, lambda found: "connections" in str(found["away"].error))
+        back = start_server("--port", str(away.port), "--models", "m")
+        peers.present("away")
+        await known(peers, lambda found: found["away"].up is True)
+        peers.absent("away", "no word for 4 s, although it is well")
+        await known(peers, lambda found: found["away"].up is True)
+        assert back.port == away.port
 
 
 async def test_a_models_list_that_changes(start_server: StartServer, tmp_path: Path):
