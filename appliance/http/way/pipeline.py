@@ -20,7 +20,6 @@ from appliance.errors import ApplianceError, BadRequest, Conflict, DownloadNeede
 from appliance.fleet.status import state_of
 from appliance.http.bytes.body import Body
 from appliance.http.way.ask import Ask, wish_of
-from appliance.http.way.at_peers import AskPeers
 from appliance.http.way.context import AskModel, ModelRequest, RequestContext, Use
 from appliance.http.way.edge import Edge
 from appliance.http.way.explaining import explain
@@ -106,6 +105,12 @@ class Tooling(Protocol):
     def read(self, job: ModelRequest) -> tuple[ModelRequest, Use | None]: ...
 
 
+class AtOthers(Protocol):
+    """Asks other servers that have the model."""
+
+    async def ask(self, job: ModelRequest, target: Target) -> None: ...
+
+
 class OllamaReading(Protocol):
     """Reads requests of Ollama's API."""
 
@@ -117,7 +122,7 @@ class OllamaReading(Protocol):
 class Beside(Struct, frozen=True, kw_only=True):
     """The ways beside the plain one. The composition hands them in, so that this room imports none of theirs."""
 
-    peers: AskPeers
+    peers: AtOthers
     plugins: Plugging
     tools: Tooling
     ollama: OllamaReading
