@@ -7,9 +7,10 @@ gets its listeners when it is made; nothing is attached later. The tests open th
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -58,6 +59,7 @@ from appliance.platform.home import expanded
 from appliance.platform.samples import open_samples
 from appliance.plugins.folders import choice_of
 from appliance.plugins.registry import Plugins, open_plugins
+from appliance.pool.seat import open_pool_seat
 from appliance.programs.start import programs_folder
 from appliance.settings import AppSettings
 from appliance.store.activity import DEFAULT_KEEP, open_activity
@@ -71,6 +73,9 @@ from appliance.tools.box import Toolbox, open_own_tools
 from appliance.traffic.record import open_recorder
 from appliance.traffic.traffic import Traffic
 from appliance.upstream.pool import open_pool
+
+if TYPE_CHECKING:
+    from appliance.pool.owner import BoxPool
 
 
 class AppliancePaths(Struct, frozen=True, kw_only=True):
@@ -96,6 +101,8 @@ class AppliancePaths(Struct, frozen=True, kw_only=True):
     """The places of kept contexts; empty: none are kept, and those of another program stay."""
     derived_models: Path | None = None
     """The file of models that clients of Ollama's API derive from others; None keeps them in memory."""
+    pool: Path | None = None
+    """The file of the pool that this box is in; None: it cannot be in one."""
     learns: bool = True
     """Facts that are not known of the engines are found out in the background."""
     samples: bool = True
@@ -167,6 +174,7 @@ async def open_appliance(settings: AppSettings, places: AppliancePaths) -> Async
         lasting = Lasting(streams, traffic, edge.bodies, fleet)
         inward = Inward()
         known = KnownModels(catalog, fleet, traffic.targets)
+        ollama_reader = OllamaReader(fleet, known, inward)
         pipeline = Pipeline(
             edge,
             catalog,
@@ -178,12 +186,27 @@ async def open_appliance(settings: AppSettings, places: AppliancePaths) -> Async
                 tools=ToolChats(
                     tools, lambda: (catalog.snapshot.config or places.defaults).runs.tool_timeout, http.ping_after
                 ),
-                ollama=OllamaReader(fleet, known, inward),
+                ollama=ollama_reader,
                 inward=inward,
                 pool=partial(_placing, ask, peers),
             ),
         )
-        async with open_agents(applies.runs, inward, tools, fleet, run_store, ping_after=http.ping_after) as agents:
+
+        def make_box_pool(path: Path) -> AbstractAsyncContextManager[BoxPool]:
+            from appliance.http.door.serving import DoorParts, claim_door  # few programs are in a pool
+            from appliance.pool.owner import open_box_pool
+
+            def parts() -> DoorParts:
+                return DoorParts(
+                    edge=edge, owners=owners, pool=pool, pings=pings, lasting=lasting, ollama=ollama_reader
+                )
+
+            return open_box_pool(path, partial(claim_door, parts), peers)
+
+        async with (
+            open_agents(applies.runs, inward, tools, fleet, run_store, ping_after=http.ping_after) as agents,
+            open_pool_seat(places.pool, make_box_pool) as seat,
+        ):
 
             def adopt(config: Config) -> Sequence[str]:
                 streams.adopt(config.streams)
@@ -216,6 +239,7 @@ async def open_appliance(settings: AppSettings, places: AppliancePaths) -> Async
                 history=history,
                 folders=_folders(settings, places, applies, contexts),
                 contexts=contexts,
+                pool=seat,
                 derived_models=places.derived_models,
             )
             traffic.targets.derived = DerivedModels(places.derived_models).read()
@@ -233,9 +257,10 @@ async def open_appliance(settings: AppSettings, places: AppliancePaths) -> Async
                 )
 
             async def quiet() -> None:
-                """Agents and kept streams, whose clients may be away, have finished."""
+                """Agents, kept streams (whose clients may be away) and requests of other boxes have finished."""
                 await agents.wait_ended()
                 await streams.wait_ended()
+                await seat.wait_quiet()
 
             server = ApplianceServer(http, listening, gateway, pool.poller, pings, traffic.lifetime, quiet)
             yield OpenAppliance(server=server, owners=owners, traffic=traffic, inward=inward)

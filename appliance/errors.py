@@ -294,6 +294,17 @@ class PeerFailed(_Told, ModelError):
         super().__init__(f"peer '{peer}' failed: {why}")
 
 
+class BoxFailed(_Told, ApplianceError):
+    """Another box of the pool cannot be reached, or did not do what it was asked."""
+
+    reason = "box_failed"
+
+    def __init__(self, box: str, why: str) -> None:
+        super().__init__(f"box '{box}': {why}")
+        self.box = box
+        self.why = why
+
+
 class TargetFailed(_Told, ModelError):
     """A server on the internet, asked through ``/cors-proxy``, did not answer as it should."""
 

@@ -58,6 +58,7 @@ SCAN_HEAD_START = 1.0
 SHOWN_MODELS = 8
 CONVERSATIONS = "conversations.db"
 DERIVED_MODELS = "derived-models.json"
+POOL = "pool.json"
 LIVED = 5.0
 """Seconds after which the one model that has died is loaded again: one that dies earlier would do so for ever."""
 
@@ -120,6 +121,7 @@ async def _run(settings: AppSettings, found: Finder, catalog: Catalog, stop: Sto
             config_versions=data / config_editing.FOLDER,
             contexts={} if settings.echo or settings.trial else context_places(),
             derived_models=data / DERIVED_MODELS,
+            pool=None if settings.trial or settings.http.single else data / POOL,
             learns=not settings.echo,
             echo=echo,
         )

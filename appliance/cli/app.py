@@ -45,6 +45,7 @@ VERBS = {
     "agent": "Run agent tasks on the running server, and list, follow, answer and cancel them.",
     "agents": "List the plugins behind slash commands, load them again, or create one.",
     "rpc-worker": "Lend this machine's devices to models on another machine.",
+    "pool": "Make several boxes one: each answers for the models of all.",
     "engines": "Manage the llama.cpp builds of this machine.",
     "bundle": "Carry models, engines and settings to a machine without a network.",
     "doctor": "Report problems, their evidence and the commands that help.",
@@ -195,6 +196,8 @@ def _import_verb(name: str) -> click.Command | None:
             from appliance.cli.doctor import doctor as command
         case "config":
             from appliance.cli.config import config as command
+        case "pool":
+            from appliance.cli.pool import pool as command
         case "rpc-worker":
             from appliance.cli.engines.commands import rpc_worker as command
         case "service":

@@ -21,6 +21,7 @@ from appliance.peers.link import ModelState
 from appliance.peers.owner import Peers
 from appliance.platform.samples import Samples
 from appliance.plugins.registry import Plugins
+from appliance.pool.seat import PoolSeat
 from appliance.store.history import History
 from appliance.store.kept_contexts import KeptContexts
 from appliance.streams.owner import Streams
@@ -54,6 +55,8 @@ class Owners(Struct, frozen=True, kw_only=True):
     """The program's folders on the disk, by their kind, and its databases by their first file."""
     contexts: KeptContexts | None
     """None keeps none."""
+    pool: PoolSeat
+    """This program's place in a pool of boxes."""
     derived_models: Path | None = None
     """The file of models that clients of Ollama's API derive; None keeps none beyond the program's end."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import ssl
 from collections.abc import Iterable
 from urllib.parse import SplitResult, quote, urlsplit
 
@@ -49,6 +50,10 @@ class Address(Struct, frozen=True):
     base_query: str = ""
     """Put before every query."""
     tls: bool = False
+    tls_context: ssl.SSLContext | None = None
+    """Whom TLS believes; None: the authorities of the system."""
+    tls_name: str | None = None
+    """The name that the certificate has to have; None: ``host``."""
     socket: str | None = None
     """The file of a socket, which is connected to instead of ``host`` and ``port``."""
     resolved: str | None = None

@@ -42,6 +42,10 @@ class ConnectFailed(UpstreamFailed):
     """No byte of the request has left, so that another server may be asked instead."""
 
 
+class NotTrusted(ConnectFailed):
+    """A server answers that is not the one that was meant: its certificate is another's."""
+
+
 class Wire(Protocol):
     """An open connection; everything raises OSError when it breaks."""
 
@@ -184,6 +188,13 @@ class TlsWire:
         except (trio.BrokenResourceError, trio.ClosedResourceError) as cause:
             raise _broken(cause) from None
 
+    @property
+    def certificate(self) -> bytes:
+        """The server's certificate (DER), which it has proved to hold."""
+        shown = self._stream.getpeercert(binary_form=True)
+        assert isinstance(shown, bytes)
+        return shown
+
     def close(self) -> None:
         self._stream.transport_stream.socket.close()
 
@@ -206,8 +217,8 @@ async def secure(sock: socket.socket, address: Address) -> TlsWire:
     try:
         stream = trio.SSLStream(
             trio.SocketStream(trio.socket.from_stdlib_socket(sock)),
-            tls_context(),
-            server_hostname=address.host,
+            address.tls_context or tls_context(),
+            server_hostname=address.tls_name or address.host,
             https_compatible=True,
         )
         with trio.move_on_after(address.tls_timeout or math.inf):
@@ -215,7 +226,10 @@ async def secure(sock: socket.socket, address: Address) -> TlsWire:
             return TlsWire(stream)
     except trio.BrokenResourceError as cause:
         sock.close()
-        raise ConnectFailed(address.label, _why_not_secure(address, cause.__cause__)) from None
+        why = _why_not_secure(address, cause.__cause__)
+        if isinstance(cause.__cause__, ssl.SSLCertVerificationError):
+            raise NotTrusted(address.label, why) from None
+        raise ConnectFailed(address.label, why) from None
     except BaseException:
         sock.close()
         raise
@@ -226,10 +240,11 @@ async def secure(sock: socket.socket, address: Address) -> TlsWire:
 def _why_not_secure(address: Address, cause: BaseException | None) -> str:
     match cause:
         case ssl.SSLCertVerificationError():
-            return (
-                f"its certificate is not trusted for '{address.host}' ({cause.verify_message}); install the authority "
-                "that signed it, or name its file in SSL_CERT_FILE"
-            )
+            advice = "install the authority that signed it, or name its file in SSL_CERT_FILE"
+            if address.tls_context is not None:
+                advice = "it is another server, or has other keys"
+            name = address.tls_name or address.host
+            return f"its certificate is not trusted for '{name}' ({cause.verify_message}); {advice}"
         case ssl.SSLError():
             return f"no TLS connection could be made ({cause.reason or cause}); is it https at all?"
         case _:

@@ -12,7 +12,7 @@ import trio
 from appliance.core.settings import HttpSettings, Listen, UnixSocket
 from appliance.http.bytes.connection import LAST_HEAD, Answers, Connection
 from appliance.http.bytes.listening import Listener, public_places
-from appliance.http.bytes.tls import Certificates, TlsSocket
+from appliance.http.bytes.tls import ServerContexts, TlsSocket
 from appliance.platform.poller import Poller
 from appliance.traffic.traffic import Lifetime
 from appliance.trio_parts import EPISODE, Changed, lacking
@@ -113,7 +113,7 @@ class Clients:
     """The open connections of one server."""
 
     def __init__(
-        self, answers: Answers, poller: Poller, settings: HttpSettings, certificates: Certificates | None
+        self, answers: Answers, poller: Poller, settings: HttpSettings, certificates: ServerContexts | None
     ) -> None:
         self._answers = answers
         self._poller = poller

@@ -14,7 +14,7 @@ import socket
 import ssl
 import sys
 import time
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from appliance.errors import UsageError
 
@@ -36,6 +36,12 @@ _REASONS = {
 }
 
 log = logging.getLogger(__name__)
+
+
+class ServerContexts(Protocol):
+    """A server's certificate, which may change between two connections."""
+
+    def context(self) -> ssl.SSLContext: ...
 
 
 class _Version(NamedTuple):

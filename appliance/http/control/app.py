@@ -33,6 +33,7 @@ from appliance.http.control.events import EventSources
 from appliance.http.control.hub_routes import HubRoutes, add_hub_routes
 from appliance.http.control.listing import View
 from appliance.http.control.model_routes import ModelRoutes, add_model_routes, under_way
+from appliance.http.control.pool_routes import PoolRoutes, add_pool_routes
 from appliance.http.control.run_routes import add_agent_routes, add_mcp_routes, add_run_routes
 from appliance.http.control.stream_routes import add_stream_routes
 from appliance.http.control.swap_api import RecordRoutes, SwapApi, add_routes
@@ -140,6 +141,7 @@ def create_app(traffic: Traffic, owners: Owners, settings: HttpSettings) -> Quar
     add_hub_routes(app, HubRoutes(owners))
     add_doctor_routes(app, DoctorRoutes(owners, view, traffic, settings.api_keys))
     add_disk_routes(app, DiskRoutes(owners, traffic.recorder))
+    add_pool_routes(app, PoolRoutes(owners.pool, admin=settings.admin))
     add_config_routes(app, ConfigRoutes(owners, admin=settings.admin))
     app.register_error_handler(HTTPException, _pass_on)
     app.register_error_handler(Exception, _pass_on)

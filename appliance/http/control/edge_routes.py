@@ -122,6 +122,10 @@ class EdgeRoutes:
         """The requests under way, with their slots: what ``top`` shows."""
         await _send_json(context, {"requests": await self._slots_in_short.requests()})
 
+    async def _pool(self, context: RequestContext) -> None:
+        """This box's pool as it sees it; see `PoolState`."""
+        await _send_json(context, self._owners.pool.state())
+
     async def _cache(self, context: RequestContext) -> None:
         """The prompts' cache in figures, why it was missed, who sits in which slot, and the contexts in files."""
         question = parse_cache_question(context.request.query, datetime.now(UTC))
@@ -209,6 +213,7 @@ class EdgeRoutes:
         "/api/cache": _cache,
         "/api/inflight": _inflight,
         "/api/ls": _table,
+        "/api/pool": _pool,
         "/favicon.ico": _icon,
         "/health": _health,
         "/metrics": _metrics,

@@ -1,0 +1,151 @@
+"""Lets other boxes in, and answers what they may ask: models that are here, their listing, the link, the pool's own.
+
+A caller without the key learns nothing, not even which paths there are: every request is 401 but the one that joins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import ClassVar, TypeVar
+
+import msgspec
+from msgspec import structs
+
+from appliance.core.bodies.head import check_json
+from appliance.core.bodies.http_request import HttpHead
+from appliance.core.pool.roster import Roster
+from appliance.errors import BadRequest, ModelNotFound, RouteNotFound, Unauthorized
+from appliance.http import errors
+from appliance.http.bytes.answer import HttpSink
+from appliance.http.bytes.body import Body
+from appliance.http.bytes.connection import Connection
+from appliance.http.control.listing import View, list_models
+from appliance.http.errors import JSON_TYPE
+from appliance.http.way.context import ModelRequest, RequestContext
+from appliance.http.way.edge import Edge
+from appliance.http.way.gateway import Gateway
+from appliance.http.way.guard import Guard
+from appliance.peers.link import LINK_PATH
+from appliance.pool.doors import JOIN, ROSTER, SECRET, JoinRequest, NewSecret
+from appliance.pool.membership import Membership
+from appliance.traffic.request import Request, read_request, send_whole
+from appliance.traffic.targets import Target, refresh
+
+MAX_BODY = 1 << 20
+MAX_JOIN = 1 << 14
+"""Bytes of a body that comes without the key."""
+LISTS = ("/v1/models", "/models")
+HEALTH = "/health"
+
+T = TypeVar("T")
+
+
+class DoorGuard(Guard):
+    """Lets in the pool's key, and the request that joins, which has a token instead."""
+
+    def knows(self, request: Request) -> bool:
+        return _joins(request) or super().knows(request)
+
+
+class DoorAnswers:
+    """The `Answers` of a door: looks at the key before anything else does."""
+
+    def __init__(self, edge: Edge, gateway: Gateway) -> None:
+        self._guard = edge.guard
+        self._bodies = edge.bodies
+        self._gateway = gateway
+
+    def begin(self, connection: Connection, data: bytes) -> bool:
+        """See `Answers`. The fast path knows no head but with a good key, since there always is one."""
+        return self._gateway.begin(connection, data)
+
+    async def answer(self, connection: Connection, head: HttpHead) -> bool:
+        """See `Answers`."""
+        request = read_request(head, "", connection.peer)
+        if self._guard.knows(request):
+            if head.upgrade and request.path != LINK_PATH:  # websockets of models are for the entry box alone
+                head = structs.replace(head, upgrade=b"")
+            return await self._gateway.answer(connection, head)
+        connection.stranger = True
+        refused, body = Unauthorized(), Body(self._bodies, head.length, connection)
+        sink = HttpSink(connection, head, body, ())
+        sink.stays = False
+        if not body.complete:
+            connection.mark_unread()
+        content = errors.body(errors.describe(refused))
+        await send_whole(sink, 401, errors.headers(refused, close=True), content)
+        return False
+
+
+class DoorRoutes:
+    """The `ModellessRoutes` of a door."""
+
+    def __init__(self, view: View, membership: Membership) -> None:
+        self._view = view
+        self._membership = membership
+
+    async def answer(self, context: RequestContext, own: HttpSink, connection: Connection, head: HttpHead) -> None:
+        """Raises ApplianceError and ClientLeft."""
+        request = context.request
+        reading = "GET" if request.method == "HEAD" else request.method
+        if (answer := self._routes.get((reading, request.path))) is None:
+            raise RouteNotFound(request.method, request.path)
+        content = await context.body.read(MAX_JOIN if request.path == JOIN else MAX_BODY)
+        await send_whole(context.sink, 200, (JSON_TYPE,), msgspec.json.encode(await answer(self, content)))
+
+    async def answer_with_file(self, context: RequestContext) -> bool:
+        """See `ModellessRoutes`. There are none."""
+        return False
+
+    async def _models(self, _: bytes) -> object:
+        await refresh(self._view.catalog)
+        return list_models(self._view)
+
+    async def _health(self, _: bytes) -> object:
+        return {"status": "ok"}
+
+    async def _join(self, body: bytes) -> object:
+        return await self._membership.admit(_read(body, JoinRequest))
+
+    async def _roster(self, _: bytes) -> object:
+        return self._membership.roster
+
+    async def _learn(self, body: bytes) -> object:
+        return await self._membership.learn(_read(body, Roster))
+
+    async def _propose(self, body: bytes) -> object:
+        return await self._membership.propose(_read(body, Roster))
+
+    async def _renew(self, body: bytes) -> object:
+        return await self._membership.learn_secret(_read(body, NewSecret))
+
+    _routes: ClassVar[dict[tuple[str, str], Callable[[DoorRoutes, bytes], Awaitable[object]]]] = {
+        **dict.fromkeys((("GET", path) for path in LISTS), _models),
+        ("GET", HEALTH): _health,
+        ("POST", JOIN): _join,
+        ("GET", ROSTER): _roster,
+        ("PUT", ROSTER): _learn,
+        ("POST", ROSTER): _propose,
+        ("POST", SECRET): _renew,
+    }
+
+
+class NothingElsewhere:
+    """The `AtOthers` of a door: a request that came through it is answered here, or refused."""
+
+    async def ask(self, job: ModelRequest, target: Target) -> None:
+        """Raises ModelNotFound."""
+        raise ModelNotFound(target.label, ())
+
+
+def _joins(request: Request) -> bool:
+    return request.method == "POST" and request.path == JOIN
+
+
+def _read(body: bytes, kind: type[T]) -> T:
+    """Raises BadRequest."""
+    check_json(body)
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.ValidationError as error:
+        raise BadRequest(f"the request body cannot be used: {error}; are the versions of the boxes the same?") from None

@@ -1,0 +1,402 @@
+"""One pool while this box is in it: its file, its door, the other boxes, and every change of the roster.
+
+A change is made in two steps. First all boxes agree: the `Agreement` makes the wanted roster the next one, or says
+which one somebody else made before it, and the change is made anew on top of that. Then the roster is pushed over the
+doors, and a box that was away asks others for it. So no box has to know more than its own roster, and the higher
+generation wins everywhere.
+
+The order matters where a step can be the last one before a crash: the file is written before anybody is answered.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import secrets
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import trio
+from msgspec.structs import replace
+
+from appliance import __version__
+from appliance.core.pool.join_code import TOKEN_SIZE, Codes, JoinCode
+from appliance.core.pool.keys import SECRET_SIZE, BoxCertificate, PoolKeys
+from appliance.core.pool.roster import Box, Roster, bus_plan, newer
+from appliance.errors import ApplianceError, BadRequest, BoxFailed, Busy, Conflict, StoreFailed
+from appliance.peers.owner import Member, Peers, PeerStatus
+from appliance.pool.doors import PROTOCOL, ROSTER, SECRET, JoinRequest, NewSecret, OtherKeys, Ways
+from appliance.store.pool_file import KeptPool, write_pool
+from appliance.trio_parts import Changed
+from appliance.wire import PoolBox, PoolBus, PoolModel, PoolProblem, PoolRotation, PoolState
+
+PULL_EVERY = 3.0
+"""Seconds between two questions for the roster while there is no bus, each to another box."""
+TRIES = 10
+"""Changes of others that may come before one of this box, one after the other."""
+
+log = logging.getLogger(__name__)
+
+
+class Agreement(Protocol):
+    """Makes one roster the next one for all boxes."""
+
+    async def agree(self, wanted: Roster) -> Roster:
+        """Return ``wanted`` if it is in force from now on, else the one that is. Raises BoxFailed."""
+        ...
+
+
+class ClaimedDoor(Protocol):
+    """The place of a door: clients that connect wait until it is served."""
+
+    @property
+    def port(self) -> int: ...
+
+    def renew(self, certificate: BoxCertificate, key: str) -> None:
+        """Show this certificate, and let in requests with this key alone. Requests with another key end."""
+        ...
+
+    async def serve(self, membership: Membership, shutdown: trio.Event) -> None:
+        """Answer members until ``shutdown``, or until the program ends."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Membership:
+    """Made, and run, by `owner.BoxPool`."""
+
+    def __init__(self, path: Path, kept: KeptPool, peers: Peers) -> None:
+        self.kept = kept
+        self.me = kept.me
+        self.agreement: Agreement = AtFirstBox(self)
+        self.codes = Codes()
+        self.over = trio.Event()
+        """This box has left, or the others have removed it."""
+        self.door_closed = trio.Event()
+        """Nobody is answered through the door any more."""
+        self.door_closed.set()
+        self.ended = trio.Event()
+        """Nothing is left of it, not even the file."""
+        self.changed = Changed()
+        """Wakes after every change of the roster or of the secret."""
+        self.has_bus = False
+        """The bus tells the changes, so nobody is asked for them."""
+        self.problem: PoolProblem | None = None
+        self._path = path
+        self._peers = peers
+        self._seed = secrets.token_bytes(32)
+        """The private key of this run's certificate."""
+        self.ways = Ways(self.keys)
+        """How the doors of the others are reached."""
+        self._door: ClaimedDoor | None = None
+        self._writing = trio.Lock()
+        self._turn = trio.Lock()
+        self._pulled = 0
+        self._strangers: set[str] = set()
+        """Boxes that refuse this box's keys."""
+
+    @property
+    def roster(self) -> Roster:
+        return self.kept.roster
+
+    @property
+    def keys(self) -> PoolKeys:
+        return PoolKeys(self.kept.secret)
+
+    @property
+    def others(self) -> list[Box]:
+        return [box for box in self.roster.boxes if box.name != self.me]
+
+    def own_certificate(self) -> BoxCertificate:
+        """This run's certificate, for every address of this box, loopback, and its name."""
+        own = self.roster.box(self.me)
+        addresses = own.addresses if own is not None else ()
+        return self.keys.issue(self.me, tuple(dict.fromkeys((*addresses, "127.0.0.1", "::1"))), self._seed)
+
+    # ---- the tasks ---------------------------------------------------------------------------------------------------
+
+    async def run(self, door: ClaimedDoor) -> None:
+        """Serve the door and follow the pool, until this box is not in it any more, or cancelled."""
+        self._door, shutdown = door, trio.Event()
+        door.renew(self.own_certificate(), self.keys.door_key)
+        try:
+            async with trio.open_nursery() as serving:
+                serving.start_soon(self._serve, door, shutdown)
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._follow)
+                    nursery.start_soon(self._push_changes)
+                    await self.over.wait()
+                    nursery.cancel_scope.cancel()
+                shutdown.set()
+        finally:
+            self._door = None
+            self._peers.adopt_members({})
+
+    async def _serve(self, door: ClaimedDoor, shutdown: trio.Event) -> None:
+        self.door_closed = trio.Event()
+        await door.serve(self, shutdown)
+        self.door_closed.set()
+
+    async def _follow(self) -> None:
+        """Find boxes that are out of reach, and ask one of the others after the other for the roster."""
+        while True:
+            self._adopt()
+            for box in self._out_of_reach():
+                await self._find(box)
+            self._adopt()
+            if not self.has_bus:
+                await self._pull()
+            with trio.move_on_after(PULL_EVERY if self.others else math.inf):
+                await self.changed.wait()
+
+    def _adopt(self) -> None:
+        self._peers.adopt_members(
+            {box.name: Member(id=box.name, address=self.ways.guess(box)) for box in self.others if box.can_be_dialled}
+        )
+
+    def _out_of_reach(self) -> list[Box]:
+        down = {peer.id for peer in self._peers.snapshot() if not peer.up}
+        return [box for box in self.others if box.name in down]
+
+    async def _find(self, box: Box) -> None:
+        try:
+            await self.ways.find(box)
+        except BoxFailed as error:
+            self._peers.absent(box.name, error.why)
+        else:
+            self._peers.present(box.name)
+
+    async def _pull(self) -> None:
+        """Ask the next box that answers. Those with other keys have got them while this box was away."""
+        others = [box for box in self.others if box.can_be_dialled]
+        for _ in others:
+            self._pulled += 1
+            box = others[self._pulled % len(others)]
+            try:
+                found = await self.ways.ask(box, "GET", ROSTER, Roster)
+                await self.learn(found)
+            except ApplianceError as error:
+                if isinstance(error, OtherKeys):
+                    self._strangers.add(box.name)
+                continue
+            self._strangers.clear()
+            return
+
+    async def _push_changes(self) -> None:
+        """Carry each roster to the boxes that are in it, and to those that it has removed."""
+        told = self.roster
+        while True:
+            while self.roster == told:
+                await self.changed.wait()
+            boxes = {box.name: box for box in (*told.boxes, *self.roster.boxes) if box.name != self.me}
+            told = self.roster
+            await self._ask_all(self.ways, boxes.values(), "PUT", ROSTER, told)
+
+    async def _ask_all(self, ways: Ways, boxes: Iterable[Box], method: str, path: str, body: object) -> set[str]:
+        """Ask all at once; return the names of those that have done it."""
+        done: set[str] = set()
+
+        async def ask(box: Box) -> None:
+            try:
+                await ways.ask(box, method, path, Roster, body)
+                done.add(box.name)
+            except ApplianceError as error:
+                log.info("%s", error)
+
+        async with trio.open_nursery() as nursery:
+            for box in boxes:
+                if box.can_be_dialled:
+                    nursery.start_soon(ask, box)
+        return done
+
+    # ---- what the door asks ------------------------------------------------------------------------------------------
+
+    async def admit(self, asked: JoinRequest) -> NewSecret:
+        """Let a box in that has a token. Raises BadRequest, Conflict and BoxFailed."""
+        until = self.codes.take(asked.token, trio.current_time())
+        try:
+            if asked.protocol != PROTOCOL:
+                older = "this box" if asked.protocol > PROTOCOL else "the box that joins"
+                raise BadRequest(f"the two boxes speak different versions of the pool's protocol: upgrade {older}")
+            await self.change(lambda roster: roster.with_box(asked.box))
+        except BaseException:
+            self.codes.give_back(asked.token, until)
+            raise
+        return NewSecret(secret=self.kept.secret, roster=self.roster)
+
+    async def learn(self, roster: Roster) -> Roster:
+        """Take a roster if it is newer, and return the one in force, which the disk has then. Raises Conflict."""
+        if roster.pool != self.roster.pool:
+            raise Conflict("the roster is another pool's")
+        if self._take(roster):
+            await self._keep()
+        return self.roster
+
+    async def propose(self, wanted: Roster) -> Roster:
+        """Decide for all boxes: ``wanted`` is in force if it is the next one after this box's. Raises Conflict."""
+        follows = wanted.generation == self.roster.generation + 1
+        return await self.learn(wanted) if follows else self.roster
+
+    async def learn_secret(self, new: NewSecret) -> Roster:
+        """Take a new secret that comes with a roster that is not older. Raises Conflict."""
+        if new.roster.generation < self.roster.generation or len(new.secret) != SECRET_SIZE:
+            raise Conflict("the secret belongs to an older roster")
+        await self.learn(new.roster)
+        await self._renew(new.secret)
+        return self.roster
+
+    # ---- what people ask ---------------------------------------------------------------------------------------------
+
+    def invite(self) -> JoinCode:
+        """Make a code that lets one box in. Raises Conflict where no box could dial this one."""
+        own = self.roster.box(self.me)
+        if own is None or not own.can_be_dialled:
+            raise Conflict(f"box '{self.me}' cannot be dialled, so nobody can join here: invite on another box")
+        token = secrets.token_bytes(TOKEN_SIZE)
+        self.codes.add(token, trio.current_time())
+        return JoinCode(addresses=own.addresses, port=own.port, ca_public=self.keys.ca_public, token=token)
+
+    async def change(self, make: Callable[[Roster], Roster]) -> None:
+        """Make a change that all boxes agree on. Raises what ``make`` raises, BoxFailed, and Busy."""
+        async with self._turn:
+            for _ in range(TRIES):
+                wanted = make(self.roster)
+                if wanted is self.roster:
+                    return
+                found = await self.agreement.agree(wanted)
+                await self.learn(found)
+                if found == wanted:
+                    return
+        raise Busy("other boxes change the pool again and again; try it once more", retry_after=1.0)
+
+    async def leave(self) -> None:
+        """Leave for good. Raises BoxFailed if the others could not be told; this box has left all the same."""
+        try:
+            if self.others:
+                await self.change(lambda roster: roster.without(self.me))
+        except BoxFailed as error:
+            why = f"this box has left, but the others were not told: run 'pool leave {self.me}' there ({error.why})"
+            raise BoxFailed(error.box, why) from None
+        finally:
+            self.over.set()
+
+    async def rotate(self, without: Sequence[str]) -> PoolRotation:
+        """Give all boxes a new secret, except those ``without``, which leave the pool. Raises as `change`, Conflict.
+
+        This box writes the new secret to its disk first. If it dies then, the others lack the secret, and not this box
+        the knowledge that there is one.
+        """
+        if self.me in without:
+            raise Conflict("this box cannot leave itself out: use 'llama-appliance pool leave'")
+
+        def make(roster: Roster) -> Roster:
+            made = replace(roster, generation=roster.generation + 1)
+            for name in without:
+                made = replace(made.without(name), generation=roster.generation + 1)
+            return made
+
+        await self.change(make)
+        new, others, ways = secrets.token_bytes(SECRET_SIZE), self.others, self.ways
+        await self._renew(new)
+        reached = await self._ask_all(ways, others, "POST", SECRET, NewSecret(secret=new, roster=self.roster))
+        names = [box.name for box in others]
+        return PoolRotation(
+            reached=[name for name in names if name in reached],
+            missed=[name for name in names if name not in reached],
+        )
+
+    # ---- the state ---------------------------------------------------------------------------------------------------
+
+    def state(self) -> PoolState:
+        plan = bus_plan(self.roster, self.me)
+        peers = {peer.id: peer for peer in self._peers.snapshot()}
+        problems = [self.problem] if self.problem is not None else []
+        if self._strangers:
+            names = ", ".join(sorted(self._strangers))
+            text = f"the keys of this box are not those of {names}: the secret was changed while it was away"
+            fix = "llama-appliance pool leave, then join again under a new name"
+            problems.append(PoolProblem(id="left_out", text=text, fix=fix))
+        return PoolState(
+            pool=self.roster.pool,
+            me=self.me,
+            generation=self.roster.generation,
+            bus=PoolBus(kind=plan.kind),
+            cut_off=bool(self.others) and not any(peers[b.name].up for b in self.others if b.name in peers),
+            boxes=[self._shown(box, peers.get(box.name), voter=box.name in plan.voters) for box in self.roster.boxes],
+            problems=problems,
+        )
+
+    def _shown(self, box: Box, peer: PeerStatus | None, *, voter: bool) -> PoolBox:
+        me = box.name == self.me
+        models = peer.models if peer is not None else ()
+        return PoolBox(
+            name=box.name,
+            addresses=box.addresses,
+            port=box.port,
+            me=me,
+            up=True if me else peer.up if peer is not None else None,
+            voter=voter,
+            drained=box.drained,
+            dials_out=box.dials_out,
+            linked=peer is not None and peer.linked,
+            version=__version__ if me else "",
+            queue=sum(model.busy for model in models),
+            error=peer.error if peer is not None else None,
+            models=[PoolModel(id=model.id, state=model.state, busy=model.busy) for model in models],
+        )
+
+    # ---- what changes ------------------------------------------------------------------------------------------------
+
+    def _take(self, roster: Roster) -> bool:
+        """Follow a roster from now on. False: it is not newer."""
+        if newer(self.roster, roster) == self.roster:
+            return False
+        if roster.box(self.me) is None:
+            self.over.set()
+        self.kept = replace(self.kept, roster=roster)
+        self.changed.wake()
+        return True
+
+    async def _renew(self, secret: bytes) -> None:
+        self.kept = replace(self.kept, secret=secret)
+        await self._keep()
+        self.ways = Ways(self.keys)
+        if self._door is not None:
+            self._door.renew(self.own_certificate(), self.keys.door_key)
+        self.changed.wake()
+
+    async def _keep(self) -> None:
+        """Write what is in force by then. Raises StoreFailed."""
+        async with self._writing:
+            if self.over.is_set():
+                return  # the file is about to go
+            try:
+                await trio.to_thread.run_sync(write_pool, self._path, self.kept)
+            except OSError as error:
+                raise StoreFailed(f"{self._path} cannot be written: {error.strerror or error}") from None
+
+
+class AtFirstBox:
+    """The `Agreement` without a bus: the first box of the wanted roster decides, alone.
+
+    So two changes at the same time at two boxes are one after the other. While that box is away nothing can be changed,
+    but its own removal: then the next one decides.
+    """
+
+    def __init__(self, membership: Membership) -> None:
+        self._membership = membership
+
+    async def agree(self, wanted: Roster) -> Roster:
+        own = self._membership
+        first = next((box for box in wanted.boxes if box.can_be_dialled), wanted.boxes[0])
+        if first.name == own.me:
+            return await own.propose(wanted)
+        try:
+            return await own.ways.ask(first, "POST", ROSTER, Roster, wanted)
+        except BoxFailed as error:
+            why = (
+                f"{error.why}; it decides on changes of the pool: start it, or remove it with 'pool leave {first.name}'"
+            )
+            raise BoxFailed(first.name, why) from None

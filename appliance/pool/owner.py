@@ -1,0 +1,230 @@
+"""The owner of this program's place in a pool: in none, or in one whose `Membership` it runs.
+
+The file decides at the start. After that people do: create, invite, join, leave, drain, rotate.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import socket
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from ipaddress import ip_address
+from pathlib import Path
+
+import msgspec
+import psutil
+import trio
+
+from appliance.core.pool.join_code import LIFE, read_code
+from appliance.core.pool.keys import SECRET_SIZE
+from appliance.core.pool.roster import DEFAULT_PORT, Box, Roster, box_name
+from appliance.errors import BadRequest, Conflict, StoreFailed, UsageError
+from appliance.peers.owner import Peers
+from appliance.pool.doors import JoinRequest, join_with
+from appliance.pool.membership import ClaimedDoor, Membership
+from appliance.store.model_files import unlink
+from appliance.store.pool_file import KeptPool, read_pool, write_pool
+from appliance.trio_parts import AGAIN, beside
+from appliance.wire import CreatePool, JoinPool, PoolInvitation, PoolProblem, PoolRotation, PoolState
+
+OF_CONTAINERS = ("docker", "br-", "veth", "virbr", "cni", "podman", "lxc")
+"""Names of interfaces that lead to containers of the same machine. They come last."""
+NOT_IN = "this box is in no pool: 'llama-appliance pool create' makes one, and 'pool join CODE' joins one"
+
+log = logging.getLogger(__name__)
+
+Claim = Callable[[int], Awaitable[ClaimedDoor]]
+"""Takes the port of a door; 0 is any free one. Raises UsageError."""
+
+
+class BoxPool:
+    """Made by `open_box_pool`."""
+
+    def __init__(self, nursery: trio.Nursery, path: Path, claim: Claim, peers: Peers) -> None:
+        self._nursery = nursery
+        self._path = path
+        self._claim = claim
+        self._peers = peers
+        self._turn = trio.Lock()
+        self._problem: PoolProblem | None = None
+        self.membership: Membership | None = None
+
+    def require(self) -> Membership:
+        """Raises Conflict while this box is in no pool."""
+        if self.membership is None:
+            raise Conflict(NOT_IN)
+        return self.membership
+
+    def state(self) -> PoolState:
+        if self.membership is not None:
+            return self.membership.state()
+        return PoolState(problems=[self._problem] if self._problem is not None else ())
+
+    async def resume(self) -> None:
+        """Be in the pool again that the file names, if there is one."""
+        try:
+            kept = await trio.to_thread.run_sync(read_pool, self._path)
+        except StoreFailed as error:
+            log.warning("%s", error)
+            self._problem = PoolProblem(id="file", text=str(error), fix=f"remove {self._path}, and join again")
+            return
+        if kept is not None:
+            self.membership = Membership(self._path, kept, self._peers)
+            self._nursery.start_soon(self._resume, self.membership)
+
+    async def create(self, asked: CreatePool) -> PoolInvitation:
+        """Make a pool of this box, and a code that lets the next one in. Raises BadRequest, Conflict, UsageError."""
+        async with self._turn:
+            self._refuse_second()
+            door = await self._claim(DEFAULT_PORT if asked.port is None else asked.port)
+            try:
+                box = _box(asked.name, asked.addresses, door.port)
+                roster = Roster(pool=secrets.token_hex(8), boxes=(box,), bus=asked.bus)
+                kept = KeptPool(secret=secrets.token_bytes(SECRET_SIZE), me=box.name, roster=roster)
+                self._be_in(await self._written(kept), door)
+            except BaseException:
+                door.close()
+                raise
+        return self.invite()
+
+    async def join(self, asked: JoinPool) -> PoolState:
+        """Join the pool of a code. Raises BadRequest, Conflict, BoxFailed, UsageError.
+
+        The port is claimed first: a box that could not open its door would be in the pool and out of reach.
+        """
+        code = read_code(asked.code)
+        async with self._turn:
+            self._refuse_second()
+            door = await self._claim(DEFAULT_PORT if asked.port is None else asked.port)
+            try:
+                box = _box(asked.name, asked.addresses, door.port, dials_out=asked.dials_out)
+                found = await join_with(code, JoinRequest(token=code.token, box=box))
+                kept = KeptPool(secret=found.secret, me=box.name, roster=found.roster)
+                self._be_in(await self._written(kept), door)
+            except BaseException:
+                door.close()
+                raise
+        return self.state()
+
+    def invite(self) -> PoolInvitation:
+        """Make a code. Raises Conflict."""
+        return PoolInvitation(code=self.require().invite().text(), until=time.time() + LIFE)
+
+    async def leave(self, box: str | None) -> PoolState:
+        """Take a box out of the pool, without a name this one. Raises BadRequest, Conflict, BoxFailed."""
+        membership = self.require()
+        if box is not None and box != membership.me:
+            await membership.change(lambda roster: roster.without(box))
+            return self.state()
+        async with self._turn:
+            try:
+                await membership.leave()
+            finally:
+                await membership.ended.wait()
+        return self.state()
+
+    async def drain(self, box: str, *, drained: bool) -> PoolState:
+        """Give a box no new work, or work again. Raises as `leave`."""
+        await self.require().change(lambda roster: roster.drained(box, drained))
+        return self.state()
+
+    async def rotate(self, without: Sequence[str]) -> PoolRotation:
+        """Change the secret of the pool; see `Membership.rotate`."""
+        return await self.require().rotate(without)
+
+    # ---- being in a pool ---------------------------------------------------------------------------------------------
+
+    def _refuse_second(self) -> None:
+        if self.membership is not None:
+            pool = self.membership
+            raise Conflict(
+                f"this box is in a pool already, as '{pool.me}' among {len(pool.roster.boxes)}: "
+                "'llama-appliance pool leave' leaves it"
+            )
+        if self._problem is not None:
+            raise StoreFailed(self._problem.text)
+
+    async def _written(self, kept: KeptPool) -> Membership:
+        try:
+            await trio.to_thread.run_sync(write_pool, self._path, kept)
+        except OSError as error:
+            raise StoreFailed(f"{self._path} cannot be written: {error.strerror or error}") from None
+        return Membership(self._path, kept, self._peers)
+
+    def _be_in(self, membership: Membership, door: ClaimedDoor) -> None:
+        self.membership = membership
+        self._nursery.start_soon(self._run, membership, door)
+
+    async def _resume(self, membership: Membership) -> None:
+        """Open the door as soon as its port is free."""
+        own = membership.roster.box(membership.me)
+        assert own is not None  # `read_pool` has looked
+        door: ClaimedDoor | None = None
+        while door is None and not membership.over.is_set():
+            try:
+                door = await self._claim(own.port)
+            except UsageError as error:
+                if membership.problem is None:
+                    log.warning("the other boxes of the pool cannot reach this one: %s", error)
+                fix = f"stop the other program, or leave and join again with another --port than {own.port}"
+                membership.problem = PoolProblem(id="door", text=str(error), fix=fix)
+                with trio.move_on_after(AGAIN):
+                    await membership.over.wait()
+        membership.problem = None
+        await self._run(membership, door)
+
+    async def _run(self, membership: Membership, door: ClaimedDoor | None) -> None:
+        """Be in the pool until this box is not any more; then forget it."""
+        if door is not None:
+            try:
+                await membership.run(door)
+            finally:
+                door.close()
+        log.info("this box is not in the pool any more")
+        with suppress(OSError):
+            await trio.to_thread.run_sync(unlink, self._path)
+        self.membership = None
+        membership.ended.set()
+
+
+def _box(name: str | None, addresses: Sequence[str], port: int, *, dials_out: bool = False) -> Box:
+    """Return this box as others will know it. Raises BadRequest."""
+    box = Box(
+        name=box_name(socket.gethostname()) if name is None else name,
+        addresses=tuple(addresses or own_addresses()),
+        port=port,
+        dials_out=dials_out,
+    )
+    try:
+        return msgspec.convert(msgspec.to_builtins(box), Box)  # only a conversion checks the forms
+    except msgspec.ValidationError:
+        raise BadRequest(
+            f"'{box.name}' at {', '.join(box.addresses)} port {port} is not a box: a name has lower-case letters, "
+            "digits and hyphens, an address is an IP address or a host name"
+        ) from None
+
+
+def own_addresses() -> list[str]:
+    """Return the machine's addresses that others may reach, the likeliest first; loopback if there is no other."""
+    found: list[tuple[bool, bool, str]] = []
+    up = {name for name, state in psutil.net_if_stats().items() if state.isup}
+    for interface, addresses in psutil.net_if_addrs().items():
+        for one in addresses:
+            if one.family not in (socket.AF_INET, socket.AF_INET6) or interface not in up:
+                continue
+            address = ip_address(one.address.partition("%")[0])
+            if not (address.is_loopback or address.is_link_local):
+                found.append((interface.startswith(OF_CONTAINERS), address.version == 6, str(address)))
+    return [address for _, _, address in sorted(found)] or ["127.0.0.1"]
+
+
+@asynccontextmanager
+async def open_box_pool(path: Path, claim: Claim, peers: Peers) -> AsyncGenerator[BoxPool]:
+    """Own this program's place in a pool. ``path`` is its file, and its presence means that there is a pool."""
+    async with beside() as nursery:
+        pool = BoxPool(nursery, path, claim, peers)
+        await pool.resume()
+        yield pool

@@ -1,0 +1,57 @@
+"""The file of a pool: its secret, this box's name, the roster. Its presence means that the program is in a pool.
+
+Everything here waits for the disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from appliance.core.lenient_json import UNREADABLE
+from appliance.core.pool.roster import Roster
+from appliance.errors import StoreFailed
+from appliance.store.model_files import write_whole
+
+VERSION = 1
+MAX_SIZE = 4 << 20
+
+
+class KeptPool(Struct, frozen=True, kw_only=True):
+    """The membership of one box; the roster has the addresses and the port of its own door."""
+
+    version: int = VERSION
+    secret: bytes
+    """32 bytes, from which all keys follow; whoever has them is in the pool."""
+    me: str
+    roster: Roster
+    epochs: Mapping[str, int] = {}
+    """The highest epoch that was seen of each model's placement."""
+
+
+def read_pool(path: Path) -> KeptPool | None:
+    """Return what the file says; None: there is none. Raises StoreFailed for one that cannot be used: to go on without
+    it would leave the pool in silence.
+    """
+    try:
+        with path.open("rb") as file:
+            kept = msgspec.json.decode(file.read(MAX_SIZE), type=KeptPool)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StoreFailed(f"{path}, which holds this box's pool, cannot be read: {error.strerror or error}") from None
+    except (*UNREADABLE, ValueError) as error:
+        why, fix = f"is damaged ({error})", "remove it to leave the pool, and join again"
+    else:
+        if kept.version == VERSION and kept.roster.box(kept.me) is not None:
+            return kept
+        why, fix = "is from another version of llama-appliance", "upgrade, or remove it to leave the pool"
+    raise StoreFailed(f"{path}, which holds this box's pool, {why}; {fix}")
+
+
+def write_pool(path: Path, kept: KeptPool) -> None:
+    """Replace the file, readable by this user alone. Raises OSError."""
+    write_whole(path, msgspec.json.encode(kept), private=True)
