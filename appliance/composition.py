@@ -201,7 +201,7 @@ async def open_appliance(settings: AppSettings, places: AppliancePaths) -> Async
                     edge=edge, owners=owners, pool=pool, pings=pings, lasting=lasting, ollama=ollama_reader
                 )
 
-            return open_box_pool(path, partial(claim_door, parts), peers)
+            return open_box_pool(path, partial(claim_door, parts), peers, fleet.children)
 
         async with (
             open_agents(applies.runs, inward, tools, fleet, run_store, ping_after=http.ping_after) as agents,

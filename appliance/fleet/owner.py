@@ -95,7 +95,7 @@ class Fleet:
         self._supply, self._gpus = supply, gpus
         self._config: Config | None = None
         self._settings, self._budgets = settings, Budgets(settings)
-        self._children, self._nursery = children, nursery
+        self.children, self._nursery = children, nursery
         self._schedule = Schedule(self._budgets.limits(None), FreePolicy())
         self._runs: dict[str, ModelRun] = {}
         self._load_times = LoadTimes()
@@ -537,7 +537,7 @@ class Fleet:
                 partial(persist, f"measuring model '{model_id}'", partial(self._measure, run)),
                 partial(persist, f"keeping the contexts of model '{model_id}'", partial(self._keep_contexts, run)),
             ):
-                ended = await run.run(self._children, on_ready=partial(self._on_ready, run))
+                ended = await run.run(self.children, on_ready=partial(self._on_ready, run))
                 if ended.crashed:
                     self._failures.judge(run, ended, _now())
                 error = ended.error

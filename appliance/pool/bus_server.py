@@ -28,10 +28,12 @@ from appliance.core.pool.bus_config import (
     LISTENS,
     LOOPBACK,
     MONITOR,
+    STORE,
     BusServing,
     config_text,
     end_of,
     sign_of,
+    store_of,
 )
 from appliance.core.pool.bus_words import BusProblem
 from appliance.errors import Busy, UpstreamFailed, UsageError
@@ -164,6 +166,9 @@ class BusProcess:
     def _write(self, serving: BusServing) -> None:
         """Write its files, which nobody else can read. Raises OSError."""
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for old in self._folder.glob(f"{STORE}*"):
+            if old.name != store_of(serving.group):
+                shutil.rmtree(old, ignore_errors=True)
         texts = {CA: serving.ca, CERTIFICATE: serving.certificate, KEY: serving.key}
         for name, text in (texts | {CONFIG: config_text(serving, str(self._folder))}).items():
             write_whole(self._folder / name, text.encode(), private=True)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import math
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -25,8 +25,10 @@ from appliance.core.pool.join_code import TOKEN_SIZE, Codes, JoinCode
 from appliance.core.pool.keys import SECRET_SIZE, BoxCertificate, PoolKeys
 from appliance.core.pool.roster import Box, Roster, bus_plan, newer
 from appliance.errors import ApplianceError, BadRequest, BoxFailed, Busy, Conflict, StoreFailed
-from appliance.peers.owner import Member, Peers, PeerStatus
+from appliance.peers.owner import Member, Peers, PeerStatus, PoolSide
+from appliance.platform.children import Children
 from appliance.pool.doors import PROTOCOL, ROSTER, SECRET, JoinRequest, NewSecret, OtherKeys, Ways
+from appliance.pool.on_bus import OnBus
 from appliance.store.pool_file import KeptPool, write_pool
 from appliance.trio_parts import Changed
 from appliance.wire import PoolBox, PoolBus, PoolModel, PoolProblem, PoolRotation, PoolState
@@ -36,15 +38,10 @@ PULL_EVERY = 3.0
 TRIES = 10
 """Changes of others that may come before one of this box, one after the other."""
 
+BUS_FOLDER = "pool-bus"
+"""The folder of the bus's server, beside the pool's file."""
+
 log = logging.getLogger(__name__)
-
-
-class Agreement(Protocol):
-    """Makes one roster the next one for all boxes."""
-
-    async def agree(self, wanted: Roster) -> Roster:
-        """Return ``wanted`` if it is in force from now on, else the one that is. Raises BoxFailed."""
-        ...
 
 
 class ClaimedDoor(Protocol):
@@ -67,10 +64,9 @@ class ClaimedDoor(Protocol):
 class Membership:
     """Made, and run, by `owner.BoxPool`."""
 
-    def __init__(self, path: Path, kept: KeptPool, peers: Peers) -> None:
+    def __init__(self, path: Path, kept: KeptPool, peers: Peers, children: Children) -> None:
         self.kept = kept
         self.me = kept.me
-        self.agreement: Agreement = AtFirstBox(self)
         self.codes = Codes()
         self.over = trio.Event()
         """This box has left, or the others have removed it."""
@@ -81,11 +77,10 @@ class Membership:
         """Nothing is left of it, not even the file."""
         self.changed = Changed()
         """Wakes after every change of the roster or of the secret."""
-        self.has_bus = False
-        """The bus tells the changes, so nobody is asked for them."""
         self.problem: PoolProblem | None = None
         self._path = path
         self._peers = peers
+        self.on_bus = OnBus(self, children, path.with_name(BUS_FOLDER))
         self._seed = secrets.token_bytes(32)
         """The private key of this run's certificate."""
         self.ways = Ways(self.keys)
@@ -127,6 +122,7 @@ class Membership:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._follow)
                     nursery.start_soon(self._push_changes)
+                    nursery.start_soon(self.on_bus.run)
                     await self.over.wait()
                     nursery.cancel_scope.cancel()
                 shutdown.set()
@@ -146,14 +142,15 @@ class Membership:
             for box in self._out_of_reach():
                 await self._find(box)
             self._adopt()
-            if not self.has_bus:
+            if not self.on_bus.follows:
                 await self._pull()
             with trio.move_on_after(PULL_EVERY if self.others else math.inf):
                 await self.changed.wait()
 
     def _adopt(self) -> None:
         self._peers.adopt_members(
-            {box.name: Member(id=box.name, address=self.ways.guess(box)) for box in self.others if box.can_be_dialled}
+            {box.name: Member(id=box.name, address=self.ways.guess(box)) for box in self.others if box.can_be_dialled},
+            PoolSide(me=self.me, drained={box.name for box in self.roster.boxes if box.drained}),
         )
 
     def _out_of_reach(self) -> list[Box]:
@@ -265,11 +262,21 @@ class Membership:
                 wanted = make(self.roster)
                 if wanted is self.roster:
                     return
-                found = await self.agreement.agree(wanted)
+                found = await self._agree(wanted)
                 await self.learn(found)
                 if found == wanted:
                     return
         raise Busy("other boxes change the pool again and again; try it once more", retry_after=1.0)
+
+    async def _agree(self, wanted: Roster) -> Roster:
+        """Make one roster the next one for all boxes: return ``wanted``, or the one that came first. Raises BoxFailed.
+
+        Where one box serves the bus, and it is away, the first of the boxes that are left decides.
+        """
+        bus = self.on_bus
+        if bus.kind in ("voters", "external") or (bus.kind == "standalone" and bus.state == "connected"):
+            return await bus.agree(wanted)
+        return await AtFirstBox(self).agree(wanted)
 
     async def leave(self) -> None:
         """Leave for good. Raises BoxFailed if the others could not be told; this box has left all the same."""
@@ -309,8 +316,16 @@ class Membership:
 
     # ---- the state ---------------------------------------------------------------------------------------------------
 
+    def see(self, boxes: Mapping[str, bool | None]) -> None:
+        """Take what the beats tell of boxes at the moment of a change; None: nothing is known."""
+        for name, is_up in boxes.items():
+            if is_up is True:
+                self._peers.present(name)
+            elif is_up is False:
+                self._peers.absent(name, "it has sent no sign of life for 4 s")
+
     def state(self) -> PoolState:
-        plan = bus_plan(self.roster, self.me)
+        plan, bus = bus_plan(self.roster, self.me), self.on_bus
         peers = {peer.id: peer for peer in self._peers.snapshot()}
         problems = [self.problem] if self.problem is not None else []
         if self._strangers:
@@ -318,12 +333,13 @@ class Membership:
             text = f"the keys of this box are not those of {names}: the secret was changed while it was away"
             fix = "llama-appliance pool leave, then join again under a new name"
             problems.append(PoolProblem(id="left_out", text=text, fix=fix))
+        problems += [PoolProblem(id=each.id, text=each.text, fix=each.fix) for each in bus.problems()]
         return PoolState(
             pool=self.roster.pool,
             me=self.me,
             generation=self.roster.generation,
-            bus=PoolBus(kind=plan.kind),
-            cut_off=bool(self.others) and not any(peers[b.name].up for b in self.others if b.name in peers),
+            bus=PoolBus(kind=plan.kind, state=bus.state, server=bus.server),
+            cut_off=bus.cut_off,
             boxes=[self._shown(box, peers.get(box.name), voter=box.name in plan.voters) for box in self.roster.boxes],
             problems=problems,
         )
@@ -331,6 +347,7 @@ class Membership:
     def _shown(self, box: Box, peer: PeerStatus | None, *, voter: bool) -> PoolBox:
         me = box.name == self.me
         models = peer.models if peer is not None else ()
+        version, age = self.on_bus.heard(box.name) or ("", None)
         return PoolBox(
             name=box.name,
             addresses=box.addresses,
@@ -341,7 +358,8 @@ class Membership:
             drained=box.drained,
             dials_out=box.dials_out,
             linked=peer is not None and peer.linked,
-            version=__version__ if me else "",
+            version=__version__ if me else version,
+            beat_age=age,
             queue=sum(model.busy for model in models),
             error=peer.error if peer is not None else None,
             models=[PoolModel(id=model.id, state=model.state, busy=model.busy) for model in models],
@@ -379,7 +397,7 @@ class Membership:
 
 
 class AtFirstBox:
-    """The `Agreement` without a bus: the first box of the wanted roster decides, alone.
+    """The agreement without a bus: the first box of the wanted roster decides, alone.
 
     So two changes at the same time at two boxes are one after the other. While that box is away nothing can be changed,
     but its own removal: then the next one decides.

@@ -23,6 +23,7 @@ from appliance.core.pool.keys import SECRET_SIZE
 from appliance.core.pool.roster import DEFAULT_PORT, Box, Roster, box_name
 from appliance.errors import BadRequest, Conflict, StoreFailed, UsageError
 from appliance.peers.owner import Peers
+from appliance.platform.children import Children
 from appliance.pool.doors import JoinRequest, join_with
 from appliance.pool.membership import ClaimedDoor, Membership
 from appliance.store.model_files import unlink
@@ -43,11 +44,12 @@ Claim = Callable[[int], Awaitable[ClaimedDoor]]
 class BoxPool:
     """Made by `open_box_pool`."""
 
-    def __init__(self, nursery: trio.Nursery, path: Path, claim: Claim, peers: Peers) -> None:
+    def __init__(self, nursery: trio.Nursery, path: Path, claim: Claim, peers: Peers, children: Children) -> None:
         self._nursery = nursery
         self._path = path
         self._claim = claim
         self._peers = peers
+        self._children = children
         self._turn = trio.Lock()
         self._problem: PoolProblem | None = None
         self.membership: Membership | None = None
@@ -72,7 +74,7 @@ class BoxPool:
             self._problem = PoolProblem(id="file", text=str(error), fix=f"remove {self._path}, and join again")
             return
         if kept is not None:
-            self.membership = Membership(self._path, kept, self._peers)
+            self.membership = Membership(self._path, kept, self._peers, self._children)
             self._nursery.start_soon(self._resume, self.membership)
 
     async def create(self, asked: CreatePool) -> PoolInvitation:
@@ -152,7 +154,7 @@ class BoxPool:
             await trio.to_thread.run_sync(write_pool, self._path, kept)
         except OSError as error:
             raise StoreFailed(f"{self._path} cannot be written: {error.strerror or error}") from None
-        return Membership(self._path, kept, self._peers)
+        return Membership(self._path, kept, self._peers, self._children)
 
     def _be_in(self, membership: Membership, door: ClaimedDoor) -> None:
         self.membership = membership
@@ -222,9 +224,9 @@ def own_addresses() -> list[str]:
 
 
 @asynccontextmanager
-async def open_box_pool(path: Path, claim: Claim, peers: Peers) -> AsyncGenerator[BoxPool]:
+async def open_box_pool(path: Path, claim: Claim, peers: Peers, children: Children) -> AsyncGenerator[BoxPool]:
     """Own this program's place in a pool. ``path`` is its file, and its presence means that there is a pool."""
     async with beside() as nursery:
-        pool = BoxPool(nursery, path, claim, peers)
+        pool = BoxPool(nursery, path, claim, peers, children)
         await pool.resume()
         yield pool

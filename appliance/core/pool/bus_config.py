@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from hashlib import sha256
 from typing import Literal
 
 from msgspec import Struct
@@ -13,8 +14,9 @@ MOST_STORE = 256 << 20
 """Bytes of disk that the server may use. A pool's facts take less than 1 MB, and models need the disk."""
 LOOPBACK = "127.0.0.1"
 CONFIG, CA, CERTIFICATE, KEY = "bus.conf", "bus-ca.pem", "bus-cert.pem", "bus-key.pem"
-"""Files of the server's folder. Its store is the folder ``bus-store`` beside them."""
-STORE = "bus-store"
+"""Files of the server's folder. Its store is a folder beside them."""
+STORE = "bus-store-"
+"""The beginning of the name of a group's store; see `store_of`."""
 
 MONITOR = re.compile(r"Starting http monitor on (\S+)")
 LISTENS = re.compile(r"Listening for client connections on \S*:(\d+)$")
@@ -27,6 +29,8 @@ class BusServing(Struct, frozen=True, kw_only=True):
 
     name: str
     """The box. Servers know each other by it, so no other box may ever have it."""
+    group: str
+    """The servers that vote together. Another group begins with an empty store, so nobody has to be removed from it."""
     host: str = "0.0.0.0"
     port: int
     """Port for clients; -1: any."""
@@ -44,6 +48,11 @@ class BusServing(Struct, frozen=True, kw_only=True):
     system_password: str
 
 
+def store_of(group: str) -> str:
+    """Return the name of a group's store and cluster."""
+    return STORE + sha256(group.encode()).hexdigest()[:16]
+
+
 def config_text(serving: BusServing, folder: str) -> str:
     """Return the configuration file. ``folder``: where its files are.
 
@@ -53,13 +62,14 @@ def config_text(serving: BusServing, folder: str) -> str:
         f"cert_file: {_quoted(folder, CERTIFICATE)}, key_file: {_quoted(folder, KEY)}, ca_file: {_quoted(folder, CA)}, "
         "verify: true, timeout: 5"
     )
+    store = store_of(serving.group)
     cluster = ""
     if serving.routes_port:
         login = f"pool:{serving.route_password}"
         routes = ", ".join(f'"tls://{login}@{_host(host)}:{port}"' for host, port in serving.routes)
         cluster = f"""
 cluster {{
-  name: "llama-pool", listen: "{_host(serving.host)}:{serving.routes_port}"
+  name: {_quoted(store)}, listen: "{_host(serving.host)}:{serving.routes_port}"
   connect_retries: 1000000, ping_interval: "5s", no_advertise: true
   authorization {{ user: pool, password: {_quoted(serving.route_password)}, timeout: 5 }}
   tls {{ {tls} }}
@@ -77,7 +87,7 @@ accounts {{
   POOL {{ jetstream: enabled, users: [ {{ nkey: {_quoted(serving.nkey)} }} ] }}
 }}
 system_account: SYS
-jetstream {{ store_dir: {_quoted(folder, STORE)}, max_memory_store: 16MB, max_file_store: {MOST_STORE} }}
+jetstream {{ store_dir: {_quoted(folder, store)}, max_memory_store: 16MB, max_file_store: {MOST_STORE} }}
 {cluster}"""
 
 

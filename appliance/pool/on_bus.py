@@ -1,0 +1,279 @@
+"""This box's part in the bus of its pool: its server, its client, the roster's agreement, and presence.
+
+The bus agrees, and remembers nothing that the boxes do not know themselves: its store is empty after every change of
+its voters. Each box then puts its roster there, and the newest one stays.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import ssl
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Literal, Never
+
+import msgspec
+import trio
+from msgspec import Struct
+
+from appliance import __version__
+from appliance.core.lenient_json import decoded
+from appliance.core.pool.buckets import BucketEntry, BusConflict, BusError
+from appliance.core.pool.bus_config import BusServing
+from appliance.core.pool.bus_words import BusAccess, BusPlace, BusProblem, external_access
+from appliance.core.pool.keys import BoxCertificate, server_name
+from appliance.core.pool.members import BEAT, Beat, Presence
+from appliance.core.pool.nats import BusMessage
+from appliance.core.pool.roster import CLIENTS, ROUTES, BusPlan, Roster, bus_plan, newer
+from appliance.errors import BoxFailed
+from appliance.platform.children import Children
+from appliance.platform.machine import here
+from appliance.pool.bucket import Bucket
+from appliance.pool.bus import Bus, open_bus
+from appliance.pool.bus_server import BusProcess, open_bus_server
+from appliance.trio_parts import Changed, every, wait_any
+
+if TYPE_CHECKING:
+    from appliance.pool.membership import Membership
+
+BUCKET, ROSTER_KEY = "pool", "roster"
+BEATS = "pool.beat"
+AGREE_TIME = 20.0
+"""Seconds for one change of the roster. An election of the bus takes up to 11 s."""
+AGAIN = 1.0
+"""Seconds between two tries to have the bucket and the own roster in it."""
+SURE = 60.0
+"""Seconds between two looks while the own roster is there."""
+
+log = logging.getLogger(__name__)
+
+
+class BusPart(Struct, frozen=True, kw_only=True):
+    """What a change of makes this box's part anew."""
+
+    plan: BusPlan
+    secret: bytes
+
+
+class OnBus:
+    """Owned by one `Membership`, which runs it."""
+
+    def __init__(self, membership: Membership, children: Children, folder: Path) -> None:
+        """``folder`` is for the files of the server alone."""
+        self.up: Mapping[str, bool | None] = {}
+        """For each box whether it is there; None: unknown, so the links say alone."""
+        self._membership = membership
+        self._children = children
+        self._folder = folder
+        self._incarnation = secrets.token_hex(8)
+        self._sequence = 0
+        self._presence = Presence(membership.me, here.with_sleep())
+        self._server: BusProcess | None = None
+        self.bus: Bus | None = None
+        """The client, while the pool has a bus."""
+        self._bucket: Bucket | None = None
+        self._published = False
+        self._news = Changed()
+
+    # ---- what others ask of it ---------------------------------------------------------------------------------------
+
+    @property
+    def kind(self) -> Literal["none", "standalone", "voters", "external"]:
+        return self._part().plan.kind
+
+    @property
+    def state(self) -> Literal["none", "connected", "no-quorum", "lost"]:
+        """The state of the client, in the words of ``GET /api/pool``."""
+        if self.bus is None:
+            return "none"
+        state = self.bus.state.state
+        return "lost" if state == "connecting" else state
+
+    @property
+    def server(self) -> str:
+        """The address of the server that this box uses, or used last; empty without a bus."""
+        return self.bus.state.server if self.bus is not None else ""
+
+    @property
+    def follows(self) -> bool:
+        """True while the bus tells every change of the roster."""
+        return self._published and self.state == "connected"
+
+    @property
+    def cut_off(self) -> bool:
+        """True while this box hears nothing of the bus that it needs, or the bus accepts nothing."""
+        return self.bus is not None and (self.state != "connected" or self._presence.cut_off(here.with_sleep()))
+
+    def problems(self) -> list[BusProblem]:
+        """Return what a person has to know of the server and the client."""
+        states = (self._server.state if self._server is not None else None, self.bus.state if self.bus else None)
+        return [each.problem for each in states if each is not None and each.problem is not None]
+
+    def heard(self, box: str) -> tuple[str, float] | None:
+        """Return the version and the age, in seconds, of a box's last beat."""
+        found = self._presence.heard.get(box)
+        return (found.beat.version, here.with_sleep() - found.at) if found is not None else None
+
+    async def agree(self, wanted: Roster) -> Roster:
+        """See `Agreement`: compare-and-set of one key. A lost answer is unknown, so the key is read again."""
+        bucket, why = self._bucket, "there is no connection to it"
+        with trio.move_on_after(AGREE_TIME):
+            while bucket is not None:
+                try:
+                    entry = await bucket.get(ROSTER_KEY)
+                    found = _roster_in(entry)
+                    if found is not None and found.pool == wanted.pool and found.generation >= wanted.generation:
+                        return found
+                    await bucket.put(ROSTER_KEY, msgspec.json.encode(wanted), entry.revision if entry else 0)
+                    return wanted
+                except BusConflict:
+                    continue
+                except BusError as error:
+                    why = str(error)
+                    await trio.sleep(AGAIN)
+        raise BoxFailed(
+            "the bus",
+            f"{why}; nobody can change the pool while more than half of the boxes that serve the bus are away, and the "
+            "last change may have been made all the same: 'llama-appliance pool ls' shows it",
+        )
+
+    # ---- the tasks ---------------------------------------------------------------------------------------------------
+
+    async def run(self) -> Never:
+        """Have the part that the roster gives this box, until cancelled."""
+        async with open_bus_server(self._children, self._folder) as self._server:
+            while True:
+                part = self._part()
+                self._server.serve(self._serving(part.plan))
+                try:
+                    await wait_any(lambda p=part: self._be_client(p), lambda p=part: self._wait_other(p))
+                finally:
+                    self.bus, self._bucket, self._published, self.up = None, None, False, {}
+
+    async def _wait_other(self, part: BusPart) -> None:
+        while self._part() == part:
+            await self._membership.changed.wait()
+
+    def _part(self) -> BusPart:
+        kept = self._membership.kept
+        return BusPart(plan=bus_plan(kept.roster, kept.me), secret=kept.secret)
+
+    async def _be_client(self, part: BusPart) -> Never:
+        if part.plan.kind == "none":
+            await trio.sleep_forever()
+        access = self._access(part.plan)
+        async with open_bus(access, self._tls(access)) as self.bus, trio.open_nursery() as nursery:
+            self._bucket = bucket = Bucket(self.bus, BUCKET)
+            nursery.start_soon(self._keep_roster, self.bus, bucket, len(part.plan.voters) or 1)
+            nursery.start_soon(bucket.watch, self._on_entries)
+            nursery.start_soon(self._be_present, self.bus)
+            await trio.sleep_forever()
+
+    async def _keep_roster(self, bus: Bus, bucket: Bucket, replicas: int) -> Never:
+        """Have the bucket, and in it the newest roster. Where the store was lost, that is one of the boxes' own."""
+        while True:
+            self._published = False
+            with suppress(BusError):
+                await bucket.create(replicas)
+                self._published = await self._publish(bucket)
+            with trio.move_on_after(SURE if self._published else AGAIN):
+                await wait_any(self._membership.changed.wait, self._news.wait, bus.news.wait)
+
+    async def _publish(self, bucket: Bucket) -> bool:
+        """Put the own roster there, or take the one that is. True: both are the same. Raises BusError."""
+        entry, own = await bucket.get(ROSTER_KEY), self._membership.roster
+        found = _roster_in(entry)
+        if found == own:
+            return True
+        if found is None or found.pool != own.pool or newer(found, own) == own:
+            with suppress(BusConflict):
+                await bucket.put(ROSTER_KEY, msgspec.json.encode(own), entry.revision if entry is not None else 0)
+        else:
+            await self._membership.learn(found)
+        return False
+
+    def _on_entries(self, entries: Mapping[str, BucketEntry]) -> None:
+        found = _roster_in(entries.get(ROSTER_KEY))
+        if found != self._membership.roster:
+            self._news.wake()
+
+    # ---- presence ----------------------------------------------------------------------------------------------------
+
+    async def _be_present(self, bus: Bus) -> Never:
+        """Beat, and follow the beats of the others."""
+        with bus.subscription(f"{BEATS}.*", self._on_beat):
+            await every(BEAT, lambda: self._beat(bus), first=0)
+
+    def _beat(self, bus: Bus) -> None:
+        membership, self._sequence = self._membership, self._sequence + 1
+        own = membership.roster.box(membership.me)
+        beat = Beat(
+            box=membership.me,
+            incarnation=self._incarnation,
+            sequence=self._sequence,
+            version=__version__,
+            generation=membership.roster.generation,
+            drained=own is not None and own.drained,
+        )
+        bus.publish(f"{BEATS}.{membership.me}", msgspec.json.encode(beat))
+        names = [box.name for box in membership.roster.boxes]
+        found = self._presence.boxes(names, here.with_sleep())
+        before, self.up = self.up, found
+        membership.see({name: is_up for name, is_up in found.items() if is_up is not before.get(name)})
+
+    def _on_beat(self, message: BusMessage) -> None:
+        beat = decoded(Beat, message.data)
+        if beat is None or message.subject != f"{BEATS}.{beat.box}":
+            return
+        if self._presence.on_beat(beat, here.with_sleep()) and beat.generation > self._membership.roster.generation:
+            self._news.wake()
+
+    # ---- parts -------------------------------------------------------------------------------------------------------
+
+    def _serving(self, plan: BusPlan) -> BusServing | None:
+        own = self._membership.roster.box(self._membership.me)
+        if not plan.serves or own is None:
+            return None
+        keys, certificate = self._membership.keys, self._membership.own_certificate()
+        return BusServing(
+            name=own.name,
+            group="-".join(plan.voters),
+            port=own.port + CLIENTS,
+            routes_port=own.port + ROUTES if plan.kind == "voters" else 0,
+            routes=tuple((each.address, each.port) for each in plan.routes),
+            ca=keys.ca_pem,
+            certificate=certificate.certificate,
+            key=certificate.key,
+            nkey=keys.bus_user,
+            route_password=keys.route_password,
+            system_password=keys.system_password,
+        )
+
+    def _access(self, plan: BusPlan) -> BusAccess:
+        if plan.kind == "external":
+            return external_access(plan.url, self._membership.me)
+        keys = self._membership.keys
+        places = tuple(BusPlace(host=s.address, port=s.port, name=server_name(s.box)) for s in plan.servers)
+        return BusAccess(places=places, client=self._membership.me, nkey=keys.bus_user, seed=keys.bus_seed)
+
+    def _tls(self, access: BusAccess) -> ssl.SSLContext | None:
+        return None if access.tls != "first" else _context(self._membership.own_certificate())
+
+
+def _context(own: BoxCertificate) -> ssl.SSLContext:
+    """Return the TLS of a client that shows this certificate, and believes its authority alone."""
+    context = ssl.create_default_context(cadata=own.ca)
+    # Python's ssl reads a certificate from files only. The key in them is good for this run alone.
+    with TemporaryDirectory() as folder:
+        files = Path(folder, "certificate.pem"), Path(folder, "key.pem")
+        files[0].write_text(own.certificate)
+        files[1].write_text(own.key)
+        context.load_cert_chain(*files)
+    return context
+
+
+def _roster_in(entry: BucketEntry | None) -> Roster | None:
+    return decoded(Roster, entry.value) if entry is not None else None

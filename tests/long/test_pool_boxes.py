@@ -1,0 +1,199 @@
+"""Several boxes as one, while programs, buses and links fail: each request is answered, or refused with a reason.
+
+Boxes are programs in network namespaces with real engines. ``--all`` also runs what takes minutes: a machine that sleeps
+for 60 seconds, five boxes, and all faults one after the other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Generator, Sequence
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pool_boxes import PoolBox, boxes, make_pool, wait_together
+from random_models import random_dense, write_random
+from waiting import wait
+
+if sys.platform == "win32":
+    pytest.skip("network namespaces", allow_module_level=True)
+
+pytestmark = [pytest.mark.slow, pytest.mark.needs("namespaces", "ip", "cpu-build")]
+
+GONE = 10.0
+"""Seconds within which a dead box is seen by all others, and the way of every request avoids it."""
+
+
+class Asking:
+    """Clients that ask one after the other at each box, and what they were told."""
+
+    def __init__(self, asked: Sequence[PoolBox], models: Sequence[str]) -> None:
+        self._asked, self._models = asked, models
+        self._over = threading.Event()
+        self.answers: Counter[str] = Counter()
+        self.refusals: Counter[str] = Counter()
+        self.broken: list[str] = []
+        self.wrong: list[Any] = []
+        self.words: dict[tuple[str, str], set[str]] = {}
+
+    def _ask(self, box: PoolBox, model: str, number: int) -> None:
+        text = f"question {number % 5}"
+        try:
+            status, headers, found = box.chat(model, text, timeout=45)
+        except (OSError, HTTPException) as error:
+            self.broken.append(f"{box.name} {model}: {error!r}")
+            return
+        if status == 200:
+            self.answers[headers.get("X-Appliance-Box", box.name)] += 1
+            self.words.setdefault((model, text), set()).add(found["choices"][0]["message"]["content"])
+        elif "reason" in found.get("error", {}):
+            self.refusals[found["error"]["reason"]] += 1
+        else:
+            self.wrong.append((box.name, status, found))
+
+    def _run(self, box: PoolBox, model: str) -> None:
+        number = 0
+        while not self._over.wait(0.05):
+            if box.server.process.poll() is None:
+                self._ask(box, model, number)
+            number += 1
+
+    @contextlib.contextmanager
+    def under_way(self) -> Generator[Asking]:
+        threads = [threading.Thread(target=self._run, args=(b, m)) for b in self._asked for m in self._models]
+        for thread in threads:
+            thread.start()
+        try:
+            yield self
+        finally:
+            self._over.set()
+            for thread in threads:
+                thread.join(60)
+        assert not self.wrong, self.wrong[:3]
+
+
+def three(folder: Path, found: Sequence[PoolBox]) -> None:
+    """One model that each box has, and one of each box alone."""
+    for number, box in enumerate(found, 1):
+        write_random(box.models / "shared.gguf", random_dense(width=64, layers=2), seed=99)
+        write_random(box.models / f"only{number}.gguf", random_dense(width=64, layers=2), seed=number)
+
+
+@pytest.fixture
+def pool(tmp_path: Path, request: pytest.FixtureRequest) -> Generator[list[PoolBox]]:
+    count = getattr(request, "param", 3)
+    with boxes(count, tmp_path) as found:
+        three(tmp_path, found)
+        for box in found:
+            box.start()
+        yield found
+
+
+@pytest.mark.parametrize("pool", [3, 5], indirect=True)
+def test_from_create_to_the_first_pooled_answer(pool: list[PoolBox]) -> None:
+    began = time.monotonic()
+    make_pool(pool)
+    status, headers, found = wait(lambda: answered(pool[-1], "only1"))
+    took = time.monotonic() - began
+    assert (status, headers["X-Appliance-Box"]) == (200, "b1")
+    print(f"\n{len(pool)} boxes: {took:.1f} s from create to the first pooled answer")
+    assert took <= 10 + 2 * (len(pool) - 3)  # each further box is one more command, whose start takes half a second
+    wait_together(pool)
+
+
+def answered(box: PoolBox, model: str) -> tuple[int, dict[str, str], Any] | None:
+    found = box.chat(model, "hello")
+    return found if found[0] == 200 else None
+
+
+Fault = Callable[[list[PoolBox]], contextlib.AbstractContextManager[object]]
+
+
+@contextlib.contextmanager
+def killed_program(pool: list[PoolBox]) -> Generator[None]:
+    pool[1].kill()
+    yield
+    pool[1].start()
+
+
+@contextlib.contextmanager
+def killed_bus(pool: list[PoolBox]) -> Generator[None]:
+    found = [bus for box in pool[:3] if (bus := box.bus()) is not None]
+    found[0].kill()
+    yield
+
+
+@contextlib.contextmanager
+def all_buses_killed(pool: list[PoolBox]) -> Generator[None]:
+    for box in pool[:3]:
+        if (bus := box.bus()) is not None:
+            bus.send_signal(signal.SIGTERM)
+    yield
+
+
+FAULTS: dict[str, Fault] = {
+    "a killed program": killed_program,
+    "a killed server of the bus": killed_bus,
+    "all servers of the bus restarted": all_buses_killed,
+    "a link down": lambda pool: pool[2].cut_off(),
+    "a frozen box": lambda pool: pool[2].frozen(),
+}
+LOSES = {"a killed program": "b2", "a link down": "b3", "a frozen box": "b3"}
+"""The box that is not there during the fault."""
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_each_request_is_answered_or_refused_with_a_reason(pool: list[PoolBox], fault: str) -> None:
+    make_pool(pool)
+    wait_together(pool)
+    lost = LOSES.get(fault)
+    healthy = [box for box in pool if box.name != lost]
+    with Asking([pool[0]], ["shared", "only1", "only2", "only3"]).under_way() as asking:
+        wait(lambda: asking.answers.total() > 10)
+        with FAULTS[fault](pool):
+            began = time.monotonic()
+            if lost:
+                wait(lambda: all(lost not in box.up() for box in healthy), within=GONE)
+                print(f"\n{fault}: seen by all after {time.monotonic() - began:.1f} s")
+            while time.monotonic() - began < 15:
+                for box in healthy:
+                    missing = {each.name for each in healthy} - box.up()
+                    assert not missing, f"{box.name} believes that {missing} died"
+                time.sleep(0.5)
+        wait_together(pool)
+        done = asking.answers.total()
+        wait(lambda: asking.answers.total() > done + 10)
+    print(f"{fault}: {asking.answers}, refused {asking.refusals}, broken {asking.broken[:3]}")
+    assert all(len(words) == 1 for words in asking.words.values()), asking.words
+    assert not asking.broken
+
+
+def test_a_box_that_slept_for_a_minute(pool: list[PoolBox]) -> None:
+    make_pool(pool)
+    wait_together(pool)
+    with pool[1].frozen():
+        time.sleep(60)
+        assert "b2" not in pool[0].up()
+    began = time.monotonic()
+    wait(lambda: "b2" in pool[0].up(), within=GONE)
+    print(f"\nback after {time.monotonic() - began:.1f} s")
+    assert pool[1].up() == {"b1", "b2", "b3"}
+
+
+def test_a_minority_serves_what_it_has_and_orders_nothing(pool: list[PoolBox]) -> None:
+    make_pool(pool)
+    wait_together(pool)
+    cut = pool[2]
+    with cut.cut_off():
+        wait(lambda: cut.pool()["cut_off"], within=20)
+        inside = ("ip", "netns", "exec")
+        del inside
+    wait_together(pool)
+    assert not cut.pool()["cut_off"]
