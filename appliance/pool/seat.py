@@ -46,18 +46,17 @@ class PoolSeat:
     async def require(self) -> BoxPool:
         """Return the owner, which is there from now on. Raises Forbidden where its file would have no place."""
         async with self._making:
-            if self.owner is None:
-                if self._path is None:
-                    raise Forbidden("this program keeps no files, so it cannot be in a pool")
-                made = await trio.to_thread.run_sync(self._make, self._path)
-                await self._nursery.start(self._own, made)
-            owner = self.owner
-            assert owner is not None
-        return owner
+            if self.owner is not None:
+                return self.owner
+            if self._path is None:
+                raise Forbidden("this program keeps no files, so it cannot be in a pool")
+            made = await trio.to_thread.run_sync(self._make, self._path)
+            owner: BoxPool = await self._nursery.start(self._own, made)
+            return owner
 
     async def _own(self, made: AbstractAsyncContextManager[BoxPool], *, task_status: trio.TaskStatus[BoxPool]) -> None:
-        async with made as owner:
-            task_status.started(owner)
+        async with made as self.owner:
+            task_status.started(self.owner)
             await trio.sleep_forever()
 
 
