@@ -52,6 +52,7 @@ STRANGER_TIME = 10.0
 """Seconds for which it may meet servers of other pools only: it tries several times a second, and would for ever."""
 HEALTH_EVERY = 10.0
 HEALTH_TIME = 3.0
+MOST_HEALTH = 1 << 16
 ROOM_EVERY = 5.0
 """Seconds between two looks at a full disk."""
 STRANGERS = "strangers"
@@ -222,15 +223,15 @@ class _BusRun:
         await wait_any(self.over.wait, self._look_at_health, partial(self._wait_room, room))
 
     async def _look_at_health(self) -> Never:
-        """Ask whether JetStream is on. A full disk switches it off, until the server is started again."""
+        """Ask for its health from time to time. The log is heard first, but its words may change."""
         port = int(self._state.monitor.rpartition(":")[2] or 0)
         address = Address(LOOPBACK, port, None, "the server of the bus")
         while True:
             await trio.sleep(HEALTH_EVERY)
             try:
                 with trio.fail_after(HEALTH_TIME):
-                    async with HttpCall(address, "GET", "/healthz?js-enabled-only=true") as answer:
-                        if answer.status != 200:
+                    async with HttpCall(address, "GET", "/healthz") as answer:
+                        if sign_of((await answer.read(MOST_HEALTH)).decode("utf-8", "replace")) == "no-disk":
                             self._full.set()
             except (UpstreamFailed, Busy, trio.TooSlowError):
                 continue  # it ends, or is stopped by somebody: its end or its clients tell
