@@ -94,8 +94,8 @@ def _host(host: str) -> str:
 
 Sign = Literal["ready", "authority", "no-disk", "joined", "other"]
 """no-disk: a write has failed, and none is tried until the server is restarted. In a cluster it has switched JetStream
-off, and asked for its health it says "JetStream not enabled (10076)"; alone it names the write. authority: another server's certificate is of another
-pool. joined: a route to another server is made.
+off, and asked for its health it says "JetStream not enabled (10076)"; alone it names the write.
+authority: another server's certificate is of another pool. joined: a route to another server is made.
 """
 _SIGNS: Sequence[tuple[str, Sign]] = (
     ("Server is ready", "ready"),
