@@ -150,6 +150,7 @@ class BusProcess:
             words = f"the configuration of the bus cannot be written: {cause}"
             return BusProblem(id="bus-server-files", text=words, fix=f"make {self._folder} writable, or free its disk")
         argv = (program, "-c", str(self._folder / CONFIG))
+        self._become(ServerState(problem=self._state.problem))
         run = _BusRun(serving, self._folder, self._tail, self._become)
         command = Command(argv=argv, env=inherited_env(), ending=StopSteps(asked=STOP_TIME))
 
@@ -204,7 +205,7 @@ class _BusRun:
         match sign_of(text):
             case "ready":
                 self._ready.set()
-                self._tell(ready=True)
+                self._tell(ready=True, problem=None)
             case "no-disk":
                 self._full.set()
             case "authority":
@@ -249,8 +250,10 @@ class _BusRun:
                 fix=f"free {room >> 20} MB there; the server is then started again by itself",
             )
         )
-        while shutil.disk_usage(self._folder).free < room:  # noqa: ASYNC110  no system tells when there is room
-            await trio.sleep(ROOM_EVERY)
+        while True:
+            await trio.sleep(ROOM_EVERY)  # first, as a disk that lacks something else has room
+            if shutil.disk_usage(self._folder).free >= room:
+                return
 
     def _meet_stranger(self) -> None:
         """Note a certificate of another pool.

@@ -167,6 +167,7 @@ async def test_garbage_into_the_ports_for_clients_and_for_routes_ends_nothing(tm
         assert all(box.server.state.problem is None for box in made)
 
 
+@pytest.mark.slow
 async def test_a_voter_with_the_secret_of_another_pool_is_ended_and_says_so(tmp_path: Path):
     """It takes 10 s: so long it may be that the other servers are about to get the new secret."""
     async with boxes(tmp_path / "one", 3) as made, client(made[0]) as bus:

@@ -78,7 +78,14 @@ async def leader_of(bus: Bus) -> str:
     return msgspec.json.decode(answer.data).get("cluster", {}).get("leader", "")
 
 
-@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP])
+@pytest.mark.parametrize(
+    "ending",
+    [
+        signal.SIGKILL,
+        pytest.param(signal.SIGTERM, marks=pytest.mark.slow),
+        pytest.param(signal.SIGSTOP, marks=pytest.mark.slow),
+    ],
+)
 async def test_no_acknowledged_put_is_lost_with_the_leader_and_none_is_acknowledged_twice(tmp_path: Path, ending: int):
     async with (
         boxes(tmp_path, 3) as made,
@@ -160,6 +167,7 @@ async def test_a_client_goes_back_to_the_server_of_its_own_box(tmp_path: Path, m
         await until(lambda: bus.state.server, lambda it: it == str(made[2].place), changed=bus.news.wait)
 
 
+@pytest.mark.slow
 async def test_without_a_quorum_puts_are_unknown_or_refused_and_the_state_says_so(tmp_path: Path):
     async with boxes(tmp_path, 3) as made, client(made[0]) as bus:
         keys = await bucket(bus, 3)
@@ -188,6 +196,7 @@ async def works(keys: Bucket) -> bool:
         return False
 
 
+@pytest.mark.slow
 async def test_a_server_alone_becomes_a_voter_and_the_bucket_is_made_anew(tmp_path: Path):
     """The store of a server alone is not that of a cluster: what the pool agreed on comes from the boxes' files."""
     async with boxes(tmp_path, 3) as made, client(made[0]) as bus:
@@ -195,7 +204,7 @@ async def test_a_server_alone_becomes_a_voter_and_the_bucket_is_made_anew(tmp_pa
         made[1].server.serve(None)
         made[2].server.serve(None)
         made[0].server.serve(alone[0])
-        await until(lambda: made[0].server.log, lambda it: any("Listening for client" in line for line in it[-5:]))
+        await until(lambda: bus.connected, lambda it: not it, changed=bus.news.wait)
         await until(lambda: bus.connected, changed=bus.news.wait)
         keys = await bucket(bus)
         assert await keys.put("k", b"1", 0)
