@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 import secrets
 import ssl
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Never
 
@@ -195,7 +195,7 @@ class Bus:
             async with beside(link.write, self._look_for_first):
                 await self._read(link)
         except* BusBroken as group:
-            broken = next(each for each in _leaves(group))
+            broken = next(each for each in group.exceptions if isinstance(each, BusBroken))
             self._fault = broken.fault
             self._become(
                 BusState(state="lost", server=str(place), problem=lost_problem(str(place), broken.fault, str(broken)))
@@ -249,10 +249,10 @@ class Bus:
         """Go back to the first server once it is there again, and knows this box."""
         while True:
             await trio.sleep(HOME_EVERY)
-            link, first = self._link, self._access.places[0]
-            if link is not None and link.place != first:
+            link, places = self._link, self._access.places
+            if link is not None and places and link.place != places[0]:
                 try:
-                    back = await enter(first, self._access, self._tls)
+                    back = await enter(places[0], self._access, self._tls)
                 except BusBroken:
                     continue
                 await trio.aclose_forcefully(back.stream)
@@ -286,11 +286,3 @@ async def open_bus(access: BusAccess, tls: ssl.SSLContext | None) -> AsyncGenera
     bus = Bus(access, tls)
     async with beside(bus.run):
         yield bus
-
-
-def _leaves(group: BaseExceptionGroup[BusBroken]) -> Iterator[BusBroken]:
-    for each in group.exceptions:
-        if isinstance(each, BaseExceptionGroup):
-            yield from _leaves(each)
-        else:
-            yield each

@@ -31,7 +31,7 @@ from appliance.core.pool.nats import (
 ENTER_TIME = 3.0
 """Seconds for each of connecting and logging in."""
 PING_EVERY = 1.5
-"""Seconds without a command after which this side pings, so that a live server has something to say."""
+"""Seconds between two pings of this side, so that a live server has something to say."""
 SILENCE = 5.0
 """Seconds without a byte after which a server is taken for dead; also the longest that it may take no byte."""
 MOST_WAITING = 4 << 20
@@ -79,14 +79,17 @@ class BusLink:
         return event
 
     async def write(self) -> Never:
-        """Send what is in the buffer, and pings while that is empty. Raises BusBroken. The only task that writes."""
+        """Send what is in the buffer, and pings. Raises BusBroken. The only task that writes."""
+        ping_at = trio.current_time() + PING_EVERY
         while True:
             if not self._out:
-                with trio.move_on_after(PING_EVERY) as idle:
+                with trio.move_on_at(ping_at):
                     await self._wake.wait()
                 self._wake = trio.Event()
-                if idle.cancelled_caught:
-                    self._out += PING
+            # A client that only publishes hears nothing, so it pings also while it has commands to send.
+            if trio.current_time() >= ping_at:
+                self._out += PING
+                ping_at = trio.current_time() + PING_EVERY
             part, self._out = self._out, bytearray()
             with broken_in_words(), trio.fail_after(SILENCE):
                 await self.stream.send_all(part)

@@ -54,6 +54,7 @@ STRANGER_TIME = 10.0
 """Seconds for which it may meet servers of other pools only: it tries several times a second, and would for ever."""
 HEALTH_EVERY = 10.0
 HEALTH_TIME = 3.0
+MOST_HEALTH = 1 << 16
 ROOM_EVERY = 5.0
 """Seconds between two looks at a full disk."""
 STRANGERS = "strangers"
@@ -151,6 +152,7 @@ class BusProcess:
             words = f"the configuration of the bus cannot be written: {cause}"
             return BusProblem(id="bus-server-files", text=words, fix=f"make {self._folder} writable, or free its disk")
         argv = (program, "-c", str(self._folder / CONFIG))
+        self._become(ServerState(problem=self._state.problem))
         run = _BusRun(serving, self._folder, self._tail, self._become)
         command = Command(argv=argv, env=inherited_env(), ending=StopSteps(asked=STOP_TIME))
 
@@ -208,7 +210,7 @@ class _BusRun:
         match sign_of(text):
             case "ready":
                 self._ready.set()
-                self._tell(ready=True)
+                self._tell(ready=True, problem=None)
             case "no-disk":
                 self._full.set()
             case "authority":
@@ -227,15 +229,15 @@ class _BusRun:
         await wait_any(self.over.wait, self._look_at_health, partial(self._wait_room, room))
 
     async def _look_at_health(self) -> Never:
-        """Ask whether JetStream is on. A full disk switches it off, until the server is started again."""
+        """Ask for its health from time to time. The log is heard first, but its words may change."""
         port = int(self._state.monitor.rpartition(":")[2] or 0)
         address = Address(LOOPBACK, port, None, "the server of the bus")
         while True:
             await trio.sleep(HEALTH_EVERY)
             try:
                 with trio.fail_after(HEALTH_TIME):
-                    async with HttpCall(address, "GET", "/healthz?js-enabled-only=true") as answer:
-                        if answer.status != 200:
+                    async with HttpCall(address, "GET", "/healthz") as answer:
+                        if sign_of((await answer.read(MOST_HEALTH)).decode("utf-8", "replace")) == "no-disk":
                             self._full.set()
             except (UpstreamFailed, Busy, trio.TooSlowError):
                 continue  # it ends, or is stopped by somebody: its end or its clients tell
@@ -253,8 +255,10 @@ class _BusRun:
                 fix=f"free {room >> 20} MB there; the server is then started again by itself",
             )
         )
-        while shutil.disk_usage(self._folder).free < room:  # noqa: ASYNC110  no system tells when there is room
-            await trio.sleep(ROOM_EVERY)
+        while True:
+            await trio.sleep(ROOM_EVERY)  # first, as a disk that lacks something else has room
+            if shutil.disk_usage(self._folder).free >= room:
+                return
 
     def _meet_stranger(self) -> None:
         """Note a certificate of another pool.

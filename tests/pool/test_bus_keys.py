@@ -15,6 +15,8 @@ from waiting import until
 
 from appliance.core.pool.buckets import BucketEntry, BusConflict, BusRefused, NoResponders
 from appliance.core.pool.nats import BusMessage
+from appliance.pool import bus as bus_module
+from appliance.pool import bus_link
 from appliance.trio_parts import beside
 
 
@@ -84,6 +86,24 @@ async def test_a_caller_that_leaves_breaks_nothing(tmp_path: Path):
                 await keys.put("k", b"x" * 100_000, None)
         assert await keys.put("after", b"1", 0)
         assert bus.state.state == "connected"
+
+
+async def test_a_client_that_only_publishes_is_not_taken_for_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The server has nothing to say to it but answers to its pings."""
+    monkeypatch.setattr(bus_link, "PING_EVERY", 0.2)
+    monkeypatch.setattr(bus_module, "SILENCE", 1.0)
+    async with boxes(tmp_path) as (box,), client(box) as bus:
+        lost: list[object] = []
+
+        async def note() -> None:
+            await bus.news.wait()
+            lost.append(bus.state)
+
+        async with beside(note):
+            for _ in range(60):
+                assert bus.publish("pool.beat.b1", b"{}")
+                await trio.sleep(0.05)
+        assert not lost
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="it kills by signal")

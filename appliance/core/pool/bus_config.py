@@ -103,20 +103,22 @@ def _host(host: str) -> str:
 # ---- what it prints --------------------------------------------------------------------------------------------------
 
 Sign = Literal["ready", "authority", "no-disk", "joined", "other"]
-"""no-disk: JetStream is off until the server is restarted. authority: another server's certificate is of another
-pool. joined: a route to another server is made.
+"""no-disk: a write has failed, and none is tried until the server is restarted. In a cluster it has switched JetStream
+off, and asked for its health it says "JetStream not enabled (10076)"; alone it names the write.
+authority: another server's certificate is of another pool. joined: a route to another server is made.
 """
 _SIGNS: Sequence[tuple[str, Sign]] = (
     ("Server is ready", "ready"),
     ("certificate signed by unknown authority", "authority"),
     ("JetStream out of resources", "no-disk"),
     ("no space left on device", "no-disk"),
+    ("JetStream not enabled", "no-disk"),
     ("Route connection created", "joined"),
 )
 
 
 def sign_of(line: str) -> Sign:
-    """Return what a line of its log means for its owner."""
+    """Return what a line of its log means for its owner, or its answer to /healthz."""
     for words, sign in _SIGNS:
         if words in line:
             return sign
