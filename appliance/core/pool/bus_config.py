@@ -1,0 +1,121 @@
+"""The configuration of a box's nats-server, and the meaning of the lines that it prints."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Literal
+
+from msgspec import Struct
+
+MOST_STORE = 256 << 20
+"""Bytes of disk that the server may use. A pool's facts take less than 1 MB, and models need the disk."""
+LOOPBACK = "127.0.0.1"
+CONFIG, CA, CERTIFICATE, KEY = "bus.conf", "bus-ca.pem", "bus-cert.pem", "bus-key.pem"
+"""Files of the server's folder. Its store is the folder ``bus-store`` beside them."""
+STORE = "bus-store"
+
+MONITOR = re.compile(r"Starting http monitor on (\S+)")
+LISTENS = re.compile(r"Listening for client connections on \S*:(\d+)$")
+FATAL = re.compile(r"(?:\[FTL\]|^nats-server:) (.*)")
+"""The reason of its end. A mistake in its configuration comes without the time and the process id."""
+
+
+class BusServing(Struct, frozen=True, kw_only=True):
+    """One box's server of the bus. A new value of it restarts the server."""
+
+    name: str
+    """The box. Servers know each other by it, so no other box may ever have it."""
+    host: str = "0.0.0.0"
+    port: int
+    """Port for clients; -1: any."""
+    routes_port: int = 0
+    """Port for the other voters; 0: it is alone ("standalone"). A server that changes over loses what it has stored."""
+    routes: tuple[tuple[str, int], ...] = ()
+    """Hosts and ports of the other voters."""
+    ca: str
+    certificate: str
+    key: str
+    """PEM texts: the pool's authority; this box's certificate, for servers and clients; its key."""
+    nkey: str
+    """The public key of the bus's one user, "U..."."""
+    route_password: str
+    system_password: str
+
+
+def config_text(serving: BusServing, folder: str) -> str:
+    """Return the configuration file. ``folder``: where its files are.
+
+    Times: a server that does not answer to a ping is given up after 10 s. The defaults are 4 min and more.
+    """
+    tls = (
+        f"cert_file: {_quoted(folder, CERTIFICATE)}, key_file: {_quoted(folder, KEY)}, ca_file: {_quoted(folder, CA)}, "
+        "verify: true, timeout: 5"
+    )
+    cluster = ""
+    if serving.routes_port:
+        login = f"pool:{serving.route_password}"
+        routes = ", ".join(f'"tls://{login}@{_host(host)}:{port}"' for host, port in serving.routes)
+        cluster = f"""
+cluster {{
+  name: "llama-pool", listen: "{_host(serving.host)}:{serving.routes_port}"
+  connect_retries: 1000000, ping_interval: "5s", no_advertise: true
+  authorization {{ user: pool, password: {_quoted(serving.route_password)}, timeout: 5 }}
+  tls {{ {tls} }}
+  routes: [ {routes} ]
+}}
+"""
+    return f"""# Written by llama-appliance at each start of the server. Changes are lost.
+server_name: {_quoted(serving.name)}
+listen: "{_host(serving.host)}:{serving.port}"
+http: "{LOOPBACK}:-1"
+ping_interval: "5s", ping_max: 2, write_deadline: "5s", max_payload: 1MB
+tls {{ {tls}, handshake_first: true }}
+accounts {{
+  SYS {{ users: [ {{ user: sys, password: {_quoted(serving.system_password)} }} ] }}
+  POOL {{ jetstream: enabled, users: [ {{ nkey: {_quoted(serving.nkey)} }} ] }}
+}}
+system_account: SYS
+jetstream {{ store_dir: {_quoted(folder, STORE)}, max_memory_store: 16MB, max_file_store: {MOST_STORE} }}
+{cluster}"""
+
+
+def _quoted(*parts: str) -> str:
+    """Return a text in quotes, or a path of these parts. NATS takes forward slashes on Windows too."""
+    return json.dumps("/".join(parts).replace("\\", "/"), ensure_ascii=False)
+
+
+def _host(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+# ---- what it prints --------------------------------------------------------------------------------------------------
+
+Sign = Literal["ready", "authority", "no-disk", "joined", "other"]
+"""no-disk: a write has failed, and none is tried until the server is restarted. In a cluster it has switched JetStream
+off, and asked for its health it says "JetStream not enabled (10076)"; alone it names the write.
+authority: another server's certificate is of another pool. joined: a route to another server is made.
+"""
+_SIGNS: Sequence[tuple[str, Sign]] = (
+    ("Server is ready", "ready"),
+    ("certificate signed by unknown authority", "authority"),
+    ("JetStream out of resources", "no-disk"),
+    ("no space left on device", "no-disk"),
+    ("JetStream not enabled", "no-disk"),
+    ("Route connection created", "joined"),
+)
+
+
+def sign_of(line: str) -> Sign:
+    """Return what a line of its log means for its owner, or its answer to /healthz."""
+    for words, sign in _SIGNS:
+        if words in line:
+            return sign
+    return "other"
+
+
+def end_of(lines: Sequence[str]) -> str:
+    """Return the words of the last lines that say why it ended; empty if they do not."""
+    fatal = [found[1] for line in lines if (found := FATAL.search(line))]
+    return fatal[-1] if fatal else next((line.strip() for line in reversed(lines) if "[ERR]" in line), "")

@@ -1,0 +1,127 @@
+"""Where a bus is and how to enter it, and the words in which people are told what is wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+from urllib.parse import unquote, urlsplit
+
+from msgspec import Struct
+
+from appliance.errors import UsageError
+
+DEFAULT_PORT = 4222
+
+Tls = Literal["first", "late", "off"]
+"""first: the handshake begins the connection, as the pool's own servers want it. late: it follows the server's INFO,
+as nats-server before 2.10 does it. off: only if the server does not ask for it.
+"""
+Fault = Literal["unreachable", "authority", "certificate", "key", "garbage", "silent", "stopping", "ended"]
+"""The reason for which there is no connection. The second to the fourth are the three faces of a wrong code."""
+
+
+class BusPlace(Struct, frozen=True, kw_only=True):
+    """A server of the bus. ``name`` is the one that its certificate holds; empty: its host."""
+
+    host: str
+    port: int
+    name: str = ""
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+class BusAccess(Struct, frozen=True, kw_only=True):
+    """The way of one client into a bus. ``seed`` is the secret of the NKey ``nkey`` ("U..."), 32 bytes."""
+
+    places: tuple[BusPlace, ...]
+    """Servers in the order in which they are tried: the own one first."""
+    client: str
+    """The name of this box, which shows in the server's list of its clients."""
+    tls: Tls = "first"
+    nkey: str = ""
+    seed: bytes = b""
+    user: str = ""
+    password: str = ""
+    token: str = ""
+
+
+class BusProblem(Struct, frozen=True, kw_only=True):
+    """Something that a person has to know. ``id`` stays the same as long as it is the same problem."""
+
+    id: str
+    text: str
+    fix: str
+
+
+class BusState(Struct, frozen=True, kw_only=True):
+    """The state of one client. no-quorum: connected to a server that accepts no puts."""
+
+    state: Literal["connecting", "connected", "no-quorum", "lost"] = "connecting"
+    server: str = ""
+    """The server that it is connected to, or was last."""
+    problem: BusProblem | None = None
+
+
+def external_access(url: str, client: str) -> BusAccess:
+    """Understand ``nats://[user:password@|token@]host[:port][,host...]``, or ``tls://``. Raises UsageError."""
+    shape = "it has the form nats://user:password@host:4222 or tls://token@host:4222"
+    scheme, _, rest = url.partition("://")
+    login, _, hosts = rest.rpartition("@")
+    try:
+        parts = [urlsplit(f"//{each}") for each in hosts.rstrip("/").split(",")]
+        places = tuple(BusPlace(host=part.hostname or "", port=part.port or DEFAULT_PORT) for part in parts)
+        if scheme not in ("nats", "tls") or not all(place.host for place in places) or any(p.path for p in parts):
+            raise ValueError(f"its scheme is '{scheme}'" if scheme not in ("nats", "tls") else "it names no host")
+    except ValueError as cause:
+        raise UsageError(f"the URL of the bus cannot be used: {cause}; {shape}") from None  # without its password
+    user, colon, password = login.partition(":")
+    return BusAccess(
+        places=places,
+        client=client,
+        tls="late" if scheme == "tls" else "off",
+        user=unquote(user) if colon else "",
+        password=unquote(password),
+        token="" if colon else unquote(user),
+    )
+
+
+_FAULTS: Mapping[Fault, tuple[str, str]] = {
+    "unreachable": (
+        "{place} does not take connections: {why}",
+        "start the program on that box, and let its firewall pass this port",
+    ),
+    "authority": (
+        "the certificate of {place} is not of this pool: {why}",
+        "this box and that one have different secrets; 'llama-appliance pool join CODE' with a new code of one pool",
+    ),
+    "certificate": (
+        "{place} does not accept this box's certificate: {why}",
+        "this box has an old secret, or none; let it join again with a new code",
+    ),
+    "key": (
+        "{place} refuses this box's key: {why}",
+        "the pool's secret was changed without this box, or the user and password of the bus are wrong; "
+        "let this box join again, or correct the bus's URL",
+    ),
+    "garbage": ("{place} does not speak NATS: {why}", "correct the address, or end the other program on that port"),
+    "silent": ("{place} does not answer: {why}", "look whether that box hangs, or the network between the boxes"),
+    "stopping": ("{place} is about to stop", "nothing is to be done: this box moves to another server"),
+    "ended": ("{place} ended the connection: {why}", "see the log of the program on that box"),
+}
+
+
+def lost_problem(place: str, fault: Fault, why: str) -> BusProblem:
+    """Say why there is no connection to this server, and what to do."""
+    text, fix = _FAULTS[fault]
+    return BusProblem(id=f"bus-{fault}", text=f"the bus at {text.format(place=place, why=why)}", fix=fix)
+
+
+def quorum_problem(place: str, why: str) -> BusProblem:
+    return BusProblem(
+        id="bus-no-quorum",
+        text=f"the bus at {place} accepts no changes: {why}",
+        fix="models are answered as before, but placed without the others; bring back the boxes that serve the bus, "
+        "of which more than half must see each other",
+    )

@@ -1,0 +1,251 @@
+"""The client's side of the protocol of NATS, without I/O: bytes in, events out; commands to bytes.
+
+A connection gives what it receives to `NatsReader.receive`, and calls `NatsReader.next_event` until that returns None.
+The events do not depend on how the bytes were cut. Bytes that are not NATS raise `NatsGarbage`, and from then on every
+call does so: nobody knows where the next message would begin.
+
+Source: docs.nats.io, "Client Protocol"; the server's limits are those of nats-server 2.15.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+MOST_LINE = 1 << 16
+"""Bytes of a line. Other lines are short, but INFO lists every server of a cluster."""
+MOST_PAYLOAD = 8 << 20
+"""Bytes of a message with its headers. The pool's own servers take 1 MB, servers of others 64 MB at most."""
+NUMBER = re.compile(rb"[0-9]{1,10}\Z")
+SUBJECT = re.compile(r"[^\s.]+(?:\.[^\s.]+)*\Z")
+"""Words with dots between them. White space would end the subject in the line of the command."""
+VERSION = b"NATS/1.0"
+PING, PONG = b"PING\r\n", b"PONG\r\n"
+
+
+class NatsGarbage(Exception):
+    """The other side sent something that is not NATS, or more of it than is taken."""
+
+
+class ServerInfo(Struct, frozen=True, kw_only=True):
+    """The server's words about itself. They come first, and again when something changes."""
+
+    server_name: str = ""
+    version: str = ""
+    nonce: str = ""
+    """The text to sign with the NKey."""
+    max_payload: int = 1 << 20
+    tls_required: bool = False
+    ldm: bool = False
+    """True if it is about to stop, and asks its clients to move to another server ("lame duck mode")."""
+
+
+class BusMessage(Struct, frozen=True, kw_only=True):
+    """A message on a subject. ``status`` is the server's own word, as ``503``; the messages of clients have none."""
+
+    subject: str
+    sid: int
+    """The number of the subscription that it is for."""
+    reply: str = ""
+    """The subject on which an answer is waited for."""
+    data: bytes = b""
+    status: str = ""
+    headers: Mapping[str, str] = {}
+
+
+class Refusal(Struct, frozen=True):
+    """The server's words about a command that it did not accept. It often closes the connection after them."""
+
+    words: str
+
+
+Word = Literal["PING", "PONG", "+OK"]
+NatsEvent = ServerInfo | BusMessage | Refusal | Word
+WORDS: Mapping[bytes, Word] = {b"PING": "PING", b"PONG": "PONG", b"+OK": "+OK"}
+
+_decode_info = msgspec.json.Decoder(ServerInfo).decode
+
+
+class _Due(Struct, frozen=True):
+    """A message whose line has come, and whose ``size`` bytes have not."""
+
+    subject: str
+    sid: int
+    reply: str
+    head: int
+    size: int
+
+
+class NatsReader:
+    """The receiving side of one connection."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._searched = 0
+        """Bytes at the buffer's beginning that hold no end of a line. A long line that comes in pieces is read once."""
+        self._due: _Due | None = None
+        self._garbage = ""
+
+    def receive(self, data: bytes) -> None:
+        """Take bytes that have come."""
+        self._buffer += data
+
+    def next_event(self) -> NatsEvent | None:
+        """Return the next event, or None if more bytes are needed. Raises NatsGarbage."""
+        if self._garbage:
+            raise NatsGarbage(self._garbage)
+        try:
+            if self._due is None and (line := self._line()) is not None:
+                event = self._understand(line)
+                if event is not None:
+                    return event
+            return None if self._due is None else self._message(self._due)
+        except NatsGarbage as cause:
+            self._garbage = str(cause)
+            raise
+
+    def _line(self) -> bytes | None:
+        # Only the first bytes are searched, so that the limit is the same however the bytes were cut.
+        end = self._buffer.find(b"\r\n", self._searched, MOST_LINE + 2)
+        self._searched = max(len(self._buffer) - 1, 0) if end < 0 else 0  # the last one may be half of an end
+        if end < 0:
+            if len(self._buffer) >= MOST_LINE + 2:
+                raise NatsGarbage(f"a line is longer than {MOST_LINE} bytes")
+            return None
+        line = bytes(self._buffer[:end])
+        del self._buffer[: end + 2]
+        return line
+
+    def _understand(self, line: bytes) -> NatsEvent | None:
+        """Return the event of a line; None for the line of a message, whose bytes are waited for."""
+        verb, _, rest = line.partition(b" ")
+        if verb in (b"MSG", b"HMSG"):
+            self._due = _due(verb, rest.split())
+            return None
+        if line in WORDS:
+            return WORDS[line]
+        if verb == b"-ERR":
+            return Refusal(_text(rest).strip().strip("'"))
+        if verb == b"INFO":
+            try:
+                return _decode_info(rest)
+            except (msgspec.DecodeError, RecursionError) as cause:
+                raise NatsGarbage(f"INFO cannot be read: {cause}") from None
+        raise NatsGarbage(f"it is not a command of NATS: {line[:40]!r}")
+
+    def _message(self, due: _Due) -> BusMessage | None:
+        if len(self._buffer) < due.size + 2:
+            return None
+        if not self._buffer.startswith(b"\r\n", due.size):
+            raise NatsGarbage("a message is longer than its line says")
+        status, headers = _headers(bytes(self._buffer[: due.head])) if due.head else ("", {})
+        data = bytes(self._buffer[due.head : due.size])
+        del self._buffer[: due.size + 2]
+        self._due = None
+        return BusMessage(subject=due.subject, sid=due.sid, reply=due.reply, data=data, status=status, headers=headers)
+
+
+def _due(verb: bytes, words: list[bytes]) -> _Due:
+    """Understand ``subject sid [reply] [bytes of headers] bytes``."""
+    numbers = 2 if verb == b"HMSG" else 1
+    if len(words) not in (2 + numbers, 3 + numbers):
+        raise NatsGarbage(f"{verb.decode()} has {len(words)} words")
+    sizes = [_number(word) for word in words[-numbers:]]
+    head, size = (sizes[0], sizes[1]) if numbers == 2 else (0, sizes[0])
+    if size > MOST_PAYLOAD or head > size or (numbers == 2 and head == 0):
+        raise NatsGarbage(f"a message of {size} bytes, {head} of them headers; {MOST_PAYLOAD} are taken")
+    reply = _text(words[2]) if len(words) == 3 + numbers else ""
+    return _Due(_text(words[0]), _number(words[1]), reply, head, size)
+
+
+def _headers(block: bytes) -> tuple[str, dict[str, str]]:
+    """Understand ``NATS/1.0[ status]``, lines of ``name: value``, and an empty line. The last of equal names counts."""
+    first, *lines = block.split(b"\r\n")
+    version, _, status = first.partition(b" ")
+    if version != VERSION or lines[-2:] != [b"", b""]:
+        raise NatsGarbage("the headers of a message cannot be read")
+    headers: dict[str, str] = {}
+    for line in lines[:-2]:
+        name, colon, value = line.partition(b":")
+        if not colon or not name:
+            raise NatsGarbage(f"it is not a header: {line[:40]!r}")
+        headers[_text(name).strip()] = _text(value).strip()
+    return _text(status).strip()[:3], headers
+
+
+def _number(word: bytes) -> int:
+    if not NUMBER.match(word):
+        raise NatsGarbage(f"it is not a number: {word[:20]!r}")
+    return int(word)
+
+
+def _text(data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise NatsGarbage(f"it is not UTF-8: {data[:40]!r}") from None
+
+
+# ---- commands --------------------------------------------------------------------------------------------------------
+
+
+class Login(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The proof that a client may use the bus: the signature of an NKey, a user with a password, or a token."""
+
+    nkey: str = ""
+    sig: str = ""
+    user: str = ""
+    password: str = msgspec.field(name="pass", default="")
+    auth_token: str = ""
+
+
+class _Connect(Login, frozen=True, kw_only=True):
+    verbose: bool
+    pedantic: bool
+    headers: bool
+    no_responders: bool
+    protocol: int
+    lang: str
+    name: str
+    version: str
+
+
+def connect_line(login: Login, name: str, version: str) -> bytes:
+    """Return CONNECT. ``name`` shows in the server's list of connections, ``version`` is the program's."""
+    facts = _Connect(
+        verbose=False, pedantic=False, headers=True, no_responders=True, protocol=1, lang="python-trio", name=name,
+        version=version, nkey=login.nkey, sig=login.sig, user=login.user, password=login.password,
+        auth_token=login.auth_token,
+    )  # fmt: skip
+    return b"CONNECT " + msgspec.json.encode(facts) + b"\r\n"
+
+
+def publish_lines(subject: str, data: bytes, headers: Mapping[str, str] | None = None, reply: str = "") -> bytes:
+    """Return PUB, or HPUB if there are headers. Raises ValueError for a subject or a header that breaks its line."""
+    where = f"{_checked(subject)} {_checked(reply)}" if reply else _checked(subject)
+    if not headers:
+        return f"PUB {where} {len(data)}\r\n".encode() + data + b"\r\n"
+    lines = [f"{name}: {value}" for name, value in headers.items()]
+    if any("\r" in line or "\n" in line for line in lines):
+        raise ValueError("a header of a message on the bus holds the end of a line")
+    block = "\r\n".join([VERSION.decode(), *lines, "", ""]).encode()
+    return f"HPUB {where} {len(block)} {len(block) + len(data)}\r\n".encode() + block + data + b"\r\n"
+
+
+def subscribe_line(subject: str, sid: int, queue: str = "") -> bytes:
+    """Return SUB. ``queue``: each message goes to one subscription of this name only."""
+    return f"SUB {_checked(subject)} {_checked(queue) + ' ' if queue else ''}{sid}\r\n".encode()
+
+
+def unsubscribe_line(sid: int) -> bytes:
+    return f"UNSUB {sid}\r\n".encode()
+
+
+def _checked(subject: str) -> str:
+    if not SUBJECT.match(subject):
+        raise ValueError(f"it cannot be a subject of the bus: {subject!r}")
+    return subject

@@ -1,0 +1,125 @@
+"""A bucket on the bus: keys with revisions, read from any replica, changed by compare-and-set, watched."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+from typing import Never
+
+import trio
+
+from appliance.core.pool.buckets import (
+    EXISTS,
+    NO_LEADER,
+    ApiAnswer,
+    BucketEntry,
+    BusConflict,
+    BusError,
+    BusRefused,
+    BusTimeout,
+    NoResponders,
+    Watching,
+    api_answer,
+    bucket_request,
+    direct_entry,
+    put_headers,
+    watch_request,
+)
+from appliance.core.pool.nats import BusMessage
+from appliance.pool.bus import ANSWER_TIME, Bus
+from appliance.trio_parts import Changed
+
+WATCH_SILENCE = 4.0
+"""Seconds without a message after which a watch begins anew: four heartbeats."""
+AGAIN = 0.3
+"""Seconds until a watch that could not begin is tried again."""
+
+
+class Bucket:
+    """One bucket. Its methods raise BusLost and BusTimeout, after which it is unknown whether anything was done."""
+
+    def __init__(self, bus: Bus, name: str) -> None:
+        self._bus = bus
+        self._name = name
+        self._prefix = f"$KV.{name}."
+
+    async def create(self, replicas: int) -> None:
+        """Make the bucket on so many servers, if it is not there yet. Raises BusRefused, NoResponders."""
+        try:
+            await self._ask(f"STREAM.CREATE.KV_{self._name}", bucket_request(self._name, replicas), 2 * ANSWER_TIME)
+        except BusRefused as refused:
+            if refused.code != EXISTS:
+                raise
+
+    async def get(self, key: str, *, timeout: float = ANSWER_TIME) -> BucketEntry | None:
+        """Return the entry of a key; None: there is none. Raises BusRefused, NoResponders.
+
+        It may be old: a replica that was cut off goes on answering. Only a put with its revision proves it.
+        """
+        subject = f"$JS.API.DIRECT.GET.KV_{self._name}.{self._prefix}{key}"
+        return direct_entry(key, await self._bus.request(subject, timeout=timeout))
+
+    async def put(self, key: str, value: bytes, revision: int | None, *, timeout: float = ANSWER_TIME) -> int:
+        """Write a key, and return its new revision. ``revision`` 0: only if there is none; None: in any case.
+
+        Raises BusConflict if the key has another revision; BusRefused, NoResponders.
+        """
+        try:
+            answer = await self._bus.request(self._prefix + key, value, headers=put_headers(revision), timeout=timeout)
+            made = api_answer(answer.data).seq
+        except BusConflict:
+            self._bus.puts_work()  # the leader has compared it
+            raise
+        except (BusTimeout, NoResponders) as cause:
+            self._bus.puts_fail(str(cause))
+            raise
+        except BusRefused as cause:
+            if cause.code == NO_LEADER:
+                self._bus.puts_fail(str(cause))
+            raise
+        self._bus.puts_work()
+        return made
+
+    async def watch(self, changed: Callable[[Mapping[str, BucketEntry]], object]) -> Never:
+        """Call ``changed`` with all entries, now and after every change, until cancelled.
+
+        It is called by the task that reads the bus: it must return at once. After a gap or a silence the watch begins
+        anew, so that a change may be told twice, and no last one is missed.
+        """
+        while True:
+            try:
+                await self._watch_once(changed)
+            except BusError:
+                await trio.sleep(AGAIN)
+
+    async def _watch_once(self, changed: Callable[[Mapping[str, BucketEntry]], object]) -> None:
+        """Watch until the first gap. Raises BusError."""
+        watching, news = Watching(self._name), Changed()
+        consumer, inbox = secrets.token_hex(8), f"_INBOX.{secrets.token_hex(8)}"
+
+        def hear(message: BusMessage) -> None:
+            match watching.hear(message):
+                case "changed":
+                    changed(watching.entries)
+                case "flow":
+                    self._bus.publish(message.reply)
+                case _:
+                    pass
+            news.wake()
+
+        with self._bus.subscription(inbox, hear):
+            made = await self._ask(
+                f"CONSUMER.CREATE.KV_{self._name}.{consumer}.{self._prefix}>",
+                watch_request(self._name, consumer, inbox),
+                ANSWER_TIME,
+            )
+            if not made.num_pending and not watching.entries:
+                changed(watching.entries)
+            while not watching.broken:
+                with trio.move_on_after(WATCH_SILENCE) as silence:
+                    await news.wait()
+                if silence.cancelled_caught:
+                    return
+
+    async def _ask(self, what: str, body: bytes, timeout: float) -> ApiAnswer:
+        return api_answer((await self._bus.request(f"$JS.API.{what}", body, timeout=timeout)).data)

@@ -1,0 +1,115 @@
+"""Real servers of the bus, each a child of this process, and clients of them."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
+from pool_certificates import BoxFiles, PoolKeys, box_files, new_pool
+from port_blocks import port_block
+from waiting import until
+
+from appliance.core.pool.buckets import BusError
+from appliance.core.pool.bus_config import BusServing
+from appliance.core.pool.bus_words import BusAccess, BusPlace
+from appliance.platform.children import open_children
+from appliance.pool.bucket import Bucket
+from appliance.pool.bus import Bus, open_bus
+from appliance.pool.bus_server import BusProcess, open_bus_server
+
+
+class BusBox(Struct, frozen=True):
+    """One box: its server's configuration, its files, and the server."""
+
+    pool: PoolKeys
+    files: BoxFiles
+    serving: BusServing
+    server: BusProcess
+
+    @property
+    def place(self) -> BusPlace:
+        return BusPlace(host="127.0.0.1", port=self.serving.port, name=f"{self.serving.name}.llama-pool")
+
+    def access(self, *others: BusBox, **changes: object) -> BusAccess:
+        access = BusAccess(
+            places=(self.place, *(other.place for other in others)),
+            client=self.serving.name,
+            nkey=self.pool.nkey,
+            seed=self.pool.user,
+        )
+        return replace(access, **changes)
+
+    async def ready(self) -> None:
+        await until(lambda: self.server.state, lambda it: it.ready, changed=self.server.news.wait, told=self.log)
+
+    def log(self) -> str:
+        return "\n".join(self.server.log)
+
+
+def serving(pool: PoolKeys, files: BoxFiles, name: str, port: int) -> BusServing:
+    return BusServing(
+        name=name, host="127.0.0.1", port=port, ca=files.ca, certificate=files.certificate, key=files.key,
+        nkey=pool.nkey, route_password="r" * 20, system_password=secrets.token_hex(8),
+    )  # fmt: skip
+
+
+@asynccontextmanager
+async def boxes(folder: Path, number: int = 1, *, pool: PoolKeys | None = None) -> AsyncGenerator[list[BusBox]]:
+    """So many boxes with servers that are ready: one alone, or voters of one bus."""
+    pool = pool or new_pool()
+    first = port_block(2 * number)
+    async with AsyncExitStack() as stack:
+        children = await stack.enter_async_context(open_children())
+        made: list[BusBox] = []
+        for each in range(number):
+            name = f"b{each + 1}"
+            files = box_files(pool, name)
+            wanted = serving(pool, files, name, first + each)
+            if number > 1:
+                routes = tuple(("127.0.0.1", first + number + other) for other in range(number) if other != each)
+                wanted = replace(wanted, routes_port=first + number + each, routes=routes)
+            server = await stack.enter_async_context(open_bus_server(children, folder / name))
+            server.serve(wanted)
+            made.append(BusBox(pool, files, wanted, server))
+        for box in made:
+            await box.ready()
+        yield made
+
+
+@asynccontextmanager
+async def server_alone(folder: Path, wanted: BusServing, *, room: int = 0) -> AsyncGenerator[BusProcess]:
+    async with open_children() as children, open_bus_server(children, folder, room=room) as server:
+        server.serve(wanted)
+        yield server
+
+
+@asynccontextmanager
+async def client(box: BusBox, *others: BusBox) -> AsyncGenerator[Bus]:
+    """A client that is connected."""
+    async with open_bus(box.access(*others), box.files.client()) as bus:
+        await until(lambda: bus.connected, changed=bus.news.wait, told=lambda: bus.state)
+        yield bus
+
+
+async def bucket(bus: Bus, replicas: int = 1) -> Bucket:
+    """A bucket that is there: a cluster refuses to make one until it has chosen a leader."""
+    made = Bucket(bus, "test")
+
+    async def is_made() -> bool:
+        try:
+            await made.create(replicas)
+        except BusError:
+            return False
+        return True
+
+    await until(is_made, within=40, told=lambda: bus.state)
+    return made
+
+
+def pid_of(server: BusProcess) -> int:
+    """The process id, which is at the beginning of each line of its log."""
+    return int(server.log[-1].partition("]")[0].strip("[ "))
