@@ -12,7 +12,7 @@ shared. These eight rules are the whole safety, and the histories in the tests b
    anything of it runs.
 4. The record is never deleted. It is released by an empty holder, so its epoch goes on. Where the whole store was lost,
    the highest epoch that this box knows goes into the new record, and not before the store is a `TERM` old: a holder
-   from before the loss may act until then (see `StoreAge`).
+   from before the loss may act until then (see `KnownStore`).
 5. A term that ran out is over. The same holder begins a new epoch, like any other.
 6. Each order carries epoch and holder, and a box refuses an order of an older epoch than it knows, or of another holder
    in the same epoch (`Fences`). That is the only guard against an order that was sent, and then delayed by a freeze.
@@ -134,48 +134,61 @@ class Fences:
         return {model: epoch for model, (epoch, _) in self._known.items()}
 
 
-class StoreAge:
-    """How long one box has known the store behind the bus. All leases of the box share it.
+class KnownStore:
+    """The store behind the bus, as one box knows it. All leases of the box share it.
 
-    A missing record has two reasons: nobody has ever placed the model, or all records were lost. In the second case a
-    holder from before may still act. The key `FOUNDED` decides: a box whose store has been the same for a `TERM` knows
-    that all terms from before its founding are over. A new process has to learn that again.
+    A bus loses its store when one server becomes a cluster of three. Then revisions begin anew, so a put that is based
+    on a read from before may succeed by accident; and a missing record does not say that nobody holds it. The key
+    `FOUNDED` tells one store from the next, since no value of it comes twice. A box that has seen one value for a
+    `TERM` knows that all terms from before that store are over. A new process has to learn that again.
     """
 
     def __init__(self, me: str) -> None:
         self.me = me
         """The holder's name in records: the box and the incarnation of its program."""
-        self._value: bytes | None = None
-        self._made = 0
+        self.founded: bytes | None = None
         self.settled_at = math.inf
         """The own clock from which on a missing record means that nobody can hold it."""
+        self._made = 0
 
     def on_founded(self, value: bytes | None, now: float) -> PutKey | None:
         """Take the value of `FOUNDED`. The step founds the store, if it is new."""
         if value is None:
             self._made += 1
             return PutKey(FOUNDED, f"{self.me} {self._made}".encode(), CREATE)
-        if value != self._value:
-            self._value, self.settled_at = value, now + TERM
+        if value != self.founded:
+            self.founded, self.settled_at = value, now + TERM
         return None
+
+
+class _Put(Struct, frozen=True):
+    """A put of the record by this box."""
+
+    epoch: int
+    sent: float
+    value: bytes
+    founded: bytes | None
+    """The store that was known before the record was read."""
 
 
 class PlacementLease:
     """One box's lease of one model. Its owner carries out one step at a time, and tells the outcome of each.
 
-    Each call of `attempt` begins anew, whatever became of the last step: a step without an answer is just left. ``now``
-    is always the box's own clock in seconds: at the moment before a step is carried out, or after an answer came.
+    An attempt asks which store it is, reads the record, puts its own, and asks whether it is still the same store: four
+    requests of half a millisecond. Each call of `attempt` begins anew, whatever became of the last step: a step without an answer is just left. ``now`` is always
+    the box's own clock in seconds: at the moment before a step is carried out, or after an answer came.
     """
 
-    def __init__(self, model: str, key: str, fences: Fences, store: StoreAge) -> None:
+    def __init__(self, model: str, key: str, fences: Fences, store: KnownStore) -> None:
         self.model = model
         self.epoch = 0
         """The epoch of the last term, for orders. It counts only while `held`."""
         self._key, self._fences, self._store = key, fences, store
         self._until = -math.inf
-        self._revision, self._certain = CREATE, False
-        self._asked: tuple[int, float] | None = None  # epoch, and time of sending, of a put of the record
-        self._missing = False  # the record is, so FOUNDED is asked
+        self._last: _Put | None = None
+        self._stored = CREATE  # its revision, while FOUNDED is asked once more
+        self._own: tuple[int, bytes] | None = None  # revision and value of the newest record known to be of this box
+        self._certain = False  # it is what the bus has now, as far as this box can know
         self._seen: tuple[int, bytes] | None = None
         self._unchanged_since = math.inf
 
@@ -188,59 +201,65 @@ class PlacementLease:
         return max(0.0, self._until - now)
 
     def attempt(self, now: float) -> Step:
-        """Begin to take or to renew. A renewal after a certain success needs no read."""
-        certain, self._certain = self._certain and self.held(now), False
-        self._asked, self._missing = None, False
-        return self._take(now) if certain else ReadKey(self._key)
+        """Begin to take or to renew. A renewal after a certain success does not read the record."""
+        certain, self._certain, self._stored = self._certain and self.held(now), False, CREATE
+        if certain and self._own:
+            return self._take(self._own[0], now)
+        return ReadKey(FOUNDED)
 
-    def on_entry(self, value: bytes | None, revision: int, now: float) -> Step:
-        """Take the answer to a read: the key's value and revision, or None for a key that is not there."""
-        if self._missing:
+    def on_entry(self, key: str, value: bytes | None, revision: int, now: float) -> Step | None:
+        """Take the answer to a read: the key's value and revision, or None for a key that is not there.
+
+        No further step: the box has the lease now if `held` says so; otherwise it may attempt anew.
+        """
+        if key == FOUNDED:
             return self._on_founded(value, now)
         if value is None:
-            self._missing = True
-            return ReadKey(FOUNDED)
+            return self._take(CREATE, now) if now >= self._store.settled_at else HeldElsewhere(self._store.settled_at)
         record = understood(value)
         self._fences.saw(self.model, record.epoch, record.holder)
         if (revision, value) != self._seen:
             self._seen, self._unchanged_since = (revision, value), now
-        if record.holder not in ("", self._store.me) and now - self._unchanged_since < TERM:
+        last = self._last
+        if last is not None and value == last.value and last.founded == self._store.founded:
+            self._own = self._seen  # its acknowledgement was lost
+        if record.holder and self._seen != self._own and now - self._unchanged_since < TERM:
             return HeldElsewhere(self._unchanged_since + TERM)
-        self._revision = revision
-        return self._take(now)
+        return self._take(revision, now)
 
-    def on_stored(self, revision: int) -> None:
-        """Take the acknowledgement of a put. The box has the lease now if `held` says so."""
-        if self._asked is None:
-            return  # of FOUNDED
-        (epoch, sent), self._asked = self._asked, None
-        # An order of this epoch, or of a later one, may have come meanwhile: from a holder whose record was lost.
-        if self._fences.admits(self.model, epoch, self._store.me):
-            self.epoch, self._until = epoch, sent + TERM - MARGIN
-            self._revision, self._certain = revision, True
+    def on_stored(self, revision: int) -> Step:
+        """Take the acknowledgement of a put: of the record, or of `FOUNDED`."""
+        self._stored = revision
+        return ReadKey(FOUNDED)
 
-    def release(self, box: str, wall: float) -> PutKey:
+    def release(self, box: str, wall: float, now: float) -> PutKey | None:
         """Stop holding at once, and return the step that tells others: with the box that was chosen, if there is one.
 
-        If the put is lost, the others wait for a term, and this box does not.
+        If the put is lost, the others wait for a term, and this box does not. None: the term was over already.
         """
-        self._until, self._certain, self._asked = -math.inf, False, None
-        return self._put(PlacementRecord(holder="", epoch=self.epoch, box=box, at=wall))
+        own, held = self._own, self.held(now)
+        self._until, self._certain = -math.inf, False
+        record = PlacementRecord(holder="", epoch=self.epoch, box=box, at=wall)
+        return PutKey(self._key, msgspec.json.encode(record), own[0]) if own and held else None
 
-    def _on_founded(self, value: bytes | None, now: float) -> Step:
-        if (founding := self._store.on_founded(value, now)) is not None:
-            return founding
-        if now < self._store.settled_at:
-            return HeldElsewhere(self._store.settled_at)
-        self._revision = CREATE
-        return self._take(now)
-
-    def _take(self, now: float) -> PutKey:
+    def _take(self, revision: int, now: float) -> PutKey:
         # The fence knows the record's epoch, and that of orders whose record was lost.
         highest = self._fences.highest(self.model)
         epoch = self.epoch if self.held(now) and highest == self.epoch else highest + 1
-        self._asked = (epoch, now)
-        return self._put(PlacementRecord(holder=self._store.me, epoch=epoch, at=now))
+        value = msgspec.json.encode(PlacementRecord(holder=self._store.me, epoch=epoch, at=now))
+        self._last = _Put(epoch, now, value, self._store.founded)
+        return PutKey(self._key, value, revision)
 
-    def _put(self, record: PlacementRecord) -> PutKey:
-        return PutKey(self._key, msgspec.json.encode(record), self._revision)
+    def _on_founded(self, value: bytes | None, now: float) -> Step | None:
+        stored, self._stored = self._stored, CREATE
+        if (founding := self._store.on_founded(value, now)) is not None:
+            return founding
+        if stored == CREATE or self._last is None:
+            return ReadKey(self._key)
+        # An order of this epoch, or of a later one, may have come meanwhile: from a holder whose record was lost.
+        put = self._last
+        ran_out = put.epoch == self.epoch and not self.held(now)
+        if value == put.founded and not ran_out and self._fences.admits(self.model, put.epoch, self._store.me):
+            self.epoch, self._until = put.epoch, put.sent + TERM - MARGIN
+            self._own, self._certain = (stored, put.value), True
+        return None

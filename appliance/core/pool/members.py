@@ -5,8 +5,8 @@ second one makes a healthy box dead, and its requests go elsewhere. So silence o
 its own ears:
 
 - It hears its own beats, too, since they come back from the server of the bus. While they do not, it is cut off: by a
-  broken connection, or by a server that stands still and has not been noticed yet.
-- Its clock moved on in small steps. After a jump it was asleep, frozen or starved, and heard nothing meanwhile.
+  broken connection, or by a server that stands still and has not been noticed yet. If the last one is old, the clock
+  has jumped: this box was asleep, frozen or starved.
 - It hears at least half of the pool, itself included. A smaller part is taken for the part that was cut off.
 
 After each gap a whole `GONE` has to pass before anyone is called gone. A box that is not heard and not called gone is
@@ -28,8 +28,8 @@ BEAT = 1.0
 GONE = 4.0
 """Seconds of silence after which a box is gone: three beats may be lost or late."""
 GAP = 2.0
-"""Seconds without an own beat, or between two looks at the clock, after which this box does not trust its ears. Less
-than `GONE`, so that the own silence is noticed before anybody else's.
+"""Seconds without an own beat after which this box does not trust its ears. Less than `GONE`, so that it notices
+its own silence before anybody else's.
 """
 REPLACED = 8
 """Incarnations of a box that are remembered as over. A beat is not late by that many starts of a program."""
@@ -63,12 +63,11 @@ class Heard(Struct, frozen=True):
 class Presence:
     """One box's view of the others. ``now`` is its own clock, which counts sleep, at the moment of the call."""
 
-    def __init__(self, me: str, now: float) -> None:
+    def __init__(self, me: str) -> None:
         self._me = me
         self.heard: dict[str, Heard] = {}
         """Newest beat of each box that was ever heard, this one included."""
         self._replaced: dict[str, list[str]] = {}
-        self._looked = now
         self._listens_since = math.inf
         """Since then this box could hear. Infinite: it is cut off."""
 
@@ -94,10 +93,7 @@ class Presence:
         return self._listens_since == math.inf
 
     def boxes(self, names: Collection[str], now: float) -> dict[str, bool | None]:
-        """Return for each box of the roster whether it is up; None: unknown. This one is up.
-
-        Owned by a loop that asks each second: a longer pause counts as a time in which nothing was heard.
-        """
+        """Return for each box of the roster whether it is up; None: unknown. This one is up."""
         self._look(now)
         up = {name: name == self._me or self._is_up(name, now) for name in names}
         sure = now - self._listens_since > GONE and 2 * sum(up.values()) >= len(up)
@@ -114,6 +110,5 @@ class Presence:
 
     def _look(self, now: float) -> None:
         own = self.heard.get(self._me)
-        if now - self._looked > GAP or own is None or now - own.at > GAP:
+        if own is None or now - own.at > GAP:
             self._listens_since = math.inf
-        self._looked = now

@@ -18,12 +18,11 @@ import pytest
 from appliance.core.pool.lease import (
     TERM,
     Fences,
-    HeldElsewhere,
+    KnownStore,
     PlacementLease,
     PutKey,
     ReadKey,
     Step,
-    StoreAge,
     understood,
 )
 
@@ -155,15 +154,16 @@ class World:
 
     # ---- checks -------------------------------------------------------------
 
-    def granted(self, box: BoxOfTest, generation: int, *, held_before: bool) -> None:
+    def granted(self, box: BoxOfTest, known: int, *, held_in: int) -> None:
+        """Check the end of an attempt: ``known`` is the highest epoch that the box knew, ``held_in`` that it held."""
+        if not box.holds or (box.lease.epoch, box.me) == (held_in, box.me):
+            return
         holders = [each.me for each in self.boxes if each.holds]
         assert len(holders) <= 1, f"two holders: {holders}"
-        term = (box.lease.epoch, box.me, generation)
-        if term in self.terms:
-            assert held_before, "a term that had run out went on under its epoch"
-            return
-        assert term[0] > box.known_before, "an epoch that was known was used again"
-        assert all(term[0] > epoch for epoch, _, store in self.terms if store == generation), "an epoch was given twice"
+        term = (box.lease.epoch, box.me, self.generation)
+        assert term not in self.terms, "a term that had run out went on under its epoch"
+        assert term[0] > known, "an epoch that was known was used again"
+        assert all(term[0] > epoch for epoch, _, store in self.terms if store == self.generation), "epochs went back"
         self.terms.add(term)
 
 
@@ -180,13 +180,12 @@ class BoxOfTest:
         self.disk: dict[str, int] = {}
         self.had_turn = False
         self.obeyed: tuple[int, str] = (0, "")
-        self.known_before = 0
         self.load()
 
     def load(self) -> None:
         self.me = f"{self.name}/{self.incarnation}"
         self.fences = Fences(self.disk)
-        self.lease = PlacementLease(MODEL, KEY, self.fences, StoreAge(self.me))
+        self.lease = PlacementLease(MODEL, KEY, self.fences, KnownStore(self.me))
 
     def start(self) -> None:
         self.incarnation += 1
@@ -227,7 +226,9 @@ class BoxOfTest:
             self.attempt()
         elif self.world.calm or chance.random() < 0.12:
             self.had_turn = True
-            self.carry_out(self.lease.release("b1", self.world.time))
+            self.request += 1  # an attempt that is under way ends
+            if (step := self.lease.release("b1", self.world.time, self.now)) is not None:
+                self.world.send(step, lambda _: None)
         elif chance.random() < 0.4:
             self.order()
         else:
@@ -236,10 +237,10 @@ class BoxOfTest:
     def attempt(self) -> None:
         self.carry_out(self.lease.attempt(self.now))
 
-    def carry_out(self, step: Step) -> None:
+    def carry_out(self, step: Step | None) -> None:
         self.request += 1
-        if not isinstance(step, HeldElsewhere):
-            hear, asked_by = partial(self.on_answer, self.request, step.key, self.now), self.incarnation
+        if isinstance(step, (ReadKey, PutKey)):
+            hear, asked_by = partial(self.on_answer, self.request, step.key), self.incarnation
             self.world.send(step, lambda outcome: self.happen(asked_by, partial(hear, outcome)))
             self.later(ANSWER_WITHIN, partial(self.give_up, self.request))
 
@@ -247,19 +248,22 @@ class BoxOfTest:
         if request == self.request:
             self.request += 1
 
-    def on_answer(self, request: int, key: str, sent: float, outcome: Outcome) -> None:
+    def on_answer(self, request: int, key: str, outcome: Outcome) -> None:
         if request != self.request:
             return  # it came too late, or is the second one
         self.request += 1
-        if isinstance(outcome, Found):
-            self.carry_out(self.lease.on_entry(outcome.value, outcome.revision, self.now))
-        elif not outcome.generation:
-            self.later(0.05, self.attempt)
+        if isinstance(outcome, Stored):
+            if outcome.generation:
+                self.carry_out(self.lease.on_stored(outcome.revision))
+            else:
+                self.later(0.05, self.attempt)
+            return
+        held, epoch, known = self.lease.held(self.now), self.lease.epoch, self.fences.highest(MODEL)
+        step = self.lease.on_entry(key, outcome.value, outcome.revision, self.now)
+        if step is None:
+            self.world.granted(self, known, held_in=epoch if held else 0)
         else:
-            held, self.known_before = self.lease.held(sent), self.fences.highest(MODEL)
-            self.lease.on_stored(outcome.revision)
-            if key == KEY and self.lease.held(self.now):
-                self.world.granted(self, outcome.generation, held_before=held)
+            self.carry_out(step)
 
     # ---- orders -------------------------------------------------------------
 
@@ -330,17 +334,18 @@ def test_a_clock_that_stands_still_during_sleep_would_make_two_holders() -> None
 
 
 def test_no_election_ends_the_term_of_a_holder_that_renews() -> None:
-    lease = PlacementLease(MODEL, KEY, Fences(), StoreAge("b0/1"))
+    lease = PlacementLease(MODEL, KEY, Fences(), KnownStore("b0/1"))
     store: dict[str, tuple[int, bytes]] = {}
 
     def attempt(now: float) -> None:
         step = lease.attempt(now)
-        while isinstance(step, ReadKey):
+        while isinstance(step, (ReadKey, PutKey)):
             revision, value = store.get(step.key, (0, None))
-            step = lease.on_entry(value, revision, now)
-        if isinstance(step, PutKey):
-            store[step.key] = (step.revision + 1, step.value)
-            lease.on_stored(step.revision + 1)
+            if isinstance(step, ReadKey):
+                step = lease.on_entry(step.key, value, revision, now)
+            else:
+                store[step.key] = (step.revision + 1, step.value)
+                step = lease.on_stored(step.revision + 1)
 
     for now in (0.0, 0.1, TERM + 0.2):
         attempt(now)

@@ -31,7 +31,7 @@ class Pool:
 
     def __post_init__(self) -> None:
         self.chance = Random(self.seed)
-        self.presence = Presence("me", self.clock)
+        self.presence = Presence("me")
 
     def beat(self, name: str, *, incarnation: str = "1", stopping: bool = False) -> bool:
         beat = Beat(box=name, incarnation=incarnation, sequence=self.sequence, stopping=stopping)
