@@ -159,7 +159,7 @@ async def join_with(code: JoinCode, asked: JoinRequest) -> NewSecret:
             raise UpstreamFailed(host, "another server, or a box of another pool, answers there")
         return host, shown
 
-    host, certificate = await _first("that made the code", code.addresses, code.port, dial)
+    host, certificate = await _first(f"{code.addresses[0]} port {code.port}", code.addresses, code.port, dial)
     context = _unchecked()
     context.load_verify_locations(cadata=certificate)
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN

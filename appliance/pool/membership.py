@@ -28,7 +28,7 @@ from appliance.errors import ApplianceError, BadRequest, BoxFailed, Busy, Confli
 from appliance.peers.owner import Member, Peers, PeerStatus, PoolSide
 from appliance.platform.children import Children
 from appliance.pool.doors import PROTOCOL, ROSTER, SECRET, JoinRequest, NewSecret, OtherKeys, Ways
-from appliance.pool.on_bus import OnBus
+from appliance.pool.on_bus import BUS, OnBus
 from appliance.store.pool_file import KeptPool, write_pool
 from appliance.trio_parts import Changed
 from appliance.wire import PoolBox, PoolBus, PoolModel, PoolProblem, PoolRotation, PoolState
@@ -257,16 +257,13 @@ class Membership:
 
     async def change(self, make: Callable[[Roster], Roster]) -> None:
         """Make a change that all boxes agree on. Raises what ``make`` raises, BoxFailed, and Busy."""
-        async with self._turn:
-            for _ in range(TRIES):
-                wanted = make(self.roster)
-                if wanted is self.roster:
-                    return
-                found = await self._agree(wanted)
-                await self.learn(found)
-                if found == wanted:
-                    return
-        raise Busy("other boxes change the pool again and again; try it once more", retry_after=1.0)
+        try:
+            await self._change(make)
+        except BoxFailed as error:
+            if error.box == BUS:
+                raise
+            fix = f"it decides on changes of the pool: start it, or remove it with 'pool leave {error.box}'"
+            raise BoxFailed(error.box, f"{error.why}; {fix}") from None
 
     async def _agree(self, wanted: Roster) -> Roster:
         """Make one roster the next one for all boxes: return ``wanted``, or the one that came first. Raises BoxFailed.
@@ -282,9 +279,9 @@ class Membership:
         """Leave for good. Raises BoxFailed if the others could not be told; this box has left all the same."""
         try:
             if self.others:
-                await self.change(lambda roster: roster.without(self.me))
+                await self._change(lambda roster: roster.without(self.me))
         except BoxFailed as error:
-            why = f"this box has left, but the others were not told: run 'pool leave {self.me}' there ({error.why})"
+            why = f"this box has left, and the others do not know: run 'pool leave {self.me}' there ({error.why})"
             raise BoxFailed(error.box, why) from None
         finally:
             self.over.set()
@@ -367,6 +364,18 @@ class Membership:
 
     # ---- what changes ------------------------------------------------------------------------------------------------
 
+    async def _change(self, make: Callable[[Roster], Roster]) -> None:
+        async with self._turn:
+            for _ in range(TRIES):
+                wanted = make(self.roster)
+                if wanted is self.roster:
+                    return
+                found = await self._agree(wanted)
+                await self.learn(found)
+                if found == wanted:
+                    return
+        raise Busy("other boxes change the pool again and again; try it once more")
+
     def _take(self, roster: Roster) -> bool:
         """Follow a roster from now on. False: it is not newer."""
         if newer(self.roster, roster) == self.roster:
@@ -411,10 +420,4 @@ class AtFirstBox:
         first = next((box for box in wanted.boxes if box.can_be_dialled), wanted.boxes[0])
         if first.name == own.me:
             return await own.propose(wanted)
-        try:
-            return await own.ways.ask(first, "POST", ROSTER, Roster, wanted)
-        except BoxFailed as error:
-            why = (
-                f"{error.why}; it decides on changes of the pool: start it, or remove it with 'pool leave {first.name}'"
-            )
-            raise BoxFailed(first.name, why) from None
+        return await own.ways.ask(first, "POST", ROSTER, Roster, wanted)

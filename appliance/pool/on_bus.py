@@ -39,6 +39,8 @@ from appliance.trio_parts import Changed, every, wait_any
 if TYPE_CHECKING:
     from appliance.pool.membership import Membership
 
+BUS = "the bus"
+"""The bus's name in errors."""
 BUCKET, ROSTER_KEY = "pool", "roster"
 BEATS = "pool.beat"
 AGREE_TIME = 20.0
@@ -135,7 +137,7 @@ class OnBus:
                     why = str(error)
                     await trio.sleep(AGAIN)
         raise BoxFailed(
-            "the bus",
+            BUS,
             f"{why}; nobody can change the pool while more than half of the boxes that serve the bus are away, and the "
             "last change may have been made all the same: 'llama-appliance pool ls' shows it",
         )

@@ -88,7 +88,7 @@ class DoorRoutes:
         """Raises ApplianceError and ClientLeft."""
         request = context.request
         reading = "GET" if request.method == "HEAD" else request.method
-        if (answer := self._routes.get((reading, request.path))) is None:
+        if (answer := self.ROUTES.get((reading, request.path))) is None:
             raise RouteNotFound(request.method, request.path)
         content = await context.body.read(MAX_JOIN if request.path == JOIN else MAX_BODY)
         await send_whole(context.sink, 200, (JSON_TYPE,), msgspec.json.encode(await answer(self, content)))
@@ -119,7 +119,7 @@ class DoorRoutes:
     async def _renew(self, body: bytes) -> object:
         return await self._membership.learn_secret(_read(body, NewSecret))
 
-    _routes: ClassVar[dict[tuple[str, str], Callable[[DoorRoutes, bytes], Awaitable[object]]]] = {
+    ROUTES: ClassVar[dict[tuple[str, str], Callable[[DoorRoutes, bytes], Awaitable[object]]]] = {
         **dict.fromkeys((("GET", path) for path in LISTS), _models),
         ("GET", HEALTH): _health,
         ("POST", JOIN): _join,

@@ -1,0 +1,317 @@
+"""Several real programs on loopback, each with a home and a door of its own, as the boxes of one pool."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import random
+import re
+import signal
+import socket
+import ssl
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gguf_files import write_model
+from homes import Home
+from port_blocks import port_block
+from program import Server
+from program import http as ask
+from waiting import wait
+
+from appliance.core.pool.join_code import read_code
+from appliance.core.pool.keys import PoolKeys
+from appliance.engines.found import ENGINE_VARIABLE
+from appliance.http.door.gateway import DoorRoutes
+from appliance.http.way.routes import POSTED
+from appliance.traffic.request import PUBLIC_PATHS
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="commands find no server by themselves on Windows")
+NEVER_RUNS = 9
+"""A port where nothing listens."""
+
+
+class PooledHome(Home):
+    """A user's machine whose program may be in a pool."""
+
+    server: Server
+
+    def __init__(self, folder: Path, name: str, engine: Path) -> None:
+        super().__init__(folder, {ENGINE_VARIABLE: str(engine)})
+        self.name = name
+        self.port = port_block(3)
+        models = folder / "xdg_data_home" / "llama-appliance" / "models"
+        models.mkdir(parents=True)
+        write_model(models / f"of-{name}.gguf")
+
+    def start(self, ended: ExitStack) -> None:
+        self.server = ended.enter_context(self.serve("--offline")).wait_listening()
+
+    def kill(self) -> None:
+        self.server.signal(signal.SIGKILL)
+        self.server.wait(20)
+
+    def words(self, *, name: str | None = None) -> tuple[str, ...]:
+        return ("--name", name or self.name, "--address", "127.0.0.1", "--port", str(self.port))
+
+    def state(self) -> Any:
+        return ask(self.server, "GET", "/api/pool").json()
+
+    def boxes(self) -> dict[str, Any]:
+        return {box["name"]: box for box in self.state()["boxes"]}
+
+    def create(self) -> str:
+        return _code(self.good("pool", "create", *self.words()))
+
+    def join(self, code: str) -> None:
+        self.good("pool", "join", code, *self.words())
+
+    def secret(self) -> bytes:
+        kept = json.loads(next(self.folder.rglob("pool.json")).read_text())
+        return base64.b64decode(kept["secret"])
+
+    def knock(self, method: str, path: str, *, key: str = "", body: bytes = b"") -> tuple[int, bytes]:
+        """Ask at the door, without a look at its certificate."""
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        connection = http.client.HTTPSConnection("127.0.0.1", self.port, timeout=20, context=context)
+        try:
+            connection.request(method, path, body, {"Authorization": f"Bearer {key}"} if key else {})
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        finally:
+            connection.close()
+
+
+@pytest.fixture
+def make_box(fake_engine: Path) -> Iterator[Callable[[str], PooledHome]]:
+    """Makes boxes whose programs run, and ends them."""
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="p") as folder, ExitStack() as ended:
+
+        def make(name: str) -> PooledHome:
+            box = PooledHome(Path(folder, name), name, fake_engine)
+            box.start(ended)
+            return box
+
+        yield make
+
+
+MakeBox = Callable[[str], PooledHome]
+
+
+def pool_of(make_box: MakeBox, *names: str) -> list[PooledHome]:
+    """Boxes in one pool, each of which sees all others up."""
+    boxes = [make_box(name) for name in names]
+    code = boxes[0].create()
+    for box in boxes[1:]:
+        box.join(code)
+        code = _code(boxes[0].good("pool", "invite"))
+    wait_together(boxes)
+    return boxes
+
+
+def wait_together(boxes: list[PooledHome]) -> None:
+    names = {box.name for box in boxes}
+    for box in boxes:
+        wait(box.boxes, lambda found: found.keys() == names and all(one["up"] for one in found.values()))
+
+
+def _code(told: str) -> str:
+    found = re.search(r"LAP1-[A-Z2-7]+", told)
+    assert found is not None, told
+    return found[0]
+
+
+def test_two_boxes_are_one_until_one_leaves(make_box: MakeBox) -> None:
+    b1, b2 = pool_of(make_box, "b1", "b2")
+    assert b1.state()["pool"] == b2.state()["pool"]
+    kept = next(b2.folder.rglob("pool.json"))
+    assert kept.stat().st_mode & 0o077 == 0
+    body = {"model": "of-b2", "messages": [{"role": "user", "content": "hi"}]}
+    wait(lambda: ask(b1.server, "POST", "/v1/chat/completions", body).status, lambda status: status == 200)
+    listed = wait(b1.boxes, lambda found: found["b2"]["models"] and found["b2"]["linked"])
+    assert [model["id"] for model in listed["b2"]["models"] if model["id"].startswith("of-")] == ["of-b2"]
+
+    assert "up, drained" in b1.good("pool", "drain", "b2")
+    wait(b2.boxes, lambda found: found["b2"]["drained"])
+    b2.good("pool", "drain", "b2", "--undo")
+    wait(b1.boxes, lambda found: not found["b2"]["drained"])
+
+    assert b2.json("pool", "leave")["pool"] is None
+    assert not kept.exists()
+    wait(b1.boxes, lambda found: found.keys() == {"b1"})
+    with pytest.raises(ConnectionRefusedError):
+        b2.knock("GET", "/health")
+    assert "was a box of this pool" in b2.bad("pool", "join", _code(b1.good("pool", "invite")), *b2.words())
+
+
+def test_the_pool_outlives_kill_9_of_each_side(make_box: MakeBox) -> None:
+    boxes = pool_of(make_box, "b1", "b2")
+    with ExitStack() as ended:
+        for box, other in (boxes, boxes[::-1]):
+            box.kill()
+            wait(other.boxes, lambda found, name=box.name: found[name]["up"] is False)
+            assert other.state()["cut_off"]
+            box.start(ended)
+            wait_together(boxes)
+    assert all("Traceback" not in box.server.told() for box in boxes)
+
+
+def test_every_mistake_of_joining_is_told_with_the_fix(make_box: MakeBox) -> None:
+    b1, b2 = make_box("b1"), make_box("b2")
+    assert "in no pool" in b1.good("pool", "ls")
+    assert "in no pool" in b1.bad("pool", "invite")
+    code = b1.create()
+    wrong = code[:20] + ("A" if code[20] != "A" else "B") + code[21:]
+    assert "typing mistake" in b2.bad("pool", "join", wrong, *b2.words())
+    assert "another version" in b2.bad("pool", "join", code.replace("LAP1", "LAP2"), *b2.words())
+    taken = b2.bad("pool", "join", code, *b2.words(name="b1"))
+    assert "'b1' is a box of this pool" in taken
+    assert "'b1-2'" in taken
+    assert "is not a box" in b2.bad("pool", "join", code, *b2.words(name="No Name"))
+    busy = b2.bad("pool", "join", code, "--name", "b2", "--address", "127.0.0.1", "--port", str(b1.port))
+    assert "--port" in busy
+    b2.join(code)  # none of these has used the code up
+    b3 = make_box("b3")
+    assert "used already" in b3.bad("pool", "join", code, *b3.words())
+    assert "in a pool already" in b2.bad("pool", "join", code, *b2.words())
+    found = read_code(code)
+    away = type(found)(addresses=("127.0.0.1",), port=NEVER_RUNS, ca_public=found.ca_public, token=found.token)
+    unreachable = b3.bad("pool", "join", away.text(), *b3.words(), status=1)
+    assert "firewall" in unreachable
+    assert f"port {NEVER_RUNS}" in unreachable
+    other = type(found)(addresses=("127.0.0.1",), port=b1.port, ca_public=bytes(32), token=found.token)
+    assert "another pool" in b3.bad("pool", "join", other.text(), *b3.words(), status=1)
+    b3.kill()
+    assert "no server answers" in b3.bad("pool", "join", code, status=1)
+
+
+def test_ten_wrong_tokens_void_the_codes(make_box: MakeBox) -> None:
+    b1, b2 = make_box("b1"), make_box("b2")
+    code = b1.create()
+    body = {"token": "", "box": {"name": "evil", "addresses": ["127.0.0.1"], "port": 4280}}
+    for number in range(10):
+        token = base64.b64encode(b"%016d" % number).decode()
+        status, told = b1.knock("POST", "/pool/join", body=json.dumps({**body, "token": token}).encode())
+        assert (status, b"does not know the code" in told) == (400, True)
+    assert "does not know the code" in b2.bad("pool", "join", code, *b2.words())
+    b2.join(_code(b1.good("pool", "invite")))
+
+
+def test_new_keys_shut_out_the_old_ones(make_box: MakeBox) -> None:
+    b1, b2, b3 = boxes = pool_of(make_box, "b1", "b2", "b3")
+    old = PoolKeys(b3.secret())
+    assert b1.knock("GET", "/pool/roster", key=old.door_key)[0] == 200
+    with ExitStack() as ended:
+        b3.server.signal(signal.SIGSTOP)  # it hears nothing of it
+        told = b1.json("pool", "rotate", "--without", "b3")
+        assert told == {"reached": ["b2"], "missed": []}
+        for box in (b1, b2):
+            for method, path in (("GET", "/pool/roster"), ("GET", "/v1/models"), ("POST", "/v1/chat/completions")):
+                assert box.knock(method, path, key=old.door_key)[0] == 401
+        assert b1.secret() == b2.secret() != old.secret
+        b3.server.signal(signal.SIGCONT)
+        wait(b3.state, lambda state: state["pool"] is None or any(p["id"] == "left_out" for p in state["problems"]))
+        wait_together(boxes[:2])
+        b2.kill()
+        missed = b1.run("pool", "rotate", "--json")
+        assert (missed.returncode, json.loads(missed.stdout)) == (1, {"reached": [], "missed": ["b2"]})
+        b2.start(ended)
+        wait(b2.state, lambda state: any(problem["id"] == "left_out" for problem in state["problems"]))
+        assert "this box has left, and the others do not know" in b2.bad("pool", "leave", status=1)
+        assert b2.state()["pool"] is None
+        b1.good("pool", "leave", "b2")
+        b2.name = "b2-2"
+        b2.join(_code(b1.good("pool", "invite")))
+        wait_together([b1, b2])
+
+
+def test_garbage_at_the_door_harms_nobody(make_box: MakeBox) -> None:
+    b1, b2 = boxes = pool_of(make_box, "b1", "b2")
+    choice = random.Random(7)
+    hello = _client_hello()
+    pieces = [choice.randbytes(choice.randrange(1, 4000)) for _ in range(40)]
+    pieces += [hello[: choice.randrange(1, len(hello))] for _ in range(20)]
+    pieces += [hello + choice.randbytes(300) for _ in range(20)]
+    pieces += [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\x16\x03\x01\xff\xff" + bytes(65535)]
+    kept: list[socket.socket] = []
+    for piece in pieces:
+        sock = socket.create_connection(("127.0.0.1", b1.port), 10)
+        kept.append(sock)
+        try:
+            sock.sendall(piece)
+        except OSError:
+            pass  # it has hung up, which it may
+    with kept[-2]:
+        assert b"https" in kept[-2].recv(1000)
+    for sock in kept[:-2]:
+        sock.close()
+    kept[-1].close()
+    wait_together(boxes)
+    assert "Traceback" not in b1.server.told()
+    assert b2.json("pool", "ls")["problems"] == []
+
+
+def _client_hello() -> bytes:
+    """The first bytes of a TLS client."""
+    context, sent = ssl.create_default_context(), ssl.MemoryBIO()
+    try:
+        context.wrap_bio(ssl.MemoryBIO(), sent, server_hostname="b1.llama-pool").do_handshake()
+    except ssl.SSLWantReadError:
+        pass
+    return sent.read()
+
+
+def test_nothing_is_told_without_the_key(make_box: MakeBox) -> None:
+    box = make_box("b1")
+    box.create()
+    routes = [*DoorRoutes.ROUTES, *(("POST", path) for path in POSTED), *(("GET", path) for path in PUBLIC_PATHS)]
+    routes += [("GET", "/api/link"), ("GET", "/api/pool"), ("GET", "/none"), ("OPTIONS", "/v1/models"), ("GET", "/ui/")]
+    routes += [("GET", "/pool/join"), ("POST", "/pool/roster?x=/pool/join"), ("GET", "/upstream/of-b1/props")]
+    answers = {box.knock(method, path) for method, path in routes if (method, path) != ("POST", "/pool/join")}
+    answers |= {box.knock(method, path, key="f" * 64) for method, path in routes if path != "/pool/join"}
+    assert len(answers) == 1
+    status, body = answers.pop()
+    assert status == 401
+    assert not re.search(rb"b1|of-b1|llama|pool", body)
+    for refused in (b"", b"{", b"[]", b"{}", b'{"token": 1}', b"x" * 100_000):
+        status, body = box.knock("POST", "/pool/join", body=refused)
+        assert status in (400, 413)
+        assert b"of-b1" not in body
+    key = PoolKeys(box.secret()).door_key
+    assert box.knock("GET", "/health", key=key) == (200, b'{"status":"ok"}')
+    for method, path in (
+        ("GET", "/"),
+        ("GET", "/api/pool"),
+        ("GET", "/ui/"),
+        ("POST", "/api/pool/leave"),
+        ("GET", "/logs"),
+    ):
+        assert box.knock(method, path, key=key)[0] == 404
+    assert b"of-b1" in box.knock("GET", "/v1/models", key=key)[1]
+
+
+def test_two_boxes_join_at_two_others_at_the_same_time(make_box: MakeBox) -> None:
+    b1, b2 = pool_of(make_box, "b1", "b2")
+    b3, b4 = make_box("b3"), make_box("b4")
+    codes = [_code(box.good("pool", "invite")) for box in (b1, b2)]
+    with ThreadPoolExecutor(2) as together:
+        list(together.map(PooledHome.join, (b3, b4), codes))
+    wait_together([b1, b2, b3, b4])
+    rosters = {tuple(box.state()["boxes"][number]["name"] for number in range(4)) for box in (b1, b2, b3, b4)}
+    assert len(rosters) == 1
+
+
+def test_changes_over_http_need_admin(make_box: MakeBox) -> None:
+    box = make_box("b1")
+    for verb in ("create", "invite", "join", "leave", "drain", "rotate"):
+        refused = ask(box.server, "POST", f"/api/pool/{verb}", {})
+        assert (refused.status, refused.json()["error"]["reason"]) == (403, "admin_off"), verb
+    assert not list(box.folder.rglob("pool.json"))
