@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -72,6 +73,9 @@ from appliance.traffic.record import open_recorder
 from appliance.traffic.traffic import Traffic
 from appliance.upstream.pool import open_pool
 
+if TYPE_CHECKING:
+    from appliance.catalog.model_blobs import ModelFilesHere
+
 
 class AppliancePaths(Struct, frozen=True, kw_only=True):
     """The folders and files of one program. Only these differ in tests."""
@@ -96,6 +100,8 @@ class AppliancePaths(Struct, frozen=True, kw_only=True):
     """The places of kept contexts; empty: none are kept, and those of another program stay."""
     derived_models: Path | None = None
     """The file of models that clients of Ollama's API derive from others; None keeps them in memory."""
+    hashes: Path | None = None
+    """The file that remembers hashes of models' files; None: no other box fetches files from here."""
     learns: bool = True
     """Facts that are not known of the engines are found out in the background."""
     samples: bool = True
@@ -158,6 +164,7 @@ async def open_appliance(settings: AppSettings, places: AppliancePaths) -> Async
         open_conversations(*_kept(settings, places, applies)) as conversations,
         open_streams(applies.streams, conversations) as streams,
         open_plugins(choice_of(config, settings.plugins), places.plugin_data, watch=settings.watch_config) as plugins,
+        _open_blobs(catalog, places.hashes) as blobs,
     ):
         tools = places.toolbox or own_tools
         traffic = Traffic(recorder, catalog, fleet, peers, lambda: catalog.snapshot.config)
@@ -215,6 +222,7 @@ async def open_appliance(settings: AppSettings, places: AppliancePaths) -> Async
                 history=history,
                 folders=_folders(settings, places, applies, contexts),
                 contexts=contexts,
+                blobs=lambda: blobs,
                 derived_models=places.derived_models,
             )
             traffic.targets.derived = DerivedModels(places.derived_models).read()
@@ -245,6 +253,17 @@ def activity_log(config: Config | None) -> tuple[Path | None, int]:
     if config is None:
         return None, DEFAULT_KEEP
     return Path(config.store.path) if config.store is not None else None, config.metrics_max_in_memory
+
+
+@asynccontextmanager
+async def _open_blobs(catalog: Catalog, hashes: Path | None) -> AsyncGenerator[ModelFilesHere | None]:
+    if hashes is None:
+        yield None
+        return
+    from appliance.catalog.model_blobs import open_model_files  # only a box in a pool has others
+
+    async with open_model_files(catalog, hashes) as blobs:
+        yield blobs
 
 
 def _sockets(edge: Edge, owners: Owners, pipeline: Pipeline) -> Sockets:
