@@ -76,6 +76,7 @@ from appliance.upstream.pool import open_pool
 
 if TYPE_CHECKING:
     from appliance.pool.owner import BoxPool
+    from appliance.catalog.model_blobs import ModelFilesHere
 
 
 class AppliancePaths(Struct, frozen=True, kw_only=True):
@@ -103,6 +104,8 @@ class AppliancePaths(Struct, frozen=True, kw_only=True):
     """The file of models that clients of Ollama's API derive from others; None keeps them in memory."""
     pool: Path | None = None
     """The file of the pool that this box is in; None: it cannot be in one."""
+    hashes: Path | None = None
+    """The file that remembers hashes of models' files; None: no other box fetches files from here."""
     learns: bool = True
     """Facts that are not known of the engines are found out in the background."""
     samples: bool = True
@@ -165,6 +168,7 @@ async def open_appliance(settings: AppSettings, places: AppliancePaths) -> Async
         open_conversations(*_kept(settings, places, applies)) as conversations,
         open_streams(applies.streams, conversations) as streams,
         open_plugins(choice_of(config, settings.plugins), places.plugin_data, watch=settings.watch_config) as plugins,
+        _open_blobs(catalog, places.hashes) as blobs,
     ):
         tools = places.toolbox or own_tools
         traffic = Traffic(recorder, catalog, fleet, peers, lambda: catalog.snapshot.config)
@@ -194,6 +198,7 @@ async def open_appliance(settings: AppSettings, places: AppliancePaths) -> Async
 
         def make_box_pool(path: Path) -> AbstractAsyncContextManager[BoxPool]:
             from appliance.http.door.serving import DoorParts, claim_door  # few programs are in a pool
+            from appliance.pool.hands import BoxParts
             from appliance.pool.owner import open_box_pool
 
             def parts() -> DoorParts:
@@ -201,7 +206,8 @@ async def open_appliance(settings: AppSettings, places: AppliancePaths) -> Async
                     edge=edge, owners=owners, pool=pool, pings=pings, lasting=lasting, ollama=ollama_reader
                 )
 
-            return open_box_pool(path, partial(claim_door, parts), peers, fleet.children)
+            own = BoxParts(fleet=fleet, catalog=catalog, downloads=downloads, peers=peers)
+            return open_box_pool(path, partial(claim_door, parts), own)
 
         async with (
             open_agents(applies.runs, inward, tools, fleet, run_store, ping_after=http.ping_after) as agents,
@@ -240,6 +246,7 @@ async def open_appliance(settings: AppSettings, places: AppliancePaths) -> Async
                 folders=_folders(settings, places, applies, contexts),
                 contexts=contexts,
                 pool=seat,
+                blobs=lambda: blobs,
                 derived_models=places.derived_models,
             )
             traffic.targets.derived = DerivedModels(places.derived_models).read()
@@ -277,6 +284,15 @@ def _placing(ask: Ask, peers: Peers) -> Placing:
     from appliance.http.way.at_members import AskMembers  # only a program in a pool needs it
 
     return AskMembers(ask, peers)
+@asynccontextmanager
+async def _open_blobs(catalog: Catalog, hashes: Path | None) -> AsyncGenerator[ModelFilesHere | None]:
+    if hashes is None:
+        yield None
+        return
+    from appliance.catalog.model_blobs import open_model_files  # only a box in a pool has others
+
+    async with open_model_files(catalog, hashes) as blobs:
+        yield blobs
 
 
 def _sockets(edge: Edge, owners: Owners, pipeline: Pipeline) -> Sockets:

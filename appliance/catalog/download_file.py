@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
 
 import trio
 from msgspec import Struct
 
 from appliance.catalog.download_plan import PlannedFile
 from appliance.catalog.download_status import DownloadFailed, HubFailed, UnderWay
-from appliance.catalog.hub import Hub, HubAnswer
+from appliance.catalog.hub import HubAnswer
 from appliance.core.models.download import StartOver, Throttle, judge, retry_delay
 from appliance.store.partial_file import FileTaken, PartialFile, WrongContents, claim, open_partial
 from appliance.wire import PartialHead, PartialSource
@@ -18,7 +20,7 @@ from appliance.wire import PartialHead, PartialSource
 log = logging.getLogger(__name__)
 
 ATTEMPTS = 6
-"""Attempts in a row without a new byte, over about a minute."""
+"""Attempts in a row at each server without a new byte, over about a minute."""
 BLOCK = 1 << 20
 """Bytes gathered before a thread writes them."""
 CLOSE_TIME = 10.0
@@ -29,13 +31,36 @@ ANEW = "the server breaks off, and begins the file anew each time instead of con
 Report = Callable[[int], None]
 
 
+class FileServer(Protocol):
+    """Sends the files of one download: the hub, or several boxes that have the same files."""
+
+    servers: int
+    """The number of servers of which each has every file; a failed attempt goes on at the next one at once."""
+
+    def open_from(self, repo: str, url: str, have: int, size: int) -> AbstractAsyncContextManager[HubAnswer]:
+        """Request a file of this size from byte ``have``, up to its end or a part of it: an answer of 200, 206 or 416.
+
+        Raises HubFailed, and a refusal's error.
+        """
+        ...
+
+    def doubt(self, url: str, times: int) -> bool:
+        """Note that the whole file came with wrong contents so many times. False: another attempt is of no use."""
+        ...
+
+
 class Transfer(Struct, frozen=True, kw_only=True):
     """The settings of file transfers; shared by all of them."""
 
-    hub: Hub
+    hub: FileServer
     throttle: Throttle
     delay: Callable[[int, float | None], float] = retry_delay
     """Seconds before an attempt; tests have less patience."""
+
+    def pause(self, attempt: int, asked: float | None) -> float:
+        """Return the seconds before the next attempt: none before each server had one."""
+        rounds, rest = divmod(attempt, self.hub.servers)
+        return 0.0 if rest else self.delay(rounds, asked)
 
 
 class _Outdated(Exception):
@@ -57,8 +82,8 @@ async def fetch(transfer: Transfer, repo: str, model_id: str, file: PlannedFile,
 
 
 async def _fetch(transfer: Transfer, repo: str, file: PlannedFile, report: Report) -> None:
-    wrong: WrongContents | None = None
-    for _ in range(2):
+    times = 0
+    while True:
         partial = await _open(repo, file)
         try:
             report(partial.length)
@@ -66,12 +91,15 @@ async def _fetch(transfer: Transfer, repo: str, file: PlannedFile, report: Repor
             await trio.to_thread.run_sync(partial.finish)
             return
         except WrongContents as error:
-            wrong = error
+            times += 1
             log.warning("%s of %s was received with wrong contents: %s", file.path, repo, error)
+            if not transfer.hub.doubt(file.url, times):
+                often = " twice" if times == 2 else f" {times} times" if times > 2 else ""
+                why = f"it came with wrong contents{often} ({error}); the server's copy is damaged"
+                raise DownloadFailed(file.path, why) from None
         finally:
             with trio.move_on_after(CLOSE_TIME, shield=True):
                 await trio.to_thread.run_sync(partial.close)
-    raise DownloadFailed(file.path, f"it came with wrong contents twice ({wrong}); the server's copy is damaged")
 
 
 async def _open(repo: str, file: PlannedFile) -> PartialFile:
@@ -92,11 +120,11 @@ async def _complete(transfer: Transfer, repo: str, file: PlannedFile, partial: P
             most = max(most, partial.length)
             if not failure.passing:
                 raise
-            if attempt >= ATTEMPTS:
+            if attempt >= ATTEMPTS * transfer.hub.servers:
                 if again:
                     raise DownloadFailed(file.path, f"{failure}; {ANEW}") from None
                 raise
-            delay = transfer.delay(attempt, failure.retry_after)
+            delay = transfer.pause(attempt, failure.retry_after)
             log.info("%s: %s; continuing in %.0f s", file.path, failure, delay)
         except _Outdated as cause:
             attempt += 1
@@ -110,17 +138,16 @@ async def _complete(transfer: Transfer, repo: str, file: PlannedFile, partial: P
 
 
 async def _receive(transfer: Transfer, repo: str, file: PlannedFile, partial: PartialFile, report: Report) -> None:
-    """Fetch the bytes of one connection. Raises HubFailed and _Outdated."""
+    """Fetch the bytes of one connection. Raises HubFailed, a refusal's error and _Outdated."""
     have = partial.length
-    headers = [(b"Range", b"bytes=%d-" % have)] if have else []
-    async with transfer.hub.open("GET", file.url, headers) as answer:
-        if answer.status not in (200, 206, 416):
-            raise transfer.hub.refusal(answer, repo)
+    async with transfer.hub.open_from(repo, file.url, have, file.size) as answer:
         verdict = judge(answer.status, answer.headers, have, file.size)
         if isinstance(verdict, StartOver):
             raise _Outdated(verdict.why)
         await _note_source(answer, partial)
         await _pump(transfer, answer, partial, verdict.skip, report)
+        if partial.length < verdict.stop:
+            raise HubFailed(answer.host, "it closed the connection before the end of the file")
 
 
 async def _note_source(answer: HubAnswer, partial: PartialFile) -> None:
@@ -149,8 +176,6 @@ async def _pump(transfer: Transfer, answer: HubAnswer, partial: PartialFile, ski
     finally:
         with trio.move_on_after(CLOSE_TIME, shield=True):  # received bytes are not fetched again
             await _write(partial, block)
-    if partial.length < partial.head.size:
-        raise HubFailed(answer.host, "it closed the connection before the end of the file")
 
 
 async def _write(partial: PartialFile, block: bytearray) -> None:

@@ -13,7 +13,7 @@ from appliance.catalog.hub import Hub
 from appliance.core.models.download import PRESET_FILE, ModelFiles, ModelReference, RemoteFile, WantedModel, pick
 from appliance.core.models.names import folder_of, repo_of, stem_of, tag_of
 from appliance.errors import NotFound
-from appliance.store.model_files import free_bytes, link, share, write_whole
+from appliance.store.model_files import free_bytes, link, remove_empty, replace, share, write_whole
 from appliance.store.partial_file import JOURNAL, discard, holds, journaled
 from appliance.wire import PartialHead
 
@@ -65,7 +65,7 @@ class DownloadPlan(Struct, frozen=True, kw_only=True):
     unchanged: tuple[RemoteFile, ...]
     """Every file of the commit: by these the rest of the repository here is kept."""
     ref: str | None = "main"
-    """The name that leads to the commit; None: this is not a repository, and the files have their names already."""
+    """The name that leads to the commit; None: this is not a repository."""
 
     @property
     def total(self) -> int:
@@ -95,6 +95,11 @@ class DownloadPlan(Struct, frozen=True, kw_only=True):
         ``check`` is called while files are read, and may raise; a later call completes what is missing.
         """
         if self.ref is None:
+            for file in reversed(self.files):  # the first one is the model, and the others belong to it
+                if file.blob != file.entry and file.blob.exists():
+                    file.entry.parent.mkdir(parents=True, exist_ok=True)
+                    replace(file.blob, file.entry)
+                    remove_empty(file.blob.parent, self.folder.parent)
             return
         for file in self.files:
             link(file.blob, file.entry)

@@ -32,6 +32,16 @@ class HubFailed(PeerFailed):
         self.retry_after = retry_after
 
 
+class MemberFailed(HubFailed):
+    """Another box of the pool could not be reached, or did not give a file of a model."""
+
+    reason = "member_failed"
+
+    def __init__(self, host: str, why: str, *, passing: bool = True, retry_after: float | None = None) -> None:
+        super().__init__(host, why, passing=passing, retry_after=retry_after)
+        self.message = f"the box {host} did not give a file: {why}"
+
+
 class RepoChanged(HubFailed):
     """A listed file is not there any more: somebody has changed the repository. A new list will do."""
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from weakref import WeakValueDictionary
 
@@ -17,7 +18,7 @@ import trio
 from msgspec import Struct, structs
 
 from appliance.catalog.catalog import Catalog
-from appliance.catalog.download_file import Transfer, fetch
+from appliance.catalog.download_file import FileServer, Transfer, fetch
 from appliance.catalog.download_plan import DownloadPlan, PlannedFile
 from appliance.catalog.download_source import plan_of
 from appliance.catalog.download_status import (
@@ -31,7 +32,9 @@ from appliance.catalog.download_status import (
     disk_failed,
 )
 from appliance.catalog.hub import Hub, HubAccess, find_token
+from appliance.catalog.member_source import Members, plan_from_members
 from appliance.catalog.removal import plan_discard, plan_leftover, plan_removal
+from appliance.core.models.blobs import HashedFile
 from appliance.core.models.download import (
     DownloadPace,
     ModelFiles,
@@ -46,6 +49,7 @@ from appliance.core.models.download import (
 from appliance.core.models.model import Model
 from appliance.errors import ApplianceError, CallerError, InvalidModelFile, ModelUnloaded
 from appliance.trio_parts import Changed, beside
+from appliance.upstream.address import Address
 from appliance.wire import HubModel, RemovedModel
 
 log = logging.getLogger(__name__)
@@ -256,6 +260,15 @@ class Downloads:
         hub, plan = await self._planned(wanted, await self._access(login=not isinstance(wanted, RegistryImage)))
         return await self._begin(hub, plan)
 
+    async def fetch_from(self, members: Sequence[Address], files: Sequence[HashedFile], model_id: str) -> Download:
+        """Download a model from other boxes, each of which has all of its files; its id is the same as there.
+
+        The files' order is that of `ModelFilesHere.files`. Raises BadRequest, Conflict, NotEnoughSpace, OSError.
+        """
+        source, settings = Members(members), self._settings
+        plan = partial(plan_from_members, model_id, files, settings.cache, settings.models_dir)
+        return await self._begin(source, await trio.to_thread.run_sync(plan))
+
     async def _planned(self, wanted: Remote, access: HubAccess) -> tuple[Hub, DownloadPlan]:
         """Ask the source, and again where it is only busy. Raises its errors."""
         attempt = 1
@@ -270,7 +283,7 @@ class Downloads:
             await trio.sleep(delay)
             attempt += 1
 
-    async def _begin(self, hub: Hub, plan: DownloadPlan) -> Download:
+    async def _begin(self, hub: FileServer, plan: DownloadPlan) -> Download:
         if known := self._under_way(plan):
             return known
         others = self._going()

@@ -8,7 +8,7 @@ interrupted download anew, checks no hash, runs in a thread that cannot be cance
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TypeVar
 from urllib.parse import quote, urlencode, urljoin, urlsplit
@@ -101,6 +101,8 @@ class HubAnswer(Struct, frozen=True):
     host: str
     headers: dict[bytes, bytes]
     response: HttpAnswer
+    failed: type[HubFailed] = HubFailed
+    on_received: Callable[[int], None] = lambda _: None
 
     @property
     def size(self) -> int | None:
@@ -112,15 +114,19 @@ class HubAnswer(Struct, frozen=True):
         """Return the next bytes, b"" at the end. Raises HubFailed."""
         try:
             with trio.fail_after(STALL):
-                return await self.response.receive()
+                data = await self.response.receive()
         except trio.TooSlowError:
-            raise HubFailed(self.host, f"nothing came for {STALL:g} s") from None
+            raise self.failed(self.host, f"nothing came for {STALL:g} s") from None
         except UpstreamFailed as cause:
-            raise HubFailed(self.host, cause.why) from None
+            raise self.failed(self.host, cause.why) from None
+        self.on_received(len(data))
+        return data
 
 
 class Hub:
     """One hub for one user. All methods raise HubFailed, and the errors of `refusal`."""
+
+    servers = 1
 
     def __init__(self, access: HubAccess) -> None:
         self._access = access
@@ -195,6 +201,18 @@ class Hub:
                     return
             url = self._redirected(url, location or b"")
         raise HubFailed(self.host, f"it redirected us more than {MAX_REDIRECTS} times", passing=False)
+
+    @asynccontextmanager
+    async def open_from(self, repo: str, url: str, have: int, size: int) -> AsyncGenerator[HubAnswer]:
+        """Request the rest of a file behind its first ``have`` bytes; see `download_file.FileServer`."""
+        async with self.open("GET", url, [(b"Range", b"bytes=%d-" % have)] if have else []) as answer:
+            if answer.status not in (200, 206, 416):
+                raise self.refusal(answer, repo)
+            yield answer
+
+    def doubt(self, url: str, times: int) -> bool:
+        """Return whether to fetch a file again that came with wrong contents so many times: it may have changed."""
+        return times < 2
 
     def refusal(self, answer: HubAnswer, repo: str) -> ApplianceError:
         """Return the meaning of a status of 400 and more, by the hub's own error codes if there are any."""

@@ -23,12 +23,14 @@ from msgspec.structs import replace
 from appliance import __version__
 from appliance.core.pool.join_code import TOKEN_SIZE, Codes, JoinCode
 from appliance.core.pool.keys import SECRET_SIZE, BoxCertificate, PoolKeys
+from appliance.core.pool.lease import Fences
 from appliance.core.pool.roster import Box, Roster, bus_plan, newer
 from appliance.errors import ApplianceError, BadRequest, BoxFailed, Busy, Conflict, StoreFailed
-from appliance.peers.owner import Member, Peers, PeerStatus, PoolSide
-from appliance.platform.children import Children
+from appliance.peers.owner import Member, PeerStatus, PoolSide
 from appliance.pool.doors import PROTOCOL, ROSTER, SECRET, JoinRequest, NewSecret, OtherKeys, Ways
+from appliance.pool.hands import BoxParts
 from appliance.pool.on_bus import BUS, OnBus
+from appliance.pool.orders import BoxOrders, Hands
 from appliance.store.pool_file import KeptPool, write_pool
 from appliance.trio_parts import Changed
 from appliance.wire import PoolBox, PoolBus, PoolModel, PoolProblem, PoolRotation, PoolState
@@ -64,7 +66,7 @@ class ClaimedDoor(Protocol):
 class Membership:
     """Made, and run, by `owner.BoxPool`."""
 
-    def __init__(self, path: Path, kept: KeptPool, peers: Peers, children: Children) -> None:
+    def __init__(self, path: Path, kept: KeptPool, parts: BoxParts, hands: Hands) -> None:
         self.kept = kept
         self.me = kept.me
         self.codes = Codes()
@@ -79,8 +81,10 @@ class Membership:
         """Wakes after every change of the roster or of the secret."""
         self.problem: PoolProblem | None = None
         self._path = path
-        self._peers = peers
-        self.on_bus = OnBus(self, children, path.with_name(BUS_FOLDER))
+        self._peers = parts.peers
+        self._fences = Fences(kept.epochs)
+        self.on_bus = OnBus(self, parts.fleet.children, path.with_name(BUS_FOLDER))
+        self._orders = BoxOrders(self.me, self.on_bus.incarnation, self._fences, hands, self._keep_epochs)
         self._seed = secrets.token_bytes(32)
         """The private key of this run's certificate."""
         self.ways = Ways(self.keys)
@@ -122,7 +126,7 @@ class Membership:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._follow)
                     nursery.start_soon(self._push_changes)
-                    nursery.start_soon(self.on_bus.run)
+                    nursery.start_soon(self.on_bus.run, self._orders)
                     await self.over.wait()
                     nursery.cancel_scope.cancel()
                 shutdown.set()
@@ -150,7 +154,7 @@ class Membership:
     def _adopt(self) -> None:
         self._peers.adopt_members(
             {box.name: Member(id=box.name, address=self.ways.guess(box)) for box in self.others if box.can_be_dialled},
-            PoolSide(me=self.me, drained={box.name for box in self.roster.boxes if box.drained}),
+            PoolSide(me=self.me, drained={box.name for box in self.roster.boxes if box.drained}, orders=self._orders),
         )
 
     def _out_of_reach(self) -> list[Box]:
@@ -393,6 +397,12 @@ class Membership:
         if self._door is not None:
             self._door.renew(self.own_certificate(), self.keys.door_key)
         self.changed.wake()
+
+    async def _keep_epochs(self) -> None:
+        """Write the epochs of orders before one is carried out. Raises StoreFailed."""
+        if (epochs := self._fences.stored()) != self.kept.epochs:
+            self.kept = replace(self.kept, epochs=epochs)
+            await self._keep()
 
     async def _keep(self) -> None:
         """Write what is in force by then. Raises StoreFailed."""

@@ -38,6 +38,7 @@ from appliance.trio_parts import Changed, every, wait_any
 
 if TYPE_CHECKING:
     from appliance.pool.membership import Membership
+    from appliance.pool.orders import BoxOrders
 
 BUS = "the bus"
 """The bus's name in errors."""
@@ -70,7 +71,7 @@ class OnBus:
         self._membership = membership
         self._children = children
         self._folder = folder
-        self._incarnation = secrets.token_hex(8)
+        self.incarnation = secrets.token_hex(8)
         self._sequence = 0
         self._presence = Presence(membership.me, here.with_sleep())
         self._server: BusProcess | None = None
@@ -144,14 +145,14 @@ class OnBus:
 
     # ---- the tasks ---------------------------------------------------------------------------------------------------
 
-    async def run(self) -> Never:
-        """Have the part that the roster gives this box, until cancelled."""
+    async def run(self, orders: BoxOrders) -> Never:
+        """Have the part that the roster gives this box, and let ``orders`` come and go, until cancelled."""
         async with open_bus_server(self._children, self._folder) as self._server:
             while True:
                 part = self._part()
                 self._server.serve(self._serving(part.plan))
                 try:
-                    await wait_any(lambda p=part: self._be_client(p), lambda p=part: self._wait_other(p))
+                    await wait_any(lambda p=part: self._be_client(p, orders), lambda p=part: self._wait_other(p))
                 finally:
                     self.bus, self._bucket, self._published, self.up = None, None, False, {}
 
@@ -163,7 +164,7 @@ class OnBus:
         kept = self._membership.kept
         return BusPart(plan=bus_plan(kept.roster, kept.me), secret=kept.secret)
 
-    async def _be_client(self, part: BusPart) -> Never:
+    async def _be_client(self, part: BusPart, orders: BoxOrders) -> Never:
         if part.plan.kind == "none":
             await trio.sleep_forever()
         access = self._access(part.plan)
@@ -172,6 +173,7 @@ class OnBus:
             nursery.start_soon(self._keep_roster, self.bus, bucket, len(part.plan.voters) or 1)
             nursery.start_soon(bucket.watch, self._on_entries)
             nursery.start_soon(self._be_present, self.bus)
+            nursery.start_soon(orders.run, self.bus, bucket, lambda box: self.up.get(box) is not False)
             await trio.sleep_forever()
 
     async def _keep_roster(self, bus: Bus, bucket: Bucket, replicas: int) -> Never:
@@ -214,7 +216,7 @@ class OnBus:
         own = membership.roster.box(membership.me)
         beat = Beat(
             box=membership.me,
-            incarnation=self._incarnation,
+            incarnation=self.incarnation,
             sequence=self._sequence,
             version=__version__,
             generation=membership.roster.generation,

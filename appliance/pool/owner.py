@@ -22,9 +22,8 @@ from appliance.core.pool.join_code import LIFE, read_code
 from appliance.core.pool.keys import SECRET_SIZE
 from appliance.core.pool.roster import DEFAULT_PORT, Box, Roster, box_name
 from appliance.errors import BadRequest, Conflict, StoreFailed, UsageError
-from appliance.peers.owner import Peers
-from appliance.platform.children import Children
 from appliance.pool.doors import JoinRequest, join_with
+from appliance.pool.hands import BoxParts, OwnHands
 from appliance.pool.membership import ClaimedDoor, Membership
 from appliance.store.model_files import unlink
 from appliance.store.pool_file import KeptPool, read_pool, write_pool
@@ -44,12 +43,12 @@ Claim = Callable[[int], Awaitable[ClaimedDoor]]
 class BoxPool:
     """Made by `open_box_pool`."""
 
-    def __init__(self, nursery: trio.Nursery, path: Path, claim: Claim, peers: Peers, children: Children) -> None:
+    def __init__(self, nursery: trio.Nursery, path: Path, claim: Claim, parts: BoxParts) -> None:
         self._nursery = nursery
         self._path = path
         self._claim = claim
-        self._peers = peers
-        self._children = children
+        self._parts = parts
+        self._hands = OwnHands(nursery, parts)
         self._turn = trio.Lock()
         self._problem: PoolProblem | None = None
         self.membership: Membership | None = None
@@ -74,7 +73,7 @@ class BoxPool:
             self._problem = PoolProblem(id="file", text=str(error), fix=f"remove {self._path}, and join again")
             return
         if kept is not None:
-            self.membership = Membership(self._path, kept, self._peers, self._children)
+            self.membership = Membership(self._path, kept, self._parts, self._hands)
             self._nursery.start_soon(self._resume, self.membership)
 
     async def create(self, asked: CreatePool) -> PoolInvitation:
@@ -154,7 +153,7 @@ class BoxPool:
             await trio.to_thread.run_sync(write_pool, self._path, kept)
         except OSError as error:
             raise StoreFailed(f"{self._path} cannot be written: {error.strerror or error}") from None
-        return Membership(self._path, kept, self._peers, self._children)
+        return Membership(self._path, kept, self._parts, self._hands)
 
     def _be_in(self, membership: Membership, door: ClaimedDoor) -> None:
         self.membership = membership
@@ -224,9 +223,9 @@ def own_addresses() -> list[str]:
 
 
 @asynccontextmanager
-async def open_box_pool(path: Path, claim: Claim, peers: Peers, children: Children) -> AsyncGenerator[BoxPool]:
+async def open_box_pool(path: Path, claim: Claim, parts: BoxParts) -> AsyncGenerator[BoxPool]:
     """Own this program's place in a pool. ``path`` is its file, and its presence means that there is a pool."""
     async with beside() as nursery:
-        pool = BoxPool(nursery, path, claim, peers, children)
+        pool = BoxPool(nursery, path, claim, parts)
         await pool.resume()
         yield pool

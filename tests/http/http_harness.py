@@ -288,6 +288,7 @@ async def open_appliance(
     tools: Toolbox | None = None,
     plugins: Sequence[Path] = (),
     chooser: Chooser | None = None,
+    hashes: Path | None = None,
     **settings: object,
 ) -> AsyncGenerator[Appliance]:
     """Serve models ``alpha`` (alias ``al``) and ``beta``, or those given, or those of the configuration file.
@@ -339,6 +340,7 @@ async def open_appliance(
         defaults=Config(streams=streams or StreamsConfig(), runs=runs or RunsConfig()),
         chooser=chooser,
         toolbox=tools,
+        hashes=hashes,
         learns=False,
         samples=False,
     )

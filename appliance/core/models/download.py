@@ -218,8 +218,9 @@ def nearest_projector(folder: str, known: Mapping[str, RemoteFile]) -> RemoteFil
 
 
 class Continue(Struct, frozen=True):
-    """The body is the file from the requested offset, after ``skip`` bytes that are already on disk."""
+    """The body is the file from the requested offset up to ``stop``, after ``skip`` bytes that are on disk already."""
 
+    stop: int
     skip: int = 0
 
 
@@ -244,11 +245,13 @@ def judge(status: int, headers: Mapping[bytes, bytes], have: int, size: int) -> 
             return StartOver("it sends the wrong part of the file")
         if match[3] != "*" and int(match[3]) != size:
             return StartOver(f"its file has {match[3]} bytes, not {size}")
-        return Continue()
+        if not have <= int(match[2]) < size:
+            return StartOver("it sends the wrong part of the file")
+        return Continue(stop=int(match[2]) + 1)
     length = headers.get(b"content-length")
     if length is not None and int(length) != size:
         return StartOver(f"its file has {int(length)} bytes, not {size}")
-    return Continue(skip=have)
+    return Continue(stop=size, skip=have)
 
 
 def is_passing(status: int) -> bool:

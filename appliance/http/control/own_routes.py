@@ -18,6 +18,7 @@ from msgspec import Raw
 
 from appliance.core.bodies.http_request import HttpHead
 from appliance.core.lenient_json import UNREADABLE
+from appliance.core.models.blobs import asks_for_blob
 from appliance.core.runs.inward import Asker
 from appliance.errors import ApplianceError, BadRequest, RouteNotFound, UsageError
 from appliance.http import errors
@@ -172,6 +173,10 @@ class OwnRoutes:
         elif request.path == MCP:
             self._mcp = self._mcp or self._make_mcp()
             await self._mcp.answer(context)
+        elif asks_for_blob(request.method, request.path) and (blobs := self._owners.blobs()) is not None:
+            from appliance.http.control.blob_routes import BlobRoutes  # with what only a box in a pool needs
+
+            await BlobRoutes(blobs).answer(context)
         elif self._settings.single is None and self._ollama.answers(request):
             await self._ollama.answer(context)
         elif self._files_of_page.answers(request):

@@ -28,8 +28,12 @@ _REPLACED = (b"content-type", b"content-length", b"transfer-encoding")
 
 
 def is_ollamas(request: Request) -> bool:
-    """True if a path is of Ollama's API alone; `/` and `/api/version` are others' as well."""
-    return request.path in PATHS or request.path.startswith((BLOBS, USER_KEYS))
+    """True if a request is of Ollama's API alone; `/` and `/api/version` are others' as well.
+
+    Clients of Ollama upload below `BLOBS`, and do not GET: boxes of a pool do.
+    """
+    path = request.path
+    return path in PATHS or path.startswith(USER_KEYS) or (path.startswith(BLOBS) and request.method != "GET")
 
 
 class OllamaSink(Passing):

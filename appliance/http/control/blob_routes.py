@@ -1,0 +1,73 @@
+"""Files of models for the other boxes of the pool: the list of a model's files, and each file by its hash.
+
+The pieces are read by a thread, and each is sent before the next is read: a client that reads slowly holds one of them,
+and a client that leaves ends the request.
+"""
+
+from __future__ import annotations
+
+import os
+
+import msgspec
+import trio
+
+from appliance.catalog.model_blobs import ModelFilesHere
+from appliance.core.models.blobs import BLOBS, ByteRange, asks_for_blob, sha256_in, wanted_range
+from appliance.errors import BadRequest
+from appliance.http.errors import JSON_TYPE
+from appliance.http.way.context import RequestContext
+from appliance.traffic.request import Headers, Request, send_whole
+
+PIECE = 1 << 18
+"""Bytes that are read and written at once. Of what the system does not take, each try makes a copy."""
+
+
+class BlobRoutes:
+    """Answers GET and HEAD of ``/api/blobs``. The key and where the request comes from are checked already."""
+
+    def __init__(self, here: ModelFilesHere) -> None:
+        self._here = here
+
+    @staticmethod
+    def answers(request: Request) -> bool:
+        return asks_for_blob(request.method, request.path)
+
+    async def answer(self, context: RequestContext) -> None:
+        """Raises ApplianceError, ClientLeft and OSError."""
+        request = context.request
+        await context.read_body(0)
+        if request.path == BLOBS:
+            if not (model := request.query.get("model")):
+                raise BadRequest(f"name a model, as in {BLOBS}?model=ID", param="model")
+            content = msgspec.json.encode(await self._here.files(model))
+            await send_whole(context.sink, 200, (JSON_TYPE,), content)
+            return
+        await self._send(context, sha256_in(request.path))
+
+    async def _send(self, context: RequestContext, sha256: str) -> None:
+        """Answer 200, 206 or 416. The hash is the ETag: a file with it never changes."""
+        request, sink, tag = context.request, context.sink, f'"{sha256}"'
+        with await self._here.open(sha256) as file:
+            size = os.fstat(file.fileno()).st_size
+            about: Headers = ((b"ETag", tag.encode()), (b"Accept-Ranges", b"bytes"))
+            asks = request.method == "GET" and request.header(b"if-range") in (None, tag)
+            part = wanted_range(request.header(b"range") if asks else None, size)
+            if part is None:
+                await send_whole(sink, 416, (*about, (b"Content-Range", b"bytes */%d" % size)))
+                return
+            whole = part == ByteRange(0, size)
+            if not whole:
+                about = (*about, (b"Content-Range", b"bytes %d-%d/%d" % (part.start, part.stop - 1, size)))
+            length = part.stop - part.start
+            kind = (b"Content-Type", b"application/octet-stream")
+            sink.start(200 if whole else 206, (kind, (b"Content-Length", b"%d" % length), *about))
+            rest = length if request.method == "GET" else 0
+            file.seek(part.start)
+            while rest:
+                data = await trio.to_thread.run_sync(file.read, min(PIECE, rest))
+                if not data:
+                    sink.abort()  # it was cut meanwhile
+                    return
+                await sink.write(data)
+                rest -= len(data)
+            await sink.end()

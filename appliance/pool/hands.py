@@ -1,0 +1,106 @@
+"""What this box does for its pool: it loads a model of its own, or has the files of one that other boxes have."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from contextlib import suppress
+from urllib.parse import quote
+
+import trio
+from msgspec import Struct
+
+from appliance.catalog.catalog import Catalog
+from appliance.catalog.downloads import Downloads
+from appliance.core.lenient_json import decoded
+from appliance.core.models.blobs import BLOBS, FilesOfModel, HashedFile
+from appliance.errors import ApplianceError, Busy, ModelNotFound, NotPlaced, UpstreamFailed
+from appliance.fleet.owner import Fleet
+from appliance.fleet.status import state_of
+from appliance.peers.owner import Peers
+from appliance.upstream.address import Address
+from appliance.upstream.client import HttpCall
+
+HASH_PAUSE = 1.0
+"""Seconds between two questions for hashes that a box computes. Reading a model of 40 GB takes it some minutes."""
+LIST_TIME = 10.0
+MAX_LIST = 1 << 20
+
+log = logging.getLogger(__name__)
+
+
+class BoxParts(Struct, frozen=True, kw_only=True):
+    """The owners of this program that a pool uses."""
+
+    fleet: Fleet
+    catalog: Catalog
+    downloads: Downloads
+    peers: Peers
+
+
+class OwnHands:
+    """The `Hands` of this box."""
+
+    def __init__(self, nursery: trio.Nursery, parts: BoxParts) -> None:
+        self._nursery = nursery
+        self._parts = parts
+        self._fetching: set[str] = set()
+
+    async def load(self, model: str, *, evict: bool) -> None:
+        """See `Hands.load`."""
+        fleet, found = self._parts.fleet, self._parts.catalog.snapshot.require(model)
+        if not evict and state_of(fleet.known(model)) == "unloaded":
+            forecast = fleet.outlook.foresee(found, fleet.launches.engine_for(found))
+            if forecast.room != "free":
+                raise NotPlaced(model, "that would unload another model on the box that was asked")
+        fleet.load_soon(found)
+
+    async def fetch(self, model: str) -> None:
+        """See `Hands.fetch`. What goes wrong later is in the log, and in the list of downloads."""
+        if self._parts.catalog.snapshot.find(model) is not None:
+            await self.load(model, evict=True)
+        elif not self._parts.peers.boxes_with(model):
+            raise ModelNotFound(model)
+        elif model not in self._fetching:
+            self._fetching.add(model)
+            self._nursery.start_soon(self._fetch, model)
+
+    async def _fetch(self, model: str) -> None:
+        try:
+            files, members = await self._sources(model)
+            download = await self._parts.downloads.fetch_from(members, files, model)
+            status = await download.wait()
+            if status.error is None:
+                await self.load(model, evict=True)
+        except (ApplianceError, OSError) as error:
+            log.warning("model '%s' was not fetched from another box: %s", model, error)
+        finally:
+            self._fetching.discard(model)
+
+    async def _sources(self, model: str) -> tuple[tuple[HashedFile, ...], list[Address]]:
+        """Return the model's files, and the boxes that have just these. Raises ModelNotFound if there are none."""
+        while True:
+            listed = await self._lists(model)
+            if not listed:
+                raise ModelNotFound(model)
+            known = {box: found.files for box, found in listed.items() if found.files is not None}
+            if known:
+                files = next(iter(known.values()))
+                return files, [self._parts.peers.address(box) for box, same in known.items() if same == files]
+            await trio.sleep(HASH_PAUSE)
+
+    async def _lists(self, model: str) -> Mapping[str, FilesOfModel]:
+        """Ask every box that has the model for its files; each begins to compute the hashes that it lacks."""
+        found: dict[str, FilesOfModel] = {}
+
+        async def ask(box: str, name: str) -> None:
+            with suppress(UpstreamFailed, Busy, trio.TooSlowError), trio.fail_after(LIST_TIME):
+                async with HttpCall(self._parts.peers.address(box), "GET", f"{BLOBS}?model={quote(name)}") as answer:
+                    content = await answer.read(MAX_LIST)
+                if answer.status == 200 and (files := decoded(FilesOfModel, content)) is not None:
+                    found[box] = files
+
+        async with trio.open_nursery() as nursery:
+            for box, name in self._parts.peers.boxes_with(model):
+                nursery.start_soon(ask, box, name)
+        return found

@@ -1,0 +1,150 @@
+"""Orders between boxes: which box loads a model that a request asked for, told over the bus and carried out there.
+
+The box that a client asked decides, while it has the model's lease (`appliance.core.pool.lease`). A box carries an
+order out only if it knows no newer one, and remembers that on its disk first.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Literal, Protocol
+
+import msgspec
+import trio
+from msgspec import Struct
+
+from appliance.core.lenient_json import decoded
+from appliance.core.pool.buckets import BusError, as_word
+from appliance.core.pool.lease import Fences
+from appliance.core.pool.nats import BusMessage
+from appliance.core.pool.placing import BoxChoice, Need
+from appliance.errors import ApplianceError
+from appliance.pool.bucket import Bucket
+from appliance.pool.bus import Bus
+from appliance.pool.leases import PlacementLeases, PlacementTurn
+
+ORDERS = "pool.order"
+ORDER_TIME = 1.0
+"""Seconds for a box to accept an order. It answers before it carries the order out."""
+
+log = logging.getLogger(__name__)
+
+
+class PlacementOrder(Struct, frozen=True, kw_only=True):
+    """One order, as JSON on the bus. ``evict``: idle models may go for it."""
+
+    op: Literal["load", "fetch"]
+    model: str
+    epoch: int
+    holder: str
+    evict: bool = False
+
+
+class OrderAnswer(Struct, frozen=True, kw_only=True):
+    """The answer of the box that got the order. ``why``: the reason why it is not carried out; empty: it is."""
+
+    why: str = ""
+
+
+class Hands(Protocol):
+    """What a box can be told to do. Each returns once it has begun."""
+
+    async def load(self, model: str, *, evict: bool) -> None:
+        """Raises ApplianceError where the model cannot be loaded, or only by evicting others."""
+        ...
+
+    async def fetch(self, model: str) -> None:
+        """Have a model's files from other boxes, and then load it. Raises ApplianceError."""
+        ...
+
+
+class BoxOrders:
+    """Gives orders and takes them, for one box, while there is a bus. `Orders` for the way of a request."""
+
+    def __init__(
+        self, me: str, incarnation: str, fences: Fences, hands: Hands, remember: Callable[[], Awaitable[None]]
+    ) -> None:
+        """``remember`` writes the fences to the disk. Raises StoreFailed."""
+        self._me = me
+        self._fences = fences
+        self._hands = hands
+        self._remember = remember
+        self._leases = PlacementLeases(me, incarnation, fences)
+        self._bus: Bus | None = None
+        self._bucket: Bucket | None = None
+        self._is_up: Callable[[str], bool] = lambda _: False
+
+    async def run(self, bus: Bus, bucket: Bucket, is_up: Callable[[str], bool]) -> None:
+        """Take orders for as long as there is this bus. Ends when cancelled."""
+        async with trio.open_nursery() as nursery:
+
+            def on_order(message: BusMessage) -> None:
+                nursery.start_soon(self._answer, bus, message)
+
+            with bus.subscription(f"{ORDERS}.{as_word(self._me)}", on_order):
+                self._bus, self._bucket, self._is_up = bus, bucket, is_up
+                try:
+                    await self._meet(bucket)
+                    await trio.sleep_forever()
+                finally:
+                    self._bus = self._bucket = None
+
+    async def _meet(self, bucket: Bucket) -> None:
+        while True:
+            try:
+                return await self._leases.meet(bucket)
+            except BusError:
+                await trio.sleep(1.0)
+
+    async def place(self, model_id: str, decide: Callable[[], BoxChoice | None]) -> str | None:
+        """See `appliance.peers.owner.Orders`."""
+        bus, bucket = self._bus, self._bucket
+        if bus is None or bucket is None or not bus.connected:
+            return None
+
+        async def order(turn: PlacementTurn) -> str:
+            if (choice := decide()) is None or choice.need is Need.NOTHING:
+                return choice.box if choice is not None else ""
+            wanted = PlacementOrder(
+                op="fetch" if choice.need is Need.FETCH else "load",
+                model=model_id,
+                epoch=turn.epoch,
+                holder=turn.holder,
+                evict=choice.need is not Need.LOAD,
+            )
+            if choice.box == self._me:
+                answer = await self._obey(wanted)
+            else:
+                subject = f"{ORDERS}.{as_word(choice.box)}"
+                sent = await bus.request(subject, msgspec.json.encode(wanted), timeout=ORDER_TIME)
+                answer = decoded(OrderAnswer, sent.data) or OrderAnswer(why="its answer cannot be read")
+            if answer.why:
+                log.info("box '%s' does not load '%s': %s", choice.box, model_id, answer.why)
+            return "" if answer.why else choice.box
+
+        try:
+            decision = await self._leases.place(bucket, model_id, order, self._is_up)
+        except BusError as error:
+            log.info("no order for '%s': %s", model_id, error)
+            return None
+        return decision.box if decision is not None else None
+
+    async def _answer(self, bus: Bus, message: BusMessage) -> None:
+        order = decoded(PlacementOrder, message.data)
+        answer = OrderAnswer(why="the order cannot be read") if order is None else await self._obey(order)
+        bus.publish(message.reply, msgspec.json.encode(answer))
+
+    async def _obey(self, order: PlacementOrder) -> OrderAnswer:
+        """Begin what is ordered, unless a newer order is known."""
+        if not self._fences.admits(order.model, order.epoch, order.holder):
+            return OrderAnswer(why=f"epoch {order.epoch} is over; {self._fences.highest(order.model)} is known")
+        try:
+            await self._remember()
+            if order.op == "fetch":
+                await self._hands.fetch(order.model)
+            else:
+                await self._hands.load(order.model, evict=order.evict)
+        except ApplianceError as error:
+            return OrderAnswer(why=str(error))
+        return OrderAnswer()
