@@ -76,7 +76,6 @@ from appliance.upstream.pool import open_pool
 
 if TYPE_CHECKING:
     from appliance.pool.owner import BoxPool
-    from appliance.catalog.model_blobs import ModelFilesHere
 
 
 class AppliancePaths(Struct, frozen=True, kw_only=True):
@@ -104,8 +103,6 @@ class AppliancePaths(Struct, frozen=True, kw_only=True):
     """The file of models that clients of Ollama's API derive from others; None keeps them in memory."""
     pool: Path | None = None
     """The file of the pool that this box is in; None: it cannot be in one."""
-    hashes: Path | None = None
-    """The file that remembers hashes of models' files; None: no other box fetches files from here."""
     learns: bool = True
     """Facts that are not known of the engines are found out in the background."""
     samples: bool = True
@@ -168,7 +165,6 @@ async def open_appliance(settings: AppSettings, places: AppliancePaths) -> Async
         open_conversations(*_kept(settings, places, applies)) as conversations,
         open_streams(applies.streams, conversations) as streams,
         open_plugins(choice_of(config, settings.plugins), places.plugin_data, watch=settings.watch_config) as plugins,
-        _open_blobs(catalog, places.hashes) as blobs,
     ):
         tools = places.toolbox or own_tools
         traffic = Traffic(recorder, catalog, fleet, peers, lambda: catalog.snapshot.config)
@@ -246,7 +242,6 @@ async def open_appliance(settings: AppSettings, places: AppliancePaths) -> Async
                 folders=_folders(settings, places, applies, contexts),
                 contexts=contexts,
                 pool=seat,
-                blobs=lambda: blobs,
                 derived_models=places.derived_models,
             )
             traffic.targets.derived = DerivedModels(places.derived_models).read()
@@ -284,15 +279,6 @@ def _placing(ask: Ask, peers: Peers) -> Placing:
     from appliance.http.way.at_members import AskMembers  # only a program in a pool needs it
 
     return AskMembers(ask, peers)
-@asynccontextmanager
-async def _open_blobs(catalog: Catalog, hashes: Path | None) -> AsyncGenerator[ModelFilesHere | None]:
-    if hashes is None:
-        yield None
-        return
-    from appliance.catalog.model_blobs import open_model_files  # only a box in a pool has others
-
-    async with open_model_files(catalog, hashes) as blobs:
-        yield blobs
 
 
 def _sockets(edge: Edge, owners: Owners, pipeline: Pipeline) -> Sockets:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -29,9 +28,6 @@ from appliance.streams.owner import Streams
 from appliance.tools.box import Toolbox
 from appliance.traffic.targets import refresh
 from appliance.wire import RemovedModel
-
-if TYPE_CHECKING:
-    from appliance.catalog.model_blobs import ModelFilesHere
 
 
 class Owners(Struct, frozen=True, kw_only=True):
@@ -61,8 +57,6 @@ class Owners(Struct, frozen=True, kw_only=True):
     """None keeps none."""
     pool: PoolSeat
     """This program's place in a pool of boxes."""
-    blobs: Callable[[], ModelFilesHere | None] = lambda: None
-    """The files that other boxes of the pool may fetch; returns None in a program that is in no pool."""
     derived_models: Path | None = None
     """The file of models that clients of Ollama's API derive; None keeps none beyond the program's end."""
 

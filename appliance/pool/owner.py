@@ -18,6 +18,7 @@ import msgspec
 import psutil
 import trio
 
+from appliance.catalog.model_blobs import ModelFilesHere, open_model_files
 from appliance.core.pool.join_code import LIFE, read_code
 from appliance.core.pool.keys import SECRET_SIZE
 from appliance.core.pool.roster import DEFAULT_PORT, Box, Roster, box_name
@@ -32,6 +33,8 @@ from appliance.wire import CreatePool, JoinPool, PoolInvitation, PoolProblem, Po
 
 OF_CONTAINERS = ("docker", "br-", "veth", "virbr", "cni", "podman", "lxc")
 """Names of interfaces that lead to containers of the same machine. They come last."""
+HASHES = "pool-hashes.json"
+"""The file, beside the pool's, that remembers hashes of models' files."""
 NOT_IN = "this box is in no pool: 'llama-appliance pool create' makes one, and 'pool join CODE' joins one"
 
 log = logging.getLogger(__name__)
@@ -43,10 +46,12 @@ Claim = Callable[[int], Awaitable[ClaimedDoor]]
 class BoxPool:
     """Made by `open_box_pool`."""
 
-    def __init__(self, nursery: trio.Nursery, path: Path, claim: Claim, parts: BoxParts) -> None:
+    def __init__(self, nursery: trio.Nursery, path: Path, claim: Claim, parts: BoxParts, files: ModelFilesHere) -> None:
         self._nursery = nursery
         self._path = path
         self._claim = claim
+        self.files = files
+        """The files that other boxes may fetch."""
         self._parts = parts
         self._hands = OwnHands(nursery, parts)
         self._turn = trio.Lock()
@@ -225,7 +230,7 @@ def own_addresses() -> list[str]:
 @asynccontextmanager
 async def open_box_pool(path: Path, claim: Claim, parts: BoxParts) -> AsyncGenerator[BoxPool]:
     """Own this program's place in a pool. ``path`` is its file, and its presence means that there is a pool."""
-    async with beside() as nursery:
-        pool = BoxPool(nursery, path, claim, parts)
+    async with open_model_files(parts.catalog, path.with_name(HASHES)) as files, beside() as nursery:
+        pool = BoxPool(nursery, path, claim, parts, files)
         await pool.resume()
         yield pool

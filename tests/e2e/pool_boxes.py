@@ -80,7 +80,14 @@ class PoolBox:
         self.server: Server
 
     def start(self) -> None:
-        argv = ["serve", "--listen", f"{self.address}:{PORT}", "--allow-unauthenticated", "--models-dir", str(self.models)]
+        argv = [
+            "serve",
+            "--listen",
+            f"{self.address}:{PORT}",
+            "--allow-unauthenticated",
+            "--models-dir",
+            str(self.models),
+        ]
         self.server = Server([*argv, *self._words], self.home.folder, self.home.env, under=self._under).wait_listening()
 
     def processes(self) -> list[psutil.Process]:
@@ -138,7 +145,13 @@ class PoolBox:
 
     def chat(self, model: str, text: str, timeout: float = 60, **more: object) -> tuple[int, dict[str, str], Any]:
         """Status, headers and body of one whole answer."""
-        body = {"model": model, "messages": [{"role": "user", "content": text}], "max_tokens": 8, "temperature": 0, **more}
+        body = {
+            "model": model,
+            "messages": [{"role": "user", "content": text}],
+            "max_tokens": 8,
+            "temperature": 0,
+            **more,
+        }
         found = http(self.server, "POST", "/v1/chat/completions", body, timeout=timeout)
         return found.status, dict(found.headers), found.json()
 

@@ -288,7 +288,7 @@ async def open_appliance(
     tools: Toolbox | None = None,
     plugins: Sequence[Path] = (),
     chooser: Chooser | None = None,
-    hashes: Path | None = None,
+    pool: Path | None = None,
     **settings: object,
 ) -> AsyncGenerator[Appliance]:
     """Serve models ``alpha`` (alias ``al``) and ``beta``, or those given, or those of the configuration file.
@@ -340,7 +340,7 @@ async def open_appliance(
         defaults=Config(streams=streams or StreamsConfig(), runs=runs or RunsConfig()),
         chooser=chooser,
         toolbox=tools,
-        hashes=hashes,
+        pool=pool,
         learns=False,
         samples=False,
     )

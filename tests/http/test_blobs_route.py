@@ -43,7 +43,8 @@ def box(tmp_path: Path) -> DownloadSettings:
 
 @pytest.fixture
 async def server(open_server: OpenServer, box: DownloadSettings, tmp_path: Path) -> AsyncGenerator[Appliance]:
-    async with open_server(downloads=box, hashes=tmp_path / "hashes.json", api_keys=("sesame",)) as running:
+    async with open_server(downloads=box, pool=tmp_path / "pool.json", api_keys=("sesame",)) as running:
+        await running.owners.pool.require()
         yield running
 
 

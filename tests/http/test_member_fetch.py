@@ -93,7 +93,7 @@ async def boxes(open_server: OpenServer, folder: Path, *places: DownloadSettings
     async with AsyncExitStack() as stack:
         yield [
             await stack.enter_async_context(
-                open_server(downloads=place, hashes=folder / f"hashes-{number}.json", api_keys=("sesame",))
+                open_server(downloads=place, pool=folder / f"box-{number}" / "pool.json", api_keys=("sesame",))
             )
             for number, place in enumerate(places)
         ]
@@ -104,8 +104,7 @@ def address(server: Appliance, key: str = "sesame") -> Address:
 
 
 async def files_of(server: Appliance, model: str) -> list[HashedFile]:
-    blobs = server.owners.blobs()
-    assert blobs is not None
+    blobs = (await server.owners.pool.require()).files
     found = await until(lambda: blobs.files(model), lambda found: found.files is not None, within=300)
     return list(found.files or ())
 

@@ -12,7 +12,7 @@ import trio
 from http_harness import CHAT, Answer, Appliance, OpenServer, chat, model
 from msgspec import structs
 from random_models import random_dense, write_random
-from test_fallback import STORY, InOrder, engine, marks, records, text
+from test_fallback import STORY, InOrder, engine, marks, text
 from waiting import until
 
 from appliance.core.pool.placing import BoxChoice, Need

@@ -173,10 +173,10 @@ class OwnRoutes:
         elif request.path == MCP:
             self._mcp = self._mcp or self._make_mcp()
             await self._mcp.answer(context)
-        elif asks_for_blob(request.method, request.path) and (blobs := self._owners.blobs()) is not None:
+        elif asks_for_blob(request.method, request.path) and (owner := self._owners.pool.owner) is not None:
             from appliance.http.control.blob_routes import BlobRoutes  # with what only a box in a pool needs
 
-            await BlobRoutes(blobs).answer(context)
+            await BlobRoutes(owner.files).answer(context)
         elif self._settings.single is None and self._ollama.answers(request):
             await self._ollama.answer(context)
         elif self._files_of_page.answers(request):

@@ -11,6 +11,7 @@ from typing import ClassVar, TypeVar
 import msgspec
 from msgspec import structs
 
+from appliance.catalog.model_blobs import ModelFilesHere
 from appliance.core.bodies.head import check_json
 from appliance.core.bodies.http_request import HttpHead
 from appliance.core.pool.roster import Roster
@@ -19,6 +20,7 @@ from appliance.http import errors
 from appliance.http.bytes.answer import HttpSink
 from appliance.http.bytes.body import Body
 from appliance.http.bytes.connection import Connection
+from appliance.http.control.blob_routes import BlobRoutes
 from appliance.http.control.listing import View, list_models
 from appliance.http.errors import JSON_TYPE
 from appliance.http.way.context import ModelRequest, RequestContext
@@ -80,13 +82,17 @@ class DoorAnswers:
 class DoorRoutes:
     """The `ModellessRoutes` of a door."""
 
-    def __init__(self, view: View, membership: Membership) -> None:
+    def __init__(self, view: View, membership: Membership, files: ModelFilesHere) -> None:
         self._view = view
         self._membership = membership
+        self._blobs = BlobRoutes(files)
 
     async def answer(self, context: RequestContext, own: HttpSink, connection: Connection, head: HttpHead) -> None:
         """Raises ApplianceError and ClientLeft."""
         request = context.request
+        if self._blobs.answers(request):
+            await self._blobs.answer(context)
+            return
         reading = "GET" if request.method == "HEAD" else request.method
         if (answer := self.ROUTES.get((reading, request.path))) is None:
             raise RouteNotFound(request.method, request.path)

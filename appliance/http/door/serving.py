@@ -157,11 +157,13 @@ def _answers(edge: Edge, parts: DoorParts, membership: Membership) -> DoorAnswer
     ask = Ask(edge, owners.fleet, parts.pool, parts.pings)
     beside_plain = Beside(peers=NothingElsewhere(), ollama=parts.ollama, admits=partial(admit, owners.fleet))
     pipeline = Pipeline(edge, owners.catalog, ask, parts.lasting, beside_plain)
+    assert owners.pool.owner is not None  # it has asked for this door
+    files = owners.pool.owner.files
     view = View(owners.fleet, owners.catalog, owners.peers, traffic.profile)
     gateway = Gateway(
         edge,
         pipeline,
-        DoorRoutes(view, membership),
+        DoorRoutes(view, membership, files),
         partial(WebSockets, edge.guard, traffic, edge.bodies, owners, pipeline),
         partial(FastPath, edge, pipeline, ask, parts.lasting),
     )
