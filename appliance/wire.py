@@ -457,6 +457,8 @@ class PoolState(Struct, frozen=True, kw_only=True):
     cut_off: bool = False
     boxes: Sequence[PoolBox] = ()
     problems: Sequence[PoolProblem] = ()
+    may_change: bool = False
+    """Clients of this server may change the pool over HTTP."""
 
 
 class PoolInvitation(Struct, frozen=True, kw_only=True):

@@ -325,6 +325,10 @@ class Peers:
                 self._nursery.start_soon(peer.run, name=f"peer {peer.id}")
         self._news.wake()
 
+    def own_states(self) -> Sequence[ModelState]:
+        """Return what this program tells others of its own models."""
+        return self._local.state()
+
     # ---- the boxes of the pool ---------------------------------------------------------------------------------------
 
     def absent(self, member_id: str, why: str) -> None:

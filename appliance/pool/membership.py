@@ -347,7 +347,7 @@ class Membership:
 
     def _shown(self, box: Box, peer: PeerStatus | None, *, voter: bool) -> PoolBox:
         me = box.name == self.me
-        models = peer.models if peer is not None else ()
+        models = self._peers.own_states() if me else peer.models if peer is not None else ()
         version, age = self.on_bus.heard(box.name) or ("", None)
         return PoolBox(
             name=box.name,

@@ -1,7 +1,6 @@
 """Several boxes as one, while programs, buses and links fail: each request is answered, or refused with a reason.
 
-Boxes are programs in network namespaces with real engines. ``--all`` also runs what takes minutes: a machine that sleeps
-for 60 seconds, five boxes, and all faults one after the other.
+Boxes are programs in network namespaces with real engines.
 """
 
 from __future__ import annotations
@@ -100,7 +99,7 @@ def pool(tmp_path: Path, request: pytest.FixtureRequest) -> Generator[list[PoolB
 def test_from_create_to_the_first_pooled_answer(pool: list[PoolBox]) -> None:
     began = time.monotonic()
     make_pool(pool)
-    status, headers, found = wait(lambda: answered(pool[-1], "only1"))
+    status, headers, _ = wait(lambda: answered(pool[-1], "only1"))
     took = time.monotonic() - began
     assert (status, headers["X-Appliance-Box"]) == (200, "b1")
     print(f"\n{len(pool)} boxes: {took:.1f} s from create to the first pooled answer")

@@ -192,6 +192,17 @@ def lost_traces(facts: DoctorFacts) -> Iterator[Finding]:
         )
 
 
+def pool_problems(facts: DoctorFacts) -> Iterator[Finding]:
+    for problem in facts.server.pool if facts.server is not None else ():
+        yield Finding(
+            id="pool",
+            severity="warning",
+            title="Something is wrong with this box's place in its pool",
+            evidence=(one_line(problem.text),),
+            advice=f"{problem.fix[:1].upper()}{problem.fix[1:]}.",
+        )
+
+
 def failed_models(facts: DoctorFacts) -> Iterator[Finding]:
     for model in facts.server.running if facts.server is not None else ():
         if model.error and model.state not in ("loaded", "loading", "sleeping"):
@@ -513,6 +524,7 @@ TOPICS: tuple[Callable[[DoctorFacts], Iterator[Finding]], ...] = (
     went_back,
     other_version,
     lost_traces,
+    pool_problems,
     clock,
     named_engine,
     other_engine,

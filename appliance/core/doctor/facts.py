@@ -18,6 +18,7 @@ from appliance.core.engines.choice import Ranked
 from appliance.core.engines.machine import NOTHING, MachineLook
 from appliance.core.engines.offers import EngineOffer
 from appliance.core.engines.state import EngineState
+from appliance.wire import PoolProblem
 
 Severity = Literal["error", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
@@ -197,6 +198,8 @@ class ServerFact(Struct, frozen=True, kw_only=True):
     running: tuple[ServedModel, ...] = ()
     traces: str = ""
     """The words for a collector that does not take the server's traces."""
+    pool: tuple[PoolProblem, ...] = ()
+    """Problems of this box's place in its pool."""
 
 
 class PortOwner(Struct, frozen=True, kw_only=True):

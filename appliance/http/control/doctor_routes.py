@@ -122,6 +122,7 @@ class DoctorRoutes:
             version=__version__,
             running=tuple([_served(entry, owners.fleet.seat_of(entry.id), logs.get(entry.id)) for entry in entries]),
             traces=self._tracer.failing,
+            pool=tuple(owners.pool.state().problems),
         )
         facts = await examine(known, self._engines(), owners.catalog)
         used = best(facts.ranked)

@@ -124,7 +124,8 @@ class EdgeRoutes:
 
     async def _pool(self, context: RequestContext) -> None:
         """This box's pool as it sees it; see `PoolState`."""
-        await _send_json(context, self._owners.pool.state())
+        state = self._owners.pool.state()
+        await _send_json(context, structs.replace(state, may_change=self._settings.admin))
 
     async def _cache(self, context: RequestContext) -> None:
         """The prompts' cache in figures, why it was missed, who sits in which slot, and the contexts in files."""

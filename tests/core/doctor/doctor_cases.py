@@ -28,6 +28,7 @@ from appliance.core.engines.machine import Gpu, MachineLook
 from appliance.core.engines.offers import offers
 from appliance.core.engines.proofs import Fault, Probation, Proof, ProofKey
 from appliance.core.engines.state import ContextTrial, EngineState, ListedDevices, RefusedUpdate
+from appliance.wire import PoolProblem
 
 GIB = 1 << 30
 NOW = 1_800_000_000.0
@@ -312,6 +313,7 @@ WARNING: Sequence[tuple[str, DoctorFacts, str]] = (
     ("server-wants-key", facts(server={"answer": "refused", "why": "answered 401"}), "--api-key KEY"),
     ("other-version", facts(server={"version": "0.9"}), "0.9"),
     ("traces-not-taken", facts(server={"traces": "the collector at http://box:4318 answered 401"}), "http://box:4318"),
+    ("pool", facts(server={"pool": (PoolProblem(id="door", text="its port is taken", fix="free it"),)}), "is taken"),
     ("not-examined", facts(trouble={"the engines": "disk error"}), "disk error"),
 )
 NOTE: Sequence[tuple[str, DoctorFacts, str]] = (
@@ -344,6 +346,11 @@ NOTE: Sequence[tuple[str, DoctorFacts, str]] = (
         "update-refused",
         facts(state={"refused": RefusedUpdate(build="x/b2", old="x/b1", why="it answers with garbage", at=NOW - 60)}),
         "tried 60 s ago",
+    ),
+    (
+        "pool",
+        facts(server={"pool": (PoolProblem(id="door", text="port 4280 is taken", fix="free it"),)}),
+        "4280 is taken",
     ),
     ("context-not-kept", facts(state={"contexts": (USELESS,)}), "all but 0 again"),
     ("no-avx2", facts(look={"cpu_features": ("avx",), "cpu_level": "x86-64-v2"}), "x86-64-v2"),
