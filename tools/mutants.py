@@ -424,6 +424,30 @@ MUTANTS = [
         "runs/turn.py",
         ("a call without a name is none", "or arguments.strip():", "and arguments.strip():"),
     ),
+    *_core(
+        "pool/nats.py",
+        ("an end of a line that comes in two pieces", "max(len(self._buffer) - 1, 0) if", "len(self._buffer) if"),
+        ("a message without its end is taken", 'if not self._buffer.startswith(b"\\r\\n", due.size):', "if False:"),
+        ("garbage is forgotten", "if self._garbage:", "if not self._garbage and False:"),
+        ("a subject with white space", "if not SUBJECT.match(subject):", "if not subject:"),
+    ),
+    *_core(
+        "pool/buckets.py",
+        ("a message of a watch is missed", "or place.number != self._last + 1", "or place.number <= self._last"),
+        ("the last message of a watch is missed", "str(self._last)) != str(self._last)", "'') == 'x'"),
+        ("another conflict is not known", "WRONG_REVISION = (10071, 10164)", "WRONG_REVISION = (10071,)"),
+    ),
+    *_of(
+        "appliance/pool/bus_link.py",
+        ("tests/pool/test_bus_keys.py",),
+        ("pings of an idle client only", "if trio.current_time() >= ping_at:", "if not self._out:"),
+    ),
+    *_of(
+        "appliance/pool/bus.py",
+        ("tests/pool/test_bus_keys.py", "tests/pool/test_bus_servers.py"),
+        ("a server that stops is left at once", "if link.leaving and not any(", "if link.leaving or any("),
+        ("a request of a lost connection waits on", "if question.link is link:\n", "if question.link is None:\n"),
+    ),
 ]
 
 

@@ -173,7 +173,7 @@ def _headers(block: bytes) -> tuple[str, dict[str, str]]:
         name, colon, value = line.partition(b":")
         if not colon or not name:
             raise NatsGarbage(f"it is not a header: {line[:40]!r}")
-        headers[_text(name).strip()] = _text(value).strip()
+        headers[_text(name).strip(" ")] = _text(value).strip(" ")
     return _text(status).strip()[:3], headers
 
 
