@@ -21,9 +21,7 @@ def test_the_lines_that_it_printed_once():
                    "certificate signed by unknown authority") == "authority"  # fmt: skip
     assert sign_of("[1] [ERR] JetStream out of resources, will be DISABLED") == "no-disk"
     assert sign_of('{"status":"unavailable","error":"JetStream not enabled (10076)"}') == "no-disk"
-    assert (
-        sign_of('{"error":"JetStream is not current with the meta leader (10008)"}') == "other"
-    )
+    assert sign_of('{"error":"JetStream is not current with the meta leader (10008)"}') == "other"
     assert end_of(["[7] [FTL] Can't listen: address already in use", "[7] [INF] bye"]).endswith("already in use")
     assert end_of(["nats-server: /x/bus.conf:6:1: error parsing X509", ""]) == "/x/bus.conf:6:1: error parsing X509"
     assert end_of([]) == ""
