@@ -175,15 +175,17 @@ class PlacementLease:
     """One box's lease of one model. Its owner carries out one step at a time, and tells the outcome of each.
 
     An attempt asks which store it is, reads the record, puts its own, and asks whether it is still the same store: four
-    requests of half a millisecond. Each call of `attempt` begins anew, whatever became of the last step: a step without an answer is just left. ``now`` is always
-    the box's own clock in seconds: at the moment before a step is carried out, or after an answer came.
+    requests of half a millisecond. Each call of `attempt` begins anew, whatever became of the last step: a step without
+    an answer is just left. ``now`` is always the box's own clock in seconds: at the moment before a step is carried
+    out, or after an answer came.
     """
 
     def __init__(self, model: str, key: str, fences: Fences, store: KnownStore) -> None:
         self.model = model
-        self.epoch = 0
+        self.key = key
+        self.epoch: int = 0
         """The epoch of the last term, for orders. It counts only while `held`."""
-        self._key, self._fences, self._store = key, fences, store
+        self._fences, self._store = fences, store
         self._until = -math.inf
         self._last: _Put | None = None
         self._stored = CREATE  # its revision, while FOUNDED is asked once more
@@ -240,7 +242,7 @@ class PlacementLease:
         own, held = self._own, self.held(now)
         self._until, self._certain = -math.inf, False
         record = PlacementRecord(holder="", epoch=self.epoch, box=box, at=wall)
-        return PutKey(self._key, msgspec.json.encode(record), own[0]) if own and held else None
+        return PutKey(self.key, msgspec.json.encode(record), own[0]) if own and held else None
 
     def _take(self, revision: int, now: float) -> PutKey:
         # The fence knows the record's epoch, and that of orders whose record was lost.
@@ -248,14 +250,14 @@ class PlacementLease:
         epoch = self.epoch if self.held(now) and highest == self.epoch else highest + 1
         value = msgspec.json.encode(PlacementRecord(holder=self._store.me, epoch=epoch, at=now))
         self._last = _Put(epoch, now, value, self._store.founded)
-        return PutKey(self._key, value, revision)
+        return PutKey(self.key, value, revision)
 
     def _on_founded(self, value: bytes | None, now: float) -> Step | None:
         stored, self._stored = self._stored, CREATE
         if (founding := self._store.on_founded(value, now)) is not None:
             return founding
         if stored == CREATE or self._last is None:
-            return ReadKey(self._key)
+            return ReadKey(self.key)
         # An order of this epoch, or of a later one, may have come meanwhile: from a holder whose record was lost.
         put = self._last
         ran_out = put.epoch == self.epoch and not self.held(now)

@@ -53,7 +53,7 @@ class Beat(Struct, frozen=True, kw_only=True):
     """True in the last beat of a program that ends in good order: it is gone at once."""
 
 
-class Heard(Struct, frozen=True):
+class LastBeat(Struct, frozen=True):
     """The newest beat of a box, and the own clock when it came."""
 
     beat: Beat
@@ -65,7 +65,7 @@ class Presence:
 
     def __init__(self, me: str) -> None:
         self._me = me
-        self.heard: dict[str, Heard] = {}
+        self.heard: dict[str, LastBeat] = {}
         """Newest beat of each box that was ever heard, this one included."""
         self._replaced: dict[str, list[str]] = {}
         self._listens_since = math.inf
@@ -82,7 +82,7 @@ class Presence:
         elif last is not None and beat.sequence <= last.beat.sequence:
             return False
         self._look(now)
-        self.heard[beat.box] = Heard(beat, now)
+        self.heard[beat.box] = LastBeat(beat, now)
         if beat.box == self._me:
             self._listens_since = min(self._listens_since, now)
         return True

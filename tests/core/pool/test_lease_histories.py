@@ -35,10 +35,11 @@ Call = Callable[[], None]
 
 
 class Found(NamedTuple):
-    """The answer to a read."""
+    """The answer to a read, and the number of the store that gave it."""
 
     revision: int
     value: bytes | None
+    generation: int
 
 
 class Stored(NamedTuple):
@@ -77,7 +78,7 @@ class World:
     def run(self) -> None:
         for box in self.boxes:
             self.at(self.chance.random(), box.start)
-        faults = [self.freeze, self.freeze, self.crash, self.election, self.pause_holder]
+        faults = [self.freeze, self.crash, self.election, self.pause_holder, self.cut_holder, self.cut_holder]
         for _ in range(self.chance.randrange(12)):
             self.at(self.chance.uniform(0, FAULTS_END - 1), self.chance.choice(faults))
         for _ in range(self.chance.choice((0, 0, 1, 2))):
@@ -106,7 +107,8 @@ class World:
         past = self.values.get(key, [])
         if not self.calm and self.chance.random() < self.bad * 0.2:
             past = past[: self.chance.randrange(len(past) + 1)]
-        return Found(*past[-1]) if past else Found(0, None)
+        revision, value = past[-1] if past else (0, None)
+        return Found(revision, value, self.generation)
 
     def put(self, step: PutKey) -> Stored:
         past = self.values.setdefault(step.key, [])
@@ -135,6 +137,11 @@ class World:
             if box.holds:
                 box.freeze(self.chance.uniform(10, 20))
 
+    def cut_holder(self) -> None:
+        for box in self.boxes:
+            if box.holds:
+                box.cut_until = self.time + self.chance.uniform(10, 30)
+
     def crash(self) -> None:
         self.chance.choice(self.boxes).crash(self.chance.choice((0.2, 5.0, 20.0)))
 
@@ -147,23 +154,23 @@ class World:
 
     def end_faults(self) -> None:
         for box in self.boxes:
-            box.had_turn = False
+            box.had_turn, box.cut_until = False, 0.0
             box.thaw()
             if not box.running:
                 box.start()
 
     # ---- checks -------------------------------------------------------------
 
-    def granted(self, box: BoxOfTest, known: int, *, held_in: int) -> None:
+    def granted(self, box: BoxOfTest, generation: int, *, known: int, held_in: int) -> None:
         """Check the end of an attempt: ``known`` is the highest epoch that the box knew, ``held_in`` that it held."""
         if not box.holds or (box.lease.epoch, box.me) == (held_in, box.me):
             return
         holders = [each.me for each in self.boxes if each.holds]
         assert len(holders) <= 1, f"two holders: {holders}"
-        term = (box.lease.epoch, box.me, self.generation)
+        term = (box.lease.epoch, box.me, generation)
         assert term not in self.terms, "a term that had run out went on under its epoch"
         assert term[0] > known, "an epoch that was known was used again"
-        assert all(term[0] > epoch for epoch, _, store in self.terms if store == self.generation), "epochs went back"
+        assert all(term[0] > epoch for epoch, _, store in self.terms if store == generation), "epochs went back"
         self.terms.add(term)
 
 
@@ -176,6 +183,8 @@ class BoxOfTest:
         self.incarnation: int = 0
         self.request: int = 0
         self.running, self.frozen = False, False
+        self.cut_until = 0.0
+        """Until then its requests are lost: its link is down."""
         self.backlog: list[Call] = []
         self.disk: dict[str, int] = {}
         self.had_turn = False
@@ -227,7 +236,8 @@ class BoxOfTest:
         elif self.world.calm or chance.random() < 0.12:
             self.had_turn = True
             self.request += 1  # an attempt that is under way ends
-            if (step := self.lease.release("b1", self.world.time, self.now)) is not None:
+            step = self.lease.release("b1", self.world.time, self.now)
+            if step is not None and self.world.time >= self.cut_until:
                 self.world.send(step, lambda _: None)
         elif chance.random() < 0.4:
             self.order()
@@ -241,7 +251,8 @@ class BoxOfTest:
         self.request += 1
         if isinstance(step, (ReadKey, PutKey)):
             hear, asked_by = partial(self.on_answer, self.request, step.key), self.incarnation
-            self.world.send(step, lambda outcome: self.happen(asked_by, partial(hear, outcome)))
+            if self.world.time >= self.cut_until:
+                self.world.send(step, lambda outcome: self.happen(asked_by, partial(hear, outcome)))
             self.later(ANSWER_WITHIN, partial(self.give_up, self.request))
 
     def give_up(self, request: int) -> None:
@@ -261,7 +272,7 @@ class BoxOfTest:
         held, epoch, known = self.lease.held(self.now), self.lease.epoch, self.fences.highest(MODEL)
         step = self.lease.on_entry(key, outcome.value, outcome.revision, self.now)
         if step is None:
-            self.world.granted(self, known, held_in=epoch if held else 0)
+            self.world.granted(self, outcome.generation, known=known, held_in=epoch if held else 0)
         else:
             self.carry_out(step)
 
