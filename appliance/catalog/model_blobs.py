@@ -17,7 +17,7 @@ from typing import Never
 import trio
 
 from appliance.catalog.catalog import Catalog
-from appliance.catalog.found import all_shards, current_snapshot, open_regular
+from appliance.catalog.found import all_shards, current_snapshot, open_regular, why
 from appliance.core.models.blobs import FilesOfModel, HashedFile, cached_repo, check_names, names_in_folder
 from appliance.core.models.model import Model, Source
 from appliance.core.models.names import folder_of
@@ -44,7 +44,7 @@ class ModelFilesHere:
     async def files(self, name: str) -> FilesOfModel:
         """Return the files of a model. Hashes that are not known are computed from now on: ask again.
 
-        Raises ModelNotFound, NotFound for a model that cannot be given, OSError.
+        Raises ModelNotFound, NotFound for a model that cannot be given.
         """
         model = self._catalog.snapshot.find(name)
         if model is None:
@@ -54,7 +54,10 @@ class ModelFilesHere:
             found = [(name, path) for name, path in given(model, self._catalog.sources.cache)]
             return [(name, path, path.stat().st_size, self._hashes.known(path)) for name, path in found]
 
-        found = await trio.to_thread.run_sync(look)
+        try:
+            found = await trio.to_thread.run_sync(look)
+        except OSError as error:
+            raise NotFound(f"a file of '{model.id}' cannot be read ({why(error)}): {error.filename}") from None
         if not found:
             raise NotFound(f"the files of '{model.id}' cannot be given to another box: copy the model there yourself")
         for _, path, _, sha256 in found:
@@ -70,7 +73,7 @@ class ModelFilesHere:
         )
 
     async def open(self, sha256: str) -> FileIO:
-        """Open the file with this hash, which the caller closes. Raises NotFound if no model here has it, OSError."""
+        """Open the file with this hash, which the caller closes. Raises NotFound if no model here has it."""
 
         def find() -> FileIO | None:
             for path in self._paths():
