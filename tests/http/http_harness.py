@@ -288,6 +288,7 @@ async def open_appliance(
     tools: Toolbox | None = None,
     plugins: Sequence[Path] = (),
     chooser: Chooser | None = None,
+    pool: Path | None = None,
     **settings: object,
 ) -> AsyncGenerator[Appliance]:
     """Serve models ``alpha`` (alias ``al``) and ``beta``, or those given, or those of the configuration file.
@@ -295,7 +296,7 @@ async def open_appliance(
     ``chooser`` says which engine a model is started on, in place of the one that ``command`` is.
 
     Plugins are there if ``plugins`` are folders of them, or the configuration names some; what they keep is beside the
-    model's file. With ``downloads``, what is in their cache and models folder is served in place of these models.
+    model's file. ``pool`` is the file of a pool. With ``downloads``, what is in their cache and models folder is served in place of these models.
     Other keyword arguments are `HttpSettings`.
     """
     engine = Engine(name="fake", backend="cpu", version="b11434", command=tuple(command), source="the tests")
@@ -339,6 +340,7 @@ async def open_appliance(
         defaults=Config(streams=streams or StreamsConfig(), runs=runs or RunsConfig()),
         chooser=chooser,
         toolbox=tools,
+        pool=pool,
         learns=False,
         samples=False,
     )
