@@ -50,7 +50,7 @@ from appliance.http.way.fast_path import FastPath
 from appliance.http.way.gateway import Gateway, Sockets
 from appliance.http.way.guard import Guard
 from appliance.http.way.handover import Inward
-from appliance.http.way.pipeline import Beside, Pipeline
+from appliance.http.way.pipeline import Beside, Pipeline, Placing
 from appliance.http.way.progress import Pings
 from appliance.http.way.resumable import Lasting
 from appliance.peers.owner import Peers, open_peers
@@ -174,7 +174,6 @@ async def open_appliance(settings: AppSettings, places: AppliancePaths) -> Async
         lasting = Lasting(streams, traffic, edge.bodies, fleet)
         inward = Inward()
         known = KnownModels(catalog, fleet, traffic.targets)
-        ollama_reader = OllamaReader(fleet, known, inward)
         pipeline = Pipeline(
             edge,
             catalog,
@@ -186,8 +185,9 @@ async def open_appliance(settings: AppSettings, places: AppliancePaths) -> Async
                 tools=ToolChats(
                     tools, lambda: (catalog.snapshot.config or places.defaults).runs.tool_timeout, http.ping_after
                 ),
-                ollama=ollama_reader,
+                ollama=OllamaReader(fleet, known, inward),
                 inward=inward,
+                pool=partial(_placing, ask, peers),
             ),
         )
 
@@ -196,9 +196,7 @@ async def open_appliance(settings: AppSettings, places: AppliancePaths) -> Async
             from appliance.pool.owner import open_box_pool
 
             def parts() -> DoorParts:
-                return DoorParts(
-                    edge=edge, owners=owners, pool=pool, pings=pings, lasting=lasting, ollama=ollama_reader
-                )
+                return DoorParts(edge=edge, owners=owners, pool=pool, pings=pings, lasting=lasting)
 
             return open_box_pool(path, partial(claim_door, parts), peers)
 
@@ -270,6 +268,12 @@ def activity_log(config: Config | None) -> tuple[Path | None, int]:
     if config is None:
         return None, DEFAULT_KEEP
     return Path(config.store.path) if config.store is not None else None, config.metrics_max_in_memory
+
+
+def _placing(ask: Ask, peers: Peers) -> Placing:
+    from appliance.http.way.at_members import AskMembers  # only a program in a pool needs it
+
+    return AskMembers(ask, peers)
 
 
 def _sockets(edge: Edge, owners: Owners, pipeline: Pipeline) -> Sockets:

@@ -370,6 +370,18 @@ class NoSlotAvailable(Busy):
         self.model = model
 
 
+class NotPlaced(Busy):
+    """A box of the pool is asked for a model that it could load only at the cost of others; another box may do it."""
+
+    reason = "not_placed"
+
+    def __init__(self, model: str, why: str) -> None:
+        super().__init__(
+            f"model '{model}' was not loaded for the pool, because {why}; send the request again when a model is idle, "
+            "or load it with 'llama-appliance load' on the box that shall have it"
+        )
+
+
 class WorkerFailed(_OfModel, ModelError):
     """A model's engine had to be restarted so often that its runs are refused until somebody has looked at it."""
 

@@ -74,6 +74,10 @@ class Stale(Exception):
     """A connection that had carried another request was closed before the first byte: the request was not read."""
 
 
+class Declined(Exception):
+    """The server does not have what it was asked for, or not now: it has not begun, and another one may be asked."""
+
+
 class AnswerHead(Struct, frozen=True):
     """The meaning of an answer's head. ``headers`` keep their case; hop-by-hop ones are gone."""
 
@@ -275,6 +279,8 @@ class RelayOptions(Struct, frozen=True, kw_only=True):
     """Gets the part of a stream that has passed."""
     splicer: Splicer | None = None
     """The answer is the rest of one that has begun."""
+    declines: bool = False
+    """A 404 or 503 does not pass: the exchange fails with `Declined`."""
 
 
 class ExchangeState(Enum):
@@ -404,6 +410,8 @@ class Exchange:
                     return True
                 self._body = head.body(self._options.method)
                 self._head = _Relayed(head.status, _relayed_headers(head), head.streaming, head.stays)
+            if self._options.declines and self._head is not None and self._head.status in (404, 503):
+                return self._end(Declined(f"{self._options.label} declines"))
             if self._io.answering():
                 return self._begin()
         except Exception as error:  # noqa: BLE001  as above

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from appliance.core.archives import BadArchive, ArchiveMember, open_members
+from appliance.core.archives import ArchiveMember, BadArchive, open_members
 from appliance.core.parameters import shown
 
 MAX_FILES = 5000

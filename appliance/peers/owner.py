@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 import trio
@@ -18,6 +19,9 @@ from appliance.peers.link import LINK_PATH, LocalState, ModelState, WaitChanged,
 from appliance.trio_parts import Changed, beside, persist
 from appliance.upstream.client import Address, HttpAnswer, HttpCall, address_of
 from appliance.upstream.websocket import open_upstream_websocket
+
+if TYPE_CHECKING:
+    from appliance.core.pool.placing import BoxChoice  # a program without a pool does not need it
 
 LOOK_EVERY = 60.0
 """Seconds between two looks at a server that is well."""
@@ -57,6 +61,29 @@ class Member(Struct, frozen=True, kw_only=True):
     def url(self) -> str:
         scheme = "https" if self.address.tls else "http"
         return f"{scheme}://{self.address.authority.decode()}{self.address.base_path}"
+
+
+class Orders(Protocol):
+    """The pool's agreement on which box loads a model."""
+
+    async def place(self, model_id: str, decide: Callable[[], BoxChoice | None]) -> str | None:
+        """Return the box that the pool has told to load the model: the one of ``decide``, or the one of another's
+        decision that is fresh. None: choose without orders. Returns within a second.
+        """
+        ...
+
+
+class PoolSide(Struct, frozen=True, kw_only=True):
+    """The other facts of a pool that decide where requests go."""
+
+    me: str = ""
+    """The name of this box."""
+    drained: Collection[str] = ()
+    """Boxes that get new requests only where no other one can answer."""
+    speeds: Mapping[str, float] = {}
+    """Measured tokens a second, by box."""
+    orders: Orders | None = None
+    """None: boxes load what does not evict, and nothing is fetched."""
 
 
 class LocalSide(Struct, frozen=True):
@@ -263,6 +290,7 @@ class Peers:
         self._members: dict[str, RemotePeer] = {}
         self._peers: dict[str, RemotePeer] = {}
         """All of them. A box of the pool hides a configured peer of the same id."""
+        self.side = PoolSide()
         self._guests: dict[object, tuple[str, Sequence[ModelState]]] = {}
         self._news = Changed()
 
@@ -275,8 +303,9 @@ class Peers:
         configured = {id: kept.get(id) or self._make(id, peer, _address(id, peer)) for id, peer in wanted.items()}
         self._exchange(configured, self._members)
 
-    def adopt_members(self, members: Mapping[str, Member]) -> None:
+    def adopt_members(self, members: Mapping[str, Member], side: PoolSide | None = None) -> None:
         """Follow the pool's list of the other boxes, by id; configured peers and unchanged boxes keep their tasks."""
+        self.side = side or PoolSide()
         kept = {id: peer for id, peer in self._members.items() if id in members and peer.address == members[id].address}
         made = {id: kept.get(id) or self._make(id, Peer(proxy=one.url), one.address) for id, one in members.items()}
         self._exchange(self._configured, made)
@@ -307,6 +336,23 @@ class Peers:
         """The pool sees a box again: one that counts as down is looked at now. Call it at the change."""
         if member_id in self._members:
             self._members[member_id].is_seen()
+
+    def members(self) -> Collection[RemotePeer]:
+        """Return the other boxes of the pool."""
+        return self._members.values()
+
+    def boxes_with(self, model: str) -> tuple[tuple[str, str], ...]:
+        """Return the other boxes that have a model of this name, as pairs of their id and the name."""
+        return tuple([(box, model) for box, peer in self._members.items() if model in peer.models])
+
+    def at_boxes(self, pairs: Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+        """Return the pairs of peer id and model whose peers are boxes of the pool."""
+        return tuple([pair for pair in pairs if pair[0] in self._members])
+
+    def decides(self, boxes: Sequence[tuple[str, str]]) -> bool:
+        """Return whether a model that is loaded here, and that these boxes have too, may be asked of one of them."""
+        known = [(self._members[box], model) for box, model in boxes if box in self._members]
+        return self.side.me in self.side.drained or any(box.up and box.state_of(model).loaded for box, model in known)
 
     # ---- choosing and asking -----------------------------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ from appliance.core.pool.join_code import TOKEN_SIZE, Codes, JoinCode
 from appliance.core.pool.keys import SECRET_SIZE, BoxCertificate, PoolKeys
 from appliance.core.pool.roster import Box, Roster, bus_plan, newer
 from appliance.errors import ApplianceError, BadRequest, BoxFailed, Busy, Conflict, StoreFailed
-from appliance.peers.owner import Member, Peers, PeerStatus
+from appliance.peers.owner import Member, Orders, Peers, PeerStatus, PoolSide
 from appliance.pool.doors import PROTOCOL, ROSTER, SECRET, JoinRequest, NewSecret, OtherKeys, Ways
 from appliance.store.pool_file import KeptPool, write_pool
 from appliance.trio_parts import Changed
@@ -71,6 +71,8 @@ class Membership:
         self.kept = kept
         self.me = kept.me
         self.agreement: Agreement = AtFirstBox(self)
+        self.orders: Orders | None = None
+        """How another box is told to load or fetch a model."""
         self.codes = Codes()
         self.over = trio.Event()
         """This box has left, or the others have removed it."""
@@ -152,8 +154,10 @@ class Membership:
                 await self.changed.wait()
 
     def _adopt(self) -> None:
+        drained = frozenset(box.name for box in self.roster.boxes if box.drained)
         self._peers.adopt_members(
-            {box.name: Member(id=box.name, address=self.ways.guess(box)) for box in self.others if box.can_be_dialled}
+            {box.name: Member(id=box.name, address=self.ways.guess(box)) for box in self.others if box.can_be_dialled},
+            PoolSide(me=self.me, drained=drained, orders=self.orders),
         )
 
     def _out_of_reach(self) -> list[Box]:

@@ -80,6 +80,8 @@ class Target(Struct, frozen=True, kw_only=True):
 
     model: Model | None = None
     peers: tuple[tuple[str, str], ...] = ()
+    boxes: tuple[tuple[str, str], ...] = ()
+    """Other boxes of the pool that have the model, whether this one has it or not."""
     requested: str
     """The name that filters go by, and that is sent upstream: what the client, a pin or a selector named."""
     renamed: bool = False
@@ -279,6 +281,10 @@ class Targets:
             return target.peers[0][1]
         return self.edits(target.model).sent_model(target.requested if target.renamed else None)
 
+    def is_at_choice(self, target: Target) -> bool:
+        """Return whether another box of the pool may answer, although the target's model is loaded here."""
+        return self._peers.decides(target.boxes)
+
     def _compiled(self) -> dict[str, Edits]:
         config = self._catalog.snapshot.config
         if self._edits[0] is not config:
@@ -302,15 +308,26 @@ class Targets:
                 if self.config is not None and self.config.models[model_id].disabled:
                     raise ModelNotFound(name, (), f"; models.{model_id}.disabled in the configuration switches it off")
                 model = await find_model(self._catalog, model_id)
-                return Target(model=model, requested=name, renamed=renamed, selector=selector)
+                boxes = self._peers.boxes_with(model_id)
+                return Target(model=model, boxes=boxes, requested=name, renamed=renamed, selector=selector)
             case Remote(peers):
-                return Target(peers=peers, requested=name, renamed=renamed, selector=selector)
+                boxes = self._peers.at_boxes(peers)
+                if len(boxes) < len(peers):  # a configured peer is meant as it always was
+                    peers, boxes = tuple(pair for pair in peers if pair not in boxes), ()
+                # A model on this disk is in no configuration, so the name of the other boxes' copies was found first.
+                model = self._catalog.snapshot.find(name) if boxes and name == boxes[0][1] else None
+                if model is None or model.error is not None:
+                    model = None
+                else:
+                    peers = ()
+                return Target(model=model, peers=peers, boxes=boxes, requested=name, renamed=renamed, selector=selector)
             case _:
                 try:
                     model = await find_model(self._catalog, name)
                 except ModelNotFound:
                     return self._coming(name, renamed=renamed, selector=selector)
-                return Target(model=model, requested=name, renamed=renamed, selector=selector)
+                boxes = self._peers.boxes_with(model.id)
+                return Target(model=model, boxes=boxes, requested=name, renamed=renamed, selector=selector)
 
     def _coming(self, name: str, *, renamed: bool, selector: str | None) -> Target:
         """Return a model that its first request downloads. Raises ModelNotFound where that may not be."""

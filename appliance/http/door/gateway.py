@@ -14,15 +14,14 @@ from msgspec import structs
 from appliance.core.bodies.head import check_json
 from appliance.core.bodies.http_request import HttpHead
 from appliance.core.pool.roster import Roster
-from appliance.core.runs.slash import SlashPlan
-from appliance.errors import BadRequest, ModelNotFound, RouteNotFound, Unauthorized
+from appliance.errors import BadRequest, RouteNotFound, Unauthorized
 from appliance.http import errors
 from appliance.http.bytes.answer import HttpSink
 from appliance.http.bytes.body import Body
 from appliance.http.bytes.connection import Connection
 from appliance.http.control.listing import View, list_models
 from appliance.http.errors import JSON_TYPE
-from appliance.http.way.context import AskModel, ModelRequest, RequestContext, Use
+from appliance.http.way.context import RequestContext
 from appliance.http.way.edge import Edge
 from appliance.http.way.gateway import Gateway
 from appliance.http.way.guard import Guard
@@ -30,7 +29,7 @@ from appliance.peers.link import LINK_PATH
 from appliance.pool.doors import JOIN, ROSTER, SECRET, JoinRequest, NewSecret
 from appliance.pool.membership import Membership
 from appliance.traffic.request import Request, read_request, send_whole
-from appliance.traffic.targets import Target, refresh
+from appliance.traffic.targets import refresh
 
 MAX_BODY = 1 << 20
 MAX_JOIN = 1 << 14
@@ -129,34 +128,6 @@ class DoorRoutes:
         ("POST", ROSTER): _propose,
         ("POST", SECRET): _renew,
     }
-
-
-class NothingElsewhere:
-    """The `AtOthers` of a door: a request that came through it is answered here, or refused."""
-
-    async def ask(self, job: ModelRequest, target: Target) -> None:
-        """Raises ModelNotFound."""
-        raise ModelNotFound(target.label, ())
-
-
-class NoPlugins:
-    """The `Plugging` of a door: the entry box has taken the request through its plugins."""
-
-    def plan(self, job: ModelRequest) -> SlashPlan | None:
-        return None
-
-    def named(self, route: str, body: bytes) -> bool:
-        return False
-
-    async def run(self, plan: SlashPlan, job: ModelRequest, model: str, ask: AskModel) -> None:
-        await ask(job)
-
-
-class NoTools:
-    """The `Tooling` of a door: tools are used at the entry box."""
-
-    def read(self, job: ModelRequest) -> tuple[ModelRequest, Use | None]:
-        return job, None
 
 
 def _joins(request: Request) -> bool:

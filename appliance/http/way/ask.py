@@ -13,6 +13,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from enum import Enum
+from functools import partial
 from typing import Protocol
 
 import trio
@@ -77,8 +78,18 @@ def wish_of(request: Request) -> FallbackWish:
         raise BadRequest(f"the X-Appliance-Fallback header is {value!r}; it may be one of: {known}") from None
 
 
+class Held(Protocol):
+    """A place where a request is asked: a lease, or a box of the pool."""
+
+    @property
+    def model(self) -> Model: ...
+
+    @property
+    def request(self) -> int: ...
+
+
 class Seats(Protocol):
-    """The part of the fleet that fallback uses."""
+    """The part of the fleet that fallback uses. In a pool the boxes follow its engines; see `at_members`."""
 
     tell: Tell
 
@@ -104,7 +115,7 @@ class Course:
         self._on_disk = model.config is None or bool(model.config.engine)
         self._wish = wish_of(job.request)
         self._address: Address | None = None
-        self._lease: Lease | None = None
+        self._lease: Held | None = None
         self._seat: str | None = None
         self._broke_at = 0.0
         self.trail: Trail | None = None
@@ -114,8 +125,8 @@ class Course:
         self.headers: tuple[tuple[bytes, bytes], ...] = ()
         """The fields that the answer's head carries about a replay."""
 
-    def begin(self, lease: Lease, address: Address) -> None:
-        """The model's process is leased."""
+    def begin(self, lease: Held, address: Address) -> None:
+        """The model's process is leased, or a box is about to be asked."""
         self._lease, self._address, self.model = lease, address, lease.model
         self._job.record.build = self._seats.engine_of(self.model.id) or ""
         if self._on_disk:
@@ -209,7 +220,7 @@ class Course:
         return note
 
 
-class _Sent(Struct, frozen=True):
+class Sent(Struct, frozen=True):
     """The parts of a request that do not depend on the engine; its body is `Course.body`."""
 
     path: str
@@ -266,6 +277,12 @@ class Ask:
         ``failure`` is how a first exchange has ended that needed no task, and ``course`` its course.
         ``wanted`` is the model for which this one stands in: it is loaded meanwhile.
         """
+        sent, body = self.prepared(job, target, model)
+        course = course or self.course(job, model, body)
+        await self.follow(course, partial(self.attempt, job, sent, course, wanted), failure)
+
+    def prepared(self, job: ModelRequest, target: Target, model: Model) -> tuple[Sent, bytes]:
+        """The request as the model's processes get it, and its body with the configuration's edits."""
         body, path = job.body, job.path
         pictures = wordless = False
         if job.edits:
@@ -274,11 +291,15 @@ class Ask:
             body = edited(job.format, body, self._targets.edits(model), target.requested, name)
             path = renamed(path, name)
         headers = sent_headers(job.request, model, keys_are_ours=self._guard.asks_for_key)
-        sent = _Sent(path, headers, pictures, wordless)
-        course = course or self.course(job, model, body)
+        return Sent(path, headers, pictures, wordless), body
+
+    async def follow(
+        self, course: Course, attempt: Callable[[], Awaitable[None]], failure: UpstreamFailed | None = None
+    ) -> None:
+        """Do ``attempt`` until the answer is whole, or the course ends. Raises as `ask`."""
         while failure is None or await course.fall(failure):
             try:
-                await self._attempt(job, sent, course, wanted)
+                await attempt()
                 return
             except RestoreFailed:
                 # The file is gone, and the request has reached nobody: the next process gets it.
@@ -287,7 +308,7 @@ class Ask:
             except UpstreamFailed as error:
                 failure = error
 
-    async def _attempt(self, job: ModelRequest, sent: _Sent, course: Course, wanted: Model | None) -> None:
+    async def attempt(self, job: ModelRequest, sent: Sent, course: Course, wanted: Model | None = None) -> None:
         """Ask one process. Raises as `ask`."""
         place = QueuePlace()
         lease = self.fleet.lease(course.model, place)
@@ -359,7 +380,7 @@ class Ask:
         prompt = b"" if head.uncached else body  # then nothing that was read before is of use
         lease.placed = contexts.place(lease.ticket, session, prompt, head.slot, names_slot=names_slot)
 
-    async def _body(self, job: ModelRequest, sent: _Sent, course: Course, there: Address) -> bytes:
+    async def _body(self, job: ModelRequest, sent: Sent, course: Course, there: Address) -> bytes:
         """The body as this engine reads it."""
         body = course.body
         if job.edits and has_schema(job.route.name, body) and self.fleet.engine_of(course.model.id) == EMBEDDED:

@@ -289,6 +289,8 @@ class FastPath:
         model = target.model if target is not None else None
         if target is None or model is None or target.asks:
             return None
+        if target.boxes and self.traffic.targets.is_at_choice(target):
+            return None
         address = self._fleet.address(model.id)
         if address is None:
             return None

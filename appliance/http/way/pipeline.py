@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 from urllib.parse import unquote
@@ -20,6 +21,7 @@ from appliance.errors import ApplianceError, BadRequest, Conflict, DownloadNeede
 from appliance.fleet.status import state_of
 from appliance.http.bytes.body import Body
 from appliance.http.way.ask import Ask, wish_of
+from appliance.http.way.at_peers import AskPeers
 from appliance.http.way.context import AskModel, ModelRequest, RequestContext, Use
 from appliance.http.way.edge import Edge
 from appliance.http.way.explaining import explain
@@ -68,6 +70,10 @@ class AtPeers(Struct, frozen=True):
     """Asked of the peers that have the model."""
 
 
+class InPool(Struct, frozen=True):
+    """Asked of the best box of the pool; this one may be it."""
+
+
 class WithTools(Struct, frozen=True):
     """A chat whose tools are used here, between turns of the model."""
 
@@ -80,7 +86,7 @@ class WithPlugins(Struct, frozen=True):
     plan: SlashPlan
 
 
-Way = ModelQuestion | Plain | AtPeers | WithTools | WithPlugins
+Way = ModelQuestion | Plain | AtPeers | InPool | WithTools | WithPlugins
 
 
 class Plugging(Protocol):
@@ -105,12 +111,6 @@ class Tooling(Protocol):
     def read(self, job: ModelRequest) -> tuple[ModelRequest, Use | None]: ...
 
 
-class AtOthers(Protocol):
-    """Asks other servers that have the model."""
-
-    async def ask(self, job: ModelRequest, target: Target) -> None: ...
-
-
 class OllamaReading(Protocol):
     """Reads requests of Ollama's API."""
 
@@ -119,15 +119,28 @@ class OllamaReading(Protocol):
         ...
 
 
-class Beside(Struct, frozen=True, kw_only=True):
-    """The ways beside the plain one. The composition hands them in, so that this room imports none of theirs."""
+class Placing(Protocol):
+    """Asks the boxes of the pool."""
 
-    peers: AtOthers
-    plugins: Plugging
-    tools: Tooling
-    ollama: OllamaReading
-    inward: Inward
+    async def ask(self, job: ModelRequest, target: Target, *, wanted: Model | None = None) -> None: ...
+
+
+class Beside(Struct, frozen=True, kw_only=True):
+    """The ways beside the plain one. The composition hands them in, so that this room imports none of theirs.
+
+    The door of a pool has none of them but ``admits``: what comes through it is answered here or refused.
+    """
+
+    peers: AskPeers
+    plugins: Plugging | None = None
+    tools: Tooling | None = None
+    ollama: OllamaReading | None = None
+    inward: Inward | None = None
     """The program's way to ask itself; answered by the pipeline."""
+    pool: Callable[[], Placing] | None = None
+    """Called once, for the first request whose model another box has as well."""
+    admits: Callable[[Target], None] | None = None
+    """Raises NotPlaced for a request that another box has to answer."""
 
 
 class Pipeline:
@@ -148,7 +161,10 @@ class Pipeline:
         self._peers = beside.peers
         self._lasting = lasting
         self._plugins, self._tools, self._ollama = beside.plugins, beside.tools, beside.ollama
-        beside.inward.answer = self._answer_inward
+        self._make_placing, self._placing = beside.pool, None
+        self._admits = beside.admits
+        if beside.inward is not None:
+            beside.inward.answer = self._answer_inward
 
     def route(self, request: Request) -> Route | None:
         """Return the route of a request for a model; None for the program's own routes."""
@@ -166,7 +182,7 @@ class Pipeline:
             await self._pass_through(context)
             return
         ollamas = context.route is not None and context.route.dialect is Dialect.OLLAMA
-        job = await (self._ollama.read(context) if ollamas else self._read(context))
+        job = await (self._ollama.read(context) if ollamas and self._ollama is not None else self._read(context))
         if job is None:
             return
         conversation = conversation_of(job.request) if job.route.streams else None
@@ -177,7 +193,7 @@ class Pipeline:
 
     def names_plugins(self, route: Route, body: bytes) -> bool:
         """Return whether a chat is for plugins first, or has a mistake in what it says of them."""
-        return self._plugins.named(route.name, body)
+        return self._plugins is not None and self._plugins.named(route.name, body)
 
     async def _read(self, context: RequestContext) -> ModelRequest:
         """The request with its body, and what the body says of it. Raises BadRequest, and as `read_body`."""
@@ -216,6 +232,8 @@ class Pipeline:
 
     async def _take(self, context: RequestContext, job: ModelRequest, target: Target) -> None:
         wish_of(job.request)  # a mistake is an error whether a model here or a peer answers
+        if self._admits is not None:
+            self._admits(target)
         if target.asks and (job.request.header(DOWNLOAD) or "").strip().lower() != "allow":
             raise DownloadNeeded(target.label)
         record = job.record
@@ -242,6 +260,8 @@ class Pipeline:
             match way:
                 case Plain(model=model):
                     await self._models.ask(job, target, model, wanted=wanted)
+                case InPool():
+                    await self._in_pool().ask(job, target, wanted=wanted)
                 case AtPeers():
                     if wanted is not None:
                         self._fleet.load_soon(wanted)
@@ -250,6 +270,7 @@ class Pipeline:
                     await use(job, partial(self._ask, target))
                 case WithPlugins(plan=plan):
                     name = target.model.id if target.model is not None else target.requested
+                    assert self._plugins is not None
                     await self._plugins.run(plan, job, name, partial(self._ask_with_tools, target))
         if wanted is not None and isinstance(way, WithTools | WithPlugins):
             # Not earlier: between its turns a stand-in has no lease, and the load could evict it.
@@ -263,24 +284,34 @@ class Pipeline:
         if model is not None and not (job.route.loads and self.may_load(model, job.request)):
             return job, ModelQuestion(model)
         if job.edits and job.format == JSON and job.request.method == "POST":
-            if (plan := self._plugins.plan(job)) is not None:
+            if self._plugins is not None and (plan := self._plugins.plan(job)) is not None:
                 if plan.commands:
                     return job, WithPlugins(plan)
                 job = structs.replace(job, body=plan.body)
-            job, use = self._tools.read(job) if job.extended else (job, None)
+            job, use = self._tools.read(job) if job.extended and self._tools is not None else (job, None)
             if use is not None:
                 return job, WithTools(use)
+        if target.boxes and self._make_placing is not None:
+            return job, InPool()
         return job, AtPeers() if model is None else Plain(model)
 
+    def _in_pool(self) -> Placing:
+        if self._placing is None:
+            assert self._make_placing is not None
+            self._placing = self._make_placing()
+        return self._placing
+
     async def _ask(self, target: Target, job: ModelRequest) -> None:
-        if target.model is None:
+        if target.boxes and self._make_placing is not None:
+            await self._in_pool().ask(job, target)
+        elif target.model is None:
             await self._peers.ask(job, target)
         else:
             await self._models.ask(job, target, target.model)
 
     async def _ask_with_tools(self, target: Target, job: ModelRequest) -> None:
         """Answer with this server's tools where the request, as plugins left it, uses them."""
-        job, use = self._tools.read(job)
+        job, use = self._tools.read(job) if self._tools is not None else (job, None)
         if use is None:
             await self._ask(target, job)
         else:

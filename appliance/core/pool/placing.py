@@ -1,0 +1,157 @@
+"""Which box of a pool answers a request, and what that box has to do first. Every entry box decides for itself.
+
+A box that has the model in memory comes before one that has to load it, and a load into free memory before one that
+evicts. Among boxes that are alike in this, the one that has read most of the prompt is best, as long as its queue is
+not much longer than the shortest. If none has read any of it, a rendezvous hash of the prompt's beginning decides:
+entry boxes tell each other nothing, and still send a conversation to the same box.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from hashlib import blake2b
+from typing import Literal
+
+from msgspec import Struct
+
+from appliance.core.contexts.blocks import DIGEST_SIZE, HEAD, Prefix
+
+MOST_BLOCKS = 4096
+"""Blocks that are remembered of each box. An agent's request has some hundred."""
+SLACK = 2.0
+"""Requests by which a queue may be longer than the shortest. A long prompt read anew takes about so long."""
+CROWDED = 8
+"""Requests at a box that has the model, from which on a load on another box is worth its time."""
+OPENING = 2
+"""Messages that a conversation is recognised by: the system's and the first user's in most APIs."""
+
+
+class Need(Enum):
+    """What a box has to do before it can answer."""
+
+    NOTHING = "nothing"
+    LOAD = "load"
+    EVICT = "load with eviction"
+    FETCH = "fetch, then load"
+
+
+class BoxNow(Struct, frozen=True, kw_only=True):
+    """One box, as the entry box knows it, and its relation to the model of a request."""
+
+    box: str
+    state: Literal["loaded", "loading", "stored", "absent"] = "stored"
+    room: Literal["free", "idle", "none"] = "free"
+    """Memory for the model: free now, free once idle models go, or held by models in use. Unknown counts as free: a
+    box refuses a load that would evict.
+    """
+    fetchable: bool = False
+    """It may fetch the model from another box."""
+    drained: bool = False
+    up: bool = True
+    queue: int = 0
+    """Requests there, those under way included."""
+    speed: float = 0.0
+    """Measured tokens a second; 0: unknown, which counts as the fastest."""
+
+
+class BoxChoice(Struct, frozen=True):
+    box: str
+    need: Need
+
+
+class Affinity:
+    """The beginnings of prompts that this box has sent to each box: the blocks that were used last."""
+
+    def __init__(self) -> None:
+        self._boxes: dict[str, OrderedDict[bytes, None]] = {}
+
+    def shared(self, box: str, prefix: Prefix) -> int:
+        """Return the bytes of the longest beginning that the box was sent before."""
+        known = self._boxes.get(box, ())
+        found = (
+            end for digest, end in zip(reversed(prefix.digests), reversed(prefix.ends), strict=True) if digest in known
+        )
+        return next(found, 0)
+
+    def sent(self, box: str, prefix: Prefix) -> None:
+        """The box gets a request with this prompt."""
+        known = self._boxes.setdefault(box, OrderedDict())
+        for digest in reversed(prefix.digests):  # the beginning comes last, because it is of use the longest
+            known[digest] = None
+            known.move_to_end(digest)
+        while len(known) > MOST_BLOCKS:
+            known.popitem(last=False)
+
+
+def of_model(model: str, prefix: Prefix) -> Prefix:
+    """Return the prompt's blocks as those of one model: another model has to read the same prompt anew."""
+    digests = tuple(_hash(digest, model) for digest in prefix.digests)
+    return Prefix(digests, prefix.ends, prefix.messages)
+
+
+def place(model: str, prefix: Prefix, boxes: Sequence[BoxNow], shared: Callable[[str], int]) -> list[BoxChoice]:
+    """Return the boxes that may answer, best first; boxes that can do nothing for the model are left out.
+
+    ``shared`` tells how many bytes of the prompt a box has read. The order of ``boxes`` does not matter.
+    """
+    ranked: dict[tuple[int, int], list[BoxNow]] = {}
+    for one in boxes:
+        if (rank := _rank(one)) is not None:
+            ranked.setdefault((2 if not one.up else int(one.drained), rank), []).append(one)
+    fastest = max((one.speed for one in boxes), default=0.0)
+    opening, length = _opening(prefix)
+    found: list[BoxChoice] = []
+    for _, alike in sorted(ranked.items()):
+        reads = _need(alike[0]) is Need.NOTHING
+        subject = opening if reads and opening else model.encode()
+        read = {one.box: max(shared(one.box), length) if reads else 0 for one in alike}
+        found += [BoxChoice(one.box, _need(one)) for one in _ordered(alike, fastest, subject, read)]
+    return found
+
+
+def _rank(one: BoxNow) -> int | None:
+    """Return how much has to happen at the box, 0 for nothing; None where it can do nothing for the model."""
+    match one.state:
+        case "loaded" | "loading":
+            return 3 if one.queue >= CROWDED else int(one.state == "loading")
+        case "stored":
+            return {"free": 2, "idle": 4, "none": 6}[one.room]
+        case "absent":
+            return 5 if one.fetchable and one.room != "none" else None
+
+
+def _need(one: BoxNow) -> Need:
+    match one.state:
+        case "loaded" | "loading":
+            return Need.NOTHING
+        case "stored":
+            return Need.LOAD if one.room == "free" else Need.EVICT
+        case "absent":
+            return Need.FETCH
+
+
+def _ordered(alike: Sequence[BoxNow], fastest: float, subject: bytes, read: Mapping[str, int]) -> list[BoxNow]:
+    waits = {one.box: (one.queue + 1) * (fastest / one.speed if one.speed else 1.0) for one in alike}
+    near = min(waits.values()) + SLACK
+
+    def key(one: BoxNow) -> tuple[float, int, bytes]:
+        return waits[one.box] if waits[one.box] > near else 0.0, -read[one.box], _hash(subject, one.box)
+
+    return sorted(alike, key=key)
+
+
+def _opening(prefix: Prefix) -> tuple[bytes, int]:
+    """The digest and the bytes of the beginning that stays the same while a conversation grows; empty without a prompt.
+
+    A box that has read no more than this counts as one that has read nothing. Else every box that has the system prompt
+    of all conversations would keep any of them, and clients that go from one entry box to another would find another
+    box at each.
+    """
+    found = sum(HEAD <= at <= OPENING for at in prefix.messages) or len(prefix.digests[:1])
+    return (prefix.digests[found - 1], prefix.ends[found - 1]) if found else (b"", 0)
+
+
+def _hash(data: bytes, of: str) -> bytes:
+    return blake2b(data + of.encode(), digest_size=DIGEST_SIZE).digest()

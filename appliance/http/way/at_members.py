@@ -1,0 +1,237 @@
+"""A request whose model is at several boxes of a pool: which of them answers, and the next one where that cannot.
+
+A box that cannot be reached or declines has not begun, so the next one is asked. One that broke its connection is like
+an engine that died: the request's course (`http.way.ask`) replays it, or continues the answer, on the next box.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Literal
+
+from msgspec import Struct
+
+from appliance.core.bodies.filters import Edits
+from appliance.core.bodies.head import is_object
+from appliance.core.contexts.blocks import Prefix, prefix_of
+from appliance.core.exchange import Declined, Exchange, RelayOptions
+from appliance.core.models.model import Model
+from appliance.core.pool.placing import Affinity, BoxChoice, BoxNow, Need, of_model, place
+from appliance.errors import ModelFailedToStart, NotPlaced, PeerFailed, UpstreamFailed
+from appliance.fleet.owner import Fleet
+from appliance.fleet.status import Broken, state_of
+from appliance.http.way.ask import Ask, Course
+from appliance.http.way.at_peers import for_peers
+from appliance.http.way.context import ModelRequest
+from appliance.http.way.outgoing import JSON, edited, renamed
+from appliance.peers.owner import Peers
+from appliance.traffic.targets import Target
+from appliance.upstream.address import Address
+from appliance.upstream.client import ConnectFailed, Outgoing, relay
+
+NO_EDITS = Edits(by_name={})
+_BOX = b"X-Appliance-Box"
+_LOADING = frozenset(("loading", "starting", "queued"))
+"""The states, in the words of ours and llama-swap's, in which a model will answer soon."""
+
+
+class AskMembers:
+    """Asks this box's models and the other boxes of its pool."""
+
+    def __init__(self, ask: Ask, peers: Peers) -> None:
+        self._ask = ask
+        self._fleet = ask.fleet
+        self._peers = peers
+        self._affinity = Affinity()
+
+    async def ask(self, job: ModelRequest, target: Target, *, wanted: Model | None = None) -> None:
+        """Have the best box answer, or the next one. Raises as `Ask.ask`, and PeerFailed for another box."""
+        model = target.model or Model(id=target.boxes[0][1], source="config")
+        prefix = Prefix()
+        if job.route.slot and job.format == JSON and is_object(job.body):
+            prefix = of_model(model.id, prefix_of(job.body))
+        there = dict(target.boxes)
+        order = await self._order(target, model, prefix)
+        boxes = _Boxes(self._fleet, self._peers.side.me, order)
+        sent, body = self._ask.prepared(job, target, model)
+        course = Course(boxes, model, job, body)
+        before = job.record.headers
+
+        async def attempt() -> None:
+            while True:
+                box = boxes.now
+                self._affinity.sent(box, prefix)
+                job.record.metadata["box"] = box
+                job.record.headers = (*before, (_BOX, box.encode("latin-1", "replace")))
+                try:
+                    if box == boxes.me:
+                        await self._ask.attempt(job, sent, course, wanted)
+                    else:
+                        await self._relay(job, target, course, box, there.get(box, model.id), last=not boxes.left)
+                    return
+                except ConnectFailed as error:
+                    if box == boxes.me:
+                        raise
+                    self._peers.failed(box, error.why)
+                    if not boxes.left:
+                        raise
+                except (Declined, ModelFailedToStart):
+                    if not boxes.left:
+                        raise
+                boxes.turn()
+
+        try:
+            await self._ask.follow(course, attempt)
+        except UpstreamFailed as error:
+            asked = job.record.metadata["box"]
+            raise error if asked == boxes.me else PeerFailed(asked, error.why) from None
+
+    async def _order(self, target: Target, model: Model, prefix: Prefix) -> list[str]:
+        """The boxes to ask, best first. One that would have to evict or fetch is told to, where orders are given."""
+        side = self._peers.side
+
+        def decide() -> list[BoxChoice]:
+            known = self._known(target, model)
+            return place(model.id, prefix, known, partial(self._affinity.shared, prefix=prefix))
+
+        found = decide()
+        names = [one.box for one in found if one.need is not Need.FETCH]
+        if side.orders is not None and (not found or found[0].need is not Need.NOTHING):
+            told = await side.orders.place(model.id, lambda: next(iter(decide()), None))
+            if told is not None:
+                names = [told, *(name for name in names if name != told)]
+        if not names:
+            raise NotPlaced(model.id, "no box that has it is in the pool now")
+        return names
+
+    def _known(self, target: Target, model: Model) -> list[BoxNow]:
+        side, there = self._peers.side, dict(target.boxes)
+        found: list[BoxNow] = []
+        for peer in self._peers.members():
+            state = peer.state_of(there.get(peer.id, model.id))
+            found.append(
+                BoxNow(
+                    box=peer.id,
+                    state="loaded" if state.loaded else "loading" if state.state in _LOADING else "stored",
+                    up=peer.up is not False,
+                    drained=peer.id in side.drained,
+                    queue=peer.load,
+                    speed=side.speeds.get(peer.id, 0.0),
+                )
+                if peer.id in there
+                else BoxNow(box=peer.id, state="absent", fetchable=side.orders is not None, up=peer.up is not False)
+            )
+        if target.model is not None:
+            found.append(self._here(target.model, asks=not any(one.state == "loaded" and one.up for one in found)))
+        return found
+
+    def _here(self, model: Model, *, asks: bool) -> BoxNow:
+        """This box. Whether there is room takes time to find out, and does not matter where the model is loaded."""
+        side = self._peers.side
+        state = state_of(self._fleet.known(model.id))
+        loaded = state in ("loaded", "sleeping")
+        return BoxNow(
+            box=side.me,
+            state="loaded" if loaded else "loading" if state in _LOADING else "stored",
+            room=room_for(self._fleet, model) if asks and state == "unloaded" else "free",
+            drained=side.me in side.drained,
+            queue=sum(one.leases + one.waiting for one in self._fleet.status()),
+            speed=side.speeds.get(side.me, 0.0),
+        )
+
+    async def _relay(
+        self, job: ModelRequest, target: Target, course: Course, box: str, model: str, *, last: bool
+    ) -> None:
+        """Ask another box. Raises ConnectFailed and Declined where it has not begun, UpstreamFailed, PeerFailed."""
+        request, address = job.request, self._peers.address(box)
+        course.begin(_There(course.model), address)
+        body, path = course.body, job.path
+        if job.edits:
+            body = edited(job.format, body, NO_EDITS, target.requested, model)
+            path = renamed(path, model)
+        headers = for_peers(request.headers, target.boxes)
+        watch = job.record.watch
+        watch.granted(None)
+        options = RelayOptions(
+            label=address.label,
+            method=request.method,
+            dialect=job.route.dialect,
+            headers=course.headers,
+            trail=course.trail,
+            splicer=course.splicer,
+            declines=not last,
+        )
+        outgoing = Outgoing(address, request.method, path, headers, body, self._ask.pool, watch)
+        with self._peers.using(box):
+            await relay(outgoing, options, job.sink, _Answering(self._peers, box))
+
+
+class _Boxes:
+    """The boxes that one request may go to, as the seats of its course: behind the engines of this one."""
+
+    def __init__(self, fleet: Fleet, me: str, order: list[str]) -> None:
+        self.tell = fleet.tell
+        self.me = me
+        self.now = order[0]
+        self.left = order[1:]
+        self._fleet = fleet
+
+    def turn(self) -> str:
+        """It is the next box's turn."""
+        self.now = self.left.pop(0)
+        return self.now
+
+    def seat_of(self, model_id: str) -> str | None:
+        return self._fleet.seat_of(model_id) if self.now == self.me else self.now
+
+    def engine_of(self, model_id: str) -> str | None:
+        return self._fleet.engine_of(model_id) if self.now == self.me else None
+
+    def has_fallback(self, model_id: str) -> bool:
+        return bool(self.left) or (self.now == self.me and self._fleet.has_fallback(model_id))
+
+    async def broke(self, model_id: str, address: Address, request: int = 0) -> Broken:
+        """See `Fleet.broke`. A process that lives, and one that was stopped on purpose, are followed by nobody."""
+        broken = Broken()
+        if self.now == self.me:
+            broken = await self._fleet.broke(model_id, address, request)
+            if broken.error is not None or broken.following is not None or broken.ended is None:
+                return broken
+        return Broken(broken.ended, self.turn()) if self.left else broken
+
+
+class _There(Struct, frozen=True):
+    """Another box that a request is asked of, as `http.way.ask.Held`."""
+
+    model: Model
+    request: int = 0
+
+
+class _Answering:
+    def __init__(self, peers: Peers, box: str) -> None:
+        self._peers = peers
+        self._box = box
+
+    def began(self, exchange: Exchange) -> None:
+        pass
+
+    async def answering(self) -> None:
+        self._peers.answered(self._box)
+
+
+def room_for(fleet: Fleet, model: Model) -> Literal["free", "idle", "none"]:
+    """Return what a load of the model takes from others here. Asks the system."""
+    return fleet.outlook.foresee(model, fleet.launches.engine_for(model)).room
+
+
+def admit(fleet: Fleet, target: Target) -> None:
+    """Let a request of another box in. Raises NotPlaced where its model is not loaded and its load would evict.
+
+    The other box has chosen by what it knew. Only this one knows its memory, and nobody but its own users, or an order
+    of the pool, may unload a model here.
+    """
+    model = target.model
+    if model is None or target.asks or model.fetch:
+        raise NotPlaced(target.requested, "the box that was asked does not have it")
+    if state_of(fleet.known(model.id)) == "unloaded" and room_for(fleet, model) != "free":
+        raise NotPlaced(model.id, "that would unload another model on the box that was asked")

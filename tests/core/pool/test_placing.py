@@ -1,0 +1,231 @@
+"""Which box of a pool answers, and how much of the prompts its boxes have read already."""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Callable
+from itertools import count, pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from appliance.core.contexts.blocks import HEAD, TEXT, Prefix, prefix_of
+from appliance.core.pool.placing import CROWDED, MOST_BLOCKS, SLACK, Affinity, BoxNow, Need, of_model, place
+
+BOXES = st.lists(
+    st.builds(
+        BoxNow,
+        box=st.sampled_from([f"b{number}" for number in range(8)]),
+        state=st.sampled_from(["loaded", "loading", "stored", "absent"]),
+        room=st.sampled_from(["free", "idle", "none"]),
+        fetchable=st.booleans(),
+        drained=st.booleans(),
+        up=st.booleans(),
+        queue=st.integers(0, 2 * CROWDED),
+        speed=st.sampled_from([0.0, 10.0, 25.0, 100.0]),
+    ),
+    unique_by=lambda one: one.box,
+    max_size=8,
+)
+PREFIXES = st.binary(max_size=4).map(lambda text: row("s", *map(str, text)))
+
+
+def row(*messages: str) -> Prefix:
+    """A conversation of these messages, one block each."""
+    body = b'{"messages":[' + b",".join(b'"%b"' % one.encode() for one in messages) + b"]}"
+    return prefix_of(body)
+
+
+def nothing_read(box: str) -> int:
+    return 0
+
+
+def best(*boxes: BoxNow, prefix: Prefix | None = None, shared: Callable[[str], int] = nothing_read) -> tuple[str, Need]:
+    found = place("m", row("s", "hello") if prefix is None else prefix, boxes, shared)[0]
+    return found.box, found.need
+
+
+# ---- the order -------------------------------------------------------------------------------------------------------
+
+
+@given(
+    boxes=BOXES,
+    prefix=PREFIXES,
+    shuffle=st.randoms(use_true_random=False),
+    read=st.dictionaries(st.text(), st.integers(0, 99)),
+)
+def test_every_box_that_can_do_something_comes_once_and_less_work_comes_first(
+    boxes: list[BoxNow], prefix: Prefix, shuffle: random.Random, read: dict[str, int]
+):
+    def shared(box: str) -> int:
+        return read.get(box, 0)
+
+    found = place("m", prefix, boxes, shared)
+    by_name = {one.box: one for one in boxes}
+    useless = {o.box for o in boxes if o.state == "absent" and (not o.fetchable or o.room == "none")}
+    assert sorted(one.box for one in found) == sorted(by_name.keys() - useless)
+    mixed = boxes.copy()
+    shuffle.shuffle(mixed)
+    assert place("m", prefix, mixed, shared) == found
+    order = [by_name[one.box] for one in found]
+    for before, after in pairwise(order):
+        assert (not before.up, before.drained and before.up) <= (not after.up, after.drained and after.up)
+    well = [one for one in found if by_name[one.box].up and not by_name[one.box].drained]
+    at_once = [one for one in well if one.need is Need.NOTHING and by_name[one.box].queue < CROWDED]
+    assert well[: len(at_once)] == sorted(at_once, key=well.index)
+    assert all(one.need is Need.NOTHING for one in well[: len(at_once)])
+    needs = [one.need for one in well if one.need is not Need.NOTHING]
+    evicts = [by_name[one.box].room for one in well if one.need is Need.EVICT]
+    assert evicts == sorted(evicts), "idle models go before anybody waits for one in use"
+    assert Need.LOAD not in needs[sum(need is Need.LOAD for need in needs) :]
+
+
+def test_what_a_box_has_to_do_first():
+    free, idle = BoxNow(box="free"), BoxNow(box="idle", room="idle")
+    held, away = BoxNow(box="held", room="none"), BoxNow(box="away", state="absent", fetchable=True)
+    busy = BoxNow(box="busy", state="loaded", queue=CROWDED)
+    loaded, soon = BoxNow(box="loaded", state="loaded", queue=CROWDED - 1), BoxNow(box="soon", state="loading")
+    everybody = (held, away, idle, busy, free, soon, loaded)
+    assert [(one.box, one.need) for one in place("m", Prefix(), everybody, nothing_read)] == [
+        ("loaded", Need.NOTHING),
+        ("soon", Need.NOTHING),
+        ("free", Need.LOAD),
+        ("busy", Need.NOTHING),
+        ("idle", Need.EVICT),
+        ("away", Need.FETCH),
+        ("held", Need.EVICT),
+    ]
+
+
+def test_a_slow_box_answers_only_where_the_others_have_more_to_do():
+    fast, slow = BoxNow(box="fast", state="loaded", speed=100.0), BoxNow(box="slow", state="loaded", speed=20.0)
+    assert best(fast, slow, shared={"slow": 999, "fast": 0}.__getitem__)[0] == "fast"
+    full = BoxNow(box="fast", state="loaded", speed=100.0, queue=7)
+    assert best(full, slow)[0] == "slow"
+
+
+@given(queues=st.lists(st.integers(0, CROWDED - 1), min_size=2, max_size=5), reader=st.integers(0, 4))
+def test_the_box_that_has_read_most_answers_unless_its_queue_is_much_longer(queues: list[int], reader: int):
+    reader %= len(queues)
+    boxes = [BoxNow(box=str(number), state="loaded", queue=queue) for number, queue in enumerate(queues)]
+    chosen = int(best(*boxes, shared=lambda box: 999 * (box == str(reader)))[0])
+    assert queues[chosen] <= min(queues) + SLACK
+    assert (chosen == reader) == (queues[reader] <= min(queues) + SLACK)
+
+
+# ---- what is remembered ----------------------------------------------------------------------------------------------
+
+
+def test_memory_is_bounded_and_forgets_the_ends_first():
+    affinity, first = Affinity(), row(*map(str, range(MOST_BLOCKS)))
+    affinity.sent("b", first)
+    affinity.sent("b", row("other", "more"))
+    assert affinity.shared("b", first) == first.ends[-3]
+    assert affinity.shared("b", row("0", "another")) == first.ends[0]
+    assert affinity.shared("nobody", first) == 0
+    other = of_model("other", row("0"))
+    affinity.sent("b", other)
+    assert affinity.shared("b", of_model("third", row("0"))) == 0
+    assert affinity.shared("b", other) == other.size
+
+
+@pytest.mark.parametrize(
+    ("messages", "opening"),
+    [((HEAD, 1, 2, 2, 3, 4), 4), ((1, 2, 3), 2), ((1,), 1), ((TEXT, TEXT), 1), ((HEAD, TEXT), 1)],
+)
+def test_a_conversation_that_grows_keeps_its_box(messages: tuple[int, ...], opening: int):
+    boxes = [BoxNow(box=f"b{number}", state="loaded") for number in range(7)]
+    whole = Prefix(tuple(b"%d" % at for at in range(len(messages))), tuple(range(len(messages))), messages)
+    cut = Prefix(whole.digests[:opening], whole.ends[:opening], messages[:opening])
+    assert place("m", whole, boxes, nothing_read) == place("m", cut, boxes, nothing_read)
+
+
+# ---- a simulated pool ------------------------------------------------------------------------------------------------
+
+
+class Slots:
+    """The caches of one box: 8 slots, each with the prompt that was read last."""
+
+    def __init__(self) -> None:
+        self.prompts: list[Prefix] = []
+        self.queue = 0
+
+    def read(self, prompt: Prefix) -> int:
+        """Return the bytes that need not be read again."""
+        like = max(self.prompts, key=prompt.shared, default=None)
+        found = prompt.shared(like) if like is not None else 0
+        if like is not None and 2 * found >= like.size:
+            self.prompts.remove(like)
+        self.prompts = [*self.prompts[-7:], prompt]
+        return found
+
+
+Choose = Callable[[int, Prefix, dict[str, Slots]], str]
+
+
+def reused(choose: Choose, *, hops: bool, seed: int) -> float:
+    """Return the share of all prompts' bytes that was not read again: 3 boxes, 3 entries, 18 conversations, 8 slots.
+
+    Conversations of 3 to 16 turns follow each other. They share one of three system prompts.
+    """
+    chance, numbers = random.Random(seed), count()
+    boxes = {f"b{number}": Slots() for number in range(3)}
+    events: list[tuple[float, int, int, str]] = [
+        (chance.expovariate(0.05), next(numbers), who, "") for who in range(18)
+    ]
+    talks: dict[int, tuple[list[str], int, int]] = {}
+    heapq.heapify(events)
+    whole = again = 0
+    while next(numbers) < 5_000:
+        now, _, who, box = heapq.heappop(events)
+        if box:
+            boxes[box].queue -= 1
+            heapq.heappush(events, (now + chance.expovariate(0.05), next(numbers), who, ""))
+            continue
+        said, left, entry = talks.get(who, ([], 0, 0))
+        if not left:
+            said, left, entry = [f"system{chance.randrange(3)}" * 200], chance.randint(3, 16), who % 3
+        said.append("".join(chance.choices("abcdef", k=chance.randint(200, 2000))))
+        prompt = row(*said)
+        box = choose(chance.randrange(3) if hops else entry, prompt, boxes)
+        found = boxes[box].read(prompt)
+        whole, again = whole + prompt.size, again + found
+        boxes[box].queue += 1
+        took = (prompt.size - found) / 1000 + chance.uniform(1, 4)
+        said.append("".join(chance.choices("uvwxyz", k=chance.randint(200, 2000))))
+        talks[who] = said, left - 1, entry
+        heapq.heappush(events, (now + took, next(numbers), who, box))
+    return again / whole
+
+
+def by_affinity() -> Choose:
+    entries = [Affinity() for _ in range(3)]
+
+    def choose(entry: int, prompt: Prefix, boxes: dict[str, Slots]) -> str:
+        affinity = entries[entry]
+        now = [BoxNow(box=name, state="loaded", queue=slots.queue) for name, slots in boxes.items()]
+        found = place("m", prompt, now, lambda box: affinity.shared(box, prompt))[0].box
+        affinity.sent(found, prompt)
+        return found
+
+    return choose
+
+
+def least_busy(_: int, prompt: Prefix, boxes: dict[str, Slots]) -> str:
+    return min(boxes, key=lambda name: (boxes[name].queue, prompt.digests[-1] + name.encode()))
+
+
+def perfectly(_: int, prompt: Prefix, boxes: dict[str, Slots]) -> str:
+    near = min(slots.queue for slots in boxes.values()) + SLACK
+    known = [name for name, slots in boxes.items() if slots.queue <= near]
+    return max(known, key=lambda name: max((prompt.shared(other) for other in boxes[name].prompts), default=0))
+
+
+@pytest.mark.parametrize(("hops", "least"), [(False, 0.7), (True, 0.66)])
+def test_share_of_prompts_that_is_not_read_again(hops: bool, least: float):
+    perfect, chosen, idle = (reused(way, hops=hops, seed=7) for way in (perfectly, by_affinity(), least_busy))
+    print(f"{hops=} perfect {perfect:.1%}, chosen {chosen:.1%}, least busy {idle:.1%}")
+    assert chosen >= max(least, 0.88 * perfect)
+    assert idle < chosen - 0.15
