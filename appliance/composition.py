@@ -174,7 +174,6 @@ async def open_appliance(settings: AppSettings, places: AppliancePaths) -> Async
         lasting = Lasting(streams, traffic, edge.bodies, fleet)
         inward = Inward()
         known = KnownModels(catalog, fleet, traffic.targets)
-        ollama_reader = OllamaReader(fleet, known, inward)
         pipeline = Pipeline(
             edge,
             catalog,
@@ -186,7 +185,7 @@ async def open_appliance(settings: AppSettings, places: AppliancePaths) -> Async
                 tools=ToolChats(
                     tools, lambda: (catalog.snapshot.config or places.defaults).runs.tool_timeout, http.ping_after
                 ),
-                ollama=ollama_reader,
+                ollama=OllamaReader(fleet, known, inward),
                 inward=inward,
                 pool=partial(_placing, ask, peers),
             ),
@@ -198,9 +197,7 @@ async def open_appliance(settings: AppSettings, places: AppliancePaths) -> Async
             from appliance.pool.owner import open_box_pool
 
             def parts() -> DoorParts:
-                return DoorParts(
-                    edge=edge, owners=owners, pool=pool, pings=pings, lasting=lasting, ollama=ollama_reader
-                )
+                return DoorParts(edge=edge, owners=owners, pool=pool, pings=pings, lasting=lasting)
 
             own = BoxParts(fleet=fleet, catalog=catalog, downloads=downloads, peers=peers)
             return open_box_pool(path, partial(claim_door, parts), own)

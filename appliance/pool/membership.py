@@ -152,9 +152,10 @@ class Membership:
                 await self.changed.wait()
 
     def _adopt(self) -> None:
+        drained = frozenset(box.name for box in self.roster.boxes if box.drained)
         self._peers.adopt_members(
             {box.name: Member(id=box.name, address=self.ways.guess(box)) for box in self.others if box.can_be_dialled},
-            PoolSide(me=self.me, drained={box.name for box in self.roster.boxes if box.drained}, orders=self._orders),
+            PoolSide(me=self.me, drained=drained, orders=self._orders),
         )
 
     def _out_of_reach(self) -> list[Box]:

@@ -22,10 +22,14 @@ ON_DEMAND = (
     "appliance.http.control.app", "appliance.http.mcp.server",
     "appliance.core.mcp.serving", "appliance.tools.builtins", "appliance.tools.mcp_client",
     "appliance.engines.embedded.start", "re2",
+    "appliance.pool.owner", "appliance.core.pool.keys", "appliance.http.door.serving", "nacl",
 )  # fmt: skip
 BEHIND = re.compile(r"(quart|hypercorn|werkzeug|flask|jinja2|h2|asyncio)\b")
 """What comes with Quart."""
-PROBED = ("/health", "/v1/health", "/v1/models", "/models", "/v1/models/m", "/running", "/metrics", "/props", "/slots")
+PROBED = (
+    *("/health", "/v1/health", "/v1/models", "/models", "/v1/models/m", "/running", "/metrics", "/props", "/slots"),
+    "/api/pool",
+)
 BROWSED = (
     *("/", "/ui/", "/ui/status", "/ui/sandbox", "/ui/assets/none.js", "/upstream", "/wol-health", "/favicon.ico"),
     *("/sw.js", "/manifest.webmanifest", "/_app/version.json", "/robots.txt", "/.well-known/security.txt"),

@@ -15,7 +15,7 @@ from appliance.catalog.model_blobs import ModelFilesHere
 from appliance.core.bodies.head import check_json
 from appliance.core.bodies.http_request import HttpHead
 from appliance.core.pool.roster import Roster
-from appliance.errors import BadRequest, ModelNotFound, RouteNotFound, Unauthorized
+from appliance.errors import BadRequest, RouteNotFound, Unauthorized
 from appliance.http import errors
 from appliance.http.bytes.answer import HttpSink
 from appliance.http.bytes.body import Body
@@ -23,7 +23,7 @@ from appliance.http.bytes.connection import Connection
 from appliance.http.control.blob_routes import BlobRoutes
 from appliance.http.control.listing import View, list_models
 from appliance.http.errors import JSON_TYPE
-from appliance.http.way.context import ModelRequest, RequestContext
+from appliance.http.way.context import RequestContext
 from appliance.http.way.edge import Edge
 from appliance.http.way.gateway import Gateway
 from appliance.http.way.guard import Guard
@@ -31,7 +31,7 @@ from appliance.peers.link import LINK_PATH
 from appliance.pool.doors import JOIN, ROSTER, SECRET, JoinRequest, NewSecret
 from appliance.pool.membership import Membership
 from appliance.traffic.request import Request, read_request, send_whole
-from appliance.traffic.targets import Target, refresh
+from appliance.traffic.targets import refresh
 
 MAX_BODY = 1 << 20
 MAX_JOIN = 1 << 14
@@ -134,14 +134,6 @@ class DoorRoutes:
         ("POST", ROSTER): _propose,
         ("POST", SECRET): _renew,
     }
-
-
-class NothingElsewhere:
-    """The `AtOthers` of a door: a request that came through it is answered here, or refused."""
-
-    async def ask(self, job: ModelRequest, target: Target) -> None:
-        """Raises ModelNotFound."""
-        raise ModelNotFound(target.label, ())
 
 
 def _joins(request: Request) -> bool:

@@ -19,20 +19,16 @@ from appliance.http.bytes.listening import Listener, open_listeners, public_plac
 from appliance.http.bytes.server import Clients
 from appliance.http.bytes.tls import load_context
 from appliance.http.control.listing import View
-from appliance.http.door.gateway import (
-    DoorAnswers,
-    DoorGuard,
-    DoorRoutes,
-    NothingElsewhere,
-)
+from appliance.http.door.gateway import DoorAnswers, DoorGuard, DoorRoutes
 from appliance.http.owners import Owners
 from appliance.http.sockets.sockets import WebSockets
 from appliance.http.way.ask import Ask
 from appliance.http.way.at_members import admit
+from appliance.http.way.at_peers import AskPeers
 from appliance.http.way.edge import Edge
 from appliance.http.way.fast_path import FastPath
 from appliance.http.way.gateway import Gateway
-from appliance.http.way.pipeline import Beside, OllamaReading, Pipeline
+from appliance.http.way.pipeline import Beside, Pipeline
 from appliance.http.way.progress import Pings
 from appliance.http.way.resumable import Lasting
 from appliance.pool.doors import SECRET
@@ -55,7 +51,6 @@ class DoorParts(Struct, frozen=True, kw_only=True):
     pool: Pool
     pings: Pings
     lasting: Lasting
-    ollama: OllamaReading
 
 
 class BoxDoor:
@@ -155,8 +150,9 @@ def _settings(main: HttpSettings, key: str) -> HttpSettings:
 def _answers(edge: Edge, parts: DoorParts, membership: Membership) -> DoorAnswers:
     owners, traffic = parts.owners, edge.traffic
     ask = Ask(edge, owners.fleet, parts.pool, parts.pings)
-    beside_plain = Beside(peers=NothingElsewhere(), ollama=parts.ollama, admits=partial(admit, owners.fleet))
-    pipeline = Pipeline(edge, owners.catalog, ask, parts.lasting, beside_plain)
+    to_peers = AskPeers(traffic.targets, owners.peers, parts.pool)
+    only_here = Beside(peers=to_peers, admits=partial(admit, owners.fleet))
+    pipeline = Pipeline(edge, owners.catalog, ask, parts.lasting, only_here)
     assert owners.pool.owner is not None  # it has asked for this door
     files = owners.pool.owner.files
     view = View(owners.fleet, owners.catalog, owners.peers, traffic.profile)

@@ -21,6 +21,7 @@ from appliance.errors import ApplianceError, BadRequest, Conflict, DownloadNeede
 from appliance.fleet.status import state_of
 from appliance.http.bytes.body import Body
 from appliance.http.way.ask import Ask, wish_of
+from appliance.http.way.at_peers import AskPeers
 from appliance.http.way.context import AskModel, ModelRequest, RequestContext, Use
 from appliance.http.way.edge import Edge
 from appliance.http.way.explaining import explain
@@ -110,12 +111,6 @@ class Tooling(Protocol):
     def read(self, job: ModelRequest) -> tuple[ModelRequest, Use | None]: ...
 
 
-class AtOthers(Protocol):
-    """Asks other servers that have the model."""
-
-    async def ask(self, job: ModelRequest, target: Target) -> None: ...
-
-
 class OllamaReading(Protocol):
     """Reads requests of Ollama's API."""
 
@@ -136,7 +131,7 @@ class Beside(Struct, frozen=True, kw_only=True):
     The door of a pool has none of them but ``admits``: what comes through it is answered here or refused.
     """
 
-    peers: AtOthers
+    peers: AskPeers
     plugins: Plugging | None = None
     tools: Tooling | None = None
     ollama: OllamaReading | None = None

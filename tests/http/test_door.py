@@ -1,0 +1,127 @@
+"""The door of a box of a pool: who is let in, what is answered there, and whom a box that joins tells its token."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+import trio
+from http_harness import Appliance, OpenServer, chat
+from msgspec import structs
+
+from appliance.core.pool.join_code import LIFE, TOKEN_SIZE, JoinCode, read_code
+from appliance.core.pool.keys import PoolKeys
+from appliance.core.pool.roster import Box, Roster
+from appliance.errors import BadRequest, BoxFailed, Conflict
+from appliance.pool.doors import PROTOCOL, ROSTER, JoinRequest, OtherKeys, Ways, ask_at, join_with
+from appliance.pool.membership import Membership
+from appliance.upstream.client import HttpCall
+from appliance.wire import CreatePool
+
+B2 = Box(name="b2", addresses=("127.0.0.1",), port=4280)
+QUESTION = b'{"model":"alpha","messages":[{"role":"user","content":"hi"}]}'
+
+
+@asynccontextmanager
+async def first_box(open_server: OpenServer, file: Path) -> AsyncGenerator[tuple[Appliance, Membership, JoinCode]]:
+    """A program in a pool of its own, and a code of it."""
+    async with open_server(pool=file) as server:
+        owner = await server.owners.pool.require()
+        made = await owner.create(CreatePool(name="b1", addresses=["127.0.0.1"], port=0))
+        yield server, owner.require(), read_code(made.code)
+
+
+async def test_a_code_is_good_for_ten_minutes(open_server: OpenServer, tmp_path: Path) -> None:
+    async with first_box(open_server, tmp_path / "pool.json") as (_, membership, code):
+        old = b"made ten min ago"
+        assert len(old) == TOKEN_SIZE
+        membership.codes.add(old, trio.current_time() - LIFE)
+        with pytest.raises(BadRequest, match="too old, it was good for 10 minutes: make a new one"):
+            await join_with(code, JoinRequest(token=old, box=B2))
+        assert (await join_with(code, JoinRequest(token=code.token, box=B2))).roster.box("b2") == B2
+
+
+async def test_a_box_of_another_version_is_told_which_one_to_upgrade(open_server: OpenServer, tmp_path: Path) -> None:
+    async with first_box(open_server, tmp_path / "pool.json") as (_, _, code):
+        for protocol, older in ((PROTOCOL + 1, "this box"), (PROTOCOL - 1, "the box that joins")):
+            with pytest.raises(BadRequest, match=f"upgrade {older}"):
+                await join_with(code, JoinRequest(token=code.token, box=B2, protocol=protocol))
+        await join_with(code, JoinRequest(token=code.token, box=B2))
+
+
+async def test_an_impostor_at_the_address_gets_no_token(tmp_path: Path) -> None:
+    real, own = PoolKeys(bytes(32)), PoolKeys(b"i" * 32).issue("b1", ("127.0.0.1",), b"s" * 32)
+    (tmp_path / "c.pem").write_text(own.certificate)
+    (tmp_path / "k.pem").write_text(own.key)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "c.pem", tmp_path / "k.pem")
+    heard: list[bytes] = []
+
+    async def impose(stream: trio.SocketStream) -> None:
+        secure = trio.SSLStream(stream, context, server_side=True, https_compatible=True)
+        try:
+            heard.append(bytes(await secure.receive_some()))
+        except trio.BrokenResourceError:
+            heard.append(b"")
+
+    async with trio.open_nursery() as nursery:
+        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        nursery.start_soon(trio.serve_listeners, impose, [listener])
+        code = JoinCode(
+            addresses=("127.0.0.1",),
+            port=listener.socket.getsockname()[1],
+            ca_public=real.ca_public,
+            token=bytes(TOKEN_SIZE),
+        )
+        with pytest.raises(BoxFailed, match="another server, or a box of another pool"):
+            await join_with(code, JoinRequest(token=code.token, box=B2))
+        nursery.cancel_scope.cancel()
+    assert b"".join(heard) == b""
+
+
+async def test_members_get_answers_of_models_here_alone(open_server: OpenServer, tmp_path: Path) -> None:
+    async with first_box(open_server, tmp_path / "pool.json") as (_, membership, _):
+        address = Ways(membership.keys).guess(membership.roster.boxes[0])
+        for path, body, status in (
+            ("/v1/chat/completions", QUESTION, 200),
+            ("/v1/chat/completions", QUESTION, 200),  # the model is ready: the fast path
+            ("/v1/chat/completions", QUESTION.replace(b"alpha", b"gamma"), 404),
+        ):
+            async with HttpCall(address, "POST", path, ((b"Content-Type", b"application/json"),), body) as answer:
+                content = await answer.read(1 << 20)
+            assert answer.status == status, content
+        bare = structs.replace(address, key_headers=())
+        async with HttpCall(bare, "POST", "/v1/chat/completions", (), QUESTION) as refused:
+            assert refused.status == 401
+
+
+async def test_a_renewed_secret_ends_what_old_keys_have_begun(open_server: OpenServer, tmp_path: Path) -> None:
+    async with first_box(open_server, tmp_path / "pool.json") as (_, membership, _):
+        box, old = membership.roster.boxes[0], Ways(membership.keys)
+        slow = msgspec.json.encode(chat(stream=True, tokens=10_000, token_delay=0.01))
+        headers = ((b"Content-Type", b"application/json"),)
+        async with HttpCall(old.guess(box), "POST", "/v1/chat/completions", headers, slow) as answer:
+            assert (await answer.receive()).startswith(b"data: ")
+            await membership.rotate(())
+            with trio.fail_after(20):
+                told = await answer.read(1 << 20)
+            assert b"invalid_api_key" in told
+        with pytest.raises(OtherKeys):
+            await old.ask(box, "GET", ROSTER, Roster)
+        assert await Ways(membership.keys).ask(box, "GET", ROSTER, Roster) == membership.roster
+
+
+async def test_of_two_changes_on_the_same_roster_one_is_in_force(open_server: OpenServer, tmp_path: Path) -> None:
+    async with first_box(open_server, tmp_path / "pool.json") as (_, membership, _):
+        box, ways = membership.roster.boxes[0], Ways(membership.keys)
+        address, base = ways.guess(box), membership.roster
+        wanted = [base.with_box(structs.replace(B2, name=name)) for name in ("b2", "b3")]
+        found = [await ask_at(address, "POST", ROSTER, Roster, one) for one in wanted]
+        assert found == [wanted[0], wanted[0]]
+        with pytest.raises(Conflict, match="another pool"):
+            await ask_at(address, "PUT", ROSTER, Roster, structs.replace(wanted[0], pool="other"))
+        assert await ask_at(address, "PUT", ROSTER, Roster, base) == wanted[0]
