@@ -47,6 +47,7 @@ VERBS = {
     "rpc-worker": "Lend this machine's devices to models on another machine.",
     "engines": "Manage the llama.cpp builds of this machine.",
     "bundle": "Carry models, engines and settings to a machine without a network.",
+    "pool": "Use several machines as one.",
     "doctor": "Report problems, their evidence and the commands that help.",
     "config": "Check, explain and edit a configuration file.",
     "service": "Run the program as a service of the system.",
@@ -191,6 +192,8 @@ def _import_verb(name: str) -> click.Command | None:
             from appliance.cli.engines.commands import engines as command
         case "bundle":
             from appliance.cli.bundle.commands import bundle as command
+        case "pool":
+            from appliance.cli.pool_export import pool as command
         case "doctor":
             from appliance.cli.doctor import doctor as command
         case "config":
