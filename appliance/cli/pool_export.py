@@ -11,7 +11,7 @@ from typing import TypeVar
 import click
 from msgspec import Struct
 
-from appliance.cli.remote import ModelList, RequestRefused, RunningServer, ask, server_options
+from appliance.cli.remote import RequestRefused, RunningServer, ask, server_options
 from appliance.core.pool.export import PORT, ExportBox, compose_files, kubernetes_files, smg_files
 from appliance.errors import UsageError
 from appliance.platform.console import say
@@ -22,11 +22,21 @@ T = TypeVar("T")
 
 class _Model(Struct, frozen=True):
     id: str
+    source: str = ""
+    error: str | None = None
+
+
+class _Table(Struct, frozen=True):
+    """``GET /api/ls``: the models on this machine, and names of the source ``server`` that stand for others."""
+
+    models: tuple[_Model, ...]
 
 
 class _Box(Struct, frozen=True):
     name: str
     addresses: tuple[str, ...] = ()
+    me: bool = False
+    dials_out: bool = False
     models: tuple[_Model, ...] = ()
 
 
@@ -128,21 +138,29 @@ async def compose(server: RunningServer, image: str, out: Path | None) -> None:
 
 
 async def _boxes(server: RunningServer, port: int, address: str | None) -> list[ExportBox]:
-    """Ask the server for its pool; without one it is the only box."""
+    """Ask the server for its pool; without one it is the only box. A box that others cannot reach is left out."""
     try:
         found = await ask(server, "GET", "/api/pool", _Pool)
     except RequestRefused:
         found = _Pool()  # it has no pools, or shows them to nobody
-    if found.pool is not None:
-        return [
-            ExportBox(name=box.name, address=box.addresses[0], port=port, models=[model.id for model in box.models])
-            for box in found.boxes
-            if box.addresses
-        ]
-    listed = await ask(server, "GET", "/v1/models", ModelList)
-    name = address or socket.gethostname()
-    named = NOT_IN_A_NAME.sub("-", name.lower()).strip("-") or "box"
-    return [ExportBox(name=named, address=name, port=port, models=[model.id for model in listed.data])]
+    listed = await ask(server, "GET", "/api/ls", _Table)
+    own = [model.id for model in listed.models if model.source != "server" and model.error is None]
+    if found.pool is None:
+        name = address or socket.gethostname()
+        named = NOT_IN_A_NAME.sub("-", name.lower()).strip("-") or "box"
+        return [ExportBox(name=named, address=name, port=port, models=own)]
+    reached = [box for box in found.boxes if box.addresses and not box.dials_out]
+    if left_out := [box.name for box in found.boxes if box not in reached]:
+        say(f"left out, because others cannot connect to them: {', '.join(left_out)}")
+    return [
+        ExportBox(
+            name=box.name,
+            address=box.addresses[0],
+            port=port,
+            models=own if box.me else [model.id for model in box.models],
+        )
+        for box in reached
+    ]
 
 
 def _give(files: Mapping[str, str], out: Path | None) -> None:

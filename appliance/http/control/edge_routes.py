@@ -149,7 +149,7 @@ class EdgeRoutes:
         await _send_json(context, model_info(await self._served(context.request)))
 
     async def _loads(self, context: RequestContext) -> None:
-        """Of the model that the path names, or of all."""
+        """The loads of the model that the path names, or of all."""
         name = context.request.only
         only = name and (self._view.model_id(name) or name)
         children = [child for child in self._fleet.status() if only in ("", child.model)]

@@ -24,7 +24,7 @@ from appliance.traffic.traffic import Lifetime
 Why = Literal["draining", "stopping", "no_seat", "starting", ""]
 
 
-class Ready(Struct, frozen=True, omit_defaults=True):
+class ReadyAnswer(Struct, frozen=True, omit_defaults=True):
     """``GET /ready``: may requests be sent here? ``/health`` says only whether the program lives."""
 
     status: Literal["ready", "not ready"]
@@ -32,26 +32,26 @@ class Ready(Struct, frozen=True, omit_defaults=True):
     message: str = ""
 
 
-def ready(fleet: Fleet, catalog: Catalog, engines: Engines, lifetime: Lifetime, single: str | None) -> Ready:
+def ready(fleet: Fleet, catalog: Catalog, engines: Engines, lifetime: Lifetime, single: str | None) -> ReadyAnswer:
     """Return whether requests may come. ``single`` is the one model of llama-server's single-model mode."""
     if lifetime.stopping:
         return _no("stopping", "the server is stopping; ask another one")
     if lifetime.drained:
-        return _no("draining", "this box is drained; 'llama-appliance pool drain --help' says how to end that")
+        return _no("draining", "this box is drained; 'llama-appliance pool drain BOX --undo' ends that")
     if single is not None and state_of(fleet.known(single)) not in ("loaded", "sleeping"):
         return _no("starting", f"model '{single}' is not loaded yet; ask again soon")
     models = catalog.snapshot.models
     if any(model.config is not None and not model.config.engine for model in models):
-        return Ready("ready")  # its own command serves it, without an engine of this program
+        return ReadyAnswer("ready")  # its own command serves it, without an engine of this program
     if models and fleet.launches.engine is None:
         return _no("no_seat", "no engine works here; 'llama-appliance doctor' says why")
     if engines.in_doubt() and all(seat.standing != "proven" for seat in engines.ranked()):
         return _no("starting", "no engine is proven yet, and one is being tried; ask again soon")
-    return Ready("ready")
+    return ReadyAnswer("ready")
 
 
-def _no(reason: Why, message: str) -> Ready:
-    return Ready("not ready", reason, message)
+def _no(reason: Why, message: str) -> ReadyAnswer:
+    return ReadyAnswer("not ready", reason, message)
 
 
 def server_info(model: Model, child: ChildStatus | None) -> Object:
