@@ -439,6 +439,7 @@ def run_lock(args: Sequence[str]) -> int:
         EMBEDDED: ["-"],
         "cmake.txt": ["--group", "engine"],
         "cuda.txt": ["--group", "cuda"],
+        "export.txt": ["--group", "export"],
         "upstream.txt": ["--group", "upstream"],
     }
     for name, sources in locks.items():

@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 CHROMIUM = Path(os.environ.get("CHROMIUM", "/usr/bin/chromium"))
 FIREFOX = Path(os.environ.get("FIREFOX", "/usr/bin/firefox-esr"))
 PAGE_PACKAGES = ROOT / "appliance" / "web" / "node_modules"
+EXPORT_TOOLS = Path(os.environ.get("EXPORT_TOOLS", ROOT / "build" / "export-tools")) / "bin"
 RENDERERS = Path("/usr/share/vulkan/icd.d")
 SYSTEM_PROGRAMS = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"))
 """Where a program is looked for: servers lie in folders that only root has on its PATH."""
@@ -79,6 +80,10 @@ OTHERS: dict[str, tuple[Callable[[], object], str]] = {
     "namespaces": (_has_namespaces, "run the tests as root, where the kernel allows them"),
     "chromium": (CHROMIUM.exists, "apt-get install chromium, or CHROMIUM=FILE"),
     "firefox": (FIREFOX.exists, "apt-get install firefox-esr, or FIREFOX=FILE"),
+    "export-tools": (
+        (EXPORT_TOOLS / "smg").exists,
+        "python3 -m venv build/export-tools && build/export-tools/bin/pip install -r requirements/export.txt",
+    ),
     "page-packages": ((PAGE_PACKAGES / ".lock.sha256").exists, "python3 bootstrap.py web"),
     "libvulkan": (_has_loader, "apt-get install libvulkan1"),
     "lavapipe": (lambda: any(RENDERERS.glob("lvp_icd*.json")), "apt-get install mesa-vulkan-drivers"),

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import click
 
+from appliance.cli.pool_export import export
 from appliance.cli.remote import RunningServer, ask, server_options
 from appliance.cli.show import json_option, print_json, print_table
 from appliance.platform.console import say
@@ -37,6 +38,9 @@ def pool() -> None:
       llama-appliance pool join LAP1-...           # on the next one, within ten minutes
       llama-appliance pool ls
     """
+
+
+pool.add_command(export)
 
 
 def _box_options(command: Callable[..., T]) -> Callable[..., T]:

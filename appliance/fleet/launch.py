@@ -145,6 +145,10 @@ class Launch(Struct, frozen=True, kw_only=True):
     """Bytes that it may keep of earlier prompts, as far as known."""
     slots: int = 0
     """0: unknown."""
+    context: int = 0
+    """Tokens of all slots together; 0: unknown."""
+    slot_context: int = 0
+    """Tokens that one slot can have; 0: unknown."""
     token_bytes: int = 0
     """Bytes that a token of context takes; 0: unknown."""
     context_key: str = ""
@@ -257,6 +261,8 @@ def engine_launch(
         crew=crew,
         prompt_cache=plan.prompt_cache if plan is not None else 0,
         slots=plan.parallel if plan is not None else 0,
+        context=plan.context if plan is not None else 0,
+        slot_context=plan.slot_context if plan is not None else 0,
         token_bytes=plan.token_bytes if plan is not None else 0,
         memory=plan.memory if plan is not None else NO_USE,
     )

@@ -410,7 +410,9 @@ class Fleet:
         """The status of one model, None when it never ran."""
         run, last = self._runs.get(model_id), self._ends.last.get(model_id)
         there = last is not None or run is not None or self._schedule.waiting(model_id)
-        return status_of(model_id, self._schedule, run, last) if there else None
+        process = self.contexts.of(model_id)
+        held = process.table.needed() if process is not None else None
+        return status_of(model_id, self._schedule, run, last, held) if there else None
 
     def said(self, model_id: str) -> list[str]:
         """The lines of the log of the model's process that are held; none without one."""

@@ -54,6 +54,33 @@ class ChildStatus(Struct, frozen=True, kw_only=True):
     """It is loaded, and ``ready_info`` is still on its way."""
     seat: str | None = None
     """The engine and devices it runs on, or ran; None of a configured model."""
+    slots: int = 0
+    """Requests that its engine works on at once; 0: unknown."""
+    context: int = 0
+    """Tokens of all slots together; 0: unknown."""
+    slot_context: int = 0
+    """Tokens that one request can have; 0: unknown."""
+    held: int | None = None
+    """Tokens of the prompts of its running requests, as believed; None: unknown."""
+
+    @property
+    def running(self) -> int:
+        """Requests that its engine works on. With more leases than slots, the others wait inside the engine."""
+        return min(self.leases, self.slots or self.leases)
+
+    @property
+    def queued(self) -> int:
+        """Requests that wait, for a lease or inside the engine."""
+        return self.waiting + self.leases - self.running
+
+    @property
+    def kv_use(self) -> float | None:
+        """The share of the context that running requests need, from 0 to 1; None: unknown.
+
+        An idle slot keeps its tokens until another request takes it, and costs nothing until then. Counted as used,
+        they would make a router avoid this server for ever after a few long prompts.
+        """
+        return min(1.0, self.held / self.context) if self.held is not None and self.context else None
 
 
 class Broken(Struct, frozen=True):
@@ -119,8 +146,10 @@ class Ends:
             self.last.pop(model_id, None)
 
 
-def status_of(model_id: str, schedule: Schedule, run: ModelRun | None, last: RunEnd | None) -> ChildStatus:
-    """``run`` is the model's process, ``last`` how its last one ended."""
+def status_of(
+    model_id: str, schedule: Schedule, run: ModelRun | None, last: RunEnd | None, held: int | None = None
+) -> ChildStatus:
+    """``run`` is the model's process, ``last`` how its last one ended; ``held`` is `ChildStatus.held`."""
     state, waiting = schedule.state(model_id), schedule.waiting(model_id)
     if state is None or run is None:
         return ChildStatus(
@@ -147,6 +176,10 @@ def status_of(model_id: str, schedule: Schedule, run: ModelRun | None, last: Run
         ready_info=process.ready_info if process else None,
         says_more=process.says_more if process else False,
         seat=run.engine.seat if run.engine is not None else None,
+        slots=process.launch.slots if process else 0,
+        context=process.launch.context if process else 0,
+        slot_context=process.launch.slot_context if process else 0,
+        held=held,
     )
 
 

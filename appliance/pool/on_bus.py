@@ -73,7 +73,7 @@ class OnBus:
         self._folder = folder
         self.incarnation = secrets.token_hex(8)
         self._sequence = 0
-        self._presence = Presence(membership.me, here.with_sleep())
+        self._presence = Presence(membership.me)
         self._server: BusProcess | None = None
         self.bus: Bus | None = None
         """The client, while the pool has a bus."""
@@ -173,7 +173,7 @@ class OnBus:
             nursery.start_soon(self._keep_roster, self.bus, bucket, len(part.plan.voters) or 1)
             nursery.start_soon(bucket.watch, self._on_entries)
             nursery.start_soon(self._be_present, self.bus)
-            nursery.start_soon(orders.run, self.bus, bucket, lambda box: self.up.get(box) is not False)
+            nursery.start_soon(orders.run, self.bus, bucket, self._may_be_up)
             await trio.sleep_forever()
 
     async def _keep_roster(self, bus: Bus, bucket: Bucket, replicas: int) -> Never:
@@ -198,6 +198,9 @@ class OnBus:
         else:
             await self._membership.learn(found)
         return False
+
+    def _may_be_up(self, box: str) -> bool:
+        return self.up.get(box) is not False
 
     def _on_entries(self, entries: Mapping[str, BucketEntry]) -> None:
         found = _roster_in(entries.get(ROSTER_KEY))

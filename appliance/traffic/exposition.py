@@ -16,7 +16,7 @@ from appliance.core.scheduling.effects import EVICTING
 from appliance.core.sizes import MIB
 from appliance.fleet.owner import ChildStatus
 from appliance.platform.machine import resident_bytes
-from appliance.traffic.metrics import BUCKETS, Durations, Metrics, ModelCounts
+from appliance.traffic.metrics import BUCKETS, OTHER, Durations, Metrics, ModelCounts
 
 STATES = ("queued", "loading", "loaded", "sleeping", "stopping")
 OWN = "llama_appliance_"
@@ -118,6 +118,18 @@ class _Families(Collector):
         yield _family(OWN, "leases", "gauge", "Requests using a model.", leases)
         waiting = self._by_model(lambda child: child.waiting)
         yield _family(OWN, "waiting", "gauge", "Requests waiting for a model.", waiting)
+        queued = self._by_model(lambda child: child.queued)
+        text = "Requests waiting for a model, those included that wait inside its engine."
+        yield _family(OWN, "requests_queued", "gauge", text, queued)
+        running = self._by_model(lambda child: child.running)
+        yield _family(OWN, "requests_running", "gauge", "Requests that an engine works on.", running)
+        used = [
+            ({"model": self._metrics.label(child.model)}, use)
+            for child in self._children
+            if (use := child.kv_use) is not None and self._metrics.label(child.model) != OTHER
+        ]
+        text = "Share of a model's context that its running requests need, 0 to 1."
+        yield _family(OWN, "kv_use_ratio", "gauge", text, used)
         memory = self._by_model(lambda child: None if child.pid is None else resident_bytes(child.pid))
         yield _family(OWN, "child_resident_bytes", "gauge", "Main memory that a model process holds.", memory)
         devices: Counter[tuple[str, str]] = Counter()

@@ -19,8 +19,10 @@ from appliance.core.records.log_lines import client_address
 WORKER, MANIFEST, PAGE_VERSION = "/sw.js", "/manifest.webmanifest", "/_app/version.json"
 PAGE_PATHS = frozenset(("/", WORKER, MANIFEST, PAGE_VERSION))
 """The page and what belongs to it, in whose place a folder's files may stand."""
-PUBLIC_PATHS = PAGE_PATHS | {"/health", "/v1/health", "/wol-health", "/favicon.ico", "/upstream"}
+PUBLIC_PATHS = PAGE_PATHS | {"/health", "/v1/health", "/ready", "/wol-health", "/favicon.ico", "/upstream"}
 PAGE_PREFIX = "/ui/"
+OF_ONE = "/worker/"
+"""Behind it and a model's name, every path is that of a server with this model alone: routers want one URL for each."""
 TRUSTED = "unix:trusted"
 """The peer of a connection whose socket's permissions take the place of a key."""
 CONVERSATIONS = "/api/conversations"
@@ -45,6 +47,8 @@ class Request(Struct, frozen=True, kw_only=True):
     """The program itself asks: see `http.way.handover`."""
     alone: bool = False
     """A model answers by itself, without tools and plugins of this server: see `http.way.guard`."""
+    only: str = ""
+    """The one model that the caller sees, if the path was below `OF_ONE`."""
     first: Mapping[bytes, bytes] = {}
     """The first header of each name, in lower case; made from ``headers`` where it is not given."""
 
@@ -70,6 +74,11 @@ def read_request(head: HttpHead, api_prefix: str, peer: str) -> Request:
         inside = path.startswith(api_prefix)
         path = path.removeprefix(api_prefix) if inside else ""
         raw = raw.removeprefix(api_prefix)
+    only = ""
+    if raw.startswith(OF_ONE):
+        name, _, rest = raw.removeprefix(OF_ONE).partition("/")
+        only, raw = unquote(name), f"/{rest}"
+        path = unquote(raw)
     first = _index(head.headers)
     return Request(
         method=head.method,
@@ -81,6 +90,7 @@ def read_request(head: HttpHead, api_prefix: str, peer: str) -> Request:
         http_version=head.http_version,
         client=client_address(_text(first, b"x-forwarded-for"), _text(first, b"x-real-ip"), peer),
         peer=peer,
+        only=only,
     )
 
 

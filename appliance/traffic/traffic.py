@@ -37,12 +37,12 @@ class _UnderWay:
 
     def __init__(self) -> None:
         self._cancels: dict[Cancel, Request | None] = {}
-        self._ended = False
+        self.ended = False
 
     def begin(self, cancel: Cancel, request: Request | None = None) -> None:
         """Call ``cancel`` with ShuttingDown when the time comes; now, if it is over. ``request`` began it."""
         self._cancels[cancel] = request
-        if self._ended:
+        if self.ended:
             cancel(ShuttingDown())
 
     def end(self, cancel: Cancel) -> None:
@@ -64,7 +64,7 @@ class _UnderWay:
                 self.end(cancel)
 
     def cancel(self) -> None:
-        self._ended = True
+        self.ended = True
         for cancel in tuple(self._cancels):
             cancel(ShuttingDown())
 
@@ -100,10 +100,17 @@ class Lifetime:
     def __init__(self) -> None:
         self.requests = _UnderWay()
         self.feeds = Feeds()
+        self.drained = False
+        """Others send this server nothing new, and what comes is answered. Set by the owner of the pool."""
         self._followers = _UnderWay()
         self.follower = self._followers.block
         self.end_followers = self._followers.cancel
         self.end_requests = self.requests.cancel
+
+    @property
+    def stopping(self) -> bool:
+        """True from the first stop signal on."""
+        return self._followers.ended
 
 
 class Traffic:

@@ -293,11 +293,11 @@ async def open_appliance(
 ) -> AsyncGenerator[Appliance]:
     """Serve models ``alpha`` (alias ``al``) and ``beta``, or those given, or those of the configuration file.
 
-    ``chooser`` says which engine a model is started on, in place of the one that ``command`` is.
+    ``chooser`` says which engine a model is started on, instead of ``command``.
 
     Plugins are there if ``plugins`` are folders of them, or the configuration names some; what they keep is beside the
-    model's file. ``pool`` is the file of a pool. With ``downloads``, what is in their cache and models folder is served in place of these models.
-    Other keyword arguments are `HttpSettings`.
+    model's file. ``pool`` is the file of a pool. With ``downloads``, their cache and models folder are served, and not
+    these models. Other keyword arguments are `HttpSettings`.
     """
     engine = Engine(name="fake", backend="cpu", version="b11434", command=tuple(command), source="the tests")
     files = Files(config=config) if config is not None else None

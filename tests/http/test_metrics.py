@@ -73,6 +73,22 @@ def test_a_model_tells_its_engine_and_its_memory(metrics: Metrics):
     ]
 
 
+@pytest.mark.parametrize(
+    ("leases", "waiting", "slots", "queued", "running"),
+    [(0, 0, 4, 0, 0), (3, 2, 4, 2, 3), (6, 1, 4, 3, 4), (6, 1, 0, 1, 6)],
+)
+def test_what_waits_inside_an_engine_is_queued(
+    metrics: Metrics, leases: int, waiting: int, slots: int, queued: int, running: int
+):
+    child = ChildStatus(model="a", state="loaded", leases=leases, waiting=waiting, slots=slots, context=8192, held=2048)
+    found = read(metrics, [child, ChildStatus(model="b", state="loaded", held=9), ChildStatus(model="c", state="x")])
+    assert found[key("requests_queued", model="a")] == queued
+    assert found[key("requests_running", model="a")] == running
+    assert found[key("kv_use_ratio", model="a")] == 0.25
+    assert key("kv_use_ratio", model="b") not in found
+    assert key("kv_use_ratio", model="c") not in found
+
+
 CHAT = "/v1/chat/completions"
 
 

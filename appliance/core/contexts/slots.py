@@ -132,6 +132,18 @@ class SlotTable:
         """Return about how many tokens a prompt has."""
         return round(prefix.size * self._tokens_per_byte)
 
+    def needed(self) -> int:
+        """Return about how many tokens of context the requests need that are using slots."""
+        return sum(
+            self.tokens_of(slot.asked.prefix)
+            if slot.asked is not None
+            else slot.content.tokens
+            if slot.short is None
+            else round(len(slot.short) * self._tokens_per_byte)
+            for slot in self._slots.values()
+            if slot.in_use
+        )
+
     def foreseen(self, prefix: Prefix) -> int | None:
         """Return the slot that llama-server would choose by itself: one that has enough of the prompt, or the oldest.
 

@@ -14,10 +14,12 @@ import msgspec
 import trio
 from msgspec import structs
 
+from appliance.core.models.model import Model
 from appliance.core.records.cache import kept_rows, parse_cache_question, seated
 from appliance.errors import Busy, ModelLoading, ModelNotFound, RouteNotFound
 from appliance.fleet.status import state_of
 from appliance.http.bytes.listening import shown
+from appliance.http.control.for_routers import loads, model_info, ready, server_info
 from appliance.http.control.listing import Object, View, health, list_models, router_props
 from appliance.http.control.slots import SlotsInShort, every_slot, slots_of
 from appliance.http.errors import JSON_TYPE
@@ -87,6 +89,12 @@ class EdgeRoutes:
             raise ModelLoading
         await _send_json(context, health(self._fleet, trusted=self._guard.knows(context.request)))
 
+    async def _ready(self, context: RequestContext) -> None:
+        owners, lifetime = self._owners, self._traffic.lifetime
+        told = ready(owners.fleet, owners.catalog, owners.engines, lifetime, self._settings.single)
+        status = 200 if told.status == "ready" else 503
+        await send_whole(context.sink, status, (JSON_TYPE,), msgspec.json.encode(told))
+
     async def _wake_on_lan_health(self, context: RequestContext) -> None:
         await send_whole(context.sink, 200, (TEXT_TYPE,), b"OK")
 
@@ -136,6 +144,32 @@ class EdgeRoutes:
         kept = kept_rows(self._owners.contexts.entries()) if self._owners.contexts is not None else []
         await _send_json(context, structs.replace(found, sessions=seated(found.sessions, slots, since), kept=kept))
 
+    # ---- for routers -------------------------------------------------------------------------------------------------
+
+    async def _server_info(self, context: RequestContext) -> None:
+        model = await self._served(context.request)
+        await _send_json(context, server_info(model, self._fleet.known(model.id)))
+
+    async def _model_info(self, context: RequestContext) -> None:
+        await _send_json(context, model_info(await self._served(context.request)))
+
+    async def _loads(self, context: RequestContext) -> None:
+        """The loads of the model that the path names, or of all."""
+        name = context.request.only
+        only = name and (self._view.model_id(name) or name)
+        children = [child for child in self._fleet.status() if only in ("", child.model)]
+        await _send_json(context, loads(children, datetime.now(UTC).isoformat()))
+
+    async def _served(self, request: Request) -> Model:
+        """Return the model that the path names, or the first one of the list. Raises ModelNotFound."""
+        await refresh(self._catalog)
+        shown = [model for model in self._catalog.snapshot.models if not model.hidden]
+        wanted = self._view.model_id(request.only) if request.only else min((model.id for model in shown), default="")
+        found = next((model for model in shown if model.id == wanted), None)
+        if found is None:
+            raise ModelNotFound(request.only, self._catalog.snapshot.near(request.only))
+        return found
+
     # ---- models ------------------------------------------------------------------------------------------------------
 
     async def _models(self, context: RequestContext) -> None:
@@ -143,7 +177,11 @@ class EdgeRoutes:
             await self._owners.reloads.reload_presets()
         else:
             await refresh(self._catalog)
-        await _send_json(context, self._listing())
+        listed, only = self._listing(), context.request.only
+        if only:
+            model_id = self._view.model_id(only) or only
+            listed = ListedModels([entry for entry in listed.data if entry.id == model_id])
+        await _send_json(context, listed)
 
     async def _table(self, context: RequestContext) -> None:
         """The models with their files, and how each would fit now: what ``ls`` shows."""
@@ -216,14 +254,19 @@ class EdgeRoutes:
         "/api/ls": _table,
         "/api/pool": _pool,
         "/favicon.ico": _icon,
+        "/get_model_info": _model_info,
+        "/get_server_info": _server_info,
         "/health": _health,
         "/metrics": _metrics,
+        "/model_info": _model_info,
         "/models": _models,
         "/props": _props,
+        "/ready": _ready,
         "/running": _running,
         "/slots": _slots,
         "/upstream": _upstream,
         "/v1/health": _health,
+        "/v1/loads": _loads,
         "/v1/models": _models,
         "/wol-health": _wake_on_lan_health,
     }

@@ -28,6 +28,15 @@ def long(table: SlotTable, ticket: int, prefix: Prefix, now: float, tokens: int)
     return slot
 
 
+def test_a_short_request_needs_context_until_its_end():
+    table = SlotTable(2)
+    slot = table.place_short(body("question".ljust(400)))
+    assert slot is not None
+    assert 100 < table.needed() < 150
+    table.release_short(slot, 0.0)
+    assert table.needed() == 0
+
+
 Steps = st.lists(st.tuples(st.sampled_from(["short", "end", "long"]), st.integers(0, 5)), max_size=40)
 
 

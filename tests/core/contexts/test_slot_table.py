@@ -366,6 +366,15 @@ class Slots(RuleBasedStateMachine):
         ]
         assert not self.waiting or all(slot.in_use for slot in self.slots)
 
+    @invariant()
+    def only_requests_in_slots_need_context(self) -> None:
+        needed = [
+            self.table.tokens_of(prompt(slot.asked[1])) if slot.asked else slot.tokens
+            for slot in self.slots
+            if slot.in_use
+        ]
+        assert self.table.needed() == sum(needed)
+
     def _place(self, session: str, texts: Texts) -> Placement:
         self.number += 1
         found = self.table.place(self.number, session, prompt(texts), self.now)

@@ -1,0 +1,290 @@
+"""The boxes of a pool, or one alone, as files for SMG, Kubernetes and compose. Facts in, texts by file name out.
+
+Beyond about ten machines, or beside vLLM and SGLang, another program has to share out requests. These files start the
+same servers under it. Each box stays a whole server. So the files hold no secret and no model: a server reads its key
+from its environment, and its models from its volume.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from ipaddress import IPv6Address
+from urllib.parse import quote
+
+import msgspec
+from msgspec import Struct
+
+from appliance.core.config.show import yaml_text
+
+NAME = "llama-appliance"
+KEY = "LLAMA_APPLIANCE_API_KEY"
+PORT = 8080
+USER = 10001
+"""The user that the container image runs as, and its group."""
+STATE = f"/var/lib/{NAME}"
+"""The image's one writable folder."""
+PATIENCE = 120
+"""Seconds from the stop signal to the kill: answers of slow models may finish."""
+GRACE = 105
+"""Seconds of these that the server gives requests. The rest is for `SETTLING`, and for the end of engines."""
+SETTLING = 5
+"""Seconds before the stop signal in which routers learn that a box goes: a closed port refuses their requests."""
+PICKER = "llama-appliance-picker"
+"""The Service of the endpoint picker, which its own chart installs."""
+WAITING = 2
+"""Requests in a box's queue, on average, from which on one more box is started."""
+MOST = 10
+"""Boxes up to which Kubernetes starts more by itself."""
+Node = dict[str, object]
+
+
+class ExportBox(Struct, frozen=True, kw_only=True):
+    """One box. ``address`` is a name or an address of its own, ``port`` the one for clients."""
+
+    name: str
+    address: str
+    port: int = PORT
+    models: Sequence[str] = ()
+    """The models that are on its disk."""
+
+    @property
+    def url(self) -> str:
+        """The address for clients."""
+        try:
+            host = f"[{IPv6Address(self.address)}]"
+        except ValueError:
+            host = self.address
+        return f"http://{host}:{self.port}"
+
+
+# ---- SMG -------------------------------------------------------------------------------------------------------------
+
+
+def smg_files(boxes: Sequence[ExportBox]) -> dict[str, str]:
+    """Return the list of workers, which SMG 1.13 reads again whenever it changes, and the command that starts SMG.
+
+    SMG routes only the first model that a worker lists. So each model of each box is a worker, below ``/worker/MODEL``.
+    """
+    workers = [
+        {"id": f"{box.name}/{model}", "url": f"{box.url}/worker/{quote(model, safe='')}"}
+        for box in boxes
+        for model in box.models
+    ]
+    listed = json.dumps({"version": 1, "workers": workers}, indent=2)
+    return {"smg-workers.json": f"{listed}\n", "smg.sh": SMG}
+
+
+SMG = f"""\
+#!/bin/sh
+# Starts SMG ('pip install smg') in front of the boxes, on port 30000 of this machine.
+# Set {KEY} to the key of the boxes, if they have one.
+# SMG shows the key to everybody who may list the processes of this machine.
+cd "$(dirname "$0")" || exit 1
+exec smg launch --host 127.0.0.1 --port 30000 --policy cache_aware \\
+  --discovery-provider file --discovery-file "$PWD/smg-workers.json" --discovery-check-interval-secs 5 \\
+  --health-check-endpoint /ready --health-check-interval-secs 5 \\
+  ${{{KEY}:+--api-key "${KEY}"}} "$@"
+"""
+
+
+# ---- compose ---------------------------------------------------------------------------------------------------------
+
+
+def compose_files(boxes: Sequence[ExportBox], image: str) -> dict[str, str]:
+    """Return a file for ``docker compose``: a service for each box. The first one is at port 8080 of the machine."""
+    services: Node = {box.name: _service(box.name, PORT + at, image) for at, box in enumerate(boxes)}
+    tree: Node = {"name": NAME, "services": services, "volumes": {box.name: Node() for box in boxes}}
+    said = f"Start it with `docker compose up`, after loading the image and setting {KEY} to a key of your own."
+    return {"compose.yaml": _document(tree, said)}
+
+
+def _service(name: str, port: int, image: str) -> Node:
+    return {
+        "image": image,
+        "hostname": name,
+        "command": ["serve", "--listen", f"0.0.0.0:{PORT}", "--grace", str(GRACE)],
+        "ports": [f"127.0.0.1:{port}:{PORT}"],
+        "environment": {KEY: f"${{{KEY}:?}}"},
+        "volumes": [f"{name}:{STATE}"],
+        "read_only": True,
+        "tmpfs": ["/tmp"],
+        "cap_drop": ["ALL"],
+        "security_opt": ["no-new-privileges:true"],
+        "init": True,
+        "stop_grace_period": f"{PATIENCE}s",
+        "restart": "unless-stopped",
+    }
+
+
+# ---- Kubernetes ------------------------------------------------------------------------------------------------------
+
+
+def kubernetes_files(count: int, image: str, namespace: str, hosts: Sequence[str] = ()) -> dict[str, str]:
+    """Return the objects of ``count`` boxes, and what ``kubectl apply -k`` needs. ``hosts`` are names of gateways."""
+    objects: Mapping[str, tuple[Node, str]] = {
+        "services.yaml": (_client_service(), "For clients: any box that is ready."),
+        "boxes.yaml": (_headless_service(), "Gives each box a name of its own."),
+        "statefulset.yaml": (_stateful_set(count, image, namespace, hosts), SECRET),
+        "disruption.yaml": (_disruption_budget(), "Nodes are emptied one box after the other."),
+        "autoscaler.yaml": (_autoscaler(count), ADAPTER),
+        "inference-pool.yaml": (_inference_pool(namespace), GATEWAY),
+    }
+    files = {name: _document(tree, said) for name, (tree, said) in objects.items()}
+    applied = [name for name in objects if name != "inference-pool.yaml"]
+    whole: Node = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "namespace": namespace,
+        "resources": applied,
+    }
+    scraped = _document({"scrape_configs": [_scraping(namespace)]}, SCRAPING)
+    return files | {"kustomization.yaml": _document(whole, "kubectl apply -k ."), "prometheus.yaml": scraped}
+
+
+SECRET = f"""\
+Make the key first: kubectl create secret generic {NAME} --from-literal=api-key=KEY
+A fresh volume has no models: kubectl exec {NAME}-0 -- {NAME} pull ORG/REPO:TAG
+For cards of NVIDIA add resources.limits of nvidia.com/gpu, and an image that has a cuda engine."""
+ADAPTER = """\
+Needs an adapter that serves Prometheus' metrics to Kubernetes, such as prometheus-adapter. Without one it does nothing.
+Remove it where a fixed number of boxes is to run."""
+GATEWAY = f"""\
+For clusters with the Gateway API Inference Extension (v1): kubectl apply -f inference-pool.yaml
+Install the endpoint picker as {PICKER}, and tell it the names of these metrics:
+  queued requests: {NAME.replace("-", "_")}_requests_queued
+  running requests: {NAME.replace("-", "_")}_requests_running
+  use of the KV cache: {NAME.replace("-", "_")}_kv_use_ratio"""
+SCRAPING = """\
+Put this into the configuration of Prometheus. The key is in a file there, since /metrics needs it as well."""
+
+
+def _labels() -> Node:
+    return {"app.kubernetes.io/name": NAME}
+
+
+def _object(api: str, kind: str, name: str, spec: Node) -> Node:
+    return {"apiVersion": api, "kind": kind, "metadata": {"name": name, "labels": _labels()}, "spec": spec}
+
+
+def _client_service() -> Node:
+    ports = [{"name": "http", "port": PORT, "targetPort": "http"}]
+    return _object("v1", "Service", NAME, {"selector": _labels(), "ports": ports})
+
+
+def _headless_service() -> Node:
+    ports = [{"name": "http", "port": PORT, "targetPort": "http"}]
+    spec: Node = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": _labels(), "ports": ports}
+    return _object("v1", "Service", f"{NAME}-boxes", spec)
+
+
+def _stateful_set(count: int, image: str, namespace: str, hosts: Sequence[str]) -> Node:
+    pod: Node = {
+        "terminationGracePeriodSeconds": PATIENCE,
+        "automountServiceAccountToken": False,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER,
+            "runAsGroup": USER,
+            "fsGroup": USER,
+            "fsGroupChangePolicy": "OnRootMismatch",
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [_container(image, namespace, hosts)],
+        "volumes": [{"name": "tmp", "emptyDir": {}}],
+    }
+    claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "100Gi"}}}
+    spec: Node = {
+        "serviceName": f"{NAME}-boxes",
+        "replicas": count,
+        "podManagementPolicy": "Parallel",
+        "selector": {"matchLabels": _labels()},
+        "template": {"metadata": {"labels": _labels()}, "spec": pod},
+        "volumeClaimTemplates": [{"metadata": {"name": "data"}, "spec": claim}],
+    }
+    return _object("apps/v1", "StatefulSet", NAME, spec)
+
+
+def _container(image: str, namespace: str, hosts: Sequence[str]) -> Node:
+    # Callers write one of these names into their Host header. An address needs no permission, so probes need none.
+    services = (NAME, f"{NAME}.{namespace}", f"{NAME}.{namespace}.svc", f"{NAME}.{namespace}.svc.cluster.local")
+    args = ["serve", "--listen", f"0.0.0.0:{PORT}", "--grace", str(GRACE)]
+    key = {"secretKeyRef": {"name": NAME, "key": "api-key"}}
+    return {
+        "name": NAME,
+        "image": image,
+        "args": [*args, *(word for host in (*services, *hosts) for word in ("--allow-host", host))],
+        "env": [{"name": KEY, "valueFrom": key}],
+        "ports": [{"name": "http", "containerPort": PORT}],
+        "startupProbe": _probe("/health", every=2, failures=60),
+        "livenessProbe": _probe("/health", every=10, failures=6),
+        "readinessProbe": _probe("/ready", every=5, failures=1),
+        "lifecycle": {"preStop": {"sleep": {"seconds": SETTLING}}},
+        "resources": {"requests": {"cpu": "1", "memory": "4Gi"}},
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "volumeMounts": [{"name": "data", "mountPath": STATE}, {"name": "tmp", "mountPath": "/tmp"}],
+    }
+
+
+def _probe(path: str, *, every: int, failures: int) -> Node:
+    asked = {"path": path, "port": "http"}
+    return {"httpGet": asked, "periodSeconds": every, "timeoutSeconds": 5, "failureThreshold": failures}
+
+
+def _disruption_budget() -> Node:
+    return _object(
+        "policy/v1", "PodDisruptionBudget", NAME, {"maxUnavailable": 1, "selector": {"matchLabels": _labels()}}
+    )
+
+
+def _autoscaler(count: int) -> Node:
+    metric: Node = {
+        "type": "Pods",
+        "pods": {
+            "metric": {"name": "llama_appliance_waiting"},
+            "target": {"type": "AverageValue", "averageValue": str(WAITING)},
+        },
+    }
+    spec: Node = {
+        "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": NAME},
+        "minReplicas": count,
+        "maxReplicas": max(count, MOST),
+        "metrics": [metric],
+        "behavior": {"scaleDown": {"stabilizationWindowSeconds": 600}},
+    }
+    return _object("autoscaling/v2", "HorizontalPodAutoscaler", NAME, spec)
+
+
+def _inference_pool(namespace: str) -> Node:
+    spec: Node = {
+        "selector": {"matchLabels": _labels()},
+        "targetPorts": [{"number": PORT}],
+        "endpointPickerRef": {"name": PICKER, "port": {"number": 9002}, "failureMode": "FailOpen"},
+    }
+    pool = _object("inference.networking.k8s.io/v1", "InferencePool", NAME, spec)
+    return pool | {"metadata": {"name": NAME, "namespace": namespace, "labels": _labels()}}
+
+
+def _scraping(namespace: str) -> Node:
+    pod = "__meta_kubernetes_pod"
+    return {
+        "job_name": NAME,
+        "authorization": {"credentials_file": f"/etc/prometheus/{NAME}.key"},
+        "kubernetes_sd_configs": [{"role": "pod", "namespaces": {"names": [namespace]}}],
+        "relabel_configs": [
+            {"source_labels": [f"{pod}_label_app_kubernetes_io_name"], "regex": NAME, "action": "keep"},
+            {"source_labels": [f"{pod}_container_port_name"], "regex": "http", "action": "keep"},
+            {"source_labels": ["__meta_kubernetes_namespace"], "target_label": "namespace"},
+            {"source_labels": [f"{pod}_name"], "target_label": "pod"},
+        ],
+    }
+
+
+def _document(tree: Node, said: str) -> str:
+    """Return one YAML document below comments."""
+    comments = "".join(f"# {line}\n" for line in said.splitlines())
+    return comments + yaml_text(msgspec.to_builtins(tree))
