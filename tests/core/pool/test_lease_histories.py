@@ -14,6 +14,8 @@ from random import Random
 from typing import NamedTuple
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from appliance.core.pool.lease import (
     TERM,
@@ -78,7 +80,8 @@ class World:
     def run(self) -> None:
         for box in self.boxes:
             self.at(self.chance.random(), box.start)
-        faults = [self.freeze, self.crash, self.election, self.pause_holder, self.cut_holder, self.cut_holder]
+        faults = [self.freeze, self.crash, self.election, self.pause_holder, self.pause_sender, self.cut_holder]
+        faults.append(self.cut_holder)
         for _ in range(self.chance.randrange(12)):
             self.at(self.chance.uniform(0, FAULTS_END - 1), self.chance.choice(faults))
         for _ in range(self.chance.choice((0, 0, 1, 2))):
@@ -137,10 +140,13 @@ class World:
             if box.holds:
                 box.freeze(self.chance.uniform(10, 20))
 
+    def pause_sender(self) -> None:
+        self.chance.choice(self.boxes).pause_after_put = self.chance.uniform(12, 24)
+
     def cut_holder(self) -> None:
         for box in self.boxes:
             if box.holds:
-                box.cut_until = self.time + self.chance.uniform(10, 30)
+                box.cut_until = self.time + self.chance.uniform(15, 30)
 
     def crash(self) -> None:
         self.chance.choice(self.boxes).crash(self.chance.choice((0.2, 5.0, 20.0)))
@@ -179,12 +185,15 @@ class BoxOfTest:
 
     def __init__(self, world: World, name: str) -> None:
         self.world, self.name = world, name
-        self.rate, self.slept, self.frozen_since = 1 + world.chance.uniform(-DRIFT, DRIFT), 0.0, 0.0
+        self.rate, self.slept, self.frozen_since = 1 + world.chance.choice((-DRIFT, 0.0, DRIFT)), 0.0, 0.0
         self.incarnation: int = 0
         self.request: int = 0
+        self.waits = False
         self.running, self.frozen = False, False
         self.cut_until = 0.0
         """Until then its requests are lost: its link is down."""
+        self.pause_after_put = 0.0
+        """Seconds that it stands still after its next put, before the answer can come."""
         self.backlog: list[Call] = []
         self.disk: dict[str, int] = {}
         self.had_turn = False
@@ -198,7 +207,7 @@ class BoxOfTest:
 
     def start(self) -> None:
         self.incarnation += 1
-        self.running, self.frozen, self.backlog = True, False, []
+        self.running, self.frozen, self.waits, self.backlog = True, False, False, []
         self.load()
         self.later(0.0, self.turn)
 
@@ -229,11 +238,11 @@ class BoxOfTest:
         """Do one thing, and come back."""
         chance = self.world.chance
         self.later(chance.uniform(0.2, 1.5), self.turn)
-        if self.world.calm and self.had_turn:
+        if self.waits or (self.world.calm and self.had_turn):
             return
         if not self.lease.held(self.now):
             self.attempt()
-        elif self.world.calm or chance.random() < 0.12:
+        elif self.world.calm or (chance.random() < 0.12 and self.world.time >= self.cut_until):
             self.had_turn = True
             self.request += 1  # an attempt that is under way ends
             step = self.lease.release("b1", self.world.time, self.now)
@@ -249,20 +258,26 @@ class BoxOfTest:
 
     def carry_out(self, step: Step | None) -> None:
         self.request += 1
+        self.waits = isinstance(step, (ReadKey, PutKey))
         if isinstance(step, (ReadKey, PutKey)):
             hear, asked_by = partial(self.on_answer, self.request, step.key), self.incarnation
             if self.world.time >= self.cut_until:
                 self.world.send(step, lambda outcome: self.happen(asked_by, partial(hear, outcome)))
             self.later(ANSWER_WITHIN, partial(self.give_up, self.request))
+            if isinstance(step, PutKey) and self.pause_after_put and not self.world.calm:
+                self.freeze(self.pause_after_put)
+                self.pause_after_put = 0.0
 
     def give_up(self, request: int) -> None:
         if request == self.request:
             self.request += 1
+            self.waits = False
 
     def on_answer(self, request: int, key: str, outcome: Outcome) -> None:
         if request != self.request:
             return  # it came too late, or is the second one
         self.request += 1
+        self.waits = False
         if isinstance(outcome, Stored):
             if outcome.generation:
                 self.carry_out(self.lease.on_stored(outcome.revision))
@@ -344,24 +359,65 @@ def test_a_clock_that_stands_still_during_sleep_would_make_two_holders() -> None
     assert any(fails(seed) for seed in range(300))
 
 
-def test_no_election_ends_the_term_of_a_holder_that_renews() -> None:
-    lease = PlacementLease(MODEL, KEY, Fences(), KnownStore("b0/1"))
-    store: dict[str, tuple[int, bytes]] = {}
+HOLDERS, EPOCHS = st.sampled_from(["a/1", "b/1"]), st.integers(1, 6)
+CALLS = st.lists(st.tuples(st.sampled_from(["order", "order", "record", "crash"]), EPOCHS, HOLDERS), max_size=30)
 
-    def attempt(now: float) -> None:
-        step = lease.attempt(now)
+
+@given(CALLS)
+def test_a_box_never_obeys_an_older_epoch_or_two_holders_in_one(calls: list[tuple[str, int, str]]) -> None:
+    fences, disk = Fences(), dict[str, int]()
+    obeyed, highest = (0, ""), 0
+    for call, epoch, holder in calls:
+        if call == "crash":
+            fences, highest = Fences(disk), obeyed[0]
+        elif call == "record":
+            fences.saw(MODEL, epoch, holder)
+            highest = max(highest, epoch)
+        elif fences.admits(MODEL, epoch, holder):
+            disk = fences.stored()
+            assert (epoch, holder) == obeyed or epoch > obeyed[0]
+            assert epoch >= highest
+            obeyed, highest = (epoch, holder), epoch
+        else:
+            assert epoch <= highest
+        assert fences.highest(MODEL) == highest
+
+
+class Alone:
+    """One lease on a good bus."""
+
+    def __init__(self) -> None:
+        self.fences = Fences()
+        self.lease = PlacementLease(MODEL, KEY, self.fences, KnownStore("b0/1"))
+        self.store: dict[str, tuple[int, bytes]] = {}
+
+    def attempt(self, now: float, *, order_meanwhile: bool = False) -> None:
+        step = self.lease.attempt(now)
         while isinstance(step, (ReadKey, PutKey)):
-            revision, value = store.get(step.key, (0, None))
+            revision, value = self.store.get(step.key, (0, None))
             if isinstance(step, ReadKey):
-                step = lease.on_entry(step.key, value, revision, now)
+                step = self.lease.on_entry(step.key, value, revision, now)
             else:
-                store[step.key] = (step.revision + 1, step.value)
-                step = lease.on_stored(step.revision + 1)
+                self.store[step.key] = (step.revision + 1, step.value)
+                if order_meanwhile:
+                    self.fences.admits(MODEL, understood(step.value).epoch, "b1/1")
+                step = self.lease.on_stored(step.revision + 1)
 
-    for now in (0.0, 0.1, TERM + 0.2):
-        attempt(now)
-    assert lease.held(TERM + 0.2)
-    assert lease.epoch == 1
-    for renewal in (18.0, 29.0, 40.0):  # an election of 11 s between two
-        attempt(renewal)
-        assert lease.epoch == 1
+
+def test_no_election_ends_the_term_of_a_holder_that_renews() -> None:
+    alone = Alone()
+    for now in (0.0, TERM + 0.2, 18.0, 29.0, 40.0):  # an election of 11 s between two
+        alone.attempt(now)
+    assert alone.lease.held(40.0)
+    assert alone.lease.epoch == 1
+
+
+def test_an_order_of_the_same_epoch_in_the_meantime_voids_the_put() -> None:
+    """Its holder had the record of a store that was lost. The next attempt has a higher epoch."""
+    alone = Alone()
+    alone.attempt(0.0)
+    alone.attempt(TERM + 0.2, order_meanwhile=True)
+    assert not alone.lease.held(TERM + 0.2)
+    alone.attempt(TERM + 0.3)
+    assert alone.lease.held(TERM + 0.3)
+    assert alone.lease.epoch == 2
