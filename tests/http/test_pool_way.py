@@ -99,6 +99,9 @@ async def test_the_box_that_has_it_loaded_answers(open_server: OpenServer, fake_
         answer = await entry.ask("POST", CHAT, chat())
         assert (answer.status, box_of(answer), entry.state("alpha")) == (200, "b2", "unknown")
         assert (await entry.rows())[0]["metadata"]["box"] == "b2"
+        listed = {one["id"]: one for one in (await entry.ask("GET", "/v1/models")).json["data"]}
+        assert sorted(listed) == ["alpha", "beta", "gamma"]
+        assert listed["gamma"]["meta"]["llamaswap"]["boxes"] == ["b2"]
         for name in ("gamma", "b2/alpha", "b2/gamma"):  # one that is only there, and names that mean that box
             answer = await entry.ask("POST", CHAT, chat(name))
             assert (answer.status, box_of(answer)) == (200, "b2"), answer.body

@@ -99,7 +99,7 @@ class AskMembers:
         return of_model(model.id, prefix_of(job.body))
 
     async def _order(self, target: Target, model: Model, prefix: Prefix) -> list[str]:
-        """The boxes to ask, best first. One that would have to evict or fetch is told to, where orders are given."""
+        """The boxes to ask, best first. Where orders are given, one that has to load the model gets one."""
         side = self._peers.side
 
         def decide() -> list[BoxChoice]:
@@ -182,7 +182,7 @@ class AskMembers:
         )
         outgoing = Outgoing(address, request.method, path, headers, body, self._ask.pool, watch)
         with self._peers.using(box):
-            await relay(outgoing, options, job.sink, _Answering(self._peers, box))
+            await relay(outgoing, options, job.sink, _BoxHooks(self._peers, box))
 
 
 class _Boxes:
@@ -226,7 +226,7 @@ class _There(Struct, frozen=True):
     request: int = 0
 
 
-class _Answering:
+class _BoxHooks:
     def __init__(self, peers: Peers, box: str) -> None:
         self._peers = peers
         self._box = box
