@@ -53,7 +53,7 @@ class FileHashes:
         known = self._hashes.get(str(path))
         return known.sha256 if known is not None and known.file == identity_of(path) else None
 
-    def compute(self, path: Path, check: Callable[[int], None]) -> str:
+    def compute(self, path: Path, check: Callable[[int], object]) -> str:
         """Read the file, and remember its hash. ``check`` gets the bytes so far, and may wait or raise.
 
         Raises OSError, also for a file that changes meanwhile.

@@ -266,9 +266,14 @@ async def test_what_cannot_be_fetched_is_refused_and_nothing_here_changes(mine: 
     nobody = address_of("http://127.0.0.1:9", "nobody")
     good = HashedFile(name="tiny.gguf", size=len(before), sha256=64 * "a")
 
-    async def refused(error: type[Exception], file: HashedFile, *, model: str = "tiny", **changes: object) -> str:
-        members = changes.pop("members", [nobody])
-        assert isinstance(members, list)
+    async def refused(
+        error: type[Exception],
+        file: HashedFile,
+        *,
+        model: str = "tiny",
+        members: Sequence[Address] = (nobody,),
+        **changes: object,
+    ) -> str:
         async with open_downloads(structs.replace(mine, **changes)) as downloads:
             with pytest.raises(error) as caught:
                 await downloads.fetch_from(members, [file], model)

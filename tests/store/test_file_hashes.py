@@ -1,4 +1,4 @@
-"""What is remembered of hashes: for the very file that was read, across programs, whatever became of the store."""
+"""Hashes are remembered for the very file that was read, across programs; a damaged store costs only time."""
 
 from __future__ import annotations
 

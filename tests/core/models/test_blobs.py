@@ -6,7 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from appliance.catalog.found import scan_cache, scan_folder
@@ -70,17 +70,20 @@ def test_only_a_hash_names_a_file(text: str) -> None:
 
 @given(st.data(), st.integers(1, 5), st.integers(1, 6), st.booleans())
 def test_the_file_comes_right_while_one_honest_box_has_it(data: st.DataObject, boxes: int, spans: int, kept: bool):
-    """Whatever the others send or lack, and whoever gave the part of an earlier run; no liar is asked for ever."""
+    """The others may lie or lack it, and an earlier run may have left a wrong part; no liar is asked for ever."""
     kinds = data.draw(st.lists(st.sampled_from(["honest", "liar", "lacks"]), min_size=boxes, max_size=boxes))
     kinds[data.draw(st.integers(0, boxes - 1))] = "honest"
     sources = FileSources(boxes)
     have, right, rounds = data.draw(st.integers(0, spans - 1)) if kept else 0, not kept, 0
+    lacking = set[int]()
     while True:
         while have < spans:
             box = sources.choose(have)
             assert box is not None
             broken = rounds < 8 and data.draw(st.booleans())
             if kinds[box] == "lacks":
+                assert box not in lacking, "it is asked once"
+                lacking.add(box)
                 sources.lacks(box)
                 sources.ended(box, well=False)
                 continue
@@ -94,6 +97,18 @@ def test_the_file_comes_right_while_one_honest_box_has_it(data: st.DataObject, b
         assert sources.left, "the honest box is never given up"
         have, right, rounds = 0, True, rounds + 1
         assert rounds <= 2 * boxes + 2
+
+
+def test_a_box_without_the_file_is_not_asked_again() -> None:
+    sources = FileSources(2)
+    first = sources.choose(0)
+    assert first is not None
+    sources.lacks(first)
+    for _ in range(3):
+        other = sources.choose(0)
+        assert other is not None
+        assert other != first
+        sources.ended(other, well=False)
 
 
 @given(st.integers(1, 5))
@@ -159,9 +174,12 @@ NAMES = st.lists(
 )
 
 
+@example("acme/tiny:Q8_0", ["tiny-Q4_0.gguf"])
+@example(".a", [".a/b.gguf"])
+@example("tiny", ["a/tiny.gguf"])
 @given(st.sampled_from(["tiny", "a", "acme/tiny:Q8_0", "..", "", ".a", "a/b"]) | st.text(max_size=8), NAMES)
 def test_no_name_leads_elsewhere_or_to_another_id(model_id: str, names: list[str]) -> None:
-    """What passes is found under this id by the scan of a real folder."""
+    """The scan of a real folder finds names that pass under this id."""
     try:
         check_names(model_id, names)
     except BadRequest:
