@@ -296,7 +296,8 @@ async def open_appliance(
     ``chooser`` says which engine a model is started on, in place of the one that ``command`` is.
 
     Plugins are there if ``plugins`` are folders of them, or the configuration names some; what they keep is beside the
-    model's file. ``pool`` is the file of a pool. With ``downloads``, what is in their cache and models folder is served in place of these models.
+    model's file. With ``downloads``, what is in their cache and models folder is served in place of these models.
+    ``pool`` is the file of a pool.
     Other keyword arguments are `HttpSettings`.
     """
     engine = Engine(name="fake", backend="cpu", version="b11434", command=tuple(command), source="the tests")
