@@ -73,7 +73,7 @@ class Membership:
         self.over = trio.Event()
         """This box has left, or the others have removed it."""
         self.door_closed = trio.Event()
-        """Nobody is answered through the door any more."""
+        """The door answers no request any more."""
         self.door_closed.set()
         self.ended = trio.Event()
         """Nothing is left of it, not even the file."""
@@ -88,11 +88,12 @@ class Membership:
         self._seed = secrets.token_bytes(32)
         """The private key of this run's certificate."""
         self.ways = Ways(self.keys)
-        """How the doors of the others are reached."""
+        """The ways to the doors of the others."""
         self._door: ClaimedDoor | None = None
         self._writing = trio.Lock()
         self._turn = trio.Lock()
         self._pulled = 0
+        self._adopted: tuple[Mapping[str, Member], PoolSide] | None = None
         self._strangers: set[str] = set()
         """Boxes that refuse this box's keys."""
 
@@ -153,10 +154,12 @@ class Membership:
 
     def _adopt(self) -> None:
         drained = frozenset(box.name for box in self.roster.boxes if box.drained)
-        self._peers.adopt_members(
-            {box.name: Member(id=box.name, address=self.ways.guess(box)) for box in self.others if box.can_be_dialled},
-            PoolSide(me=self.me, drained=drained, orders=self._orders),
-        )
+        dialled = [box for box in self.others if box.can_be_dialled]
+        members = {box.name: Member(id=box.name, address=self.ways.guess(box)) for box in dialled}
+        adopted = members, PoolSide(me=self.me, drained=drained, orders=self._orders)
+        if adopted != self._adopted:
+            self._adopted = adopted
+            self._peers.adopt_members(*adopted)
 
     def _out_of_reach(self) -> list[Box]:
         down = {peer.id for peer in self._peers.snapshot() if not peer.up}
@@ -281,7 +284,7 @@ class Membership:
         return await AtFirstBox(self).agree(wanted)
 
     async def leave(self) -> None:
-        """Leave for good. Raises BoxFailed if the others could not be told; this box has left all the same."""
+        """Leave for good. Raises BoxFailed if no other box knows it yet; this box has left anyway."""
         try:
             if self.others:
                 await self._change(lambda roster: roster.without(self.me))

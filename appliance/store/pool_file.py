@@ -25,7 +25,7 @@ class KeptPool(Struct, frozen=True, kw_only=True):
 
     version: int = VERSION
     secret: bytes
-    """32 bytes, from which all keys follow; whoever has them is in the pool."""
+    """32 bytes, from which all keys follow."""
     me: str
     roster: Roster
     epochs: Mapping[str, int] = {}

@@ -51,7 +51,7 @@ class Address(Struct, frozen=True):
     """Put before every query."""
     tls: bool = False
     tls_context: ssl.SSLContext | None = None
-    """Whom TLS believes; None: the authorities of the system."""
+    """The authorities that TLS believes; None: those of the system."""
     tls_name: str | None = None
     """The name that the certificate has to have; None: ``host``."""
     socket: str | None = None

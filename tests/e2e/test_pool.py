@@ -152,6 +152,7 @@ def test_two_boxes_are_one_until_one_leaves(make_box: MakeBox) -> None:
     assert "was a box of this pool" in b2.bad("pool", "join", _code(b1.good("pool", "invite")), *b2.words())
 
 
+@pytest.mark.slow
 def test_the_pool_outlives_kill_9_of_each_side(make_box: MakeBox) -> None:
     boxes = pool_of(make_box, "b1", "b2")
     with ExitStack() as ended:
@@ -205,6 +206,7 @@ def test_ten_wrong_tokens_void_the_codes(make_box: MakeBox) -> None:
     b2.join(_code(b1.good("pool", "invite")))
 
 
+@pytest.mark.slow
 def test_new_keys_shut_out_the_old_ones(make_box: MakeBox) -> None:
     b1, b2, b3 = boxes = pool_of(make_box, "b1", "b2", "b3")
     old = PoolKeys(b3.secret())
@@ -233,6 +235,7 @@ def test_new_keys_shut_out_the_old_ones(make_box: MakeBox) -> None:
         wait_together([b1, b2])
 
 
+@pytest.mark.slow
 def test_garbage_at_the_door_harms_nobody(make_box: MakeBox) -> None:
     b1, b2 = boxes = pool_of(make_box, "b1", "b2")
     choice = random.Random(7)
@@ -298,6 +301,7 @@ def test_nothing_is_told_without_the_key(make_box: MakeBox) -> None:
     assert b"of-b1" in box.knock("GET", "/v1/models", key=key)[1]
 
 
+@pytest.mark.slow
 def test_two_boxes_join_at_two_others_at_the_same_time(make_box: MakeBox) -> None:
     b1, b2 = pool_of(make_box, "b1", "b2")
     b3, b4 = make_box("b3"), make_box("b4")

@@ -32,7 +32,7 @@ class JoinCode(Struct, frozen=True, kw_only=True):
     """``ca_public`` is the public key of the pool's authority, 32 bytes; ``token`` is 16 random ones."""
 
     addresses: tuple[str, ...]
-    """Where a box of the pool can be dialled, best first."""
+    """Addresses where a box of the pool can be dialled, best first."""
     port: int
     ca_public: bytes
     token: bytes

@@ -1,6 +1,6 @@
 """``/api/pool/...``: this box is put into a pool or out of it, and the pool is changed. `EdgeRoutes` shows its state.
 
-Whoever may do this can let in other machines, so it takes ``serve --admin``, or the socket of the server's own home.
+A client that may do this can let in other machines, so it takes ``serve --admin`` or the socket of the own home.
 """
 
 from __future__ import annotations
