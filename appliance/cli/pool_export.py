@@ -69,7 +69,12 @@ _image_option = click.option(
 
 @click.group()
 def pool() -> None:
-    """Use several machines as one."""
+    """Use several machines as one.
+
+    \b
+    Example:
+      llama-appliance pool export smg --out smg
+    """
 
 
 @pool.group()
