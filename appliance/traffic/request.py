@@ -75,7 +75,7 @@ def read_request(head: HttpHead, api_prefix: str, peer: str) -> Request:
         path = path.removeprefix(api_prefix) if inside else ""
         raw = raw.removeprefix(api_prefix)
     only = ""
-    if raw.startswith(OF_ONE):
+    if path and raw.startswith(OF_ONE):
         name, _, rest = raw.removeprefix(OF_ONE).partition("/")
         only, raw = unquote(name), f"/{rest}"
         path = unquote(raw)

@@ -92,6 +92,7 @@ class Router:
         return self.ask("POST", CHAT, {"model": "starter", "messages": said, "max_tokens": 8, "stream": stream})
 
 
+@pytest.mark.slow
 def test_smg_in_front_of_two_boxes_answers_while_one_is_killed(tmp_path: Path):
     with (
         serving(tmp_path / "a", "--listen", "127.0.0.1:0") as a,

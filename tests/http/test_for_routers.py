@@ -93,6 +93,12 @@ async def test_a_name_with_slashes_is_one_part_of_the_path(open_server: OpenServ
         assert ids(await server.ask("GET", "/worker/nope/v1/models")) == []
 
 
+async def test_an_api_prefix_stands_before_worker(open_server: OpenServer):
+    async with open_server(api_prefix="/a") as server:
+        assert ids(await server.ask("GET", "/a/worker/alpha/v1/models")) == ["alpha"]
+        assert (await server.ask("GET", "/worker/alpha/v1/models")).status == 404
+
+
 async def test_a_model_says_what_it_can_see(open_server: OpenServer, fake_model: Path):
     sees = Model(id="eyes", source="path", path=str(fake_model), input_modalities=("text", "image"))
     async with open_server(models=[sees]) as server:
