@@ -199,7 +199,8 @@ async def open_appliance(settings: AppSettings, places: AppliancePaths) -> Async
             def parts() -> DoorParts:
                 return DoorParts(edge=edge, owners=owners, pool=pool, pings=pings, lasting=lasting)
 
-            own = BoxParts(fleet=fleet, catalog=catalog, downloads=downloads, peers=peers)
+            lifetime = traffic.lifetime
+            own = BoxParts(fleet=fleet, catalog=catalog, downloads=downloads, peers=peers, drained=lifetime.drain)
             return open_box_pool(path, partial(claim_door, parts), own)
 
         async with (

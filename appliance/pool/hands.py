@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from urllib.parse import quote
 
@@ -36,6 +36,8 @@ class BoxParts(Struct, frozen=True, kw_only=True):
     catalog: Catalog
     downloads: Downloads
     peers: Peers
+    drained: Callable[[bool], object]
+    """Told whether this box is drained, which its readiness says."""
 
 
 class OwnHands:

@@ -82,6 +82,7 @@ class Membership:
         self.problem: PoolProblem | None = None
         self._path = path
         self._peers = parts.peers
+        self._tell_drained = parts.drained
         self._fences = Fences(kept.epochs)
         self.on_bus = OnBus(self, parts.fleet.children, path.with_name(BUS_FOLDER))
         self._orders = BoxOrders(self.me, self.on_bus.incarnation, self._fences, hands, self._keep_epochs)
@@ -134,6 +135,7 @@ class Membership:
         finally:
             self._door = None
             self._peers.adopt_members({})
+            self._tell_drained(False)
 
     async def _serve(self, door: ClaimedDoor, shutdown: trio.Event) -> None:
         self.door_closed = trio.Event()
@@ -154,6 +156,7 @@ class Membership:
 
     def _adopt(self) -> None:
         drained = frozenset(box.name for box in self.roster.boxes if box.drained)
+        self._tell_drained(self.me in drained)
         dialled = [box for box in self.others if box.can_be_dialled]
         members = {box.name: Member(id=box.name, address=self.ways.guess(box)) for box in dialled}
         adopted = members, PoolSide(me=self.me, drained=drained, orders=self._orders)

@@ -101,11 +101,15 @@ class Lifetime:
         self.requests = _UnderWay()
         self.feeds = Feeds()
         self.drained = False
-        """Others send this server nothing new, and what comes is answered. Set by the owner of the pool."""
+        """Others send this server nothing new, and what comes is answered."""
         self._followers = _UnderWay()
         self.follower = self._followers.block
         self.end_followers = self._followers.cancel
         self.end_requests = self.requests.cancel
+
+    def drain(self, drained: bool) -> None:
+        """Take what the pool says of this box."""
+        self.drained = drained
 
     @property
     def stopping(self) -> bool:

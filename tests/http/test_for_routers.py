@@ -33,7 +33,7 @@ def ids(answer: Answer) -> list[str]:
 
 async def test_a_drained_server_lives_and_answers_and_is_not_ready(server: Appliance):
     assert await reason(server) is None
-    server.traffic.lifetime.drained = True
+    server.traffic.lifetime.drain(True)
     assert await reason(server) == "draining"
     assert (await server.ask("POST", CHAT, chat())).status == 200
     server.traffic.lifetime.end_followers()  # as the first stop signal does
