@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 SLEPT = 5.0
-"""Seconds by which the clocks must differ: a smaller difference is a corrected clock."""
+"""Seconds by which the clocks must differ: some of them go in steps, and each has its own drift."""
 
 Clock = Callable[[], float]
 OWN_FILES = 192
@@ -53,7 +53,7 @@ class Suspends:
         self._behind = always() - running()
 
     def happened(self) -> bool:
-        """True if it was asleep for `SLEPT` seconds or more. A wall clock that was set forward looks the same."""
+        """True if it was asleep for `SLEPT` seconds or more."""
         # One clock stands still during sleep, and the other goes on. Their distance grows by the sleep alone: a task
         # that is only late moves both alike.
         before, self._behind = self._behind, self._always() - self._running()

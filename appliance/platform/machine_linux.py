@@ -185,7 +185,7 @@ def signature(root: Path = ROOT) -> str:
 
 
 def with_sleep() -> float:
-    """Return seconds on a clock that continues while the machine sleeps."""
+    """Return seconds on a clock that continues while the machine sleeps, and that nobody sets."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if sys.platform == "linux" else time.time()
 
 

@@ -120,7 +120,7 @@ class PlacementLeases:
             while isinstance(step, ReadKey | PutKey):
                 if isinstance(step, PutKey):
                     try:
-                        step = lease.on_stored(await keys.put(step.key, step.value, step.revision))
+                        step = lease.on_stored(step.key, await keys.put(step.key, step.value, step.revision))
                     except BusConflict:
                         break
                     continue

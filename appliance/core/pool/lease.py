@@ -229,9 +229,9 @@ class PlacementLease:
             return HeldElsewhere(self._unchanged_since + TERM)
         return self._take(revision, now)
 
-    def on_stored(self, revision: int) -> Step:
+    def on_stored(self, key: str, revision: int) -> Step:
         """Take the acknowledgement of a put: of the record, or of `FOUNDED`."""
-        self._stored = revision
+        self._stored = revision if key == self.key else CREATE
         return ReadKey(FOUNDED)
 
     def release(self, box: str, wall: float, now: float) -> PutKey | None:

@@ -280,7 +280,7 @@ class BoxOfTest:
         self.waits = False
         if isinstance(outcome, Stored):
             if outcome.generation:
-                self.carry_out(self.lease.on_stored(outcome.revision))
+                self.carry_out(self.lease.on_stored(key, outcome.revision))
             else:
                 self.later(0.05, self.attempt)
             return
@@ -401,7 +401,7 @@ class Alone:
                 self.store[step.key] = (step.revision + 1, step.value)
                 if order_meanwhile:
                     self.fences.admits(MODEL, understood(step.value).epoch, "b1/1")
-                step = self.lease.on_stored(step.revision + 1)
+                step = self.lease.on_stored(step.key, step.revision + 1)
 
 
 def test_no_election_ends_the_term_of_a_holder_that_renews() -> None:
