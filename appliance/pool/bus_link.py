@@ -23,8 +23,8 @@ from appliance.core.pool.nats import (
     NatsEvent,
     NatsGarbage,
     NatsReader,
-    ServerRefusal,
     ServerInfo,
+    ServerRefusal,
     connect_line,
 )
 
