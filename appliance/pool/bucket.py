@@ -84,7 +84,7 @@ class Bucket:
         """Call ``changed`` with all entries, now and after every change, until cancelled.
 
         It is called by the task that reads the bus: it must return at once. After a gap or a silence the watch begins
-        anew, so that a change may be told twice, and no last one is missed.
+        anew, so that a change may come twice, and no last one is missed.
         """
         while True:
             try:

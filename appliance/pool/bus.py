@@ -25,8 +25,8 @@ from appliance.core.pool.nats import (
     PING,
     PONG,
     BusMessage,
-    Refusal,
     ServerInfo,
+    ServerRefusal,
     publish_lines,
     subscribe_line,
     unsubscribe_line,
@@ -81,7 +81,7 @@ class Bus:
 
     @property
     def state(self) -> BusState:
-        """The state as people are told it."""
+        """The state, with its problem in words for people."""
         return self._state
 
     @property
@@ -232,7 +232,7 @@ class Bus:
                     link.info = event
                     if event.ldm:
                         self._leave(link)
-                case Refusal():
+                case ServerRefusal():
                     raise refused(event)
                 case _:
                     pass

@@ -23,8 +23,8 @@ from appliance.core.pool.nats import (
     NatsEvent,
     NatsGarbage,
     NatsReader,
-    Refusal,
     ServerInfo,
+    ServerRefusal,
     connect_line,
 )
 
@@ -86,7 +86,7 @@ class BusLink:
                 with trio.move_on_at(ping_at):
                     await self._wake.wait()
                 self._wake = trio.Event()
-            # A client that only publishes hears nothing, so it pings also while it has commands to send.
+            # A client that only publishes receives nothing, so it pings also while it has commands to send.
             if trio.current_time() >= ping_at:
                 self._out += PING
                 ping_at = trio.current_time() + PING_EVERY
@@ -108,7 +108,7 @@ class BusLink:
         with broken_in_words(), trio.fail_after(ENTER_TIME):
             await self.stream.send_all(hello)
         while (event := await self.event(ENTER_TIME)) != "PONG":
-            if isinstance(event, Refusal):
+            if isinstance(event, ServerRefusal):
                 raise refused(event)
 
     async def _secure(self, tls: ssl.SSLContext | None) -> None:
@@ -131,7 +131,7 @@ async def enter(place: BusPlace, access: BusAccess, tls: ssl.SSLContext | None) 
     return link
 
 
-def refused(refusal: Refusal) -> BusBroken:
+def refused(refusal: ServerRefusal) -> BusBroken:
     """Return the end that follows these words of the server; it has the same ones for each kind of wrong key."""
     return BusBroken("key" if "authorization" in refusal.words.lower() else "ended", refusal.words)
 

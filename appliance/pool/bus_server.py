@@ -229,7 +229,7 @@ class _BusRun:
         await wait_any(self.over.wait, self._look_at_health, partial(self._wait_room, room))
 
     async def _look_at_health(self) -> Never:
-        """Ask for its health from time to time. The log is heard first, but its words may change."""
+        """Ask for its health from time to time. The log says it first, but its words may change."""
         port = int(self._state.monitor.rpartition(":")[2] or 0)
         address = Address(LOOPBACK, port, None, "the server of the bus")
         while True:

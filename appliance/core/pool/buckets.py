@@ -56,7 +56,7 @@ class BusTimeout(BusError):
 
 
 class NoResponders(BusError):
-    """Nobody listens on the subject, so nothing was done."""
+    """No client listens on the subject, so nothing was done."""
 
 
 class BusConflict(BusError):

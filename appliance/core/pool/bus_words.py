@@ -1,4 +1,4 @@
-"""Where a bus is and how to enter it, and the words in which people are told what is wrong with it."""
+"""The place of a bus, the way into it, and the words for what is wrong with it."""
 
 from __future__ import annotations
 

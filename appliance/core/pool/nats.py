@@ -57,14 +57,14 @@ class BusMessage(Struct, frozen=True, kw_only=True):
     headers: Mapping[str, str] = {}
 
 
-class Refusal(Struct, frozen=True):
+class ServerRefusal(Struct, frozen=True):
     """The server's words about a command that it did not accept. It often closes the connection after them."""
 
     words: str
 
 
 Word = Literal["PING", "PONG", "+OK"]
-NatsEvent = ServerInfo | BusMessage | Refusal | Word
+NatsEvent = ServerInfo | BusMessage | ServerRefusal | Word
 WORDS: Mapping[bytes, Word] = {b"PING": "PING", b"PONG": "PONG", b"+OK": "+OK"}
 
 _decode_info = msgspec.json.Decoder(ServerInfo).decode
@@ -129,7 +129,7 @@ class NatsReader:
         if line in WORDS:
             return WORDS[line]
         if verb == b"-ERR":
-            return Refusal(_text(rest).strip().strip("'"))
+            return ServerRefusal(_text(rest).strip().strip("'"))
         if verb == b"INFO":
             try:
                 return _decode_info(rest)

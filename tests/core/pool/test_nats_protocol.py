@@ -20,8 +20,8 @@ from appliance.core.pool.nats import (
     NatsEvent,
     NatsGarbage,
     NatsReader,
-    Refusal,
     ServerInfo,
+    ServerRefusal,
     connect_line,
     publish_lines,
     subscribe_line,
@@ -42,7 +42,7 @@ MESSAGES = st.builds(
 EVENTS: st.SearchStrategy[NatsEvent] = st.one_of(
     MESSAGES,
     st.sampled_from(list(WORDS.values())),
-    st.builds(Refusal, st.sampled_from(["Authorization Violation", "Stale Connection"])),
+    st.builds(ServerRefusal, st.sampled_from(["Authorization Violation", "Stale Connection"])),
     st.builds(ServerInfo, server_name=WORD, nonce=WORD, ldm=st.booleans()),
 )
 PIECES = st.sampled_from(
@@ -60,7 +60,7 @@ def spoken(event: NatsEvent) -> bytes:
             return (
                 f'INFO {{"server_name":"{event.server_name}","x":[1],"nonce":"{event.nonce}","ldm":{ldm}}}\r\n'.encode()
             )
-        case Refusal():
+        case ServerRefusal():
             return f"-ERR '{event.words}'\r\n".encode()
         case str():
             return f"{event}\r\n".encode()
