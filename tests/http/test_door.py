@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -12,17 +13,20 @@ import pytest
 import trio
 from http_harness import Appliance, OpenServer, chat
 from msgspec import structs
+from waiting import until
 
 from appliance.core.pool.join_code import LIFE, TOKEN_SIZE, JoinCode, read_code
 from appliance.core.pool.keys import PoolKeys
 from appliance.core.pool.roster import Box, Roster
-from appliance.errors import BadRequest, BoxFailed, Conflict
+from appliance.errors import BadRequest, BoxFailed, Conflict, StoreFailed, UpstreamFailed
 from appliance.pool.doors import PROTOCOL, ROSTER, JoinRequest, OtherKeys, Ways, ask_at, join_with
 from appliance.pool.membership import Membership
+from appliance.store.pool_file import KeptPool, write_pool
 from appliance.upstream.client import HttpCall
-from appliance.wire import CreatePool
+from appliance.wire import CreatePool, PoolState
 
 B2 = Box(name="b2", addresses=("127.0.0.1",), port=4280)
+JSON = ((b"Content-Type", b"application/json"),)
 QUESTION = b'{"model":"alpha","messages":[{"role":"user","content":"hi"}]}'
 
 
@@ -91,7 +95,7 @@ async def test_members_get_answers_of_models_here_alone(open_server: OpenServer,
             ("/v1/chat/completions", QUESTION, 200),  # the model is ready: the fast path
             ("/v1/chat/completions", QUESTION.replace(b"alpha", b"gamma"), 404),
         ):
-            async with HttpCall(address, "POST", path, ((b"Content-Type", b"application/json"),), body) as answer:
+            async with HttpCall(address, "POST", path, JSON, body) as answer:
                 content = await answer.read(1 << 20)
             assert answer.status == status, content
         bare = structs.replace(address, key_headers=())
@@ -103,8 +107,7 @@ async def test_a_renewed_secret_ends_what_old_keys_have_begun(open_server: OpenS
     async with first_box(open_server, tmp_path / "pool.json") as (_, membership, _):
         box, old = membership.roster.boxes[0], Ways(membership.keys)
         slow = msgspec.json.encode(chat(stream=True, tokens=10_000, token_delay=0.01))
-        headers = ((b"Content-Type", b"application/json"),)
-        async with HttpCall(old.guess(box), "POST", "/v1/chat/completions", headers, slow) as answer:
+        async with HttpCall(old.guess(box), "POST", "/v1/chat/completions", JSON, slow) as answer:
             assert (await answer.receive()).startswith(b"data: ")
             await membership.rotate(())
             with trio.fail_after(20):
@@ -125,3 +128,55 @@ async def test_of_two_changes_on_the_same_roster_one_is_in_force(open_server: Op
         with pytest.raises(Conflict, match="another pool"):
             await ask_at(address, "PUT", ROSTER, Roster, structs.replace(wanted[0], pool="other"))
         assert await ask_at(address, "PUT", ROSTER, Roster, base) == wanted[0]
+
+
+async def test_a_damaged_file_is_a_problem_and_no_silent_end_of_the_pool(
+    open_server: OpenServer, tmp_path: Path
+) -> None:
+    file = tmp_path / "pool.json"
+    file.write_bytes(b'{"version":1,"secret":"')
+    async with open_server(pool=file) as server:
+        owner = await server.owners.pool.require()
+        (problem,) = owner.state().problems
+        assert str(file) in problem.text
+        with pytest.raises(StoreFailed, match="damaged"):
+            await owner.create(CreatePool(name="b1", addresses=["127.0.0.1"], port=0))
+    assert file.read_bytes() == b'{"version":1,"secret":"'
+
+
+async def test_a_box_whose_port_is_taken_says_so_and_opens_its_door_later(
+    open_server: OpenServer, tmp_path: Path
+) -> None:
+    file = tmp_path / "pool.json"
+    async with first_box(open_server, file) as (_, membership, _):
+        port, roster = membership.roster.boxes[0].port, membership.roster
+    with socket.create_server(("0.0.0.0", port)):
+        async with open_server(pool=file) as server:
+            owner = await server.owners.pool.require()
+            state = await until(owner.state, lambda state: state.problems)
+            assert (state.pool, [one.id for one in state.problems]) == (roster.pool, ["door"])
+            assert f":{port}" in state.problems[0].text
+            await owner.leave(None)
+            assert owner.state() == PoolState()
+            assert not file.exists()
+    write_pool(file, KeptPool(secret=bytes(32), me="b1", roster=roster))
+    sock = socket.create_server(("0.0.0.0", port))
+    async with open_server(pool=file) as server:
+        owner = await server.owners.pool.require()
+        await until(owner.state, lambda state: state.problems)
+        sock.close()
+        await until(owner.state, lambda state: not state.problems)
+        assert await Ways(PoolKeys(bytes(32))).ask(roster.boxes[0], "GET", ROSTER, Roster) == roster
+
+
+async def test_a_program_that_ends_lets_other_boxes_finish(open_server: OpenServer, tmp_path: Path) -> None:
+    async with first_box(open_server, tmp_path / "pool.json") as (server, membership, _):
+        address = Ways(membership.keys).guess(membership.roster.boxes[0])
+        body = msgspec.json.encode(chat(stream=True, tokens=100, token_delay=0.01))
+        async with HttpCall(address, "POST", "/v1/chat/completions", JSON, body) as answer:
+            assert (await answer.receive()).startswith(b"data: ")
+            server.shutdown.set()
+            assert b"[DONE]" in await answer.read(1 << 20)
+        with pytest.raises(UpstreamFailed):
+            async with HttpCall(address, "GET", "/health"):
+                pass
