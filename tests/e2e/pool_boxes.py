@@ -172,13 +172,10 @@ def make_pool(found: Sequence[PoolBox]) -> float:
     """Create and join. Returns the seconds."""
     began = time.monotonic()
     code = found[0].home.json("pool", "create", "--name", found[0].name)["code"]
-    print("created", time.monotonic() - began)
     for number, box in enumerate(found[1:]):
         if number:
             code = found[0].home.json("pool", "invite")["code"]
-            print("invited", time.monotonic() - began)
         box.home.good("pool", "join", code, "--name", box.name)
-        print("joined", time.monotonic() - began)
     return time.monotonic() - began
 
 

@@ -24,7 +24,7 @@ from waiting import wait
 if sys.platform == "win32":
     pytest.skip("network namespaces", allow_module_level=True)
 
-pytestmark = [pytest.mark.slow, pytest.mark.needs("namespaces", "ip", "cpu-build")]
+pytestmark = [pytest.mark.slow, pytest.mark.needs("namespaces", "ip")]
 
 GONE = 10.0
 """Seconds within which a dead box is seen by all others, and the way of every request avoids it."""
