@@ -4,10 +4,10 @@ Silence has two causes that look alike: the other box is gone, or this one recei
 second one makes a healthy box dead, and its requests go elsewhere. So silence only counts while this box can be sure of
 its own ears:
 
-- It receives its own beats, too, since they come back from the server of the bus. While they do not, it is cut off: by a
-  broken connection, or by a server that stands still and has not been noticed yet. If the last one is old, the clock
+- It receives its own beats, too, since they come back from the server of the bus. While they do not, it is cut off: by
+  a broken connection, or by a server that stands still and has not been noticed yet. If the last one is old, the clock
   has jumped: this box was asleep, frozen or starved.
-- It receives beats of at least half of the pool, itself included. A smaller part is taken for the part that was cut off.
+- It receives beats of at least half of the pool, itself included. A smaller part is taken for the one that was cut off.
 
 After each gap a whole `GONE` has to pass before anyone is called gone. A silent box that is not called gone is
 unknown: then the links to the boxes, which are HTTP, say alone who is up.
