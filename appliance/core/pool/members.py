@@ -1,15 +1,15 @@
 """Presence: which boxes are there, from the beats that they send each second, measured with the receiver's own clock.
 
-Silence has two causes that look alike: the other box is gone, or this one does not hear. Taken for the first, the
+Silence has two causes that look alike: the other box is gone, or this one receives nothing. Taken for the first, the
 second one makes a healthy box dead, and its requests go elsewhere. So silence only counts while this box can be sure of
 its own ears:
 
-- It hears its own beats, too, since they come back from the server of the bus. While they do not, it is cut off: by a
-  broken connection, or by a server that stands still and has not been noticed yet. If the last one is old, the clock
+- It receives its own beats, too, since they come back from the server of the bus. While they do not, it is cut off: by
+  a broken connection, or by a server that stands still and has not been noticed yet. If the last one is old, the clock
   has jumped: this box was asleep, frozen or starved.
-- It hears at least half of the pool, itself included. A smaller part is taken for the part that was cut off.
+- It receives beats of at least half of the pool, itself included. A smaller part is taken for the one that was cut off.
 
-After each gap a whole `GONE` has to pass before anyone is called gone. A box that is not heard and not called gone is
+After each gap a whole `GONE` has to pass before anyone is called gone. A silent box that is not called gone is
 unknown: then the links to the boxes, which are HTTP, say alone who is up.
 """
 
@@ -66,10 +66,10 @@ class Presence:
     def __init__(self, me: str) -> None:
         self._me = me
         self.heard: dict[str, LastBeat] = {}
-        """Newest beat of each box that was ever heard, this one included."""
+        """Newest beat of each box that ever came, this one included."""
         self._replaced: dict[str, list[str]] = {}
         self._listens_since = math.inf
-        """Since then this box could hear. Infinite: it is cut off."""
+        """Since then this box has been receiving. Infinite: it is cut off."""
 
     def on_beat(self, beat: Beat, now: float) -> bool:
         """Take a beat; False: it is the second copy of one, or older than one that was taken."""
@@ -88,7 +88,7 @@ class Presence:
         return True
 
     def cut_off(self, now: float) -> bool:
-        """Say whether this box hears nothing of the bus."""
+        """Say whether this box receives nothing of the bus."""
         self._look(now)
         return self._listens_since == math.inf
 
@@ -104,7 +104,7 @@ class Presence:
         return last is not None and not last.beat.stopping and now - last.at <= GONE
 
     def _said_so(self, name: str) -> bool:
-        """True if its last word was that it stops: then its silence is no question of our ears."""
+        """True if its last word was that it stops: then its silence is its own."""
         last = self.heard.get(name)
         return last is not None and last.beat.stopping
 

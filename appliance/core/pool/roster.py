@@ -40,7 +40,7 @@ class Box(Struct, frozen=True, kw_only=True):
 
     name: BoxName
     addresses: Annotated[tuple[HostText, ...], Meta(max_length=64)] = ()
-    """Where the others dial it, best first."""
+    """Hosts at which the others dial it, best first."""
     port: DoorPort = DEFAULT_PORT
     dials_out: bool = False
     """True if the others cannot dial it. It never serves the bus."""
