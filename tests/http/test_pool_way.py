@@ -164,6 +164,7 @@ async def test_a_box_that_dies_before_the_first_byte_is_followed_by_another_once
         assert (answer.status, box_of(answer), answer.cut) == (200, "b1", False)
         assert answer.header("X-Appliance-Fallback") == "replayed; from=b2; on=b1"
         assert cables["b2"].requests == 1
+        assert [one.up for one in entry.owners.peers.members()] == [False]
         noted = (await entry.rows())[0]["metadata"]
         assert (noted["box"], noted["fallback"]) == ("b1", "replayed; from=b2; on=b1")
 

@@ -49,7 +49,7 @@ class AskMembers:
         """Have the best box answer, or the next one. Raises as `Ask.ask`, and PeerFailed for another box."""
         model = target.model or Model(id=target.boxes[0][1], source="config")
         prefix, there = self._prefix(job, target, model), dict(target.boxes)
-        boxes = _Boxes(self._fleet, self._peers.side.me, await self._order(target, model, prefix))
+        boxes = _Boxes(self._fleet, self._peers, await self._order(target, model, prefix))
         here = self._ask.prepared(job, target, target.model) if target.model is not None else None
         course = Course(boxes, model, job, here[1] if here is not None else job.body)
         before = job.record.headers
@@ -188,12 +188,13 @@ class AskMembers:
 class _Boxes:
     """The boxes that one request may go to, as the seats of its course: behind the engines of this one."""
 
-    def __init__(self, fleet: Fleet, me: str, order: list[str]) -> None:
+    def __init__(self, fleet: Fleet, peers: Peers, order: list[str]) -> None:
         self.tell = fleet.tell
-        self.me = me
+        self.me = peers.side.me
         self.now = order[0]
         self.left = order[1:]
         self._fleet = fleet
+        self._peers = peers
 
     def turn(self) -> str:
         """It is the next box's turn."""
@@ -216,6 +217,8 @@ class _Boxes:
             broken = await self._fleet.broke(model_id, address, request)
             if broken.error is not None or broken.following is not None or broken.ended is None:
                 return broken
+        else:
+            self._peers.failed(self.now, "it broke the connection of a request")  # a look in a second tells more
         return Broken(broken.ended, self.turn()) if self.left else broken
 
 
