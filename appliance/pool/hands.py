@@ -1,4 +1,4 @@
-"""What this box does for its pool: it loads a model of its own, or has the files of one that other boxes have."""
+"""The work of this box for its pool: it loads a model of its own, or has the files of one that other boxes have."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class OwnHands:
         fleet.load_soon(found)
 
     async def fetch(self, model: str) -> None:
-        """See `Hands.fetch`. What goes wrong later is in the log, and in the list of downloads."""
+        """See `Hands.fetch`. A later failure is in the log, and in the list of downloads."""
         if self._parts.catalog.snapshot.find(model) is not None:
             await self.load(model, evict=True)
         elif not self._parts.peers.boxes_with(model):

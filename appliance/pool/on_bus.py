@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Literal, Never
+from typing import Literal, Never, Protocol
 
 import msgspec
 import trio
@@ -24,7 +24,7 @@ from appliance.core.lenient_json import decoded
 from appliance.core.pool.buckets import BucketEntry, BusConflict, BusError
 from appliance.core.pool.bus_config import BusServing
 from appliance.core.pool.bus_words import BusAccess, BusPlace, BusProblem, external_access
-from appliance.core.pool.keys import BoxCertificate, server_name
+from appliance.core.pool.keys import BoxCertificate, PoolKeys, server_name
 from appliance.core.pool.members import BEAT, Beat, Presence
 from appliance.core.pool.nats import BusMessage
 from appliance.core.pool.roster import CLIENTS, ROUTES, BusPlan, Roster, bus_plan, newer
@@ -34,11 +34,9 @@ from appliance.platform.machine import here
 from appliance.pool.bucket import Bucket
 from appliance.pool.bus import Bus, open_bus
 from appliance.pool.bus_server import BusProcess, open_bus_server
+from appliance.pool.orders import BoxOrders
+from appliance.store.pool_file import KeptPool
 from appliance.trio_parts import Changed, every, wait_any
-
-if TYPE_CHECKING:
-    from appliance.pool.membership import Membership
-    from appliance.pool.orders import BoxOrders
 
 BUS = "the bus"
 """The bus's name in errors."""
@@ -54,8 +52,32 @@ SURE = 60.0
 log = logging.getLogger(__name__)
 
 
+class PoolNow(Protocol):
+    """The membership that has this part, as it is at the moment. ``changed`` wakes after every change of ``kept``."""
+
+    me: str
+    kept: KeptPool
+    changed: Changed
+
+    @property
+    def roster(self) -> Roster: ...
+
+    @property
+    def keys(self) -> PoolKeys: ...
+
+    def own_certificate(self) -> BoxCertificate: ...
+
+    async def learn(self, roster: Roster) -> Roster:
+        """Take a roster if it is newer. Raises StoreFailed, and Conflict for another pool's."""
+        ...
+
+    def see(self, boxes: Mapping[str, bool | None]) -> None:
+        """Take what the beats tell of boxes, at each change."""
+        ...
+
+
 class BusPart(Struct, frozen=True, kw_only=True):
-    """What a change of makes this box's part anew."""
+    """The facts on which this box's part depends."""
 
     plan: BusPlan
     secret: bytes
@@ -64,7 +86,7 @@ class BusPart(Struct, frozen=True, kw_only=True):
 class OnBus:
     """Owned by one `Membership`, which runs it."""
 
-    def __init__(self, membership: Membership, children: Children, folder: Path) -> None:
+    def __init__(self, membership: PoolNow, children: Children, folder: Path) -> None:
         """``folder`` is for the files of the server alone."""
         self.up: Mapping[str, bool | None] = {}
         """For each box whether it is there; None: unknown, so the links say alone."""
@@ -107,7 +129,7 @@ class OnBus:
 
     @property
     def cut_off(self) -> bool:
-        """True while this box hears nothing of the bus that it needs, or the bus accepts nothing."""
+        """True while this box receives nothing from the bus that it needs, or the bus accepts nothing."""
         return self.bus is not None and (self.state != "connected" or self._presence.cut_off(here.with_sleep()))
 
     def problems(self) -> list[BusProblem]:
@@ -140,7 +162,7 @@ class OnBus:
         raise BoxFailed(
             BUS,
             f"{why}; nobody can change the pool while more than half of the boxes that serve the bus are away, and the "
-            "last change may have been made all the same: 'llama-appliance pool ls' shows it",
+            "last change may have been made anyway: 'llama-appliance pool ls' shows it",
         )
 
     # ---- the tasks ---------------------------------------------------------------------------------------------------

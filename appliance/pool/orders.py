@@ -48,7 +48,7 @@ class OrderAnswer(Struct, frozen=True, kw_only=True):
 
 
 class Hands(Protocol):
-    """What a box can be told to do. Each returns once it has begun."""
+    """The work that another box can order. Each returns once it has begun."""
 
     async def load(self, model: str, *, evict: bool) -> None:
         """Raises ApplianceError where the model cannot be loaded, or only by evicting others."""
