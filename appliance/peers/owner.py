@@ -169,7 +169,7 @@ class RemotePeer:
             self._look_within(FIRST_PAUSE)
 
     def is_seen(self) -> None:
-        """Something else than a request has heard of it. A look tells whether it can be reached as well."""
+        """Something else than a request has seen it. A look tells whether it can be reached as well."""
         if self.up is False:
             self._look_within(0)
 
@@ -340,6 +340,10 @@ class Peers:
     def members(self) -> Collection[RemotePeer]:
         """Return the other boxes of the pool."""
         return self._members.values()
+
+    def boxes(self) -> Collection[str]:
+        """Return their ids."""
+        return self._members.keys()
 
     def boxes_with(self, model: str) -> tuple[tuple[str, str], ...]:
         """Return the other boxes that have a model of this name, as pairs of their id and the name."""

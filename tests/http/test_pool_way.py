@@ -12,7 +12,7 @@ import trio
 from http_harness import CHAT, Answer, Appliance, OpenServer, chat, model
 from msgspec import structs
 from random_models import random_dense, write_random
-from test_fallback import STORY, InOrder, engine, marks, records, text
+from test_fallback import DIES, STORY, InOrder, engine, marks, text
 from waiting import until
 
 from appliance.core.pool.placing import BoxChoice, Need
@@ -99,6 +99,9 @@ async def test_the_box_that_has_it_loaded_answers(open_server: OpenServer, fake_
         answer = await entry.ask("POST", CHAT, chat())
         assert (answer.status, box_of(answer), entry.state("alpha")) == (200, "b2", "unknown")
         assert (await entry.rows())[0]["metadata"]["box"] == "b2"
+        listed = {one["id"]: one for one in (await entry.ask("GET", "/v1/models")).json["data"]}
+        assert sorted(listed) == ["alpha", "beta", "gamma"]
+        assert listed["gamma"]["meta"]["llamaswap"]["boxes"] == ["b2"]
         for name in ("gamma", "b2/alpha", "b2/gamma"):  # one that is only there, and names that mean that box
             answer = await entry.ask("POST", CHAT, chat(name))
             assert (answer.status, box_of(answer)) == (200, "b2"), answer.body
@@ -161,6 +164,7 @@ async def test_a_box_that_dies_before_the_first_byte_is_followed_by_another_once
         assert (answer.status, box_of(answer), answer.cut) == (200, "b1", False)
         assert answer.header("X-Appliance-Fallback") == "replayed; from=b2; on=b1"
         assert cables["b2"].requests == 1
+        assert [one.up for one in entry.owners.peers.members()] == [False]
         noted = (await entry.rows())[0]["metadata"]
         assert (noted["box"], noted["fallback"]) == ("b1", "replayed; from=b2; on=b1")
 
@@ -195,6 +199,28 @@ async def test_a_stream_that_breaks_is_continued_on_another_box_and_stays_resuma
         assert (mark["from"], mark["on"]) == ("b2", "b1")
         again = await entry.ask("GET", "/v1/stream/talk?from=0")
         assert text(again) == STORY
+
+
+async def test_an_engine_of_this_box_that_dies_is_followed_by_another_box(open_server: OpenServer):
+    here = InOrder(engine("here", *DIES))
+    async with open_server(chooser=here) as entry, open_server() as other, pooled(entry, b2=other):
+        await loaded(entry, other, "b2")
+        entry.owners.peers.side = PoolSide(me="b1", drained=("b2",))
+        entry.fleet.load_soon(entry.catalog.snapshot.require("alpha"))
+        await until(lambda: entry.state("alpha"), lambda state: state == "loaded")
+        answer = await entry.ask("POST", CHAT, chat(stream=True) | {"max_tokens": 8})
+        assert text(answer) == STORY
+        [mark] = marks(answer)
+        assert (mark["after"], mark["from"], mark["on"]) == (3, "here", "b2")
+        assert (await entry.rows())[0]["metadata"]["box"] == "b2"
+
+
+async def test_a_model_that_does_not_start_here_is_asked_of_another_box(open_server: OpenServer):
+    here = InOrder(engine("here", "--fail-to-load"))
+    async with open_server(chooser=here) as entry, open_server() as other, pooled(entry, b2=other):
+        entry.owners.peers.side = PoolSide(me="b1", drained=("b2",))
+        answer = await entry.ask("POST", CHAT, chat())
+        assert (answer.status, box_of(answer)) == (200, "b2"), answer.body
 
 
 async def test_the_door_lets_in_what_takes_nothing_from_others(open_server: OpenServer):

@@ -132,6 +132,7 @@ async def test_boxes_of_the_pool_are_peers_beside_the_configured_ones(start_serv
         await known(peers, lambda found: [model.id for model in found["peer"].models] == ["a", "b"])
         assert {name: peers.address(name).port for name in ("box", "peer")} == {"box": server.port, "peer": box.port}
         peers.adopt_members({})
+        await known(peers, lambda found: all(one.models != () for one in found.values()))
         assert peers.names() == (("peer", ("a",)), ("other", ("a",)))
 
 

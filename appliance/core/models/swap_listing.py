@@ -106,8 +106,10 @@ def _added(model: ModelConfig, identity: Object, renamed: Object | None = None) 
 class ModelLister:
     """Lists models under one configuration, peers' models included. Immutable; made once, used for every list."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, boxes: Collection[str] = ()) -> None:
+        """``boxes`` are the peers that are boxes of the pool: their models are listed by their own names."""
         self._config = config
+        self._boxes = frozenset(boxes)
         self._added = {model_id: _names_of(model_id, model, config) for model_id, model in config.models.items()}
         self._full = {f"{peer_id}/{name}": (peer_id, name) for peer_id, name in _peer_models(config)}
         self._ids = {alias: model_id for model_id, model in config.models.items() for alias in model.aliases}
@@ -137,9 +139,17 @@ class ModelLister:
             ids = (name if name in base else self._ids.get(name, "") for name in names)
             return "loaded" if any(model_id in loaded for model_id in ids) else UNLOADED
 
+        of_boxes: dict[str, list[tuple[str, str]]] = {}
         for full, (peer_id, name) in self._full.items():
+            if peer_id in self._boxes:
+                of_boxes.setdefault(name, []).append((full, peer_id))
+                continue
             identity: Object = {"type": "peer", "peerID": peer_id}
             found.append(_virtual(full, "peer", now, value((full,)), identity, f"{peer_id}: {name}"))
+        for name, places in of_boxes.items():
+            if name not in base and name not in self._config.selectors:
+                identity = {"type": "peer", "peerID": places[0][1], "boxes": [box for _, box in places]}
+                found.append(_virtual(name, "peer", now, value([full for full, _ in places]), identity, name))
         for selector_id, selector in self._config.selectors.items():
             used = selector.targets[:1] if selector.strategy == "pin" else selector.targets
             found.append(_selector(selector_id, selector, now, value(used)))

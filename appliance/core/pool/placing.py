@@ -29,7 +29,7 @@ OPENING = 2
 
 
 class Need(Enum):
-    """What a box has to do before it can answer."""
+    """The work that a box has to do before it can answer."""
 
     NOTHING = "nothing"
     LOAD = "load"

@@ -60,7 +60,7 @@ class View:
         """The ``data`` of ``GET /v1/models``, see `ModelLister`; models found on disk are not part of the file."""
         basis = config, _ = self.catalog.snapshot.config, self.peers.names()
         if self._listing[0] != basis:
-            self._listing = (basis, ModelLister(self.peers.complete(config or Config())))
+            self._listing = (basis, ModelLister(self.peers.complete(config or Config()), self.peers.boxes()))
         remote = {f"{peer.id}/{model.id}" for peer in self.peers.snapshot() for model in peer.models if model.loaded}
         return self._listing[1].entries(base, profile=self.profile.name, now=now, remote=remote)
 

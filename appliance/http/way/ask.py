@@ -13,7 +13,6 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from enum import Enum
-from functools import partial
 from typing import Protocol
 
 import trio
@@ -279,7 +278,14 @@ class Ask:
         """
         sent, body = self.prepared(job, target, model)
         course = course or self.course(job, model, body)
-        await self.follow(course, partial(self.attempt, job, sent, course, wanted), failure)
+        while failure is None or await course.fall(failure):
+            try:
+                await self.attempt(job, sent, course, wanted)
+                return
+            except RestoreFailed:
+                await self.wait_gone(course)
+            except UpstreamFailed as error:
+                failure = error
 
     def prepared(self, job: ModelRequest, target: Target, model: Model) -> tuple[Sent, bytes]:
         """The request as the model's processes get it, and its body with the configuration's edits."""
@@ -293,20 +299,10 @@ class Ask:
         headers = sent_headers(job.request, model, keys_are_ours=self._guard.asks_for_key)
         return Sent(path, headers, pictures, wordless), body
 
-    async def follow(
-        self, course: Course, attempt: Callable[[], Awaitable[None]], failure: UpstreamFailed | None = None
-    ) -> None:
-        """Do ``attempt`` until the answer is whole, or the course ends. Raises as `ask`."""
-        while failure is None or await course.fall(failure):
-            try:
-                await attempt()
-                return
-            except RestoreFailed:
-                # The file is gone, and the request has reached nobody: the next process gets it.
-                with trio.move_on_after(END_TIME):
-                    await self.fleet.wait_gone(course.model.id)
-            except UpstreamFailed as error:
-                failure = error
+    async def wait_gone(self, course: Course) -> None:
+        """A kept context's file is gone, and the request has reached nobody: the next process gets it."""
+        with trio.move_on_after(END_TIME):
+            await self.fleet.wait_gone(course.model.id)
 
     async def attempt(self, job: ModelRequest, sent: Sent, course: Course, wanted: Model | None = None) -> None:
         """Ask one process. Raises as `ask`."""

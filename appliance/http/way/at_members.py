@@ -18,6 +18,7 @@ from appliance.core.exchange import Declined, Exchange, RelayOptions
 from appliance.core.models.model import Model
 from appliance.core.pool.placing import Affinity, BoxChoice, BoxNow, Need, of_model, place
 from appliance.errors import ModelFailedToStart, NotPlaced, PeerFailed, UpstreamFailed
+from appliance.fleet.contexts import RestoreFailed
 from appliance.fleet.owner import Fleet
 from appliance.fleet.status import Broken, state_of
 from appliance.http.way.ask import Ask, Course
@@ -47,14 +48,10 @@ class AskMembers:
     async def ask(self, job: ModelRequest, target: Target, *, wanted: Model | None = None) -> None:
         """Have the best box answer, or the next one. Raises as `Ask.ask`, and PeerFailed for another box."""
         model = target.model or Model(id=target.boxes[0][1], source="config")
-        prefix = Prefix()
-        if job.route.slot and job.format == JSON and is_object(job.body):
-            prefix = of_model(model.id, prefix_of(job.body))
-        there = dict(target.boxes)
-        order = await self._order(target, model, prefix)
-        boxes = _Boxes(self._fleet, self._peers.side.me, order)
-        sent, body = self._ask.prepared(job, target, model)
-        course = Course(boxes, model, job, body)
+        prefix, there = self._prefix(job, target, model), dict(target.boxes)
+        boxes = _Boxes(self._fleet, self._peers, await self._order(target, model, prefix))
+        here = self._ask.prepared(job, target, target.model) if target.model is not None else None
+        course = Course(boxes, model, job, here[1] if here is not None else job.body)
         before = job.record.headers
 
         async def attempt() -> None:
@@ -64,8 +61,8 @@ class AskMembers:
                 job.record.metadata["box"] = box
                 job.record.headers = (*before, (_BOX, box.encode("latin-1", "replace")))
                 try:
-                    if box == boxes.me:
-                        await self._ask.attempt(job, sent, course, wanted)
+                    if here is not None and box == boxes.me:
+                        await self._ask.attempt(job, here[0], course, wanted)
                     else:
                         await self._relay(job, target, course, box, there.get(box, model.id), last=not boxes.left)
                     return
@@ -80,14 +77,29 @@ class AskMembers:
                         raise
                 boxes.turn()
 
+        failure: UpstreamFailed | None = None
         try:
-            await self._ask.follow(course, attempt)
+            while failure is None or await course.fall(failure):
+                try:
+                    await attempt()
+                    return
+                except RestoreFailed:
+                    await self._ask.wait_gone(course)
+                except UpstreamFailed as error:
+                    failure = error
         except UpstreamFailed as error:
             asked = job.record.metadata["box"]
             raise error if asked == boxes.me else PeerFailed(asked, error.why) from None
 
+    def _prefix(self, job: ModelRequest, target: Target, model: Model) -> Prefix:
+        """The prompt, where several boxes can answer now: to read it takes a millisecond for 400 kB."""
+        ready = [one for one in self._known(target, model, asks=False) if one.up and one.state in ("loaded", "loading")]
+        if len(ready) < 2 or not (job.route.slot and job.format == JSON and is_object(job.body)):
+            return Prefix()
+        return of_model(model.id, prefix_of(job.body))
+
     async def _order(self, target: Target, model: Model, prefix: Prefix) -> list[str]:
-        """The boxes to ask, best first. One that would have to evict or fetch is told to, where orders are given."""
+        """The boxes to ask, best first. Where orders are given, one that has to load the model gets one."""
         side = self._peers.side
 
         def decide() -> list[BoxChoice]:
@@ -104,25 +116,30 @@ class AskMembers:
             raise NotPlaced(model.id, "no box that has it is in the pool now")
         return names
 
-    def _known(self, target: Target, model: Model) -> list[BoxNow]:
+    def _known(self, target: Target, model: Model, *, asks: bool = True) -> list[BoxNow]:
+        """Every box that has the model, or may fetch it. A name that says which box is meant leaves no choice."""
         side, there = self._peers.side, dict(target.boxes)
+        fetches = side.orders is not None and (target.model is not None or target.requested == model.id)
         found: list[BoxNow] = []
         for peer in self._peers.members():
+            if peer.id not in there and not fetches:
+                continue
             state = peer.state_of(there.get(peer.id, model.id))
+            ready = "loaded" if state.loaded else "loading" if state.state in _LOADING else "stored"
             found.append(
                 BoxNow(
                     box=peer.id,
-                    state="loaded" if state.loaded else "loading" if state.state in _LOADING else "stored",
+                    state=ready if peer.id in there else "absent",
+                    fetchable=fetches,
                     up=peer.up is not False,
                     drained=peer.id in side.drained,
                     queue=peer.load,
                     speed=side.speeds.get(peer.id, 0.0),
                 )
-                if peer.id in there
-                else BoxNow(box=peer.id, state="absent", fetchable=side.orders is not None, up=peer.up is not False)
             )
         if target.model is not None:
-            found.append(self._here(target.model, asks=not any(one.state == "loaded" and one.up for one in found)))
+            is_ready = any(one.state == "loaded" and one.up for one in found)
+            found.append(self._here(target.model, asks=asks and not is_ready))
         return found
 
     def _here(self, model: Model, *, asks: bool) -> BoxNow:
@@ -146,7 +163,9 @@ class AskMembers:
         request, address = job.request, self._peers.address(box)
         course.begin(_There(course.model), address)
         body, path = course.body, job.path
-        if job.edits:
+        if job.edits and (
+            body is not job.body or job.record.head.model != model
+        ):  # to read it anew costs a millisecond
             body = edited(job.format, body, NO_EDITS, target.requested, model)
             path = renamed(path, model)
         headers = for_peers(request.headers, target.boxes)
@@ -163,18 +182,19 @@ class AskMembers:
         )
         outgoing = Outgoing(address, request.method, path, headers, body, self._ask.pool, watch)
         with self._peers.using(box):
-            await relay(outgoing, options, job.sink, _Answering(self._peers, box))
+            await relay(outgoing, options, job.sink, _BoxHooks(self._peers, box))
 
 
 class _Boxes:
     """The boxes that one request may go to, as the seats of its course: behind the engines of this one."""
 
-    def __init__(self, fleet: Fleet, me: str, order: list[str]) -> None:
+    def __init__(self, fleet: Fleet, peers: Peers, order: list[str]) -> None:
         self.tell = fleet.tell
-        self.me = me
+        self.me = peers.side.me
         self.now = order[0]
         self.left = order[1:]
         self._fleet = fleet
+        self._peers = peers
 
     def turn(self) -> str:
         """It is the next box's turn."""
@@ -197,6 +217,8 @@ class _Boxes:
             broken = await self._fleet.broke(model_id, address, request)
             if broken.error is not None or broken.following is not None or broken.ended is None:
                 return broken
+        else:
+            self._peers.failed(self.now, "it broke the connection of a request")  # a look in a second tells more
         return Broken(broken.ended, self.turn()) if self.left else broken
 
 
@@ -207,7 +229,7 @@ class _There(Struct, frozen=True):
     request: int = 0
 
 
-class _Answering:
+class _BoxHooks:
     def __init__(self, peers: Peers, box: str) -> None:
         self._peers = peers
         self._box = box
