@@ -14,10 +14,10 @@ from typing import Any
 
 import psutil
 from homes import Home
-from program import Server, http
+from program import COMMAND, Server, http
 from waiting import wait
 
-DOOR = 4280
+NATS = COMMAND.with_name("nats-server")
 PORT = 8080
 ENGINE_WORDS = ("--", "--threads", "1", "--ctx-size", "2048", "--parallel", "2")
 _numbers = itertools.count(os.getpid() % 97)
@@ -74,21 +74,23 @@ class PoolBox:
         self.home = Home(folder / self.name)
         self.models = folder / self.name / "models"
         self.models.mkdir(parents=True)
-        self._under = ("ip", "netns", "exec", bridge.space(number))
+        self.space = bridge.space(number)
+        self._under = ("ip", "netns", "exec", self.space)
+        self.nats: Path | None = None
+        """Another nats-server than the installed one."""
         self._outside = bridge.outside(number)
         self._words = words
         self.server: Server
 
     def start(self) -> None:
-        argv = [
-            "serve",
-            "--listen",
-            f"{self.address}:{PORT}",
-            "--allow-unauthenticated",
-            "--models-dir",
-            str(self.models),
-        ]
-        self.server = Server([*argv, *self._words], self.home.folder, self.home.env, under=self._under).wait_listening()
+        where = ("--listen", f"{self.address}:{PORT}", "--models-dir", str(self.models))
+        mount = ("sh", "-c", f'mount --bind {self.nats} {NATS} && exec "$@"', "sh") if self.nats is not None else ()
+        self.server = Server(
+            ["serve", *where, "--allow-unauthenticated", *self._words],
+            self.home.folder,
+            self.home.env,
+            under=(*self._under, *mount),  # `ip netns exec` has made a namespace of mounts as well
+        ).wait_listening()
 
     def processes(self) -> list[psutil.Process]:
         """The program and all below it."""

