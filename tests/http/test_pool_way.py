@@ -111,7 +111,7 @@ async def test_the_box_that_has_it_loaded_answers(open_server: OpenServer, fake_
 
 async def test_where_both_have_it_the_idle_box_answers_and_the_fast_path_steps_aside(open_server: OpenServer):
     async with open_server() as entry, open_server() as other, pooled(entry, b2=other):
-        assert (await entry.ask("POST", CHAT, chat())).status == 200
+        await entry.fleet.load(entry.catalog.snapshot.require("alpha"))
         await loaded(entry, other, "b2")
         first = box_of(await entry.ask("POST", CHAT, chat()))
         assert first == box_of(await entry.ask("POST", CHAT, chat()))
@@ -308,9 +308,9 @@ async def test_a_conversation_stays_with_the_box_that_has_read_it(
     write_random(file, random_dense(width=256, layers=2))
     opened = partial(open_server, chooser=real, models=[model(file, "alpha", args=("--parallel", "4"))])
     async with opened() as entry, opened() as other, pooled(entry, b2=other):
-        assert (await entry.ask("POST", CHAT, chat() | {"max_tokens": 1})).status == 200
+        await entry.fleet.load(entry.catalog.snapshot.require("alpha"))
         await loaded(entry, other, "b2")
-        talks = [[{"role": "user", "content": f"{number} {WORDS} " * 20}] for number in range(4)]
+        talks = [[{"role": "user", "content": f"{number} {WORDS} " * 20}] for number in range(6)]
         homes: dict[int, set[str | None]] = {}
         read = whole = 0
         for turn in range(3):
@@ -324,4 +324,5 @@ async def test_a_conversation_stays_with_the_box_that_has_read_it(
                 said = answer.json["choices"][0]["message"]["content"]
                 talk += [{"role": "assistant", "content": said}, {"role": "user", "content": f"{turn} {WORDS}"}]
         assert all(len(boxes) == 1 for boxes in homes.values()), homes
+        assert set[str | None]().union(*homes.values()) == {"b1", "b2"}, homes
         assert read >= 0.7 * whole, (read, whole)

@@ -8,6 +8,7 @@ entry boxes tell each other nothing, and still send a conversation to the same b
 
 from __future__ import annotations
 
+import re
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
@@ -16,7 +17,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from appliance.core.contexts.blocks import DIGEST_SIZE, HEAD, Prefix
+from appliance.core.contexts.blocks import DIGEST_SIZE, HEAD, Prefix, prefix_of
 
 MOST_BLOCKS = 4096
 """Blocks that are remembered of each box. An agent's request has some hundred."""
@@ -24,8 +25,8 @@ SLACK = 2.0
 """Requests by which a queue may be longer than the shortest. A long prompt read anew takes about so long."""
 CROWDED = 8
 """Requests at a box that has the model, from which on a load on another box is worth its time."""
-OPENING = 2
-"""Messages that a conversation is recognised by: the system's and the first user's in most APIs."""
+_FIRST_ROLE = re.compile(rb'"role"\s*:\s*"(\w+)"')
+_OF_SYSTEM = (b"system", b"developer")
 
 
 class Need(Enum):
@@ -61,6 +62,13 @@ class BoxChoice(Struct, frozen=True):
     need: Need
 
 
+class Prompt(Struct, frozen=True):
+    """A request's prompt as blocks, of which the first ``opening`` stay the same while its conversation grows."""
+
+    blocks: Prefix = Prefix()
+    opening: int = 0
+
+
 class Affinity:
     """The beginnings of prompts that this box has sent to each box: the blocks that were used last."""
 
@@ -85,13 +93,18 @@ class Affinity:
             known.popitem(last=False)
 
 
-def of_model(model: str, prefix: Prefix) -> Prefix:
-    """Return the prompt's blocks as those of one model: another model has to read the same prompt anew."""
-    digests = tuple(_hash(digest, model) for digest in prefix.digests)
-    return Prefix(digests, prefix.ends, prefix.messages)
+def prompt_of(model: str, body: bytes) -> Prompt:
+    """Return the prompt in a JSON body. Its digests are those of one model: another one has to read the text anew."""
+    found = prefix_of(body)
+    blocks = Prefix(tuple(_hash(digest, model) for digest in found.digests), found.ends, found.messages)
+    # The opening is what is before the conversation, and its messages up to the first user's. A wrong guess, as from a
+    # tool with a parameter "role", costs time alone.
+    role = _FIRST_ROLE.search(body)
+    last = 2 if role is not None and role[1] in _OF_SYSTEM else 1
+    return Prompt(blocks, sum(HEAD <= at <= last for at in blocks.messages) or len(blocks.digests[:1]))
 
 
-def place(model: str, prefix: Prefix, boxes: Sequence[BoxNow], shared: Callable[[str], int]) -> list[BoxChoice]:
+def place(model: str, prompt: Prompt, boxes: Sequence[BoxNow], shared: Callable[[str], int]) -> list[BoxChoice]:
     """Return the boxes that may answer, best first; boxes that can do nothing for the model are left out.
 
     ``shared`` tells how many bytes of the prompt a box has read. The order of ``boxes`` does not matter.
@@ -101,7 +114,11 @@ def place(model: str, prefix: Prefix, boxes: Sequence[BoxNow], shared: Callable[
         if (rank := _rank(one)) is not None:
             ranked.setdefault((2 if not one.up else int(one.drained), rank), []).append(one)
     fastest = max((one.speed for one in boxes), default=0.0)
-    opening, length = _opening(prefix)
+    # A box that has read no more than the opening counts as one that has read nothing. Else every box that has the
+    # system prompt of all conversations would keep any of them, and clients that go from one entry box to another would
+    # find another box at each.
+    last = prompt.opening - 1
+    opening, length = (prompt.blocks.digests[last], prompt.blocks.ends[last]) if prompt.opening else (b"", 0)
     found: list[BoxChoice] = []
     for _, alike in sorted(ranked.items()):
         reads = _need(alike[0]) is Need.NOTHING
@@ -140,17 +157,6 @@ def _ordered(alike: Sequence[BoxNow], fastest: float, subject: bytes, read: Mapp
         return waits[one.box] if waits[one.box] > near else 0.0, -read[one.box], _hash(subject, one.box)
 
     return sorted(alike, key=key)
-
-
-def _opening(prefix: Prefix) -> tuple[bytes, int]:
-    """The digest and the bytes of the beginning that stays the same while a conversation grows; empty without a prompt.
-
-    A box that has read no more than this counts as one that has read nothing. Else every box that has the system prompt
-    of all conversations would keep any of them, and clients that go from one entry box to another would find another
-    box at each.
-    """
-    found = sum(HEAD <= at <= OPENING for at in prefix.messages) or len(prefix.digests[:1])
-    return (prefix.digests[found - 1], prefix.ends[found - 1]) if found else (b"", 0)
 
 
 def _hash(data: bytes, of: str) -> bytes:

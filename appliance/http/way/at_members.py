@@ -13,10 +13,9 @@ from msgspec import Struct
 
 from appliance.core.bodies.filters import Edits
 from appliance.core.bodies.head import is_object
-from appliance.core.contexts.blocks import Prefix, prefix_of
 from appliance.core.exchange import Declined, Exchange, RelayOptions
 from appliance.core.models.model import Model
-from appliance.core.pool.placing import Affinity, BoxChoice, BoxNow, Need, of_model, place
+from appliance.core.pool.placing import Affinity, BoxChoice, BoxNow, Need, Prompt, place, prompt_of
 from appliance.errors import ModelFailedToStart, NotPlaced, PeerFailed, UpstreamFailed
 from appliance.fleet.contexts import RestoreFailed
 from appliance.fleet.owner import Fleet
@@ -48,8 +47,8 @@ class AskMembers:
     async def ask(self, job: ModelRequest, target: Target, *, wanted: Model | None = None) -> None:
         """Have the best box answer, or the next one. Raises as `Ask.ask`, and PeerFailed for another box."""
         model = target.model or Model(id=target.boxes[0][1], source="config")
-        prefix, there = self._prefix(job, target, model), dict(target.boxes)
-        boxes = _Boxes(self._fleet, self._peers, await self._order(target, model, prefix))
+        prompt, there = self._prompt(job, target, model), dict(target.boxes)
+        boxes = _Boxes(self._fleet, self._peers, await self._order(target, model, prompt))
         here = self._ask.prepared(job, target, target.model) if target.model is not None else None
         course = Course(boxes, model, job, here[1] if here is not None else job.body)
         before = job.record.headers
@@ -57,7 +56,7 @@ class AskMembers:
         async def attempt() -> None:
             while True:
                 box = boxes.now
-                self._affinity.sent(box, prefix)
+                self._affinity.sent(box, prompt.blocks)
                 job.record.metadata["box"] = box
                 job.record.headers = (*before, (_BOX, box.encode("latin-1", "replace")))
                 try:
@@ -91,20 +90,20 @@ class AskMembers:
             asked = job.record.metadata["box"]
             raise error if asked == boxes.me else PeerFailed(asked, error.why) from None
 
-    def _prefix(self, job: ModelRequest, target: Target, model: Model) -> Prefix:
+    def _prompt(self, job: ModelRequest, target: Target, model: Model) -> Prompt:
         """The prompt, where several boxes can answer now: to read it takes a millisecond for 400 kB."""
         ready = [one for one in self._known(target, model, asks=False) if one.up and one.state in ("loaded", "loading")]
         if len(ready) < 2 or not (job.route.slot and job.format == JSON and is_object(job.body)):
-            return Prefix()
-        return of_model(model.id, prefix_of(job.body))
+            return Prompt()
+        return prompt_of(model.id, job.body)
 
-    async def _order(self, target: Target, model: Model, prefix: Prefix) -> list[str]:
+    async def _order(self, target: Target, model: Model, prompt: Prompt) -> list[str]:
         """The boxes to ask, best first. Where orders are given, one that has to load the model gets one."""
         side = self._peers.side
 
         def decide() -> list[BoxChoice]:
             known = self._known(target, model)
-            return place(model.id, prefix, known, partial(self._affinity.shared, prefix=prefix))
+            return place(model.id, prompt, known, partial(self._affinity.shared, prefix=prompt.blocks))
 
         found = decide()
         names = [one.box for one in found if one.need is not Need.FETCH]

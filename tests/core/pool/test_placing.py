@@ -7,12 +7,13 @@ import random
 from collections.abc import Callable
 from itertools import count, pairwise
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.contexts.blocks import HEAD, TEXT, Prefix, prefix_of
-from appliance.core.pool.placing import CROWDED, MOST_BLOCKS, SLACK, Affinity, BoxNow, Need, of_model, place
+from appliance.core.contexts.blocks import Prefix
+from appliance.core.pool.placing import CROWDED, MOST_BLOCKS, SLACK, Affinity, BoxNow, Need, Prompt, place, prompt_of
 
 BOXES = st.lists(
     st.builds(
@@ -29,21 +30,23 @@ BOXES = st.lists(
     unique_by=lambda one: one.box,
     max_size=8,
 )
-PREFIXES = st.binary(max_size=4).map(lambda text: row("s", *map(str, text)))
+PROMPTS = st.binary(max_size=4).map(lambda text: row("s", *map(str, text)))
 
 
-def row(*messages: str) -> Prefix:
-    """A conversation of these messages, one block each."""
-    body = b'{"messages":[' + b",".join(b'"%b"' % one.encode() for one in messages) + b"]}"
-    return prefix_of(body)
+def row(*messages: str, model: str = "m") -> Prompt:
+    """A conversation of these messages, one block each; the first is the system's if it begins with an s."""
+    system = messages[:1] != () and messages[0].startswith("s")
+    roles = (["system"] if system else []) + ["user", "assistant"] * len(messages)
+    told = [{"role": role, "content": text} for role, text in zip(roles, messages, strict=False)]
+    return prompt_of(model, msgspec.json.encode({"messages": told}))
 
 
 def nothing_read(box: str) -> int:
     return 0
 
 
-def best(*boxes: BoxNow, prefix: Prefix | None = None, shared: Callable[[str], int] = nothing_read) -> tuple[str, Need]:
-    found = place("m", row("s", "hello") if prefix is None else prefix, boxes, shared)[0]
+def best(*boxes: BoxNow, prompt: Prompt | None = None, shared: Callable[[str], int] = nothing_read) -> tuple[str, Need]:
+    found = place("m", row("s", "hello") if prompt is None else prompt, boxes, shared)[0]
     return found.box, found.need
 
 
@@ -52,23 +55,23 @@ def best(*boxes: BoxNow, prefix: Prefix | None = None, shared: Callable[[str], i
 
 @given(
     boxes=BOXES,
-    prefix=PREFIXES,
+    prompt=PROMPTS,
     shuffle=st.randoms(use_true_random=False),
     read=st.dictionaries(st.text(), st.integers(0, 99)),
 )
 def test_every_box_that_can_do_something_comes_once_and_less_work_comes_first(
-    boxes: list[BoxNow], prefix: Prefix, shuffle: random.Random, read: dict[str, int]
+    boxes: list[BoxNow], prompt: Prompt, shuffle: random.Random, read: dict[str, int]
 ):
     def shared(box: str) -> int:
         return read.get(box, 0)
 
-    found = place("m", prefix, boxes, shared)
+    found = place("m", prompt, boxes, shared)
     by_name = {one.box: one for one in boxes}
     useless = {o.box for o in boxes if o.state == "absent" and (not o.fetchable or o.room == "none")}
     assert sorted(one.box for one in found) == sorted(by_name.keys() - useless)
     mixed = boxes.copy()
     shuffle.shuffle(mixed)
-    assert place("m", prefix, mixed, shared) == found
+    assert place("m", prompt, mixed, shared) == found
     order = [by_name[one.box] for one in found]
     for before, after in pairwise(order):
         assert (not before.up, before.drained and before.up) <= (not after.up, after.drained and after.up)
@@ -88,7 +91,7 @@ def test_what_a_box_has_to_do_first():
     busy = BoxNow(box="busy", state="loaded", queue=CROWDED)
     loaded, soon = BoxNow(box="loaded", state="loaded", queue=CROWDED - 1), BoxNow(box="soon", state="loading")
     everybody = (held, away, idle, busy, free, soon, loaded)
-    assert [(one.box, one.need) for one in place("m", Prefix(), everybody, nothing_read)] == [
+    assert [(one.box, one.need) for one in place("m", Prompt(), everybody, nothing_read)] == [
         ("loaded", Need.NOTHING),
         ("soon", Need.NOTHING),
         ("free", Need.LOAD),
@@ -119,27 +122,47 @@ def test_the_box_that_has_read_most_answers_unless_its_queue_is_much_longer(queu
 
 
 def test_memory_is_bounded_and_forgets_the_ends_first():
-    affinity, first = Affinity(), row(*map(str, range(MOST_BLOCKS)))
+    affinity, first = Affinity(), row(*map(str, range(MOST_BLOCKS))).blocks
     affinity.sent("b", first)
-    affinity.sent("b", row("other", "more"))
+    affinity.sent("b", row("other", "more").blocks)
     assert affinity.shared("b", first) == first.ends[-3]
-    assert affinity.shared("b", row("0", "another")) == first.ends[0]
+    assert affinity.shared("b", row("0", "another").blocks) == first.ends[0]
     assert affinity.shared("nobody", first) == 0
-    other = of_model("other", row("0"))
-    affinity.sent("b", other)
-    assert affinity.shared("b", of_model("third", row("0"))) == 0
-    assert affinity.shared("b", other) == other.size
+    assert affinity.shared("b", row("0", model="third").blocks) == 0
 
 
 @pytest.mark.parametrize(
-    ("messages", "opening"),
-    [((HEAD, 1, 2, 2, 3, 4), 4), ((1, 2, 3), 2), ((1,), 1), ((TEXT, TEXT), 1), ((HEAD, TEXT), 1)],
+    ("before", "roles"),
+    [
+        ({}, ["system", "user"]),
+        ({}, ["user"]),
+        ({"system": "be kind"}, ["user"]),
+        ({"tools": [{"type": "function"}]}, ["developer", "user"]),
+    ],
 )
-def test_a_conversation_that_grows_keeps_its_box(messages: tuple[int, ...], opening: int):
+def test_a_conversation_that_grows_keeps_its_box(before: dict[str, object], roles: list[str]):
+    """At every entry box, and at its own from the first turn on."""
     boxes = [BoxNow(box=f"b{number}", state="loaded") for number in range(7)]
-    whole = Prefix(tuple(b"%d" % at for at in range(len(messages))), tuple(range(len(messages))), messages)
-    cut = Prefix(whole.digests[:opening], whole.ends[:opening], messages[:opening])
-    assert place("m", whole, boxes, nothing_read) == place("m", cut, boxes, nothing_read)
+    turns = [[*roles, *["assistant", "user"] * turn] for turn in range(3)]
+    bodies = [
+        msgspec.json.encode(
+            before | {"messages": [{"role": role, "content": f"{at} {role} says"} for at, role in enumerate(turn)]}
+        )
+        for turn in turns
+    ]
+    affinity, first = Affinity(), prompt_of("m", bodies[0])
+    home = place("m", first, boxes, nothing_read)[0].box
+    affinity.sent(home, first.blocks)
+    for body in bodies[1:]:
+        prompt = prompt_of("m", body)
+        assert place("m", prompt, boxes, nothing_read)[0].box == home
+        assert place("m", prompt, boxes, lambda box, p=prompt: affinity.shared(box, p.blocks))[0].box == home
+
+
+def test_a_text_that_grows_keeps_its_box():
+    boxes = [BoxNow(box=f"b{number}", state="loaded") for number in range(7)]
+    prompts = [prompt_of("m", msgspec.json.encode({"prompt": "x" * 5000 * turn})) for turn in (1, 2, 3)]
+    assert len({place("m", prompt, boxes, nothing_read)[0].box for prompt in prompts}) == 1
 
 
 # ---- a simulated pool ------------------------------------------------------------------------------------------------
@@ -162,7 +185,7 @@ class Slots:
         return found
 
 
-Choose = Callable[[int, Prefix, dict[str, Slots]], str]
+Choose = Callable[[int, Prompt, dict[str, Slots]], str]
 
 
 def reused(choose: Choose, *, hops: bool, seed: int) -> float:
@@ -190,10 +213,10 @@ def reused(choose: Choose, *, hops: bool, seed: int) -> float:
         said.append("".join(chance.choices("abcdef", k=chance.randint(200, 2000))))
         prompt = row(*said)
         box = choose(chance.randrange(3) if hops else entry, prompt, boxes)
-        found = boxes[box].read(prompt)
-        whole, again = whole + prompt.size, again + found
+        found = boxes[box].read(prompt.blocks)
+        whole, again = whole + prompt.blocks.size, again + found
         boxes[box].queue += 1
-        took = (prompt.size - found) / 1000 + chance.uniform(1, 4)
+        took = (prompt.blocks.size - found) / 1000 + chance.uniform(1, 4)
         said.append("".join(chance.choices("uvwxyz", k=chance.randint(200, 2000))))
         talks[who] = said, left - 1, entry
         heapq.heappush(events, (now + took, next(numbers), who, box))
@@ -203,27 +226,27 @@ def reused(choose: Choose, *, hops: bool, seed: int) -> float:
 def by_affinity() -> Choose:
     entries = [Affinity() for _ in range(3)]
 
-    def choose(entry: int, prompt: Prefix, boxes: dict[str, Slots]) -> str:
+    def choose(entry: int, prompt: Prompt, boxes: dict[str, Slots]) -> str:
         affinity = entries[entry]
         now = [BoxNow(box=name, state="loaded", queue=slots.queue) for name, slots in boxes.items()]
-        found = place("m", prompt, now, lambda box: affinity.shared(box, prompt))[0].box
-        affinity.sent(found, prompt)
+        found = place("m", prompt, now, lambda box: affinity.shared(box, prompt.blocks))[0].box
+        affinity.sent(found, prompt.blocks)
         return found
 
     return choose
 
 
-def least_busy(_: int, prompt: Prefix, boxes: dict[str, Slots]) -> str:
-    return min(boxes, key=lambda name: (boxes[name].queue, prompt.digests[-1] + name.encode()))
+def least_busy(_: int, prompt: Prompt, boxes: dict[str, Slots]) -> str:
+    return min(boxes, key=lambda name: (boxes[name].queue, prompt.blocks.digests[-1] + name.encode()))
 
 
-def perfectly(_: int, prompt: Prefix, boxes: dict[str, Slots]) -> str:
+def perfectly(_: int, prompt: Prompt, boxes: dict[str, Slots]) -> str:
     near = min(slots.queue for slots in boxes.values()) + SLACK
     known = [name for name, slots in boxes.items() if slots.queue <= near]
-    return max(known, key=lambda name: max((prompt.shared(other) for other in boxes[name].prompts), default=0))
+    return max(known, key=lambda name: max((prompt.blocks.shared(other) for other in boxes[name].prompts), default=0))
 
 
-@pytest.mark.parametrize(("hops", "least"), [(False, 0.7), (True, 0.66)])
+@pytest.mark.parametrize(("hops", "least"), [(False, 0.7), (True, 0.68)])
 def test_share_of_prompts_that_is_not_read_again(hops: bool, least: float):
     perfect, chosen, idle = (reused(way, hops=hops, seed=7) for way in (perfectly, by_affinity(), least_busy))
     print(f"{hops=} perfect {perfect:.1%}, chosen {chosen:.1%}, least busy {idle:.1%}")
