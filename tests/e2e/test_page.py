@@ -128,6 +128,8 @@ SCENARIOS = [
     Scenario("speed.curves", ("--models-max", "1", *OTHERS[:2]), both=True),
     # Logs come as they are written, and the server searches them.
     Scenario("machine.logs", OTHERS[:2], both=True),
+    # A box makes a pool of itself, is drained, and takes requests again.
+    Scenario("boxes.boxes", ("--admin",), both=True),
     # The configuration is not shown unless that is switched on.
     Scenario("machine.closed"),
     # A run is cancelled after a question.

