@@ -125,6 +125,7 @@ class Membership:
         try:
             async with trio.open_nursery() as serving:
                 serving.start_soon(self._serve, door, shutdown)
+                serving.start_soon(self._say_stopping, shutdown)
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._follow)
                     nursery.start_soon(self._push_changes)
@@ -136,6 +137,11 @@ class Membership:
             self._door = None
             self._peers.adopt_members({})
             self._tell_drained(False)
+
+    async def _say_stopping(self, shutdown: trio.Event) -> None:
+        """The door sets ``shutdown`` when the program begins to end."""
+        await shutdown.wait()
+        self.on_bus.stop()
 
     async def _serve(self, door: ClaimedDoor, shutdown: trio.Event) -> None:
         self.door_closed = trio.Event()

@@ -127,6 +127,13 @@ def killed_program(pool: list[PoolBox]) -> Generator[None]:
 
 
 @contextlib.contextmanager
+def ended_program(pool: list[PoolBox]) -> Generator[None]:
+    pool[1].stop()
+    yield
+    pool[1].start()
+
+
+@contextlib.contextmanager
 def killed_bus(pool: list[PoolBox]) -> Generator[None]:
     found = [bus for box in pool[:3] if (bus := box.bus()) is not None]
     found[0].kill()
@@ -143,12 +150,13 @@ def all_buses_killed(pool: list[PoolBox]) -> Generator[None]:
 
 FAULTS: dict[str, Fault] = {
     "a killed program": killed_program,
+    "a program that ends": ended_program,
     "a killed server of the bus": killed_bus,
     "all servers of the bus restarted": all_buses_killed,
     "a link down": lambda pool: pool[2].cut_off(),
     "a frozen box": lambda pool: pool[2].frozen(),
 }
-LOSES = {"a killed program": "b2", "a link down": "b3", "a frozen box": "b3"}
+LOSES = {"a killed program": "b2", "a program that ends": "b2", "a link down": "b3", "a frozen box": "b3"}
 """The box that is not there during the fault."""
 
 
