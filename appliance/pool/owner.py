@@ -19,6 +19,7 @@ import psutil
 import trio
 
 from appliance.catalog.model_blobs import ModelFilesHere, open_model_files
+from appliance.core.pool.bus_words import external_access
 from appliance.core.pool.join_code import LIFE, read_code
 from appliance.core.pool.keys import SECRET_SIZE
 from appliance.core.pool.roster import DEFAULT_PORT, Box, Roster, box_name
@@ -85,6 +86,8 @@ class BoxPool:
         """Make a pool of this box, and a code that lets the next one in. Raises BadRequest, Conflict, UsageError."""
         async with self._turn:
             self._refuse_second()
+            if asked.bus:
+                external_access(asked.bus, "")  # so that a mistake in it is found now
             door = await self._claim(DEFAULT_PORT if asked.port is None else asked.port)
             try:
                 box = _box(asked.name, asked.addresses, door.port)
