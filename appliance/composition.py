@@ -199,8 +199,14 @@ async def open_appliance(settings: AppSettings, places: AppliancePaths) -> Async
             def parts() -> DoorParts:
                 return DoorParts(edge=edge, owners=owners, pool=pool, pings=pings, lasting=lasting)
 
-            lifetime = traffic.lifetime
-            own = BoxParts(fleet=fleet, catalog=catalog, downloads=downloads, peers=peers, drained=lifetime.drain)
+            own = BoxParts(
+                fleet=fleet,
+                catalog=catalog,
+                downloads=downloads,
+                peers=peers,
+                drained=traffic.lifetime.drain,
+                offline=settings.offline,
+            )
             return open_box_pool(path, partial(claim_door, parts), own)
 
         async with (

@@ -121,7 +121,7 @@ async def _run(settings: AppSettings, found: Finder, catalog: Catalog, stop: Sto
             config_versions=data / config_editing.FOLDER,
             contexts={} if settings.echo or settings.trial else context_places(),
             derived_models=data / DERIVED_MODELS,
-            pool=None if settings.trial or settings.http.single or settings.offline else data / POOL,
+            pool=None if settings.trial or settings.http.single else data / POOL,
             learns=not settings.echo,
             echo=echo,
         )

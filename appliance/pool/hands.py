@@ -37,7 +37,9 @@ class BoxParts(Struct, frozen=True, kw_only=True):
     downloads: Downloads
     peers: Peers
     drained: Callable[[bool], object]
-    """Told whether this box is drained, which its readiness says."""
+    """Called with whether this box is drained, which its readiness says."""
+    offline: bool
+    """The program may reach no other machine."""
 
 
 class OwnHands:

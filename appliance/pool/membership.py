@@ -85,7 +85,7 @@ class Membership:
         self._tell_drained = parts.drained
         self._fences = Fences(kept.epochs)
         self.on_bus = OnBus(self, parts.fleet.children, path.with_name(BUS_FOLDER))
-        self._orders = BoxOrders(self.me, self.on_bus.incarnation, self._fences, hands, self._keep_epochs)
+        self._orders = BoxOrders(kept.roster.pool, self.me, self._fences, hands, self._keep_epochs)
         self._seed = secrets.token_bytes(32)
         """The private key of this run's certificate."""
         self.ways = Ways(self.keys)

@@ -40,8 +40,7 @@ from appliance.trio_parts import Changed, every, wait_any
 
 BUS = "the bus"
 """The bus's name in errors."""
-BUCKET, ROSTER_KEY = "pool", "roster"
-BEATS = "pool.beat"
+ROSTER_KEY = "roster"
 AGREE_TIME = 20.0
 """Seconds for one change of the roster. An election of the bus takes up to 11 s."""
 AGAIN = 1.0
@@ -91,9 +90,10 @@ class OnBus:
         self.up: Mapping[str, bool | None] = {}
         """For each box whether it is there; None: unknown, so the links say alone."""
         self._membership = membership
+        self._beats = f"pool.{membership.roster.pool}.beat"  # one NATS may serve several pools
         self._children = children
         self._folder = folder
-        self.incarnation = secrets.token_hex(8)
+        self._incarnation = secrets.token_hex(8)
         self._sequence = 0
         self._stopping = False
         self._presence = Presence(membership.me)
@@ -198,7 +198,7 @@ class OnBus:
             await trio.sleep_forever()
         access = self._access(part.plan)
         async with open_bus(access, self._tls(access)) as self.bus, trio.open_nursery() as nursery:
-            self._bucket = bucket = Bucket(self.bus, BUCKET)
+            self._bucket = bucket = Bucket(self.bus, f"pool_{self._membership.roster.pool}")
             nursery.start_soon(self._keep_roster, self.bus, bucket, len(part.plan.voters) or 1)
             nursery.start_soon(bucket.watch, self._on_entries)
             nursery.start_soon(self._be_present, self.bus)
@@ -240,7 +240,7 @@ class OnBus:
 
     async def _be_present(self, bus: Bus) -> Never:
         """Beat, and follow the beats of the others."""
-        with bus.subscription(f"{BEATS}.*", self._on_beat):
+        with bus.subscription(f"{self._beats}.*", self._on_beat):
             await every(BEAT, lambda: self._beat(bus), first=0)
 
     def _beat(self, bus: Bus) -> None:
@@ -248,14 +248,14 @@ class OnBus:
         own = membership.roster.box(membership.me)
         beat = Beat(
             box=membership.me,
-            incarnation=self.incarnation,
+            incarnation=self._incarnation,
             sequence=self._sequence,
             version=__version__,
             generation=membership.roster.generation,
             drained=own is not None and own.drained,
             stopping=self._stopping,
         )
-        bus.publish(f"{BEATS}.{membership.me}", msgspec.json.encode(beat))
+        bus.publish(f"{self._beats}.{membership.me}", msgspec.json.encode(beat))
         names = [box.name for box in membership.roster.boxes]
         found = self._presence.boxes(names, here.with_sleep())
         before, self.up = self.up, found
@@ -263,7 +263,7 @@ class OnBus:
 
     def _on_beat(self, message: BusMessage) -> None:
         beat = decoded(Beat, message.data)
-        if beat is None or message.subject != f"{BEATS}.{beat.box}":
+        if beat is None or message.subject != f"{self._beats}.{beat.box}":
             return
         if self._presence.on_beat(beat, here.with_sleep()) and beat.generation > self._membership.roster.generation:
             self._news.wake()

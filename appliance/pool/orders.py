@@ -7,6 +7,7 @@ order out only if it knows no newer one, and remembers that on its disk first.
 from __future__ import annotations
 
 import logging
+import secrets
 from collections.abc import Awaitable, Callable
 from typing import Literal, Protocol
 
@@ -24,7 +25,6 @@ from appliance.pool.bucket import Bucket
 from appliance.pool.bus import Bus
 from appliance.pool.leases import PlacementLeases, PlacementTurn
 
-ORDERS = "pool.order"
 ORDER_TIME = 1.0
 """Seconds for a box to accept an order. It answers before it carries the order out."""
 
@@ -63,14 +63,15 @@ class BoxOrders:
     """Gives orders and takes them, for one box, while there is a bus. `Orders` for the way of a request."""
 
     def __init__(
-        self, me: str, incarnation: str, fences: Fences, hands: Hands, remember: Callable[[], Awaitable[None]]
+        self, pool: str, me: str, fences: Fences, hands: Hands, remember: Callable[[], Awaitable[None]]
     ) -> None:
         """``remember`` writes the fences to the disk. Raises StoreFailed."""
+        self._subject = f"pool.{pool}.order"
         self._me = me
         self._fences = fences
         self._hands = hands
         self._remember = remember
-        self._leases = PlacementLeases(me, incarnation, fences)
+        self._leases = PlacementLeases(me, secrets.token_hex(8), fences)
         self._bus: Bus | None = None
         self._bucket: Bucket | None = None
         self._is_up: Callable[[str], bool] = lambda _: False
@@ -82,7 +83,7 @@ class BoxOrders:
             def on_order(message: BusMessage) -> None:
                 nursery.start_soon(self._answer, bus, message)
 
-            with bus.subscription(f"{ORDERS}.{as_word(self._me)}", on_order):
+            with bus.subscription(f"{self._subject}.{as_word(self._me)}", on_order):
                 self._bus, self._bucket, self._is_up = bus, bucket, is_up
                 try:
                     await self._meet(bucket)
@@ -116,7 +117,7 @@ class BoxOrders:
             if choice.box == self._me:
                 answer = await self._obey(wanted)
             else:
-                subject = f"{ORDERS}.{as_word(choice.box)}"
+                subject = f"{self._subject}.{as_word(choice.box)}"
                 sent = await bus.request(subject, msgspec.json.encode(wanted), timeout=ORDER_TIME)
                 answer = decoded(OrderAnswer, sent.data) or OrderAnswer(why="its answer cannot be read")
             if answer.why:

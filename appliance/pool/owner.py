@@ -23,7 +23,8 @@ from appliance.core.pool.bus_words import external_access
 from appliance.core.pool.join_code import LIFE, read_code
 from appliance.core.pool.keys import SECRET_SIZE
 from appliance.core.pool.roster import DEFAULT_PORT, Box, Roster, box_name
-from appliance.errors import BadRequest, Conflict, StoreFailed, UsageError
+from appliance.core.settings import is_loopback
+from appliance.errors import BadRequest, Conflict, Forbidden, StoreFailed, UsageError
 from appliance.pool.doors import JoinRequest, join_with
 from appliance.pool.hands import BoxParts, OwnHands
 from appliance.pool.membership import ClaimedDoor, Membership
@@ -90,7 +91,7 @@ class BoxPool:
                 external_access(asked.bus, "")  # so that a mistake in it is found now
             door = await self._claim(DEFAULT_PORT if asked.port is None else asked.port)
             try:
-                box = _box(asked.name, asked.addresses, door.port)
+                box = self._box(asked.name, asked.addresses, door.port)
                 roster = Roster(pool=secrets.token_hex(8), boxes=(box,), bus=asked.bus)
                 kept = KeptPool(secret=secrets.token_bytes(SECRET_SIZE), me=box.name, roster=roster)
                 self._be_in(await self._written(kept), door)
@@ -109,7 +110,7 @@ class BoxPool:
             self._refuse_second()
             door = await self._claim(DEFAULT_PORT if asked.port is None else asked.port)
             try:
-                box = _box(asked.name, asked.addresses, door.port, dials_out=asked.dials_out)
+                box = self._box(asked.name, asked.addresses, door.port, dials_out=asked.dials_out)
                 found = await join_with(code, JoinRequest(token=code.token, box=box))
                 kept = KeptPool(secret=found.secret, me=box.name, roster=found.roster)
                 self._be_in(await self._written(kept), door)
@@ -143,6 +144,16 @@ class BoxPool:
     async def rotate(self, without: Sequence[str]) -> PoolRotation:
         """Change the secret of the pool; see `Membership.rotate`."""
         return await self.require().rotate(without)
+
+    def _box(self, name: str | None, addresses: Sequence[str], port: int, *, dials_out: bool = False) -> Box:
+        """Return this box as others will know it. Raises BadRequest, and Forbidden with --offline."""
+        box = _box(name, addresses, port, dials_out=dials_out)
+        if self._parts.offline and not all(map(is_loopback, box.addresses)):
+            raise Forbidden(
+                "this server was started with --offline, which keeps it from other machines: start it without that "
+                "to have it in a pool"
+            )
+        return box
 
     # ---- being in a pool ---------------------------------------------------------------------------------------------
 

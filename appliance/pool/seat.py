@@ -49,10 +49,7 @@ class PoolSeat:
             if self.owner is not None:
                 return self.owner
             if self._path is None:
-                raise Forbidden(
-                    "this server cannot be in a pool: it was started with --offline, or for one model; "
-                    "start 'llama-appliance serve' without that"
-                )
+                raise Forbidden("a server for one model cannot be in a pool; start 'llama-appliance serve'")
             made = await trio.to_thread.run_sync(self._make, self._path)
             owner: BoxPool = await self._nursery.start(self._own, made)
             return owner

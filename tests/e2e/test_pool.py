@@ -10,6 +10,7 @@ import re
 import signal
 import socket
 import ssl
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -31,6 +32,7 @@ from appliance.core.pool.keys import PoolKeys
 from appliance.engines.found import ENGINE_VARIABLE
 from appliance.http.door.gateway import DoorRoutes
 from appliance.http.way.routes import POSTED
+from appliance.pool.bus_server import server_program
 from appliance.traffic.request import PUBLIC_PATHS
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="commands find no server by themselves on Windows")
@@ -127,6 +129,27 @@ def _code(told: str) -> str:
     found = re.search(r"LAP1-[A-Z2-7]+", told)
     assert found is not None, told
     return found[0]
+
+
+def test_a_nats_that_is_there_already_is_the_bus(make_box: MakeBox, tmp_path: Path) -> None:
+    b1, b2 = make_box("b1"), make_box("b2")
+    assert "its scheme is 'http'" in b1.bad("pool", "create", *b1.words(), "--bus", "http://127.0.0.1")
+    login, port = ("--user", "me", "--pass", "a word"), str(port_block(1))
+    store = ("-js", "-sd", str(tmp_path / "store"), "-a", "127.0.0.1", "-p", port)
+    with subprocess.Popen([server_program(), *store, *login], stderr=subprocess.DEVNULL) as nats:
+        try:
+            url = f"nats://me:a%20word@127.0.0.1:{port}"
+            b2.join(_code(b1.good("pool", "create", *b1.words(), "--bus", url)))
+            for box in (b1, b2):
+                wait(box.state, lambda found: found["bus"]["state"] == "connected")
+                wait(box.boxes, lambda found: all(one["beat_age"] is not None for one in found.values()))
+            b2.good("pool", "drain", "b1")
+            wait(b1.boxes, lambda found: found["b1"]["drained"])
+        finally:
+            nats.terminate()
+    wait(b1.state, lambda found: found["bus"]["state"] == "lost" and found["cut_off"])
+    assert "bus-unreachable" in {problem["id"] for problem in b1.state()["problems"]}
+    assert "the bus" in b1.bad("pool", "drain", "b2", status=1)
 
 
 def test_two_boxes_are_one_until_one_leaves(make_box: MakeBox) -> None:
