@@ -21,7 +21,7 @@ from appliance.core.pool.roster import Box, Roster
 from appliance.errors import BadRequest, BoxFailed, Busy, Conflict, UpstreamFailed
 from appliance.upstream.address import Address
 from appliance.upstream.client import HttpCall
-from appliance.upstream.connect import NotTrusted, TlsWire, connect
+from appliance.upstream.connect import NotTrusted, SocketWire, connect
 
 PROTOCOL = 1
 """The language of the doors. A box refuses one that speaks another, with the advice to upgrade the older one."""
@@ -151,7 +151,7 @@ async def join_with(code: JoinCode, asked: JoinRequest) -> NewSecret:
     async def dial(host: str) -> tuple[str, bytes]:
         wire = await connect(_bare(host, code.port, _unchecked()))
         try:
-            assert isinstance(wire, TlsWire)
+            assert isinstance(wire, SocketWire)
             shown = wire.certificate
         finally:
             wire.close()

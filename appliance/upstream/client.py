@@ -22,7 +22,7 @@ from appliance.upstream.address import Headers as Headers
 from appliance.upstream.address import address_of as address_of
 from appliance.upstream.address import forwardable_to_peer as forwardable_to_peer
 from appliance.upstream.connect import ConnectFailed as ConnectFailed
-from appliance.upstream.connect import PlainWire, Wire, connect, failure
+from appliance.upstream.connect import SocketWire, Wire, connect, failure
 from appliance.upstream.pool import Pool
 
 SEND_AT_ONCE = 1 << 16
@@ -55,18 +55,13 @@ class Outgoing(Struct, frozen=True):
     def head(self) -> bytes:
         """Raises UpstreamFailed for one that cannot be sent: something in it came from another server."""
         try:
-            return _head(self.address, self.method, self.target, self.headers, self.body, stays=self.kept is not None)
+            return _head(self.address, self.method, self.target, self.headers, self.body, stays=self.pool is not None)
         except HeadError as cause:  # a token, a session's id, a redirection
             raise UpstreamFailed(self.address.label, f"it cannot be asked: {cause}") from None
 
-    @property
-    def kept(self) -> Pool | None:
-        """The pool, where such connections are kept: those with TLS are not."""
-        return None if self.address.tls else self.pool
-
-    def take(self) -> PlainWire | None:
+    def take(self) -> SocketWire | None:
         """A connection that waits in the pool."""
-        return self.kept.take(self.address) if self.kept is not None else None
+        return self.pool.take(self.address) if self.pool is not None else None
 
     async def connect(self) -> Wire:
         """A new connection. Raises ConnectFailed and Busy."""
@@ -74,8 +69,8 @@ class Outgoing(Struct, frozen=True):
 
     def give(self, wire: Wire, *, reusable: bool) -> None:
         """It is not needed any more."""
-        if reusable and self.kept is not None and isinstance(wire, PlainWire):
-            self.kept.give(self.address, wire)
+        if reusable and self.pool is not None and isinstance(wire, SocketWire):
+            self.pool.give(self.address, wire)
         else:
             wire.close()
 
@@ -130,7 +125,7 @@ class _Driver:
     def __init__(self, outgoing: Outgoing, wire: Wire, client: Flushing, hooks: RelayHooks | None) -> None:
         self._outgoing = outgoing
         self._wire = wire
-        self._polled = wire if isinstance(wire, PlainWire) and wire.listens else None
+        self._polled = wire if isinstance(wire, SocketWire) and wire.listens else None
         self._client = client
         self._hooks = hooks
         self._exchange: Exchange | None = None  # until it is over

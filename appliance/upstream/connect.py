@@ -21,6 +21,7 @@ import trio
 
 from appliance.errors import Busy, UpstreamFailed
 from appliance.platform.poller import Poller
+from appliance.platform.tls_socket import TlsSocket
 from appliance.upstream.address import Address
 
 RECEIVE_SIZE = 1 << 14
@@ -60,10 +61,13 @@ class Wire(Protocol):
         ...
 
 
-class PlainWire:
-    """A TCP socket of our own. With a poller, bytes are received there; see `Receiver`."""
+class SocketWire:
+    """A TCP socket of our own, perhaps with TLS on it. With a poller, bytes are received there; see `Receiver`.
 
-    def __init__(self, sock: socket.socket, poller: Poller | None = None) -> None:
+    An end without close_notify is an end: the body says if it is whole.
+    """
+
+    def __init__(self, sock: socket.socket | TlsSocket, poller: Poller | None = None) -> None:
         self._sock = sock
         self._fd = sock.fileno()
         """Waiting on the number costs less than on the socket; -1 once that is closed."""
@@ -140,6 +144,12 @@ class PlainWire:
         if self._receiver is not None:
             self._receiver.on_hang_up(lost)
 
+    @property
+    def certificate(self) -> bytes:
+        """The server's certificate (DER), which it has proved to hold; only with TLS."""
+        assert isinstance(self._sock, TlsSocket)
+        return self._sock.certificate
+
     def close(self) -> None:
         if self._fd >= 0:
             if self._receiver is not None:
@@ -170,35 +180,6 @@ def _closed() -> OSError:
     return OSError(errno.EBADF, "the connection was closed on this side")
 
 
-class TlsWire:
-    """TLS over a TCP socket of our own. An end without close_notify is an end: the body says if it is whole."""
-
-    def __init__(self, stream: trio.SSLStream[trio.SocketStream]) -> None:
-        self._stream = stream
-
-    async def send(self, data: bytes) -> None:
-        try:
-            await self._stream.send_all(data)
-        except (trio.BrokenResourceError, trio.ClosedResourceError) as cause:
-            raise _broken(cause) from None
-
-    async def receive(self) -> bytes:
-        try:
-            return bytes(await self._stream.receive_some(RECEIVE_SIZE))
-        except (trio.BrokenResourceError, trio.ClosedResourceError) as cause:
-            raise _broken(cause) from None
-
-    @property
-    def certificate(self) -> bytes:
-        """The server's certificate (DER), which it has proved to hold."""
-        shown = self._stream.getpeercert(binary_form=True)
-        assert isinstance(shown, bytes)
-        return shown
-
-    def close(self) -> None:
-        self._stream.transport_stream.socket.close()
-
-
 @cache
 def tls_context() -> ssl.SSLContext:
     """Certificates and names are verified, against the system's authorities or those of ``SSL_CERT_FILE``."""
@@ -212,22 +193,25 @@ def tls_context() -> ssl.SSLContext:
     return context
 
 
-async def secure(sock: socket.socket, address: Address) -> TlsWire:
+async def secure(sock: socket.socket, address: Address) -> TlsSocket:
     """Takes the socket over. Raises ConnectFailed with what the certificate or the handshake lacks."""
     try:
-        stream = trio.SSLStream(
-            trio.SocketStream(trio.socket.from_stdlib_socket(sock)),
-            address.tls_context or tls_context(),
-            server_hostname=address.tls_name or address.host,
-            https_compatible=True,
-        )
+        made = TlsSocket(sock, address.tls_context or tls_context(), address.tls_name or address.host)
         with trio.move_on_after(address.tls_timeout or math.inf):
-            await stream.do_handshake()
-            return TlsWire(stream)
-    except trio.BrokenResourceError as cause:
+            made.say_hello()
+            while not made.secure:
+                await trio.lowlevel.wait_readable(sock)
+                try:
+                    early = made.recv(RECEIVE_SIZE)
+                except BlockingIOError:
+                    continue
+                # `recv` leaves nothing inside, so nobody would hear of these bytes.
+                raise ssl.SSLError("it speaks before it is asked") if early else ssl.SSLEOFError
+            return made
+    except OSError as cause:
         sock.close()
-        why = _why_not_secure(address, cause.__cause__)
-        if isinstance(cause.__cause__, ssl.SSLCertVerificationError):
+        why = _why_not_secure(address, cause)
+        if isinstance(cause, ssl.SSLCertVerificationError):
             raise NotTrusted(address.label, why) from None
         raise ConnectFailed(address.label, why) from None
     except BaseException:
@@ -237,7 +221,7 @@ async def secure(sock: socket.socket, address: Address) -> TlsWire:
     raise ConnectFailed(address.label, f"no TLS handshake within {address.tls_timeout} s; see timeouts.tlsHandshake")
 
 
-def _why_not_secure(address: Address, cause: BaseException | None) -> str:
+def _why_not_secure(address: Address, cause: OSError) -> str:
     match cause:
         case ssl.SSLCertVerificationError():
             advice = "install the authority that signed it, or name its file in SSL_CERT_FILE"
@@ -245,14 +229,10 @@ def _why_not_secure(address: Address, cause: BaseException | None) -> str:
                 advice = "it is another server, or has other keys"
             name = address.tls_name or address.host
             return f"its certificate is not trusted for '{name}' ({cause.verify_message}); {advice}"
-        case ssl.SSLError():
+        case ssl.SSLError() if not isinstance(cause, ssl.SSLEOFError):
             return f"no TLS connection could be made ({cause.reason or cause}); is it https at all?"
         case _:
             return "it closed the connection during the TLS handshake; is it https at all?"
-
-
-def _broken(cause: Exception) -> OSError:
-    return OSError(errno.ECONNRESET, str(cause) or "the connection broke")
 
 
 async def connect(address: Address, poller: Poller | None = None) -> Wire:
@@ -265,10 +245,10 @@ async def connect(address: Address, poller: Poller | None = None) -> Wire:
         raise ConnectFailed(address.label, f"it does not accept connections ({_words(cause)})") from None
     if address.keepalive is not None:
         _keep_alive(sock, address.keepalive)
-    return await secure(sock, address) if address.tls else PlainWire(sock, poller)
+    return SocketWire(await secure(sock, address) if address.tls else sock, poller)
 
 
-def connect_now(address: Address, poller: Poller) -> PlainWire | None:
+def connect_now(address: Address, poller: Poller) -> SocketWire | None:
     """Connect to a server on this machine, which needs no waiting. None where it cannot be done so: `connect` does it,
     or says why not.
     """
@@ -285,7 +265,7 @@ def connect_now(address: Address, poller: Poller) -> PlainWire | None:
         if _begin(sock, host, address.port) in UNDER_WAY and _is_connected(sock):
             if address.keepalive is not None:
                 _keep_alive(sock, address.keepalive)
-            return PlainWire(sock, poller)
+            return SocketWire(sock, poller)
     except OSError:
         pass
     sock.close()

@@ -21,7 +21,8 @@ from waiting import PATIENCE
 
 from appliance.errors import UsageError
 from appliance.http.bytes import connection, tls
-from appliance.http.bytes.tls import Certificates, TlsSocket, load_context
+from appliance.http.bytes.tls import Certificates, load_context
+from appliance.platform.tls_socket import TlsSocket
 
 pytestmark = pytest.mark.needs("openssl")
 

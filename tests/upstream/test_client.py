@@ -17,7 +17,7 @@ from waiting import PATIENCE, SOON
 from appliance.errors import UpstreamFailed
 from appliance.upstream import connect as tls
 from appliance.upstream.client import Address, ConnectFailed, HttpCall, address_of
-from appliance.upstream.connect import PlainWire, connect
+from appliance.upstream.connect import SocketWire, connect
 
 
 async def ask(address: Address, method: str = "GET", target: str = "/", body: bytes = b"") -> bytes:
@@ -132,7 +132,7 @@ async def test_compressed_answers_pass_untouched():
 async def test_keep_alive_probes_are_asked_of_the_system():
     async with listening(answering(OK)) as port:
         wire = await connect(Address("127.0.0.1", port, None, "m", keepalive=7))
-        assert isinstance(wire, PlainWire)
+        assert isinstance(wire, SocketWire)
         assert wire._sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
         assert wire._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL) == 7
         wire.close()

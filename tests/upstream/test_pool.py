@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
+import os
+import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Literal
 
 import pytest
 import trio
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from msgspec import structs
 from upstream_harness import listening, read_request
 from waiting import PATIENCE, until
 
 from appliance.core.exchange import RelayOptions
 from appliance.core.headers import Headers
+from appliance.core.pool.keys import PoolKeys
+from appliance.core.pool.roster import Box
 from appliance.errors import UpstreamFailed
+from appliance.http.bytes.tls import load_context
+from appliance.pool.doors import Ways
 from appliance.upstream import pool as pool_module
 from appliance.upstream.client import Address, HttpCall, Outgoing, relay
 from appliance.upstream.pool import Pool, open_pool
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 Serve = Callable[[trio.SocketStream], Awaitable[None]]
+End = Literal["stays", "closes", "closes at the next request", "says close", "is cut", "is given up"]
+"""The end of an answer."""
+BOX = Box(name="b2", addresses=("127.0.0.1",), port=4280)
 
 
 def keeping(answers: list[bytes], connections: list[int]) -> Serve:
@@ -156,7 +171,16 @@ async def test_there_is_a_bound(monkeypatch: pytest.MonkeyPatch):
         assert len(connections) == 3
 
 
-async def test_bytes_behind_an_answer_are_nobodys():
+async def test_one_that_waited_too_long_is_not_used(monkeypatch: pytest.MonkeyPatch):
+    async with server(*[OK] * 3) as (address, connections), open_pool() as pool:
+        await ask(pool, address)
+        monkeypatch.setattr(pool_module, "MAX_AGE", 0.0)
+        await ask(pool, address)
+        assert connections == [1, 1]
+
+
+@pytest.mark.parametrize("secure", [False, True])
+async def test_bytes_behind_an_answer_are_nobodys(secure: bool, tls_server: ssl.SSLContext, trusted: None):
     """A server that says something unasked: the next request must not take it for its answer."""
 
     async def chatty(stream: trio.SocketStream) -> None:
@@ -165,8 +189,8 @@ async def test_bytes_behind_an_answer_are_nobodys():
             await trio.sleep(0.02)
             await stream.send_all(OK.replace(b"ok", b"no"))
 
-    async with listening(chatty) as port, open_pool() as pool:
-        address = Address("127.0.0.1", port, None, "m")
+    async with listening(chatty, tls=tls_server if secure else None) as port, open_pool() as pool:
+        address = Address("localhost", port, None, "m", tls=secure)
         for _ in range(2):
             assert await ask(pool, address) == b"ok"
             await trio.sleep(0.1)
@@ -237,3 +261,96 @@ async def test_the_header_timeout_of_a_relayed_answer_ends_with_its_head(begins:
             else:
                 with pytest.raises(UpstreamFailed, match=r"0\.2 s.*timeouts\.responseHeader"):
                     await relay(outgoing, RelayOptions(label="m"), taker)
+
+
+@pytest.mark.parametrize("relays", [False, True])
+async def test_with_tls_a_body_that_fills_all_buffers_arrives_whole(
+    relays: bool, tls_server: ssl.SSLContext, trusted: None
+):
+    body = os.urandom(6 << 20)
+
+    async def echo(stream: trio.abc.Stream) -> None:
+        while request := await read_request(stream):
+            content = request.partition(b"\r\n\r\n")[2]
+            await stream.send_all(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(content) + content)
+
+    async with listening(echo, tls=tls_server) as port, open_pool() as pool:
+        address = Address("localhost", port, None, "m", tls=True)
+        for _ in range(2):
+            taker = Taker()
+            with trio.fail_after(PATIENCE):
+                if relays:
+                    await relay(Outgoing(address, "POST", "/", (), body, pool), RelayOptions(label="m"), taker)
+                else:
+                    async with HttpCall(address, "POST", "/", (), body, pool=pool) as response:
+                        taker.got = await response.read(1 << 23)
+            assert taker.got == body
+            assert pool.free == 1
+
+
+def server_context(keys: PoolKeys) -> ssl.SSLContext:
+    """The context of the door of `BOX`."""
+    own = keys.issue(BOX.name, BOX.addresses, bytes(32))
+    with TemporaryDirectory() as folder:
+        files = Path(folder, "certificate.pem"), Path(folder, "key.pem")
+        files[0].write_text(own.certificate)
+        files[1].write_text(own.key)
+        return load_context(str(files[0]), str(files[1]))
+
+
+SECRETS = [PoolKeys(bytes([number]) * 32) for number in range(8)]
+CONTEXTS = [server_context(keys) for keys in SECRETS]
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st.lists(st.tuples(st.sampled_from(End.__args__), st.booleans()), min_size=2, max_size=len(SECRETS)),
+    st.booleans(),
+)
+async def test_with_tls_a_connection_serves_until_an_answer_ends_badly_or_the_secret_changes(
+    acts: list[tuple[End, bool]], relays: bool
+):
+    """Each request gets the answer that the server gave to it, and no more connections are made than needed."""
+    secret, connections, answered = 0, list[int](), 0
+
+    async def serve(plain: trio.SocketStream) -> None:
+        nonlocal answered
+        mine = secret
+        connections.append(mine)
+        async with trio.SSLStream(plain, CONTEXTS[mine], server_side=True, https_compatible=True) as stream:
+            while await read_request(stream):
+                assert mine == secret, "a request of another secret"
+                end, _ = acts[answered]
+                answered += 1
+                extra = b"Connection: close\r\n" if end == "says close" else b""
+                said = OK.replace(b"ok", b"%d%d" % (mine, answered)).replace(b"Content-L", extra + b"Content-L")
+                await stream.send_all(said[:-1] if end in ("is cut", "is given up") else said)
+                if end == "closes at the next request":
+                    await read_request(stream)
+                if end not in ("stays", "is given up"):
+                    return
+
+    async with listening(serve) as port, open_pool() as pool:
+        needed, way = 0, Ways(SECRETS[0])
+        for at, (end, renews) in enumerate(acts):
+            secret += renews
+            way = Ways(SECRETS[secret]) if renews else way
+            needed += renews or at == 0 or acts[at - 1][0] != "stays"
+            address = structs.replace(way.guess(BOX), port=port)
+            taker = Taker()
+            try:
+                with trio.fail_after(PATIENCE):
+                    if end == "is given up":
+                        async with HttpCall(address, "POST", "/", pool=pool) as response:
+                            taker.got = await response.receive() + b"%d" % (at + 1)
+                    elif relays:
+                        await relay(Outgoing(address, "POST", "/", pool=pool), RelayOptions(label="b2"), taker)
+                    else:
+                        taker.got = await ask(pool, address)
+            except UpstreamFailed:
+                assert end == "is cut"
+            else:
+                assert (end, taker.got) == (end, b"%d%d" % (secret, at + 1))
+                assert end != "is cut"
+            assert connections[-1] == secret
+            assert len(connections) == needed

@@ -35,8 +35,8 @@ from appliance.core.settings import HttpSettings, UnixSocket
 from appliance.errors import BadRequest, BodyTooSlow, Busy
 from appliance.http.bytes.answer import refusal
 from appliance.http.bytes.body import Body, ClientLeft
-from appliance.http.bytes.tls import TlsSocket
 from appliance.platform.poller import Poller
+from appliance.platform.tls_socket import TlsSocket
 from appliance.traffic.request import TRUSTED
 
 log = logging.getLogger(__name__)

@@ -12,8 +12,9 @@ import trio
 from appliance.core.settings import HttpSettings, Listen, UnixSocket
 from appliance.http.bytes.connection import LAST_HEAD, Answers, Connection
 from appliance.http.bytes.listening import Listener, public_places
-from appliance.http.bytes.tls import ServerContexts, TlsSocket
+from appliance.http.bytes.tls import ServerContexts
 from appliance.platform.poller import Poller
+from appliance.platform.tls_socket import TlsSocket
 from appliance.traffic.traffic import Lifetime
 from appliance.trio_parts import EPISODE, Changed, lacking
 

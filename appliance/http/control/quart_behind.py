@@ -23,11 +23,11 @@ from appliance.core.bodies.http_request import HttpHead
 from appliance.core.headers import field, without
 from appliance.http.bytes.answer import HttpSink
 from appliance.http.bytes.connection import Connection
-from appliance.http.bytes.tls import TlsSocket
 from appliance.http.control.edge_routes import MAX_CONTROL_BODY
 from appliance.http.control.run_routes import LARGE, MAX_RUN
 from appliance.http.way.context import RequestContext
 from appliance.http.way.routes import STREAM
+from appliance.platform.tls_socket import TlsSocket
 from appliance.traffic.request import TRUSTED, Request
 
 if TYPE_CHECKING:

@@ -58,7 +58,7 @@ from appliance.traffic.record import Record, aside
 from appliance.traffic.request import Headers, Request, Sink, read_request
 from appliance.traffic.targets import Target
 from appliance.upstream.address import Address
-from appliance.upstream.connect import PlainWire, connect_now, is_here
+from appliance.upstream.connect import SocketWire, connect_now, is_here
 from appliance.upstream.pool import Pool
 
 log = logging.getLogger(__name__)
@@ -142,7 +142,7 @@ class _Found(NamedTuple):
 
 class _Taken(NamedTuple):
     lease: Lease
-    wire: PlainWire
+    wire: SocketWire
     reused: bool
     """The connection has carried another request."""
 
