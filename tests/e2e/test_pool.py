@@ -148,7 +148,7 @@ def test_a_nats_that_is_there_already_is_the_bus(make_box: MakeBox, tmp_path: Pa
         finally:
             nats.terminate()
     wait(b1.state, lambda found: found["bus"]["state"] == "lost" and found["cut_off"])
-    assert "bus-unreachable" in {problem["id"] for problem in b1.state()["problems"]}
+    wait(b1.state, lambda found: "bus-unreachable" in {problem["id"] for problem in found["problems"]})
     assert "the bus" in b1.bad("pool", "drain", "b2", status=1)
 
 
