@@ -24,6 +24,7 @@ from appliance.conversations import open_conversations
 from appliance.core.config.nodes import Problem
 from appliance.core.config.scalars import parse_duration
 from appliance.core.config.types import Config
+from appliance.core.engines.choice import best
 from appliance.core.fit.budget import gpu_memory
 from appliance.core.machine import Sample
 from appliance.core.offline import refuse_outside
@@ -31,7 +32,7 @@ from appliance.core.runs.inward import Asker
 from appliance.core.settings import refuse_open_admin, refuse_open_door
 from appliance.engines.background import keeping_up
 from appliance.engines.found import Finder
-from appliance.engines.owner import Chooser, open_engines
+from appliance.engines.owner import Chooser, Engines, open_engines
 from appliance.fleet.logs import Echo
 from appliance.fleet.owner import Fleet, open_fleet
 from appliance.http.bytes.body import Bodies
@@ -205,6 +206,7 @@ async def open_appliance(settings: AppSettings, places: AppliancePaths) -> Async
                 downloads=downloads,
                 peers=peers,
                 drained=traffic.lifetime.drain,
+                speed=partial(_speed, engines),
                 offline=settings.offline,
             )
             return open_box_pool(path, partial(claim_door, parts), own)
@@ -322,6 +324,12 @@ def _folders(
         "log": Path(settings.log_file) if settings.log_file else None,
     }
     return {kind: path.absolute() for kind, path in found.items() if path is not None}
+
+
+def _speed(engines: Engines) -> float:
+    """Nominal requests a second of the engine that an unknown model gets; 0 where that was not measured."""
+    used = best(engines.ranked())
+    return 1 / used.seconds if used is not None and used.seconds else 0.0
 
 
 def _sampling(config: Config) -> float | None:

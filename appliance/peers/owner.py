@@ -81,7 +81,7 @@ class PoolSide(Struct, frozen=True, kw_only=True):
     drained: Collection[str] = ()
     """Boxes that get new requests only where no other one can answer."""
     speeds: Mapping[str, float] = {}
-    """Measured tokens a second, by box."""
+    """By box, in a unit that all boxes share."""
     orders: Orders | None = None
     """None: boxes load what does not evict, and nothing is fetched."""
 

@@ -38,6 +38,8 @@ class BoxParts(Struct, frozen=True, kw_only=True):
     peers: Peers
     drained: Callable[[bool], object]
     """Called with whether this box is drained, which its readiness says."""
+    speed: Callable[[], float]
+    """See `Beat.speed`."""
     offline: bool
     """The program may reach no other machine."""
 

@@ -83,6 +83,7 @@ class Membership:
         self._path = path
         self._peers = parts.peers
         self._tell_drained = parts.drained
+        self.speed = parts.speed
         self._fences = Fences(kept.epochs)
         self.on_bus = OnBus(self, parts.fleet.children, path.with_name(BUS_FOLDER))
         self._orders = BoxOrders(kept.roster.pool, self.me, self._fences, hands, self._keep_epochs)
@@ -165,7 +166,7 @@ class Membership:
         self._tell_drained(self.me in drained)
         dialled = [box for box in self.others if box.can_be_dialled]
         members = {box.name: Member(id=box.name, address=self.ways.guess(box)) for box in dialled}
-        adopted = members, PoolSide(me=self.me, drained=drained, orders=self._orders)
+        adopted = members, PoolSide(me=self.me, drained=drained, speeds=self.on_bus.speeds(), orders=self._orders)
         if adopted != self._adopted:
             self._adopted = adopted
             self._peers.adopt_members(*adopted)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import secrets
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -63,6 +63,9 @@ class PoolNow(Protocol):
 
     @property
     def keys(self) -> PoolKeys: ...
+
+    @property
+    def speed(self) -> Callable[[], float]: ...
 
     def own_certificate(self) -> BoxCertificate: ...
 
@@ -142,6 +145,10 @@ class OnBus:
         """Return the version and the age, in seconds, of a box's last beat."""
         found = self._presence.heard.get(box)
         return (found.beat.version, here.with_sleep() - found.at) if found is not None else None
+
+    def speeds(self) -> dict[str, float]:
+        """Return the speeds of the boxes that have measured theirs."""
+        return {box: last.beat.speed for box, last in self._presence.heard.items() if last.beat.speed}
 
     async def agree(self, wanted: Roster) -> Roster:
         """See `Agreement`: compare-and-set of one key. A lost answer is unknown, so the key is read again."""
@@ -253,6 +260,7 @@ class OnBus:
             version=__version__,
             generation=membership.roster.generation,
             drained=own is not None and own.drained,
+            speed=membership.speed(),
             stopping=self._stopping,
         )
         bus.publish(f"{self._beats}.{membership.me}", msgspec.json.encode(beat))

@@ -49,6 +49,8 @@ class Beat(Struct, frozen=True, kw_only=True):
     generation: int = 0
     """The roster that it has. Another one means that one of the two boxes has to ask for the newer one."""
     drained: bool = False
+    speed: float = 0.0
+    """Nominal requests a second of its best engine, as that was measured; 0: it was not."""
     stopping: bool = False
     """True in the last beat of a program that ends in good order: it is gone at once."""
 

@@ -54,7 +54,7 @@ class BoxNow(Struct, frozen=True, kw_only=True):
     queue: int = 0
     """Requests there, those under way included."""
     speed: float = 0.0
-    """Measured tokens a second; 0: unknown, which counts as the fastest."""
+    """Measured, in a unit that all boxes share; 0: unknown, which counts as the fastest."""
 
 
 class BoxChoice(Struct, frozen=True):
