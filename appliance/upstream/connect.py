@@ -205,7 +205,7 @@ async def secure(sock: socket.socket, address: Address) -> TlsSocket:
                     early = made.recv(RECEIVE_SIZE)
                 except BlockingIOError:
                     continue
-                # `recv` leaves nothing inside, so nobody would hear of these bytes.
+                # `recv` leaves nothing inside, so these bytes would never reach anybody.
                 raise ssl.SSLError("it speaks before it is asked") if early else ssl.SSLEOFError
             return made
     except OSError as cause:
