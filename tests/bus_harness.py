@@ -52,6 +52,7 @@ class BusBox(Struct, frozen=True):
 
 def serving(pool: PoolKeys, files: BoxFiles, name: str, port: int) -> BusServing:
     return BusServing(
+        group="all",
         name=name, host="127.0.0.1", port=port, ca=files.ca, certificate=files.certificate, key=files.key,
         nkey=pool.nkey, route_password="r" * 20, system_password=secrets.token_hex(8),
     )  # fmt: skip

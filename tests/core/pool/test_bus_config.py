@@ -8,10 +8,10 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.pool.bus_config import BusServing, config_text, end_of, sign_of
+from appliance.core.pool.bus_config import BusServing, config_text, end_of, sign_of, store_of
 
 SERVING = BusServing(
-    name="b1", port=4281, ca="", certificate="", key="", nkey="U1", route_password="r", system_password="s"
+    group="all", name="b1", port=4281, ca="", certificate="", key="", nkey="U1", route_password="r", system_password="s"
 )
 
 
@@ -32,7 +32,7 @@ def test_a_folder_of_any_name_stays_one_text(folder: str):
     """Its lines hold the path in quotes, which ends where JSON's text ends."""
     found = re.search(r"store_dir: (.*), max_memory_store", config_text(SERVING, folder))
     assert found is not None
-    assert json.loads(found[1]) == f"{folder}/bus-store"
+    assert json.loads(found[1]) == f"{folder}/{store_of(SERVING.group)}"
 
 
 def test_only_a_voter_has_routes():
