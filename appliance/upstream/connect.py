@@ -15,13 +15,16 @@ from collections.abc import Callable
 from functools import cache, lru_cache
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import trio
 
 from appliance.errors import Busy, UpstreamFailed
 from appliance.platform.poller import Poller
 from appliance.upstream.address import Address
+
+if TYPE_CHECKING:
+    from appliance.upstream.dialled import DialledSocket  # a program without a pool does not need it
 
 RECEIVE_SIZE = 1 << 14
 NO_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL)
@@ -63,7 +66,7 @@ class Wire(Protocol):
 class PlainWire:
     """A TCP socket of our own. With a poller, bytes are received there; see `Receiver`."""
 
-    def __init__(self, sock: socket.socket, poller: Poller | None = None) -> None:
+    def __init__(self, sock: DialledSocket, poller: Poller | None = None) -> None:
         self._sock = sock
         self._fd = sock.fileno()
         """Waiting on the number costs less than on the socket; -1 once that is closed."""
@@ -257,6 +260,16 @@ def _broken(cause: Exception) -> OSError:
 
 async def connect(address: Address, poller: Poller | None = None) -> Wire:
     """The caller closes it. Raises ConnectFailed, or Busy when this process or the system has no sockets left."""
+    if address.dialled is None:
+        sock = await open_socket(address)
+        return await secure(sock, address) if address.tls else PlainWire(sock, poller)
+    if (turned := await address.dialled.take(address.connect_timeout or math.inf)) is None:
+        raise ConnectFailed(address.label, "it only dials out, and has no connection to this box; is it running?")
+    return PlainWire(turned, poller)
+
+
+async def open_socket(address: Address) -> socket.socket:
+    """Connect without TLS. Raises as `connect`."""
     try:
         sock = await _connect(address)
     except OSError as cause:
@@ -264,8 +277,8 @@ async def connect(address: Address, poller: Poller | None = None) -> Wire:
             raise Busy(f"the system is out of resources ({cause.strerror})") from None
         raise ConnectFailed(address.label, f"it does not accept connections ({_words(cause)})") from None
     if address.keepalive is not None:
-        _keep_alive(sock, address.keepalive)
-    return await secure(sock, address) if address.tls else PlainWire(sock, poller)
+        keep_alive(sock, address.keepalive)
+    return sock
 
 
 def connect_now(address: Address, poller: Poller) -> PlainWire | None:
@@ -284,7 +297,7 @@ def connect_now(address: Address, poller: Poller) -> PlainWire | None:
         # left to `connect`.
         if _begin(sock, host, address.port) in UNDER_WAY and _is_connected(sock):
             if address.keepalive is not None:
-                _keep_alive(sock, address.keepalive)
+                keep_alive(sock, address.keepalive)
             return PlainWire(sock, poller)
     except OSError:
         pass
@@ -420,8 +433,11 @@ def _first_attempt(cause: BaseException | None) -> OSError | None:
             return None
 
 
-def _keep_alive(sock: socket.socket, seconds: int) -> None:
-    """A system without these options (Windows before 10.0.16299) uses its own times."""
+def keep_alive(sock: DialledSocket, seconds: int) -> None:
+    """Probe a silent connection, so that it breaks if the other side is not there any more.
+
+    A system without these options (Windows before 10.0.16299) uses its own times.
+    """
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     idle = socket.TCP_KEEPALIVE if sys.platform == "darwin" else socket.TCP_KEEPIDLE
     try:

@@ -14,7 +14,11 @@ import socket
 import ssl
 import sys
 import time
+from contextlib import suppress
+from copy import copy
 from typing import NamedTuple, Protocol
+
+import trio
 
 from appliance.errors import UsageError
 
@@ -137,17 +141,34 @@ class TlsSocket:
     for the client. After BlockingIOError `send` must be called with the same bytes again.
     """
 
-    def __init__(self, sock: socket.socket, context: ssl.SSLContext) -> None:
+    def __init__(self, sock: socket.socket, context: ssl.SSLContext, server: str | None = None) -> None:
+        """``server``: the other side is one, whose certificate has to have this name. `greet` begins the handshake."""
         self._sock = sock
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
-        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=server is None, server_hostname=server)
         self._secure = False
         self._unwrapped = False
         self._unsent = b""
         """Encrypted; the client gets it before anything else."""
         self._taken = 0
         """Bytes of the answer that are in ``_unsent``, and that `send` has not said yet to have taken."""
+
+    async def greet(self) -> None:
+        """Make the handshake as a client. Raises OSError."""
+        self._shake_hands()
+        self._flush()
+        while not self._secure:
+            await trio.lowlevel.wait_readable(self._sock)
+            with suppress(BlockingIOError):
+                self.recv(SEND_SIZE)
+
+    def moved(self) -> TlsSocket:
+        """Give the connection to another object, with which it goes on; this one is closed."""
+        other, sock = copy(self), self._sock
+        other._sock = socket.socket(sock.family, sock.type, sock.proto, fileno=sock.detach())
+        other._sock.setblocking(False)
+        return other
 
     def recv(self, size: int, flags: int = 0, /) -> bytes:
         """Return what the client sent. Raises BlockingIOError when there is nothing yet, and OSError."""
@@ -222,7 +243,7 @@ class TlsSocket:
     def getsockname(self) -> tuple[str, int]:
         return self._sock.getsockname()
 
-    def setsockopt(self, level: int, option: int, value: bytes, /) -> None:
+    def setsockopt(self, level: int, option: int, value: int | bytes, /) -> None:
         self._sock.setsockopt(level, option, value)
 
     def _shake_hands(self) -> bool:
