@@ -589,7 +589,7 @@ class Connection:
             self.close()
 
     def hand_over(self) -> TlsSocket:
-        """Give the TLS connection away while a request is under way, and close this object. ``on_left`` is not called."""
+        """Give the TLS connection away while a request is under way, and close this object without ``on_left``."""
         assert isinstance(self.socket, TlsSocket)
         self._receiver.close()
         moved, self.on_left = self.socket.moved(), None
