@@ -11,6 +11,7 @@ import select
 import socket
 import ssl
 import sys
+from copy import copy
 
 SEND_SIZE = 1 << 16
 """Bytes encrypted at once; those that the system does not take are held until it does."""
@@ -52,6 +53,13 @@ class TlsSocket:
         """Begin the handshake as a client; `recv` goes on with it. Raises OSError."""
         self._shake_hands()
         self._flush()
+
+    def moved(self) -> TlsSocket:
+        """Give the connection to another object, with which it goes on; this one is closed."""
+        other, sock = copy(self), self._sock
+        other._sock = socket.socket(sock.family, sock.type, sock.proto, fileno=sock.detach())
+        other._sock.setblocking(False)
+        return other
 
     def recv(self, size: int, flags: int = 0, /) -> bytes:
         """Return what the other side sent. Raises BlockingIOError when there is nothing yet, and OSError."""
@@ -131,7 +139,7 @@ class TlsSocket:
     def getsockname(self) -> tuple[str, int]:
         return self._sock.getsockname()
 
-    def setsockopt(self, level: int, option: int, value: bytes, /) -> None:
+    def setsockopt(self, level: int, option: int, value: int | bytes, /) -> None:
         self._sock.setsockopt(level, option, value)
 
     def _shake_hands(self) -> bool:

@@ -13,6 +13,7 @@ from typing import TypeVar
 import msgspec
 import trio
 from msgspec import Struct
+from msgspec.structs import replace
 
 from appliance.core.lenient_json import decoded
 from appliance.core.pool.join_code import JoinCode
@@ -22,6 +23,7 @@ from appliance.errors import BadRequest, BoxFailed, Busy, Conflict, UpstreamFail
 from appliance.upstream.address import Address
 from appliance.upstream.client import HttpCall
 from appliance.upstream.connect import NotTrusted, SocketWire, connect
+from appliance.upstream.dialled import Dialled
 
 PROTOCOL = 1
 """The language of the doors. A box refuses one that speaks another, with the advice to upgrade the older one."""
@@ -32,6 +34,8 @@ ASK_TIME = 10.0
 MAX_ANSWER = 4 << 20
 _JSON = ((b"Content-Type", b"application/json"),)
 _REFUSALS: Mapping[int, Callable[[str], Exception]] = {400: BadRequest, 409: Conflict}
+
+NOBODY: Mapping[str, Dialled] = {}
 
 T = TypeVar("T")
 
@@ -66,13 +70,17 @@ class _Refusal(Struct, frozen=True):
 class Ways:
     """The ways to the doors of one pool, with its keys."""
 
-    def __init__(self, keys: PoolKeys) -> None:
+    def __init__(self, keys: PoolKeys, dialled: Mapping[str, Dialled] = NOBODY) -> None:
+        """``dialled``: the connections that boxes which dial out have made, by their names."""
         self._key = f"Bearer {keys.door_key}".encode()
         self._context = ssl.create_default_context(cadata=keys.ca_pem)
         self._good: dict[str, Address] = {}
+        self._dialled = dialled
 
     def guess(self, box: Box) -> Address:
-        """Return where the box was reached last, or else its best address."""
+        """Return where the box was reached last, or else its best address; or else the connections that it makes."""
+        if box.dials_out:
+            return replace(self._address(box, server_name(box.name)), dialled=self._dialled.get(box.name, Dialled()))
         found = self._good.get(box.name)
         if found is not None and found.host in box.addresses and found.port == box.port:
             return found
@@ -80,6 +88,8 @@ class Ways:
 
     async def find(self, box: Box) -> Address:
         """Dial all addresses of a box at once; return the one where it answers first. Raises BoxFailed."""
+        if box.dials_out:
+            return self.guess(box)
 
         async def dial(host: str) -> Address:
             address = self._address(box, host)

@@ -33,6 +33,7 @@ from appliance.pool.on_bus import BUS, OnBus
 from appliance.pool.orders import BoxOrders, Hands
 from appliance.store.pool_file import KeptPool, write_pool
 from appliance.trio_parts import Changed
+from appliance.upstream.dialled import Dialled
 from appliance.wire import PoolBox, PoolBus, PoolModel, PoolProblem, PoolRotation, PoolState
 
 PULL_EVERY = 3.0
@@ -89,7 +90,9 @@ class Membership:
         self._orders = BoxOrders(kept.roster.pool, self.me, self._fences, hands, self._keep_epochs)
         self._seed = secrets.token_bytes(32)
         """The private key of this run's certificate."""
-        self.ways = Ways(self.keys)
+        self._dialled: dict[str, Dialled] = {}
+        """The connections of boxes that dial out, from their first one on."""
+        self.ways = Ways(self.keys, self._dialled)
         """The ways to the doors of the others."""
         self._door: ClaimedDoor | None = None
         self._writing = trio.Lock()
@@ -164,16 +167,19 @@ class Membership:
     def _adopt(self) -> None:
         drained = frozenset(box.name for box in self.roster.boxes if box.drained)
         self._tell_drained(self.me in drained)
-        dialled = [box for box in self.others if box.can_be_dialled]
-        members = {box.name: Member(id=box.name, address=self.ways.guess(box)) for box in dialled}
+        members = {box.name: Member(id=box.name, address=self.ways.guess(box)) for box in self._in_reach(self.others)}
         adopted = members, PoolSide(me=self.me, drained=drained, speeds=self.on_bus.speeds(), orders=self._orders)
         if adopted != self._adopted:
             self._adopted = adopted
             self._peers.adopt_members(*adopted)
 
+    def _in_reach(self, boxes: Iterable[Box]) -> list[Box]:
+        """Return those that can be asked: they can be dialled, or have dialled this one."""
+        return [box for box in boxes if box.can_be_dialled or (box.dials_out and box.name in self._dialled)]
+
     def _out_of_reach(self) -> list[Box]:
         down = {peer.id for peer in self._peers.snapshot() if not peer.up}
-        return [box for box in self.others if box.name in down]
+        return [box for box in self.others if box.name in down and box.can_be_dialled]
 
     async def _find(self, box: Box) -> None:
         try:
@@ -185,7 +191,7 @@ class Membership:
 
     async def _pull(self) -> None:
         """Ask the next box that answers. Those with other keys have got them while this box was away."""
-        others = [box for box in self.others if box.can_be_dialled]
+        others = self._in_reach(self.others)
         for _ in others:
             self._pulled += 1
             box = others[self._pulled % len(others)]
@@ -221,9 +227,8 @@ class Membership:
                 log.info("%s", error)
 
         async with trio.open_nursery() as nursery:
-            for box in boxes:
-                if box.can_be_dialled:
-                    nursery.start_soon(ask, box)
+            for box in self._in_reach(boxes):
+                nursery.start_soon(ask, box)
         return done
 
     # ---- what the door asks ------------------------------------------------------------------------------------------
@@ -240,6 +245,17 @@ class Membership:
             self.codes.give_back(asked.token, until)
             raise
         return NewSecret(secret=self.kept.secret, roster=self.roster)
+
+    def dialled_by(self, name: str) -> Dialled:
+        """Return the connections of a box that dials out, one of which has just come. Raises BadRequest."""
+        box = self.roster.box(name)
+        if box is None or not box.dials_out or name == self.me:
+            raise BadRequest(f"'{name}' is not a box of this pool that dials out: join again with --dials-out")
+        if name not in self._dialled:
+            self._dialled[name] = Dialled()
+            self.changed.wake()
+        self._peers.present(name)
+        return self._dialled[name]
 
     async def learn(self, roster: Roster) -> Roster:
         """Take a roster if it is newer, and return the one in force, which the disk has then. Raises Conflict."""
@@ -321,8 +337,9 @@ class Membership:
 
         await self.change(make)
         new, others, ways = secrets.token_bytes(SECRET_SIZE), self.others, self.ways
-        await self._renew(new)
-        reached = await self._ask_all(ways, others, "POST", SECRET, NewSecret(secret=new, roster=self.roster))
+        reached = await self._renew(new, [box for box in others if box.dials_out])
+        rest = [box for box in others if not box.dials_out]
+        reached |= await self._ask_all(ways, rest, "POST", SECRET, NewSecret(secret=new, roster=self.roster))
         names = [box.name for box in others]
         return PoolRotation(
             reached=[name for name in names if name in reached],
@@ -404,13 +421,22 @@ class Membership:
         self.changed.wake()
         return True
 
-    async def _renew(self, secret: bytes) -> None:
+    async def _renew(self, secret: bytes, dialling: Iterable[Box] = ()) -> set[str]:
+        """Use a new secret. Before that ends the connections that boxes have dialled, tell these boxes the secret.
+
+        Return the names of those that have it. Raises StoreFailed.
+        """
         self.kept = replace(self.kept, secret=secret)
         await self._keep()
-        self.ways = Ways(self.keys)
-        if self._door is not None:
-            self._door.renew(self.own_certificate(), self.keys.door_key)
-        self.changed.wake()
+        try:
+            return await self._ask_all(
+                self.ways, dialling, "POST", SECRET, NewSecret(secret=secret, roster=self.roster)
+            )
+        finally:
+            self.ways = Ways(self.keys, self._dialled)
+            if self._door is not None:
+                self._door.renew(self.own_certificate(), self.keys.door_key)
+            self.changed.wake()
 
     async def _keep_epochs(self) -> None:
         """Write the epochs of orders before one is carried out. Raises StoreFailed."""

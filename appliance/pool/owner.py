@@ -148,7 +148,7 @@ class BoxPool:
     def _box(self, name: str | None, addresses: Sequence[str], port: int, *, dials_out: bool = False) -> Box:
         """Return this box as others will know it. Raises BadRequest, and Forbidden with --offline."""
         box = _box(name, addresses, port, dials_out=dials_out)
-        if self._parts.offline and not all(map(is_loopback, box.addresses)):
+        if self._parts.offline and not dials_out and not all(map(is_loopback, box.addresses)):
             raise Forbidden(
                 "this server was started with --offline, which keeps it from other machines: start it without that "
                 "to have it in a pool"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import ssl
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, quote, urlsplit
 
 from msgspec import Struct
@@ -12,6 +13,9 @@ from msgspec import Struct
 from appliance.core.bodies.http_message import HOP_BY_HOP
 from appliance.core.config.types import Timeouts
 from appliance.errors import UsageError
+
+if TYPE_CHECKING:
+    from appliance.upstream.dialled import Dialled  # a program without a pool does not need it
 
 _SCHEME_PORTS = {"http": 80, "https": 443}
 _HOST = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+(%[A-Za-z0-9._-]+)?")
@@ -56,6 +60,8 @@ class Address(Struct, frozen=True):
     """The name that the certificate has to have; None: ``host``."""
     socket: str | None = None
     """The file of a socket, which is connected to instead of ``host`` and ``port``."""
+    dialled: Dialled | None = None
+    """The connections that the server has made, which are used instead of new ones. TLS is on them."""
     resolved: str | None = None
     """An IP address of ``host``, looked up before: connected to, while TLS and Host still say ``host``."""
     host_header: bytes | None = None

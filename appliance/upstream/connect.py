@@ -237,6 +237,16 @@ def _why_not_secure(address: Address, cause: OSError) -> str:
 
 async def connect(address: Address, poller: Poller | None = None) -> Wire:
     """The caller closes it. Raises ConnectFailed, or Busy when this process or the system has no sockets left."""
+    if address.dialled is None:
+        sock = await open_socket(address)
+        return SocketWire(await secure(sock, address) if address.tls else sock, poller)
+    if (turned := await address.dialled.take(address.connect_timeout or math.inf)) is None:
+        raise ConnectFailed(address.label, "it only dials out, and has no connection to this box; is it running?")
+    return SocketWire(turned, poller)
+
+
+async def open_socket(address: Address) -> socket.socket:
+    """Connect without TLS. Raises as `connect`."""
     try:
         sock = await _connect(address)
     except OSError as cause:
@@ -244,8 +254,8 @@ async def connect(address: Address, poller: Poller | None = None) -> Wire:
             raise Busy(f"the system is out of resources ({cause.strerror})") from None
         raise ConnectFailed(address.label, f"it does not accept connections ({_words(cause)})") from None
     if address.keepalive is not None:
-        _keep_alive(sock, address.keepalive)
-    return SocketWire(await secure(sock, address) if address.tls else sock, poller)
+        keep_alive(sock, address.keepalive)
+    return sock
 
 
 def connect_now(address: Address, poller: Poller) -> SocketWire | None:
@@ -264,7 +274,7 @@ def connect_now(address: Address, poller: Poller) -> SocketWire | None:
         # left to `connect`.
         if _begin(sock, host, address.port) in UNDER_WAY and _is_connected(sock):
             if address.keepalive is not None:
-                _keep_alive(sock, address.keepalive)
+                keep_alive(sock, address.keepalive)
             return SocketWire(sock, poller)
     except OSError:
         pass
@@ -400,8 +410,17 @@ def _first_attempt(cause: BaseException | None) -> OSError | None:
             return None
 
 
-def _keep_alive(sock: socket.socket, seconds: int) -> None:
-    """A system without these options (Windows before 10.0.16299) uses its own times."""
+class HasOptions(Protocol):
+    """A socket, plain or not."""
+
+    def setsockopt(self, level: int, option: int, value: int, /) -> None: ...
+
+
+def keep_alive(sock: HasOptions, seconds: int) -> None:
+    """Probe a silent connection, so that it breaks if the other side is not there any more.
+
+    A system without these options (Windows before 10.0.16299) uses its own times.
+    """
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     idle = socket.TCP_KEEPALIVE if sys.platform == "darwin" else socket.TCP_KEEPIDLE
     try:

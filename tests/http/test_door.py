@@ -19,10 +19,12 @@ from appliance.core.pool.join_code import LIFE, TOKEN_SIZE, JoinCode, read_code
 from appliance.core.pool.keys import PoolKeys
 from appliance.core.pool.roster import Box, Roster
 from appliance.errors import BadRequest, BoxFailed, Conflict, StoreFailed, UpstreamFailed
+from appliance.http.door.reverse import dial
 from appliance.pool.doors import PROTOCOL, ROSTER, JoinRequest, OtherKeys, Ways, ask_at, join_with
 from appliance.pool.membership import Membership
 from appliance.store.pool_file import KeptPool, write_pool
 from appliance.upstream.client import HttpCall
+from appliance.upstream.connect import NotTrusted
 from appliance.wire import CreatePool, PoolState
 
 B2 = Box(name="b2", addresses=("127.0.0.1",), port=4280)
@@ -57,8 +59,10 @@ async def test_a_box_of_another_version_is_told_which_one_to_upgrade(open_server
         await join_with(code, JoinRequest(token=code.token, box=B2))
 
 
-async def test_an_impostor_at_the_address_gets_no_token(tmp_path: Path) -> None:
-    real, own = PoolKeys(bytes(32)), PoolKeys(b"i" * 32).issue("b1", ("127.0.0.1",), b"s" * 32)
+@asynccontextmanager
+async def impostor(tmp_path: Path) -> AsyncGenerator[tuple[int, list[bytes]]]:
+    """A server with a certificate of another pool for b1: its port, and the bytes that it has heard over TLS."""
+    own = PoolKeys(b"i" * 32).issue("b1", ("127.0.0.1",), b"s" * 32)
     (tmp_path / "c.pem").write_text(own.certificate)
     (tmp_path / "k.pem").write_text(own.key)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -75,15 +79,25 @@ async def test_an_impostor_at_the_address_gets_no_token(tmp_path: Path) -> None:
     async with trio.open_nursery() as nursery:
         (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
         nursery.start_soon(trio.serve_listeners, impose, [listener])
-        code = JoinCode(
-            addresses=("127.0.0.1",),
-            port=listener.socket.getsockname()[1],
-            ca_public=real.ca_public,
-            token=bytes(TOKEN_SIZE),
-        )
-        with pytest.raises(BoxFailed, match="another server, or a box of another pool"):
-            await join_with(code, JoinRequest(token=code.token, box=B2))
+        yield listener.socket.getsockname()[1], heard
         nursery.cancel_scope.cancel()
+
+
+async def test_an_impostor_at_the_address_gets_no_token(tmp_path: Path) -> None:
+    real = PoolKeys(bytes(32))
+    async with impostor(tmp_path) as (port, heard):
+        token = bytes(TOKEN_SIZE)
+        code = JoinCode(addresses=("127.0.0.1",), port=port, ca_public=real.ca_public, token=token)
+        with pytest.raises(BoxFailed, match="another server, or a box of another pool"):
+            await join_with(code, JoinRequest(token=token, box=B2))
+    assert b"".join(heard) == b""
+
+
+async def test_an_impostor_gets_no_key_of_a_box_that_dials_out(tmp_path: Path) -> None:
+    async with impostor(tmp_path) as (port, heard):
+        b1 = Box(name="b1", addresses=("127.0.0.1",), port=port)
+        with pytest.raises(NotTrusted):
+            await dial(Ways(PoolKeys(bytes(32))).guess(b1), "b2")
     assert b"".join(heard) == b""
 
 

@@ -15,7 +15,7 @@ LogToStdout = Literal["proxy", "upstream", "both", "none"]
 LogSource = Literal["proxy", "upstream"]
 
 LEVELS: tuple[Level, ...] = ("debug", "info", "warn", "error")
-QUIET_PATHS = ("/wol-health", "/api/performance", "/metrics")
+QUIET_PATHS = ("/wol-health", "/api/performance", "/metrics", "/pool/reverse")
 """Paths that are requested all the time; a request for them is not worth a line."""
 
 # The days and months of strftime are English as long as nobody calls locale.setlocale, and nobody does: other programs

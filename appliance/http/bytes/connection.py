@@ -150,11 +150,12 @@ class Connection:
         self._unread = False  # the client may still be sending what was not read
         self._expects = False  # the client waits for 100 Continue before it sends the body
 
-    def begin(self) -> None:
-        """Serve requests until the client leaves, something is overdue, or the server ends."""
+    def begin(self, begun: bytes = b"") -> None:
+        """Serve requests until the client leaves, something is overdue, or the server ends. ``begun`` was received."""
         self.due = trio.current_time() + (LAST_HEAD if self._last else HEAD_TIMEOUT)
+        self._buffer = begun
         self._receiver.on_hang_up(self._client_left)
-        if self._listens:
+        if self._listens and not begun:
             self._receiver.listen(self._on_data, self.close)
         else:
             self._start(None)
@@ -586,6 +587,14 @@ class Connection:
             self.abort()
         else:
             self.close()
+
+    def hand_over(self) -> TlsSocket:
+        """Give the TLS connection away while a request is under way, and close this object without ``on_left``."""
+        assert isinstance(self.socket, TlsSocket)
+        self._receiver.close()
+        moved, self.on_left = self.socket.moved(), None
+        self.close()
+        return moved
 
     def mark_unread(self) -> None:
         """Part of a request was not read: the client may still be sending it."""

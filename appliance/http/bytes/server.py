@@ -240,7 +240,11 @@ class Clients:
             self._take(client, full=full, last=last)
         return True
 
-    def _take(self, sock: socket.socket | TlsSocket, *, full: bool, last: bool) -> None:
+    def adopt(self, sock: TlsSocket, begun: bytes) -> None:
+        """Serve a connection that this program has made, as if it had been accepted. ``begun`` was received on it."""
+        self._take(sock, full=self._open.places >= self._settings.clients, last=False, begun=begun)
+
+    def _take(self, sock: socket.socket | TlsSocket, *, full: bool, last: bool, begun: bytes = b"") -> None:
         """It counts from now on: many are accepted before the first one's task runs."""
         try:
             connection = Connection(sock, self._answers, self._poller, self._settings, self)
@@ -254,7 +258,7 @@ class Clients:
         else:
             self._open.add(connection)
         self._some.set()
-        connection.begin()
+        connection.begin(begun)
 
     # ---- as `bytes.connection.Owner` ---------------------------------------------------------------------------------
 

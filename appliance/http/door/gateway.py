@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import ClassVar, TypeVar
 
 import msgspec
+import trio
 from msgspec import structs
 
 from appliance.catalog.model_blobs import ModelFilesHere
@@ -22,6 +23,7 @@ from appliance.http.bytes.body import Body
 from appliance.http.bytes.connection import Connection
 from appliance.http.control.blob_routes import BlobRoutes
 from appliance.http.control.listing import View, list_models
+from appliance.http.door.reverse import wait_to_ask
 from appliance.http.errors import JSON_TYPE
 from appliance.http.way.context import RequestContext
 from appliance.http.way.edge import Edge
@@ -32,12 +34,14 @@ from appliance.pool.doors import JOIN, ROSTER, SECRET, JoinRequest, NewSecret
 from appliance.pool.membership import Membership
 from appliance.traffic.request import Request, read_request, send_whole
 from appliance.traffic.targets import refresh
+from appliance.upstream.dialled import REVERSE
 
 MAX_BODY = 1 << 20
 MAX_JOIN = 1 << 14
 """Bytes of a body that comes without the key."""
 LISTS = ("/v1/models", "/models")
 HEALTH = "/health"
+UPGRADES = (LINK_PATH, REVERSE)
 
 T = TypeVar("T")
 
@@ -65,7 +69,7 @@ class DoorAnswers:
         """See `Answers`."""
         request = read_request(head, "", connection.peer)
         if self._guard.knows(request):
-            if head.upgrade and request.path != LINK_PATH:  # websockets of models are for the entry box alone
+            if head.upgrade and request.path not in UPGRADES:  # websockets of models are for the entry box alone
                 head = structs.replace(head, upgrade=b"")
             return await self._gateway.answer(connection, head)
         connection.stranger = True
@@ -82,16 +86,20 @@ class DoorAnswers:
 class DoorRoutes:
     """The `ModellessRoutes` of a door."""
 
-    def __init__(self, view: View, membership: Membership, files: ModelFilesHere) -> None:
+    def __init__(self, view: View, membership: Membership, files: ModelFilesHere, shutdown: trio.Event) -> None:
         self._view = view
         self._membership = membership
         self._blobs = BlobRoutes(files)
+        self._shutdown = shutdown
 
     async def answer(self, context: RequestContext, own: HttpSink, connection: Connection, head: HttpHead) -> None:
         """Raises ApplianceError and ClientLeft."""
         request = context.request
         if self._blobs.answers(request):
             await self._blobs.answer(context)
+            return
+        if (request.method, request.path) == ("GET", REVERSE):
+            await wait_to_ask(self._membership, self._shutdown, context, own, (connection, head))
             return
         reading = "GET" if request.method == "HEAD" else request.method
         if (answer := self.ROUTES.get((reading, request.path))) is None:

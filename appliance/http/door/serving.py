@@ -20,6 +20,7 @@ from appliance.http.bytes.server import Clients
 from appliance.http.bytes.tls import load_context
 from appliance.http.control.listing import View
 from appliance.http.door.gateway import DoorAnswers, DoorGuard, DoorRoutes
+from appliance.http.door.reverse import dial_out
 from appliance.http.owners import Owners
 from appliance.http.sockets.sockets import WebSockets
 from appliance.http.way.ask import Ask
@@ -103,10 +104,14 @@ class BoxDoor:
                 await trio.sleep_forever()
             shutdown.set()
 
+        async def dial_out_until_the_end() -> None:
+            async with beside(partial(dial_out, membership, clients.adopt)):
+                await shutdown.wait()
+
         self._adopt = adopt
-        answers = _answers(edge, parts, membership)
+        answers = _answers(edge, parts, membership, shutdown)
         clients = Clients(answers, parts.pool.poller, settings, self)
-        async with beside(end_with_program):
+        async with beside(end_with_program, dial_out_until_the_end):
             # The program's own server ends the requests of both at the end of the grace. Here nothing is to end them,
             # or a box that leaves its pool would end those of its clients.
             await clients.serve(
@@ -147,7 +152,7 @@ def _settings(main: HttpSettings, key: str) -> HttpSettings:
     )
 
 
-def _answers(edge: Edge, parts: DoorParts, membership: Membership) -> DoorAnswers:
+def _answers(edge: Edge, parts: DoorParts, membership: Membership, shutdown: trio.Event) -> DoorAnswers:
     owners, traffic = parts.owners, edge.traffic
     ask = Ask(edge, owners.fleet, parts.pool, parts.pings)
     to_peers = AskPeers(traffic.targets, owners.peers, parts.pool)
@@ -159,7 +164,7 @@ def _answers(edge: Edge, parts: DoorParts, membership: Membership) -> DoorAnswer
     gateway = Gateway(
         edge,
         pipeline,
-        DoorRoutes(view, membership, files),
+        DoorRoutes(view, membership, files, shutdown),
         partial(WebSockets, edge.guard, traffic, edge.bodies, owners, pipeline),
         partial(FastPath, edge, pipeline, ask, parts.lasting),
     )
