@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from program import Answer
 from program import http as ask
-from test_pool import MakeBox, PooledHome, make_box, wait_together
+from test_pool_joining import MakeBox, PooledHome, make_box, wait_together
 from waiting import wait
 
 from appliance.core.pool.keys import PoolKeys

@@ -91,12 +91,13 @@ def write_cached(cache: Path, content: bytes, sha256: str) -> Path:
 @asynccontextmanager
 async def boxes(open_server: OpenServer, folder: Path, *places: DownloadSettings) -> AsyncGenerator[list[Appliance]]:
     async with AsyncExitStack() as stack:
-        yield [
-            await stack.enter_async_context(
-                open_server(downloads=place, pool=folder / f"box-{number}" / "pool.json", api_keys=("sesame",))
-            )
-            for number, place in enumerate(places)
-        ]
+        found: list[Appliance] = []
+        for number, place in enumerate(places):
+            file = folder / f"box-{number}" / "pool.json"
+            box = await stack.enter_async_context(open_server(downloads=place, pool=file, api_keys=("sesame",)))
+            await box.owners.pool.require()
+            found.append(box)
+        yield found
 
 
 def address(server: Appliance, key: str = "sesame") -> Address:

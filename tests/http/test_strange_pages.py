@@ -10,7 +10,7 @@ from http_harness import Appliance, OpenServer
 
 EVERYTHING = {"mcp_server": True, "mcp_server_open": True, "mcp_server_tools": ("*",), "cors_proxy": True}
 PUBLIC = """/ /_app/version.json /favicon.ico /health /manifest.webmanifest /sw.js /ui /ui/ /ui/assets/x /ui/sandbox
- /ui/status /ui/x /upstream /v1/health /wol-health"""
+ /ready /ui/status /ui/x /upstream /v1/health /wol-health /worker/x"""
 """Paths that anybody may ask for. What is new in the program is closed, or is named here."""
 HELD = [("Sec-Fetch-Site", "cross-site"), ("Sec-Fetch-Mode", "no-cors")]
 STRANGERS = [[("Origin", "http://evil.example")], [("Host", "evil.example")], HELD]

@@ -182,7 +182,7 @@ def test_the_pool_outlives_kill_9_of_each_side(make_box: MakeBox) -> None:
         for box, other in (boxes, boxes[::-1]):
             box.kill()
             wait(other.boxes, lambda found, name=box.name: found[name]["up"] is False)
-            assert other.state()["cut_off"]
+            wait(other.state, lambda found: found["cut_off"])
             box.start(ended)
             wait_together(boxes)
     assert all("Traceback" not in box.server.told() for box in boxes)
