@@ -83,6 +83,8 @@ class BusPart(Struct, frozen=True, kw_only=True):
 
     plan: BusPlan
     secret: bytes
+    addresses: tuple[str, ...]
+    """Of this box: the certificate of its server names them, and the other servers look."""
 
 
 class OnBus:
@@ -198,7 +200,9 @@ class OnBus:
 
     def _part(self) -> BusPart:
         kept = self._membership.kept
-        return BusPart(plan=bus_plan(kept.roster, kept.me), secret=kept.secret)
+        own = kept.roster.box(kept.me)
+        addresses = own.addresses if own is not None else ()
+        return BusPart(plan=bus_plan(kept.roster, kept.me), secret=kept.secret, addresses=addresses)
 
     async def _be_client(self, part: BusPart, orders: BoxOrders) -> Never:
         if part.plan.kind == "none":

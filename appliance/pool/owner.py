@@ -11,6 +11,7 @@ import socket
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from appliance.core.pool.join_code import LIFE, read_code
 from appliance.core.pool.keys import SECRET_SIZE
 from appliance.core.pool.roster import DEFAULT_PORT, Box, Roster, box_name
 from appliance.core.settings import is_loopback
-from appliance.errors import BadRequest, Conflict, Forbidden, StoreFailed, UsageError
+from appliance.errors import ApplianceError, BadRequest, Conflict, Forbidden, StoreFailed, UsageError
 from appliance.pool.doors import JoinRequest, join_with
 from appliance.pool.hands import BoxParts, OwnHands
 from appliance.pool.membership import ClaimedDoor, Membership
@@ -93,7 +94,9 @@ class BoxPool:
             try:
                 box = self._box(asked.name, asked.addresses, door.port)
                 roster = Roster(pool=secrets.token_hex(8), boxes=(box,), bus=asked.bus)
-                kept = KeptPool(secret=secrets.token_bytes(SECRET_SIZE), me=box.name, roster=roster)
+                kept = KeptPool(
+                    secret=secrets.token_bytes(SECRET_SIZE), me=box.name, roster=roster, chosen=bool(asked.addresses)
+                )
                 self._be_in(await self._written(kept), door)
             except BaseException:
                 door.close()
@@ -112,7 +115,7 @@ class BoxPool:
             try:
                 box = self._box(asked.name, asked.addresses, door.port, dials_out=asked.dials_out)
                 found = await join_with(code, JoinRequest(token=code.token, box=box))
-                kept = KeptPool(secret=found.secret, me=box.name, roster=found.roster)
+                kept = KeptPool(secret=found.secret, me=box.name, roster=found.roster, chosen=bool(asked.addresses))
                 self._be_in(await self._written(kept), door)
             except BaseException:
                 door.close()
@@ -194,7 +197,22 @@ class BoxPool:
                 with trio.move_on_after(AGAIN):
                     await membership.over.wait()
         membership.problem = None
+        if not membership.kept.chosen:
+            self._nursery.start_soon(self._move, membership)
         await self._run(membership, door)
+
+    async def _move(self, membership: Membership) -> None:
+        """Tell the others where this box is, if it has none of the addresses any more that they know."""
+        here = own_addresses()
+        while not membership.over.is_set():
+            own = membership.roster.box(membership.me)
+            if own is None or set(own.addresses) & set(here):
+                return
+            try:
+                await membership.change(partial(Roster.moved, name=own.name, addresses=here, port=own.port))
+            except ApplianceError as error:
+                log.info("the other boxes do not know this box's new addresses yet: %s", error)
+                await trio.sleep(AGAIN)
 
     async def _run(self, membership: Membership, door: ClaimedDoor | None) -> None:
         """Be in the pool until this box is not any more; then forget it."""

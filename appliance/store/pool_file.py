@@ -28,6 +28,8 @@ class KeptPool(Struct, frozen=True, kw_only=True):
     """32 bytes, from which all keys follow."""
     me: str
     roster: Roster
+    chosen: bool = False
+    """A person has named this box's addresses: they stay, whatever the machine's own are."""
     epochs: Mapping[str, int] = {}
     """The highest epoch that was seen of each model's placement."""
 

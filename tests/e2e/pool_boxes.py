@@ -127,6 +127,13 @@ class PoolBox:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     each.resume()
 
+    def move(self) -> None:
+        """Give the machine another address while its program does not run."""
+        net, _, number = self.address.rpartition(".")
+        before, self.address = self.address, f"{net}.{100 + int(number)}"
+        ip("-n", self.space, "address", "del", f"{before}/24", "dev", "eth0")
+        ip("-n", self.space, "address", "add", f"{self.address}/24", "dev", "eth0")
+
     @contextlib.contextmanager
     def cut_off(self) -> Generator[None]:
         """Its cable is out while the block runs."""

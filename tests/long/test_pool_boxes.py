@@ -198,6 +198,17 @@ def test_a_box_that_slept_for_a_minute(pool: list[PoolBox]) -> None:
     assert pool[1].up() == {"b1", "b2", "b3"}
 
 
+def test_a_box_that_comes_back_with_another_address_is_found(pool: list[PoolBox]) -> None:
+    make_pool(pool)
+    wait_together(pool)
+    pool[2].stop()
+    pool[2].move()
+    pool[2].start()
+    wait(lambda: [pool[2].address] in [box["addresses"] for box in pool[0].pool()["boxes"]])
+    wait_together(pool)
+    assert answered(pool[0], "only3") is not None
+
+
 def test_a_minority_serves_what_it_has_and_changes_nothing(pool: list[PoolBox]) -> None:
     make_pool(pool)
     wait_together(pool)

@@ -27,8 +27,6 @@ way in a cluster.
 """
 NO_LEADER = 10008
 """The error code of a cluster without a quorum."""
-NO_SPACE = (10023, 10047, 10076, 10077)
-"""Error codes of a server whose disk, or whose share of it, is full; 10076: it has switched JetStream off."""
 EXISTS = 10058
 """The error code for a bucket that is there already, with other settings."""
 REVISION_HEADER = "Nats-Expected-Last-Subject-Sequence"
