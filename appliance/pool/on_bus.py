@@ -84,7 +84,7 @@ class BusPart(Struct, frozen=True, kw_only=True):
     plan: BusPlan
     secret: bytes
     addresses: tuple[str, ...]
-    """Of this box: the certificate of its server names them, and the other servers look."""
+    """The addresses of this box: the certificate of its server names them, and the other servers look."""
 
 
 class OnBus:
