@@ -347,11 +347,6 @@ NOTE: Sequence[tuple[str, DoctorFacts, str]] = (
         facts(state={"refused": RefusedUpdate(build="x/b2", old="x/b1", why="it answers with garbage", at=NOW - 60)}),
         "tried 60 s ago",
     ),
-    (
-        "pool",
-        facts(server={"pool": (PoolProblem(id="door", text="port 4280 is taken", fix="free it"),)}),
-        "4280 is taken",
-    ),
     ("context-not-kept", facts(state={"contexts": (USELESS,)}), "all but 0 again"),
     ("no-avx2", facts(look={"cpu_features": ("avx",), "cpu_level": "x86-64-v2"}), "x86-64-v2"),
     ("few-cores", facts(look={"cores": 2}), "leave 2"),
