@@ -135,8 +135,14 @@ class OnBus:
 
     @property
     def cut_off(self) -> bool:
-        """True while this box receives nothing from the bus that it needs, or the bus accepts nothing."""
-        return self.bus is not None and (self.state != "connected" or self._presence.cut_off(here.with_sleep()))
+        """True while this box receives nothing from the bus that it needs, or signs of life of less than half the pool.
+
+        The own server of a box that was cut off still answers, and says no to a put only.
+        """
+        if self.bus is None:
+            return False
+        alone = 2 * sum(is_up is True for is_up in self.up.values()) < len(self.up)
+        return alone or self.state != "connected" or self._presence.cut_off(here.with_sleep())
 
     def problems(self) -> list[BusProblem]:
         """Return what a person has to know of the server and the client."""
