@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from typing import Literal
 from urllib.parse import quote
 
 import trio
@@ -14,7 +15,8 @@ from appliance.catalog.catalog import Catalog
 from appliance.catalog.downloads import Downloads
 from appliance.core.lenient_json import decoded
 from appliance.core.models.blobs import BLOBS, FilesOfModel, HashedFile
-from appliance.errors import ApplianceError, Busy, ModelNotFound, NotPlaced, UpstreamFailed
+from appliance.core.models.model import Model
+from appliance.errors import ApplianceError, ModelNotFound, NotPlaced
 from appliance.fleet.owner import Fleet
 from appliance.fleet.status import state_of
 from appliance.peers.owner import Peers
@@ -44,6 +46,17 @@ class BoxParts(Struct, frozen=True, kw_only=True):
     """The program may reach no other machine."""
 
 
+def room_for(fleet: Fleet, model: Model) -> Literal["free", "idle", "none"]:
+    """Return what a load of the model takes from others here. Asks the system."""
+    return fleet.outlook.foresee(model, fleet.launches.engine_for(model)).room
+
+
+def refuse_eviction(fleet: Fleet, model: Model) -> None:
+    """Raises NotPlaced where the model is not loaded, and its load would evict another one."""
+    if state_of(fleet.known(model.id)) == "unloaded" and room_for(fleet, model) != "free":
+        raise NotPlaced(model.id, "that would unload another model on the box that was asked")
+
+
 class OwnHands:
     """The `Hands` of this box."""
 
@@ -54,12 +67,10 @@ class OwnHands:
 
     async def load(self, model: str, *, evict: bool) -> None:
         """See `Hands.load`."""
-        fleet, found = self._parts.fleet, self._parts.catalog.snapshot.require(model)
-        if not evict and state_of(fleet.known(model)) == "unloaded":
-            forecast = fleet.outlook.foresee(found, fleet.launches.engine_for(found))
-            if forecast.room != "free":
-                raise NotPlaced(model, "that would unload another model on the box that was asked")
-        fleet.load_soon(found)
+        found = self._parts.catalog.snapshot.require(model)
+        if not evict:
+            refuse_eviction(self._parts.fleet, found)
+        self._parts.fleet.load_soon(found)
 
     async def fetch(self, model: str) -> None:
         """See `Hands.fetch`. A later failure is in the log, and in the list of downloads."""
@@ -100,7 +111,7 @@ class OwnHands:
         found: dict[str, FilesOfModel] = {}
 
         async def ask(box: str, name: str) -> None:
-            with suppress(UpstreamFailed, Busy, trio.TooSlowError), trio.fail_after(LIST_TIME):
+            with suppress(ApplianceError, trio.TooSlowError), trio.fail_after(LIST_TIME):
                 async with HttpCall(self._parts.peers.address(box), "GET", f"{BLOBS}?model={quote(name)}") as answer:
                     content = await answer.read(MAX_LIST)
                 if answer.status == 200 and (files := decoded(FilesOfModel, content)) is not None:

@@ -1,8 +1,8 @@
 """One pool while this box is in it: its file, its door, the other boxes, and every change of the roster.
 
-A change is made in two steps. First all boxes agree: the `Agreement` makes the wanted roster the next one, or says
-which one somebody else made before it, and the change is made anew on top of that. Then the roster is pushed over the
-doors, and a box that was away asks others for it. So no box has to know more than its own roster, and the higher
+A change is made in two steps. First all boxes agree: `Membership._agree` makes the wanted roster the next one, or
+says which one somebody else made before it, and the change is made anew on top of that. Then the roster is pushed over
+the doors, and a box that was away asks others for it. So no box has to know more than its own roster, and the higher
 generation wins everywhere.
 
 The order matters where a step can be the last one before a crash: the file is written before anybody is answered.
@@ -32,7 +32,7 @@ from appliance.pool.hands import BoxParts
 from appliance.pool.on_bus import BUS, OnBus
 from appliance.pool.orders import BoxOrders, Hands
 from appliance.store.pool_file import KeptPool, write_pool
-from appliance.trio_parts import Changed
+from appliance.trio_parts import AGAIN, Changed
 from appliance.upstream.dialled import Dialled
 from appliance.wire import PoolBox, PoolBus, PoolModel, PoolProblem, PoolRotation, PoolState
 
@@ -54,7 +54,10 @@ class ClaimedDoor(Protocol):
     def port(self) -> int: ...
 
     def renew(self, certificate: BoxCertificate, key: str) -> None:
-        """Show this certificate, and let in requests with this key alone. Requests with another key end."""
+        """Show this certificate, and let in requests with this key alone. Requests with another key end.
+
+        Raises StoreFailed.
+        """
         ...
 
     async def serve(self, membership: Membership, shutdown: trio.Event) -> None:
@@ -125,7 +128,7 @@ class Membership:
     async def run(self, door: ClaimedDoor) -> None:
         """Serve the door and follow the pool, until this box is not in it any more, or cancelled."""
         self._door, shutdown = door, trio.Event()
-        door.renew(self.own_certificate(), self.keys.door_key)
+        await self._show_certificate(door)
         try:
             async with trio.open_nursery() as serving:
                 serving.start_soon(self._serve, door, shutdown)
@@ -141,6 +144,15 @@ class Membership:
             self._door = None
             self._peers.adopt_members({})
             self._tell_drained(False)
+
+    async def _show_certificate(self, door: ClaimedDoor) -> None:
+        """A full disk does not end the program: the door opens when there is room."""
+        while True:
+            try:
+                return door.renew(self.own_certificate(), self.keys.door_key)
+            except StoreFailed as error:
+                log.warning("the door of this box stays closed: %s", error)
+                await trio.sleep(AGAIN)
 
     async def _say_stopping(self, shutdown: trio.Event) -> None:
         """The door sets ``shutdown`` when the program begins to end."""

@@ -12,7 +12,6 @@ import ssl
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Literal, Never, Protocol
 
 import msgspec
@@ -28,14 +27,14 @@ from appliance.core.pool.keys import BoxCertificate, PoolKeys, server_name
 from appliance.core.pool.members import BEAT, Beat, Presence
 from appliance.core.pool.nats import BusMessage
 from appliance.core.pool.roster import CLIENTS, ROUTES, BusPlan, Roster, bus_plan, newer
-from appliance.errors import BoxFailed
+from appliance.errors import BoxFailed, StoreFailed
 from appliance.platform.children import Children
 from appliance.platform.machine import here
 from appliance.pool.bucket import Bucket
 from appliance.pool.bus import Bus, open_bus
 from appliance.pool.bus_server import BusProcess, open_bus_server
 from appliance.pool.orders import BoxOrders
-from appliance.store.pool_file import KeptPool
+from appliance.store.pool_file import KeptPool, certificate_files
 from appliance.trio_parts import Changed, every, wait_any
 
 BUS = "the bus"
@@ -159,7 +158,10 @@ class OnBus:
         return {box: last.beat.speed for box, last in self._presence.heard.items() if last.beat.speed}
 
     async def agree(self, wanted: Roster) -> Roster:
-        """See `Agreement`: compare-and-set of one key. A lost answer is unknown, so the key is read again."""
+        """Make one roster the next one for all boxes: return ``wanted``, or the one that came first. Raises BoxFailed.
+
+        That is compare-and-set of one key. A lost answer is unknown, so the key is read again.
+        """
         bucket, why = self._bucket, "there is no connection to it"
         with trio.move_on_after(AGREE_TIME):
             while bucket is not None:
@@ -214,7 +216,7 @@ class OnBus:
         if part.plan.kind == "none":
             await trio.sleep_forever()
         access = self._access(part.plan)
-        async with open_bus(access, self._tls(access)) as self.bus, trio.open_nursery() as nursery:
+        async with open_bus(access, await self._tls(access)) as self.bus, trio.open_nursery() as nursery:
             self._bucket = bucket = Bucket(self.bus, f"pool_{self._membership.roster.pool}")
             nursery.start_soon(self._keep_roster, self.bus, bucket, len(part.plan.voters) or 1)
             nursery.start_soon(bucket.watch, self._on_entries)
@@ -226,9 +228,13 @@ class OnBus:
         """Have the bucket, and in it the newest roster. Where the store was lost, that is one of the boxes' own."""
         while True:
             self._published = False
-            with suppress(BusError):
+            try:
                 await bucket.create(replicas)
                 self._published = await self._publish(bucket)
+            except BusError:
+                pass  # the state of the bus tells
+            except StoreFailed as error:
+                log.warning("a change of the pool is lost if this program ends now: %s", error)
             with trio.move_on_after(SURE if self._published else AGAIN):
                 await wait_any(self._membership.changed.wait, self._news.wait, bus.news.wait)
 
@@ -314,20 +320,20 @@ class OnBus:
         places = tuple(BusPlace(host=s.address, port=s.port, name=server_name(s.box)) for s in plan.servers)
         return BusAccess(places=places, client=self._membership.me, nkey=keys.bus_user, seed=keys.bus_seed)
 
-    def _tls(self, access: BusAccess) -> ssl.SSLContext | None:
-        return None if access.tls != "first" else _context(self._membership.own_certificate())
-
-
-def _context(own: BoxCertificate) -> ssl.SSLContext:
-    """Return the TLS of a client that shows this certificate, and believes its authority alone."""
-    context = ssl.create_default_context(cadata=own.ca)
-    # Python's ssl reads a certificate from files only. The key in them is good for this run alone.
-    with TemporaryDirectory() as folder:
-        files = Path(folder, "certificate.pem"), Path(folder, "key.pem")
-        files[0].write_text(own.certificate)
-        files[1].write_text(own.key)
-        context.load_cert_chain(*files)
-    return context
+    async def _tls(self, access: BusAccess) -> ssl.SSLContext | None:
+        """The TLS of a client that shows this box's certificate, and believes its authority alone."""
+        if access.tls != "first":
+            return None
+        own = self._membership.own_certificate()
+        context = ssl.create_default_context(cadata=own.ca)
+        while True:
+            try:
+                with certificate_files(own) as files:
+                    context.load_cert_chain(*files)
+                return context
+            except StoreFailed as error:
+                log.warning("this box cannot use the bus yet: %s", error)
+                await trio.sleep(AGAIN)
 
 
 def _roster_in(entry: BucketEntry | None) -> Roster | None:

@@ -81,7 +81,8 @@ class BoxOrders:
         async with trio.open_nursery() as nursery:
 
             def on_order(message: BusMessage) -> None:
-                nursery.start_soon(self._answer, bus, message)
+                if message.reply:  # without it nobody waits for the answer, so nobody of this program has sent it
+                    nursery.start_soon(self._answer, bus, message)
 
             with bus.subscription(f"{self._subject}.{as_word(self._me)}", on_order):
                 self._bus, self._bucket, self._is_up = bus, bucket, is_up

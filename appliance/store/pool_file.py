@@ -5,13 +5,16 @@ Everything here waits for the disk.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import msgspec
 from msgspec import Struct
 
 from appliance.core.lenient_json import UNREADABLE
+from appliance.core.pool.keys import BoxCertificate
 from appliance.core.pool.roster import Roster
 from appliance.errors import StoreFailed
 from appliance.store.model_files import write_whole
@@ -57,3 +60,20 @@ def read_pool(path: Path) -> KeptPool | None:
 def write_pool(path: Path, kept: KeptPool) -> None:
     """Replace the file, readable by this user alone. Raises OSError."""
     write_whole(path, msgspec.json.encode(kept), private=True)
+
+
+@contextmanager
+def certificate_files(own: BoxCertificate) -> Generator[tuple[str, str]]:
+    """Have the certificate and its key in files while the block runs, because Python's ssl reads from files only.
+
+    They are readable by this user alone, and the key is good for one run of the program. Raises StoreFailed.
+    """
+    with ExitStack() as kept:
+        try:
+            folder = Path(kept.enter_context(TemporaryDirectory()))
+            files = folder / "certificate.pem", folder / "key.pem"
+            files[0].write_text(own.certificate)
+            files[1].write_text(own.key)
+        except OSError as error:
+            raise StoreFailed(f"the certificate of this box cannot be written: {error.strerror or error}") from None
+        yield str(files[0]), str(files[1])

@@ -6,8 +6,6 @@ import ssl
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import trio
 from msgspec import Struct
@@ -34,6 +32,7 @@ from appliance.http.way.progress import Pings
 from appliance.http.way.resumable import Lasting
 from appliance.pool.doors import SECRET
 from appliance.pool.membership import Membership
+from appliance.store.pool_file import certificate_files
 from appliance.traffic.request import Request
 from appliance.traffic.traffic import Lifetime
 from appliance.trio_parts import beside
@@ -77,12 +76,8 @@ class BoxDoor:
 
     def renew(self, certificate: BoxCertificate, key: str) -> None:
         """See `ClaimedDoor`."""
-        # Python's ssl reads a certificate from files only. The key in them is good for this run alone.
-        with TemporaryDirectory() as folder:
-            files = Path(folder, "certificate.pem"), Path(folder, "key.pem")
-            files[0].write_text(certificate.certificate)
-            files[1].write_text(certificate.key)
-            self._context = load_context(str(files[0]), str(files[1]))
+        with certificate_files(certificate) as files:
+            self._context = load_context(*files)
         self._key = key
         self._adopt(key)
 

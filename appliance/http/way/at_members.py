@@ -7,7 +7,6 @@ an engine that died: the request's course (`http.way.ask`) replays it, or contin
 from __future__ import annotations
 
 from functools import partial
-from typing import Literal
 
 from msgspec import Struct
 
@@ -25,6 +24,7 @@ from appliance.http.way.at_peers import for_peers
 from appliance.http.way.context import ModelRequest
 from appliance.http.way.outgoing import JSON, edited, renamed
 from appliance.peers.owner import Peers
+from appliance.pool.hands import refuse_eviction, room_for
 from appliance.traffic.targets import Target
 from appliance.upstream.address import Address
 from appliance.upstream.client import ConnectFailed, Outgoing, relay
@@ -162,9 +162,8 @@ class AskMembers:
         request, address = job.request, self._peers.address(box)
         course.begin(_There(course.model), address)
         body, path = course.body, job.path
-        if job.edits and (
-            body is not job.body or job.record.head.model != model
-        ):  # to read it anew costs a millisecond
+        # The model's name is written into the body only where it differs: that reads the body anew, a millisecond.
+        if job.edits and (body is not job.body or job.record.head.model != model):
             body = edited(job.format, body, NO_EDITS, target.requested, model)
             path = renamed(path, model)
         headers = for_peers(request.headers, target.boxes)
@@ -240,11 +239,6 @@ class _BoxHooks:
         self._peers.answered(self._box)
 
 
-def room_for(fleet: Fleet, model: Model) -> Literal["free", "idle", "none"]:
-    """Return what a load of the model takes from others here. Asks the system."""
-    return fleet.outlook.foresee(model, fleet.launches.engine_for(model)).room
-
-
 def admit(fleet: Fleet, target: Target) -> None:
     """Let a request of another box in. Raises NotPlaced where its model is not loaded and its load would evict.
 
@@ -254,5 +248,4 @@ def admit(fleet: Fleet, target: Target) -> None:
     model = target.model
     if model is None or target.asks or model.fetch:
         raise NotPlaced(target.requested, "the box that was asked does not have it")
-    if state_of(fleet.known(model.id)) == "unloaded" and room_for(fleet, model) != "free":
-        raise NotPlaced(model.id, "that would unload another model on the box that was asked")
+    refuse_eviction(fleet, model)
