@@ -11,8 +11,7 @@ import click
 from appliance.cli.pool_export import export
 from appliance.cli.remote import RunningServer, ask, server_options
 from appliance.cli.show import json_option, print_json, print_table
-from appliance.platform.console import say
-from appliance.wire import (
+from appliance.core.pool.shapes import (
     CreatePool,
     DrainBox,
     JoinPool,
@@ -23,6 +22,7 @@ from appliance.wire import (
     PoolState,
     RotatePool,
 )
+from appliance.platform.console import say
 
 BOXES = ("BOX", "STATE", "MODELS", "QUEUE", "ADDRESS")
 T = TypeVar("T")

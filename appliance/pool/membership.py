@@ -25,6 +25,7 @@ from appliance.core.pool.join_code import TOKEN_SIZE, Codes, JoinCode
 from appliance.core.pool.keys import SECRET_SIZE, BoxCertificate, PoolKeys
 from appliance.core.pool.lease import Fences
 from appliance.core.pool.roster import Box, Roster, bus_plan, newer
+from appliance.core.pool.shapes import PoolBox, PoolBus, PoolModel, PoolProblem, PoolRotation, PoolState
 from appliance.errors import ApplianceError, BadRequest, BoxFailed, Busy, Conflict, StoreFailed
 from appliance.peers.owner import Member, PeerStatus, PoolSide
 from appliance.pool.doors import PROTOCOL, ROSTER, SECRET, JoinRequest, NewSecret, OtherKeys, Ways
@@ -34,7 +35,6 @@ from appliance.pool.orders import BoxOrders, Hands
 from appliance.store.pool_file import KeptPool, write_pool
 from appliance.trio_parts import AGAIN, Changed
 from appliance.upstream.dialled import Dialled
-from appliance.wire import PoolBox, PoolBus, PoolModel, PoolProblem, PoolRotation, PoolState
 
 PULL_EVERY = 3.0
 """Seconds between two questions for the roster while there is no bus, each to another box."""

@@ -24,6 +24,7 @@ from appliance.core.pool.bus_words import external_access
 from appliance.core.pool.join_code import LIFE, read_code
 from appliance.core.pool.keys import SECRET_SIZE
 from appliance.core.pool.roster import DEFAULT_PORT, Box, Roster, box_name
+from appliance.core.pool.shapes import CreatePool, JoinPool, PoolInvitation, PoolProblem, PoolRotation, PoolState
 from appliance.core.settings import is_loopback
 from appliance.errors import ApplianceError, BadRequest, Conflict, Forbidden, StoreFailed, UsageError
 from appliance.pool.doors import JoinRequest, join_with
@@ -32,7 +33,6 @@ from appliance.pool.membership import ClaimedDoor, Membership
 from appliance.store.model_files import unlink
 from appliance.store.pool_file import KeptPool, read_pool, write_pool
 from appliance.trio_parts import AGAIN, beside
-from appliance.wire import CreatePool, JoinPool, PoolInvitation, PoolProblem, PoolRotation, PoolState
 
 OF_CONTAINERS = ("docker", "br-", "veth", "virbr", "cni", "podman", "lxc")
 """Names of interfaces that lead to containers of the same machine. They come last."""

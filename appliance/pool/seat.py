@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from appliance.core.pool.shapes import PoolState
 from appliance.errors import Forbidden
 from appliance.trio_parts import beside, persist
-from appliance.wire import PoolState
 
 if TYPE_CHECKING:
     from appliance.pool.owner import BoxPool

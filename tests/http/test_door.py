@@ -18,6 +18,7 @@ from waiting import until
 from appliance.core.pool.join_code import LIFE, TOKEN_SIZE, JoinCode, read_code
 from appliance.core.pool.keys import PoolKeys
 from appliance.core.pool.roster import Box, Roster
+from appliance.core.pool.shapes import CreatePool, PoolState
 from appliance.errors import BadRequest, BoxFailed, Conflict, StoreFailed, UpstreamFailed
 from appliance.http.door.reverse import dial
 from appliance.pool.doors import PROTOCOL, ROSTER, JoinRequest, OtherKeys, Ways, ask_at, join_with
@@ -25,7 +26,6 @@ from appliance.pool.membership import Membership
 from appliance.store.pool_file import KeptPool, write_pool
 from appliance.upstream.client import HttpCall
 from appliance.upstream.connect import NotTrusted
-from appliance.wire import CreatePool, PoolState
 
 B2 = Box(name="b2", addresses=("127.0.0.1",), port=4280)
 JSON = ((b"Content-Type", b"application/json"),)

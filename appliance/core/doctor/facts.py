@@ -18,7 +18,7 @@ from appliance.core.engines.choice import Ranked
 from appliance.core.engines.machine import NOTHING, MachineLook
 from appliance.core.engines.offers import EngineOffer
 from appliance.core.engines.state import EngineState
-from appliance.wire import PoolProblem
+from appliance.core.pool.shapes import PoolProblem
 
 Severity = Literal["error", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from quart import Response
 from quart_trio import QuartTrio
 
+from appliance.core.pool.shapes import CreatePool, DrainBox, JoinPool, LeavePool, RotatePool
 from appliance.errors import AdminOff
 from appliance.http.control.answers import is_trusted, json_answer, read_as
 from appliance.pool.seat import PoolSeat
-from appliance.wire import CreatePool, DrainBox, JoinPool, LeavePool, RotatePool
 
 if TYPE_CHECKING:
     from appliance.pool.owner import BoxPool

@@ -28,7 +28,7 @@ from appliance.core.engines.machine import Gpu, MachineLook
 from appliance.core.engines.offers import offers
 from appliance.core.engines.proofs import Fault, Probation, Proof, ProofKey
 from appliance.core.engines.state import ContextTrial, EngineState, ListedDevices, RefusedUpdate
-from appliance.wire import PoolProblem
+from appliance.core.pool.shapes import PoolProblem
 
 GIB = 1 << 30
 NOW = 1_800_000_000.0
