@@ -173,7 +173,7 @@ async def test_a_box_whose_port_is_taken_says_so_and_opens_its_door_later(
             await owner.leave(None)
             assert owner.state() == PoolState()
             assert not file.exists()
-    write_pool(file, KeptPool(secret=bytes(32), me="b1", roster=roster))
+    write_pool(file, KeptPool(secret=bytes(32), me="b1", roster=roster, chosen=True))
     sock = socket.create_server(("0.0.0.0", port))
     async with open_server(pool=file) as server:
         owner = await server.owners.pool.require()

@@ -17,7 +17,7 @@ Tls = Literal["first", "late", "off"]
 as nats-server before 2.10 does it. off: only if the server does not ask for it.
 """
 Fault = Literal["unreachable", "authority", "certificate", "key", "garbage", "silent", "stopping", "ended"]
-"""The reason for which there is no connection. The second to the fourth are the three faces of a wrong code."""
+"""The reason for which there is no connection. The second to the fourth each mean a wrong code."""
 
 
 class BusPlace(Struct, frozen=True, kw_only=True):

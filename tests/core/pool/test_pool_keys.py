@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import shutil
 import ssl
 import subprocess
 from pathlib import Path
@@ -70,7 +69,7 @@ def test_another_name_and_another_pool_are_not_believed(tmp_path: Path) -> None:
         shake_hands(context(False, LEAF, OTHERS.ca_pem, tmp_path), server, server_name("b1"))
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
+@pytest.mark.needs("openssl")
 def test_openssl_accepts_a_certificate_strictly(tmp_path: Path) -> None:
     (tmp_path / "ca.pem").write_text(KEYS.ca_pem)
     (tmp_path / "box.pem").write_text(LEAF.certificate)
