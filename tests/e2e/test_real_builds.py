@@ -14,6 +14,7 @@ import time
 from collections.abc import Generator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from program import Server, http, run_command
@@ -108,11 +109,15 @@ def test_the_processor_serves_and_the_renderer_where_it_is_asked_for(
 def test_an_engine_that_ends_in_the_middle_of_an_answer_is_replaced(
     machine: Machine, running: ExitStack, renderer: str, processor: str, lost: str
 ) -> None:
-    """A lost Vulkan device ends llama-server by SIGABRT: an exception that nobody catches."""
+    """A lost Vulkan device ends llama-server by SIGABRT: an exception that nobody catches.
+
+    The texts are compared as far as the model knows its story. Beyond its end two words are nearly as likely as each
+    other, and each build rounds in its own way on each processor.
+    """
     seat, number = (renderer, signal.SIGABRT) if lost == "the renderer" else (processor, signal.SIGKILL)
     machine.good("engines", "use", seat)
     server = running.enter_context(machine.serve()).wait_listening()
-    whole = http(server, "POST", "/completion", {**STORY, "model": "starter"}, timeout=PROOFS_TIME).json()["content"]
+    story = answered(server, {**STORY, "ignore_eos": False})
     assert seat_of(server) == seat
     [engine] = [child for child in server.children() if "llama-server" in child.name()]
     said, ended_at, gap, mark = "", 0.0, 0.0, None
@@ -131,7 +136,8 @@ def test_an_engine_that_ends_in_the_middle_of_an_answer_is_replaced(
     assert mark is not None, server.told()
     assert (mark["from"], mark["on"]) == (seat, seat_of(server))
     assert mark["on"] != seat
-    assert said == whole
+    assert len(said) > len(story)
+    assert said.startswith(story)
     assert gap < SWITCH_TIME
     assert f"failed on engine {seat}" in server.told()
 
@@ -159,6 +165,11 @@ def test_the_best_variant_is_loaded_and_without_it_the_next(
         assert server.wait(15) == 0
     assert len(set(loaded)) == 3 or loaded[:1] == ["libggml-cpu-x64.so"], loaded
     assert loaded[-1] == "libggml-cpu-x64.so"
+
+
+def answered(server: Server, request: dict[str, Any]) -> str:
+    """What the model writes where nothing is lost."""
+    return http(server, "POST", "/completion", {**request, "model": "starter"}, timeout=PROOFS_TIME).json()["content"]
 
 
 def wait_seat(server: Server, seat: str) -> None:
