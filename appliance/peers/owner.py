@@ -111,6 +111,7 @@ class RemotePeer:
         self._local = local
         self._changed = changed
         self._busy = 0
+        self._attended: set[trio.CancelScope] = set()
         self._appliance = False
         self._listed: dict[str, ModelState] = {}
         self._told: dict[str, ModelState] | None = None
@@ -151,6 +152,22 @@ class RemotePeer:
         finally:
             self._busy -= 1
             self._changed()
+
+    @contextmanager
+    def attended(self) -> Generator[None]:
+        """The same as `using`, but a block that waits for a server which is gone ends. Raises UpstreamFailed then.
+
+        A frozen machine and a cable that is out leave connections open. So a server is given up when a second witness
+        agrees: its look has failed while something else had called it down, which may be an earlier look.
+        """
+        with self.using(), trio.CancelScope() as scope:
+            self._attended.add(scope)
+            try:
+                yield
+            finally:
+                self._attended.discard(scope)
+        if scope.cancelled_caught:
+            raise UpstreamFailed(self.id, f"it is silent: {self.error}")
 
     def is_up(self) -> None:
         self._failures = 0
@@ -202,13 +219,19 @@ class RemotePeer:
                 async with HttpCall(self.address, "GET", "/v1/models") as response:
                     content = await response.read(MAX_LISTING)
         except trio.TooSlowError:
-            self._look_failed(f"it did not answer GET /v1/models within {LOOK_TIME:g} s")
+            self._look_unanswered(f"it did not answer GET /v1/models within {LOOK_TIME:g} s")
         except UpstreamFailed as error:
-            self._look_failed(error.why)
+            self._look_unanswered(error.why)
         except Busy:
             return  # this machine has no sockets left, which says nothing of the other one
         else:
             self._take(response, content)
+
+    def _look_unanswered(self, why: str) -> None:
+        was_down = self.up is False
+        self._look_failed(why)
+        for scope in self._attended if was_down else ():
+            scope.cancel()
 
     def _look_failed(self, why: str) -> None:
         if self.up is False:
@@ -388,6 +411,10 @@ class Peers:
     def using(self, peer_id: str) -> AbstractContextManager[None]:
         """Count one request at the peer for as long as the block runs. Raises PeerFailed as `address` does."""
         return self._get(peer_id).using()
+
+    def attended(self, peer_id: str) -> AbstractContextManager[None]:
+        """The same, and the block ends where the peer is given up: see `RemotePeer.attended`."""
+        return self._get(peer_id).attended()
 
     def failed(self, peer_id: str, why: str) -> None:
         """A request could not reach the peer: it comes last until its task finds it well again."""

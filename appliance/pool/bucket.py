@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Never
 
 import trio
@@ -11,7 +12,6 @@ import trio
 from appliance.core.pool.buckets import (
     EXISTS,
     NO_LEADER,
-    ApiAnswer,
     BucketEntry,
     BusConflict,
     BusError,
@@ -31,6 +31,8 @@ from appliance.trio_parts import Changed
 
 WATCH_SILENCE = 4.0
 """Seconds without a message after which a watch begins anew: four heartbeats."""
+ELECTION_LOOK = 0.5
+"""Seconds until a question that changes nothing twice is asked again."""
 AGAIN = 0.3
 """Seconds until a watch that could not begin is tried again."""
 
@@ -46,7 +48,8 @@ class Bucket:
     async def create(self, replicas: int) -> None:
         """Make the bucket on so many servers, if it is not there yet. Raises BusRefused, NoResponders."""
         try:
-            await self._ask(f"STREAM.CREATE.KV_{self._name}", bucket_request(self._name, replicas), 2 * ANSWER_TIME)
+            body = bucket_request(self._name, replicas)
+            api_answer((await self._persist(f"$JS.API.STREAM.CREATE.KV_{self._name}", body, 2 * ANSWER_TIME)).data)
         except BusRefused as refused:
             if refused.code != EXISTS:
                 raise
@@ -57,7 +60,7 @@ class Bucket:
         It may be old: a replica that was cut off goes on answering. Only a put with its revision proves it.
         """
         subject = f"$JS.API.DIRECT.GET.KV_{self._name}.{self._prefix}{key}"
-        return direct_entry(key, await self._bus.request(subject, timeout=timeout))
+        return direct_entry(key, await self._persist(subject, b"", timeout))
 
     async def put(self, key: str, value: bytes, revision: int | None, *, timeout: float = ANSWER_TIME) -> int:
         """Write a key, and return its new revision. ``revision`` 0: only if there is none; None: in any case.
@@ -108,11 +111,8 @@ class Bucket:
             news.wake()
 
         with self._bus.subscription(inbox, hear):
-            made = await self._ask(
-                f"CONSUMER.CREATE.KV_{self._name}.{consumer}.{self._prefix}>",
-                watch_request(self._name, consumer, inbox),
-                ANSWER_TIME,
-            )
+            subject = f"$JS.API.CONSUMER.CREATE.KV_{self._name}.{consumer}.{self._prefix}>"
+            made = api_answer((await self._bus.request(subject, watch_request(self._name, consumer, inbox))).data)
             if not made.num_pending and not watching.entries:
                 changed(watching.entries)
             while not watching.broken:
@@ -121,5 +121,10 @@ class Bucket:
                 if silence.cancelled_caught:
                     return
 
-    async def _ask(self, what: str, body: bytes, timeout: float) -> ApiAnswer:
-        return api_answer((await self._bus.request(f"$JS.API.{what}", body, timeout=timeout)).data)
+    async def _persist(self, subject: str, body: bytes, timeout: float) -> BusMessage:
+        """Ask what may be asked twice, again and again: servers that elect a leader answer nothing meanwhile."""
+        until = trio.current_time() + timeout
+        while (left := until - trio.current_time()) > ELECTION_LOOK:
+            with suppress(BusTimeout):
+                return await self._bus.request(subject, body, timeout=ELECTION_LOOK)
+        return await self._bus.request(subject, body, timeout=left)

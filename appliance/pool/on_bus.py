@@ -42,6 +42,8 @@ BUS = "the bus"
 ROSTER_KEY = "roster"
 AGREE_TIME = 20.0
 """Seconds for one change of the roster. An election of the bus takes up to 11 s."""
+LOOK_AGAIN = 0.2
+"""Seconds until the key of the roster is read again, after a put that another one overtook or nobody answered."""
 AGAIN = 1.0
 """Seconds between two tries to have the bucket and the own roster in it."""
 SURE = 60.0
@@ -172,11 +174,9 @@ class OnBus:
                         return found
                     await bucket.put(ROSTER_KEY, msgspec.json.encode(wanted), entry.revision if entry else 0)
                     return wanted
-                except BusConflict:
-                    continue
                 except BusError as error:
                     why = str(error)
-                    await trio.sleep(AGAIN)
+                    await trio.sleep(LOOK_AGAIN)
         raise BoxFailed(
             BUS,
             f"{why}; nobody can change the pool while more than half of the boxes that serve the bus are away, and the "

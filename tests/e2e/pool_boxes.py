@@ -7,14 +7,17 @@ import itertools
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Generator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
+import slow_lines
 from homes import Home
 from program import COMMAND, Server, http
+from slow_lines import open_tap
 from waiting import wait
 
 NATS = COMMAND.with_name("nats-server")
@@ -28,29 +31,52 @@ def ip(*words: str) -> None:
     assert done.returncode == 0, (words, done.stderr)
 
 
-class Bridge:
-    """A network of this machine alone; its first address is the test's own."""
+class Line(NamedTuple):
+    """The lines between boxes. ``delay`` and ``jitter`` in seconds, one way; ``loss`` of 1."""
 
-    def __init__(self, boxes: int) -> None:
+    delay: float
+    jitter: float
+    loss: float
+
+
+class Bridge:
+    """A network of this machine alone; its last address is the test's own."""
+
+    def __init__(self, boxes: int, line: Line | None = None) -> None:
         self.mark = f"lap{os.getpid() % 100000}x{next(_numbers) % 100}"
         self.net = f"10.{77 + next(_numbers) % 100}.7"
         self.boxes = boxes
+        self._line = line
+        self._switch: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Bridge:
-        ip("link", "add", self.mark, "type", "bridge")
+        ports = [open_tap(self.mark)] if self._line is not None else []
+        if not ports:
+            ip("link", "add", self.mark, "type", "bridge")
         ip("address", "add", f"{self.net}.254/24", "dev", self.mark)
         ip("link", "set", self.mark, "up")
         for number in range(1, self.boxes + 1):
             space, outside = self.space(number), self.outside(number)
             ip("netns", "add", space)
-            ip("link", "add", outside, "type", "veth", "peer", "name", "eth0", "netns", space)
-            ip("link", "set", outside, "master", self.mark, "up")
+            if ports:
+                ports.append(open_tap(outside))
+                ip("link", "set", outside, "netns", space, "name", "eth0")
+            else:
+                ip("link", "add", outside, "type", "veth", "peer", "name", "eth0", "netns", space)
+                ip("link", "set", outside, "master", self.mark, "up")
             ip("-n", space, "address", "add", f"{self.address(number)}/24", "dev", "eth0")
             ip("-n", space, "link", "set", "eth0", "up")
             ip("-n", space, "link", "set", "lo", "up")
+        if self._line is not None:
+            command = [sys.executable, slow_lines.__file__, *map(str, (*self._line, *ports))]
+            self._switch = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=ports)
+            for port in ports:
+                os.close(port)
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._switch is not None:
+            self._switch.communicate(timeout=10)
         for number in range(1, self.boxes + 1):
             subprocess.run(["ip", "netns", "del", self.space(number)], capture_output=True, check=False)
         subprocess.run(["ip", "link", "del", self.mark], capture_output=True, check=False)
@@ -166,10 +192,10 @@ class PoolBox:
 
 
 @contextlib.contextmanager
-def boxes(count: int, folder: Path, *words: str) -> Generator[list[PoolBox]]:
-    """Programs that run, in no pool yet."""
-    with Bridge(count) as bridge:
-        found = [PoolBox(bridge, number, folder, words or ENGINE_WORDS) for number in range(1, count + 1)]
+def boxes(count: int, folder: Path, line: Line | None = None) -> Generator[list[PoolBox]]:
+    """Machines whose programs do not run yet."""
+    with Bridge(count, line) as bridge:
+        found = [PoolBox(bridge, number, folder, ENGINE_WORDS) for number in range(1, count + 1)]
         try:
             yield found
         finally:

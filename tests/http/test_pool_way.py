@@ -20,6 +20,7 @@ from appliance.core.settings import FleetSettings
 from appliance.engines.found import EMBEDDED, find_engine
 from appliance.errors import NotPlaced
 from appliance.http.way.at_members import admit
+from appliance.peers import owner
 from appliance.peers.owner import Member, PoolSide
 from appliance.traffic.targets import Target
 from appliance.upstream.client import address_of
@@ -33,6 +34,8 @@ class Cable:
     def __init__(self, port: int) -> None:
         self._to = port
         self._scope = trio.CancelScope()
+        self._passes = trio.Event()
+        self._passes.set()
         self.requests = 0
 
     async def lie(self, *, task_status: trio.TaskStatus[int]) -> None:
@@ -45,6 +48,10 @@ class Cable:
     def pull(self) -> None:
         self._scope.cancel()
 
+    def freeze(self) -> None:
+        """Nothing passes any more, and connections stay open."""
+        self._passes = trio.Event()
+
     async def _pass(self, client: trio.SocketStream) -> None:
         async with client, await trio.open_tcp_stream("127.0.0.1", self._to) as box, trio.open_nursery() as nursery:
             nursery.start_soon(self._copy, client, box)
@@ -55,6 +62,7 @@ class Cable:
         try:
             async for data in source:
                 self.requests += data.startswith(b"POST")
+                await self._passes.wait()
                 await to.send_all(data)
             await to.send_eof()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
@@ -181,7 +189,11 @@ async def test_the_header_forbids_a_second_box(open_server: OpenServer):
         assert entry.state("alpha") == "unknown"
 
 
-async def test_a_stream_that_breaks_is_continued_on_another_box_and_stays_resumable_here(open_server: OpenServer):
+@pytest.mark.parametrize("freezes", [False, True])
+async def test_a_stream_that_breaks_is_continued_on_another_box_and_stays_resumable_here(
+    open_server: OpenServer, monkeypatch: pytest.MonkeyPatch, *, freezes: bool
+):
+    monkeypatch.setattr(owner, "LOOK_TIME", 1.0)
     async with (
         open_server() as entry,
         open_server(chooser=InOrder(engine("there"))) as other,
@@ -191,7 +203,11 @@ async def test_a_stream_that_breaks_is_continued_on_another_box_and_stays_resuma
         body = chat(stream=True, **SLOW) | {"max_tokens": 8}
         async with entry.begun(body, headers=[("X-Conversation-Id", "talk")]) as client:
             got = await client.until(b"data: ", 3)
-            cables["b2"].pull()
+            if freezes:
+                cables["b2"].freeze()
+                entry.owners.peers.absent("b2", "it has sent no sign of life for 4 s")
+            else:
+                cables["b2"].pull()
             got += await client.rest()
         answer = Answer(200, [], got, cut=False)
         assert text(answer) == STORY

@@ -179,7 +179,7 @@ class AskMembers:
             declines=not last,
         )
         outgoing = Outgoing(address, request.method, path, headers, body, self._ask.pool, watch)
-        with self._peers.using(box):
+        with self._peers.attended(box):
             await relay(outgoing, options, job.sink, _BoxHooks(self._peers, box))
 
 
