@@ -38,7 +38,7 @@ ANSWER_TIME = 2.0
 """Seconds for the answer to a request. During the election of a leader there is none for up to 11 s."""
 FIRST_PAUSE, MOST_PAUSE = 0.1, 5.0
 """Seconds between two rounds over all servers, at first and at last."""
-HOME_EVERY = 15.0
+HOME_EVERY = 2.0
 """Seconds between two looks whether the first server is back. A client of another box's server fails with that box."""
 LEAVE_TIME = 1.0
 """Seconds for the answers that are still to come from a server that is left."""

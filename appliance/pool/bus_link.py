@@ -32,7 +32,7 @@ ENTER_TIME = 3.0
 """Seconds for each of connecting and logging in."""
 PING_EVERY = 1.5
 """Seconds between two pings of this side, so that a live server has something to say."""
-SILENCE = 5.0
+SILENCE = 3.5
 """Seconds without a byte after which a server is taken for dead; also the longest that it may take no byte."""
 MOST_WAITING = 4 << 20
 """Bytes of commands that wait to be sent. A server that takes no more is lost within `SILENCE`."""

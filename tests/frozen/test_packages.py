@@ -215,6 +215,14 @@ for words in '' --own '--key /mine.pub'; do
 tell anna 'llama-appliance bundle verify /b'; tell anna 'llama-appliance bundle verify /b --key /mine.pub'
 section engine; @INSTALL@ >/dev/null 2>&1; echo "status $?"; user anna '@LIST@'
 apt remove llama-appliance-engine-vulkan >/dev/null 2>&1; user anna 'llama-appliance engines ls' | grep -c vulkan
+section pool; code=$(llama-appliance pool create --name one --address 127.0.0.1 | grep -o 'LAP1-[^ ]*')
+user bert 'llama-appliance serve --port 8081 >/dev/null 2>&1 & sleep 5; echo $! >serves'
+tell bert "llama-appliance pool join $code --own --name two --address 127.0.0.1 --port 4290"
+together() { for _ in $(seq 60); do [ "$(user bert "$1" | grep -c ' up ')" = 1 ] && return; sleep 0.5; done; }
+together 'llama-appliance pool ls --own'; llama-appliance pool ls; user bert 'llama-appliance run mine hi --own'
+ps -o user:20=,args= -C nats-server; systemctl restart llama-appliance; together 'llama-appliance pool ls --own'
+tell bert 'llama-appliance run mine hi --own'; llama-appliance doctor --line; llama-appliance pool leave two
+echo "status $?"; llama-appliance pool leave; echo "status $?"; kill "$(cat /home/bert/serves)"
 section stopped; systemctl stop llama-appliance; llama-appliance ls --system; llama-appliance engines use auto --system
 echo "status $?"; find /var/lib/llama-appliance /var/cache/llama-appliance -user root ! -path '*/models/*'
 section taken; python3 -m http.server 8080 --bind 127.0.0.1 >/dev/null 2>&1 & sleep 1
@@ -262,6 +270,9 @@ def test_the_day_after_the_installation(tmp_path: Path) -> None:
     assert said["engine"].startswith("status 0\n"), said["engine"]
     assert "linux-x64-vulkan/" in said["engine"]
     assert said["engine"].endswith("\n0\n")
+    assert said["pool"].count("status 0") == 4, said["pool"]
+    assert "\ntwo  up " in said["pool"], said["pool"]
+    assert "\nllama-appliance      /usr/lib/llama-appliance/nats-server -c /var/lib/" in said["pool"]
     assert said["stopped"].splitlines()[-1] == "status 0", said["stopped"]
     assert "\n0\nfailed (exit-code)" in said["taken"], said["taken"]
     assert "listens there already" in said["taken"]
