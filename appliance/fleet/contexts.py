@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+from functools import partial
 from typing import Literal
 
 import msgspec
@@ -23,6 +24,7 @@ from msgspec import Struct, structs
 from appliance.core.contexts.blocks import Prefix, prefix_of
 from appliance.core.contexts.kept import KeptContext, best, replaced, worth
 from appliance.core.contexts.options import context_flags
+from appliance.core.contexts.origin import Origin, outdated
 from appliance.core.contexts.slots import LEAST_TOKENS, NO_SLOT, SlotContent, SlotNews, SlotTable
 from appliance.core.engines.listing import Manual
 from appliance.core.lenient_json import decoded
@@ -35,7 +37,7 @@ from appliance.engines.found import Engine
 from appliance.engines.owner import Chooser, manual_of
 from appliance.errors import Busy, UpstreamFailed, UsageError
 from appliance.fleet.launch import Launch
-from appliance.store.kept_contexts import KeptContexts, key_for
+from appliance.store.kept_contexts import KeptContexts, find_origin
 from appliance.upstream.client import Address, HttpCall
 
 IDLE = 2.0
@@ -114,13 +116,14 @@ class Contexts:
         flags = context_flags(f"{self.store.folder}{os.sep}", launch.slots, await self._manual(engine), said)
         if not flags or not await self.store.open():
             return launch
-        key = await trio.to_thread.run_sync(key_for, said, engine.digest or engine.id)
-        if key is None:
+        identify = partial(find_origin, said, engine.digest or engine.id, build=engine.id, seat=engine.seat)
+        origin = await trio.to_thread.run_sync(identify)
+        if origin is None:
             return launch
         for each in self.store.entries():
-            if each.model == model.id and each.key != key:
-                await self.store.forget(each.name, "its model is started with another file, build, device or option")
-        return structs.replace(launch, argv=(*launch.argv, *flags), context_key=key)
+            if each.model == model.id and (why := outdated(each, origin)):
+                await self.store.forget(each.name, why)
+        return structs.replace(launch, argv=(*launch.argv, *flags), context_origin=origin)
 
     async def _manual(self, engine: Engine) -> Manual:
         """Return the manual of the engine. Only a first start can come before it was read."""
@@ -131,8 +134,8 @@ class Contexts:
 
     def begin(self, model: Model, launch: Launch) -> None:
         """Its process is ready."""
-        if launch.context_key:
-            self._processes[model.id] = ProcessContexts(self, launch, model.id, _architecture(model))
+        if (origin := launch.context_origin) is not None:
+            self._processes[model.id] = ProcessContexts(self, launch, origin, model.id, _architecture(model))
 
     async def keep(self, model_id: str) -> None:
         """Save what the model's process has read, until cancelled or nothing of it is to be kept."""
@@ -298,7 +301,7 @@ class ShortPlaced:
 class ProcessContexts:
     """The contexts of one process, from its load to its end."""
 
-    def __init__(self, owner: Contexts, launch: Launch, model_id: str, architecture: str) -> None:
+    def __init__(self, owner: Contexts, launch: Launch, origin: Origin, model_id: str, architecture: str) -> None:
         self.owner = owner
         self.table = SlotTable(launch.slots)
         self.moving = trio.Lock()
@@ -309,6 +312,7 @@ class ProcessContexts:
         """The build and the architecture, of which it is known whether giving back helps."""
         self.is_kept = True
         """False: it was found to be of no use."""
+        self._origin = origin
         self._model_id = model_id
         self._token_seconds = 0.0
         """Seconds for reading one token; 0: not known."""
@@ -349,7 +353,7 @@ class ProcessContexts:
         store = self.owner.store
         if store is None:
             return None
-        return best(store.entries(self.launch.context_key), prefix, held, LEAST_TOKENS, self.owner.seconds_a_byte)
+        return best(store.entries(self._origin.key), prefix, held, LEAST_TOKENS, self.owner.seconds_a_byte)
 
     def _is_dear(self, content: SlotContent) -> bool:
         """True if its tokens take longer to read again than a save takes, and another restore."""
@@ -421,8 +425,8 @@ class ProcessContexts:
 
     def _context(self, name: str, content: SlotContent, saved: _Saved) -> KeptContext:
         return KeptContext(
+            **structs.asdict(self._origin),
             name=name,
-            key=self.launch.context_key,
             model=self._model_id,
             conversation=content.session,
             chain=content.prefix.digests,

@@ -21,6 +21,7 @@ from msgspec import Struct, structs
 
 from appliance.core.command_words import split_command
 from appliance.core.config.types import ModelConfig
+from appliance.core.contexts.origin import Origin
 from appliance.core.engines.workers import NO_DEBUGGER, Crew, RpcWorker, command_on, stands_for_engine, workers_named
 from appliance.core.fit.estimate import DeviceUse
 from appliance.core.fit.plan import FitPlan
@@ -151,8 +152,8 @@ class Launch(Struct, frozen=True, kw_only=True):
     """Tokens that one slot can have; 0: unknown."""
     token_bytes: int = 0
     """Bytes that a token of context takes; 0: unknown."""
-    context_key: str = ""
-    """Contexts with this key may be given back to it; empty: none are kept."""
+    context_origin: Origin | None = None
+    """Contexts with its key may be given back to it; None: none are kept."""
     memory: Mapping[str, DeviceUse] = NO_USE
     """The parts of what it takes, as they were planned; empty where nothing is known of them."""
 

@@ -432,7 +432,7 @@ class Fleet:
     def owns_slot_files(self, model_id: str) -> bool:
         """True if the files of the model's slots lie in the program's own folder, whether it uses them or not."""
         run = self._runs.get(model_id)
-        return run is not None and run.process is not None and bool(run.process.launch.context_key)
+        return run is not None and run.process is not None and run.process.launch.context_origin is not None
 
     def has_fallback(self, model_id: str) -> bool:
         """True if there is another seat to go to, should the process of this model die."""

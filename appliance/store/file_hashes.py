@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from appliance.core.contexts.kept import FileIdentity
+from appliance.core.contexts.origin import FileIdentity
 from appliance.core.lenient_json import UNREADABLE
 from appliance.core.models.blobs import SHA256
 from appliance.store.model_files import write_whole

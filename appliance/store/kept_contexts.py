@@ -33,17 +33,15 @@ from appliance.core.config.types import KeepContext
 from appliance.core.contexts.kept import (
     MAX_AGE,
     PIECE,
-    FileIdentity,
     KeptContext,
     Room,
-    files_named,
-    key_of,
     limits_of,
     manifest_of,
     pieces_of,
     read_manifest,
     victims,
 )
+from appliance.core.contexts.origin import FileIdentity, Origin, files_named, origin_of
 from appliance.core.llama.flags import Option
 from appliance.core.sizes import GIB, MIB
 from appliance.errors import Conflict
@@ -92,8 +90,8 @@ def context_places() -> dict[Tier, ContextPlace]:
     return places
 
 
-def key_for(options: Sequence[Option], engine: str) -> str | None:
-    """Return the `key_of` a process with these options; None: a later one might have another model's file.
+def find_origin(options: Sequence[Option], engine: str, *, build: str = "", seat: str = "") -> Origin | None:
+    """Return the `origin_of` a process with these options; None: a later one might have another model's file.
 
     Waits for the disk.
     """
@@ -102,7 +100,7 @@ def key_for(options: Sequence[Option], engine: str) -> str | None:
     except OSError:
         return None
     files = [FileIdentity(path, it.st_size, it.st_mtime_ns, it.st_ino) for path, it in found]
-    return key_of(files, options, engine) if files else None
+    return origin_of(files, options, engine, build=build, seat=seat) if files else None
 
 
 @asynccontextmanager

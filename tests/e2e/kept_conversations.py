@@ -87,7 +87,10 @@ class Conversation:
 
 
 class KeptHome(Home):
-    """A home with the models ``a`` and ``b``, of which one runs at a time. Contexts are kept in its own folder."""
+    """A home with the models ``a`` and ``b``, of which one runs at a time. Contexts are kept in its own folder.
+
+    With an empty ``engine`` the program chooses among all that it finds.
+    """
 
     def __init__(self, folder: Path, engine: str, kind: Kind = KINDS["dense"]) -> None:
         super().__init__(folder)
@@ -101,7 +104,8 @@ class KeptHome(Home):
 
     def start(self, *words: str, options: Sequence[str] = OPTIONS, keep: str = "disk") -> Server:
         models = [word for path in self.paths for word in ("--model", f"{path.stem}={path}")]
-        argv = ("--engine", self.engine, "--threads", "1", "--models-max", "1", "--no-starter", *models)
+        engine = ("--engine", self.engine) if self.engine else ()
+        argv = (*engine, "--threads", "1", "--models-max", "1", "--no-starter", *models)
         return self.serve(*argv, "--keep-context", keep, *words, "--", *options).wait_listening()
 
     def learn(self) -> None:

@@ -75,6 +75,11 @@ def stopped(server: Server) -> None:
     assert server.wait(15) == 0, server.told()
 
 
+def seat_of(server: Server) -> str:
+    """Return where the model ``a`` runs; empty where it does not."""
+    return http(server, "GET", "/api/engines").json()["running"].get("a", "")
+
+
 def killed_itself(server: Server) -> None:
     server.process.kill()
     server.wait(10)
@@ -296,7 +301,27 @@ def test_a_context_fits_one_size_of_context(home: KeptHome) -> None:
         found = conversation.ask(server)
         assert found.cached == 0
         assert not before.exists()
-        assert server.told().count("its model is started with another file, build, device or option") == 1
+        assert server.told().count("its model is started with another option on the same devices") == 1
+
+
+def test_a_model_that_returns_to_its_seat_finds_its_contexts(tmp_path: Path, cpu_build: Path) -> None:
+    """As it does some time after its engine has died. What it reads elsewhere meanwhile is kept also."""
+    build = f"{cpu_build.parent.name}/{cpu_build.name}"
+    cached = tmp_path / "xdg_cache_home" / "llama-appliance" / "engines" / build
+    cached.parent.mkdir(parents=True)
+    cached.symlink_to(cpu_build)
+    home = KeptHome(tmp_path, "")
+    home.learn()
+    conversation, seats = Conversation(1), (f"{build}:CPU", "embedded:CPU")
+    home.good("engines", "use", seats[0])
+    with home.start() as server:
+        for number, seat in enumerate((*seats, *seats)):
+            home.good("engines", "use", seat, "--url", server.url)
+            wait(lambda seat=seat: seat_of(server) in ("", seat), told=server.told)
+            found = conversation.turn(server)
+            assert seat_of(server) == seat
+            assert (found.cached > WORDS) == (number >= len(seats)), (seat, found)
+            wait_kept(server, found)
 
 
 @pytest.mark.needs("root")

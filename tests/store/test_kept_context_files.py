@@ -26,7 +26,7 @@ from appliance.store.kept_contexts import (
     ContextPlace,
     clear_kept,
     context_places,
-    key_for,
+    find_origin,
     open_kept_contexts,
 )
 
@@ -289,14 +289,14 @@ def test_the_key_needs_every_file_of_the_model(tmp_path: Path) -> None:
     model, adapter = tmp_path / "m.gguf", tmp_path / "l.gguf"
     model.write_bytes(b"1")
     options = flags.split(("-m", str(model), "--control-vector", str(adapter)))
-    assert key_for(options, "e") is None
+    assert find_origin(options, "e") is None
     adapter.write_bytes(b"1")
-    before = key_for(options, "e")
+    before = find_origin(options, "e")
     assert before is not None
-    assert before == key_for(options, "e")
+    assert before == find_origin(options, "e")
     os.utime(adapter, ns=(1, 1))
-    assert key_for(options, "e") not in (None, before)
-    assert key_for(flags.split(("--hf-repo", "o/r")), "e") is None
+    assert find_origin(options, "e") not in (None, before)
+    assert find_origin(flags.split(("--hf-repo", "o/r")), "e") is None
 
 
 # ---- kills -----------------------------------------------------------------------------------------------------------

@@ -1,27 +1,22 @@
-"""Contexts that are kept in files: the manifest of each, what has to match, how many there may be, and their worth.
+"""Contexts that are kept in files: the manifest of each, how many there may be, and their worth.
 
 A context is the state of one slot of llama-server, written by the engine itself. Beside each file lies its manifest.
-The engine compares the file's tokens with a new prompt's, so a context is never wrong for a prompt. It is wrong for
-another model, build or kind of cache, which the engine cannot see. So all of that is in the key.
+`origin` says which processes may have it back.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from datetime import datetime
-from pathlib import PurePath
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta, Struct
 
 from appliance.core.contexts.blocks import Prefix
+from appliance.core.contexts.origin import Origin
 from appliance.core.lenient_json import decoded
-from appliance.core.llama import flags
-from appliance.core.llama.flags import Option
-from appliance.core.models.names import shard_of, stem_of
 from appliance.core.sizes import GIB, MIB
 
 VERSION = 1
@@ -33,29 +28,17 @@ MAX_AGE = 7 * 24 * 3600.0
 AT_MOST_MEMORY, AT_MOST_DISK = 8 * GIB, 16 * GIB
 WRITTEN_HOURLY = 64 * GIB
 """A limit to the wear of a solid-state disk."""
-_WITHOUT_EFFECT = (
-    "--port", "--host", "--alias", "--api-key", "--api-key-file", "--threads", "--threads-batch", "--threads-http",
-    "--batch-size", "--ubatch-size", "--cache-ram", "--cache-idle-slots", "--slot-save-path", "--metrics", "--slots",
-    "--props", "--timeout", "--verbose", "--verbosity", "--log-file", "--log-disable", "--log-colors", "--log-prefix",
-    "--log-timestamps", "--log-jsonl", "--offline",
-)  # fmt: skip
-"""Options that change nothing in a context."""
-_FILES = tuple(map(flags.canonical, ("--model", "--mmproj")))
-_VECTORS, _SCALED_VECTORS = "--control-vector", "--control-vector-scaled"
-"""Nothing is kept of a model with a draft or an adapter: see `options.context_flags`."""
 
 Whole = Annotated[int, Meta(ge=0)]
 Moment = Annotated[float, Meta(ge=0, lt=1e11)]
 """Unix seconds, of a year that a date can have."""
 
 
-class KeptContext(Struct, frozen=True, kw_only=True):
-    """One context. ``chain`` are the digests of its prompt's blocks, and ``ends`` says where each one ends."""
+class KeptContext(Origin, frozen=True, kw_only=True):
+    """One context, and the process that has written it. ``chain`` are the digests of its prompt's blocks."""
 
     name: Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")]
     """The stem of its files."""
-    key: str
-    """The `key_of` the process that has written it; only one with the same key may have it back."""
     model: str
     conversation: str = ""
     chain: tuple[bytes, ...]
@@ -88,15 +71,6 @@ class KeptContext(Struct, frozen=True, kw_only=True):
         if own.size and shared == own.size < prefix.size:
             return self.tokens
         return self.prompt * shared // own.size if own.size else 0
-
-
-class FileIdentity(Struct, frozen=True):
-    """A file of a model, and the signs of another one in its place."""
-
-    path: str
-    size: int
-    mtime_ns: int
-    inode: int
 
 
 class Limits(Struct, frozen=True, kw_only=True):
@@ -155,25 +129,6 @@ def pieces_of(size: int) -> int:
     return math.ceil(size / PIECE)
 
 
-def files_named(options: Iterable[Option]) -> tuple[str, ...]:
-    """Return the paths of every file that makes the model what it is: all parts, projector and control vectors.
-
-    Empty: the engine fetches the model, so that nothing is known of its file.
-    """
-    return tuple(part for path in _paths(options) for part in _shards(path))
-
-
-def key_of(files: Sequence[FileIdentity], options: Sequence[Option], engine: str) -> str:
-    """Return the digest of everything on which the contexts of a process depend.
-
-    ``options`` are all of the process, those of its environment included, and ``files`` those that they name.
-    ``engine`` is the digest of the build.
-    """
-    _, said = flags.partition(options, _WITHOUT_EFFECT)
-    facts = (engine, files, [(option.canonical, option.on, option.values) for option in said])
-    return hashlib.sha256(msgspec.json.encode(facts)).hexdigest()
-
-
 def limits_of(*, in_memory: bool, available: int, kept: int, total: int) -> Limits:
     """Return the limits of a folder on a file system of ``total`` bytes.
 
@@ -227,21 +182,3 @@ def best(
 def replaced(contexts: Iterable[KeptContext], prefix: Prefix) -> list[KeptContext]:
     """Return the contexts that have nothing beyond a newer one of this prompt."""
     return [each for each in contexts if 0 < (own := each.prefix).size == own.shared(prefix)]
-
-
-def _paths(options: Iterable[Option]) -> Iterator[str]:
-    for option in options:
-        if option.canonical in _FILES:
-            yield option.values[0]
-        elif option.canonical == _VECTORS:
-            yield from option.values[0].split(",")
-        elif option.canonical == _SCALED_VECTORS:
-            yield from (each.rpartition(":")[0] or each for each in option.values[0].split(","))
-
-
-def _shards(path: str) -> Iterator[str]:
-    shard = shard_of(stem_of(PurePath(path).name) or "")
-    if shard is None:
-        yield path
-    else:
-        yield from (str(PurePath(path).with_name(shard.name(number))) for number in range(1, shard.total + 1))

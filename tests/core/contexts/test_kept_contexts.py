@@ -1,10 +1,9 @@
-"""Kept contexts: manifests come back as they were or not at all, the key knows every difference, and limits hold."""
+"""Kept contexts: manifests come back as they were or not at all, and limits hold."""
 
 from __future__ import annotations
 
 import math
 from itertools import pairwise
-from pathlib import PurePath
 
 import msgspec
 import pytest
@@ -14,12 +13,9 @@ from hypothesis import strategies as st
 from appliance.core.contexts.kept import (
     MAX_AGE,
     PIECE,
-    FileIdentity,
     KeptContext,
     Limits,
     Room,
-    files_named,
-    key_of,
     limits_of,
     manifest_of,
     pieces_of,
@@ -27,12 +23,9 @@ from appliance.core.contexts.kept import (
     victims,
     worth,
 )
-from appliance.core.llama import flags
 from appliance.core.records.cache import kept_rows
 from appliance.core.sizes import GIB
 
-FILES = (FileIdentity("/m/a.gguf", 10, 20, 30),)
-ARGV = ("--model", "/m/a.gguf", "--ctx-size", "4096", "--cache-type-k", "q8_0", "--port", "1")
 sizes = st.integers(0, 1 << 40)
 times = st.floats(0, 1e10)
 
@@ -44,6 +37,10 @@ def contexts(draw: st.DrawFn, size: st.SearchStrategy[int] = sizes) -> KeptConte
     return KeptContext(
         name=draw(st.text("0123456789abcdef", min_size=32, max_size=32)),
         key=draw(st.text()),
+        shape=draw(st.text()),
+        build=draw(st.text()),
+        engine=draw(st.text()),
+        seat=draw(st.text()),
         model=draw(st.text()),
         conversation=draw(st.text()),
         chain=tuple(draw(st.lists(st.binary(), min_size=len(ends), max_size=len(ends)))),
@@ -120,61 +117,21 @@ def test_a_manifest_whose_parts_disagree_is_refused(change: dict[str, object]) -
     assert read_manifest(msgspec.json.encode(plain)) is None
 
 
+def test_a_manifest_without_its_seat_is_read() -> None:
+    """Earlier programs have not written it."""
+    good = KeptContext(
+        name="a" * 32, key="k", model="m", chain=(), ends=(), prompt=1, tokens=1, size=0, token_seconds=0
+    )
+    plain = msgspec.json.decode(manifest_of(good))
+    for field in ("shape", "build", "engine", "seat"):
+        del plain["context"][field]
+    assert read_manifest(msgspec.json.encode(plain)) == good
+
+
 def test_a_manifest_of_another_version_is_refused() -> None:
     good = KeptContext(name="a" * 32, key="", model="m", chain=(), ends=(), prompt=1, tokens=1, size=0, token_seconds=0)
     plain = msgspec.json.decode(manifest_of(good))
     assert read_manifest(msgspec.json.encode({**plain, "version": plain["version"] + 1})) is None
-
-
-# ---- the key ---------------------------------------------------------------------------------------------------------
-
-
-def key(*words: str, files: tuple[FileIdentity, ...] = FILES, engine: str = "e") -> str:
-    return key_of(files, flags.split((*ARGV, *words)), engine)
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("--port", "5801"), ("--host", "::1"), ("-a", "other"), ("-t", "7"), ("-tb", "7"), ("-b", "512"), ("-ub", "1"),
-        ("-cram", "0"), ("--no-cache-idle-slots",), ("--slot-save-path", "/x"), ("--metrics",), ("-lv", "4"), ("-v",),
-        ("--api-key", "k"), ("--log-file", "/l"),
-    ],
-    ids=" ".join,
-)  # fmt: skip
-def test_options_without_effect_on_a_context_do_not_change_the_key(words: tuple[str, ...]) -> None:
-    assert key(*words) == key()
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("-ctk", "f16"), ("-ctv", "q8_0"), ("--rope-scale", "2"), ("--rope-freq-base", "1"), ("--lora", "/l.gguf"),
-        ("--swa-full",), ("-fa", "off"), ("-c", "8192"), ("--parallel", "2"), ("-md", "/d.gguf"), ("--no-kv-offload",),
-    ],
-    ids=" ".join,
-)  # fmt: skip
-def test_every_other_option_does(words: tuple[str, ...]) -> None:
-    assert key(*words) != key()
-
-
-@pytest.mark.parametrize("field", ["path", "size", "mtime_ns", "inode"])
-def test_so_does_each_sign_of_another_file_and_the_engine(field: str) -> None:
-    other = msgspec.structs.replace(FILES[0], **{field: "/b" if field == "path" else 99})
-    assert len({key(), key(files=(other,)), key(files=(*FILES, other)), key(engine="f")}) == 4
-
-
-def test_every_file_of_a_model_is_named() -> None:
-    argv = (
-        *("-m", "/m/a-00001-of-00003.gguf", "--mmproj", "/m/p.gguf"),
-        *("--control-vector", "/l/1.gguf,/l/2.gguf", "--control-vector-scaled", "/c.gguf:1"),
-    )
-    named = [PurePath(path).as_posix() for path in files_named(flags.split(argv))]
-    assert named == [
-        *(f"/m/a-0000{number}-of-00003.gguf" for number in (1, 2, 3)),
-        *("/m/p.gguf", "/l/1.gguf", "/l/2.gguf", "/c.gguf"),
-    ]
-    assert files_named(flags.split(("--hf-repo", "o/r"))) == ()
 
 
 # ---- limits ----------------------------------------------------------------------------------------------------------

@@ -1,0 +1,136 @@
+"""The origin of a context: the process that has written it, and the processes that may have it back.
+
+The engine compares the tokens of a file with a new prompt's, so a context is never wrong for a prompt. It is wrong for
+another model, build or kind of cache, which the engine cannot see. So all of that is in the key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import PurePath
+
+import msgspec
+from msgspec import Struct
+
+from appliance.core.engines.builds import numbers_of
+from appliance.core.engines.state import line_of
+from appliance.core.llama import flags
+from appliance.core.llama.flags import Option
+from appliance.core.models.names import shard_of, stem_of
+
+_WITHOUT_EFFECT = (
+    "--port", "--host", "--alias", "--api-key", "--api-key-file", "--threads", "--threads-batch", "--threads-http",
+    "--batch-size", "--ubatch-size", "--cache-ram", "--cache-idle-slots", "--slot-save-path", "--metrics", "--slots",
+    "--props", "--timeout", "--verbose", "--verbosity", "--log-file", "--log-disable", "--log-colors", "--log-prefix",
+    "--log-timestamps", "--log-jsonl", "--offline",
+)  # fmt: skip
+"""Options that change nothing in a context."""
+_OF_SEAT = (
+    "--device", "--n-gpu-layers", "--fit-target", "--ctx-size", "--parallel", "--kv-unified", "--kv-unified-per-slot",
+    "--ctx-checkpoints",
+)  # fmt: skip
+"""Options that the program chooses for each seat, by its devices and their memory. A user may also set them."""
+_FILES = tuple(map(flags.canonical, ("--model", "--mmproj")))
+_VECTORS, _SCALED_VECTORS = "--control-vector", "--control-vector-scaled"
+"""Nothing is kept of a model with a draft or an adapter: see `options.context_flags`."""
+
+
+class Origin(Struct, frozen=True, kw_only=True):
+    """A process with a model. Only ``key`` decides whether it may have a context back."""
+
+    key: str
+    """The digest of everything on which its contexts depend; only a process with the same key may have one back."""
+    shape: str = ""
+    """The part of the key that does not depend on the seat: the digest of the model's files, and of its options."""
+    build: str = ""
+    """The id of its engine's build."""
+    engine: str = ""
+    """The digest of that build."""
+    seat: str = ""
+    """The id of the seat."""
+
+
+class FileIdentity(Struct, frozen=True):
+    """A file of a model, and the signs of another one in its place."""
+
+    path: str
+    size: int
+    mtime_ns: int
+    inode: int
+
+
+def files_named(options: Iterable[Option]) -> tuple[str, ...]:
+    """Return the paths of every file that makes the model what it is: all parts, projector and control vectors.
+
+    Empty: the engine fetches the model, so that nothing is known of its file.
+    """
+    return tuple(part for path in _paths(options) for part in _shards(path))
+
+
+def origin_of(
+    files: Sequence[FileIdentity], options: Sequence[Option], engine: str, *, build: str = "", seat: str = ""
+) -> Origin:
+    """Return the origin of the contexts of a process.
+
+    ``options`` are all of the process, those of its environment included, and ``files`` those that they name.
+    ``engine`` is the digest of the build.
+    """
+    _, said = flags.partition(options, _WITHOUT_EFFECT)
+    _, shaping = flags.partition(said, _OF_SEAT)
+    return Origin(
+        key=_digest(engine, files, _plain(said)),
+        shape=_digest(files, _plain(shaping)),
+        build=build,
+        engine=engine,
+        seat=seat,
+    )
+
+
+def outdated(context: Origin, now: Origin) -> str:
+    """Return why a context of a model is of no use any more when the model is started as ``now``; empty: keep it.
+
+    Keep those of another seat: the model returns there, as it does some time after a crash.
+    """
+    if context.key == now.key:
+        return ""
+    if context.shape != now.shape:
+        return "its model is started with another file or option"
+    if context.build == now.build and context.engine != now.engine:
+        return "another engine has taken the place of its own"
+    if line_of(context.build) == line_of(now.build) and _release(context.build) < _release(now.build):
+        return "its model is started with a newer release of the engine"
+    if context.seat in (now.seat, f"{now.build}:"):  # the latter: its devices were not known yet
+        return "its model is started with another option on the same devices"
+    return ""
+
+
+def _release(build: str) -> tuple[int, ...]:
+    """The number of llama.cpp's release alone: behind it may be a word for another way of building it."""
+    return numbers_of(build.rpartition("/")[2])[:1]
+
+
+def _plain(options: Iterable[Option]) -> list[tuple[str, bool, tuple[str, ...]]]:
+    return [(option.canonical, option.on, option.values) for option in options]
+
+
+def _digest(*facts: object) -> str:
+    return hashlib.sha256(msgspec.json.encode(facts)).hexdigest()
+
+
+def _paths(options: Iterable[Option]) -> Iterator[str]:
+    for option in options:
+        if option.canonical in _FILES:
+            yield option.values[0]
+        elif option.canonical == _VECTORS:
+            yield from option.values[0].split(",")
+        elif option.canonical == _SCALED_VECTORS:
+            yield from (each.rpartition(":")[0] or each for each in option.values[0].split(","))
+
+
+def _shards(path: str) -> Iterator[str]:
+    shard = shard_of(stem_of(PurePath(path).name) or "")
+    if shard is None:
+        yield path
+    else:
+        yield from (str(PurePath(path).with_name(shard.name(number))) for number in range(1, shard.total + 1))
