@@ -21,6 +21,7 @@ from speed_cases import (
 
 from appliance.core.contexts.blocks import prefix_of
 from appliance.core.ollama.answering import Translator
+from appliance.core.pool.placing import prompt_of
 from appliance.core.scheduling.policy import Policy
 from appliance.core.scheduling.routing import Local, Router
 from appliance.core.scheduling.schedule import LOOK_AHEAD
@@ -32,6 +33,7 @@ FILTERS_US = 65
 EVENT_US = 5000
 LINE_US = 25
 PREFIX_US = {4: 32, 100: 600}
+PROMPT_US = 2400
 
 POLICIES = pytest.mark.parametrize("policy", [groups, products, overlapping])
 
@@ -83,6 +85,15 @@ def test_the_blocks_of_a_request_take_a_microsecond_or_two_for_each_message(mess
     body = msgspec.json.encode({"model": "m", "stream": True, "messages": [said] * messages})
     assert len(prefix_of(body).digests) == messages
     assert timed(lambda: prefix_of(body), calls=10).median < PREFIX_US[messages]
+
+
+@pytest.mark.parametrize("messages", [1, 200])
+def test_a_prompt_of_400_kilobytes_is_compared_in_half_a_millisecond(messages: int) -> None:
+    said = {"role": "user", "content": "What do llamas hum about?\n" * (14_800 // messages)}
+    body = msgspec.json.encode({"model": "m", "stream": True, "messages": [said] * messages})
+    assert 380_000 < len(body) < 420_000
+    assert prompt_of("m", body).blocks.size > 380_000
+    assert timed(lambda: prompt_of("m", body), rounds=60).median < PROMPT_US
 
 
 def test_a_name_is_found_among_300_models_in_a_microsecond_or_two() -> None:

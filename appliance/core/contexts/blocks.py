@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterator
 from hashlib import blake2b
 
 import msgspec
@@ -28,6 +27,8 @@ LONGEST_MESSAGE = 2 * BLOCK
 DIGEST_SIZE = 8
 HEAD, TEXT = 0, -1
 """In the place of a message's number: the members before the conversation, and a prompt that has no messages."""
+
+Block = bytes | Raw | memoryview
 
 
 class Prefix(Struct, frozen=True):
@@ -92,12 +93,9 @@ https://github.com/ggml-org/llama.cpp/pull/21793
 
 def prefix_of(body: bytes) -> Prefix:
     """Return the blocks of a JSON body; none where it is not JSON, or has no prompt in it."""
-    asked = decoded(_BODY, body)
-    if asked is None:
-        return Prefix()
     chain, end = blake2b(digest_size=DIGEST_SIZE), 0
     digests, ends, messages = list[bytes](), list[int](), list[int]()
-    for message, block in _blocks(asked, marked=_MARK in body):
+    for message, block in blocks_of(body):
         chain.update(block)
         digests.append(chain.digest())
         end += len(block)
@@ -106,13 +104,18 @@ def prefix_of(body: bytes) -> Prefix:
     return Prefix(tuple(digests), tuple(ends), tuple(messages))
 
 
-def _blocks(asked: _PromptBody, *, marked: bool) -> Iterator[tuple[int, bytes | Raw | memoryview]]:
+def blocks_of(body: bytes) -> list[tuple[int, Block]]:
+    """Return the blocks of a JSON body themselves, each with its message's number: see `Prefix.messages`."""
+    asked = decoded(_BODY, body)
+    if asked is None:
+        return []
+    found, marked = list[tuple[int, Block]](), _MARK in body
     if head := b"".join(
         (asked.tools, asked.system, asked.instructions, asked.chat_template_kwargs, asked.reasoning_effort, asked.lora)
     ):
-        yield HEAD, _CHECKSUM.sub(rb"\1", _unmarked(head) if marked else head)
+        found.append((HEAD, _CHECKSUM.sub(rb"\1", _unmarked(head) if marked else head)))
     if asked.prompt:
-        yield from ((TEXT, piece) for piece in _pieces(asked.prompt))
+        found += _pieces(TEXT, asked.prompt)
     messages = asked.messages or ()
     if asked.input:
         items = decoded(_ITEMS, asked.input)
@@ -120,15 +123,16 @@ def _blocks(asked: _PromptBody, *, marked: bool) -> Iterator[tuple[int, bytes | 
     for number, message in enumerate(messages, 1):
         plain = _unmarked(bytes(message)) if marked else message
         if len(plain) > LONGEST_MESSAGE:
-            yield from ((number, piece) for piece in _pieces(plain))
+            found += _pieces(number, plain)
         else:
-            yield number, plain
+            found.append((number, plain))
+    return found
 
 
 def _unmarked(text: bytes) -> bytes:
     return _MARKS.sub(b"", text) if _MARK in text else text
 
 
-def _pieces(text: bytes | Raw) -> Iterator[memoryview]:
+def _pieces(number: int, text: bytes | Raw) -> list[tuple[int, Block]]:
     view = memoryview(text)
-    return (view[at : at + BLOCK] for at in range(0, len(view), BLOCK))
+    return [(number, view[at : at + BLOCK]) for at in range(0, len(view), BLOCK)]

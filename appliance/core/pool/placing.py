@@ -14,10 +14,11 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from hashlib import blake2b
 from typing import Literal
+from zlib import crc32
 
 from msgspec import Struct
 
-from appliance.core.contexts.blocks import DIGEST_SIZE, HEAD, Prefix, prefix_of
+from appliance.core.contexts.blocks import DIGEST_SIZE, HEAD, Block, Prefix, blocks_of
 
 MOST_BLOCKS = 4096
 """Blocks that are remembered of each box. An agent's request has some hundred."""
@@ -25,7 +26,7 @@ SLACK = 2.0
 """Requests by which a queue may be longer than the shortest. A long prompt read anew takes about so long."""
 CROWDED = 8
 """Requests at a box that has the model, from which on a load on another box is worth its time."""
-_FIRST_ROLE = re.compile(rb'"role"\s*:\s*"(\w+)"')
+_ROLE = re.compile(rb'"role"\s*:\s*"(\w+)"')
 _OF_SYSTEM = (b"system", b"developer")
 
 
@@ -94,14 +95,34 @@ class Affinity:
 
 
 def prompt_of(model: str, body: bytes) -> Prompt:
-    """Return the prompt in a JSON body. Its digests are those of one model: another one has to read the text anew."""
-    found = prefix_of(body)
-    blocks = Prefix(tuple(_hash(digest, model) for digest in found.digests), found.ends, found.messages)
-    # The opening is what is before the conversation, and its messages up to the first user's. A wrong guess, as from a
-    # tool with a parameter "role", costs time alone.
-    role = _FIRST_ROLE.search(body)
-    last = 2 if role is not None and role[1] in _OF_SYSTEM else 1
-    return Prompt(blocks, sum(HEAD <= at <= last for at in blocks.messages) or len(blocks.digests[:1]))
+    """Return the prompt in a JSON body. Its digests are those of one model: another one has to read the text anew.
+
+    Each is a checksum of the text up to there, with its length, which takes a fifth of the time of a digest in a file.
+    Texts that have the same one by chance cost time alone.
+    """
+    found = blocks_of(body)
+    check, end = crc32(model.encode()), 0
+    digests, ends = list[bytes](), list[int]()
+    for _, block in found:
+        check = crc32(block, check)
+        end += len(block)
+        digests.append((end % (1 << 32) << 32 | check).to_bytes(DIGEST_SIZE))
+        ends.append(end)
+    messages = tuple(message for message, _ in found)
+    # The opening is what is before the conversation, and its messages up to the first user's.
+    last = 2 if _is_of_system([block for message, block in found if message == 1]) else 1
+    opening = sum(HEAD <= at <= last for at in messages) or len(digests[:1])
+    return Prompt(Prefix(tuple(digests), tuple(ends), messages), opening)
+
+
+def _is_of_system(message: Sequence[Block]) -> bool:
+    """True if it is not the user's. Its role is in its first block, or in the last.
+
+    A wrong guess, as where its text speaks of a "role", costs time alone.
+    """
+    roles = (_ROLE.search(block) for block in (*message[:1], *message[-1:]))
+    role = next((role for role in roles if role is not None), None)
+    return role is not None and role[1] in _OF_SYSTEM
 
 
 def place(model: str, prompt: Prompt, boxes: Sequence[BoxNow], shared: Callable[[str], int]) -> list[BoxChoice]:

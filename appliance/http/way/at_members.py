@@ -91,7 +91,7 @@ class AskMembers:
             raise error if asked == boxes.me else PeerFailed(asked, error.why) from None
 
     def _prompt(self, job: ModelRequest, target: Target, model: Model) -> Prompt:
-        """The prompt, where several boxes can answer now: to read it takes a millisecond for 400 kB."""
+        """The prompt, where several boxes can answer now: to read it takes half a millisecond for 400 kB."""
         ready = [one for one in self._known(target, model, asks=False) if one.up and one.state in ("loaded", "loading")]
         if len(ready) < 2 or not (job.route.slot and job.format == JSON and is_object(job.body)):
             return Prompt()

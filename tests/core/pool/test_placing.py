@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.contexts.blocks import Prefix
+from appliance.core.contexts.blocks import BLOCK, Prefix, prefix_of
 from appliance.core.pool.placing import CROWDED, MOST_BLOCKS, SLACK, Affinity, BoxNow, Need, Prompt, place, prompt_of
 
 BOXES = st.lists(
@@ -163,6 +163,38 @@ def test_a_text_that_grows_keeps_its_box():
     boxes = [BoxNow(box=f"b{number}", state="loaded") for number in range(7)]
     prompts = [prompt_of("m", msgspec.json.encode({"prompt": "x" * 5000 * turn})) for turn in (1, 2, 3)]
     assert len({place("m", prompt, boxes, nothing_read)[0].box for prompt in prompts}) == 1
+
+
+def conversation(texts: list[str], more: dict[str, object]) -> bytes:
+    said = [{"content": text, "role": "user" if at else "system"} for at, text in enumerate(texts)]
+    return msgspec.json.encode(more | {"messages": said})
+
+
+BODIES = st.builds(
+    conversation,
+    st.lists(st.sampled_from(["a", "b", "x" * 9000, "x" * 8999 + "y"]), max_size=5),
+    st.sampled_from([{}, {"tools": [1]}, {"system": "s"}]),
+)
+
+
+@given(one=BODIES, other=BODIES)
+def test_prompts_share_what_the_contexts_of_an_engine_share(one: bytes, other: bytes):
+    prompts, prefixes = [prompt_of("m", body).blocks for body in (one, other)], [prefix_of(one), prefix_of(other)]
+    assert [(each.ends, each.messages) for each in prompts] == [(each.ends, each.messages) for each in prefixes]
+    assert prompts[0].shared(prompts[1]) == prefixes[0].shared(prefixes[1])
+    assert prompts[0].shared(prompt_of("n", one).blocks) == 0
+
+
+def test_the_opening_ends_with_the_first_message_of_the_user():
+    """Wherever a client writes the role of a message."""
+    long = "x" * 3 * BLOCK
+    for first, expected in (({"role": "system"}, 5), ({"role": "developer"}, 5), ({"role": "user"}, 4), ({}, 4)):
+        for message in (first | {"content": long}, {"content": long} | first):
+            said = [message, {"role": "user", "content": "hello"}, {"role": "assistant", "content": "yes"}]
+            assert prompt_of("m", msgspec.json.encode({"messages": said})).opening == expected
+    assert prompt_of("m", b'{"prompt": "Hello"}').opening == 1
+    assert prompt_of("m", b'{"tools": ["role"]}').opening == 1
+    assert prompt_of("m", b"{}").opening == 0
 
 
 # ---- a simulated pool ------------------------------------------------------------------------------------------------
