@@ -12,6 +12,7 @@ import trio
 from appliance.core.pool.buckets import (
     EXISTS,
     NO_LEADER,
+    REVISION_HEADER,
     BucketEntry,
     BusConflict,
     BusError,
@@ -22,7 +23,6 @@ from appliance.core.pool.buckets import (
     api_answer,
     bucket_request,
     direct_entry,
-    put_headers,
     watch_request,
 )
 from appliance.core.pool.nats import BusMessage
@@ -67,8 +67,9 @@ class Bucket:
 
         Raises BusConflict if the key has another revision; BusRefused, NoResponders.
         """
+        headers = None if revision is None else {REVISION_HEADER: str(revision)}
         try:
-            answer = await self._bus.request(self._prefix + key, value, headers=put_headers(revision), timeout=timeout)
+            answer = await self._bus.request(self._prefix + key, value, headers=headers, timeout=timeout)
             made = api_answer(answer.data).seq
         except BusConflict:
             self._bus.puts_work()  # the leader has compared it

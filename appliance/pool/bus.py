@@ -11,12 +11,11 @@ from __future__ import annotations
 import random
 import secrets
 import ssl
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import Never
 
 import trio
-from msgspec import Struct
 from msgspec.structs import replace
 
 from appliance.core.pool.buckets import BusLost, BusRefused, BusTimeout, NoResponders
@@ -46,12 +45,6 @@ LEAVE_TIME = 1.0
 Heard = Callable[[BusMessage], object]
 
 
-class _Subscription(Struct, frozen=True):
-    subject: str
-    queue: str
-    heard: Heard
-
-
 class _Question:
     """A request that waits for its answer. ``link``: the connection on which it was sent."""
 
@@ -71,13 +64,13 @@ class Bus:
         self._tls = tls
         self._link: BusLink | None = None
         self._state = BusState()
-        self._subscriptions: dict[int, _Subscription] = {}
+        self._subscriptions: dict[int, tuple[str, Heard]] = {}
         self._questions: dict[str, _Question] = {}
         self._numbers = 0
         self._fault: Fault = "ended"
         """The reason for which the last connection ended."""
         self._inbox = f"_INBOX.{secrets.token_hex(8)}"
-        self._subscribe(f"{self._inbox}.*", "", self._answered)
+        self._subscribe(f"{self._inbox}.*", self._answered)
 
     @property
     def state(self) -> BusState:
@@ -88,20 +81,12 @@ class Bus:
     def connected(self) -> bool:
         return self._link is not None
 
-    def use(self, places: Sequence[BusPlace]) -> None:
-        """Use these servers from now on. A connection to another one is left as soon as its answers are here."""
-        self._access = replace(self._access, places=tuple(places))
-        if (link := self._link) is not None and link.place not in places:
-            self._leave(link)
-
-    def publish(
-        self, subject: str, data: bytes = b"", *, headers: Mapping[str, str] | None = None, reply: str = ""
-    ) -> bool:
+    def publish(self, subject: str, data: bytes = b"") -> bool:
         """Send a message to everybody who listens now, or to nobody. False: it was dropped, for lack of a server.
 
-        Raises ValueError for a subject or header that cannot be one.
+        Raises ValueError for a subject that cannot be one.
         """
-        commands = publish_lines(subject, data, headers, reply)
+        commands = publish_lines(subject, data)
         return self._link is not None and len(data) <= self._link.info.max_payload and self._link.send(commands)
 
     async def request(
@@ -142,13 +127,12 @@ class Bus:
         return question.answer
 
     @contextmanager
-    def subscription(self, subject: str, heard: Heard, *, queue: str = "") -> Generator[None]:
+    def subscription(self, subject: str, heard: Heard) -> Generator[None]:
         """Call ``heard`` with each message on this subject, as long as the block runs.
 
-        It must return at once, and must not raise. ``queue``: each message goes to one of all boxes that use the name.
-        Messages that are sent while there is no connection are missed.
+        It must return at once, and must not raise. Messages that are sent while there is no connection are missed.
         """
-        sid = self._subscribe(subject, queue, heard)
+        sid = self._subscribe(subject, heard)
         try:
             yield
         finally:
@@ -207,8 +191,8 @@ class Bus:
         return link is not None
 
     def _begin(self, link: BusLink) -> None:
-        for sid, each in self._subscriptions.items():
-            link.send(subscribe_line(each.subject, sid, each.queue))
+        for sid, (subject, _) in self._subscriptions.items():
+            link.send(subscribe_line(subject, sid))
         self._link = link
         self._become(BusState(state="connected", server=str(link.place)))
 
@@ -225,7 +209,7 @@ class Bus:
             match event:
                 case BusMessage():
                     if (subscription := self._subscriptions.get(event.sid)) is not None:
-                        subscription.heard(event)
+                        subscription[1](event)
                 case "PING":
                     link.send(PONG)
                 case ServerInfo():
@@ -260,10 +244,10 @@ class Bus:
 
     # ---- parts ---------------------------------------------------------------------------------------------------
 
-    def _subscribe(self, subject: str, queue: str, heard: Heard) -> int:
+    def _subscribe(self, subject: str, heard: Heard) -> int:
         self._numbers += 1
-        line = subscribe_line(subject, self._numbers, queue)
-        self._subscriptions[self._numbers] = _Subscription(subject, queue, heard)
+        line = subscribe_line(subject, self._numbers)
+        self._subscriptions[self._numbers] = subject, heard
         if self._link is not None:
             self._link.send(line)
         return self._numbers

@@ -41,7 +41,7 @@ class Register:
         if revision is not None and revision != (found.revision if found is not None else 0):
             raise BusConflict("another revision")
         self.revision += 1
-        self.values[key] = BucketEntry(key=key, value=value, revision=self.revision)
+        self.values[key] = BucketEntry(value=value, revision=self.revision)
         made = self.revision
         await self.way()
         return made

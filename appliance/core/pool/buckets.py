@@ -6,7 +6,7 @@ accepts one and refuses the other as `BusConflict`. That alone is proof of a val
 old, since any replica answers.
 
 Records are never deleted by this program. A person's tool may: then the key holds a marker, which is an entry with a
-revision as any other, and no bytes. The next put has to name that revision, and not 0.
+revision as any other, and without bytes. The next put has to name that revision, and not 0.
 """
 
 from __future__ import annotations
@@ -72,10 +72,8 @@ class BusRefused(BusError):
 class BucketEntry(Struct, frozen=True, kw_only=True):
     """A key's value. A marker has no bytes (see the head of this file)."""
 
-    key: str
     value: bytes
     revision: int
-    marker: bool = False
 
 
 def as_word(name: str) -> str:
@@ -125,11 +123,6 @@ def watch_request(name: str, consumer: str, inbox: str) -> bytes:
     )
 
 
-def put_headers(revision: int | None) -> dict[str, str]:
-    """Return the headers of a put. ``revision`` 0: only if there is no such key yet; None: in any case."""
-    return {} if revision is None else {REVISION_HEADER: str(revision)}
-
-
 class _ApiError(Struct, frozen=True):
     code: int = 0
     err_code: int = 0
@@ -167,23 +160,14 @@ def direct_entry(key: str, message: BusMessage) -> BucketEntry | None:
     number = message.headers.get("Nats-Sequence", "")
     if message.status or not number.isascii() or not number.isdigit():
         raise BusRefused(f"the bus does not return '{key}': status {message.status or 'missing'}")
-    return _entry(key, message, int(number))
+    return _entry(message, int(number))
 
 
-def _entry(key: str, message: BusMessage, revision: int) -> BucketEntry:
-    marker = MARKER_HEADER in message.headers
-    return BucketEntry(key=key, value=b"" if marker else message.data, revision=revision, marker=marker)
+def _entry(message: BusMessage, revision: int) -> BucketEntry:
+    return BucketEntry(value=b"" if MARKER_HEADER in message.headers else message.data, revision=revision)
 
 
 # ---- the watch -------------------------------------------------------------------------------------------------------
-
-
-class _Place(Struct, frozen=True):
-    """The place of a message in the stream (the revision), in the watch, and how many are still to come."""
-
-    revision: int
-    number: int
-    pending: int
 
 
 class Watching:
@@ -218,26 +202,22 @@ class Watching:
             if message.reply:
                 return "flow"
             self.broken = message.headers.get("Nats-Last-Consumer", str(self._last)) != str(self._last)
-        else:
-            place = _place(message.reply)
-            self.broken = (
-                message.status != ""
-                or place is None
-                or place.number != self._last + 1
-                or not message.subject.startswith(self._prefix)
-            )
-            if place is not None and not self.broken:
-                self._last = place.number
-                key = message.subject.removeprefix(self._prefix)
-                self._entries[key] = _entry(key, message, place.revision)
-                return "more" if place.pending else "changed"
-        return "broken" if self.broken else "alive"
+            return "broken" if self.broken else "alive"
+        place = _place(message.reply)
+        is_next = place is not None and place[1] == self._last + 1
+        if place is None or not is_next or message.status or not message.subject.startswith(self._prefix):
+            self.broken = True
+            return "broken"
+        revision, self._last, pending = place
+        self._entries[message.subject.removeprefix(self._prefix)] = _entry(message, revision)
+        return "more" if pending else "changed"
 
 
-def _place(reply: str) -> _Place | None:
-    """Understand ``$JS.ACK.stream.consumer.deliveries.revision.number.time.pending``.
+def _place(reply: str) -> tuple[int, int, int] | None:
+    """Return a message's revision, its number in the watch, and how many are still to come.
 
-    Newer servers have two words more after ``ACK``, the domain and the account, and may have one more at the end.
+    They are in ``$JS.ACK.stream.consumer.deliveries.revision.number.time.pending``. Newer servers have two words more
+    after ``ACK``, the domain and the account, and may have one more at the end.
     """
     words = reply.split(".")
     if words[:2] != ["$JS", "ACK"] or len(words) < 9 or len(words) == 10:
@@ -245,4 +225,4 @@ def _place(reply: str) -> _Place | None:
     numbers = words[5:9] if len(words) == 9 else words[7:11]
     if not all(word.isascii() and word.isdigit() for word in numbers):
         return None
-    return _Place(int(numbers[0]), int(numbers[1]), int(numbers[3]))
+    return int(numbers[0]), int(numbers[1]), int(numbers[3])

@@ -1,8 +1,8 @@
 """The client's side of the protocol of NATS, without I/O: bytes in, events out; commands to bytes.
 
 A connection gives what it receives to `NatsReader.receive`, and calls `NatsReader.next_event` until that returns None.
-The events do not depend on how the bytes were cut. Bytes that are not NATS raise `NatsGarbage`, and from then on every
-call does so: nobody knows where the next message would begin.
+The events do not depend on how the bytes were cut. Bytes that are not NATS raise `NatsGarbage`, which ends the
+connection: nobody knows where the next message would begin.
 
 Source: docs.nats.io, "Client Protocol"; the server's limits are those of nats-server 2.15.
 """
@@ -88,7 +88,6 @@ class NatsReader:
         self._searched = 0
         """Bytes at the buffer's beginning that hold no end of a line. A long line that comes in pieces is read once."""
         self._due: _Due | None = None
-        self._garbage = ""
 
     def receive(self, data: bytes) -> None:
         """Take bytes that have come."""
@@ -96,17 +95,9 @@ class NatsReader:
 
     def next_event(self) -> NatsEvent | None:
         """Return the next event, or None if more bytes are needed. Raises NatsGarbage."""
-        if self._garbage:
-            raise NatsGarbage(self._garbage)
-        try:
-            if self._due is None and (line := self._line()) is not None:
-                event = self._understand(line)
-                if event is not None:
-                    return event
-            return None if self._due is None else self._message(self._due)
-        except NatsGarbage as cause:
-            self._garbage = str(cause)
-            raise
+        if self._due is None and (line := self._line()) is not None and (event := self._understand(line)) is not None:
+            return event
+        return None if self._due is None else self._message(self._due)
 
     def _line(self) -> bytes | None:
         # Only the first bytes are searched, so that the limit is the same however the bytes were cut.
@@ -203,25 +194,11 @@ class Login(Struct, frozen=True, kw_only=True, omit_defaults=True):
     auth_token: str = ""
 
 
-class _Connect(Login, frozen=True, kw_only=True):
-    verbose: bool
-    pedantic: bool
-    headers: bool
-    no_responders: bool
-    protocol: int
-    lang: str
-    name: str
-    version: str
-
-
 def connect_line(login: Login, name: str, version: str) -> bytes:
     """Return CONNECT. ``name`` shows in the server's list of connections, ``version`` is the program's."""
-    facts = _Connect(
-        verbose=False, pedantic=False, headers=True, no_responders=True, protocol=1, lang="python-trio", name=name,
-        version=version, nkey=login.nkey, sig=login.sig, user=login.user, password=login.password,
-        auth_token=login.auth_token,
-    )  # fmt: skip
-    return b"CONNECT " + msgspec.json.encode(facts) + b"\r\n"
+    own = {"lang": "python-trio", "name": name, "version": version, "protocol": 1}
+    wishes = {"verbose": False, "pedantic": False, "headers": True, "no_responders": True}
+    return b"CONNECT " + msgspec.json.encode({**wishes, **own, **msgspec.to_builtins(login)}) + b"\r\n"
 
 
 def publish_lines(subject: str, data: bytes, headers: Mapping[str, str] | None = None, reply: str = "") -> bytes:
@@ -236,9 +213,8 @@ def publish_lines(subject: str, data: bytes, headers: Mapping[str, str] | None =
     return f"HPUB {where} {len(block)} {len(block) + len(data)}\r\n".encode() + block + data + b"\r\n"
 
 
-def subscribe_line(subject: str, sid: int, queue: str = "") -> bytes:
-    """Return SUB. ``queue``: each message goes to one subscription of this name only."""
-    return f"SUB {_checked(subject)} {_checked(queue) + ' ' if queue else ''}{sid}\r\n".encode()
+def subscribe_line(subject: str, sid: int) -> bytes:
+    return f"SUB {_checked(subject)} {sid}\r\n".encode()
 
 
 def unsubscribe_line(sid: int) -> bytes:

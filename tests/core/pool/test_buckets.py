@@ -17,7 +17,6 @@ from appliance.core.pool.buckets import (
     api_answer,
     as_word,
     direct_entry,
-    put_headers,
 )
 from appliance.core.pool.nats import SUBJECT, BusMessage
 
@@ -47,14 +46,9 @@ def test_a_wrong_revision_is_a_conflict_and_the_rest_a_refusal(code: int, error:
         api_answer(json.dumps({"error": {"code": 400, "err_code": code, "description": "words"}}).encode())
 
 
-def test_a_put_names_a_revision_unless_it_need_not():
-    assert put_headers(None) == {}
-    assert put_headers(0) == {"Nats-Expected-Last-Subject-Sequence": "0"}
-
-
 def test_a_deleted_key_is_a_marker_with_a_revision():
     message = BusMessage(subject="i", sid=1, data=b"x", headers={"Nats-Sequence": "7", "KV-Operation": "DEL"})
-    assert direct_entry("k", message) == BucketEntry(key="k", value=b"", revision=7, marker=True)
+    assert direct_entry("k", message) == BucketEntry(value=b"", revision=7)
     assert direct_entry("k", BusMessage(subject="i", sid=1, status="404")) is None
     with pytest.raises(BusRefused, match="'k'"):
         direct_entry("k", BusMessage(subject="i", sid=1, status="408"))
@@ -84,8 +78,8 @@ def test_a_watch_that_hears_everything_knows_the_last_value_of_each_key(
 ):
     watching = Watching("b")
     assert [watching.hear(message) for message in sent(changes, new=new)] == ["changed", "alive"] * len(changes)
-    last = {key: (b"" if marker else value, marker) for key, value, marker in changes}
-    assert {key: (entry.value, entry.marker) for key, entry in watching.entries.items()} == last
+    last = {key: b"" if marker else value for key, value, marker in changes}
+    assert {key: entry.value for key, entry in watching.entries.items()} == last
 
 
 @given(CHANGES, st.data())

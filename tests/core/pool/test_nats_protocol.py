@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from itertools import pairwise
 
 import pytest
@@ -84,8 +83,6 @@ def heard(pieces: list[bytes]) -> tuple[list[NatsEvent], str]:
             while (event := reader.next_event()) is not None:
                 events.append(event)
     except NatsGarbage as cause:
-        with pytest.raises(NatsGarbage, match=re.escape(str(cause))):  # it stays refused
-            reader.next_event()
         return events, str(cause)
     return events, ""
 
@@ -140,7 +137,7 @@ def test_a_published_message_is_the_one_that_a_server_hands_on(
 @given(st.text(max_size=8), st.text(max_size=8))
 def test_no_command_can_be_ended_early(subject: str, value: str):
     """One command stays one command, whatever the words in it are."""
-    for make in (lambda: publish_lines(subject, b""), lambda: subscribe_line(subject, 1, value)):
+    for make in (lambda: publish_lines(subject, b""), lambda: subscribe_line(subject, 1)):
         try:
             line = make()
         except ValueError:
