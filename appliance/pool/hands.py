@@ -58,7 +58,7 @@ def refuse_eviction(fleet: Fleet, model: Model) -> None:
 
 
 class OwnHands:
-    """The `Hands` of this box."""
+    """The work that another box can order. Each returns once it has begun."""
 
     def __init__(self, nursery: trio.Nursery, parts: BoxParts) -> None:
         self._nursery = nursery
@@ -66,14 +66,17 @@ class OwnHands:
         self._fetching: set[str] = set()
 
     async def load(self, model: str, *, evict: bool) -> None:
-        """See `Hands.load`."""
+        """Raises ApplianceError where the model cannot be loaded, or only by evicting others."""
         found = self._parts.catalog.snapshot.require(model)
         if not evict:
             refuse_eviction(self._parts.fleet, found)
         self._parts.fleet.load_soon(found)
 
     async def fetch(self, model: str) -> None:
-        """See `Hands.fetch`. A later failure is in the log, and in the list of downloads."""
+        """Have a model's files from other boxes, and then load it. Raises ApplianceError.
+
+        A later failure is in the log, and in the list of downloads.
+        """
         if self._parts.catalog.snapshot.find(model) is not None:
             await self.load(model, evict=True)
         elif not self._parts.peers.boxes_with(model):

@@ -11,7 +11,6 @@ from contextlib import suppress
 from typing import Protocol
 
 import trio
-from msgspec import Struct
 
 from appliance.core.pool.buckets import BucketEntry, BusConflict, BusError, as_word
 from appliance.core.pool.lease import (
@@ -40,21 +39,8 @@ class PlacementKeys(Protocol):
     async def put(self, key: str, value: bytes, revision: int | None) -> int: ...
 
 
-class PlacementTurn(Struct, frozen=True, kw_only=True):
-    """The right to decide. Each order carries both, and a box that knows a newer epoch refuses it (`Fences.admits`)."""
-
-    epoch: int
-    holder: str
-
-
-class PlacementDecision(Struct, frozen=True, kw_only=True):
-    """The box that has the model, or soon will. ``own``: it was decided here and now."""
-
-    box: str
-    own: bool
-
-
-Decide = Callable[[PlacementTurn], Awaitable[str]]
+Decide = Callable[[int, str], Awaitable[str]]
+"""Chooses a box, sends it an order of this epoch and holder (`Fences.admits`), and returns its name; empty: none."""
 
 
 class PlacementLeases:
@@ -82,12 +68,12 @@ class PlacementLeases:
 
     async def place(
         self, keys: PlacementKeys, model: str, decide: Decide, follows: Callable[[str], bool]
-    ) -> PlacementDecision | None:
-        """Return a fresh decision of any box that ``follows`` accepts, or else ``decide``.
+    ) -> str | None:
+        """Return the box that has the model, or soon will: by a fresh decision that ``follows`` accepts, or ``decide``.
 
-        ``decide`` chooses a box, sends it the order, and returns its name; empty: none. It is cancelled at the end of
-        the term, and may raise. None: nobody has decided, or it is unknown. Then the request goes on without an order.
-        Requests of this box for one model wait for each other, since the second one can follow the first.
+        ``decide`` is cancelled at the end of the term, and may raise. None: nobody has decided, or it is unknown. Then
+        the request goes on without an order. Requests of this box for one model wait for each other, since the second
+        one can follow the first.
         """
         if model not in self._leases:
             lease = PlacementLease(model, f"place.{as_word(model)}", self._fences, self._store)
@@ -98,18 +84,18 @@ class PlacementLeases:
             with trio.move_on_after(BUS_TIME), suppress(BusError):
                 record = await self._take(keys, lease, follows)
             if record is not None:
-                return PlacementDecision(box=record.box, own=False)
+                return record.box
             left, box = lease.left(self._clock()), ""
             if not left:
                 return None
             try:
                 with trio.move_on_after(left):
-                    box = await decide(PlacementTurn(epoch=lease.epoch, holder=self._store.me))
+                    box = await decide(lease.epoch, self._store.me)
             finally:
                 with trio.move_on_after(BUS_TIME, shield=True), suppress(BusError):
                     if (step := lease.release(box, time.time(), self._clock())) is not None:
                         await keys.put(step.key, step.value, step.revision)
-            return PlacementDecision(box=box, own=True) if box else None
+            return box or None
 
     async def _take(
         self, keys: PlacementKeys, lease: PlacementLease, follows: Callable[[str], bool]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Awaitable, Callable
-from typing import Literal, Protocol
+from typing import Literal
 
 import msgspec
 import trio
@@ -23,7 +23,8 @@ from appliance.core.pool.placing import BoxChoice, Need
 from appliance.errors import ApplianceError
 from appliance.pool.bucket import Bucket
 from appliance.pool.bus import Bus
-from appliance.pool.leases import PlacementLeases, PlacementTurn
+from appliance.pool.hands import OwnHands
+from appliance.pool.leases import PlacementLeases
 
 ORDER_TIME = 1.0
 """Seconds for a box to accept an order. It answers before it carries the order out."""
@@ -47,23 +48,11 @@ class OrderAnswer(Struct, frozen=True, kw_only=True):
     why: str = ""
 
 
-class Hands(Protocol):
-    """The work that another box can order. Each returns once it has begun."""
-
-    async def load(self, model: str, *, evict: bool) -> None:
-        """Raises ApplianceError where the model cannot be loaded, or only by evicting others."""
-        ...
-
-    async def fetch(self, model: str) -> None:
-        """Have a model's files from other boxes, and then load it. Raises ApplianceError."""
-        ...
-
-
 class BoxOrders:
     """Gives orders and takes them, for one box, while there is a bus. `Orders` for the way of a request."""
 
     def __init__(
-        self, pool: str, me: str, fences: Fences, hands: Hands, remember: Callable[[], Awaitable[None]]
+        self, pool: str, me: str, fences: Fences, hands: OwnHands, remember: Callable[[], Awaitable[None]]
     ) -> None:
         """``remember`` writes the fences to the disk. Raises StoreFailed."""
         self._subject = f"pool.{pool}.order"
@@ -105,42 +94,42 @@ class BoxOrders:
         if bus is None or bucket is None or not bus.connected:
             return None
 
-        async def order(turn: PlacementTurn) -> str:
+        async def order(epoch: int, holder: str) -> str:
             if (choice := decide()) is None or choice.need is Need.NOTHING:
                 return choice.box if choice is not None else ""
             wanted = PlacementOrder(
                 op="fetch" if choice.need is Need.FETCH else "load",
                 model=model_id,
-                epoch=turn.epoch,
-                holder=turn.holder,
+                epoch=epoch,
+                holder=holder,
                 evict=choice.need is not Need.LOAD,
             )
             if choice.box == self._me:
-                answer = await self._obey(wanted)
+                why = await self._obey(wanted)
             else:
                 subject = f"{self._subject}.{as_word(choice.box)}"
                 sent = await bus.request(subject, msgspec.json.encode(wanted), timeout=ORDER_TIME)
-                answer = decoded(OrderAnswer, sent.data) or OrderAnswer(why="its answer cannot be read")
-            if answer.why:
-                log.info("box '%s' does not load '%s': %s", choice.box, model_id, answer.why)
-            return "" if answer.why else choice.box
+                answer = decoded(OrderAnswer, sent.data)
+                why = answer.why if answer is not None else "its answer cannot be read"
+            if why:
+                log.info("box '%s' does not load '%s': %s", choice.box, model_id, why)
+            return "" if why else choice.box
 
         try:
-            decision = await self._leases.place(bucket, model_id, order, self._is_up)
+            return await self._leases.place(bucket, model_id, order, self._is_up)
         except BusError as error:
             log.info("no order for '%s': %s", model_id, error)
             return None
-        return decision.box if decision is not None else None
 
     async def _answer(self, bus: Bus, message: BusMessage) -> None:
         order = decoded(PlacementOrder, message.data)
-        answer = OrderAnswer(why="the order cannot be read") if order is None else await self._obey(order)
-        bus.publish(message.reply, msgspec.json.encode(answer))
+        why = "the order cannot be read" if order is None else await self._obey(order)
+        bus.publish(message.reply, msgspec.json.encode(OrderAnswer(why=why)))
 
-    async def _obey(self, order: PlacementOrder) -> OrderAnswer:
-        """Begin what is ordered, unless a newer order is known."""
+    async def _obey(self, order: PlacementOrder) -> str:
+        """Begin what is ordered, unless a newer order is known. Return the reason why not; empty: it has begun."""
         if not self._fences.admits(order.model, order.epoch, order.holder):
-            return OrderAnswer(why=f"epoch {order.epoch} is over; {self._fences.highest(order.model)} is known")
+            return f"epoch {order.epoch} is over; {self._fences.highest(order.model)} is known"
         try:
             await self._remember()
             if order.op == "fetch":
@@ -148,5 +137,5 @@ class BoxOrders:
             else:
                 await self._hands.load(order.model, evict=order.evict)
         except ApplianceError as error:
-            return OrderAnswer(why=str(error))
-        return OrderAnswer()
+            return str(error)
+        return ""
