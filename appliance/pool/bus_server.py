@@ -25,7 +25,6 @@ from appliance.core.pool.bus_config import (
     CERTIFICATE,
     CONFIG,
     KEY,
-    LISTENS,
     LOOPBACK,
     MONITOR,
     STORE,
@@ -35,7 +34,7 @@ from appliance.core.pool.bus_config import (
     sign_of,
     store_of,
 )
-from appliance.core.pool.bus_words import BusProblem
+from appliance.core.pool.shapes import PoolProblem
 from appliance.errors import Busy, UpstreamFailed, UsageError
 from appliance.platform.children import Children, describe_status, inherited_env
 from appliance.platform.console import is_frozen
@@ -68,12 +67,11 @@ TAIL = 30
 
 
 class ServerState(Struct, frozen=True, kw_only=True):
-    """The state of the process. ``port`` and ``monitor`` are those that it listens on; 0 and "": it is not ready."""
+    """The state of the process. ``monitor`` is the URL of its health, once it has one."""
 
     ready: bool = False
-    port: int = 0
     monitor: str = ""
-    problem: BusProblem | None = None
+    problem: PoolProblem | None = None
 
 
 def server_program() -> str:
@@ -141,16 +139,16 @@ class BusProcess:
                 await self._wanted.wait()
                 failures = 0
 
-    async def _run_once(self, serving: BusServing) -> BusProblem | None:
+    async def _run_once(self, serving: BusServing) -> PoolProblem | None:
         """Run one process to its end. None: it was stopped on purpose, and the next one may start at once."""
         try:
             program = server_program()
             await trio.to_thread.run_sync(self._write, serving)
         except UsageError as cause:
-            return BusProblem(id="bus-server-missing", text=str(cause), fix="see there")
+            return PoolProblem(id="bus-server-missing", text=str(cause), fix="see there")
         except OSError as cause:
             words = f"the configuration of the bus cannot be written: {cause}"
-            return BusProblem(id="bus-server-files", text=words, fix=f"make {self._folder} writable, or free its disk")
+            return PoolProblem(id="bus-server-files", text=words, fix=f"make {self._folder} writable, or free its disk")
         argv = (program, "-c", str(self._folder / CONFIG))
         self._become(ServerState(problem=self._state.problem))
         run = _BusRun(serving, self._folder, self._tail, self._become)
@@ -205,8 +203,6 @@ class _BusRun:
         self._tail.append(text)
         if found := MONITOR.search(text):
             self._tell(monitor=f"http://{found[1]}")
-        elif found := LISTENS.search(text):
-            self._tell(port=int(found[1]))
         match sign_of(text):
             case "ready":
                 self._ready.set()
@@ -249,7 +245,7 @@ class _BusRun:
         """
         await self._full.wait()
         self._tell(
-            problem=BusProblem(
+            problem=PoolProblem(
                 id="bus-server-disk",
                 text=f"the disk of {self._folder} is full, so this box's server of the bus stores nothing",
                 fix=f"free {room >> 20} MB there; the server is then started again by itself",
@@ -279,11 +275,11 @@ class _BusRun:
         self._state = replace(self._state, **changes)
         self._become(self._state)
 
-    def why(self, status: int | None) -> BusProblem:
+    def why(self, status: int | None) -> PoolProblem:
         """Describe its end."""
         if self._words == STRANGERS:
             where = ", ".join(f"{host}:{port}" for host, port in self._serving.routes)
-            return BusProblem(
+            return PoolProblem(
                 id="bus-server-strangers",
                 text=f"the servers of the bus at {where} have certificates of another pool",
                 fix="this box, or the others, have an old secret: let this box join again with a new code",
@@ -291,7 +287,7 @@ class _BusRun:
         words = self._words or end_of(self._tail) or f"it ended with {describe_status(status or 0)}"
         taken = "address already in use" in words
         ports = f"{self._serving.port}" + (f" and {self._serving.routes_port}" if self._serving.routes_port else "")
-        return BusProblem(
+        return PoolProblem(
             id="bus-server-ended",
             text=f"the server of the bus ended: {words}",
             fix=f"end the program that uses port {ports}, or give this box another port"

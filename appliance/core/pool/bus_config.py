@@ -19,7 +19,6 @@ STORE = "bus-store-"
 """The beginning of the name of a group's store; see `store_of`."""
 
 MONITOR = re.compile(r"Starting http monitor on (\S+)")
-LISTENS = re.compile(r"Listening for client connections on \S*:(\d+)$")
 FATAL = re.compile(r"(?:\[FTL\]|^nats-server:) (.*)")
 """The reason of its end. A mistake in its configuration comes without the time and the process id."""
 
@@ -33,7 +32,7 @@ class BusServing(Struct, frozen=True, kw_only=True):
     """The servers that vote together. Another group begins with an empty store, so nobody has to be removed from it."""
     host: str = "0.0.0.0"
     port: int
-    """Port for clients; -1: any."""
+    """Port for clients."""
     routes_port: int = 0
     """Port for the other voters; 0: it is alone ("standalone"). A server that changes over loses what it has stored."""
     routes: tuple[tuple[str, int], ...] = ()

@@ -8,9 +8,11 @@ from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
 
+from appliance.core.pool.shapes import PoolProblem
 from appliance.errors import UsageError
 
 DEFAULT_PORT = 4222
+BusProblem = PoolProblem
 
 Tls = Literal["first", "late", "off"]
 """first: the handshake begins the connection, as the pool's own servers want it. late: it follows the server's INFO,
@@ -47,21 +49,13 @@ class BusAccess(Struct, frozen=True, kw_only=True):
     token: str = ""
 
 
-class BusProblem(Struct, frozen=True, kw_only=True):
-    """Something that a person has to know. ``id`` stays the same as long as it is the same problem."""
-
-    id: str
-    text: str
-    fix: str
-
-
 class BusState(Struct, frozen=True, kw_only=True):
     """The state of one client. no-quorum: connected to a server that accepts no puts."""
 
     state: Literal["connecting", "connected", "no-quorum", "lost"] = "connecting"
     server: str = ""
     """The server that it is connected to, or was last."""
-    problem: BusProblem | None = None
+    problem: PoolProblem | None = None
 
 
 def external_access(url: str, client: str) -> BusAccess:
@@ -112,14 +106,14 @@ _FAULTS: Mapping[Fault, tuple[str, str]] = {
 }
 
 
-def lost_problem(place: str, fault: Fault, why: str) -> BusProblem:
+def lost_problem(place: str, fault: Fault, why: str) -> PoolProblem:
     """Say why there is no connection to this server, and what to do."""
     text, fix = _FAULTS[fault]
-    return BusProblem(id=f"bus-{fault}", text=f"the bus at {text.format(place=place, why=why)}", fix=fix)
+    return PoolProblem(id=f"bus-{fault}", text=f"the bus at {text.format(place=place, why=why)}", fix=fix)
 
 
-def quorum_problem(place: str, why: str) -> BusProblem:
-    return BusProblem(
+def quorum_problem(place: str, why: str) -> PoolProblem:
+    return PoolProblem(
         id="bus-no-quorum",
         text=f"the bus at {place} accepts no changes: {why}",
         fix="models are answered as before, but placed without the others; bring back the boxes that serve the bus, "

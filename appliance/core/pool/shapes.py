@@ -46,7 +46,7 @@ class PoolBox(Struct, frozen=True, kw_only=True):
 
 
 class PoolProblem(Struct, frozen=True, kw_only=True):
-    """Something that a person has to mend."""
+    """Something that a person has to mend. ``id`` stays the same as long as it is the same problem."""
 
     id: str
     text: str
